@@ -1,0 +1,23 @@
+"""The contract that every environment keeps."""
+
+from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
+from envsuite.core.errors import DataError, EnvsuiteError, MissingExtra, UnknownName, UnknownTask, UsageError
+from envsuite.core.tasks import TaskSet
+from envsuite.core.tools import Action, Tool, ToolCall
+
+__all__ = [
+    "Action",
+    "DataError",
+    "EnvsuiteError",
+    "MissingExtra",
+    "Observation",
+    "Outcome",
+    "StepInfo",
+    "TaskSet",
+    "Tool",
+    "ToolCall",
+    "ToolEnv",
+    "UnknownName",
+    "UnknownTask",
+    "UsageError",
+]

@@ -1,0 +1,220 @@
+"""The environment contract: :class:`ToolEnv`."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
+
+import gymnasium
+import numpy as np
+
+from envsuite.core.errors import UsageError, unknown
+from envsuite.core.spaces import AnyText, TextTuple, ToolCalls
+from envsuite.core.tasks import TaskSet
+from envsuite.core.tools import Action, Tool, ToolCall, check_action
+
+
+class Observation(TypedDict):
+    """What the agent sees."""
+
+    task: str
+    """The instruction; constant over an episode."""
+    text: str
+    """What the world says now."""
+    commands: tuple[str, ...]
+    """Admissible commands; ``()`` where the action is open-ended."""
+
+
+class StepInfo(TypedDict):
+    """What is known about a step besides the observation."""
+
+    valid: bool
+    """The action was well-formed and executable."""
+    error: str | None
+    """Why not; also said in ``observation["text"]``."""
+    success: bool
+    """The task is solved."""
+    score: float
+    """Graded result in [0, 1]."""
+    task_id: str
+    task_type: str
+    split: str
+    state_key: str
+    """Identity of the current observation, for grouping steps."""
+    metrics: dict[str, float]
+    """What the environment's papers report besides."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one call, or a reset, brought about in the world."""
+
+    text: str
+    reward: float = 0.0
+    done: bool = False
+    """The task has ended (solved or lost)."""
+    error: str | None = None
+    """Why the world refused the call; it has then changed nothing."""
+    commands: tuple[str, ...] = ()
+    success: bool = False
+    score: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class ToolEnv(gymnasium.Env[Observation, Action]):
+    """An environment whose actions are tool calls and whose observations are text.
+
+    A subclass sets :attr:`tools`, and implements :meth:`_begin`, :meth:`_call` and :meth:`_state_key`; where its world
+    allows it also :meth:`snapshot` and :meth:`restore`. Everything that environments share (drawing a task, checking
+    an action, executing several calls, the info dictionary) is done here.
+
+    Args:
+        tasks: The tasks, already filtered.
+        split: The split from which a reset draws.
+        render_mode: ``"ansi"`` or ``None``.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
+    tools: tuple[Tool, ...]
+    max_calls: int = 1
+
+    def __init__(self, tasks: TaskSet, split: str, render_mode: str | None = None) -> None:
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise unknown("render mode", str(render_mode), self.metadata["render_modes"])
+        self.tasks = tasks
+        self.split = split
+        self.render_mode = render_mode
+        self._split_ids = tasks.ids(split)
+        self._next = 0
+        self._task_id = ""
+        self._done = True
+        self._last: Observation | None = None
+        self._instruction = ""
+        self.observation_space = gymnasium.spaces.Dict(  # type: ignore[assignment]
+            {"task": AnyText(), "text": AnyText(), "commands": TextTuple()}
+        )
+        self.action_space = ToolCalls(self.tools, self.max_calls, self._propose)
+
+    @abstractmethod
+    def _begin(self, task_id: str) -> tuple[str, Outcome]:
+        """Start ``task_id``; return the instruction and the first outcome. All randomness derives from the id."""
+
+    @abstractmethod
+    def _call(self, call: ToolCall) -> Outcome:
+        """Execute one valid call."""
+
+    @abstractmethod
+    def _state_key(self) -> str:
+        """Identity of the current observation."""
+
+    @abstractmethod
+    def _propose(self, rng: np.random.Generator) -> ToolCall:
+        """A random call that fits a tool's schema, for ``action_space.sample``."""
+
+    def snapshot(self) -> object:
+        """A token of the episode state, for :meth:`restore` of any environment made with the same arguments."""
+        raise UsageError(f"{type(self).__name__} cannot be snapshot")
+
+    def restore(self, token: object) -> Observation:
+        """Continue from ``token``; returns the observation that was current when it was taken."""
+        raise UsageError(f"{type(self).__name__} cannot be restored")
+
+    def reset(  # type: ignore[override]
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Observation, StepInfo]:
+        """Start an episode.
+
+        Args:
+            seed: Chooses the task: the same seed gives the same episode everywhere.
+            options: ``{"task_id": …}`` chooses the task by id, of any split.
+
+        Without either, the next task of the split, in its order, is started.
+
+        Raises:
+            UnknownTask: The id does not exist.
+            UsageError: An option is unknown, or the split is empty.
+        """
+        super().reset(seed=seed)
+        options = options or {}
+        if extra := set(options) - {"task_id"}:
+            raise UsageError(f"unknown reset option {sorted(extra)}; known: task_id")
+        if (task_id := options.get("task_id")) is None:
+            if not self._split_ids:
+                raise UsageError(f"split {self.split!r} of {self.tasks.env_id} has no task after filtering")
+            if seed is not None:
+                index = int(self.np_random.integers(len(self._split_ids)))
+            else:
+                index, self._next = self._next, (self._next + 1) % len(self._split_ids)
+            task_id = self._split_ids[index]
+        self._task_split, self._task_type = self._describe(task_id)
+        self._instruction, outcome = self._begin(task_id)
+        self._task_id = task_id
+        self._done = False
+        return self._observe(outcome), self._info(outcome)
+
+    def _describe(self, task_id: str) -> tuple[str, str]:
+        """Split and type of ``task_id``; raises :class:`UnknownTask` if it does not exist."""
+        return self.tasks.split_of(task_id), self.tasks.types[task_id]
+
+    def step(self, action: Action) -> tuple[Observation, float, bool, bool, StepInfo]:  # type: ignore[override]
+        """Execute the calls of ``action`` in order, until one ends the episode.
+
+        An invalid action changes nothing, costs one step, and comes back as text. Several calls: their texts are
+        joined by a blank line, rewards add up, the step is valid if every call was.
+
+        Raises:
+            UsageError: Before the first :meth:`reset`, or after the episode has ended.
+        """
+        if self._done or self._last is None:
+            when = "after the episode has ended" if self._last is not None else "before reset"
+            raise UsageError(f"{type(self).__name__}.step called {when}; call reset() first")
+        if (problem := check_action(action, self.tools, self.max_calls)) is not None:
+            text = f"Invalid action: {problem}. Tools: {', '.join(tool.name for tool in self.tools)}."
+            outcome = Outcome(text, error=problem, commands=self._last["commands"])
+            return self._observe(outcome), 0.0, False, False, self._info(outcome)
+        outcome = self._call(action[0])
+        for call in action[1:]:
+            if outcome.done:
+                break
+            outcome = _joined(outcome, self._call(call))
+        self._done = outcome.done
+        return self._observe(outcome), outcome.reward, outcome.done, False, self._info(outcome)
+
+    def render(self) -> str | None:
+        """The task and the last text, where ``render_mode`` is ``"ansi"``."""
+        if self.render_mode is None or self._last is None:
+            return None
+        return f"{self._last['task']}\n\n{self._last['text']}"
+
+    def _observe(self, outcome: Outcome) -> Observation:
+        self._last = Observation(task=self._instruction, text=outcome.text, commands=outcome.commands)
+        return self._last
+
+    def _info(self, outcome: Outcome) -> StepInfo:
+        return StepInfo(
+            valid=outcome.error is None,
+            error=outcome.error,
+            success=outcome.success,
+            score=outcome.score,
+            task_id=self._task_id,
+            task_type=self._task_type,
+            split=self._task_split,
+            state_key=self._state_key(),
+            metrics=outcome.metrics,
+        )
+
+
+def _joined(first: Outcome, second: Outcome) -> Outcome:
+    errors: Sequence[str] = [e for e in (first.error, second.error) if e is not None]
+    return Outcome(
+        text=f"{first.text}\n\n{second.text}",
+        reward=first.reward + second.reward,
+        done=second.done,
+        error="; ".join(errors) or None,
+        commands=second.commands,
+        success=second.success,
+        score=second.score,
+        metrics=second.metrics,
+    )

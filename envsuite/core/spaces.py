@@ -1,0 +1,126 @@
+"""Gymnasium spaces for text observations and tool-call actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from envsuite.core.tools import Action, Tool, ToolCall, check_action
+
+
+class AnyText(spaces.Space[str]):
+    """All strings; :meth:`sample` draws short lower-case words."""
+
+    def __init__(self, seed: int | np.random.Generator | None = None) -> None:
+        super().__init__(seed=seed)
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        """Text cannot be flattened."""
+        return False
+
+    def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
+        """A few random lower-case words."""
+        lengths = self.np_random.integers(1, 8, size=int(self.np_random.integers(1, 6)))
+        return " ".join("".join(chr(97 + int(c)) for c in self.np_random.integers(0, 26, size=int(n))) for n in lengths)
+
+    def contains(self, x: Any) -> bool:
+        """Whether ``x`` is a string."""
+        return isinstance(x, str)
+
+    def __eq__(self, other: object) -> bool:
+        """All such spaces are equal."""
+        return isinstance(other, AnyText)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        """``AnyText()``."""
+        return "AnyText()"
+
+
+class TextTuple(spaces.Space[tuple[str, ...]]):
+    """All tuples of strings, of any length."""
+
+    def __init__(self, seed: int | np.random.Generator | None = None) -> None:
+        super().__init__(seed=seed)
+        self._text = AnyText()
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        """Text cannot be flattened."""
+        return False
+
+    def sample(self, mask: Any | None = None, probability: Any | None = None) -> tuple[str, ...]:
+        """Zero to four random texts."""
+        self._text.seed(int(self.np_random.integers(2**31)))
+        return tuple(self._text.sample() for _ in range(int(self.np_random.integers(0, 5))))
+
+    def contains(self, x: Any) -> bool:
+        """Whether ``x`` is a tuple of strings."""
+        return isinstance(x, tuple) and all(isinstance(item, str) for item in x)
+
+    def __eq__(self, other: object) -> bool:
+        """All such spaces are equal."""
+        return isinstance(other, TextTuple)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        """``TextTuple()``."""
+        return "TextTuple()"
+
+
+class ToolCalls(spaces.Space[Action]):
+    """All actions that a set of tools accepts: 1 to ``max_calls`` calls with valid arguments.
+
+    Args:
+        tools: The tools that may be called.
+        max_calls: The most calls in one action.
+        propose: Draws one valid call from a random generator; used by :meth:`sample`. Without it, ``sample`` needs
+            a mask: a sequence of calls (for instance the admissible commands) to choose from.
+        seed: Seed of :meth:`sample`.
+    """
+
+    def __init__(
+        self,
+        tools: Sequence[Tool],
+        max_calls: int = 1,
+        propose: Callable[[np.random.Generator], ToolCall] | None = None,
+        seed: int | np.random.Generator | None = None,
+    ) -> None:
+        super().__init__(seed=seed)
+        self.tools = tuple(tools)
+        self.max_calls = max_calls
+        self.propose = propose
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        """Tool calls cannot be flattened."""
+        return False
+
+    def sample(self, mask: Sequence[ToolCall] | None = None, probability: NDArray[np.float64] | None = None) -> Action:
+        """A valid action of one call: one of ``mask`` where it is given, else one that ``propose`` draws."""
+        if mask:
+            return (mask[int(self.np_random.choice(len(mask), p=probability))],)
+        if self.propose is None:
+            raise ValueError("this action space samples from a mask only: action_space.sample(mask=[ToolCall(…), …])")
+        return (self.propose(self.np_random),)
+
+    def contains(self, x: Any) -> bool:
+        """Whether every call of ``x`` names a tool and fits its schema."""
+        return check_action(x, self.tools, self.max_calls) is None
+
+    def __eq__(self, other: object) -> bool:
+        """Equal if the tools and the number of calls are."""
+        return isinstance(other, ToolCalls) and (self.tools, self.max_calls) == (other.tools, other.max_calls)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        """The names of the tools."""
+        return f"ToolCalls({', '.join(tool.name for tool in self.tools)}; max_calls={self.max_calls})"

@@ -1,0 +1,133 @@
+"""Task sets: which tasks there are, in which split, with a hash that says so."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from envsuite.core.errors import DataError, UnknownTask, nearest, unknown
+
+
+@dataclass(frozen=True)
+class TaskSet:
+    """Task ids per split, in a fixed order, with the type of each task.
+
+    The order and the hash are the same on every machine and under every Python version.
+    """
+
+    env_id: str
+    """The environment, e.g. ``"TextCraft-v0"``."""
+    source: str
+    """Where the tasks come from, e.g. ``"builtin"``."""
+    version: str
+    """Version of the data, e.g. ``"minecraft-1.16.2"``."""
+    splits: Mapping[str, tuple[str, ...]]
+    """Task ids of each split; no id is in two of them."""
+    types: Mapping[str, str] = field(repr=False)
+    """Task id -> task type (family, depth, …): the strata of evaluation."""
+
+    def __post_init__(self) -> None:
+        seen: dict[str, str] = {}
+        for split, ids in self.splits.items():
+            for task_id in ids:
+                if task_id in seen:
+                    raise DataError(f"{self.env_id}: task {task_id!r} is in split {seen[task_id]!r} and in {split!r}")
+                seen[task_id] = split
+        object.__setattr__(self, "_split_of", seen)
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 (hex) of environment, source, version, splits and types."""
+        return hashlib.sha256(self.manifest()).hexdigest()
+
+    def manifest(self) -> bytes:
+        """The task set as canonical JSON (sorted keys, UTF-8), the content of a manifest file."""
+        body = {
+            "env_id": self.env_id,
+            "source": self.source,
+            "version": self.version,
+            "splits": {name: list(ids) for name, ids in self.splits.items()},
+            "types": dict(self.types),
+        }
+        return orjson.dumps(body, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2)
+
+    @classmethod
+    def from_manifest(cls, path: Path) -> TaskSet:
+        """Read a manifest written by :meth:`manifest`.
+
+        Raises:
+            DataError: The file is missing or is not such a manifest.
+        """
+        try:
+            body = orjson.loads(path.read_bytes())
+            splits = {name: tuple(ids) for name, ids in body["splits"].items()}
+            return cls(body["env_id"], body["source"], body["version"], splits, body["types"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"{path}: not a task manifest ({type(error).__name__}: {error})") from error
+
+    def ids(self, split: str) -> tuple[str, ...]:
+        """Task ids of ``split``.
+
+        Raises:
+            UnknownTask: There is no such split.
+        """
+        if split not in self.splits:
+            raise unknown(f"split of {self.env_id} (source {self.source})", split, self.splits, UnknownTask)
+        return self.splits[split]
+
+    def split_of(self, task_id: str) -> str:
+        """The split that ``task_id`` belongs to.
+
+        Raises:
+            UnknownTask: No split has it; the message names the nearest ids.
+        """
+        owner: dict[str, str] = self._split_of  # type: ignore[attr-defined]
+        if task_id not in owner:
+            near = "".join(f'\n  "{name}" ({owner[name]})' for name in nearest(task_id, owner))
+            raise UnknownTask(
+                f"{self.env_id} (source {self.source}, {len(owner)} tasks, manifest {self.hash[:8]}) has no task "
+                f"{task_id!r}.{' Nearest:' + near if near else ''}\n"
+                f"List them with: envsuite tasks {self.env_id}"
+            )
+        return owner[task_id]
+
+    def where(self, keep: Callable[[str, str], bool]) -> TaskSet:
+        """The tasks for which ``keep(task_id, task_type)`` is true, in the same order."""
+        splits = {s: tuple(i for i in ids if keep(i, self.types[i])) for s, ids in self.splits.items()}
+        kept = {i for ids in splits.values() for i in ids}
+        return TaskSet(
+            self.env_id, self.source, self.version, splits, {i: t for i, t in self.types.items() if i in kept}
+        )
+
+    def select(self, tasks: Iterable[str] | None) -> TaskSet:
+        """The tasks named by ``tasks``: ids, or task types (``"depth-2"``), or both; all of them for ``None``.
+
+        Raises:
+            UnknownTask: A name is neither an id nor a type.
+        """
+        if tasks is None:
+            return self
+        wanted = {tasks} if isinstance(tasks, str) else set(tasks)
+        all_types = set(self.types.values())
+        for name in sorted(wanted - all_types):
+            if name not in self.types:
+                if nearest(name, all_types):
+                    raise unknown(f"task or task type of {self.env_id}", name, all_types, UnknownTask)
+                self.split_of(name)  # raises, naming the nearest ids
+        return self.where(lambda task_id, task_type: task_id in wanted or task_type in wanted)
+
+    def summary(self) -> dict[str, Any]:
+        """Counts, hash, source and version, as they are written into every result."""
+        return {
+            "env_id": self.env_id,
+            "source": self.source,
+            "version": self.version,
+            "hash": self.hash,
+            "splits": {name: len(ids) for name, ids in self.splits.items()},
+        }

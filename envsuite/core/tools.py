@@ -1,0 +1,76 @@
+"""Tools, tool calls, and their validation against JSON Schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import jsonschema_rs
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """One call of a tool: its name and its arguments."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+Action = Sequence[ToolCall]
+"""What an agent does in one step: 1 to ``max_calls`` calls, executed in order."""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool that an agent may call, described as OpenAI's function schema describes it."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    """JSON Schema (2020-12) of the arguments: ``type: object`` with ``properties`` and ``required``."""
+
+    def as_openai(self) -> dict[str, Any]:
+        """The tool as an OpenAI function schema, as chat templates take it."""
+        return {
+            "type": "function",
+            "function": {"name": self.name, "description": self.description, "parameters": dict(self.parameters)},
+        }
+
+    @cached_property
+    def _validator(self) -> jsonschema_rs.Validator:
+        import jsonschema_rs
+
+        return jsonschema_rs.validator_for(dict(self.parameters))
+
+    def problem(self, arguments: object) -> str | None:
+        """Why ``arguments`` do not fit the schema, in one line; ``None`` if they do."""
+        try:
+            for error in self._validator.iter_errors(arguments):
+                where = ".".join(str(part) for part in error.instance_path)
+                return f"argument {where}: {error.message}" if where else error.message
+        except ValueError as error:  # not JSON at all: an object of another language, a lone surrogate
+            return f"arguments are not JSON: {error}"
+        return None
+
+
+def check_action(action: object, tools: Sequence[Tool], max_calls: int) -> str | None:
+    """Why ``action`` is not a valid :data:`Action` for ``tools``; ``None`` if it is."""
+    if not isinstance(action, list | tuple):
+        return f"an action is a sequence of tool calls, got {type(action).__name__}"
+    if not action:
+        return "an action needs at least one tool call"
+    if len(action) > max_calls:
+        return f"{len(action)} calls in one step, at most {max_calls} allowed"
+    known = {tool.name: tool for tool in tools}
+    for call in action:
+        if not isinstance(call, ToolCall):
+            return f"an action is a sequence of tool calls, got an item of type {type(call).__name__}"
+        tool = known.get(call.name) if isinstance(call.name, str) else None
+        if tool is None:
+            return f"unknown tool {call.name!r}; known: {', '.join(known)}"
+        if (problem := tool.problem(call.arguments)) is not None:
+            return f"{call.name}: {problem}"
+    return None

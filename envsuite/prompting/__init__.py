@@ -1,0 +1,1 @@
+"""Observation to chat messages, completion to tool calls."""

@@ -1,0 +1,1 @@
+"""TextCraft: crafting in a recipe book."""

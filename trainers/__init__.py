@@ -1,0 +1,1 @@
+"""Reinforcement learning of language agents: rollouts, credit assignment, training."""

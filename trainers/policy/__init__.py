@@ -1,0 +1,1 @@
+"""The policy: model, log-probabilities, packing."""

@@ -1,0 +1,1 @@
+"""What generates tokens, and the manager that runs episodes."""

@@ -1,0 +1,6 @@
+"""The step records of an episode batch: objects, columns, files."""
+
+from trainers.steps.records import Episode, Step
+from trainers.steps.table import MissingColumn, Ragged, StepTable
+
+__all__ = ["Episode", "MissingColumn", "Ragged", "Step", "StepTable"]

@@ -1,0 +1,168 @@
+"""Steps as columns: what estimators and objectives see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envsuite.core.errors import UsageError
+from trainers.steps.records import Episode
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Rows of different lengths in one flat array: row ``i`` is ``values[offsets[i]:offsets[i + 1]]``."""
+
+    values: NDArray[Any]
+    offsets: Ints
+    """Shape (rows + 1,), from 0 to ``len(values)``."""
+
+    @classmethod
+    def of(cls, rows: Iterable[Sequence[Any]], dtype: type[np.generic]) -> Ragged:
+        """Flatten ``rows``."""
+        rows = list(rows)
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum([len(row) for row in rows], out=offsets[1:])
+        flat = np.fromiter((value for row in rows for value in row), dtype, count=int(offsets[-1]))
+        return cls(flat, offsets)
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> NDArray[Any]:
+        """One row, as a view."""
+        return self.values[self.offsets[row] : self.offsets[row + 1]]
+
+    @property
+    def lengths(self) -> Ints:
+        """Length of each row."""
+        return np.diff(self.offsets)
+
+    @property
+    def row_of(self) -> Ints:
+        """Row index of each value."""
+        return np.repeat(np.arange(len(self)), self.lengths)
+
+    def take(self, rows: Ints) -> Ragged:
+        """The given rows, in the given order."""
+        lengths = self.lengths[rows]
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        index = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths) + np.repeat(self.offsets[:-1][rows], lengths)
+        return Ragged(self.values[index], offsets)
+
+
+class MissingColumn(UsageError):
+    """A method needs a column that the table does not have."""
+
+
+@dataclass(frozen=True)
+class StepTable:
+    """Step rows as NumPy columns; one row per step, in any order.
+
+    Every column has shape (N,); the token columns are :class:`Ragged` with N rows.
+    """
+
+    group_id: Ints
+    episode_id: Ints
+    t: Ints
+    """Index of the step in its episode."""
+    reward: Floats
+    """Reward of the step, after shaping."""
+    state_key: NDArray[np.object_]
+    """Identity of the observation that the step answers (str); equal keys are equal states."""
+    valid: NDArray[np.bool_]
+    prompt: Ragged
+    response: Ragged
+    logprob: Ragged
+    """Log-probabilities of the response tokens under the sampling policy, float32."""
+    extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """Further columns that some methods need (``value``, ``embedding``, …), each with N rows."""
+
+    def __post_init__(self) -> None:
+        n = len(self.reward)
+        columns: dict[str, Any] = {
+            "group_id": self.group_id,
+            "episode_id": self.episode_id,
+            "t": self.t,
+            "state_key": self.state_key,
+            "valid": self.valid,
+            "prompt": self.prompt,
+            "response": self.response,
+            "logprob": self.logprob,
+            **self.extra,
+        }
+        for name, column in columns.items():
+            if len(column) != n:
+                raise UsageError(f"column {name!r} has {len(column)} rows, 'reward' has {n}")
+        bad = np.flatnonzero(~np.isfinite(self.reward))
+        if len(bad):
+            row = int(bad[0])
+            raise UsageError(
+                f"column 'reward' is {self.reward[row]} in row {row} "
+                f"(episode {self.episode_id[row]}, step {self.t[row]}); every reward must be finite"
+            )
+
+    def __len__(self) -> int:
+        """Number of steps."""
+        return len(self.reward)
+
+    def column(self, name: str, method: str, supplied_by: str) -> NDArray[Any]:
+        """The extra column ``name``.
+
+        Raises:
+            MissingColumn: It is not there; the message names the method and what would supply the column.
+        """
+        if name not in self.extra:
+            raise MissingColumn(f"{method} needs the column {name!r}, which {supplied_by} supplies")
+        return self.extra[name]
+
+    def with_reward(self, reward: Floats) -> StepTable:
+        """The same steps with another reward column."""
+        return replace(self, reward=reward)
+
+    def with_columns(self, **columns: NDArray[Any]) -> StepTable:
+        """The same steps with further extra columns."""
+        return replace(self, extra={**self.extra, **columns})
+
+    def take(self, rows: Ints) -> StepTable:
+        """The given rows, in the given order."""
+        rows = np.asarray(rows, np.int64)
+        return StepTable(
+            group_id=self.group_id[rows],
+            episode_id=self.episode_id[rows],
+            t=self.t[rows],
+            reward=self.reward[rows],
+            state_key=self.state_key[rows],
+            valid=self.valid[rows],
+            prompt=self.prompt.take(rows),
+            response=self.response.take(rows),
+            logprob=self.logprob.take(rows),
+            extra={name: column[rows] for name, column in self.extra.items()},
+        )
+
+    @classmethod
+    def from_episodes(cls, episodes: Iterable[Episode]) -> StepTable:
+        """One row per step, in episode order; episodes that failed are left out."""
+        pairs = [(episode, step) for episode in episodes if episode.error is None for step in episode.steps]
+        keys = np.empty(len(pairs), object)
+        keys[:] = [step.state_key for _, step in pairs]
+        return cls(
+            group_id=np.array([episode.group_id for episode, _ in pairs], np.int64),
+            episode_id=np.array([episode.episode_id for episode, _ in pairs], np.int64),
+            t=np.array([step.t for _, step in pairs], np.int64),
+            reward=np.array([step.reward for _, step in pairs], np.float64),
+            state_key=keys,
+            valid=np.array([step.valid for _, step in pairs], np.bool_),
+            prompt=Ragged.of((step.prompt_ids for _, step in pairs), np.int64),
+            response=Ragged.of((step.response_ids for _, step in pairs), np.int64),
+            logprob=Ragged.of((step.response_logprobs for _, step in pairs), np.float32),
+        )

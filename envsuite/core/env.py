@@ -130,7 +130,8 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
             seed: Chooses the task: the same seed gives the same episode everywhere.
             options: ``{"task_id": …}`` chooses the task by id, of any split.
 
-        Without either, the next task of the split, in its order, is started.
+        Without either, the next task of the split, in its order, is started: from the first, or after the one that
+        the last seed chose.
 
         Raises:
             UnknownTask: The id does not exist.
@@ -143,10 +144,8 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         if (task_id := options.get("task_id")) is None:
             if not self._split_ids:
                 raise UsageError(f"split {self.split!r} of {self.tasks.env_id} has no task after filtering")
-            if seed is not None:
-                index = int(self.np_random.integers(len(self._split_ids)))
-            else:
-                index, self._next = self._next, (self._next + 1) % len(self._split_ids)
+            index = self._next if seed is None else int(self.np_random.integers(len(self._split_ids)))
+            self._next = (index + 1) % len(self._split_ids)  # a seed decides the episodes that follow, too
             task_id = self._split_ids[index]
         self._task_split, self._task_type = self._describe(task_id)
         self._instruction, outcome = self._begin(task_id)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 if TYPE_CHECKING:
     import jsonschema_rs
 
@@ -48,12 +50,17 @@ class Tool:
     def problem(self, arguments: object) -> str | None:
         """Why ``arguments`` do not fit the schema, in one line; ``None`` if they do."""
         try:
+            orjson.dumps(arguments)  # refuses what the validator lets pass: half of a surrogate pair, endless integers
             for error in self._validator.iter_errors(arguments):
                 where = ".".join(str(part) for part in error.instance_path)
                 return f"argument {where}: {error.message}" if where else error.message
-        except ValueError as error:  # not JSON at all: an object of another language, a lone surrogate
+        except (ValueError, TypeError) as error:
             return f"arguments are not JSON: {error}"
         return None
+
+    def __reduce__(self) -> tuple[type[Tool], tuple[str, str, Mapping[str, Any]]]:
+        """Copies and pickles leave out the validator, which can be neither copied nor pickled."""
+        return Tool, (self.name, self.description, self.parameters)
 
 
 def check_action(action: object, tools: Sequence[Tool], max_calls: int) -> str | None:

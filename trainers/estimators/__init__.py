@@ -1,1 +1,9 @@
-"""Credit-assignment methods, one file each."""
+"""Credit-assignment methods, one file each.
+
+Importing the package enters every method in :data:`ESTIMATORS`.
+"""
+
+from trainers.estimators import dr_grpo, gigpo, grpo, rloo
+from trainers.estimators.base import ESTIMATORS, Advantage, Estimator, register
+
+__all__ = ["ESTIMATORS", "Advantage", "Estimator", "dr_grpo", "gigpo", "grpo", "register", "rloo"]

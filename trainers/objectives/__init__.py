@@ -1,1 +1,11 @@
-"""Policy losses, KL, aggregation; reward shapers."""
+"""Losses, their aggregation, divergence from a reference, reward shapers, filters.
+
+Importing the package does not import torch; the losses are in :mod:`trainers.objectives.policy_loss`.
+"""
+
+from trainers.objectives.aggregation import BatchTotals, token_weights
+from trainers.objectives.config import ObjectiveConfig
+from trainers.objectives.filters import FILTERS, Filter
+from trainers.objectives.shapers import SHAPERS, Shaper
+
+__all__ = ["FILTERS", "SHAPERS", "BatchTotals", "Filter", "ObjectiveConfig", "Shaper", "token_weights"]

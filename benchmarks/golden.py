@@ -1,0 +1,310 @@
+"""Agreement with the original implementations: ``python -m benchmarks.golden DIR``.
+
+Reads every expected-output file (schema ``golden-expected/1``) under DIR, computes each case through this project's
+public API with the named options that reproduce the original, and compares within the tolerance that the case states.
+What is not covered is listed by name with the reason. Exit code 1 on a disagreement or a case that could not be
+computed, 2 where there was nothing to compare.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import golden_estimators, golden_losses, golden_trl
+from benchmarks.golden_data import Json, NotCovered
+from benchmarks.golden_dispatch import Outcome, Rounding, run_case
+from envsuite.core.errors import EnvsuiteError
+
+EXPECTED = "golden-expected/1"
+NEEDED = ("id", "estimator", "function", "params", "dtype", "tolerance", "expect")
+HANDLER_MODULES = (golden_estimators, golden_losses, golden_trl)
+"""Importing them enters their handlers."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One recorded quantity of one case."""
+
+    key: str
+    agrees: bool
+    error: float
+    """Largest absolute difference."""
+    excess: float
+    """Largest difference in units of what the tolerance allows; at most 1 where it agrees."""
+    where: str
+    aside: int = 0
+    """Rows set aside because float32 rounding in the original exceeds the tolerance there."""
+    aside_error: float = 0.0
+    """Largest such difference; ours is exact."""
+    aside_explained: int = 0
+    """How many of them the original's formula, computed in float32 here, gives within the tolerance."""
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """What became of one case."""
+
+    file: str
+    peer: str
+    case_id: str
+    estimator: str
+    options: str = ""
+    """This project's settings that reproduced it."""
+    comparisons: tuple[Comparison, ...] = ()
+    not_covered: tuple[tuple[str, str], ...] = ()
+    """(quantity or "" for the whole case, reason)."""
+
+    @property
+    def covered(self) -> bool:
+        """At least one quantity was compared."""
+        return bool(self.comparisons)
+
+    @property
+    def agrees(self) -> bool:
+        """Every compared quantity agrees."""
+        return all(comparison.agrees for comparison in self.comparisons)
+
+
+@dataclass(frozen=True)
+class Report:
+    """All cases of a folder, and the files that could not be read."""
+
+    results: tuple[CaseResult, ...]
+    unread: tuple[tuple[str, str], ...]
+    others: tuple[str, ...] = field(default=())
+    """JSON files of other schemas."""
+
+    @property
+    def disagreements(self) -> list[CaseResult]:
+        """Covered cases with a quantity out of tolerance."""
+        return [result for result in self.results if result.covered and not result.agrees]
+
+
+def _number(value: Any) -> float:
+    return (
+        float(value) if not isinstance(value, str) else {"nan": np.nan, "inf": np.inf, "-inf": -np.inf}[value.lower()]
+    )
+
+
+def _flatten(value: Any) -> Iterable[Any]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _flatten(item)
+    else:
+        yield value
+
+
+def _numeric(values: list[Any]) -> bool:
+    return all(
+        value is None
+        or (isinstance(value, int | float) and not isinstance(value, bool))
+        or (isinstance(value, str) and value.lower() in ("nan", "inf", "-inf"))
+        for value in values
+    )
+
+
+def compare(key: str, expected: Any, got: Any, tolerance: Json, rounding: Rounding | None) -> Comparison:
+    """Compare a recorded quantity with ours; ``null`` in the record is undefined and matches anything."""
+    if isinstance(expected, dict):
+        if not isinstance(got, dict) or set(expected) - set(got):
+            missing = sorted(set(expected) - set(got)) if isinstance(got, dict) else sorted(expected)
+            return Comparison(key, False, float("inf"), float("inf"), f"missing {missing[:3]}")
+        names = list(expected)
+        return compare(key, [expected[name] for name in names], [got[name] for name in names], tolerance, rounding)
+    want, have = list(_flatten(expected)), list(_flatten(got.tolist() if isinstance(got, np.ndarray) else got))
+    if len(want) != len(have):
+        return Comparison(key, False, float("inf"), float("inf"), f"{len(have)} values for {len(want)}")
+    if not _numeric(want):
+        wrong = [i for i, (a, b) in enumerate(zip(want, have, strict=True)) if a != b]
+        bad = float("inf") if wrong else 0.0
+        return Comparison(key, not wrong, bad, bad, f"index {wrong[0]}: {have[wrong[0]]!r}" if wrong else "")
+    defined = np.array([value is not None for value in want], bool)
+    a = np.array([0.0 if value is None else _number(value) for value in want], np.float64)
+    b = np.array([0.0 if value is None else float(value) for value in have], np.float64)
+    same = (a == b) | (np.isnan(a) & np.isnan(b)) | ~defined
+    with np.errstate(invalid="ignore"):
+        error = np.where(same, 0.0, np.abs(a - b))
+        allowed = tolerance["atol"] + tolerance["rtol"] * np.abs(a)
+        excess = np.where(same, 0.0, error / np.where(np.isfinite(allowed), allowed, 1.0))
+    error, excess = np.nan_to_num(error, nan=np.inf), np.nan_to_num(excess, nan=np.inf)
+    aside, explained = np.zeros(len(a), bool), 0
+    if rounding is not None and len(rounding.bound) == len(a):
+        aside = (excess > 1.0) & (error <= rounding.bound)
+        explained = int((np.abs(rounding.float32 - a) <= allowed)[aside].sum())
+    aside_error = float(error[aside].max(initial=0.0))
+    error, excess = np.where(aside, 0.0, error), np.where(aside, 0.0, excess)
+    worst = int(excess.argmax()) if len(excess) else 0
+    top = float(excess[worst]) if len(excess) else 0.0
+    where = f"index {worst}: {b[worst]:.9g}, recorded {a[worst]:.9g}" if top > 1.0 else ""
+    return Comparison(
+        key, top <= 1.0, float(error.max(initial=0.0)), top, where, int(aside.sum()), aside_error, explained
+    )
+
+
+def _check(case: Json, document: Json, data: Json, file: str) -> CaseResult:
+    peer, case_id, estimator = (
+        str(document.get("peer", {}).get("name")),
+        str(case.get("id")),
+        str(case.get("estimator")),
+    )
+    absent = [key for key in NEEDED if key not in case]
+    if absent:
+        return CaseResult(file, peer, case_id, estimator, not_covered=(("", f"the case has no {absent[0]!r}"),))
+    try:
+        outcome: Outcome = run_case(case, peer, data, document["cases"])
+    except NotCovered as reason:
+        return CaseResult(file, peer, case_id, estimator, not_covered=(("", str(reason)),))
+    except (EnvsuiteError, KeyError, IndexError, TypeError, ValueError) as error:
+        # A file of unknown origin must not stop the run, and must not pass either.
+        failed = Comparison("all", False, float("inf"), float("inf"), f"not computed: {type(error).__name__}: {error}")
+        return CaseResult(file, peer, case_id, estimator, comparisons=(failed,))
+    comparisons, skipped = [], list(outcome.skipped)
+    reasons = dict(outcome.skipped)
+    in_float32 = case["dtype"] == "float32"
+    for key, expected in case["expect"].items():
+        if key in outcome.values:
+            rounding = outcome.rounding.get(key) if in_float32 else None
+            comparisons.append(compare(key, expected, outcome.values[key], case["tolerance"], rounding))
+        elif key not in reasons:
+            skipped.append((key, "this quantity is not known to the runner"))
+    return CaseResult(file, peer, case_id, estimator, outcome.options, tuple(comparisons), tuple(skipped))
+
+
+def run(folder: Path) -> Report:
+    """Compare every case under ``folder``; files are known by their schema, not by their names."""
+    documents: dict[Path, Json] = {}
+    unread: list[tuple[str, str]] = []
+    for path in sorted(folder.rglob("*.json")):
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            unread.append((str(path.relative_to(folder)), str(error)))
+            continue
+        documents[path] = document if isinstance(document, dict) else {}
+    inputs = {path.stem: document for path, document in documents.items() if document.get("schema") != EXPECTED}
+    results: list[CaseResult] = []
+    others = [path.name for path, d in documents.items() if not str(d.get("schema", "")).startswith("golden-")]
+    for path, document in documents.items():
+        if document.get("schema") != EXPECTED:
+            continue
+        name = str(path.relative_to(folder))
+        wanted = document.get("input")
+        if not isinstance(document.get("cases"), list):
+            unread.append((name, "has no list of 'cases'"))
+        elif wanted is None:
+            source = str(document.get("source", "unnamed source"))
+            for number, case in enumerate(document["cases"]):
+                reason = f"unit vectors ({', '.join(map(str, case))}) of a method that is not here yet"
+                results.append(CaseResult(name, "unit", str(number), source, not_covered=(("", reason),)))
+        elif wanted not in inputs:
+            unread.append((name, f"its input {wanted}.json is not in the folder"))
+        else:
+            for case in document["cases"]:
+                results.append(_check(case, document, inputs[wanted], name))
+    return Report(tuple(results), tuple(unread), tuple(others))
+
+
+def show(report: Report, console: Console, verbose: bool) -> None:
+    """Print the table, the disagreements, what was set aside and what is not covered."""
+    columns = ("file", "cases", "covered", "agree", "disagree", "not covered", "rows set aside")
+    table = Table(*columns, title="Agreement with the originals")
+    for file in dict.fromkeys(result.file for result in report.results):
+        table.add_row(file, *_counts([result for result in report.results if result.file == file]))
+    table.add_section()
+    table.add_row("all", *_counts(report.results))
+    console.print(table)
+    if verbose:
+        for result in report.results:
+            state = "not covered" if not result.covered else "agrees" if result.agrees else "DISAGREES"
+            worst = max((c.excess for c in result.comparisons), default=0.0)
+            what = (
+                result.not_covered[0][1] if not result.covered else f"{result.options}; at {worst:.2g} of the tolerance"
+            )
+            console.print(
+                f"{state:12} {result.file} :: {result.case_id} [{what}]", markup=False, highlight=False, soft_wrap=True
+            )
+    _list(console, "Disagreements", _disagreement_lines(report))
+    _list(console, "Rows set aside, where the original divides float32 rounding by almost zero", _aside_lines(report))
+    _list(console, "Not covered", _uncovered_lines(report))
+    _list(console, "Not read", [f"{name}: {reason}" for name, reason in report.unread])
+    if report.others:
+        _list(console, "Other files, not in a golden schema", [", ".join(report.others)])
+
+
+def _counts(results: Sequence[CaseResult]) -> list[str]:
+    covered = [result for result in results if result.covered]
+    agree = sum(result.agrees for result in covered)
+    aside = sum(comparison.aside for result in covered for comparison in result.comparisons)
+    return [
+        str(n) for n in (len(results), len(covered), agree, len(covered) - agree, len(results) - len(covered), aside)
+    ]
+
+
+def _list(console: Console, title: str, lines: list[str]) -> None:
+    if lines:
+        console.print(f"\n{title}:", style="bold")
+        for line in lines:
+            console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _disagreement_lines(report: Report) -> list[str]:
+    return [
+        f"{result.file} :: {result.case_id} :: {c.key}: off by {c.error:.3g}, {c.excess:.3g} times the tolerance "
+        f"({c.where}) [{result.options}]"
+        for result in report.disagreements
+        for c in result.comparisons
+        if not c.agrees
+    ]
+
+
+def _aside_lines(report: Report) -> list[str]:
+    return [
+        f"{result.file} :: {result.case_id} :: {c.key}: {c.aside} rows, recorded up to {c.aside_error:.3g} from the "
+        f"exact value; the original's formula in float32 gives {c.aside_explained} of them"
+        for result in report.results
+        for c in result.comparisons
+        if c.aside
+    ]
+
+
+def _uncovered_lines(report: Report) -> list[str]:
+    counts: Counter[tuple[str, str, str, str]] = Counter()
+    for result in report.results:
+        for key, reason in result.not_covered:
+            counts[result.peer, result.estimator, key, reason] += 1
+    return [
+        f"{peer} {estimator}{f' ({key})' if key else ''}: {reason} [{n} case{'s' if n > 1 else ''}]"
+        for (peer, estimator, key, reason), n in sorted(counts.items())
+    ]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.golden", description=__doc__)
+    parser.add_argument("folder", type=Path, help="folder with expected_*.json and their inputs")
+    parser.add_argument("--verbose", action="store_true", help="list every case")
+    arguments = parser.parse_args(argv)
+    console = Console()
+    if not arguments.folder.is_dir():
+        console.print(f"golden: {arguments.folder} is not a folder", style="red")
+        return 2
+    report = run(arguments.folder)
+    show(report, console, arguments.verbose)
+    if report.disagreements:
+        return 1
+    return 0 if any(result.covered for result in report.results) else 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

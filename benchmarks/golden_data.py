@@ -1,0 +1,135 @@
+"""Recorded inputs in the schemas ``golden-steps/1`` and ``golden-tokens/1``, as this project's tables and tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from trainers.estimators.shared import group_codes
+from trainers.steps import Ragged, StepTable
+
+Json = dict[str, Any]
+
+
+class NotCovered(Exception):
+    """A case that this project does not (or cannot) reproduce; the message is the reason."""
+
+
+def _codes(values: Sequence[Any]) -> NDArray[np.int64]:
+    return group_codes(np.array(values, object))
+
+
+def _table(
+    group: NDArray[np.int64],
+    episode: NDArray[np.int64],
+    t: NDArray[np.int64],
+    reward: NDArray[np.float64],
+    keys: Sequence[str],
+    valid: NDArray[np.bool_],
+) -> StepTable:
+    key = np.empty(len(keys), object)
+    key[:] = keys
+    empty = Ragged(np.zeros(0, np.int64), np.zeros(len(keys) + 1, np.int64))
+    return StepTable(group, episode, t, reward, key, valid, prompt=empty, response=empty, logprob=empty)
+
+
+def step_table(data: Json, *, row_order: bool = False) -> StepTable:
+    """The step rows of a ``golden-steps/1`` file.
+
+    Args:
+        data: The file.
+        row_order: Number the steps of a trajectory as its rows come instead of by ``step_index``, as verl-agent does.
+    """
+    if not str(data.get("schema", "")).startswith("golden-steps/1"):
+        raise NotCovered(f"needs step rows, the input is {data.get('schema')!r}")
+    rows = data["steps"]
+    episode = _codes([row["traj_id"] for row in rows])
+    t = np.array([row["step_index"] for row in rows], np.int64)
+    if row_order:
+        order = np.argsort(episode, kind="stable")
+        starts = np.searchsorted(episode[order], np.arange(int(episode.max(initial=-1)) + 1))
+        t = np.empty(len(rows), np.int64)
+        t[order] = np.arange(len(rows)) - starts[episode[order]]
+    return _table(
+        _codes([row["group_id"] for row in rows]),
+        episode,
+        t,
+        np.array([row["step_reward"] for row in rows], np.float64),
+        [row["observation"] for row in rows],
+        np.array([row["is_action_valid"] for row in rows], np.bool_),
+    )
+
+
+def token_row_table(data: Json, rewards: str) -> StepTable:
+    """The rows of a ``golden-tokens/1`` file as one-step episodes whose reward is the sum of their token rewards."""
+    if not str(data.get("schema", "")).startswith("golden-tokens/1"):
+        raise NotCovered(f"needs token rows, the input is {data.get('schema')!r}")
+    if rewards not in data:
+        raise NotCovered(f"the input has no {rewards!r}")
+    n = len(data["group_id"])
+    reward = np.array(data[rewards], np.float64).sum(axis=1)
+    rows = np.arange(n)
+    return _table(
+        _codes(data["group_id"]), rows, np.zeros(n, np.int64), reward, [str(row) for row in rows], np.ones(n, np.bool_)
+    )
+
+
+@dataclass(frozen=True)
+class TokenRows:
+    """Token columns of either schema; dense [rows][columns] in the file, flat over the mask here."""
+
+    data: Json
+    mask: NDArray[np.bool_]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, data: Json, dtype: str) -> TokenRows:
+        """Read the mask of a file; numbers will be of the case's ``dtype``."""
+        if dtype not in ("float32", "float64"):
+            raise NotCovered(f"dtype {dtype!r} is not known")
+        if str(data.get("schema", "")).startswith("golden-steps/1"):
+            lengths = np.array([row["n_response_tokens"] for row in data["steps"]])
+            mask = np.arange(int(data["max_response_tokens"]))[None, :] < lengths[:, None]
+        elif "response_mask" in data:
+            mask = np.array(data["response_mask"]).astype(bool)
+        else:
+            raise NotCovered(f"the input {data.get('schema')!r} has no tokens")
+        return cls(data, mask, torch.float64 if dtype == "float64" else torch.float32)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Response tokens of each row."""
+        return np.asarray(self.mask.sum(axis=1), np.int64)
+
+    @property
+    def row(self) -> torch.Tensor:
+        """Row of each flat token."""
+        return torch.from_numpy(np.nonzero(self.mask)[0])
+
+    @property
+    def width(self) -> int:
+        """Columns of the dense arrays."""
+        return int(self.mask.shape[1])
+
+    def column(self, name: str) -> torch.Tensor:
+        """A recorded column, flat."""
+        source = self.data.get("tokens", self.data)
+        if name not in source:
+            raise NotCovered(f"the input has no column {name!r}")
+        return self.flat(np.array(source[name], np.float64))
+
+    def flat(self, values: NDArray[np.float64]) -> torch.Tensor:
+        """Values per row or [rows][columns], flat."""
+        dense = np.broadcast_to(values[:, None], self.mask.shape) if values.ndim == 1 else values
+        return torch.tensor(dense[self.mask], dtype=self.dtype)
+
+    def dense(self, flat: torch.Tensor) -> NDArray[np.float64]:
+        """Flat values as [rows][columns], 0 elsewhere."""
+        out = np.zeros(self.mask.shape)
+        out[self.mask] = flat.detach().double().numpy()
+        return out

@@ -1,0 +1,126 @@
+"""Which call of this project's public API stands for which recorded case.
+
+A handler is known by (peer, estimator) and the functions it stands for. It takes every parameter by name; one
+that it does not know makes the case "not covered" rather than wrongly covered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.golden_data import Json, NotCovered
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """What float32 can do to (r - mean) / (std + epsilon) in the original, row by row.
+
+    Where a group's values differ by little, or by nothing, the rounding of r and of the mean is divided by almost zero.
+    """
+
+    bound: NDArray[np.float64]
+    """Largest effect that rounding can have, shape (N,)."""
+    float32: NDArray[np.float64]
+    """The same formula computed in float32 by torch, as the original does, shape (N,)."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What this project gives for a case."""
+
+    values: Mapping[str, Any]
+    options: str
+    """The settings used, as one would type them."""
+    rounding: Mapping[str, Rounding] = field(default_factory=dict)
+    skipped: tuple[tuple[str, str], ...] = ()
+    """(quantity, why it is not covered)."""
+
+
+class Params:
+    """The parameters of a case, each to be taken by name."""
+
+    def __init__(self, params: Json) -> None:
+        self._left = dict(params)
+
+    def take(self, name: str, default: Any = None) -> Any:
+        """The parameter ``name``, or ``default`` where the case has none."""
+        return self._left.pop(name, default)
+
+    def one_of(self, name: str, choices: Mapping[Any, Any], default: Any = None) -> Any:
+        """What ``choices`` makes of the parameter; a value that is not there is not covered."""
+        value = self.take(name, default)
+        if value not in choices:
+            raise NotCovered(f"{name}={value!r} is not known to the runner")
+        return choices[value]
+
+    def done(self) -> None:
+        """Refuse parameters that nobody took."""
+        if self._left:
+            raise NotCovered(f"parameter {', '.join(sorted(self._left))} is not known to the runner")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One recorded case with its input."""
+
+    id: str
+    peer: str
+    """Name of the peer in lower case."""
+    function: str
+    origin: str
+    dtype: str
+    params: Params
+    expect: Json
+    data: Json
+    siblings: list[Json]
+
+
+Handler = Callable[[Case], Outcome]
+HANDLERS: dict[tuple[str, str], tuple[tuple[str, ...], Handler]] = {}
+
+
+def handles(peers: str, estimators: str, *functions: str) -> Callable[[Handler], Handler]:
+    """Enter a handler for every pair of the given peers and estimators (each a list separated by blanks)."""
+
+    def enter(handler: Handler) -> Handler:
+        for peer in peers.split():
+            for estimator in estimators.split():
+                HANDLERS[peer.lower(), estimator] = (functions, handler)
+        return handler
+
+    return enter
+
+
+def run_case(case: Json, peer: str, data: Json, siblings: list[Json]) -> Outcome:
+    """Compute ``case``.
+
+    Raises:
+        NotCovered: This project does not reproduce it; the message says why.
+    """
+    key = peer.lower(), str(case["estimator"])
+    if key not in HANDLERS:
+        if any(estimator == key[1] for _, estimator in HANDLERS):
+            raise NotCovered(f"{key[1]!r} of peer {peer!r} is not known to the runner")
+        raise NotCovered("no such method or loss here yet")
+    functions, handler = HANDLERS[key]
+    if not any(case["function"].endswith(function) for function in functions):
+        raise NotCovered(f"function {case['function']!r} is not known to the runner")
+    params = Params(case["params"])
+    return handler(
+        Case(
+            str(case["id"]),
+            key[0],
+            case["function"],
+            str(case.get("origin")),
+            case["dtype"],
+            params,
+            case["expect"],
+            data,
+            siblings,
+        )
+    )

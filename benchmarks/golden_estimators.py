@@ -1,0 +1,293 @@
+"""Recorded cases of GRPO, Dr.GRPO, RLOO and GiGPO, with the options that reproduce each original."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from benchmarks.golden_data import step_table, token_row_table
+from benchmarks.golden_dispatch import Case, Outcome, Rounding, handles
+from trainers.estimators.base import Estimator
+from trainers.estimators.dr_grpo import DrGRPO
+from trainers.estimators.gigpo import GiGPO
+from trainers.estimators.grpo import GRPO
+from trainers.estimators.rloo import RLOO
+from trainers.estimators.shared import (
+    Floats,
+    Ints,
+    Normalise,
+    Singleton,
+    Weigh,
+    discounted_returns,
+    episode_returns,
+    first_rows,
+    group_codes,
+    group_statistics,
+    samples_of,
+)
+from trainers.objectives.shapers import InvalidActionPenalty
+from trainers.steps import StepTable
+
+
+def _rounding(values: Floats, group: Ints, samples: Ints | None, exact: Floats, *, epsilon: float | None) -> Rounding:
+    """What the original's float32 arithmetic can make, and here makes, of each row.
+
+    With half a unit in the last place lost on each of r, the mean and the standard deviation, the quotient is off by
+    a few u |r| (1 + |A|) / (std + epsilon). Where all values are equal it is d / (d sqrt(n / (n - 1)) + epsilon) < 1.
+    """
+    stats = group_statistics(values, group, ddof=1, samples=samples)
+    largest = np.zeros(len(values))
+    np.maximum.at(largest, group, np.abs(values))
+    scale = np.ones(len(values)) if epsilon is None else stats.std + epsilon
+    bound = 4 * 2.0**-24 * largest[group] * (1 + np.abs(exact)) / np.where(scale == 0, 1.0, scale)
+    bound = np.where(stats.std == 0, np.minimum(bound, 1.0), bound)
+    chosen = np.arange(len(values)) if samples is None else samples
+    float32 = exact.copy()
+    for code in np.unique(group[(bound > 1e-6) & (stats.size > 1)]):
+        members = np.flatnonzero(group == code)
+        sample = torch.tensor(values[chosen[group[chosen] == code]], dtype=torch.float32)
+        centred = torch.tensor(values[members], dtype=torch.float32) - sample.mean()
+        float32[members] = (centred if epsilon is None else centred / (sample.std() + epsilon)).double().numpy()
+    return Rounding(bound, float32)
+
+
+def _advantage(estimator: Estimator, steps: StepTable) -> Floats:
+    advantage = estimator(steps).per_step
+    assert advantage is not None
+    return advantage
+
+
+def _trajectory_rounding(estimator: GRPO | DrGRPO | RLOO, steps: StepTable) -> Rounding:
+    divides = isinstance(estimator, GRPO) and estimator.normalise == "std"
+    return _rounding(
+        episode_returns(steps),
+        group_codes(steps.group_id),
+        samples_of(steps, estimator.weigh),
+        _advantage(estimator, steps),
+        epsilon=estimator.epsilon if isinstance(estimator, GRPO) and divides else None,
+    )
+
+
+def _outcome_estimator(estimator: GRPO | DrGRPO | RLOO, steps: StepTable, key: str, shaper: object = "") -> Outcome:
+    options = f"{shaper} {estimator}".strip()
+    return Outcome({key: _advantage(estimator, steps)}, options, {key: _trajectory_rounding(estimator, steps)})
+
+
+def _grpo(std: bool, weigh: Weigh, ddof: int, epsilon: float, singleton: Singleton) -> GRPO | DrGRPO:
+    if std:
+        return GRPO("std", weigh, ddof, epsilon, singleton)
+    return DrGRPO(weigh, singleton)
+
+
+_BOOL = {True: True, False: False}
+_WEIGH: dict[bool, Weigh] = {True: "step", False: "episode"}
+_GIGPO_MODE = {"mean_std_norm": "std", "mean_norm": "mean"}
+
+
+def _penalised(case: Case) -> tuple[StepTable, InvalidActionPenalty]:
+    """verl-agent's rows: trajectories in row order, the penalty on the invalid row alone."""
+    shaper = InvalidActionPenalty(float(case.params.take("invalid_action_penalty_coef", 0.0)), reach="row")
+    return shaper(step_table(case.data, row_order=True)), shaper
+
+
+@handles("paper", "grpo_paper", "paper_ref.grpo_paper")
+def _(case: Case) -> Outcome:
+    std, ddof = case.params.one_of("norm_adv_by_std", _BOOL), case.params.one_of("ddof", {0: 0, 1: 1})
+    estimator = _grpo(std, "episode", ddof, float(case.params.take("epsilon")), "zero")
+    case.params.done()
+    return _outcome_estimator(estimator, step_table(case.data), "advantage_per_row")
+
+
+@handles("paper", "rloo_paper", "paper_ref.rloo_paper")
+def _(case: Case) -> Outcome:
+    case.params.done()
+    return _outcome_estimator(RLOO(), step_table(case.data), "advantage_per_row")
+
+
+@handles("paper", "gigpo_paper", "paper_ref.gigpo_step_paper")
+def _(case: Case) -> Outcome:
+    normalise: Normalise = "std" if case.params.one_of("norm_adv_by_std", _BOOL) else "mean"
+    estimator = GiGPO(
+        step_weight=float(case.params.take("w")),
+        gamma=float(case.params.take("gamma")),
+        normalise=normalise,
+        ddof=case.params.one_of("ddof", {0: 0, 1: 1}),
+        epsilon=float(case.params.take("epsilon")),
+    )
+    case.params.done()
+    return _gigpo(estimator, step_table(case.data))
+
+
+def _gigpo(estimator: GiGPO, steps: StepTable, shaper: object = "") -> Outcome:
+    group, returns = estimator.step_groups(steps), discounted_returns(steps, estimator.gamma)
+    divides, weight = estimator.normalise == "std", estimator.step_weight
+    episode, step = estimator.episode_term(steps), estimator.step_term(steps)
+    as_grpo = GRPO(estimator.normalise, estimator.weigh, estimator.ddof, estimator.epsilon, estimator.singleton)
+    of_episode = _trajectory_rounding(as_grpo, steps)
+    of_step = _rounding(returns, group, None, step, epsilon=estimator.epsilon if divides else None)
+    both = Rounding(of_episode.bound + weight * of_step.bound, of_episode.float32 + weight * of_step.float32)
+    return Outcome(
+        {
+            "advantage_per_row": _advantage(estimator, steps),
+            "episode_part_per_row": episode,
+            "step_part_per_row": step,
+            "step_group_of_row": group,
+            "step_return_per_row": returns,
+        },
+        f"{shaper} {estimator}".strip(),
+        {"advantage_per_row": both, "episode_part_per_row": of_episode, "step_part_per_row": of_step},
+    )
+
+
+@handles("verl-agent", "gigpo", "core_gigpo.compute_gigpo_outcome_advantage")
+def _(case: Case) -> Outcome:
+    steps, shaper = _penalised(case)
+    similar, threshold = case.params.take("enable_similarity", False), case.params.take("similarity_thresh")
+    normalise = case.params.one_of("mode", _GIGPO_MODE)
+    weigh = case.params.one_of("compute_mean_std_cross_steps", _WEIGH, True)
+
+    def estimator(weigh: Weigh) -> GiGPO:
+        return GiGPO(weight, gamma, normalise, None, weigh, 1, epsilon, "raw", threshold if similar else None)
+
+    weight, gamma = float(case.params.take("step_advantage_w")), float(case.params.take("gamma"))
+    epsilon = float(case.params.take("epsilon", 1e-6))
+    case.params.done()
+    outcome, by_episode = _gigpo(estimator(weigh), steps, shaper), _gigpo(estimator("episode"), steps)
+    return Outcome(
+        {**outcome.values, "episode_part_per_row_traj_stats": by_episode.values["episode_part_per_row"]},
+        outcome.options,
+        {**outcome.rounding, "episode_part_per_row_traj_stats": by_episode.rounding["episode_part_per_row"]},
+    )
+
+
+@handles("StepPO", "gigpo_traj", "compute_gigpo_outcome_advantage")
+def _(case: Case) -> Outcome:
+    normalise = case.params.one_of("mode", _GIGPO_MODE)
+    weight, gamma = float(case.params.take("step_advantage_w")), float(case.params.take("gamma"))
+    estimator = GiGPO(weight, gamma, normalise, epsilon=float(case.params.take("epsilon", 1e-6)), singleton="raw")
+    case.params.done()
+    return _gigpo(estimator, step_table(case.data))
+
+
+@handles("StepPO", "grpo_traj", "compute_grpo_outcome_advantage")
+def _(case: Case) -> Outcome:
+    std = case.params.one_of("norm_adv_by_std", _BOOL)
+    estimator = _grpo(std, "episode", 1, float(case.params.take("epsilon", 1e-6)), "raw")
+    case.params.done()
+    return _outcome_estimator(estimator, step_table(case.data), "advantage_per_row")
+
+
+@handles("StepPO", "rloo_traj", "compute_rloo_outcome_advantage")
+def _(case: Case) -> Outcome:
+    case.params.done()
+    return _outcome_estimator(RLOO(singleton="raw"), step_table(case.data), "advantage_per_row")
+
+
+@handles("verl-agent", "grpo_steprows grpo_traj", "core_algos.compute_grpo_outcome_advantage")
+def _(case: Case) -> Outcome:
+    steps, shaper = _penalised(case)
+    case.params.take("gamma")  # recorded with every case of this peer; outcome advantages do not discount
+    std, epsilon = case.params.one_of("norm_adv_by_std", _BOOL, True), float(case.params.take("epsilon", 1e-6))
+    weigh = case.params.one_of("compute_mean_std_cross_steps", _WEIGH, True)
+    case.params.done()
+    return _outcome_estimator(_grpo(std, weigh, 1, epsilon, "raw"), steps, "advantage_per_row", shaper)
+
+
+@handles("verl-agent", "rloo_steprows rloo_traj", "core_algos.compute_rloo_outcome_advantage")
+def _(case: Case) -> Outcome:
+    steps, shaper = _penalised(case)
+    case.params.take("gamma")
+    case.params.take("epsilon")
+    weigh = case.params.one_of("compute_mean_std_cross_steps", _WEIGH, True)
+    case.params.done()
+    return _outcome_estimator(RLOO(weigh, "raw"), steps, "advantage_per_row", shaper)
+
+
+@handles("verl-agent", "step_discounted_returns", "compute_step_discounted_returns", "common.discounted_returns64")
+def _(case: Case) -> Outcome:
+    gamma = float(case.params.take("gamma"))
+    case.params.done()
+    steps = step_table(case.data, row_order=case.origin == "peer-code")
+    return Outcome({"per_row": discounted_returns(steps, gamma)}, f"discounted_returns(gamma={gamma})")
+
+
+@handles("verl-agent", "penalised_scores", "apply_invalid_action_penalty")
+def _(case: Case) -> Outcome:
+    steps, shaper = _penalised(case)
+    gamma = float(case.params.take("gamma"))
+    case.params.done()
+    values = {
+        "episode_score_per_row": episode_returns(steps),
+        "step_return_per_row": discounted_returns(steps, gamma),
+    }
+    return Outcome(values, f"{shaper} discounted_returns(gamma={gamma})")
+
+
+def _verl_estimator(case: Case) -> GRPO | DrGRPO | RLOO:
+    epsilon = float(case.params.take("epsilon", 1e-6))
+    if "rloo" in case.function:
+        return RLOO(singleton="zero" if "vectorized" in case.function else "raw")
+    return _grpo(case.params.one_of("norm_adv_by_std", _BOOL, True), "episode", 1, epsilon, "raw")
+
+
+@handles(
+    "verl",
+    "grpo rloo rloo_vectorized grpo_vectorized",
+    "grpo",
+    "rloo",
+    "rloo_vectorized",
+    "grpo_vectorized",
+    "compute_grpo_outcome_advantage",
+    "compute_rloo_outcome_advantage",
+    "compute_rloo_vectorized_outcome_advantage",
+    "compute_grpo_vectorized_outcome_advantage",
+)
+def _(case: Case) -> Outcome:
+    estimator: GRPO | DrGRPO | RLOO
+    if "advantage_per_traj" not in case.expect:
+        steps = token_row_table(case.data, case.params.take("rewards", "token_level_rewards"))
+        estimator = _verl_estimator(case)
+        case.params.done()
+        return _outcome_estimator(estimator, steps, "advantage_per_row")
+    case.params.one_of("score", {"episode_return": None})
+    case.params.one_of("rows", {"one per trajectory, in order of first appearance": None})
+    # The trajectory files name the variant in the case's id only.
+    if "norm_std=False" in case.id:
+        estimator = DrGRPO(singleton="raw")
+    else:
+        estimator = _verl_estimator(case)
+    case.params.done()
+    return _per_trajectory(case, estimator)
+
+
+def _per_trajectory(case: Case, estimator: GRPO | DrGRPO | RLOO) -> Outcome:
+    steps = step_table(case.data)
+    first = first_rows(steps.episode_id)
+    names = [case.data["steps"][row]["traj_id"] for row in first]
+    advantage = _advantage(estimator, steps)[first]
+    rounding = _trajectory_rounding(estimator, steps)
+    return Outcome(
+        {
+            "traj_id": names,
+            "advantage_per_traj": advantage,
+            "advantage_by_traj": dict(zip(names, advantage.tolist(), strict=True)),
+        },
+        str(estimator),
+        {"advantage_per_traj": Rounding(rounding.bound[first], rounding.float32[first])},
+    )
+
+
+@handles("trl", "trl_grpo", "_generate_and_score_completions")
+def _(case: Case) -> Outcome:
+    std = case.params.one_of("scale_rewards", {"group": True, "none": False})
+    estimator = _grpo(std, "episode", 1, float(case.params.take("epsilon", 1e-4)), "zero")
+    case.params.done()
+    return _per_trajectory(case, estimator)
+
+
+@handles("trl", "trl_rloo", "_generate_and_score_completions")
+def _(case: Case) -> Outcome:
+    case.params.one_of("normalize_advantages", {False: None})
+    case.params.take("epsilon")  # only used where advantages are normalised
+    case.params.done()
+    return _per_trajectory(case, RLOO())

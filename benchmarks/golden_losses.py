@@ -1,0 +1,384 @@
+"""Recorded cases of policy losses, divergence estimators and aggregations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.golden_data import Json, NotCovered, TokenRows, step_table
+from benchmarks.golden_dispatch import Case, Outcome, handles
+from trainers.objectives.aggregation import BatchTotals, token_weights
+from trainers.objectives.config import ObjectiveConfig
+from trainers.objectives.kl import kl_estimate
+from trainers.objectives.policy_loss import PolicyLoss, policy_loss
+from trainers.objectives.token_losses import LOSSES, Tokens
+from trainers.objectives.value_loss import value_loss
+
+MODES = (
+    "token-mean",
+    "token-sum",
+    "seq-mean-token-sum",
+    "seq-mean-token-mean",
+    "seq-mean-token-sum-norm",
+)
+ONE_ROW_EMPTY = "the original is 0/0 = NaN where a row has no tokens; such rows are left out here"
+
+
+def aggregated(
+    peer: str, mode: Any, rows: TokenRows, config: ObjectiveConfig, horizon: int | None = None
+) -> ObjectiveConfig:
+    """``config`` with the aggregation ``mode`` as the peer computes it."""
+    if mode not in MODES:
+        raise NotCovered(f"mode={mode!r} is not known to the runner")
+    forks = peer in ("verl-agent", "spear")
+    if forks and mode == "seq-mean-token-mean" and not rows.mask.any(axis=1).all():
+        raise NotCovered(ONE_ROW_EMPTY)
+    return replace(
+        config,
+        aggregation=mode,
+        horizon=(rows.width if horizon is None else horizon) if mode == "seq-mean-token-sum-norm" else None,
+        norm_by_sequences=peer not in ("verl-agent", "spear", "agent-r1"),
+        count_empty=forks and mode == "seq-mean-token-sum",
+    )
+
+
+def totals_of(case: Case, rows: TokenRows, config: ObjectiveConfig) -> BatchTotals:
+    """Sizes of the batch that the case divides by; verl can be told those of all ranks."""
+    own = BatchTotals.of(rows.lengths, config)
+    tokens, sequences = case.params.take("batch_num_tokens"), case.params.take("global_batch_size")
+    return BatchTotals(
+        own.tokens if tokens is None else int(tokens), own.sequences if sequences is None else int(sequences)
+    )
+
+
+def weights(rows: TokenRows, config: ObjectiveConfig, **options: Any) -> torch.Tensor:
+    """One weight per flat token, in the case's dtype."""
+    return torch.tensor(token_weights(rows.lengths, config, **options), dtype=rows.dtype)
+
+
+def evaluate(
+    rows: TokenRows,
+    advantage: torch.Tensor,
+    config: ObjectiveConfig,
+    *,
+    weight: torch.Tensor | None = None,
+) -> tuple[PolicyLoss, np.ndarray]:
+    """The loss through the public API, and its gradient in the log-probabilities as [rows][columns]."""
+    new = rows.column("log_prob").requires_grad_()
+    result = policy_loss(
+        new,
+        rows.column("old_log_prob"),
+        advantage,
+        rows.row,
+        weights(rows, config) if weight is None else weight,
+        config=config,
+        ref_logprob=None if config.kl == "none" else rows.column("ref_log_prob"),
+    )
+    result.loss.backward()  # type: ignore[no-untyped-call]
+    assert new.grad is not None
+    return result, rows.dense(new.grad)
+
+
+def loss_outcome(
+    rows: TokenRows, advantage: torch.Tensor, config: ObjectiveConfig, weight: torch.Tensor | None = None
+) -> Outcome:
+    """The loss, its gradient and its metrics under the names that the originals give them."""
+    result, gradient = evaluate(rows, advantage, config, weight=weight)
+    metrics = {name: float(value) for name, value in result.metrics.items()}
+    values = {
+        "loss": float(result.loss.detach()),
+        "grad_log_prob": gradient,
+        "clipfrac": metrics["clip_fraction"],
+        "clipfrac_lower": metrics["dual_clip_fraction"],
+        "ppo_kl": metrics["approx_kl"],
+        "metrics": {
+            "actor/pg_clipfrac": metrics["clip_fraction"],
+            "actor/pg_clipfrac_lower": metrics["dual_clip_fraction"],
+            "actor/ppo_kl": metrics["approx_kl"],
+        },
+    }
+    return Outcome(values, _settings(config))
+
+
+def _settings(config: ObjectiveConfig) -> str:
+    default = asdict(ObjectiveConfig())
+    changed = (f"{name}={value}" for name, value in asdict(config).items() if value != default[name])
+    return ", ".join(changed) or "defaults"
+
+
+def named_advantage(case: Case, rows: TokenRows, default: str | None = None) -> torch.Tensor:
+    """The recorded advantage column that the case names, flat."""
+    name = case.params.take("advantage", default)
+    if name is None:
+        raise NotCovered("the case does not name its advantage")
+    return rows.column(name)
+
+
+def _verl_clip(case: Case) -> tuple[float, float]:
+    both = case.params.take("clip_ratio", case.params.take("cliprange"))
+    low = case.params.take("clip_ratio_low", case.params.take("cliprange_low", both))
+    high = case.params.take("clip_ratio_high", case.params.take("cliprange_high", both))
+    if low is None or high is None:
+        raise NotCovered("the case does not give its clip range")
+    return float(low), float(high)
+
+
+def _verl_loss(peer: str, build: Callable[[Case], ObjectiveConfig]) -> Callable[[Case], Outcome]:
+    def handler(case: Case) -> Outcome:
+        rows = TokenRows.of(case.data, case.dtype)
+        horizon = case.params.take("loss_scale_factor")
+        config = aggregated(peer, case.params.take("mode", "token-mean"), rows, build(case), horizon)
+        totals, advantage = totals_of(case, rows, config), named_advantage(case, rows)
+        case.params.done()
+        return loss_outcome(rows, advantage, config, weights(rows, config, totals=totals))
+
+    return handler
+
+
+def _dual_clip(case: Case, *, clamp: float | None) -> ObjectiveConfig:
+    low, high = _verl_clip(case)
+    return ObjectiveConfig(
+        clip_low=low,
+        clip_high=high,
+        dual_clip=float(case.params.take("clip_ratio_c", 3.0)),
+        log_ratio_min=None if clamp is None else -clamp,
+        log_ratio_max=clamp,
+    )
+
+
+def _gspo(case: Case) -> ObjectiveConfig:
+    low, high = _verl_clip(case)
+    case.params.take("clip_ratio_c")  # no effect in the original's gspo
+    return ObjectiveConfig(ratio="sequence", clip_low=low, clip_high=high, log_ratio_min=None, log_ratio_max=10.0)
+
+
+def _cispo(case: Case) -> ObjectiveConfig:
+    low, high = _verl_clip(case)
+    return ObjectiveConfig(loss="cispo", clip_low=low, clip_high=high)
+
+
+def _gpg(case: Case) -> ObjectiveConfig:
+    case.params.take("clip_ratio")  # part of the recorded config; gpg has no ratio
+    return ObjectiveConfig(loss="gpg")
+
+
+handles("verl", "ppo_dualclip dapo_clip_higher", "'vanilla'", "vanilla")(
+    _verl_loss("verl", lambda case: _dual_clip(case, clamp=20.0))
+)
+handles("verl-agent", "ppo_dualclip dapo_clip_higher", "compute_policy_loss")(
+    _verl_loss("verl-agent", lambda case: _dual_clip(case, clamp=None))
+)
+handles("verl", "gspo", "'gspo'")(_verl_loss("verl", _gspo))
+handles("verl", "cispo", "'cispo'")(_verl_loss("verl", _cispo))
+
+
+@handles("verl-agent", "gspo", "compute_policy_loss_gspo")
+def _(case: Case) -> Outcome:
+    rows = TokenRows.of(case.data, case.dtype)
+    case.params.one_of("mode", dict.fromkeys(MODES))  # the fork aggregates by seq-mean-token-mean whatever it is told
+    config = aggregated("verl-agent", "seq-mean-token-mean", rows, _gspo(case))
+    advantage = named_advantage(case, rows)
+    case.params.done()
+    return loss_outcome(rows, advantage, config)
+
+
+@handles("verl", "gpg_loss", "'gpg'")
+def _(case: Case) -> Outcome:
+    outcome = _verl_loss("verl", _gpg)(case)
+    return Outcome({**outcome.values, "metrics": {}}, outcome.options)
+
+
+@handles("verl", "gmpo_geo_mean", "'geo_mean'")
+def _(case: Case) -> Outcome:
+    rows = TokenRows.of(case.data, case.dtype)
+    low, high = _verl_clip(case)
+    case.params.one_of("mode", dict.fromkeys(MODES))  # the original always takes the plain mean over rows
+    config = ObjectiveConfig(
+        loss="gmpo", clip_low=low, clip_high=high, log_ratio_min=None, log_ratio_max=None, count_empty=True
+    )
+    advantage = named_advantage(case, rows)
+    case.params.done()
+    return loss_outcome(rows, advantage, config)
+
+
+def _covariance_outcome(rows: TokenRows, advantage: torch.Tensor, config: ObjectiveConfig) -> Outcome:
+    torch.manual_seed(0)  # the recordings drew with this seed
+    outcome = loss_outcome(rows, advantage, config)
+    torch.manual_seed(0)
+    term = LOSSES[config.loss](
+        Tokens(rows.column("log_prob"), rows.column("old_log_prob"), advantage, rows.row), config
+    )
+    assert term.selected is not None
+    share = float(term.selected.double().mean())
+    zero = rows.dense(term.selected | term.clipped) > 0
+    metrics = {"actor/pg_clipfrac": share, "actor/ppo_kl": outcome.values["ppo_kl"]}
+    if config.loss == "kl_cov":
+        metrics = {"actor/ppo_kl": float(term.log_ratio.abs().double().mean())}
+    values = {**outcome.values, "metrics": metrics, "clipfrac": share, "zero_grad_tokens": np.argwhere(zero).tolist()}
+    return Outcome(values, outcome.options)
+
+
+def _clip_cov(low: Any, high: Any, fraction: Any, bounds: tuple[Any, Any]) -> ObjectiveConfig:
+    return ObjectiveConfig(
+        loss="clip_cov",
+        clip_low=float(low),
+        clip_high=float(high),
+        cov_fraction=float(fraction),
+        cov_low=float(bounds[0]),
+        cov_high=float(bounds[1]),
+        log_ratio_min=None,
+        log_ratio_max=None,
+    )
+
+
+@handles("verl", "clip_cov", "compute_policy_loss_clip_cov", "'clip_cov'")
+def _(case: Case) -> Outcome:
+    rows = TokenRows.of(case.data, case.dtype)
+    take = case.params.take
+    bounds = take("clip_cov_lb", 1.0), take("clip_cov_ub", 5.0)
+    config = _clip_cov(*_verl_clip(case), take("clip_cov_ratio", 0.0002), bounds)
+    config = aggregated("verl", take("mode", "token-mean"), rows, config)
+    advantage = named_advantage(case, rows)
+    case.params.done()
+    return _covariance_outcome(rows, advantage, config)
+
+
+@handles("SPEAR", "clip_cov", "core_algos.compute_policy_loss_clip_cov")
+def _(case: Case) -> Outcome:
+    rows = TokenRows.of(case.data, case.dtype)
+    take = case.params.take
+    case.params.one_of("is_replay", {True: None, False: None})  # which bounds the peer reads; both are recorded
+    config = _clip_cov(take("low"), take("high"), take("ratio"), (take("lb"), take("ub")))
+    config = aggregated("spear", take("mode"), rows, config)
+    advantage = named_advantage(case, rows)
+    case.params.done()
+    return _covariance_outcome(rows, advantage, config)
+
+
+@handles("verl", "kl_cov", "compute_policy_loss_kl_cov", "'kl_cov'")
+def _(case: Case) -> Outcome:
+    rows = TokenRows.of(case.data, case.dtype)
+    config = ObjectiveConfig(
+        loss="kl_cov",
+        cov_fraction=float(case.params.take("kl_cov_ratio")),
+        cov_kl_coef=float(case.params.take("ppo_kl_coef")),
+        log_ratio_min=None,
+        log_ratio_max=None,
+    )
+    config = aggregated("verl", case.params.take("mode", "token-mean"), rows, config)
+    advantage = named_advantage(case, rows)
+    case.params.done()
+    return _covariance_outcome(rows, advantage, config)
+
+
+@handles("verl", "value_loss", "compute_value_loss")
+def _(case: Case) -> Outcome:
+    rows = TokenRows.of(case.data, case.dtype)
+    config = aggregated("verl", case.params.take("mode", "token-mean"), rows, ObjectiveConfig())
+    clip = float(case.params.take("cliprange_value"))
+    case.params.one_of("returns", {"values + 0.3*advantage_tok": None})
+    case.params.done()
+    values = rows.column("values")
+    returns = values + 0.3 * rows.column("advantage_tok")
+    result = value_loss(rows.column("vpred"), values, returns, weights(rows, config), clip=clip)
+    return Outcome({"loss": float(result.loss), "clipfrac": float(result.clip_fraction)}, f"value_loss(clip={clip})")
+
+
+_KL = {
+    "kl": "k1",
+    "k1": "k1",
+    "abs": "abs",
+    "mse": "k2",
+    "k2": "k2",
+    "low_var_kl": "k3",
+    "k3": "k3",
+    "low_var_kl+": "k3+",
+    "k3+": "k3+",
+}
+
+
+@handles("verl verl-agent SPEAR Agent-R1", "kl", "kl_penalty")
+def _(case: Case) -> Outcome:
+    rows = TokenRows.of(case.data, case.dtype)
+    config = ObjectiveConfig(
+        kl=case.params.one_of("kl_penalty", _KL),
+        kl_log_ratio_clamp=20.0 if case.peer == "verl" else None,
+        kl_clamp=10.0,
+    )
+    case.params.done()
+    new = rows.column("log_prob").requires_grad_()
+    kl = kl_estimate(new, rows.column("ref_log_prob"), config)
+    kl.sum().backward()  # type: ignore[no-untyped-call]
+    assert new.grad is not None
+    return Outcome({"kl": rows.dense(kl), "grad_log_prob": rows.dense(new.grad)}, _settings(config))
+
+
+@handles("verl verl-agent SPEAR Agent-R1", "agg_loss", "agg_loss")
+def _(case: Case) -> Outcome:
+    rows = TokenRows.of(case.data, case.dtype)
+    horizon = case.params.take("loss_scale_factor")
+    config = aggregated(case.peer, case.params.take("mode"), rows, ObjectiveConfig(), horizon)
+    totals = totals_of(case, rows, config)
+    case.params.done()
+    losses = 0.5 * rows.column("advantage_tok") + 0.1
+    return Outcome({"loss": float((weights(rows, config, totals=totals) * losses).sum())}, _settings(config))
+
+
+def _step_gae(case: Case, rows: TokenRows, *, origin: str, gamma: float, lam: float, key: str) -> torch.Tensor:
+    """Advantages that the same file records for StepPO's step-level GAE: the input of its losses."""
+    for sibling in case.siblings:
+        params: Json = sibling["params"]
+        if (
+            sibling["estimator"] == "steppo_gae"
+            and sibling.get("origin") == origin
+            and sibling["dtype"] == ("float64" if origin == "paper-reference" else case.dtype)
+            and (params.get("gamma"), params.get("lam")) == (gamma, lam)
+        ):
+            return rows.flat(np.array(sibling["expect"][key], np.float64))
+    raise NotCovered(f"its input, the recorded steppo_gae with gamma={gamma}, lam={lam}, is not in the file")
+
+
+@handles("StepPO", "steppo_loss", "verl gspo + arft GAE", "paper_ref.steppo_loss")
+def _(case: Case) -> Outcome:
+    rows = TokenRows.of(case.data, case.dtype)
+    if case.origin == "paper-reference":
+        return _steppo_paper(case, rows)
+    gamma, lam = float(case.params.take("gamma")), float(case.params.take("lam"))
+    if not re.fullmatch(r"steppo_gae gamma=\S+ lam=\S+ whitened", str(case.params.take("advantage"))):
+        raise NotCovered("its advantage is not known to the runner")
+    config = aggregated("verl", case.params.take("agg"), rows, _gspo(case))
+    case.params.done()
+    advantage = _step_gae(case, rows, origin="peer-code", gamma=gamma, lam=lam, key="advantage_per_row")
+    return loss_outcome(rows, advantage, config)
+
+
+def _steppo_paper(case: Case, rows: TokenRows) -> Outcome:
+    low, high = float(case.params.take("clip_low")), float(case.params.take("clip_high"))
+    origin = case.params.one_of("advantage", {"whitened": "peer-code", "raw_eq6": "paper-reference"})
+    case.params.done()
+    config = ObjectiveConfig(
+        ratio="step", clip_low=low, clip_high=high, log_ratio_min=None, log_ratio_max=None, average="episodes"
+    )
+    advantage = _step_gae(case, rows, origin=origin, gamma=0.99, lam=1.0, key="advantage_per_row")
+    episode = step_table(case.data).episode_id
+    by_episode, _ = evaluate(rows, advantage, config, weight=weights(rows, config, episode=episode))
+    by_step, _ = evaluate(rows, advantage, replace(config, average="steps"))
+    tokens = Tokens(rows.column("log_prob"), rows.column("old_log_prob"), advantage, rows.row)
+    term = LOSSES["ppo"](tokens, config)
+    if not rows.mask.any(axis=1).all():
+        raise NotCovered("a step row has no tokens, so it has no ratio")
+    first = torch.from_numpy(np.cumsum(rows.lengths) - rows.lengths)
+    return Outcome(
+        {
+            "loss": float(by_episode.loss.detach()),
+            "loss_mean_over_all_steps": float(by_step.loss.detach()),
+            "ratio_per_row": term.log_ratio.exp()[first].numpy(),
+            "clipped_per_row": term.clipped[first].tolist(),
+        },
+        _settings(config),
+    )

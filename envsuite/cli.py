@@ -1,0 +1,116 @@
+"""The command ``envsuite``: what there is, from a shell."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+
+from envsuite import __version__
+from envsuite.core import EnvsuiteError, TaskSet, ToolEnv, UsageError
+from envsuite.core.errors import unknown
+from envsuite.registration import ENVIRONMENTS
+
+EXAMPLES = """examples:
+  envsuite list
+  envsuite tasks TextCraft-v0 --split test
+  envsuite tasks TextCraft-v0 --split test --type depth-3 | shuf -n 5
+  envsuite tasks TextCraft-v0 --source path/to/recipes > tasks.tsv
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line ``argv`` (default: that of the process) and return its exit code.
+
+    0: done. 2: the user can mend it (an unknown name, a missing file or extra); one message on stderr, no traceback.
+    """
+    arguments = _parser().parse_args(argv)
+    try:
+        if arguments.command == "list":
+            _list()
+        else:
+            _tasks(arguments.env_id, arguments.source, arguments.split, arguments.type)
+        sys.stdout.flush()
+    except EnvsuiteError as error:
+        sys.stderr.write(f"envsuite: {error}\n")
+        return 2
+    except BrokenPipeError:  # the reader (`head`) has seen enough; keep the interpreter from flushing into it again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="envsuite",
+        description="Gymnasium environments for language agents.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"envsuite {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("list", help="the environments that exist", description="The environments that exist.")
+    tasks = commands.add_parser(
+        "tasks",
+        help="the tasks of an environment",
+        description="Lists the tasks of an environment, one a line: split, type and id, separated by tabs. Source, "
+        "version, counts and the hash of the manifest go to stderr, so that the list can be piped.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    tasks.add_argument("env_id", metavar="ENV", help="an id that `envsuite list` shows, e.g. TextCraft-v0")
+    tasks.add_argument("--split", help="only this split, e.g. test")
+    tasks.add_argument("--type", help="only tasks of this type, e.g. depth-3")
+    tasks.add_argument(
+        "--source", help="where tasks come from: builtin, generated or a path (default: the environment's own)"
+    )
+    return parser
+
+
+def _list() -> None:
+    width = max(len(spec.id) for spec in ENVIRONMENTS)
+    sys.stdout.write(f"{'id':{width}}  horizon  pip extra\n")
+    for spec in ENVIRONMENTS:
+        sys.stdout.write(f"{spec.id:{width}}  {spec.max_episode_steps:7}  {spec.extra}\n")
+
+
+def _tasks(env_id: str, source: str | None, split: str | None, task_type: str | None) -> None:
+    tasks = _task_set(env_id, source)
+    if task_type is not None:
+        if task_type not in (types := set(tasks.types.values())):
+            raise unknown(f"task type of {env_id}", task_type, types)
+        tasks = tasks.select([task_type])
+    shown = {split: tasks.ids(split)} if split is not None else tasks.splits
+    sys.stderr.write(f"{tasks.env_id}  source {tasks.source}  version {tasks.version}  manifest {tasks.hash}\n")
+    for name, ids in shown.items():
+        counts = sorted(Counter(tasks.types[task_id] for task_id in ids).items())
+        sys.stderr.write(f"{name}: {len(ids)} tasks ({', '.join(f'{kind}: {n}' for kind, n in counts)})\n")
+    for name, ids in shown.items():
+        sys.stdout.writelines(f"{name}\t{tasks.types[task_id]}\t{task_id}\n" for task_id in ids)
+
+
+def _task_set(env_id: str, source: str | None) -> TaskSet:
+    """The task set of a registered environment.
+
+    Raises:
+        UnknownName: There is no such environment.
+        UsageError: It takes no such source.
+    """
+    if env_id not in (known := [spec.id for spec in ENVIRONMENTS]):
+        raise unknown("environment", env_id, known)
+    choice: dict[str, Any] = {} if source is None else {"source": source}
+    env = gymnasium.make(env_id, disable_env_checker=True, **choice)
+    try:
+        if not isinstance(env.unwrapped, ToolEnv):
+            raise UsageError(f"{env_id} is registered by something else: it is not one of envsuite's environments")
+        return env.unwrapped.tasks
+    finally:
+        env.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,330 @@
+"""Codecs: how an agent writes an action, and how its completion is read back."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from math import isfinite
+from typing import Any, ClassVar
+
+from envsuite.core.errors import UsageError, unknown
+from envsuite.core.tools import Action, Tool, ToolCall
+
+MAX_DEPTH = 32
+"""Deepest nesting of arguments. Deeper ones are refused: no tool needs them, and pickling them would overflow."""
+THOUGHT_END = "</think>"
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """What a completion says: an action, or why it is none. Exactly one of the two is ``None``."""
+
+    action: Action | None
+    error: str | None
+
+
+class Codec(ABC):
+    """Tells a model how to write actions, and reads them.
+
+    What precedes the first ``</think>`` of a completion is thought and is never read as an action. After it, bodies
+    that are not well-formed are passed over; nothing is guessed, lower-cased or cut. Whether the tool exists and its
+    arguments fit is for the environment to say, as text that the agent can learn from.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def system(self, tools: Sequence[Tool], max_calls: int, *, listed: bool = False) -> str:
+        """Instructions for the system message: what can be done, and how to write it.
+
+        Args:
+            tools: The tools of the environment.
+            max_calls: The most calls in one step.
+            listed: The chat template lists the tools by itself.
+        """
+
+    @abstractmethod
+    def parse(self, completion: str, tools: Sequence[Tool], max_calls: int) -> Parsed:
+        """Read ``completion``. Never raises, whatever the string, and takes time linear in its length."""
+
+    @abstractmethod
+    def write(self, action: Action, thought: str = "", tools: Sequence[Tool] | None = None) -> str:
+        """How an agent writes ``action``: :meth:`parse` of it gives ``action`` again.
+
+        Args:
+            action: The calls.
+            thought: What the agent thinks before it acts.
+            tools: The tools of the environment. Without them, a call whose only argument is ``command`` counts as a
+                call of the one command tool.
+
+        Raises:
+            UsageError: ``thought`` contains ``</think>``, or ``action`` cannot be written as JSON.
+        """
+
+    @abstractmethod
+    def show(self, action: Action) -> str:
+        """``action`` in short, as a history lists it."""
+
+    def chat_tools(self, tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
+        """The tools as the chat template takes them; ``None`` where the codec describes them itself."""
+        return None
+
+
+@dataclass(frozen=True)
+class TagsCodec(Codec):
+    """``<think>…</think><action>…</action>``; the first well-formed body is the action.
+
+    Of a tool with one string parameter named ``command`` the body is the plain command (blanks around it do not
+    count). Of any other tool it is ``{"name": …, "arguments": {…}}``; a JSON list of such where several are allowed.
+    """
+
+    name: ClassVar[str] = "tags"
+    think: bool = True
+    """The instructions ask for a thought before the action."""
+
+    def system(self, tools: Sequence[Tool], max_calls: int, *, listed: bool = False) -> str:
+        """What the agent can do and how to write it, ending in the form of an answer."""
+        command = command_tool(tools)
+        if command is not None and len(tools) == 1:
+            about, body = f"You act by commands. {command.description}", "your command"
+        else:
+            about, body = _listing(tools), '{"name": "tool name", "arguments": {…}}'
+            if max_calls > 1:
+                about += f"\nUp to {max_calls} calls a step; several are written as a JSON list."
+            if command is not None:
+                about += f"\nFor {command.name} the plain command is enough."
+        thought = "<think>your reasoning</think>" if self.think else ""
+        return f"{about}\nAnswer each observation in this form:\n{thought}<action>{body}</action>"
+
+    def parse(self, completion: str, tools: Sequence[Tool], max_calls: int) -> Parsed:
+        """Read the first well-formed body."""
+        command = command_tool(tools)
+        problem = ""
+        for body in _bodies(completion, "<action>", "</action>"):
+            if isinstance(body, _Malformed):
+                problem = problem or body.reason
+                continue
+            text = body.strip()
+            calls = _calls(text, many=True) if text[:1] in ("{", "[") or command is None else _Malformed("")
+            if isinstance(calls, _Malformed) and command is not None:
+                calls = [ToolCall(command.name, {"command": text})] if text else _Malformed("the action is empty")
+                if not _is_unicode(text):
+                    calls = _Malformed("the action is not valid Unicode")
+            if not isinstance(calls, _Malformed) and len(calls) > max_calls:
+                calls = _Malformed(f"{len(calls)} calls in one step, at most {max_calls} allowed")
+            if isinstance(calls, _Malformed):
+                problem = problem or calls.reason
+                continue
+            return Parsed(tuple(calls), None)
+        return Parsed(None, problem or "no <action>…</action> in the completion")
+
+    def write(self, action: Action, thought: str = "", tools: Sequence[Tool] | None = None) -> str:
+        """The thought, where there is one, and the action, in tags."""
+        return f"{_thought(thought)}<action>{self._body(action, tools)}</action>"
+
+    def show(self, action: Action) -> str:
+        """The plain command, or JSON."""
+        return self._body(action, None)
+
+    def _body(self, action: Action, tools: Sequence[Tool] | None) -> str:
+        if len(action) == 1 and list(action[0].arguments) == ["command"]:
+            command = action[0].arguments["command"]
+            known = command_tool(tools) if tools is not None else None
+            mine = tools is None or (known is not None and known.name == action[0].name)
+            if mine and isinstance(command, str) and _is_plain(command):
+                return command
+        body = _dump(action[0]) if len(action) == 1 else f"[{', '.join(_dump(call) for call in action)}]"
+        return body.replace("<", "\\u003c") if any(tag in body for tag in _TAGS) else body
+
+
+@dataclass(frozen=True)
+class ToolsCodec(Codec):
+    """``<tool_call>{"name": …, "arguments": {…}}</tool_call>``, several where the environment allows it.
+
+    The tools go to the chat template. All well-formed calls are the action; more than allowed make it invalid.
+    """
+
+    name: ClassVar[str] = "tools"
+
+    def system(self, tools: Sequence[Tool], max_calls: int, *, listed: bool = False) -> str:
+        """The form of a call, after the tools where the template does not list them."""
+        about = "" if listed else _listing(tools) + "\n"
+        count = "one call" if max_calls == 1 else f"one to {max_calls} calls"
+        form = '<tool_call>\n{"name": "tool name", "arguments": {…}}\n</tool_call>'
+        return f"{about}Answer each observation with {count} of this form:\n{form}"
+
+    def parse(self, completion: str, tools: Sequence[Tool], max_calls: int) -> Parsed:
+        """Read every well-formed call."""
+        problem = ""
+        calls: list[ToolCall] = []
+        for body in _bodies(completion, "<tool_call>", "</tool_call>"):
+            read = body if isinstance(body, _Malformed) else _calls(body, many=False)
+            if isinstance(read, _Malformed):
+                problem = problem or read.reason
+            else:
+                calls += read
+        if len(calls) > max_calls:
+            return Parsed(None, f"{len(calls)} calls in one step, at most {max_calls} allowed")
+        if not calls:
+            return Parsed(None, problem or "no <tool_call>…</tool_call> in the completion")
+        return Parsed(tuple(calls), None)
+
+    def write(self, action: Action, thought: str = "", tools: Sequence[Tool] | None = None) -> str:
+        """The thought, where there is one, and a ``<tool_call>`` for each call."""
+        return _thought(thought) + "\n".join(f"<tool_call>\n{_escaped(call)}\n</tool_call>" for call in action)
+
+    def show(self, action: Action) -> str:
+        """The calls as JSON."""
+        return ", ".join(_dump(call) for call in action)
+
+    def chat_tools(self, tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
+        """OpenAI's function schemas."""
+        return [tool.as_openai() for tool in tools]
+
+
+CODECS: dict[str, type[Codec]] = {codec.name: codec for codec in (TagsCodec, ToolsCodec)}
+
+
+def make_codec(name: str, **options: Any) -> Codec:
+    """The codec called ``name``.
+
+    Raises:
+        UnknownName: There is no such codec, or it has no such option.
+    """
+    if name not in CODECS:
+        raise unknown("codec", name, CODECS)
+    known = [field.name for field in fields(CODECS[name])]  # type: ignore[arg-type]
+    for option in options:
+        if option not in known:
+            raise unknown(f"option of codec {name}", option, known)
+    return CODECS[name](**options)
+
+
+def command_tool(tools: Sequence[Tool]) -> Tool | None:
+    """The one tool whose single parameter is a string named ``command``; ``None`` where there is not exactly one."""
+    found = [tool for tool in tools if _takes_command(tool)]
+    return found[0] if len(found) == 1 else None
+
+
+def _takes_command(tool: Tool) -> bool:
+    properties = tool.parameters.get("properties", {})
+    return list(properties) == ["command"] and properties["command"].get("type") == "string"
+
+
+@dataclass(frozen=True)
+class _Malformed:
+    reason: str
+
+
+_TAGS = ("<action>", "</action>", "<tool_call>", "</tool_call>", "<think>", THOUGHT_END)
+
+
+def _bodies(completion: str, opening: str, closing: str) -> Iterator[str | _Malformed]:
+    """What stands between the tags after the thought, left to right."""
+    thought = completion.find(THOUGHT_END)
+    position = 0 if thought < 0 else thought + len(THOUGHT_END)
+    while (start := completion.find(opening, position)) >= 0:
+        start += len(opening)
+        end = completion.find(closing, start)
+        if end < 0:
+            yield _Malformed(f"{opening} is never closed")
+            return
+        body = completion[start:end]
+        yield _Malformed(f"{opening} inside {opening}") if opening in body else body
+        position = end + len(closing)
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _finite(number: str) -> float:
+    if not isfinite(value := float(number)):
+        raise ValueError("a number is too large")
+    return value
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
+
+
+def _calls(body: str, many: bool) -> list[ToolCall] | _Malformed:
+    """The call that ``body`` is as JSON, or with ``many`` the list of calls."""
+    try:
+        value = _DECODER.decode(body)
+    except RecursionError:
+        return _Malformed("the JSON is nested too deeply")
+    except ValueError as error:
+        return _Malformed(f"not JSON: {error}")
+    items = value if many and isinstance(value, list) else [value]
+    if not items:
+        return _Malformed("an action needs at least one tool call")
+    for item in items:
+        if not isinstance(item, dict) or item.keys() != {"name", "arguments"}:
+            return _Malformed('a call is {"name": …, "arguments": {…}}')
+        if not isinstance(item["name"], str) or not isinstance(item["arguments"], dict):
+            return _Malformed('of a call, "name" is a string and "arguments" an object')
+    if _deeper_than(value, MAX_DEPTH):
+        return _Malformed(f"the JSON is nested deeper than {MAX_DEPTH}")
+    if not _is_unicode(body if "\\u" not in body else json.dumps(value, ensure_ascii=False)):
+        return _Malformed("the call is not valid Unicode")
+    return [ToolCall(item["name"], item["arguments"]) for item in items]
+
+
+def _deeper_than(value: object, depth: int) -> bool:
+    level = [value]
+    for _ in range(depth):
+        nested: list[object] = []
+        for item in level:
+            if isinstance(item, dict):
+                nested += item.values()
+            elif isinstance(item, list):
+                nested += item
+        if not nested:
+            return False
+        level = nested
+    return True
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether ``text`` has no lone surrogate, which can be neither tokenised nor stored."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_plain(command: str) -> bool:
+    """Whether ``command`` in tags is read back as it is."""
+    if not command or command != command.strip() or command[0] in "{[":
+        return False
+    return not any(tag in command for tag in _TAGS)
+
+
+def _dump(call: ToolCall) -> str:
+    try:
+        return json.dumps(
+            {"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False, allow_nan=False
+        )  # fmt: skip
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"the call of {call.name} cannot be written as JSON: {error}") from error
+
+
+def _escaped(call: ToolCall) -> str:
+    text = _dump(call)
+    return text.replace("<", "\\u003c") if any(tag in text for tag in _TAGS) else text
+
+
+def _thought(thought: str) -> str:
+    if THOUGHT_END in thought:
+        raise UsageError(f"a thought must not contain {THOUGHT_END}: it would end there")
+    return f"<think>{thought}</think>" if thought else ""
+
+
+def _listing(tools: Sequence[Tool]) -> str:
+    lines = (json.dumps(tool.as_openai()["function"], ensure_ascii=False) for tool in tools)
+    return "Tools:\n" + "\n".join(lines)

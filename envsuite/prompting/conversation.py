@@ -1,0 +1,178 @@
+"""The conversation of one episode, as the token ids that a policy continues."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from envsuite.core.env import Observation
+from envsuite.core.errors import UsageError
+from envsuite.core.tools import Tool
+from envsuite.prompting.codecs import Codec
+from envsuite.prompting.memory import Compact, Memory, Window
+from envsuite.prompting.template import ChatTokenizer, Messages, chat_template
+
+__all__ = ["ChatTokenizer", "Conversation"]
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """A response and what the environment answered."""
+
+    response_ids: tuple[int, ...]
+    response_text: str
+    follow_ids: tuple[int, ...]
+    """Tokens from the end of the response to the next generation prompt; ``()`` where the memory is a window."""
+    observation: Observation
+
+
+class Conversation:
+    """Renders the prompts of one episode under a codec and a memory.
+
+    With :class:`~envsuite.prompting.Full` and :class:`~envsuite.prompting.Compact` nothing is tokenised or rendered
+    twice: a prompt is the one before, the response as the policy produced it, and the new observation.
+
+    Args:
+        tokenizer: A transformers tokenizer with a chat template.
+        codec: How the agent writes actions.
+        memory: How much of the history it is shown.
+        tools: The tools of the environment.
+        max_calls: The most calls in one step.
+        instructions: Begin with the codec's instructions; ``False`` for a model that was trained to know them.
+
+    Raises:
+        UsageError: The chat template is missing or cannot be used.
+    """
+
+    def __init__(
+        self,
+        tokenizer: ChatTokenizer,
+        codec: Codec,
+        memory: Memory,
+        tools: Sequence[Tool],
+        max_calls: int = 1,
+        *,
+        instructions: bool = True,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.codec = codec
+        self.memory = memory
+        self.tools = tools
+        self.max_calls = max_calls
+        self._template = chat_template(tokenizer, codec, tools, max_calls, instructions)
+        self._start: Observation | None = None
+        self._turns: list[_Turn] = []
+        self._actions: list[str] = []
+        self._left_out = 0
+        self._stem: tuple[list[int], str] | None = None
+        self._ids: tuple[int, ...] | None = None
+
+    def start(self, observation: Observation) -> None:
+        """Begin an episode at its first observation.
+
+        Raises:
+            UsageError: The memory's budget is too small for the task.
+        """
+        self._start = observation
+        self._turns, self._actions, self._left_out = [], [], 0
+        stem, rest = self._opening()
+        if isinstance(self.memory, Window):
+            self._stem = self._template.stem(self.tokenizer, stem, rest)
+        self._ids = tuple(self._template.begin(self.tokenizer, stem + rest))
+        self._fold()
+
+    def prompt_ids(self) -> tuple[int, ...]:
+        """The token ids to continue now; they end with the generation prompt.
+
+        Raises:
+            UsageError: Before :meth:`start`.
+        """
+        if self._ids is None:
+            stem, rest = self._opening()
+            if self._stem is None:
+                self._ids = tuple(self._template.begin(self.tokenizer, stem + rest))
+            else:
+                ids, ends = self._stem
+                self._ids = (*ids, *self._template.branch(self.tokenizer, ends + rest))
+        return self._ids
+
+    def add(self, response_ids: Sequence[int], response_text: str, observation: Observation) -> None:
+        """Record what the policy produced and what the environment answered.
+
+        Args:
+            response_ids: The sampled tokens, the stop token included where there is one.
+            response_text: The same as text.
+            observation: The environment's answer.
+
+        Raises:
+            UsageError: Before :meth:`start`, or the memory's budget is too small for the task and the observation.
+        """
+        response = tuple(response_ids)
+        if isinstance(self.memory, Window):
+            self._first()
+            self._turns.append(_Turn(response, response_text, (), observation))
+            parsed = self.codec.parse(response_text, self.tools, self.max_calls)
+            self._actions.append("none" if parsed.action is None else self.codec.show(parsed.action))
+            self._ids = None
+            return
+        prompt = self.prompt_ids()
+        ended = bool(response) and response[-1] in self._template.turn_ends
+        follow = tuple(self._template.follow(self.tokenizer, _said(observation), ended))
+        self._turns.append(_Turn(response, response_text, follow, observation))
+        self._ids = (*prompt, *response, *follow)
+        self._fold()
+
+    def messages(self) -> Messages:
+        """The chat messages as rendered now, for reading.
+
+        Raises:
+            UsageError: Before :meth:`start`.
+        """
+        messages = self._template.messages("".join(self._opening()))
+        if not isinstance(self.memory, Window):
+            for turn in self._turns[self._left_out :]:
+                messages.append({"role": "assistant", "content": turn.response_text})
+                messages.append({"role": "user", "content": _said(turn.observation)})
+        return messages
+
+    def _first(self) -> Observation:
+        if self._start is None:
+            raise UsageError("Conversation used before start(); call start(observation) first")
+        return self._start
+
+    def _observation(self, t: int) -> Observation:
+        return self._first() if t == 0 else self._turns[t - 1].observation
+
+    def _opening(self) -> tuple[str, str]:
+        """The first user text: the task; and after it what the memory keeps as text, and an observation."""
+        task = f"{self._first()['task']}\n\n"
+        now = len(self._turns)
+        if not isinstance(self.memory, Window):
+            note = f"[{self._left_out} earlier steps left out]\n\n" if self._left_out else ""
+            return task, note + _said(self._observation(self._left_out))
+        pairs = [
+            f"Observation: {self._observation(t)['text']}\nAction: {self._actions[t]}\n"
+            for t in range(max(0, now - self.memory.k), now)
+        ]
+        return task, f"{''.join(pairs)}Observation: {_said(self._observation(now))}"
+
+    def _fold(self) -> None:
+        """Leave out the oldest half of the steps until the prompt fits the budget."""
+        if not isinstance(self.memory, Compact):
+            return
+        while len(ids := self.prompt_ids()) > self.memory.budget:
+            shown = len(self._turns) - self._left_out
+            if not shown:
+                raise UsageError(
+                    f"{self.memory}: the task and the current observation alone take {len(ids)} tokens; "
+                    f"raise the budget to {len(ids)} or more"
+                )
+            self._left_out += (shown + 1) // 2
+            kept = [i for turn in self._turns[self._left_out :] for i in (*turn.response_ids, *turn.follow_ids)]
+            self._ids = (*self._template.begin(self.tokenizer, "".join(self._opening())), *kept)
+
+
+def _said(observation: Observation) -> str:
+    if not observation["commands"]:
+        return observation["text"]
+    return f"{observation['text']}\nCommands: {' | '.join(observation['commands'])}"

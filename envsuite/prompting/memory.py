@@ -1,0 +1,74 @@
+"""Memories: which part of the history an agent is shown."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from envsuite.core.errors import UsageError, nearest
+
+
+@dataclass(frozen=True)
+class Window:
+    """The last ``k`` observation-action pairs, in one user message that is rendered anew at each step."""
+
+    k: int = 2
+
+    def __post_init__(self) -> None:
+        if self.k < 0:
+            raise UsageError(f"window({self.k}): the number of pairs must be 0 or more")
+
+    def __str__(self) -> str:
+        """As :func:`make_memory` reads it."""
+        return f"window({self.k})"
+
+
+@dataclass(frozen=True)
+class Full:
+    """The whole episode as a conversation that only grows: each prompt starts with the one before."""
+
+    def __str__(self) -> str:
+        """As :func:`make_memory` reads it."""
+        return "full"
+
+
+@dataclass(frozen=True)
+class Compact:
+    """Like :class:`Full` until a prompt would exceed ``budget`` tokens; the oldest half is then folded away."""
+
+    budget: int = 1024
+    """Most tokens of a prompt."""
+
+    def __post_init__(self) -> None:
+        if self.budget < 1:
+            raise UsageError(f"compact({self.budget}): the budget must be 1 token or more")
+
+    def __str__(self) -> str:
+        """As :func:`make_memory` reads it."""
+        return f"compact({self.budget})"
+
+
+Memory = Window | Full | Compact
+
+_FORMS = 'known: "window(K)" (the last K pairs), "full", "compact(TOKENS)"'
+_SPEC = re.compile(r"([a-z]+)(?:\((-?[0-9]{1,9})\))?")
+
+
+def make_memory(spec: str) -> Memory:
+    """The memory that ``spec`` describes: ``"window(2)"``, ``"full"``, ``"compact(1024)"``.
+
+    Raises:
+        UsageError: It describes none.
+    """
+    match = _SPEC.fullmatch(spec.strip())
+    name, number = match.groups() if match else (spec, None)
+    if name == "full" and number is None:
+        return Full()
+    if name == "window" and number is not None:
+        return Window(int(number))
+    if name == "compact" and number is not None:
+        return Compact(int(number))
+    near = nearest(name, ("window", "full", "compact"), limit=1)
+    form = {"window": "window(2)", "full": "full", "compact": "compact(1024)"}
+    hint = f" Did you mean {form[near[0]]!r}?" if near else ""
+    raise UsageError(f"unknown memory {spec!r}.{hint} {_FORMS[0].upper()}{_FORMS[1:]}")

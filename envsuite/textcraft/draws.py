@@ -1,0 +1,57 @@
+"""Random draws that are the same in every process, on every machine, under every version of Python and NumPy."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def _blocks(key: bytes) -> Iterator[int]:
+    counter = 0
+    while True:
+        yield from struct.unpack("<4Q", hashlib.sha256(key + counter.to_bytes(8, "little")).digest())
+        counter += 1
+
+
+class Draw:
+    """A stream of draws that depends on ``key`` alone: SHA-256 in counter mode."""
+
+    def __init__(self, key: str) -> None:
+        self._words = _blocks(hashlib.sha256(key.encode()).digest())
+
+    def below(self, n: int) -> int:
+        """An integer in ``range(n)``, all equally likely."""
+        limit = (1 << 64) - (1 << 64) % n
+        while (word := next(self._words)) >= limit:
+            pass
+        return word % n
+
+    def chance(self, percent: int) -> bool:
+        """True in ``percent`` of 100 draws."""
+        return self.below(100) < percent
+
+    def one(self, items: Sequence[T]) -> T:
+        """One of ``items``, all equally likely."""
+        return items[self.below(len(items))]
+
+    def weighted(self, table: Sequence[tuple[T, int]]) -> T:
+        """One of ``table``'s values, as likely as its integer weight."""
+        left = self.below(sum(weight for _, weight in table))
+        for value, weight in table:
+            if left < weight:
+                return value
+            left -= weight
+        raise ValueError("a weight is negative")
+
+    def sample(self, items: Sequence[T], k: int) -> list[T]:
+        """``k`` different positions of ``items``, in random order; all of them if there are fewer."""
+        pool = list(items)
+        k = min(k, len(pool))
+        for i in range(k):
+            j = i + self.below(len(pool) - i)
+            pool[i], pool[j] = pool[j], pool[i]
+        return pool[:k]

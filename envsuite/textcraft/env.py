@@ -1,0 +1,159 @@
+"""``TextCraft-v0``: the crafting world as an environment of tool calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import TypedDict
+
+import numpy as np
+
+from envsuite.core.env import Observation, Outcome, ToolEnv
+from envsuite.core.errors import UsageError
+from envsuite.core.tools import Tool, ToolCall
+from envsuite.textcraft import prompts
+from envsuite.textcraft.draws import Draw
+from envsuite.textcraft.tasks import load
+from envsuite.textcraft.world import EMPTY, NAMESPACE, Crafting, Recipe, RecipeBook, spoken
+
+
+class Token(TypedDict):
+    """The state of an episode, as plain data."""
+
+    task_id: str
+    inventory: tuple[tuple[str, int], ...]
+    text: str
+    done: bool
+
+
+class TextCraft(ToolEnv):
+    """Craft a goal item from base items, by the recipes that the instruction lists among distractors.
+
+    Args:
+        source: ``"builtin"`` (the recipes of Minecraft 1.16), ``"generated"`` (a recipe book drawn from ``book_seed``),
+            ``"official"`` (the folder ``textcraft`` in ``$ENVSUITE_DATA``), or the path of a folder of Minecraft recipe
+            files.
+        split: The split from which a reset draws: ``"train"``, ``"validation"`` or ``"test"``.
+        tasks: Task ids, or types such as ``"depth-2"``, to keep; all of them by default.
+        render_mode: ``"ansi"`` or ``None``.
+        book_seed: Seed of the generated book.
+        goals: Number of goals of the generated book.
+        max_distractors: The most recipes shown that the goal does not need.
+
+    A task id is the name of the goal, e.g. ``cyan_banner``. Its recipes are shuffled, and its distractors drawn, by the
+    id alone; ``cyan_banner#7`` is the same goal with other draws.
+    """
+
+    tools = (
+        Tool(
+            "env_step",
+            prompts.TOOL,
+            {
+                "type": "object",
+                "properties": {"command": {"type": "string", "description": prompts.COMMAND}},
+                "required": ["command"],
+                "additionalProperties": False,
+            },
+        ),
+    )
+
+    def __init__(
+        self,
+        source: str = "builtin",
+        split: str = "train",
+        tasks: Iterable[str] | None = None,
+        render_mode: str | None = None,
+        book_seed: int = 0,
+        goals: int = 1000,
+        max_distractors: int = 10,
+    ) -> None:
+        self.book, task_set = load(str(source), book_seed, goals)
+        self.max_distractors = max_distractors
+        super().__init__(task_set.select(tasks), split, render_mode)
+        self.world = Crafting(self.book, "")
+        self._shown: tuple[Recipe, ...] = ()
+
+    def _describe(self, task_id: str) -> tuple[str, str]:
+        return super()._describe(goal_of(task_id))
+
+    def _begin(self, task_id: str) -> tuple[str, Outcome]:
+        goal = goal_of(task_id)
+        self.world = Crafting(self.book, NAMESPACE + goal)
+        self._shown, instruction = instruct(self.book, task_id, self.max_distractors)
+        return instruction, Outcome(EMPTY)
+
+    def _call(self, call: ToolCall) -> Outcome:
+        text, ok, done = self.world.do(call.arguments["command"])
+        if done:
+            return Outcome(text, reward=1.0, done=True, success=True, score=1.0)
+        return Outcome(text, error=None if ok else text)
+
+    def _state_key(self) -> str:
+        text = "" if self._last is None else self._last["text"]
+        return f"{text}\n{sorted(self.world.inventory.items())}"
+
+    def _propose(self, rng: np.random.Generator) -> ToolCall:
+        recipes = self._shown or tuple(way for ways in self.book.recipes.values() for way in ways)
+        recipe = recipes[int(rng.integers(len(recipes)))]
+        kind = int(rng.integers(8))
+        if kind == 0:
+            command = "inventory"
+        elif kind < 4:
+            part = recipe.inputs[int(rng.integers(len(recipe.inputs)))]
+            command = f"get {int(rng.integers(1, 9))} {spoken(part.name)}"
+        else:
+            command = recipe.text
+        return ToolCall("env_step", {"command": command})
+
+    def snapshot(self) -> Token:
+        """The state of the episode, as plain data that can be pickled.
+
+        Raises:
+            UsageError: No episode has been started.
+        """
+        if self._last is None:
+            raise UsageError("TextCraft.snapshot called before reset; call reset() first")
+        return Token(
+            task_id=self._task_id,
+            inventory=tuple(self.world.inventory.items()),
+            text=self._last["text"],
+            done=self._done,
+        )
+
+    def restore(self, token: object) -> Observation:
+        """Continue from ``token``; returns the observation that was current when it was taken.
+
+        Raises:
+            UsageError: ``token`` is not of :meth:`snapshot`.
+            UnknownTask: Its task is not one of this environment.
+        """
+        if not isinstance(token, dict) or token.keys() != Token.__annotations__.keys():
+            raise UsageError("TextCraft.restore takes what snapshot() returned")
+        task_id = token["task_id"]
+        self._task_split, self._task_type = self._describe(task_id)
+        self._instruction, _ = self._begin(task_id)
+        self._task_id = task_id
+        self.world.inventory.update(token["inventory"])
+        self._done = token["done"]
+        return self._observe(Outcome(token["text"]))
+
+
+def goal_of(task_id: str) -> str:
+    """The goal of a task id, without the number of its variant."""
+    goal, mark, variant = task_id.partition("#")
+    return goal if mark and variant.isdecimal() else task_id
+
+
+@lru_cache(maxsize=4096)
+def instruct(book: RecipeBook, task_id: str, max_distractors: int = 10) -> tuple[tuple[Recipe, ...], str]:
+    """The recipes that a task shows, and its instruction.
+
+    They are those that the goal needs and at most ``max_distractors`` others that use the same ingredients, drawn and
+    shuffled by the book's version and the task id.
+    """
+    goal = NAMESPACE + goal_of(task_id)
+    needed = book.needed(goal)
+    draw = Draw(f"{book.version} {task_id}")
+    recipes = [*needed, *draw.sample(book.distractors(needed), max_distractors)]
+    shown = tuple(draw.sample(recipes, len(recipes)))
+    return shown, prompts.task([recipe.text for recipe in shown], spoken(goal))

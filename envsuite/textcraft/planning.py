@@ -1,0 +1,159 @@
+"""Plans: which recipes lead to a goal, and the commands that follow them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from envsuite.textcraft.world import Recipe, RecipeBook, spoken
+
+IMPOSSIBLE = math.inf
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Which recipe makes each item, and which member stands for each family, on the way to one goal.
+
+    The cheapest in commands, counted as if nothing were carried; so a plan made halfway goes on as the one before it.
+    """
+
+    recipe: Mapping[str, Recipe]
+    """Item -> the recipe that makes it; empty if the goal cannot be made."""
+    members: Mapping[str, tuple[str, ...]]
+    """Family -> its members, the cheapest first."""
+
+
+@lru_cache(maxsize=50_000)
+def choices(book: RecipeBook, goal: str) -> Choices:
+    """The choices on the way to ``goal``, worked out once."""
+    search = _Search(book, goal)
+    if goal in book.recipes and goal not in book.families and search.steps(goal, 1) < IMPOSSIBLE:
+        search.settle(goal, 1)
+    return Choices(search.recipe, search.members)
+
+
+def _sayable(recipe: Recipe, families: frozenset[str]) -> bool:
+    """Whether a command can name the output and every ingredient: a name that is also a family's means the family."""
+    named = [recipe.output, *(i.name for i in recipe.inputs if not i.family)]
+    return families.isdisjoint(named) and all(i.count > 0 for i in recipe.inputs)
+
+
+class _Search:
+    def __init__(self, book: RecipeBook, goal: str) -> None:
+        self.book = book
+        self.recipe: dict[str, Recipe] = {}
+        self.members: dict[str, tuple[str, ...]] = {}
+        self._ways: dict[str, list[Recipe]] = {}
+        self._usable: dict[str, list[str]] = {}
+        self._cost: dict[tuple[str, int], float] = {}
+        self._arrange(goal)
+
+    def _arrange(self, goal: str) -> None:
+        """Take items one after the other, each with the recipes whose ingredients came before: so none is circular."""
+        pending: dict[str, list[Recipe]] = {}
+        for recipe in self.book.needed(goal):
+            if _sayable(recipe, self.book.families):
+                pending.setdefault(recipe.output, []).append(recipe)
+        members = {
+            family: [m for m in names if m in pending or m in self.book.base]
+            for family, names in self.book.members.items()
+        }
+
+        def known(name: str) -> bool:
+            return name in self.book.base or name in self._ways
+
+        def at_hand(recipe: Recipe, enough: Callable[[Iterable[bool]], bool]) -> bool:
+            return all(
+                enough(map(known, members.get(i.name, ()))) and bool(members.get(i.name)) if i.family else known(i.name)
+                for i in recipe.inputs
+            )
+
+        while pending:
+            ready = [item for item, ways in pending.items() if all(at_hand(way, all) for way in ways)]
+            if not ready:  # a circle: break it where something can be made without it
+                ready = [item for item, ways in pending.items() if any(at_hand(way, any) for way in ways)][:1]
+            if not ready:
+                return
+            for item in ready:
+                ways = [way for way in pending.pop(item) if at_hand(way, any)]
+                for i in (i for way in ways for i in way.inputs if i.family):
+                    self._usable.setdefault(i.name, [m for m in members[i.name] if known(m)])
+                self._ways[item] = ways
+
+    def steps(self, name: str, amount: int) -> float:
+        """Commands that make ``amount`` of an item, or of the cheapest member of a family, from nothing."""
+        if name in self.book.base:
+            return 1
+        if (name, amount) not in self._cost:
+            if name in self.book.families:
+                costs = [self.steps(member, amount) for member in self._usable.get(name, ())]
+            else:
+                costs = [self._by(recipe, amount) for recipe in self._ways.get(name, ())]
+            self._cost[name, amount] = min(costs, default=IMPOSSIBLE)
+        return self._cost[name, amount]
+
+    def _by(self, recipe: Recipe, amount: int) -> float:
+        crafts = -(-amount // recipe.count)
+        return crafts + sum(self.steps(i.name, i.count * crafts) for i in recipe.inputs)
+
+    def settle(self, name: str, amount: int) -> None:
+        """Choose for ``name`` and all that it is made from."""
+        if name in self.book.base:
+            return
+        if name in self.book.families:
+            if name not in self.members:
+                self.members[name] = tuple(sorted(self._usable[name], key=lambda member: self.steps(member, amount)))
+            self.settle(self.members[name][0], amount)
+            return
+        if name not in self.recipe:
+            self.recipe[name] = min(self._ways[name], key=lambda recipe: self._by(recipe, amount))
+        crafts = -(-amount // self.recipe[name].count)
+        for i in self.recipe[name].inputs:
+            self.settle(i.name, i.count * crafts)
+
+
+def plan(book: RecipeBook, goal: str, inventory: Mapping[str, int] | None = None) -> list[str]:
+    """Commands that lead from ``inventory`` to the goal; empty if it cannot be made.
+
+    Depth first, left to right through the ingredients of each recipe: an ingredient is obtained completely, for all
+    repetitions of the craft that uses it, before the next one.
+    """
+    chosen = choices(book, goal)
+    if goal not in chosen.recipe:
+        return []
+    held = Counter(dict(inventory or {}))
+    kept: Counter[str] = Counter()
+    commands: list[str] = []
+
+    def obtain(name: str, amount: int) -> str:
+        """Have ``amount`` of ``name`` beyond what is kept for others; returns the item that it is."""
+        if name in book.families:
+            ready = (m for m in chosen.members[name] if held[m] - kept[m] >= amount)
+            return obtain(next(ready, chosen.members[name][0]), amount)
+        short = amount - (held[name] - kept[name])
+        if short > 0 and name in book.base:
+            commands.append(f"get {short} {spoken(name)}")
+            held[name] += short
+        elif short > 0:
+            make(chosen.recipe[name], short)
+        return name
+
+    def make(recipe: Recipe, short: int) -> None:
+        crafts = -(-short // recipe.count)
+        used: list[tuple[str, int]] = []
+        for i in recipe.inputs:
+            item = obtain(i.name, i.count * crafts)
+            kept[item] += i.count * crafts
+            used.append((item, i.count))
+        using = ", ".join(f"{count} {spoken(item)}" for item, count in used)
+        commands.extend([f"craft {recipe.count} {spoken(recipe.output)} using {using}"] * crafts)
+        for item, count in used:
+            kept[item] -= count * crafts
+            held[item] -= count * crafts
+        held[recipe.output] += recipe.count * crafts
+
+    make(chosen.recipe[goal], 1)
+    return commands

@@ -1,0 +1,109 @@
+"""Task sets: which goals there are, and how they are split.
+
+The task set of the built-in source is published as ``manifests/builtin.json``; ``python -m envsuite.textcraft.tasks
+--write`` writes it anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+from collections import defaultdict
+from functools import cache, lru_cache
+from pathlib import Path
+
+from envsuite.core.tasks import TaskSet
+from envsuite.textcraft.generate import generated_book
+from envsuite.textcraft.planning import plan
+from envsuite.textcraft.source import builtin_book, folder_book, official_folder
+from envsuite.textcraft.world import NAMESPACE, RecipeBook
+
+ENV_ID = "TextCraft-v0"
+HORIZON = 50
+"""Steps of an episode; a goal that the expert cannot reach in so many is no task."""
+MANIFEST = Path(__file__).parent / "manifests" / "builtin.json"
+"""The published task set of the built-in source."""
+SHARES = {"builtin": (40, 10), "official": (40, 10), "generated": (80, 10)}
+"""Percent of train and of validation in each stratum of depth, by source; the rest is test."""
+
+
+def load(source: str, book_seed: int = 0, goals: int = 1000) -> tuple[RecipeBook, TaskSet]:
+    """The recipe book of a source and all its tasks; read or generated once per process.
+
+    Args:
+        source: ``"builtin"``, ``"generated"``, ``"official"``, or the path of a folder of recipe files.
+        book_seed: Seed of a generated book.
+        goals: Number of goals of a generated book.
+
+    Raises:
+        DataError: There are no recipe files where they are looked for, or one of them is corrupt.
+        MissingExtra: The package that has Minecraft's recipes or words is not installed.
+    """
+    if source == "generated":
+        return _generated(book_seed, goals)
+    if source == "builtin":
+        return _builtin()
+    return _folder(official_folder() if source == "official" else Path(source).resolve())
+
+
+@cache
+def _builtin() -> tuple[RecipeBook, TaskSet]:
+    return builtin_book(), task_set(builtin_book(), "builtin")
+
+
+@lru_cache(maxsize=8)
+def _generated(book_seed: int, goals: int) -> tuple[RecipeBook, TaskSet]:
+    book = generated_book(book_seed, goals)
+    return book, task_set(book, "generated")
+
+
+@cache
+def _folder(folder: Path) -> tuple[RecipeBook, TaskSet]:
+    book = folder_book(folder)
+    return book, task_set(book, "official")
+
+
+def task_set(book: RecipeBook, source: str) -> TaskSet:
+    """All goals of ``book`` of depth 2 and more that can be reached in :data:`HORIZON` steps, split by depth.
+
+    A goal's place is decided by a hash of its name, so it is the same everywhere. Order within a split: by that hash.
+    """
+    strata: dict[int, list[str]] = defaultdict(list)
+    for item, depth in book.depth.items():
+        if depth >= 2 and 0 < len(plan(book, item)) <= HORIZON:
+            strata[depth].append(item.removeprefix(NAMESPACE))
+    splits: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
+    train, validation = SHARES[source]
+    for _, names in sorted(strata.items()):
+        names.sort(key=_place)
+        first = round(len(names) * train / 100)
+        second = first + round(len(names) * validation / 100)
+        for split, part in zip(splits.values(), (names[:first], names[first:second], names[second:]), strict=True):
+            split.extend(part)
+    types = {name: f"depth-{depth}" for depth, names in strata.items() for name in names}
+    ordered = {name: tuple(sorted(ids, key=_place)) for name, ids in splits.items()}
+    return TaskSet(ENV_ID, source, book.version, ordered, types)
+
+
+def _place(name: str) -> str:
+    return hashlib.sha256(f"{ENV_ID} {name}".encode()).hexdigest()
+
+
+def main() -> None:
+    """Compare the published manifest with the code, or write it."""
+    parser = argparse.ArgumentParser(prog="python -m envsuite.textcraft.tasks", description=main.__doc__)
+    parser.add_argument("--write", action="store_true", help="write the manifest instead of comparing")
+    wanted = load("builtin")[1]
+    if parser.parse_args().write:
+        MANIFEST.parent.mkdir(exist_ok=True)
+        MANIFEST.write_bytes(wanted.manifest() + b"\n")
+    same = MANIFEST.is_file() and TaskSet.from_manifest(MANIFEST) == wanted
+    counts = ", ".join(f"{name} {len(ids)}" for name, ids in wanted.splits.items())
+    state = "matches the code" if same else "differs from the code: run with --write"
+    sys.stdout.write(f"{MANIFEST.name}: {counts}; hash {wanted.hash[:8]}; {state}\n")
+    sys.exit(0 if same else 1)
+
+
+if __name__ == "__main__":
+    main()

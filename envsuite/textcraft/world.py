@@ -1,0 +1,316 @@
+"""The crafting world: a recipe book, and an inventory that commands change.
+
+Pure and deterministic: no Gymnasium, no clock, no randomness. The behaviour, down to the texts, is that of the original
+TextCraft (Prasad et al. 2024, ADaPT).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+NAMESPACE = "minecraft:"
+EMPTY = "You are not carrying anything."
+
+
+def spoken(item: str) -> str:
+    """An item id as a person says it: ``minecraft:oak_planks`` -> ``oak planks``."""
+    return item.replace(NAMESPACE, "").replace("_", " ")
+
+
+def item_id(text: str) -> str:
+    """The id that ``text`` means: ``oak planks`` -> ``minecraft:oak_planks``."""
+    return NAMESPACE + text.replace(" ", "_")
+
+
+@dataclass(frozen=True, slots=True)
+class Ingredient:
+    """One ingredient of a recipe."""
+
+    name: str
+    """Item id, or family id."""
+    count: int
+    family: bool = False
+    """``name`` is a family; any of its members will do."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What one craft consumes and makes."""
+
+    output: str
+    """Item id."""
+    count: int
+    """How many of it one craft makes."""
+    inputs: tuple[Ingredient, ...]
+    group: str | None = None
+    """The family that the output belongs to."""
+
+    @cached_property
+    def text(self) -> str:
+        """The command that crafts it, e.g. ``craft 4 stick using 2 planks``."""
+        using = ", ".join(f"{i.count} {spoken(i.name)}" for i in self.inputs)
+        return f"craft {self.count} {spoken(self.output)} using {using}"
+
+
+class RecipeBook:
+    """All recipes, their families, and what follows from them.
+
+    The constructor applies the original's rules, in the order of ``recipes``: a recipe from one ingredient that is a
+    ``…_block`` is dropped; a recipe that closes a cycle with the recipes before it is dropped; a family of which no
+    member has a recipe becomes a base item.
+
+    Args:
+        version: Name of the book; part of every draw that an episode makes.
+        recipes: The recipes as written, in order.
+    """
+
+    def __init__(self, version: str, recipes: Iterable[Recipe]) -> None:
+        self.version = version
+        by_item: dict[str, list[Recipe]] = {}
+        by_family: dict[str, list[Recipe]] = {}
+        family_of: dict[str, str] = {}
+        items: set[str] = set()
+        families: set[str] = set()
+        below: dict[str, set[str]] = {}
+        for recipe in recipes:
+            for i in recipe.inputs:
+                (families if i.family else items).add(i.name)
+            items.add(recipe.output)
+            if len(recipe.inputs) == 1 and recipe.inputs[0].name.endswith("_block"):
+                continue
+            if recipe.group is not None and recipe.group != recipe.output:
+                families.add(recipe.group)
+                family_of[recipe.output] = recipe.group
+            known = below.setdefault(recipe.output, set())
+            if any(recipe.output in below.get(i.name, ()) for i in recipe.inputs):
+                continue
+            by_item.setdefault(recipe.output, []).append(recipe)
+            if recipe.group is not None:
+                by_family.setdefault(recipe.group, []).append(recipe)
+            for i in recipe.inputs:
+                known.add(i.name)
+                known |= below.get(i.name, set())
+        self._settle(by_item, by_family, family_of, items, families)
+
+    def _settle(
+        self,
+        by_item: dict[str, list[Recipe]],
+        by_family: dict[str, list[Recipe]],
+        family_of: dict[str, str],
+        items: set[str],
+        families: set[str],
+    ) -> None:
+        provided = {family for item, family in family_of.items() if item in by_item}
+        used = {i.name for recipes in by_item.values() for r in recipes for i in r.inputs if i.family}
+        plain = used - provided
+        settled = {id(r): _without(r, plain) for recipes in by_item.values() for r in recipes}
+        self.recipes: Mapping[str, tuple[Recipe, ...]] = {
+            item: tuple(settled[id(r)] for r in recipes) for item, recipes in by_item.items()
+        }
+        """Recipes of each item that has any, in book order."""
+        self.family_recipes: Mapping[str, tuple[Recipe, ...]] = {
+            family: tuple(settled[id(r)] for r in recipes) for family, recipes in by_family.items()
+        }
+        """Recipes that make a member, by family."""
+        self.family_of: Mapping[str, str] = family_of
+        """Item -> its family."""
+        self.families = frozenset(families - plain)
+        """Families, which no command can get or carry."""
+        self.base = frozenset((items | plain) - self.families - by_item.keys() - by_family.keys())
+        """What ``get`` gives."""
+
+    @cached_property
+    def members(self) -> Mapping[str, tuple[str, ...]]:
+        """Family -> its members, in book order."""
+        grouped: dict[str, list[str]] = {}
+        for item, family in self.family_of.items():
+            grouped.setdefault(family, []).append(item)
+        return {family: tuple(names) for family, names in grouped.items()}
+
+    def ways(self, name: str) -> tuple[Recipe, ...]:
+        """The recipes that make ``name``: an item, or any member of a family; empty for a base item."""
+        return self.recipes.get(name) or self.family_recipes.get(name) or ()
+
+    @cached_property
+    def depth(self) -> Mapping[str, int]:
+        """Craftable item -> 1 + the deepest ingredient over its easiest recipe.
+
+        Items that cannot be made are absent.
+        """
+        return {item: self._depths[item] for item in self.recipes if item in self._depths}
+
+    @cached_property
+    def _depths(self) -> Mapping[str, int]:
+        known: dict[str, int] = {}
+        names = [*self.recipes, *(f for f in self.family_recipes if f not in self.recipes)]
+        changed = True
+        while changed:
+            changed = False
+            for name in names:
+                for recipe in self.ways(name):
+                    parts = [known.get(i.name, math.inf) if self.ways(i.name) else 0 for i in recipe.inputs]
+                    depth = max(parts) + 1
+                    if depth < known.get(name, math.inf):
+                        known[name] = int(depth)
+                        changed = True
+        return known
+
+    @cached_property
+    def uses(self) -> Mapping[str, tuple[Recipe, ...]]:
+        """Item or family -> the recipes that name it as an ingredient, in book order."""
+        found: dict[str, list[Recipe]] = {}
+        for recipes in self.recipes.values():
+            for recipe in recipes:
+                for name in dict.fromkeys(i.name for i in recipe.inputs):
+                    found.setdefault(name, []).append(recipe)
+        return {name: tuple(recipes) for name, recipes in found.items()}
+
+    def needed(self, goal: str) -> tuple[Recipe, ...]:
+        """Every recipe that making ``goal`` may call for, all alternatives included, no text twice."""
+        found: dict[str, Recipe] = {}
+        seen = {goal}
+        queue = [goal]
+        for name in queue:
+            for recipe in self.ways(name):
+                found.setdefault(recipe.text, recipe)
+                for i in recipe.inputs:
+                    if i.name not in seen:
+                        seen.add(i.name)
+                        queue.append(i.name)
+        return tuple(found.values())
+
+    def distractors(self, needed: Sequence[Recipe]) -> tuple[Recipe, ...]:
+        """The other recipes that use an ingredient of ``needed``, no text twice."""
+        texts = {recipe.text for recipe in needed}
+        names = dict.fromkeys(i.name for recipe in needed for i in recipe.inputs)
+        found: dict[str, Recipe] = {}
+        for name in names:
+            for recipe in self.uses[name]:
+                if recipe.text not in texts:
+                    found.setdefault(recipe.text, recipe)
+        return tuple(found.values())
+
+    def match(self, output: str, given: Sequence[tuple[str, int]]) -> Recipe | None:
+        """The recipe of ``output`` that takes exactly ``given``, pairs of item id and count."""
+        for recipe in self.recipes.get(output, ()):
+            if len(recipe.inputs) == len(given) and self._fits(recipe, given):
+                return recipe
+        return None
+
+    def _fits(self, recipe: Recipe, given: Sequence[tuple[str, int]]) -> bool:
+        left = list(given)
+        for i in recipe.inputs:
+            named = ((item, n) for item, n in left if (self.family_of.get(item) if i.family else item) == i.name)
+            found = next(named, None)
+            if found is None or found[1] != i.count:
+                return False
+            left.remove(found)
+        return True
+
+
+def _without(recipe: Recipe, plain: set[str]) -> Recipe:
+    if not any(i.family and i.name in plain for i in recipe.inputs):
+        return recipe
+    inputs = tuple(Ingredient(i.name, i.count, i.family and i.name not in plain) for i in recipe.inputs)
+    return Recipe(recipe.output, recipe.count, inputs, recipe.group)
+
+
+class Result(NamedTuple):
+    """What a command brought about."""
+
+    text: str
+    ok: bool
+    """False: refused, and nothing has changed."""
+    done: bool
+    """The goal has been crafted."""
+
+
+class Crafting:
+    """One episode: a goal, and what the player carries.
+
+    Args:
+        book: The recipes that hold.
+        goal: Id of the item that ends the episode.
+        inventory: What is carried, in the order in which it was got.
+    """
+
+    __slots__ = ("book", "goal", "inventory")
+
+    def __init__(self, book: RecipeBook, goal: str, inventory: Mapping[str, int] | None = None) -> None:
+        self.book = book
+        self.goal = goal
+        self.inventory: dict[str, int] = dict(inventory or {})
+
+    def do(self, command: str) -> Result:
+        """Execute one command; an impossible one changes nothing and says why."""
+        if (made := _CRAFT(command)) is not None:
+            return self._craft(command, made[1], made[2])
+        if (got := _GET(command)) is not None:
+            return self._get(command, got[1], got[2])
+        if command.startswith("inventory"):
+            return Result(self.carried(), True, False)
+        return Result(f"Could not execute {command}", False, False)
+
+    def carried(self) -> str:
+        """The inventory, as the command ``inventory`` shows it."""
+        if not self.inventory:
+            return f"Inventory: {EMPTY}"
+        return "Inventory: " + "".join(f"[{spoken(item)}] ({n}) " for item, n in self.inventory.items())
+
+    def _get(self, command: str, digits: str, text: str) -> Result:
+        item = item_id(text)
+        if item not in self.book.base:
+            return Result(f"Could not find {text}", False, False)
+        if len(digits) > _MOST_DIGITS:
+            return Result(f"Could not execute {command}", False, False)
+        amount = int(digits)
+        self.inventory[item] = self.inventory.get(item, 0) + amount
+        return Result(f"Got {amount} {text}", True, False)
+
+    def _craft(self, command: str, making: str, using: str) -> Result:
+        counted = _COUNTED(making)
+        count, output = (counted[1], item_id(counted[2])) if counted is not None else ("1", item_id(making))
+        given: list[tuple[str, int]] = []
+        for part in using.split(","):
+            if (counted := _COUNTED(part.strip())) is None:
+                return Result(f"Wrong item format: {part.strip()}", False, False)
+            if len(counted[1]) > _MOST_DIGITS:
+                return Result(f"Could not execute {command}", False, False)
+            given.append((item_id(counted[2]), int(counted[1])))
+        if len(count) > _MOST_DIGITS:
+            return Result(f"Could not execute {command}", False, False)
+        is_family = output in self.book.families
+        inventory = self.inventory
+        for item, amount in given:
+            # Each is looked at alone, as in the original; a family is never carried.
+            if item not in inventory or inventory[item] < amount:
+                shown = None if is_family else output
+                return Result(f"Could not find enough items to craft {shown}", False, False)
+        recipe = None if is_family else self.book.match(output, given)
+        if recipe is None:
+            kind = f"tag={output!r}, item_id=None" if is_family else f"tag=None, item_id={output!r}"
+            wanted = f"ItemTagWithCount(item_tag=ItemTag({kind}), count={int(count)})"
+            return Result(f"Could not find a valid recipe for {wanted}", False, False)
+        left = dict(inventory)
+        for item, amount in given:
+            if item not in left:  # one item under two keys of a recipe: the original fails with an exception here
+                return Result(f"Could not find enough items to craft {output}", False, False)
+            left[item] -= amount
+            if left[item] == 0:
+                del left[item]
+        left[output] = left.get(output, 0) + recipe.count
+        self.inventory = left
+        return Result(f"Crafted {recipe.count} {output}", True, output == self.goal)
+
+
+# The grammar of the original, as its `re.match` reads it: the last " using " splits, and a line break ends a command.
+_CRAFT = re.compile(r"craft (.*) using (.*)").match
+_GET = re.compile(r"get ([0-9]+) (.*)").match
+_COUNTED = re.compile(r"([0-9]+) (.*)").match
+_MOST_DIGITS = 4200
+"""Python neither reads nor writes numbers of more than 4,300 digits; this leaves room for sums."""

@@ -1,0 +1,117 @@
+"""Messages between a vector and its worker processes: length-prefixed frames of pickles over a socket pair.
+
+Both ends are processes of one program; nothing else can write to the socket, and nothing is read from disk.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import socket
+import struct
+from typing import Any
+
+_LENGTH = struct.Struct("<Q")
+_CHUNK = 1 << 18
+
+
+def frame(messages: list[bytes]) -> bytes:
+    """One frame of pickled messages."""
+    body = b"".join(messages)
+    return _LENGTH.pack(len(body)) + body
+
+
+def unpack(body: bytes) -> list[Any]:
+    """The messages of one frame."""
+    stream = io.BytesIO(body)
+    messages = []
+    while stream.tell() < len(body):
+        messages.append(pickle.load(stream))
+    return messages
+
+
+def receive(channel: socket.socket) -> list[Any]:
+    """Wait for a frame and return its messages.
+
+    Raises:
+        EOFError: The other end is closed.
+    """
+    (length,) = _LENGTH.unpack(_exactly(channel, _LENGTH.size))
+    return unpack(_exactly(channel, length))
+
+
+def _exactly(channel: socket.socket, size: int) -> bytes:
+    parts: list[bytes] = []
+    while size:
+        part = channel.recv(min(size, _CHUNK))
+        if not part:
+            raise EOFError
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+class Channel:
+    """The end of a socket pair that never blocks: what cannot be written now waits in memory."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        channel.setblocking(False)
+        self.socket = channel
+        self._in = bytearray()
+        self._out = bytearray()
+
+    @property
+    def unsent(self) -> bool:
+        """Something waits to be written."""
+        return bool(self._out)
+
+    def send(self, messages: list[bytes]) -> None:
+        """Write a frame, as far as the other end takes it.
+
+        Raises:
+            OSError: The other end is closed.
+        """
+        self._out += frame(messages)
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what waits, as far as the other end takes it.
+
+        Raises:
+            OSError: The other end is closed.
+        """
+        while self._out:
+            try:
+                sent = self.socket.send(self._out[:_CHUNK])
+            except BlockingIOError:
+                return
+            del self._out[:sent]
+
+    def receive(self) -> list[Any]:
+        """The messages that have arrived whole; ``[]`` for none.
+
+        Raises:
+            EOFError: The other end is closed, and everything that it sent has been returned.
+        """
+        closed = False
+        while True:
+            try:
+                part = self.socket.recv(_CHUNK)
+            except BlockingIOError:
+                break
+            except ConnectionError:
+                part = b""
+            if not part:
+                closed = True
+                break
+            self._in += part
+        messages = []
+        while len(self._in) >= _LENGTH.size:
+            end = _LENGTH.size + _LENGTH.unpack_from(self._in)[0]
+            if len(self._in) < end:
+                break
+            messages += unpack(bytes(self._in[_LENGTH.size : end]))
+            del self._in[:end]
+        if closed and not messages:
+            raise EOFError
+        return messages

@@ -1,0 +1,282 @@
+"""Many episodes in worker processes, which may crash or hang without harm to the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from envsuite.core.errors import UsageError
+from envsuite.core.tools import Action, Tool
+from envsuite.vector.base import Description, EnvFactory, Event, Vector, failed
+from envsuite.vector.frames import Channel
+from envsuite.vector.local import checked
+from envsuite.vector.worker import READY
+
+START_SECONDS = 120.0
+"""How long a new worker may take to import its modules, before the deadline of its first call begins."""
+CLOSE_SECONDS = 1.0
+"""How long idle workers get to close their environments before they are killed."""
+_BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from envsuite.vector.worker import main; main(int(sys.argv[2]), int(sys.argv[3]))"
+)
+
+
+@dataclass(frozen=True)
+class _Call:
+    name: str
+    env_id: str
+    slot: int | None
+    """``None`` for a call that belongs to no slot."""
+
+    def __str__(self) -> str:
+        of = "" if self.slot is None else f" of slot {self.slot}"
+        return f"{self.name}{of} ({self.env_id})"
+
+
+class _Worker:
+    """One process, the calls that it has not answered, and since when it is at the first of them."""
+
+    def __init__(self, index: int, factories: Sequence[EnvFactory]) -> None:
+        self.index = index
+        ours, theirs = socket.socketpair()
+        with theirs:
+            # A process of its own making: it imports neither the program's main module nor what that imports (torch),
+            # inherits no thread or lock, and, in a process group of its own, gets no Ctrl-C and takes its children
+            # along when it is killed.
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT, json.dumps(sys.path), str(theirs.fileno()), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                process_group=0,
+                env={"OMP_NUM_THREADS": "1", **os.environ},  # many workers on few cores; what the user set counts
+            )
+        self.channel = Channel(ours)
+        self.calls: deque[_Call] = deque()
+        self.unsent: list[bytes] = []
+        self.ready = False
+        self.since = time.monotonic()
+        self.channel.send([pickle.dumps(list(factories))])
+
+    def limit(self, deadline: float) -> float:
+        """When the current call is overdue (``time.monotonic``)."""
+        return self.since + (deadline if self.ready else START_SECONDS)
+
+    def post(self, call: _Call, message: bytes) -> None:
+        """Hand over a call: at once where the process is idle, else with others at the next :meth:`flush`."""
+        self.unsent.append(message)
+        self.calls.append(call)
+        if len(self.calls) == 1:
+            self.since = time.monotonic()
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what waits."""
+        try:
+            if self.unsent:
+                self.channel.send(self.unsent)
+            elif self.channel.unsent:
+                self.channel.flush()
+        except OSError:  # it has died; reading will tell, after what it answered before
+            pass
+        self.unsent = []
+
+    def stop(self, grace: float = 0.0) -> str:
+        """End the process and all that it started, and say how it ended; after ``grace`` seconds it is killed."""
+        self.channel.socket.close()
+        ended: int | None = None
+        try:
+            ended = self.process.wait(grace)
+        except subprocess.TimeoutExpired:
+            pass
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):  # it is gone, with all it had started
+            pass
+        self.process.wait()
+        if ended is None:
+            return "was killed"
+        return f"was killed by {signal.Signals(-ended).name}" if ended < 0 else f"exited with code {ended}"
+
+
+class WorkerVector(Vector):
+    """Runs environments in ``workers`` processes, each of which holds many slots.
+
+    A worker that crashes, or does not answer a call within the deadline, is killed and replaced; each episode that it
+    held is answered with an error, and the other workers notice nothing. Episodes are the same as in a
+    :class:`LocalVector`. Workers end when the program does, however it ends. POSIX only.
+
+    Args:
+        factories: The environments.
+        slots: How many episodes run at a time; slot i belongs to worker i modulo ``workers``.
+        workers: Number of processes; no more are started than there are slots.
+        deadline: Most seconds that one call may take, the making of its environment included.
+
+    Raises:
+        UsageError: An environment cannot be made, or a number is not positive.
+    """
+
+    def __init__(self, factories: Sequence[EnvFactory], slots: int, workers: int = 1, deadline: float = 60.0) -> None:
+        super().__init__(factories, slots)
+        if workers < 1 or deadline <= 0:
+            raise UsageError(f"workers and deadline must be positive, got {workers} and {deadline}")
+        self.deadline = deadline
+        self._env_ids: dict[int, str] = {}
+        self._lost: dict[int, str] = {}
+        self._events: list[Event] = []
+        self._described: list[Description | str] = []
+        self._selector = selectors.DefaultSelector()
+        self._workers: list[_Worker | None] = [None] * min(workers, slots)
+        self._finalizer = weakref.finalize(self, _end, self._workers, self._selector, os.getpid())
+        try:
+            for index in range(len(self._workers)):
+                self._worker(index)
+            for env in range(len(self.factories)):
+                self._post(0, _Call("describe", self.factories[env].env_id, None), ("describe", env))
+                while len(self._described) <= env:
+                    self._advance(None)
+            self._descriptions = list(map(checked, self.factories, self._described))
+        except BaseException:
+            self.close()
+            raise
+
+    def tools(self, env: int) -> tuple[Tool, ...]:
+        """Tools of environment ``env``."""
+        return self._descriptions[env].tools
+
+    def max_calls(self, env: int) -> int:
+        """The most calls in one step of environment ``env``."""
+        return self._descriptions[env].max_calls
+
+    def poll(self, timeout: float | None = None) -> list[Event]:
+        """What has been answered; waits for a first answer at most ``timeout`` seconds."""
+        end = None if timeout is None else time.monotonic() + timeout
+        self._advance(0.0)
+        while not self._events and self._called:
+            remaining = None if end is None else end - time.monotonic()
+            if remaining is not None and remaining <= 0:
+                break
+            self._advance(remaining)
+        events, self._events = self._events, []
+        return self._answered(events)
+
+    def waiting_for(self) -> str:
+        """The call that has been running for longest."""
+        busy = [worker for worker in self._workers if worker is not None and worker.calls]
+        if not busy:
+            return ""
+        worker = min(busy, key=lambda worker: worker.since)
+        seconds = time.monotonic() - worker.since
+        if not worker.ready:
+            return f"worker {worker.index} to start, for {seconds:.0f} s"
+        return f"{worker.calls[0]}, worker {worker.index}, for {seconds:.0f} s"
+
+    def close(self) -> None:
+        """End every worker; idle ones get a second to close their environments."""
+        self._finalizer()
+
+    def _reset(self, slot: int, env: int, task_id: str | None, seed: int | None) -> None:
+        self._env_ids[slot] = self.factories[env].env_id
+        self._post(slot, _Call("reset", self._env_ids[slot], slot), ("reset", int(slot), int(env), task_id, seed))
+        self._lost.pop(slot, None)
+
+    def _step(self, slot: int, action: Action) -> None:
+        if slot in self._lost:
+            self._events.append(failed(slot, self._lost.pop(slot)))
+        else:
+            self._post(slot, _Call("step", self._env_ids[slot], slot), ("step", int(slot), action))
+
+    def _post(self, slot: int, call: _Call, message: tuple[Any, ...]) -> None:
+        if not self._finalizer.alive:
+            raise UsageError(f"{call.name} of a vector that is closed; make another one")
+        self._worker(slot % len(self._workers)).post(call, pickle.dumps(message))
+
+    def _worker(self, index: int) -> _Worker:
+        """Worker ``index``, started where there is none."""
+        worker = self._workers[index]
+        if worker is None:
+            worker = self._workers[index] = _Worker(index, self.factories)
+            self._selector.register(worker.channel.socket, selectors.EVENT_READ, worker)
+        return worker
+
+    def _advance(self, timeout: float | None) -> None:
+        """Send what waits, take in what arrives within ``timeout`` seconds, and end workers that are overdue."""
+        workers = [worker for worker in self._workers if worker is not None]
+        for worker in workers:
+            worker.flush()
+            write = selectors.EVENT_WRITE if worker.channel.unsent else 0
+            self._selector.modify(worker.channel.socket, selectors.EVENT_READ | write, worker)
+        now = time.monotonic()
+        waits = [worker.limit(self.deadline) - now for worker in workers if worker.calls]
+        if timeout is not None:
+            waits.append(timeout)
+        for key, _ in self._selector.select(max(0.0, min(waits)) if waits else 0.0):
+            try:
+                self._take(key.data, key.data.channel.receive())
+            except EOFError:
+                self._lose(key.data, overdue=False)
+        now = time.monotonic()
+        for worker in workers:
+            if worker.calls and worker is self._workers[worker.index] and now >= worker.limit(self.deadline):
+                self._lose(worker, overdue=True)
+
+    def _take(self, worker: _Worker, messages: list[Any]) -> None:
+        worker.since = time.monotonic()
+        for message in messages:
+            if message == READY:
+                worker.ready = True
+                continue
+            worker.calls.popleft()
+            if isinstance(message, Event):
+                self._events.append(message)
+            else:
+                self._described.append(message)
+
+    def _lose(self, worker: _Worker, overdue: bool) -> None:
+        """End a worker, and answer for every episode that it held."""
+        self._selector.unregister(worker.channel.socket)
+        self._workers[worker.index] = None
+        how = worker.stop(0.0 if overdue else CLOSE_SECONDS)
+        during = f"during {worker.calls[0]}" if worker.calls else "between two calls"
+        if not worker.ready:
+            why = f"WorkerCrashed: worker {worker.index} {how} before it could start"
+        elif overdue:
+            why = f"DeadlineExceeded: {worker.calls[0]} took more than {self.deadline:g} s; worker {worker.index} {how}"
+        else:
+            why = f"WorkerCrashed: worker {worker.index} {how} {during}"
+        called = set()
+        for position, call in enumerate(worker.calls):
+            if call.slot is None:
+                self._described.append(why)
+            else:
+                called.add(call.slot)
+                self._events.append(failed(call.slot, f"EpisodeLost: {why}" if position else why))
+        for slot in self._live - called:
+            if slot % len(self._workers) == worker.index:
+                self._lost[slot] = f"EpisodeLost: {why}"
+
+
+def _end(workers: list[_Worker | None], selector: selectors.BaseSelector, process: int) -> None:
+    """End all workers, unless this is a fork of the process that they belong to."""
+    if os.getpid() != process:
+        return
+    selector.close()
+    running = [worker for worker in workers if worker is not None]
+    for worker in running:
+        worker.channel.socket.close()
+    end = time.monotonic() + CLOSE_SECONDS
+    for worker in sorted(running, key=lambda worker: bool(worker.calls)):
+        worker.stop(0.0 if worker.calls else max(0.0, end - time.monotonic()))
+    workers[:] = [None] * len(workers)

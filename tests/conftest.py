@@ -1,0 +1,30 @@
+"""What every test may use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# No deadline: timings on shared machines are noise. In CI the examples are the same each time.
+settings.register_profile("repository", deadline=None, derandomize="CI" in os.environ)
+settings.load_profile("repository")
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The repository."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Recordings and vectors of the original implementations, which are not part of the repository."""
+    folder = ROOT.parent / "shared"
+    if not folder.is_dir():
+        pytest.skip(f"needs the recordings of the original implementations in {folder}")
+    return folder

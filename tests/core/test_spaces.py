@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lamps import LOOK, SWITCH, Lamps
+
+from envsuite.core import ToolCall
+from envsuite.core.spaces import AnyText, TextTuple, ToolCalls
+
+SEEDS = st.integers(0, 2**31 - 1)
+
+
+@given(st.text())
+def test_any_text_contains_every_string(text: str) -> None:
+    assert text in AnyText()
+
+
+@pytest.mark.parametrize("other", [None, 1, b"text", ["text"], ("text",), np.array("text")])
+def test_any_text_contains_nothing_but_strings(other: object) -> None:
+    assert not AnyText().contains(other)
+
+
+@given(st.lists(st.text()))
+def test_text_tuple_contains_tuples_of_strings_and_no_lists(texts: list[str]) -> None:
+    assert tuple(texts) in TextTuple()
+    assert not TextTuple().contains(texts)
+    assert not TextTuple().contains((*texts, 1))
+
+
+@given(SEEDS)
+def test_samples_belong_to_their_space_and_follow_from_the_seed(seed: int) -> None:
+    for one, other in (
+        (AnyText(seed=seed), AnyText(seed=seed)),
+        (TextTuple(seed=seed), TextTuple(seed=seed)),
+        (Lamps().action_space, Lamps().action_space),
+    ):
+        one.seed(seed)
+        other.seed(seed)
+        drawn = [one.sample() for _ in range(3)]
+        assert drawn == [other.sample() for _ in range(3)]
+        assert all(one.contains(value) for value in drawn)
+
+
+def test_successive_samples_differ() -> None:
+    space = AnyText(seed=0)
+    assert len({space.sample() for _ in range(20)}) > 15
+
+
+@given(SEEDS)
+def test_a_masked_sample_is_one_of_the_mask(seed: int) -> None:
+    space = ToolCalls((SWITCH, LOOK), seed=seed)
+    mask = [ToolCall("switch", {"lamp": i}) for i in range(3)]
+    assert space.sample(mask=mask)[0] in mask
+    only_last = np.array([0.0, 0.0, 1.0])
+    assert space.sample(mask=mask, probability=only_last) == (mask[2],)
+
+
+def test_a_space_that_cannot_propose_asks_for_a_mask() -> None:
+    with pytest.raises(ValueError, match="mask"):
+        ToolCalls((SWITCH,)).sample()
+
+
+@pytest.mark.parametrize(
+    ("action", "inside"),
+    [
+        ([ToolCall("switch", {"lamp": 3})], True),
+        ((ToolCall("look", {}),), True),
+        ([ToolCall("look", {}), ToolCall("look", {})], True),
+        ([ToolCall("look", {})] * 3, False),
+        ([ToolCall("look", {"at": "lamp"})], False),
+        ([ToolCall("switch", {"lamp": "3"})], False),
+        ([], False),
+        ("look", False),
+    ],
+)
+def test_the_action_space_contains_exactly_what_the_schemas_accept(action: object, inside: bool) -> None:
+    assert ToolCalls((SWITCH, LOOK), max_calls=2).contains(action) is inside
+
+
+def test_action_spaces_are_equal_where_they_accept_the_same() -> None:
+    assert ToolCalls((SWITCH, LOOK)) == ToolCalls((SWITCH, LOOK))
+    assert ToolCalls((SWITCH, LOOK)) != ToolCalls((SWITCH,))
+    assert ToolCalls((SWITCH,)) != ToolCalls((SWITCH,), max_calls=2)
+    assert AnyText() == AnyText() != TextTuple()

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lamps import TASKS
+
+from envsuite.core import DataError, TaskSet, UnknownTask
+
+HASH = "a8a969177047952034b8f4bc9af69705426d29416ff1a4caa568c4c4035704c3"
+
+HASH_IN_A_SHELL = """
+from envsuite.core import TaskSet
+types = {"two": "small", "three": "small", "four": "large", "five": "large"}
+ids = {"test": ("four", "five"), "empty": (), "train": ("two", "three")}
+print(TaskSet("Lamps-v0", "builtin", "1", ids, {k: types[k] for k in set(types)}).hash)
+"""
+
+
+@pytest.mark.parametrize("hash_seed", ["0", "1", "4711"])
+def test_the_hash_is_the_stored_one_in_every_process(hash_seed: str) -> None:
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    done = subprocess.run(
+        [sys.executable, "-c", HASH_IN_A_SHELL], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == HASH == TASKS.hash
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(TASKS, source="official"),
+        replace(TASKS, version="2"),
+        replace(TASKS, splits={**TASKS.splits, "train": ("three", "two")}),
+        replace(TASKS, splits={**TASKS.splits, "train": ("two",)}),
+        replace(TASKS, types={**TASKS.types, "two": "large"}),
+    ],
+    ids=["source", "version", "order", "ids", "types"],
+)
+def test_the_hash_covers_everything_that_results_depend_on(other: TaskSet) -> None:
+    assert other.hash != TASKS.hash
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1), unique=True), st.data())
+def test_a_manifest_reads_back_as_the_same_task_set(
+    tmp_path_factory: pytest.TempPathFactory, names: list[str], data: st.DataObject
+) -> None:
+    cut = data.draw(st.integers(0, len(names)))
+    splits = {"train": tuple(names[:cut]), "test": tuple(names[cut:])}
+    tasks = TaskSet("Any-v0", "builtin", "1", splits, dict.fromkeys(names, "kind"))
+    path = tmp_path_factory.getbasetemp() / "manifest.json"
+    path.write_bytes(tasks.manifest())
+    again = TaskSet.from_manifest(path)
+    assert again == tasks
+    assert again.hash == tasks.hash
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"env_id": "x", "splits": 3}', b"\xff\xfe"])
+def test_a_file_that_is_no_manifest_is_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "manifest.json"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"manifest\.json: not a task manifest"):
+        TaskSet.from_manifest(path)
+
+
+def test_a_missing_manifest_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"nowhere\.json"):
+        TaskSet.from_manifest(tmp_path / "nowhere.json")
+
+
+def test_a_manifest_is_json_for_any_reader() -> None:
+    assert json.loads(TASKS.manifest())["splits"]["train"] == ["two", "three"]
+
+
+def test_an_unknown_task_names_the_nearest_and_the_command_that_lists_them() -> None:
+    with pytest.raises(UnknownTask) as caught:
+        TASKS.split_of("thre")
+    message = str(caught.value)
+    assert "'thre'" in message
+    assert message.index('"three" (train)') > 0
+    assert "envsuite tasks Lamps-v0" in message
+    assert TASKS.hash[:8] in message
+
+
+def test_an_unknown_split_lists_the_splits() -> None:
+    with pytest.raises(UnknownTask, match=r"'trian'.*Nearest: 'train'.*Known: train, empty, test"):
+        TASKS.ids("trian")
+
+
+def test_a_task_in_two_splits_is_refused() -> None:
+    with pytest.raises(DataError, match="'a' is in split 'train' and in 'test'"):
+        TaskSet("Any-v0", "builtin", "1", {"train": ("a", "b"), "test": ("c", "a")}, dict.fromkeys("abc", "kind"))
+
+
+def test_select_takes_ids_types_and_both_and_keeps_the_order() -> None:
+    assert TASKS.select(None) is TASKS
+    assert TASKS.select(["five", "two"]).splits == {"train": ("two",), "test": ("five",), "empty": ()}
+    assert TASKS.select(["large"]).splits == {"train": (), "test": ("four", "five"), "empty": ()}
+    assert TASKS.select("large").splits == TASKS.select(["large"]).splits
+    assert TASKS.select(["three", "large"]).splits == {"train": ("three",), "test": ("four", "five"), "empty": ()}
+    assert set(TASKS.select(["small"]).types) == {"two", "three"}
+    assert TASKS.select(["small"]).hash != TASKS.hash
+
+
+@pytest.mark.parametrize(("name", "near"), [("lareg", "large"), ("fiv", "five")])
+def test_selecting_what_does_not_exist_names_the_nearest(name: str, near: str) -> None:
+    with pytest.raises(UnknownTask, match=near):
+        TASKS.select([name])
+
+
+def test_the_summary_says_which_tasks_a_result_came_from() -> None:
+    assert TASKS.summary() == {
+        "env_id": "Lamps-v0",
+        "source": "builtin",
+        "version": "1",
+        "hash": HASH,
+        "splits": {"train": 2, "test": 2, "empty": 0},
+    }

@@ -1,0 +1,47 @@
+"""Step tables for the tests of estimators: drawn by hypothesis, or written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import strategies as st
+
+from trainers.steps import Ragged, StepTable
+
+Row = tuple[int, int, int, float, str, bool]
+"""group, episode, t, reward, state key, valid."""
+
+
+def table_of(rows: Sequence[Row]) -> StepTable:
+    keys = np.empty(len(rows), object)
+    keys[:] = [row[4] for row in rows]
+    tokens = Ragged.of([[1, 2]] * len(rows), np.int64)
+    return StepTable(
+        group_id=np.array([row[0] for row in rows], np.int64),
+        episode_id=np.array([row[1] for row in rows], np.int64),
+        t=np.array([row[2] for row in rows], np.int64),
+        reward=np.array([row[3] for row in rows], np.float64),
+        state_key=keys,
+        valid=np.array([row[5] for row in rows], np.bool_),
+        prompt=tokens,
+        response=tokens,
+        logprob=Ragged(tokens.values.astype(np.float32), tokens.offsets),
+    )
+
+
+@st.composite
+def step_tables(draw: st.DrawFn, min_episodes: int = 1, max_episodes: int = 4) -> StepTable:
+    """Up to two groups of episodes of up to four steps, rows in any order."""
+    rows: list[Row] = []
+    episode = 0
+    reward = st.one_of(st.sampled_from([0.0, 1.0, 10.0]), st.integers(-200, 200).map(lambda n: n / 100))
+    for group in range(draw(st.integers(1, 2))):
+        for _ in range(draw(st.integers(min_episodes, max_episodes))):
+            episode += 1
+            for t in range(draw(st.integers(1, 4))):
+                rows.append(
+                    (group + 5, episode * 3, t, draw(reward), draw(st.sampled_from("abc")), draw(st.booleans()))
+                )
+    order = np.random.default_rng(draw(st.integers(0, 1000))).permutation(len(rows))
+    return table_of([rows[row] for row in order])

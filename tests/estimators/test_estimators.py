@@ -1,0 +1,228 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from step_tables import step_tables, table_of
+
+from envsuite.core.errors import UnknownName, UsageError
+from trainers.estimators import ESTIMATORS
+from trainers.estimators.dr_grpo import DrGRPO
+from trainers.estimators.gigpo import GiGPO
+from trainers.estimators.grpo import GRPO
+from trainers.estimators.rloo import RLOO
+from trainers.estimators.shared import episode_returns
+from trainers.objectives.shapers import InvalidActionPenalty
+from trainers.steps import StepTable
+
+NAMES = list(ESTIMATORS)
+every_method = pytest.mark.parametrize("name", NAMES)
+
+
+def advantage(estimator: Callable[[StepTable], object], steps: StepTable) -> np.ndarray:
+    result = estimator(steps).per_step
+    assert result.shape == (len(steps),) and result.dtype == np.float64
+    return result
+
+
+@every_method
+@given(steps=step_tables(), seed=st.integers(0, 2**32 - 1))
+def test_permuting_the_rows_permutes_the_advantages(name: str, steps: StepTable, seed: int):
+    order = np.random.default_rng(seed).permutation(len(steps))
+    estimator = ESTIMATORS[name]()
+    np.testing.assert_allclose(
+        advantage(estimator, steps.take(order)), advantage(estimator, steps)[order], atol=1e-9, rtol=1e-9
+    )
+
+
+@every_method
+@given(steps=step_tables())
+def test_other_names_for_groups_episodes_and_states_change_nothing(name: str, steps: StepTable):
+    keys = np.empty(len(steps), object)
+    keys[:] = ["state " + key * 3 for key in steps.state_key]
+    renamed = replace(steps, group_id=-7 * steps.group_id, episode_id=1000 - steps.episode_id, state_key=keys)
+    estimator = ESTIMATORS[name]()
+    np.testing.assert_array_equal(advantage(estimator, renamed), advantage(estimator, steps))
+
+
+@every_method
+@given(steps=step_tables(), constant=st.integers(-50, 50))
+def test_adding_a_constant_to_every_return_of_a_group_changes_nothing(name: str, steps: StepTable, constant: int):
+    # Put on last steps: with gamma 1, every return to go of the group moves by it as well.
+    last = np.array([t == steps.t[steps.episode_id == e].max() for e, t in zip(steps.episode_id, steps.t, strict=True)])
+    moved = steps.with_reward(steps.reward + np.where(last & (steps.group_id == 5), float(constant), 0.0))
+    estimator = GiGPO(gamma=1.0) if name == "gigpo" else ESTIMATORS[name]()
+    np.testing.assert_allclose(advantage(estimator, moved), advantage(estimator, steps), atol=1e-8)
+
+
+@every_method
+@given(steps=step_tables())
+def test_equal_rewards_everywhere_give_exactly_nothing(name: str, steps: StepTable):
+    # Returns are equal within a group only where its episodes are equally long; one step each makes them so.
+    one_step = steps.take(np.flatnonzero(steps.t == 0))
+    same = one_step.with_reward(np.full(len(one_step), 0.1))
+    assert (advantage(ESTIMATORS[name](), same) == 0.0).all()
+
+
+@every_method
+@given(steps=step_tables(max_episodes=1))
+def test_an_episode_alone_in_its_group_gets_no_episode_advantage(name: str, steps: StepTable):
+    estimator = GiGPO(step_weight=0.0) if name == "gigpo" else ESTIMATORS[name]()
+    assert (advantage(estimator, steps) == 0.0).all()
+
+
+@every_method
+def test_an_empty_table_has_no_advantages(name: str):
+    assert advantage(ESTIMATORS[name](), table_of([])).tolist() == []
+
+
+@every_method
+@given(steps=step_tables(min_episodes=2))
+def test_the_episode_term_has_mean_zero_over_the_episodes_of_a_group(name: str, steps: StepTable):
+    estimator = GiGPO(step_weight=0.0) if name == "gigpo" else ESTIMATORS[name]()
+    values, first = advantage(estimator, steps), steps.t == 0
+    for group in np.unique(steps.group_id):
+        assert values[first & (steps.group_id == group)].mean() == pytest.approx(0.0, abs=1e-9)
+
+
+@given(step_tables(), st.sampled_from(["std", "mean"]), st.sampled_from(["episode", "step"]))
+def test_gigpo_without_its_step_term_is_grpo(steps: StepTable, normalise: str, weigh: str):
+    np.testing.assert_array_equal(
+        advantage(GiGPO(step_weight=0.0, normalise=normalise, weigh=weigh), steps),
+        advantage(GRPO(normalise=normalise, weigh=weigh), steps),
+    )
+
+
+@given(step_tables())
+def test_gigpo_where_no_state_is_met_twice_is_grpo(steps: StepTable):
+    keys = np.empty(len(steps), object)
+    keys[:] = [f"state {row}" for row in range(len(steps))]
+    lonely = replace(steps, state_key=keys)
+    result = GiGPO()(lonely)
+    np.testing.assert_array_equal(result.per_step, advantage(GRPO(), lonely))
+    assert result.diagnostics["step_group/singleton_rate"] == 1.0
+
+
+@given(step_tables())
+def test_gigpo_compares_the_steps_of_a_group_that_answer_the_same_state(steps: StepTable):
+    estimator = GiGPO(normalise="std", normalise_step="mean", gamma=0.9)
+    term, returns = estimator.step_term(steps), np.zeros(len(steps))
+    for row in range(len(steps)):
+        later = (steps.episode_id == steps.episode_id[row]) & (steps.t >= steps.t[row])
+        returns[row] = (0.9 ** (steps.t[later] - steps.t[row]) * steps.reward[later]).sum()
+    for row in range(len(steps)):
+        peers = (steps.group_id == steps.group_id[row]) & (steps.state_key == steps.state_key[row])
+        assert term[row] == pytest.approx(returns[row] - returns[peers].mean(), abs=1e-8)
+
+
+@given(step_tables(min_episodes=2))
+def test_rloo_is_the_return_minus_the_mean_of_the_other_returns(steps: StepTable):
+    values, returns = advantage(RLOO(), steps), episode_returns(steps)
+    for row in range(len(steps)):
+        others = (steps.group_id == steps.group_id[row]) & (steps.episode_id != steps.episode_id[row]) & (steps.t == 0)
+        assert values[row] == pytest.approx(returns[row] - returns[others].mean(), abs=1e-8)
+
+
+@given(step_tables(min_episodes=2))
+def test_rloo_is_dr_grpo_times_g_over_g_minus_one(steps: StepTable):
+    sizes = np.array([len(np.unique(steps.episode_id[steps.group_id == group])) for group in steps.group_id])
+    np.testing.assert_allclose(
+        advantage(RLOO(), steps), sizes / (sizes - 1) * advantage(DrGRPO(), steps), atol=1e-9, rtol=1e-9
+    )
+
+
+@given(step_tables(min_episodes=2), st.sampled_from(["grpo", "gigpo"]))
+def test_dividing_by_the_standard_deviation_makes_the_scale_of_rewards_irrelevant(steps: StepTable, name: str):
+    estimator = ESTIMATORS[name](epsilon=0.0)
+    np.testing.assert_allclose(
+        advantage(estimator, steps.with_reward(steps.reward * 4)), advantage(estimator, steps), atol=1e-7
+    )
+
+
+def two_episodes_of_unequal_length() -> StepTable:
+    return table_of(
+        [
+            (0, 0, 0, 0.0, "a", True),
+            (0, 0, 1, 0.0, "b", True),
+            (0, 0, 2, 1.0, "c", True),
+            (0, 1, 0, 0.0, "a", True),
+        ]
+    )
+
+
+def test_weighing_by_step_lets_long_episodes_move_the_mean():
+    steps = two_episodes_of_unequal_length()
+    np.testing.assert_allclose(advantage(DrGRPO(), steps), [0.5, 0.5, 0.5, -0.5])
+    np.testing.assert_allclose(advantage(DrGRPO(weigh="step"), steps), [0.25, 0.25, 0.25, -0.75])
+
+
+def test_weighing_by_step_leaves_an_episodes_other_rows_in_its_rloo_baseline():
+    steps = two_episodes_of_unequal_length()
+    np.testing.assert_allclose(advantage(RLOO(weigh="step"), steps), np.array([0.25, 0.25, 0.25, -0.75]) * 4 / 3)
+
+
+def test_a_lone_episode_keeps_its_raw_return_where_asked_for():
+    steps = table_of([(0, 0, 0, 10.0, "a", True)])
+    assert advantage(GRPO(singleton="raw"), steps) == pytest.approx(10 / (1 + 1e-6))
+    assert advantage(DrGRPO(singleton="raw"), steps) == pytest.approx(10)
+    assert advantage(RLOO(singleton="raw"), steps) == pytest.approx(10)
+
+
+def test_gigpo_on_a_table_small_enough_to_work_out_by_hand():
+    steps = table_of(
+        [
+            (0, 0, 0, 0.0, "start", True),
+            (0, 0, 1, 1.0, "shelf", True),
+            (0, 1, 0, 0.0, "start", True),
+            (0, 1, 1, 0.0, "drawer", True),
+        ]
+    )
+    # Returns to go 0.5, 1, 0, 0; "start" has mean 0.25; the other states were met once.
+    result = GiGPO(gamma=0.5, normalise="mean")(steps)
+    np.testing.assert_allclose(result.per_step, [0.5 + 0.25, 0.5, -0.5 - 0.25, -0.5])
+    assert result.diagnostics["step_group/singleton_rate"] == 0.5
+    assert result.diagnostics["step_group/size_mean"] == pytest.approx(4 / 3)
+    assert result.diagnostics["group/zero_variance_rate"] == 0.0
+
+
+def test_a_penalty_on_the_row_alone_does_not_reach_the_other_steps():
+    steps = table_of([(0, 0, 0, 0.0, "a", True), (0, 0, 1, 1.0, "b", False), (0, 1, 0, 1.0, "c", True)])
+    np.testing.assert_allclose(
+        advantage(DrGRPO(), InvalidActionPenalty(0.1, reach="row")(steps)), [0.0, -0.1, 0.0], atol=1e-12
+    )
+    np.testing.assert_allclose(advantage(DrGRPO(), InvalidActionPenalty(0.1)(steps)), [-0.05, -0.05, 0.05], atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: GRPO(ddof=2), "ddof is 2"),
+        (lambda: GRPO(epsilon=-1.0), "epsilon is -1.0"),
+        (lambda: GiGPO(gamma=1.5), "gamma is 1.5"),
+        (lambda: GiGPO(similarity=0.0), "similarity is 0.0"),
+    ],
+)
+def test_a_number_out_of_range_is_refused_by_name(build: Callable[[], object], message: str):
+    with pytest.raises(UsageError, match=message):
+        build()
+
+
+@pytest.mark.parametrize(
+    "build",
+    [lambda: GRPO(normalise="stdev"), lambda: RLOO(weigh="steps"), lambda: DrGRPO(singleton="zeros")],
+)
+def test_a_word_that_is_no_choice_is_refused_with_the_nearest_one(build: Callable[[], object]):
+    with pytest.raises(UnknownName, match=r"Nearest: '(std|step|zero)'"):
+        build()
+
+
+def test_an_unknown_method_is_refused_with_the_nearest_one():
+    with pytest.raises(UnknownName, match=r"unknown estimator 'gigpoo'\. Nearest: 'gigpo'"):
+        ESTIMATORS["gigpoo"]
+
+
+def test_a_reward_that_is_not_a_number_is_refused_with_its_row():
+    with pytest.raises(UsageError, match=r"'reward' is nan in row 1"):
+        table_of([(0, 0, 0, 0.0, "a", True), (0, 0, 1, float("nan"), "b", True)])

@@ -1,0 +1,104 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from step_tables import step_tables, table_of
+
+from envsuite.core.errors import UsageError
+from trainers.estimators.shared import (
+    ROW_SCORE,
+    discounted_returns,
+    episode_returns,
+    group_codes,
+    group_statistics,
+    relative_to_group,
+    similar_codes,
+)
+from trainers.steps import StepTable
+
+
+@given(step_tables(), st.sampled_from([0.0, 0.5, 0.95, 1.0]))
+def test_return_to_go_is_the_discounted_sum_of_the_rewards_from_here_on(steps: StepTable, gamma: float):
+    returns = discounted_returns(steps, gamma)
+    for row in range(len(steps)):
+        later = [
+            other
+            for other in range(len(steps))
+            if steps.episode_id[other] == steps.episode_id[row] and steps.t[other] >= steps.t[row]
+        ]
+        naive = sum(gamma ** int(steps.t[other] - steps.t[row]) * steps.reward[other] for other in later)
+        assert returns[row] == pytest.approx(naive, abs=1e-9)
+
+
+@given(step_tables())
+def test_without_discount_the_return_of_the_first_step_is_the_return_of_the_episode(steps: StepTable):
+    first = steps.t == 0
+    np.testing.assert_allclose(discounted_returns(steps, 1.0)[first], episode_returns(steps)[first], atol=1e-12)
+
+
+def test_steps_need_not_be_numbered_without_gaps():
+    steps = table_of([(0, 0, 7, 1.0, "a", True), (0, 0, 2, 0.0, "a", True)])
+    np.testing.assert_allclose(discounted_returns(steps, 0.5), [1.0, 0.5])
+
+
+def test_a_row_score_counts_for_its_own_row_only():
+    steps = table_of([(0, 0, 0, 0.0, "a", True), (0, 0, 1, 1.0, "b", False)])
+    steps = steps.with_columns(**{ROW_SCORE: np.array([0.0, -0.1])})
+    np.testing.assert_allclose(discounted_returns(steps, 0.5), [0.5, 0.9])
+    np.testing.assert_allclose(episode_returns(steps), [1.0, 0.9])
+
+
+def test_a_row_score_that_is_nan_is_refused_with_its_row():
+    steps = table_of([(0, 0, 0, 0.0, "a", True), (0, 0, 1, 1.0, "b", False)])
+    with pytest.raises(UsageError, match=r"'row_score' is nan in row 1"):
+        episode_returns(steps.with_columns(**{ROW_SCORE: np.array([0.0, np.nan])}))
+
+
+def test_the_same_step_twice_is_refused_with_its_episode():
+    steps = table_of([(0, 4, 3, 0.0, "a", True), (0, 4, 3, 1.0, "b", True)])
+    with pytest.raises(UsageError, match=r"step 3 of episode 4 is in the table twice"):
+        discounted_returns(steps, 0.9)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(-1000, 1000)), min_size=1), st.sampled_from([0, 1]))
+def test_group_statistics_are_those_of_numpy_on_each_group(pairs: list[tuple[int, int]], ddof: int):
+    group = group_codes(np.array([pair[0] for pair in pairs]))
+    values = np.array([pair[1] / 7 for pair in pairs])
+    stats = group_statistics(values, group, ddof=ddof)
+    for code in np.unique(group):
+        members = values[group == code]
+        std = members.std(ddof=ddof) if len(members) > 1 else 0.0
+        np.testing.assert_allclose(stats.mean[group == code], members.mean(), atol=1e-9)
+        np.testing.assert_allclose(stats.std[group == code], std, atol=1e-9)
+        assert (stats.size[group == code] == len(members)).all()
+
+
+@given(st.floats(-1e6, 1e6), st.integers(2, 40), st.sampled_from([0, 1]), st.sampled_from([0.0, 1e-6]))
+def test_equal_values_are_worth_exactly_nothing(value: float, count: int, ddof: int, epsilon: float):
+    values, group = np.full(count, value), np.zeros(count, np.int64)
+    relative = relative_to_group(values, group, normalise="std", ddof=ddof, epsilon=epsilon)
+    assert (relative == 0.0).all()
+
+
+def test_values_that_differ_by_rounding_alone_are_worth_exactly_nothing():
+    values = np.array([0.1 + 0.2, 0.3])
+    assert values[0] != values[1]
+    relative = relative_to_group(values, np.zeros(2, np.int64), normalise="std", ddof=1, epsilon=0.0)
+    assert (relative == 0.0).all()
+
+
+def test_codes_are_equal_exactly_where_every_column_is():
+    codes = group_codes(np.array([1, 1, 2, 1]), np.array(["a", "b", "a", "a"], object))
+    assert codes.tolist() == [0, 1, 2, 0]
+
+
+def test_similar_keys_join_the_first_cluster_whose_first_member_they_resemble():
+    keys = np.array(["shelf 1 has a mug", "shelf 2 has a mug", "a drawer, closed", "shelf 1 has a mug"], object)
+    assert similar_codes(np.zeros(4, np.int64), keys, 0.9).tolist() == [0, 0, 1, 0]
+    assert similar_codes(np.array([0, 1, 0, 0]), keys, 0.9).tolist() == [0, 1, 2, 0]
+    assert similar_codes(np.zeros(4, np.int64), keys, 1.0).tolist() == [0, 1, 2, 0]
+
+
+def test_similarity_of_keys_that_are_not_text_is_refused():
+    with pytest.raises(UsageError, match="row 0 has 3, a int"):
+        similar_codes(np.zeros(1, np.int64), np.array([3], object), 0.9)

@@ -1,0 +1,76 @@
+"""Flat response tokens for the tests of objectives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+from trainers.objectives import ObjectiveConfig, token_weights
+from trainers.objectives.policy_loss import PolicyLoss, policy_loss
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Tokens of some step rows, one advantage a row."""
+
+    lengths: np.ndarray
+    episode: np.ndarray
+    new: torch.Tensor
+    old: torch.Tensor
+    ref: torch.Tensor
+    advantage: torch.Tensor
+
+    @property
+    def row(self) -> torch.Tensor:
+        return torch.from_numpy(np.repeat(np.arange(len(self.lengths)), self.lengths))
+
+    def weight(self, config: ObjectiveConfig) -> torch.Tensor:
+        episode = self.episode if config.average == "episodes" else None
+        return torch.from_numpy(token_weights(self.lengths, config, episode=episode))
+
+    def loss(self, config: ObjectiveConfig, new: torch.Tensor | None = None) -> PolicyLoss:
+        return policy_loss(
+            self.new if new is None else new,
+            self.old,
+            self.advantage,
+            self.row,
+            self.weight(config),
+            config=config,
+            ref_logprob=self.ref,
+        )
+
+    def part(self, config: ObjectiveConfig, rows: np.ndarray, new: torch.Tensor) -> PolicyLoss:
+        """The loss of some rows as one micro-batch, with the weights of the whole batch."""
+        chosen = torch.from_numpy(np.isin(self.row.numpy(), rows))
+        local = np.repeat(np.arange(len(rows)), self.lengths[rows])
+        return policy_loss(
+            new[chosen],
+            self.old[chosen],
+            self.advantage[chosen],
+            torch.from_numpy(local),
+            self.weight(config)[chosen],
+            config=config,
+            ref_logprob=self.ref[chosen],
+        )
+
+
+def make_batch(lengths: list[int], seed: int, spread: float = 0.5) -> Batch:
+    rng = np.random.default_rng(seed)
+    tokens = sum(lengths)
+    old = rng.uniform(-4, -0.05, tokens)
+    return Batch(
+        np.array(lengths, np.int64),
+        rng.integers(0, 3, len(lengths)),
+        torch.from_numpy(old + rng.normal(0, spread, tokens)),
+        torch.from_numpy(old),
+        torch.from_numpy(old + rng.normal(0, spread, tokens)),
+        torch.from_numpy(np.repeat(rng.normal(0, 1, len(lengths)), lengths)),
+    )
+
+
+batches = st.builds(
+    make_batch, st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(any), st.integers(0, 2**32 - 1)
+)

@@ -1,0 +1,216 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from flat_tokens import Batch, batches, make_batch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envsuite.core.errors import UsageError
+from trainers.objectives import ObjectiveConfig
+from trainers.objectives.policy_loss import merge_metrics, policy_loss
+from trainers.objectives.token_losses import LOSSES
+
+CONFIGS = {
+    "grpo": ObjectiveConfig(),
+    "dapo": ObjectiveConfig(clip_high=0.28, aggregation="token-mean"),
+    "dr_grpo": ObjectiveConfig(aggregation="seq-mean-token-sum-norm", horizon=8),
+    "dual": ObjectiveConfig(dual_clip=3.0, aggregation="seq-mean-token-sum"),
+    "unclipped": ObjectiveConfig(clip_low=None, clip_high=None),
+    "step": ObjectiveConfig(ratio="step", average="episodes"),
+    "gspo": ObjectiveConfig(ratio="sequence", clip_low=3e-4, clip_high=4e-4),
+    "product": ObjectiveConfig(ratio="product"),
+    "cispo": ObjectiveConfig(loss="cispo", clip_low=None, clip_high=4.0, aggregation="token-mean"),
+    "gmpo": ObjectiveConfig(loss="gmpo", clip_low=0.4, clip_high=0.4),
+    "gpg": ObjectiveConfig(loss="gpg"),
+    "k1": ObjectiveConfig(kl="k1", kl_coef=0.1),
+    "k2": ObjectiveConfig(kl="k2", kl_coef=0.1),
+    "k3": ObjectiveConfig(kl="k3", kl_coef=0.1),
+    "abs": ObjectiveConfig(kl="abs", kl_coef=0.1),
+}
+each_config = pytest.mark.parametrize("name", CONFIGS)
+
+
+def gradient(batch: Batch, config: ObjectiveConfig) -> torch.Tensor:
+    new = batch.new.clone().requires_grad_()
+    batch.loss(config, new).loss.backward()
+    assert new.grad is not None
+    return new.grad
+
+
+@each_config
+@settings(max_examples=30)
+@given(batch=batches, cut=st.integers(0, 6))
+def test_micro_batches_add_up_to_the_loss_and_the_gradient_of_the_whole(name: str, batch: Batch, cut: int):
+    config = CONFIGS[name]
+    new = batch.new.clone().requires_grad_()
+    rows = np.arange(len(batch.lengths))
+    cut = min(cut, len(rows))
+    parts = [batch.part(config, rows[:cut], new), batch.part(config, rows[cut:], new)]
+    total = parts[0].loss + parts[1].loss
+    total.backward()
+    whole = batch.loss(config)
+    torch.testing.assert_close(total.detach(), whole.loss)
+    torch.testing.assert_close(new.grad, gradient(batch, config))
+    merged = merge_metrics(parts)
+    assert merged == pytest.approx(merge_metrics([whole]), abs=1e-9)
+
+
+@each_config
+@settings(max_examples=30)
+@given(batch=batches, seed=st.integers(0, 1000))
+def test_the_order_of_the_rows_does_not_matter(name: str, batch: Batch, seed: int):
+    config, order = CONFIGS[name], np.random.default_rng(seed).permutation(len(batch.lengths))
+    tokens = torch.from_numpy(np.concatenate([np.flatnonzero(batch.row.numpy() == row) for row in order]))
+    mixed = Batch(
+        batch.lengths[order],
+        batch.episode[order],
+        *(column[tokens] for column in (batch.new, batch.old, batch.ref, batch.advantage)),
+    )
+    torch.testing.assert_close(mixed.loss(config).loss, batch.loss(config).loss)
+    torch.testing.assert_close(gradient(mixed, config), gradient(batch, config)[tokens])
+
+
+# The trick of gspo and the constant weight of cispo make their gradients differ from the slope of their value.
+@pytest.mark.parametrize("name", sorted(set(CONFIGS) - {"gspo", "cispo"}))
+def test_the_gradient_is_the_slope_of_the_loss(name: str):
+    batch, config = make_batch([3, 1, 4, 0, 2], seed=3), CONFIGS[name]
+    exact = gradient(batch, config)
+    for token in range(len(batch.new)):
+        moved = [batch.new.clone(), batch.new.clone()]
+        for values, shift in zip(moved, (1e-6, -1e-6), strict=True):
+            values[token] += shift
+        slope = (batch.loss(config, moved[0]).loss - batch.loss(config, moved[1]).loss) / 2e-6
+        assert slope == pytest.approx(float(exact[token]), abs=1e-6)
+
+
+@settings(max_examples=50)
+@given(batch=batches)
+def test_the_clipped_surrogate_is_that_of_a_plain_loop(batch: Batch):
+    config, total, start = ObjectiveConfig(clip_low=0.1, clip_high=0.3, dual_clip=2.0), 0.0, 0
+    filled = [length for length in batch.lengths if length]
+    for length in batch.lengths:
+        row = 0.0
+        for token in range(start, start + length):
+            ratio, advantage = np.exp(float(batch.new[token] - batch.old[token])), float(batch.advantage[token])
+            gain = min(ratio * advantage, min(max(ratio, 0.9), 1.3) * advantage)
+            row -= max(gain, 2.0 * advantage) if advantage < 0 else gain
+        total += row / max(length, 1) / len(filled)
+        start += length
+    assert float(batch.loss(config).loss) == pytest.approx(total, abs=1e-10)
+
+
+@given(batch=batches)
+def test_step_and_sequence_ratios_agree_where_the_advantage_is_one_number_a_step(batch: Batch):
+    step, sequence = ObjectiveConfig(ratio="step"), ObjectiveConfig(ratio="sequence")
+    torch.testing.assert_close(batch.loss(step).loss, batch.loss(sequence).loss)
+    torch.testing.assert_close(gradient(batch, step), gradient(batch, sequence))
+
+
+@given(batch=batches)
+def test_on_the_policy_that_sampled_every_ratio_gives_the_policy_gradient(batch: Batch):
+    fresh = replace(batch, new=batch.old.clone())
+    plain = gradient(fresh, ObjectiveConfig(loss="gpg"))
+    for config in (
+        ObjectiveConfig(),
+        ObjectiveConfig(ratio="step"),
+        ObjectiveConfig(ratio="sequence"),
+        ObjectiveConfig(loss="cispo"),
+        ObjectiveConfig(loss="gmpo"),
+    ):
+        torch.testing.assert_close(gradient(fresh, config), plain)
+
+
+@pytest.mark.parametrize(
+    ("log_ratio", "advantage", "moves"),
+    [
+        (0.1, 1.0, True),
+        (0.5, 1.0, False),  # above 1.28, rewarded already
+        (0.5, -1.0, True),
+        (-0.5, 1.0, True),
+        (-0.5, -1.0, False),  # below 0.8, punished already
+        (1.5, -1.0, False),  # beyond the dual clip
+    ],
+)
+def test_the_gradient_vanishes_exactly_where_the_clip_says(log_ratio: float, advantage: float, moves: bool):
+    new = torch.tensor([log_ratio - 1.0], requires_grad=True)
+    config = ObjectiveConfig(clip_high=0.28, dual_clip=3.0)
+    result = policy_loss(
+        new, torch.tensor([-1.0]), torch.tensor([advantage]), torch.tensor([0]), torch.tensor([1.0]), config=config
+    )
+    result.loss.backward()
+    assert (float(new.grad) != 0.0) == moves
+    assert (float(result.metrics["clip_fraction"]) > 0) == (not moves and log_ratio < 1)
+    assert (float(result.metrics["dual_clip_fraction"]) > 0) == (log_ratio > 1)
+
+
+def test_cispo_clips_the_weight_and_keeps_the_gradient():
+    new = torch.tensor([0.0], requires_grad=True)
+    config = ObjectiveConfig(loss="cispo", clip_low=None, clip_high=1.0)
+    policy_loss(
+        new, torch.tensor([-3.0]), torch.tensor([1.0]), torch.tensor([0]), torch.tensor([1.0]), config=config
+    ).loss.backward()
+    assert float(new.grad) == pytest.approx(-2.0)
+
+
+def test_a_huge_log_ratio_stays_finite():
+    new = torch.tensor([0.0], requires_grad=True)
+    result = policy_loss(
+        new,
+        torch.tensor([-500.0]),
+        torch.tensor([-1.0]),
+        torch.tensor([0]),
+        torch.tensor([1.0]),
+        config=ObjectiveConfig(),
+    )
+    result.loss.backward()
+    assert torch.isfinite(result.loss) and torch.isfinite(new.grad).all()
+
+
+def test_clip_cov_takes_out_at_most_its_share_of_the_tokens():
+    batch = make_batch([20, 20], seed=1, spread=0.05)
+    config = ObjectiveConfig(
+        loss="clip_cov", clip_high=None, clip_low=None, cov_fraction=0.1, cov_low=0.0, aggregation="token-mean"
+    )
+    torch.manual_seed(0)
+    result = batch.loss(config)
+    assert float(result.metrics["selected_fraction"]) == pytest.approx(0.1)
+    torch.manual_seed(0)
+    assert int((gradient(batch, config) == 0).sum()) == 4
+
+
+def test_kl_cov_charges_the_tokens_of_highest_covariance():
+    batch = make_batch([10, 10], seed=2)
+    free = ObjectiveConfig(loss="kl_cov", cov_fraction=0.1, cov_kl_coef=0.0, aggregation="token-sum")
+    charged = replace(free, cov_kl_coef=2.0)
+    extra = batch.loss(charged).loss - batch.loss(free).loss
+    covariance = (batch.advantage - batch.advantage.mean()) * (batch.new - batch.new.mean())
+    top = covariance.topk(2).indices
+    assert float(extra) == pytest.approx(2.0 * float((batch.new - batch.old)[top].abs().sum()))
+
+
+@pytest.mark.parametrize("loss", sorted(LOSSES))
+def test_no_tokens_cost_nothing(loss: str):
+    empty = torch.zeros(0, requires_grad=True)
+    result = policy_loss(
+        empty, empty.detach(), empty.detach(), torch.zeros(0, dtype=torch.int64), empty.detach(),
+        config=ObjectiveConfig(loss=loss),
+    )  # fmt: skip
+    result.loss.backward()
+    assert float(result.loss.detach()) == 0.0 and result.tokens == 0
+    assert all(np.isfinite(float(value)) for value in result.metrics.values())
+
+
+def test_columns_of_different_lengths_are_refused_by_name():
+    flat = torch.zeros(3)
+    with pytest.raises(UsageError, match=r"advantage has shape \(2,\), new_logprob \(3,\)"):
+        policy_loss(flat, flat, torch.zeros(2), torch.zeros(3, dtype=torch.int64), flat, config=ObjectiveConfig())
+
+
+def test_a_divergence_without_a_reference_is_refused():
+    flat = torch.zeros(3)
+    with pytest.raises(UsageError, match="kl is 'k3', which needs ref_logprob"):
+        policy_loss(
+            flat, flat, flat, torch.zeros(3, dtype=torch.int64), flat, config=ObjectiveConfig(kl="k3", kl_coef=0.1)
+        )

@@ -1,0 +1,64 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from envsuite.core.errors import UnknownName, UsageError
+from trainers.objectives import FILTERS, SHAPERS
+from trainers.objectives.filters import ZeroVariance
+from trainers.objectives.shapers import InvalidActionPenalty
+from trainers.steps import Ragged, StepTable
+
+
+def four_rows() -> StepTable:
+    keys = np.empty(4, object)
+    keys[:] = list("abab")
+    tokens = Ragged.of([[1]] * 4, np.int64)
+    return StepTable(
+        group_id=np.array([0, 0, 1, 1]),
+        episode_id=np.array([0, 1, 2, 3]),
+        t=np.zeros(4, np.int64),
+        reward=np.array([0.1 + 0.2, 0.3, 0.0, 1.0]),
+        state_key=keys,
+        valid=np.array([True, False, True, False]),
+        prompt=tokens,
+        response=tokens,
+        logprob=tokens,
+    )
+
+
+def test_the_penalty_is_taken_from_invalid_steps_alone():
+    shaped = InvalidActionPenalty(0.1)(four_rows())
+    np.testing.assert_allclose(shaped.reward, [0.3, 0.2, 0.0, 0.9])
+
+
+def test_on_the_row_alone_the_reward_stays():
+    steps = four_rows()
+    shaped = InvalidActionPenalty(0.1, reach="row")(steps)
+    np.testing.assert_array_equal(shaped.reward, steps.reward)
+    np.testing.assert_allclose(shaped.extra["row_score"], [0.0, -0.1, 0.0, -0.1])
+    twice = InvalidActionPenalty(0.2, reach="row")(shaped)
+    np.testing.assert_allclose(twice.extra["row_score"], [0.0, -0.3, 0.0, -0.3])
+
+
+def test_a_table_without_invalid_steps_is_left_as_it_is():
+    steps = replace(four_rows(), valid=np.ones(4, np.bool_))
+    np.testing.assert_array_equal(InvalidActionPenalty()(steps).reward, steps.reward)
+
+
+def test_groups_without_variance_are_dropped_and_rounding_is_no_variance():
+    assert ZeroVariance()(four_rows()).tolist() == [False, False, True, True]
+
+
+def test_a_negative_penalty_is_refused():
+    with pytest.raises(UsageError, match=r"coef is -0\.1"):
+        InvalidActionPenalty(-0.1)
+
+
+def test_unknown_names_are_refused_with_the_nearest_one():
+    with pytest.raises(UnknownName, match="Nearest: 'invalid_action_penalty'"):
+        SHAPERS["invalid_penalty"]
+    with pytest.raises(UnknownName, match="Nearest: 'zero_variance'"):
+        FILTERS["zero_var"]
+    with pytest.raises(UnknownName, match="Nearest: 'row'"):
+        InvalidActionPenalty(reach="rows")

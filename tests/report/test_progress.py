@@ -1,0 +1,206 @@
+"""The terminal display."""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+
+from envsuite.core.errors import DataError
+from trainers.progress import Progress, clock_text, run_log, sparkline
+
+METRICS = {
+    "train/success": 0.5, "train/return": 1.25, "train/valid_actions": 0.9, "train/episode_length": 6.2,
+    "train/entropy": 0.71, "rate/tokens": 2345.0, "train/loss": 0.0123, "train/kl": 0.001, "train/grad_norm": 0.4,
+}  # fmt: skip
+
+
+class Screen:
+    """What a terminal shows after the control codes that the display uses; reflows on resize as terminals do."""
+
+    def __init__(self) -> None:
+        self.lines = [""]
+        self.row = 0
+
+    def feed(self, text: str, width: int) -> None:
+        i = 0
+        while i < len(text):
+            if text[i] == "\x1b":
+                end = i + 2
+                while not text[end].isalpha():
+                    end += 1
+                code, number = text[end], text[i + 2 : end]
+                if code == "A":
+                    self.row = max(0, self.row - int(number or 1))
+                elif code == "K":
+                    self.lines[self.row] = ""
+                i = end + 1
+                continue
+            if text[i] == "\n":
+                self.row += 1
+                if self.row == len(self.lines):
+                    self.lines.append("")
+            elif text[i] != "\r":
+                self.lines[self.row] += text[i]
+                assert cell_len(self.lines[self.row]) <= width
+            i += 1
+
+    def narrow(self, width: int) -> None:
+        at = len(self.lines) - self.row
+        self.lines = [line[k : k + width] for line in self.lines for k in range(0, max(1, len(line)), width)]
+        self.row = len(self.lines) - at
+
+
+def display(width: int, stream: io.StringIO, **options: object) -> Progress:
+    console = Console(file=stream, force_terminal=True, width=width, height=24, color_system=None)
+    return Progress(60, console=console, **options)  # type: ignore[arg-type]
+
+
+def redraw(progress: Progress, stream: io.StringIO, screen: Screen, width: int) -> None:
+    with progress._lock:
+        progress.console.print("", end="")
+    text = stream.getvalue()
+    stream.seek(0)
+    stream.truncate()
+    screen.feed(text, width)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 200])
+def test_every_line_of_the_display_fits_the_terminal(width: int) -> None:
+    progress = display(width, io.StringIO())
+    progress.stage("evaluation on valid_seen", 256)
+    progress.advance(120, waiting="engine: 32 requests, environment worker 3: step 17 of episode 88 " * 3)
+    for i in range(1, 60):
+        progress.iteration(i, METRICS)
+    lines = progress._lines(width)
+    assert len(lines) == 4
+    assert all(cell_len(line.plain) < width for line in lines)
+    if width >= 80:
+        assert "evaluation on valid_seen 120/256 episodes" in lines[1].plain
+        assert "waiting for engine" in lines[1].plain
+        assert "left" in lines[0].plain and "50.0%" in lines[2].plain
+
+
+def test_a_terminal_that_gets_narrower_and_wider_has_one_display_and_all_messages() -> None:
+    stream, screen = io.StringIO(), Screen()
+    progress = display(100, stream)
+    progress.console.push_render_hook(progress._region)
+    for i in range(1, 4):
+        progress.iteration(i, METRICS)
+    progress.stage("rollout", 128)
+    for width in (100, 60, 35, 90, 50, 120):
+        screen.narrow(width)
+        progress.console.width = width
+        redraw(progress, stream, screen, width)
+        progress.message(f"at {width}")
+        redraw(progress, stream, screen, width)
+        shown = [line for line in screen.lines if line.strip()]
+        assert sum(line.startswith("  iteration") for line in shown) == 1
+        assert shown[-4].startswith("  iteration") and shown[-3].startswith("  rollout")
+    assert [line for line in shown if line.startswith("at ")] == [f"at {w}" for w in (100, 60, 35, 90, 50, 120)]
+
+
+def test_what_others_print_and_warn_stays_above_the_display(capsys: pytest.CaptureFixture[str]) -> None:
+    stream, screen = io.StringIO(), Screen()
+    with display(80, stream) as progress:
+        progress.stage("rollout", 8)
+        print("a stray print")
+        logging.getLogger("trainers.rollout").warning("episode %d failed", 7)
+        table = Table("depth", "success")
+        table.add_row("1", "50 %")
+        progress.table(table)
+    screen.feed(stream.getvalue().replace("\x1b[?25l", "").replace("\x1b[?25h", ""), 80)
+    shown = [line for line in screen.lines if line.strip()]
+    assert shown[:2] == ["a stray print", "warning: episode 7 failed"]
+    assert shown[-1].startswith("  rollout 0/8 episodes")
+    assert stream.getvalue().rstrip("\n").endswith("\x1b[?25h"), "the cursor is shown again"
+
+
+def test_the_cursor_comes_back_and_the_thread_ends_when_the_run_fails() -> None:
+    stream = io.StringIO()
+    with pytest.raises(ZeroDivisionError), display(80, stream):
+        _ = 1 / 0
+    assert stream.getvalue().rstrip("\n").endswith("\x1b[?25h")
+    assert "progress" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_pipe_gets_plain_lines_without_control_codes() -> None:
+    stream = io.StringIO()
+    with Progress(2, console=Console(file=stream, width=80)) as progress:
+        progress.message("base model")
+        for i in (1, 2):
+            progress.stage("rollout", 4)
+            progress.advance(4, waiting="engine")
+            progress.iteration(i, METRICS)
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "base model" and len(lines) == 3
+    assert lines[1].startswith("iteration 1/2  success 50.0%  return 1.25  valid 90%")
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_a_pipe_gets_a_sign_of_life_while_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainers.progress.REFRESH_SECONDS", 0.01)
+    now, stream, written = [0.0], io.StringIO(), threading.Event()
+    with Progress(9, console=Console(file=stream, width=80), clock=lambda: now[0]) as progress:
+        progress.stage("rollout", 128)
+        progress.advance(53, waiting="environment worker 3")
+        for second in (29.0, 31.0, 45.0, 62.0):
+            now[0] = second
+            written.wait(0.1)
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 2
+    assert lines[0] == (
+        "[iteration 1/9] rollout 53/128 episodes  0:31  waiting for environment worker 3  nothing finished for 0:31"
+    )
+
+
+def test_the_time_left_is_that_of_the_last_iterations_without_the_start() -> None:
+    now = [0.0]
+    progress = Progress(10, console=Console(quiet=True), clock=lambda: now[0], done=5)
+    assert progress._left_text() == ""
+    now[0] = 100.0  # loading, evaluation, iteration 6
+    progress.iteration(6, {})
+    for i in (7, 8):
+        now[0] += 10.0
+        progress.iteration(i, {})
+    assert progress._left_text() == "  left 0:20"
+    now[0] += 4.0
+    assert progress._left_text() == "  left 0:16"
+
+
+def test_the_run_log_has_what_was_said(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "run.log"
+    with run_log(path), Progress(3, console=Console(quiet=True)) as progress:
+        progress.message("half a surrogate: \ud800")
+        progress.iteration(1, METRICS)
+        logging.getLogger("envsuite.vector").warning("worker 2 was replaced")
+    logging.getLogger("trainers").error("after the run")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 3
+    assert lines[0].endswith(r"half a surrogate: \ud800") and "iteration 1/3" in lines[1] and "WARNING" in lines[2]
+    with pytest.raises(DataError, match=r"run\.log"), run_log(path / "run.log"):
+        pass
+
+
+@given(st.lists(st.floats(0, 1) | st.just(math.nan), max_size=300), st.integers(1, 60), st.booleans())
+def test_a_sparkline_is_never_wider_than_asked(values: list[float], width: int, ascii_only: bool) -> None:
+    line = sparkline(values, width, ascii_only)
+    assert len(line) <= width and bool(line) == bool(values)
+    assert line.isascii() or not ascii_only
+
+
+def test_a_sparkline_rises_with_its_values() -> None:
+    assert sparkline([0.0, 0.3, 0.6, 1.0, math.nan], 10) == "▁▃▅█ "
+
+
+def test_clock_text() -> None:
+    assert [clock_text(s) for s in (0, 59.6, 3599, 3600, 90061)] == ["0:00", "1:00", "59:59", "1:00:00", "25:01:01"]

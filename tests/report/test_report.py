@@ -1,0 +1,254 @@
+"""report.html and plots/."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+import shutil
+import subprocess
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.image import imread
+from synthetic_run import make_run
+
+from envsuite.core import ToolCall
+from envsuite.core.errors import DataError
+from trainers.report import write_report
+from trainers.report.__main__ import main
+from trainers.report.html import script_json
+from trainers.report.pack import STEP_FIELDS, pack
+from trainers.report.plots import write_plots
+from trainers.report.run import RunData, moving_mean
+from trainers.steps import Episode, Step
+from trainers.steps.parquet import read_table, write_episodes
+
+HOSTILE = "</script><script>document.title='broken'</script><!-- \0 \x1b[31m & \u2028 ]]> \U0001f600 日本 'x' \"y\""
+
+
+def unpack(payload: str) -> list[dict[str, Any]]:
+    """What browser.js does, in Python: strings as UTF-16 units."""
+
+    def units(text: str) -> bytes:
+        return text.encode("utf-16-le", "surrogatepass")
+
+    episodes = json.loads(zlib.decompress(base64.b64decode(payload)))
+    first = b""
+    for episode in episodes:
+        before = first
+        for index, values in enumerate(episode["steps"]):
+            step = dict(zip(STEP_FIELDS, values, strict=True))
+            if step["prompt"] is not None:
+                start, middle, end = step["prompt"]
+                prompt = before[: 2 * start] + units(middle) + (before[-2 * end :] if end else b"")
+                if index == 0:
+                    first = prompt
+                before = prompt + units(step["response"] or "")
+                step["prompt"] = prompt.decode("utf-16-le")
+            episode["steps"][index] = step
+    return episodes
+
+
+def step(t: int, **other: Any) -> Step:
+    values = dict(
+        t=t, prompt_ids=(1, 2, 3), response_ids=(4, 5), response_logprobs=(-0.5, -1.5), policy_version=0,
+        finish_reason="stop", observation="o", state_key="k", action=None, parse_error=None, valid=True, reward=0.0,
+        info={},
+    )  # fmt: skip
+    return Step(**{**values, **other})
+
+
+def episode(i: int, *steps: Step, **other: Any) -> Episode:
+    values = dict(env_id="TextCraft-v0", task_id="t", task_type="depth-1", split="train", task="craft", terminated=True,
+                  truncated=False, success=True, score=1.0, error=None)  # fmt: skip
+    return Episode(episode_id=i, group_id=0, steps=steps, **{**values, **other})
+
+
+TEXTS = st.text(st.sampled_from("ab\0\U0001f600\U0001f601\ufeffé"), max_size=8)
+
+
+@given(st.lists(st.lists(st.tuples(TEXTS, TEXTS), max_size=4), max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_every_prompt_and_response_comes_back_from_the_packed_form(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[list[tuple[str, str]]]
+) -> None:
+    path = tmp_path_factory.mktemp("pack") / "x.parquet"
+    episodes = [episode(i, *(step(t) for t in range(len(pairs)))) for i, pairs in enumerate(texts)]
+    write_episodes(path, episodes, text={(i, t): pair for i, pairs in enumerate(texts) for t, pair in enumerate(pairs)})
+    found = unpack(pack(path).payload)
+    assert [[(s["prompt"], s["response"]) for s in one["steps"]] for one in found] == texts
+
+
+def test_the_packed_form_has_every_step_of_every_episode(run_folder: Path) -> None:
+    path = run_folder / "episodes" / "iteration-00003.parquet"
+    rows = [row for row in read_table(path).to_pylist() if row["t"] >= 0]
+    steps = [s for one in unpack(pack(path).payload) for s in one["steps"]]
+    assert [s["prompt"] for s in steps] == [row["prompt_text"] for row in rows]
+    assert [s["advantage"] for s in steps] == pytest.approx([row["advantage"] for row in rows], rel=1e-5)
+    means = [sum(row["response_logprobs"]) / len(row["response_logprobs"]) for row in rows]
+    assert [s["logprob"] for s in steps] == pytest.approx(means, rel=1e-5)
+    assert [s["response_tokens"] for s in steps] == [len(row["response_ids"]) for row in rows]
+
+
+@given(st.text())
+def test_data_in_a_script_element_cannot_end_it_and_comes_back(text: str) -> None:
+    packed = script_json({"text": text + HOSTILE})
+    assert "<" not in packed and packed.isascii()
+    assert json.loads(packed) == {"text": text + HOSTILE}
+
+
+@pytest.fixture(scope="module")
+def hostile_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose names, tasks, prompts, completions and arguments try to break the page."""
+    folder = make_run(tmp_path_factory.mktemp("runs") / "hostile", iterations=2, name=HOSTILE, note=[HOSTILE])
+    call = ToolCall("craft", {"item": HOSTILE, "n": float("nan"), "half": "\ud800"})
+    episodes = [
+        episode(5, step(0, action=(call,)), step(1, parse_error=HOSTILE, valid=False), task=HOSTILE, task_id=HOSTILE),
+        episode(6, error=HOSTILE, success=False),
+        episode(7, step(0, reward=float("inf"), response_ids=(), response_logprobs=())),
+    ]
+    text = {(5, 0): (f"KNOWN-PROMPT {HOSTILE}", f"KNOWN-ANSWER {HOSTILE}"), (5, 1): ("KNOWN-SECOND", HOSTILE * 2)}
+    write_episodes(folder / "episodes" / "iteration-00002.parquet", episodes, {(5, 1): -0.875}, text)
+    write_report(folder)
+    return folder
+
+
+def test_the_report_is_one_file_that_names_no_other(hostile_run: Path) -> None:
+    page = (hostile_run / "report.html").read_text(encoding="utf-8")
+    without_data = re.sub(r"<script type=.*?</script>", "", page, flags=re.DOTALL)
+    assert re.findall(r"(?:src|href)\s*=\s*\"(?!#|data:)[^\"]*", without_data) == []
+    assert re.findall(r"https?://(?!www\.w3\.org/2000/svg)", without_data) == []
+    assert re.findall(r"@import|url\(|fetch\(|XMLHttpRequest|innerHTML", without_data) == []
+    assert "\0" not in page
+
+
+def test_what_a_run_says_adds_no_script_to_the_page(hostile_run: Path, run_folder: Path) -> None:
+    write_report(run_folder)
+    counts = []
+    for folder in (hostile_run, run_folder):
+        page = (folder / "report.html").read_text(encoding="utf-8")
+        files = len(list((folder / "episodes").iterdir()))
+        counts.append((page.count("<script") - files, page.count("</script") - files))
+    assert counts[0] == counts[1] == (4, 4)
+
+
+def chromium() -> str:
+    """A Chromium on this machine; the tests that need one are skipped where there is none."""
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    found = next((path for name in names if (path := shutil.which(name))), None)
+    if found is None:
+        pytest.skip(f"no Chromium on this machine (looked for {', '.join(names)}): the page is not opened")
+    return found
+
+
+def dom(page: Path, address: str = "", width: int = 1280) -> str:
+    """The page's elements after its scripts have run."""
+    command = [
+        chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+        "--disable-dev-shm-usage", f"--window-size={width},1000", "--virtual-time-budget=5000", "--dump-dom",
+        page.resolve().as_uri() + address,
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, timeout=60, check=True)
+    return html.unescape(done.stdout.decode("utf-8").partition("<body")[2].split('<script type="')[0])
+
+
+def test_a_browser_shows_results_curves_times_and_the_last_iteration(run_folder: Path) -> None:
+    write_report(run_folder)
+    shown = dom(run_folder / "report.html")
+    assert "Success on TextCraft-v0, split test" in shown and "depth-3" in shown
+    assert shown.count("<svg") >= 8 and "NaN" not in shown
+    assert "generation" in shown and "12 of 12 episodes" in shown
+    last = read_table(run_folder / "episodes" / "iteration-00006.parquet").slice(0, 1).to_pylist()[0]
+    assert last["prompt_text"] in shown and last["response_text"] in shown
+
+
+def test_a_browser_shows_the_step_that_the_address_names(run_folder: Path) -> None:
+    write_report(run_folder)
+    rows = read_table(run_folder / "episodes" / "iteration-00002.parquet").to_pylist()
+    row = next(row for row in rows if row["t"] == 1 and row["valid"])
+    shown = dom(run_folder / "report.html", f"#episodes/iteration-2/{row['episode_id']}/1", width=400)
+    assert f"Episode {row['episode_id']}, iteration 2" in shown
+    text = re.sub(r"<[^<>]*(span|pre)[^<>]*>", "", shown)  # the new part of the prompt is marked by a span
+    assert row["prompt_text"] in text and row["response_text"] in text
+
+
+def test_a_browser_shows_hostile_text_as_text(hostile_run: Path) -> None:
+    shown = dom(hostile_run / "report.html", "#episodes/iteration-2/5/0")
+    visible = HOSTILE.replace("\0", "␀").replace("\x1b", "␛")
+    assert f"KNOWN-PROMPT {visible}" in shown
+    assert f"KNOWN-ANSWER {visible}" in shown
+    second = dom(hostile_run / "report.html", "#episodes/iteration-2/5/1")
+    assert "-0.875" in second and f"no action\n→ {visible}" in second
+    assert "Failed, not trained on" in dom(hostile_run / "report.html", "#episodes/iteration-2/6")
+
+
+def test_a_run_that_has_just_begun_has_a_report(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("name: young\n")
+    assert write_report(tmp_path) == tmp_path / "report.html"
+    assert write_plots(RunData.load(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("config.yaml", b"a: [1"), ("config.yaml", b"\xff"), ("config.yaml", b"just text"), ("summary.json", b'{"evalu'),
+     ("summary.json", b'{"evaluations": [1]}'), ("summary.json", b"[]"), ("metrics.jsonl", b"{\n"),
+     ("episodes/iteration-00001.parquet", b"PAR1")],
+)  # fmt: skip
+def test_a_damaged_file_of_a_run_is_named(tmp_path: Path, file: str, content: bytes) -> None:
+    folder = make_run(tmp_path / "run", iterations=1, groups=1, size=1)
+    (folder / file).write_bytes(content)
+    with pytest.raises(DataError, match=re.escape(file)):
+        write_report(folder)
+    assert not list(folder.glob(".report*"))
+
+
+def test_the_command_rebuilds_report_plots_and_tables(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run_folder / "report.html").unlink(missing_ok=True)
+    assert main([str(run_folder), "--format", "markdown"]) == 0
+    assert "| tasks | n | before, % | after, % | change |" in capsys.readouterr().out
+    assert (run_folder / "report.html").exists()
+    assert {path.name for path in (run_folder / "plots").iterdir()} == {
+        "success.png", "loss.png", "policy.png", "episodes.png", "speed.png", "before_after.png"
+    }  # fmt: skip
+    for path in (run_folder / "plots").iterdir():
+        height, width, _ = imread(path).shape
+        assert width > 700 and height > 300
+
+
+def test_the_command_names_what_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path)]) == 1
+    assert "not a run folder (it has no config.yaml)" in capsys.readouterr().err
+
+
+def test_evaluations_come_before_iterations_and_both_in_order(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", iterations=1, groups=1, size=1)
+    for name in ("eval-00000", "eval-00000-1", "eval-00020", "iteration-00010", "iteration-100000", "other"):
+        (folder / "episodes" / f"{name}.parquet").touch()
+    assert [label for label, _ in RunData.load(folder).episode_files()] == [
+        "evaluation at iteration 0", "evaluation at iteration 0, environment 2", "other", "evaluation at iteration 20",
+        "iteration 1", "iteration 10", "iteration 100000",
+    ]  # fmt: skip
+
+
+def test_times_add_up_to_the_total(run_folder: Path) -> None:
+    run = RunData.load(run_folder)
+    total = sum(run.series("time/total")[1]) + sum(run.series("time/eval")[1])
+    assert sum(seconds for _, seconds in run.times()) == pytest.approx(total)
+
+
+def test_a_moving_mean_of_one_is_the_series() -> None:
+    assert moving_mean([1.0, 2.0, 6.0], 1) == [1.0, 2.0, 6.0]
+    assert moving_mean([1.0, 2.0, 6.0], 2) == [1.0, 1.5, 4.0]
+
+
+def test_the_config_is_shown_as_it_was_written(run_folder: Path) -> None:
+    run = RunData.load(run_folder)
+    assert yaml.safe_load(run.config_text) == run.config
+    assert run.name == "craft"

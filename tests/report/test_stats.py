@@ -1,0 +1,113 @@
+"""Success rates, their intervals, and the tables of them."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from synthetic_run import evaluate, make_episodes
+
+from envsuite.core.errors import DataError, UsageError
+from trainers.report import (
+    EvalResult,
+    before_after_latex,
+    before_after_markdown,
+    before_after_table,
+    evaluate_summary,
+    wilson,
+)
+from trainers.report.stats import comparison, natural
+
+COUNTS = st.integers(1, 10_000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
+
+
+@pytest.mark.parametrize(
+    ("successes", "n", "low", "high"),
+    [(0, 10, 0.0, 0.27753), (10, 10, 0.72247, 1.0), (5, 10, 0.23659, 0.76341), (81, 263, 0.25527, 0.36621)],
+)
+def test_wilson_gives_the_published_intervals(successes: int, n: int, low: float, high: float) -> None:
+    # 81 of 263: Newcombe 1998, table I.
+    assert wilson(successes, n) == pytest.approx((low, high), abs=1e-4)
+
+
+@given(COUNTS)
+def test_the_bounds_solve_the_score_equation(counts: tuple[int, int]) -> None:
+    successes, n = counts
+    for bound in wilson(successes, n):
+        # A bound is a rate from which the observed one is exactly z standard errors away.
+        error = 1.959963984540054 * math.sqrt(bound * (1 - bound) / n)
+        assert abs(successes / n - bound) == pytest.approx(error, abs=1e-7)
+
+
+@given(COUNTS)
+def test_intervals_hold_the_rate_and_mirror_that_of_the_failures(counts: tuple[int, int]) -> None:
+    successes, n = counts
+    low, high = wilson(successes, n)
+    assert 0 <= low <= successes / n <= high <= 1
+    assert wilson(n - successes, n) == pytest.approx((1 - high, 1 - low), abs=1e-12)
+
+
+def test_counts_that_cannot_be_are_refused() -> None:
+    assert wilson(0, 0) == (0.0, 1.0)
+    with pytest.raises(UsageError, match="3 successes of 2 trials"):
+        wilson(3, 2)
+
+
+def test_an_evaluation_counts_every_episode_and_a_failed_one_as_not_solved() -> None:
+    episodes, _, _ = make_episodes(np.random.default_rng(1), 1, 80, 4, 3, skill=0.7)
+    result = evaluate_summary(episodes, "before", "TextCraft-v0", "test", "3f", 0, 0.4, 2.0)
+    failed = [e for e in episodes if e.error is not None]
+    assert failed and result.failed == len(failed)
+    assert result.all.n == len(episodes) == sum(s.n for s in result.strata[1:])
+    assert result.all.successes == sum(e.success for e in episodes if e.error is None)
+    assert result.all.successes == sum(s.successes for s in result.strata[1:])
+    assert (result.all.low, result.all.high) == wilson(result.all.successes, result.all.n)
+    assert [s.stratum for s in result.strata] == ["all", "depth-1", "depth-2", "depth-3"]
+
+
+def test_an_evaluation_survives_json() -> None:
+    result = evaluate(np.random.default_rng(0), "after", 3, 0.5)
+    assert EvalResult.from_json(json.loads(json.dumps(result.to_json()))) == result
+
+
+@pytest.mark.parametrize("damage", [{"strata": []}, {"strata": None}, {"extra": 1}, {"strata": [{"stratum": "all"}]}])
+def test_what_is_no_evaluation_is_refused(damage: dict[str, object]) -> None:
+    body = evaluate(np.random.default_rng(0), "after", 3, 0.5).to_json()
+    with pytest.raises(DataError, match="not an evaluation result"):
+        EvalResult.from_json({**body, **damage})
+
+
+def test_the_three_tables_hold_the_same_numbers() -> None:
+    rng = np.random.default_rng(0)
+    before, after = evaluate(rng, "before", 0, 0.3), evaluate(rng, "after", 9, 0.9)
+    console = Console(width=100, record=True, file=open("/dev/null", "w"))
+    console.print(before_after_table(before, after))
+    text, markdown, latex = (
+        console.export_text(),
+        before_after_markdown(before, after),
+        before_after_latex(before, after),
+    )
+    for row in comparison(before, after):
+        for cell in map(str, row):
+            assert cell in text
+            assert cell.replace("*", r"\*") in markdown
+            assert cell in latex
+    assert comparison(before, after)[-1][-1].endswith("*")
+    assert latex.count(r"\\") == 1 + len(comparison(before, after))
+
+
+def test_a_stratum_that_one_side_lacks_has_a_dash() -> None:
+    rng = np.random.default_rng(0)
+    before, after = evaluate(rng, "before", 0, 0.3), evaluate(rng, "after", 9, 0.9)
+    shorter = EvalResult(**{**vars(before), "strata": before.strata[:2]})
+    rows = {row[0]: row for row in comparison(shorter, after)}
+    assert rows["depth-3"][2] == "–" == rows["depth-3"][4]  # noqa: RUF001
+
+
+def test_depth_ten_comes_after_depth_two() -> None:
+    assert sorted(["depth-10", "depth-2", "all"], key=natural) == ["all", "depth-2", "depth-10"]

@@ -1,0 +1,187 @@
+"""Episodes on disk."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envsuite.core import ToolCall
+from envsuite.core.errors import DataError, UsageError
+from trainers.steps import Episode, Step, StepTable
+from trainers.steps.parquet import SCHEMA, read_episodes, read_table, write_episodes
+
+TOKENS = st.integers(0, 2**31 - 1)
+NUMBERS = st.floats(allow_nan=False)
+WORDS = st.text(max_size=12)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | NUMBERS | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@st.composite
+def steps(draw: st.DrawFn, t: int) -> Step:
+    response = draw(st.lists(TOKENS, max_size=6))
+    calls = st.builds(ToolCall, WORDS, st.dictionaries(WORDS, JSON, max_size=2))
+    return Step(
+        t=t,
+        prompt_ids=tuple(draw(st.lists(TOKENS, max_size=6))),
+        response_ids=tuple(response),
+        response_logprobs=tuple(draw(st.lists(NUMBERS, min_size=len(response), max_size=len(response)))),
+        policy_version=draw(st.integers(0, 2**40)),
+        finish_reason=draw(st.sampled_from(["stop", "length"])),
+        observation=draw(WORDS),
+        state_key=draw(WORDS),
+        action=draw(st.none() | st.lists(calls, max_size=2).map(tuple)),
+        parse_error=draw(st.none() | WORDS),
+        valid=draw(st.booleans()),
+        reward=draw(NUMBERS),
+        info=draw(st.dictionaries(WORDS, JSON, max_size=3)),
+    )
+
+
+@st.composite
+def episodes(draw: st.DrawFn, episode_id: int) -> Episode:
+    return Episode(
+        episode_id=episode_id,
+        group_id=draw(st.integers(0, 5)),
+        env_id=draw(WORDS),
+        task_id=draw(WORDS),
+        task_type=draw(WORDS),
+        split=draw(WORDS),
+        task=draw(WORDS),
+        steps=tuple(draw(steps(t)) for t in range(draw(st.integers(0, 3)))),
+        terminated=draw(st.booleans()),
+        truncated=draw(st.booleans()),
+        success=draw(st.booleans()),
+        score=draw(NUMBERS),
+        error=draw(st.none() | WORDS),
+    )
+
+
+batches = st.lists(st.integers(0, 2**40), unique=True, max_size=4).flatmap(
+    lambda ids: st.tuples(*(episodes(i) for i in ids)).map(list)
+)
+
+
+@given(batches)
+@settings(max_examples=60, deadline=None)
+def test_episodes_come_back_exactly_as_they_were_written(tmp_path_factory: pytest.TempPathFactory, batch) -> None:
+    path = tmp_path_factory.mktemp("episodes") / "iteration-00001.parquet"
+    write_episodes(path, batch)
+    assert read_episodes(path) == batch
+
+
+@pytest.fixture
+def batch() -> list[Episode]:
+    def step(t: int, **other: object) -> Step:
+        values = dict(
+            t=t, prompt_ids=(1, 2), response_ids=(3,), response_logprobs=(-0.5,), policy_version=0,
+            finish_reason="stop", observation="o", state_key="k", action=(ToolCall("craft", {"n": 1}),),
+            parse_error=None, valid=True, reward=0.0, info={"valid": True},
+        )  # fmt: skip
+        return Step(**{**values, **other})
+
+    def episode(i: int, *own: Step, error: str | None = None) -> Episode:
+        return Episode(i, 0, "TextCraft-v0", "t", "depth-1", "train", "craft", own, True, False, True, 1.0, error)
+
+    return [episode(3, step(0), step(1)), episode(1, step(0), error="crashed"), episode(2, error="no reset"),
+            episode(0, step(0))]  # fmt: skip
+
+
+def test_an_advantage_array_is_in_the_row_order_of_the_step_table(tmp_path: Path, batch: list[Episode]) -> None:
+    table = StepTable.from_episodes(batch)
+    write_episodes(tmp_path / "x.parquet", batch, np.array([0.1, 0.2, 0.3]))
+    rows = read_table(tmp_path / "x.parquet").select(["episode_id", "t", "advantage"]).to_pylist()
+    kept = [row for row in rows if row["advantage"] is not None]
+    assert [(row["episode_id"], row["t"]) for row in kept] == list(zip(table.episode_id, table.t, strict=True))
+    assert [row["advantage"] for row in kept] == [0.1, 0.2, 0.3]
+
+
+def test_a_failed_episode_is_kept_with_its_error_even_without_a_step(tmp_path: Path, batch: list[Episode]) -> None:
+    write_episodes(tmp_path / "x.parquet", batch)
+    assert [e.error for e in read_episodes(tmp_path / "x.parquet")] == [None, "crashed", "no reset", None]
+
+
+def test_text_that_is_not_unicode_is_written_and_does_not_stop_a_run(tmp_path: Path, batch: list[Episode]) -> None:
+    path = tmp_path / "x.parquet"
+    write_episodes(path, batch, text={(3, 0): ("nul \0 and \ud800", "\ufeff 日本 \U0001f600")})
+    row = read_table(path).slice(0, 1).to_pylist()[0]
+    assert (row["prompt_text"], row["response_text"]) == ("nul \0 and \ufffd", "\ufeff 日本 \U0001f600")
+
+
+def test_any_parquet_reader_sees_typed_columns(tmp_path: Path, batch: list[Episode]) -> None:
+    write_episodes(tmp_path / "x.parquet", batch)
+    schema = pq.read_schema(tmp_path / "x.parquet")
+    assert schema.names == SCHEMA.names
+    assert schema.field("prompt_ids").type == pa.list_(pa.field("element", pa.int32()))
+    assert schema.field("response_logprobs").type.value_type == pa.float64()
+    assert schema.field("reward").type == pa.float64()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
+def test_a_truncated_file_is_reported_by_name(tmp_path: Path, batch: list[Episode], share: float) -> None:
+    path = tmp_path / "iteration-00007.parquet"
+    write_episodes(path, batch)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(DataError, match=r"iteration-00007\.parquet"):
+        read_episodes(path)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_a_damaged_file_raises_no_other_error(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    path = tmp_path_factory.mktemp("episodes") / "x.parquet"
+    write_episodes(path, data.draw(batches))
+    content = bytearray(path.read_bytes())
+    for _ in range(3):
+        content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(content)
+    try:
+        read_episodes(path)
+    except DataError as error:
+        assert "x.parquet" in str(error)
+
+
+def test_a_foreign_parquet_file_and_a_missing_one_are_reported(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"weather": ["rain"]}), tmp_path / "other.parquet")
+    with pytest.raises(DataError, match=r"other\.parquet.*not one of episodes.*weather"):
+        read_episodes(tmp_path / "other.parquet")
+    with pytest.raises(DataError, match=r"none\.parquet: no such file"):
+        read_episodes(tmp_path / "none.parquet")
+
+
+def test_a_disk_that_fills_leaves_the_old_file_and_no_litter(
+    tmp_path: Path, batch: list[Episode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.parquet"
+    write_episodes(path, batch[:1])
+
+    def full(table: pa.Table, where: Path, **options: object) -> None:
+        where.write_bytes(b"PAR1 half a file")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pq, "write_table", full)
+    with pytest.raises(DataError, match=r"x\.parquet: cannot write .*No space left"):
+        write_episodes(path, batch)
+    assert read_episodes(path) == batch[:1]
+    assert [file.name for file in tmp_path.iterdir()] == ["x.parquet"]
+
+
+def test_what_cannot_be_written_is_named(tmp_path: Path, batch: list[Episode]) -> None:
+    with pytest.raises(UsageError, match="episode_id 3 occurs twice"):
+        write_episodes(tmp_path / "x.parquet", [batch[0], batch[0]])
+    with pytest.raises(UsageError, match=r"shape \(2,\).*have 3 steps"):
+        write_episodes(tmp_path / "x.parquet", batch, np.zeros(2))
+    batch[0].steps[1].info["world"] = object()
+    with pytest.raises(UsageError, match="episode 3, step 1"):
+        write_episodes(tmp_path / "x.parquet", batch)

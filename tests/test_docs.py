@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from docs.build import FENCE, MADE_BY, ROOT, pages, problems
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_and_commands_of_a_page_lead_somewhere(page: Path) -> None:
+    assert not list(problems(page))
+
+
+def test_broken_links_and_commands_are_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A heading\n[fine](#a-heading) [fine](https://example.org/x) [no](#other) [no](missing.md)\n"
+        "```bash\nmake help\nmake nothing  # make this\npython -m envsuite.cli list\npython -m trainers.nothing\n"
+        "python -m trainers.config --config configs/nothing.yaml\n```\n"
+        "```python\n# make nothing [x](missing.md)\n```\n"
+    )
+    assert [problem.split(":")[0] for problem in problems(page)] == [
+        "link to #other",
+        "link to missing.md",
+        "make nothing",
+        "python -m trainers.nothing",
+        "--config configs/nothing.yaml",
+    ]
+
+
+def test_generated_pages_are_named_by_their_own_command() -> None:
+    for page in pages():
+        for _, target in MADE_BY.findall(page.read_text(encoding="utf-8")):
+            assert ROOT / target == page
+
+
+@pytest.mark.parametrize(
+    "code",
+    [body for language, body in FENCE.findall((ROOT / "README.md").read_text("utf-8")) if language == "python"],
+    ids=lambda code: code.splitlines()[0],
+)
+def test_the_examples_of_the_readme_run_as_they_stand(code: str) -> None:
+    run = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout

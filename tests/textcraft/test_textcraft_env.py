@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+from gymnasium.utils.env_checker import check_env
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import envsuite  # noqa: F401
+from envsuite.core import ToolCall, UnknownTask, UsageError
+from envsuite.textcraft.env import TextCraft
+from envsuite.textcraft.expert import Expert
+
+SOURCES: list[dict[str, Any]] = [{}, {"source": "generated", "book_seed": 1, "goals": 200}]
+
+
+def act(command: str) -> tuple[ToolCall, ...]:
+    return (ToolCall("env_step", {"command": command}),)
+
+
+@pytest.mark.parametrize("arguments", SOURCES)
+@pytest.mark.parametrize("env_id", ["TextCraft-v0", "envsuite:TextCraft-v0"])
+def test_the_environment_checker_finds_nothing(env_id: str, arguments: dict[str, Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(gymnasium.make(env_id, render_mode="ansi", **arguments).unwrapped)
+
+
+def test_the_environment_checker_finds_nothing_with_official_data(shared: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(gymnasium.make("TextCraft-v0", source=str(shared / "data" / "textcraft")).unwrapped)
+
+
+def test_a_reset_shows_the_recipes_needed_and_at_most_ten_others() -> None:
+    env = TextCraft()
+    for task_id in env.tasks.ids("validation"):
+        observation, _ = env.reset(options={"task_id": task_id})
+        head, _, tail = observation["task"].partition("\n\n")
+        assert tail == f"Goal: craft {task_id.replace('_', ' ')}."
+        lines = head.removeprefix("Crafting commands:\n").split("\n")
+        needed = {recipe.text for recipe in env.book.needed(env.world.goal)}
+        assert needed <= set(lines) and len(set(lines)) == len(lines) <= len(needed) + 10
+        assert observation["text"] == "You are not carrying anything." and observation["commands"] == ()
+
+
+def test_the_distractors_can_be_left_out() -> None:
+    observation, _ = TextCraft(max_distractors=0).reset(options={"task_id": "chest"})
+    assert observation["task"].count("craft ") == 9 + 1
+
+
+def test_the_same_task_is_the_same_episode_and_a_variant_is_another() -> None:
+    first, _ = TextCraft().reset(options={"task_id": "cyan_banner"})
+    again, info = TextCraft(split="test").reset(options={"task_id": "cyan_banner"})
+    variant, variant_info = TextCraft().reset(options={"task_id": "cyan_banner#7"})
+    assert first == again and variant["task"] != first["task"]
+    assert variant["task"].endswith("Goal: craft cyan banner.")
+    assert variant_info["task_id"] == "cyan_banner#7"
+    assert (variant_info["split"], variant_info["task_type"]) == (info["split"], info["task_type"])
+
+
+@pytest.mark.parametrize("task_id", ["cyan_baner", "cyan_banner#", "cyan_banner#x", "#7", "minecraft:cyan_banner", ""])
+def test_an_unknown_task_is_refused(task_id: str) -> None:
+    with pytest.raises(UnknownTask, match="has no task"):
+        TextCraft().reset(options={"task_id": task_id})
+
+
+def test_an_unknown_split_or_filter_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(UnknownTask, match="Nearest: 'validation'"):
+        TextCraft(split="valid")
+    with pytest.raises(UnknownTask, match="Nearest: 'depth-2'"):
+        TextCraft(tasks=["depth2"])
+
+
+def test_tasks_can_be_filtered_by_depth() -> None:
+    env = TextCraft(tasks=["depth-3"])
+    assert {env.reset(seed=seed)[1]["task_type"] for seed in range(20)} == {"depth-3"}
+
+
+@pytest.mark.parametrize("arguments", SOURCES)
+def test_the_expert_plays_through_gymnasium(arguments: dict[str, Any]) -> None:
+    env = gymnasium.make("TextCraft-v0", split="test", **arguments)
+    expert = Expert()
+    for seed in range(10):
+        _, info = env.reset(seed=seed)
+        done = truncated = False
+        while not (done or truncated):
+            _, reward, done, truncated, info = env.step(expert.act(env))
+            assert info["valid"] and info["error"] is None
+        assert (reward, done, info["success"], info["score"]) == (1.0, True, True, 1.0)
+
+
+def test_the_expert_says_what_it_cannot_play() -> None:
+    with pytest.raises(UsageError, match="call reset"):
+        Expert().act(TextCraft())
+
+
+def test_the_horizon_is_fifty_steps() -> None:
+    env = gymnasium.make("TextCraft-v0")
+    env.reset(seed=0)
+    ends = [env.step(act("inventory"))[2:4] for _ in range(50)]
+    assert ends == [(False, False)] * 49 + [(False, True)]
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        act("dance"),
+        act("get 1 planks"),
+        (),
+        act("inventory") * 2,
+        (ToolCall("step", {"command": "inventory"}),),
+        (ToolCall("env_step", {}),),
+        (ToolCall("env_step", {"command": 3}),),
+        (ToolCall("env_step", {"command": "inventory", "count": 1}),),
+        "inventory",
+    ],
+)
+def test_an_invalid_action_costs_a_step_and_changes_nothing(action: Any) -> None:
+    env = TextCraft()
+    env.reset(seed=1)
+    base = sorted(env.book.base)[0].removeprefix("minecraft:").replace("_", " ")
+    env.step(act(f"get 2 {base}"))
+    before = env.step(act("inventory"))[0]["text"]
+    observation, reward, terminated, truncated, info = env.step(action)
+    assert (reward, terminated, truncated, info["valid"]) == (0.0, False, False, False)
+    assert info["error"] and info["error"] in observation["text"]
+    assert env.step(act("inventory"))[0]["text"] == before
+
+
+def test_the_state_key_tells_inventories_apart_that_look_the_same() -> None:
+    env = TextCraft()
+    env.reset(seed=0)
+    base = [name.removeprefix("minecraft:").replace("_", " ") for name in sorted(env.book.base)]
+    keys = []
+    for first, second in ((0, 1), (1, 0), (1, 1)):
+        env.reset(seed=0)
+        env.step(act(f"get 1 {base[first]}"))
+        env.step(act(f"get 1 {base[second]}"))
+        keys.append(env.step(act("dance"))[4]["state_key"])
+    assert keys[0] == keys[1] != keys[2]
+
+
+COMMANDS = st.one_of(st.text(), st.sampled_from(["inventory", "get 2 string", "get 1 oak logs", "craft x using 1 y"]))
+
+
+@given(seed=st.integers(0, 2**32 - 1), commands=st.lists(COMMANDS, max_size=8), steps=st.integers(0, 8))
+@settings(max_examples=60)
+def test_a_restored_episode_goes_on_as_the_one_it_was_taken_from(seed: int, commands: list[str], steps: int) -> None:
+    env, other, expert = TextCraft(), TextCraft(split="test"), Expert()
+    env.reset(seed=seed)
+    for command in commands:
+        env.step(act(command))
+    for _ in range(steps):
+        if env.step(expert.act(env))[2]:
+            break
+    token = pickle.loads(pickle.dumps(env.snapshot()))
+    other.reset(seed=seed + 1)
+    assert other.restore(token) == env._last
+    for command in [*commands, "inventory"]:
+        results = []
+        for one in (env, other):
+            try:
+                results.append(one.step(act(command)))
+            except UsageError as error:
+                results.append(str(error))
+        assert results[0] == results[1]
+
+
+def test_restoring_does_not_change_the_token() -> None:
+    env = TextCraft()
+    env.reset(seed=3)
+    token = env.snapshot()
+    for _ in range(2):
+        env.restore(token)
+        env.step(act("get 1 string"))
+    env.restore(token)
+    assert env.step(act("inventory"))[0]["text"] == "Inventory: You are not carrying anything."
+
+
+def test_a_snapshot_needs_an_episode_and_restore_a_snapshot() -> None:
+    with pytest.raises(UsageError, match="call reset"):
+        TextCraft().snapshot()
+    with pytest.raises(UsageError, match="what snapshot"):
+        TextCraft().restore(("x",))
+
+
+@given(st.integers(0, 2**31 - 1))
+@settings(max_examples=30)
+def test_sampled_actions_fit_the_action_space(seed: int) -> None:
+    env = TextCraft()
+    env.reset(seed=seed)
+    env.action_space.seed(seed)
+    for _ in range(10):
+        action = env.action_space.sample()
+        assert env.action_space.contains(action)
+        if env.step(action)[2]:
+            break
+
+
+def test_environments_share_one_book() -> None:
+    assert TextCraft().book is TextCraft(split="test").book
+    generated = [TextCraft(source="generated", book_seed=2, goals=50) for _ in range(2)]
+    assert generated[0].book is generated[1].book

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envsuite.textcraft.world import Crafting, Ingredient, Recipe, RecipeBook
+
+
+def item(name: str, count: int = 1) -> Ingredient:
+    return Ingredient(f"minecraft:{name}", count)
+
+
+def family(name: str, count: int = 1) -> Ingredient:
+    return Ingredient(f"minecraft:{name}", count, True)
+
+
+def recipe(output: str, count: int, *inputs: Ingredient, group: str | None = None) -> Recipe:
+    return Recipe(f"minecraft:{output}", count, inputs, None if group is None else f"minecraft:{group}")
+
+
+BOOK = RecipeBook(
+    "test",
+    [
+        recipe("oak_planks", 4, family("oak_logs"), group="planks"),
+        recipe("birch_planks", 4, item("birch_log"), group="planks"),
+        recipe("stick", 4, family("planks", 2)),
+        recipe("oak_sign", 3, item("oak_planks", 6), item("stick"), group="sign"),
+        recipe("pair", 1, item("stone"), item("stone", 2)),
+        recipe("nugget", 9, item("gold_block")),
+        recipe("stone", 1, item("pair")),
+    ],
+)
+
+
+def play(commands: list[str], goal: str = "minecraft:oak_sign") -> list[str]:
+    world = Crafting(BOOK, goal)
+    return [world.do(command).text for command in commands]
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        ("get 2 oak logs", "Got 2 oak logs"),
+        ("get 02 oak_logs", "Got 2 oak_logs"),
+        ("get 0 birch log", "Got 0 birch log"),
+        ("get 1 birch log\nget 9 birch log", "Got 1 birch log"),
+        ("get 1 planks", "Could not find planks"),
+        ("get 1 stick", "Could not find stick"),
+        ("get 1 gold block", "Got 1 gold block"),
+        ("get 1 nugget", "Got 1 nugget"),
+        ("get 1 pair", "Could not find pair"),
+        ("get 1 stone ", "Could not find stone "),
+        ("get ٣ stone", "Could not execute get ٣ stone"),
+        ("get -1 stone", "Could not execute get -1 stone"),
+        ("get stone", "Could not execute get stone"),
+        ("Get 1 stone", "Could not execute Get 1 stone"),
+        ("", "Could not execute "),
+        ("inventory please", "Inventory: You are not carrying anything."),
+        (" inventory", "Could not execute  inventory"),
+        ("craft 4 stick", "Could not execute craft 4 stick"),
+        ("craft stick using", "Could not execute craft stick using"),
+        ("craft stick using ", "Wrong item format: "),
+        ("craft stick using oak planks", "Wrong item format: oak planks"),
+        ("craft stick using 2 oak planks,, x", "Wrong item format: "),
+        ("craft 4 stick using 2 oak planks", "Could not find enough items to craft minecraft:stick"),
+        ("craft 4 planks using 1 oak logs", "Could not find enough items to craft None"),
+        ("craft x using 1 y using 2 z", "Could not find enough items to craft minecraft:x_using_1_y"),
+        ("craft 1 x\n using 1 y", "Could not execute craft 1 x\n using 1 y"),
+    ],
+)
+def test_an_empty_handed_player_is_answered_in_the_words_of_the_original(command: str, text: str) -> None:
+    assert play([command]) == [text]
+
+
+def test_only_the_exact_counts_of_a_recipe_craft() -> None:
+    wrong = "Could not find a valid recipe for ItemTagWithCount(item_tag=ItemTag(tag=None, item_id='minecraft:stick'), "
+    assert play(["get 1 oak logs", "craft 4 oak planks using 1 oak logs", "craft 4 stick using 1 oak planks"])[-1] == (
+        wrong + "count=4)"
+    )
+    assert play(["get 3 birch log", "craft stick using 1 birch log"])[-1] == wrong + "count=1)"
+
+
+def test_the_stated_output_count_does_not_matter() -> None:
+    assert play(["get 1 oak logs", "craft 99 oak planks using 1 oak logs"])[-1] == "Crafted 4 minecraft:oak_planks"
+
+
+def test_any_member_stands_for_its_family_but_the_family_itself_does_not() -> None:
+    start = ["get 1 birch log", "craft 4 birch planks using 1 birch log"]
+    assert play([*start, "craft 4 stick using 2 birch planks"])[-1] == "Crafted 4 minecraft:stick"
+    assert play([*start, "craft 4 stick using 2 planks"])[-1] == "Could not find enough items to craft minecraft:stick"
+
+
+def test_a_family_is_refused_as_a_product_even_with_the_ingredients_at_hand() -> None:
+    assert play(["get 1 birch log", "craft 4 planks using 1 birch log"])[-1] == (
+        "Could not find a valid recipe for ItemTagWithCount(item_tag=ItemTag(tag='minecraft:planks', item_id=None), "
+        "count=4)"
+    )
+
+
+def test_ingredients_may_come_in_any_order_but_not_divided() -> None:
+    start = ["get 3 oak logs", *["craft 4 oak planks using 1 oak logs"] * 3, "craft 4 stick using 2 oak planks"]
+    assert play([*start, "craft 3 oak sign using 1 stick, 6 oak planks"])[-1] == "Crafted 3 minecraft:oak_sign"
+    refused = play([*start, "craft 3 oak sign using 1 stick, 3 oak planks, 3 oak planks"])[-1]
+    assert refused.startswith("Could not find a valid recipe for ")
+
+
+def test_an_item_under_two_keys_is_looked_for_once_each_and_taken_twice() -> None:
+    # As in the original: 2 are enough for a recipe of 1 and 2, and leave a debt of 1.
+    assert play(["get 2 stone", "craft 1 pair using 1 stone, 2 stone", "inventory"])[1:] == [
+        "Crafted 1 minecraft:pair",
+        "Inventory: [stone] (-1) [pair] (1) ",
+    ]
+
+
+def test_crafting_the_goal_ends_the_episode() -> None:
+    world = Crafting(BOOK, "minecraft:stick")
+    results = [
+        world.do(command)
+        for command in (
+            "get 1 birch log",
+            "craft 4 birch planks using 1 birch log",
+            "craft 4 stick using 2 birch planks",
+        )
+    ]
+    assert [result.done for result in results] == [False, False, True]
+
+
+def test_numbers_too_long_for_python_are_refused() -> None:
+    digits = "9" * 5000
+    assert not Crafting(BOOK, "").do(f"get {digits} stone").ok
+    assert not Crafting(BOOK, "").do(f"craft {digits} stick using 1 stone").ok
+    assert not Crafting(BOOK, "").do(f"craft stick using {digits} stone").ok
+
+
+def test_the_rules_of_the_book_hold() -> None:
+    assert BOOK.families == {"minecraft:planks", "minecraft:sign"}
+    assert "minecraft:oak_logs" in BOOK.base, "a family that nothing provides is a base item"
+    assert "minecraft:nugget" not in BOOK.recipes, "a recipe from one block is dropped"
+    assert "minecraft:stone" not in BOOK.recipes, "a recipe that closes a circle is dropped"
+    assert BOOK.depth == {
+        "minecraft:oak_planks": 1,
+        "minecraft:birch_planks": 1,
+        "minecraft:stick": 2,
+        "minecraft:oak_sign": 3,
+        "minecraft:pair": 1,
+    }
+
+
+COMMANDS = st.one_of(
+    st.text(),
+    st.from_regex(r"(craft|get|inventory).*", fullmatch=True),
+    st.builds(
+        "craft {} {} using {} {}, {} {}".format,
+        st.integers(0, 9),
+        st.sampled_from(["stick", "planks", "oak planks", "pair", "nothing"]),
+        st.integers(0, 9),
+        st.sampled_from(["oak logs", "planks", "stone", "birch planks"]),
+        st.integers(0, 9),
+        st.sampled_from(["stick", "stone", "oak planks"]),
+    ),
+    st.builds("get {} {}".format, st.integers(0, 9), st.sampled_from(["stone", "oak logs", "planks", "pair"])),
+    st.sampled_from([r.text for ways in BOOK.recipes.values() for r in ways]),
+)
+
+
+@given(st.lists(COMMANDS, max_size=30))
+def test_no_command_raises_and_a_refused_one_changes_nothing(commands: list[str]) -> None:
+    world = Crafting(BOOK, "minecraft:oak_sign")
+    for command in commands:
+        before = list(world.inventory.items())
+        result = world.do(command)
+        if not result.ok:
+            assert list(world.inventory.items()) == before and not result.done
+            assert result.text.startswith(("Could not ", "Wrong item format: "))

@@ -1,0 +1,398 @@
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import gymnasium
+import psutil
+import pytest
+
+from envsuite.core import ToolCall, UsageError
+from envsuite.vector import EnvFactory, Event, LocalVector, WorkerVector, make_vector
+
+ROUGH = EnvFactory("vector_worlds:Rough-v0")
+CRAFT = EnvFactory("TextCraft-v0")
+BOTH = pytest.mark.parametrize("workers", [0, 2], ids=["local", "workers"])
+
+
+def do(command):
+    return (ToolCall("do", {"command": command}),)
+
+
+def answers(vector, count, timeout=60.0) -> dict[int, Event]:
+    events = {}
+    end = time.monotonic() + timeout
+    while len(events) < count:
+        assert time.monotonic() < end, f"waiting for {vector.waiting_for()}"
+        events.update((event.slot, event) for event in vector.poll(1.0))
+    return events
+
+
+def one(vector, slot, call) -> Event:
+    call()
+    return answers(vector, 1)[slot]
+
+
+def reset_all(vector, env=0, **options):
+    for slot in range(vector.slots):
+        vector.reset(slot, env, **options)
+    return answers(vector, vector.slots)
+
+
+def pids(vector):
+    return [worker.process.pid for worker in vector._workers if worker is not None]
+
+
+def gone(pid, timeout=5.0):
+    end = time.monotonic() + timeout
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+@BOTH
+def test_every_call_is_answered_once_and_an_ended_episode_takes_a_reset(workers):
+    with make_vector([ROUGH], slots=5, workers=workers) as vector:
+        assert vector.poll() == []
+        for slot in range(5):
+            vector.reset(slot, 0, task_id="abc"[slot % 3])
+        assert vector.pending == 5
+        started = answers(vector, 5)
+        assert vector.pending == 0 and vector.poll(None) == [] and vector.waiting_for() == ""
+        assert [started[s].observation["task"] for s in range(5)] == [f"Count in {t}." for t in "abcab"]
+        assert started[0].info["task_type"] == "plain" and started[0].reward == 0.0
+        for slot in range(5):
+            vector.step(slot, do("end" if slot == 2 else "go"))
+        stepped = answers(vector, 5)
+        assert [stepped[s].observation["text"] for s in range(5)] == ["a 1", "b 1", "c 1", "a 1", "b 1"]
+        assert [stepped[s].terminated for s in range(5)] == [False, False, True, False, False]
+        assert stepped[2].info["success"] and stepped[2].reward == 0.5
+        with pytest.raises(UsageError, match=r"slot 2 holds no running episode; call reset"):
+            vector.step(2, do("go"))
+        assert one(vector, 2, lambda: vector.reset(2, 0, seed=3)).error is None
+
+
+@BOTH
+def test_a_horizon_ends_the_episode_as_truncated(workers):
+    with make_vector([ROUGH], slots=1, workers=workers) as vector:
+        reset_all(vector)
+        events = [one(vector, 0, lambda: vector.step(0, do("go"))) for _ in range(20)]
+        assert [event.truncated for event in events] == [False] * 19 + [True]
+        with pytest.raises(UsageError, match="no running episode"):
+            vector.step(0, do("go"))
+
+
+@BOTH
+def test_misuse_by_the_programmer_raises_at_the_call(workers):
+    with make_vector([ROUGH], slots=2, workers=workers) as vector:
+        with pytest.raises(UsageError, match="no slot 2; this vector has 2"):
+            vector.reset(2, 0)
+        with pytest.raises(UsageError, match="no environment 1; this vector has 1"):
+            vector.reset(0, 1)
+        with pytest.raises(UsageError, match="call reset"):
+            vector.step(0, do("go"))
+        vector.reset(0, 0)
+        with pytest.raises(UsageError, match="reset of slot 0 before its reset was answered"):
+            vector.reset(0, 0)
+        with pytest.raises(UsageError, match="step of slot 0 before its reset was answered"):
+            vector.step(0, do("go"))
+        assert answers(vector, 1)[0].error is None
+    vector.close()
+    with pytest.raises(UsageError, match="closed"):
+        vector.reset(0, 0)
+
+
+@BOTH
+def test_a_bug_in_a_world_loses_its_episode_and_no_other(workers):
+    with make_vector([ROUGH, EnvFactory(ROUGH.env_id, {"broken": "reset"})], slots=4, workers=workers) as vector:
+        reset_all(vector)
+        vector.step(0, do("raise two\nlines"))
+        vector.step(2, do("go"))
+        events = answers(vector, 2)
+        assert events[0].error == "ZeroDivisionError: two lines"
+        assert events[0].observation is None and events[0].info is None
+        assert events[2].error is None
+        with pytest.raises(UsageError, match="no running episode"):
+            vector.step(0, do("go"))
+        assert one(vector, 0, lambda: vector.reset(0, 1)).error == "KeyError: 'reset is broken'"
+        assert one(vector, 0, lambda: vector.reset(0, 0)).error is None
+        assert one(vector, 0, lambda: vector.step(0, do("go"))).observation["text"] == "a 1"
+
+
+@BOTH
+def test_a_task_that_does_not_exist_comes_back_with_the_class_of_the_error(workers):
+    with make_vector([CRAFT], slots=1, workers=workers) as vector:
+        event = one(vector, 0, lambda: vector.reset(0, 0, task_id="cyan_baner"))
+        assert event.error.startswith("UnknownTask: ") and "cyan_banner" in event.error and "\n" not in event.error
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        (EnvFactory(ROUGH.env_id, {"broken": "make"}), "Rough-v0 cannot be made: ValueError: no world today"),
+        (EnvFactory("TextCraft-v0", {"split": "tset"}), "UnknownTask: .*'test'"),
+        (EnvFactory("CartPole-v1"), "CartPoleEnv is not an envsuite.core.ToolEnv"),
+        (EnvFactory("Nowhere-v0"), "Nowhere"),
+    ],
+)
+def test_an_environment_that_cannot_be_made_is_an_error_at_once(workers, factory, message):
+    with pytest.raises(UsageError, match=message):
+        make_vector([ROUGH, factory], slots=2, workers=workers)
+
+
+@BOTH
+def test_malformed_actions_are_invalid_steps(workers):
+    with make_vector([ROUGH], slots=1, workers=workers) as vector:
+        reset_all(vector)
+        for action in (
+            (),
+            "go",
+            None,
+            do("a") * 2,
+            (ToolCall("nothing", {}),),
+            (ToolCall("do", {"command": "\udc00"}),),
+        ):
+            event = one(vector, 0, lambda action=action: vector.step(0, action))
+            assert event.error is None and not event.info["valid"] and event.reward == 0.0
+
+
+def play(vector, script):
+    """Every event of a fixed script on all slots, in order of slots, as plain data."""
+    history = []
+    for call in script:
+        for slot in range(vector.slots):
+            call(vector, slot)
+        events = answers(vector, vector.slots)
+        history.append([events[slot] for slot in range(vector.slots)])
+    return history
+
+
+def test_local_and_worker_vectors_play_the_same_episodes():
+    commands = ["inventory", "get 2 oak logs", "get 1 bamboo", "craft 1 stick using 2 bamboo", "nonsense", "\x00"]
+    script = [lambda v, s: v.reset(s, s % 2, task_id=None if s % 2 else "cyan_banner", seed=s)]
+    script += [lambda v, s, c=c: v.step(s, (ToolCall("env_step", {"command": c}),)) for c in commands]
+    factories = [CRAFT, EnvFactory("TextCraft-v0", {"source": "generated", "book_seed": 3, "goals": 40})]
+    histories = []
+    for workers in (0, 1, 3):
+        with make_vector(factories, slots=7, workers=workers) as vector:
+            histories.append(play(vector, script))
+            assert vector.tools(0) == vector.tools(1) and vector.max_calls(0) == 1
+    assert histories[0] == histories[1] == histories[2]
+
+
+@pytest.mark.parametrize(
+    ("command", "ending"),
+    [("exit 7", "exited with code 7"), ("kill", "was killed by SIGKILL"), ("segfault", "was killed by SIGSEGV")],
+)
+def test_a_crashed_worker_loses_its_own_episodes_only_and_is_replaced(command, ending):
+    with WorkerVector([ROUGH], slots=6, workers=2) as vector:
+        reset_all(vector)
+        before = pids(vector)
+        vector.step(2, do(command))  # slots 0, 2 and 4 belong to worker 0
+        vector.step(4, do("go"))
+        vector.step(1, do("go"))
+        events = answers(vector, 3)
+        assert events[2].error == f"WorkerCrashed: worker 0 {ending} during step of slot 2 (vector_worlds:Rough-v0)"
+        assert events[1].error is None and events[1].observation["text"] == "a 1"
+        # Slot 4 was behind it in the queue, slot 0 was between two calls: both are told.
+        assert events[4].error is not None and "worker 0" in events[4].error
+        assert one(vector, 0, lambda: vector.step(0, do("go"))).error.startswith("EpisodeLost: WorkerCrashed: worker 0")
+        for slot in (0, 2, 4):
+            assert one(vector, slot, lambda slot=slot: vector.reset(slot, 0, task_id="b")).error is None
+            assert one(vector, slot, lambda slot=slot: vector.step(slot, do("go"))).observation["text"] == "b 1"
+        assert one(vector, 1, lambda: vector.step(1, do("go"))).observation["text"] == "a 2"
+        assert pids(vector)[1] == before[1] and pids(vector)[0] != before[0] and gone(before[0])
+
+
+def test_a_hung_worker_is_killed_at_the_deadline_and_the_others_go_on():
+    with WorkerVector([ROUGH], slots=4, workers=2, deadline=1.0) as vector:
+        reset_all(vector)
+        vector.step(0, do("sleep 600"))
+        vector.step(2, do("go"))
+        for _ in range(3):
+            assert one(vector, 1, lambda: vector.step(1, do("go"))).error is None
+        assert vector.waiting_for().startswith("step of slot 0 (vector_worlds:Rough-v0), worker 0, for ")
+        events = answers(vector, 2)
+        assert events[0].error == (
+            "DeadlineExceeded: step of slot 0 (vector_worlds:Rough-v0) took more than 1 s; worker 0 was killed"
+        )
+        assert events[2].error.startswith("EpisodeLost: DeadlineExceeded")
+        assert one(vector, 0, lambda: vector.reset(0, 0)).error is None
+
+
+def test_the_deadline_is_for_each_call_not_for_all_that_wait_in_line():
+    with WorkerVector([ROUGH], slots=5, workers=1, deadline=2.0) as vector:
+        reset_all(vector)
+        for slot in range(5):
+            vector.step(slot, do("sleep 0.7"))
+        assert all(event.error is None for event in answers(vector, 5).values())
+
+
+def test_a_program_that_was_busy_elsewhere_kills_no_worker_that_has_answered():
+    with WorkerVector([ROUGH], slots=2, workers=1, deadline=1.0) as vector:
+        reset_all(vector)
+        vector.step(0, do("long 3000000"))  # more than a socket holds: the worker cannot finish sending
+        vector.step(1, do("long 3000000"))
+        time.sleep(1.5)
+        events = answers(vector, 2)
+        assert [len(events[slot].observation["text"]) for slot in (0, 1)] == [3000000] * 2
+
+
+def test_a_worker_killed_from_outside_in_mid_step_or_stopped_is_replaced():
+    with WorkerVector([ROUGH], slots=2, workers=2, deadline=2.0) as vector:
+        reset_all(vector)
+        vector.step(0, do("sleep 600"))
+        assert vector.poll(0.2) == []
+        os.kill(pids(vector)[0], signal.SIGKILL)
+        assert "was killed by SIGKILL during step of slot 0" in answers(vector, 1)[0].error
+        os.kill(pids(vector)[-1], signal.SIGSTOP)
+        vector.step(1, do("go"))
+        assert answers(vector, 1)[1].error.startswith("DeadlineExceeded")
+        assert all(event.error is None for event in reset_all(vector).values())
+
+
+def test_a_worker_that_dies_between_calls_is_told_at_the_next_step():
+    with WorkerVector([ROUGH], slots=1, workers=1) as vector:
+        reset_all(vector)
+        os.kill(pids(vector)[0], signal.SIGKILL)
+        event = one(vector, 0, lambda: vector.step(0, do("go")))
+        assert "WorkerCrashed: worker 0 was killed by SIGKILL" in event.error
+        assert all(event.error is None for event in reset_all(vector).values())
+
+
+def test_a_worker_that_cannot_start_fails_the_calls_not_the_program():
+    with pytest.raises(UsageError, match="cannot be made: WorkerCrashed: worker 0 exited with code 9"):
+        WorkerVector([EnvFactory(ROUGH.env_id, {"broken": "exit on make"})], slots=1)
+
+
+def test_closing_is_quick_with_a_hung_worker_and_leaves_no_process_and_no_descriptor(tmp_path):
+    gc.collect()
+    descriptors = psutil.Process().num_fds()
+    vector = WorkerVector([ROUGH], slots=3, workers=3)
+    reset_all(vector)
+    child = tmp_path / "pid"
+    one(vector, 1, lambda: vector.step(1, do(f"spawn {child}")))
+    vector.step(0, do("sleep 600"))
+    vector.poll(0.1)
+    processes = [*pids(vector), int(child.read_text())]
+    began = time.monotonic()
+    vector.close()
+    assert time.monotonic() - began < 5
+    assert all(gone(pid) for pid in processes)
+    assert not [p for p in psutil.Process().children() if p.pid in processes]
+    assert psutil.Process().num_fds() == descriptors
+
+
+def test_crashes_leak_no_descriptor_and_no_zombie():
+    with WorkerVector([ROUGH], slots=2, workers=2) as vector:
+        reset_all(vector)
+        descriptors = psutil.Process().num_fds()
+        dead = []
+        for _ in range(4):
+            dead.append(pids(vector)[0])
+            one(vector, 0, lambda: vector.step(0, do("exit 1")))
+            one(vector, 0, lambda: vector.reset(0, 0))
+        assert psutil.Process().num_fds() == descriptors
+        assert not [child for child in psutil.Process().children() if child.pid in dead]
+
+
+def test_workers_end_when_the_program_is_killed():
+    program = f"""
+import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+import time
+from envsuite.core import ToolCall
+from envsuite.vector import *
+vector = WorkerVector([EnvFactory("vector_worlds:Rough-v0")], slots=2, workers=2)
+for slot in range(2): vector.reset(slot, 0)
+done = []
+while len(done) < 2: done += vector.poll()
+vector.step(0, (ToolCall("do", {{"command": "sleep 600"}}),))
+vector.poll(0.1)
+print(*[worker.process.pid for worker in vector._workers], flush=True)
+time.sleep(600)
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    workers = [int(pid) for pid in process.stdout.readline().split()]
+    assert len(workers) == 2
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    assert all(gone(pid) for pid in workers)
+
+
+def test_a_worker_imports_no_torch_and_keeps_its_prints_off_the_output(capfd):
+    with WorkerVector([ROUGH], slots=1) as vector:
+        reset_all(vector)
+        text = one(vector, 0, lambda: vector.step(0, do("state"))).observation["text"]
+        assert text.split()[1] == "False" and text.split()[0] != str(os.getpid())
+        one(vector, 0, lambda: vector.step(0, do("print")))
+    captured = capfd.readouterr()
+    assert captured.out == ""
+
+
+def test_an_answer_that_cannot_be_sent_is_an_error_of_its_episode():
+    with WorkerVector([ROUGH], slots=1) as vector:
+        reset_all(vector)
+        assert "cannot be sent" in one(vector, 0, lambda: vector.step(0, do("unsendable"))).error
+        assert all(event.error is None for event in reset_all(vector).values())
+
+
+def test_an_action_of_a_megabyte_goes_through_in_both_directions():
+    with WorkerVector([ROUGH], slots=8, workers=1) as vector:
+        reset_all(vector)
+        for slot in range(8):
+            vector.step(slot, do("x" * 1_000_000))
+        assert all(event.error is None for event in answers(vector, 8).values())
+
+
+def test_hundreds_of_episodes_run_in_two_workers():
+    with WorkerVector([ROUGH], slots=300, workers=2) as vector:
+        reset_all(vector)
+        for step in range(1, 4):
+            for slot in range(300):
+                vector.step(slot, do("go"))
+            assert {event.observation["text"] for event in answers(vector, 300).values()} == {f"a {step}"}
+
+
+@BOTH
+def test_a_vector_without_slots_or_environments_is_refused(workers):
+    with pytest.raises(UsageError, match="at least one slot"):
+        make_vector([ROUGH], slots=0, workers=workers)
+    with pytest.raises(UsageError, match="at least one slot"):
+        make_vector([], slots=1, workers=workers)
+    with pytest.raises(UsageError, match="positive"):
+        make_vector([ROUGH], slots=1, workers=1, deadline=0)
+    with pytest.raises(UsageError, match="positive"):
+        make_vector([ROUGH], slots=1, workers=-1)
+
+
+def test_a_forgotten_vector_ends_its_workers():
+    vector = LocalVector([ROUGH], slots=1)
+    vector = WorkerVector([ROUGH], slots=2, workers=2)
+    processes = pids(vector)
+    del vector
+    gc.collect()
+    assert all(gone(pid) for pid in processes)
+
+
+@pytest.mark.parametrize(
+    ("mode", "options"), [("sync", {}), ("async", {"shared_memory": False})], ids=["sync", "async"]
+)
+def test_gymnasiums_own_vectors_take_the_environments(mode, options):
+    envs = gymnasium.make_vec("TextCraft-v0", num_envs=2, vectorization_mode=mode, vector_kwargs=options)
+    try:
+        observations, infos = envs.reset(seed=[1, 2])
+        assert len(observations["text"]) == 2 and len(infos["task_id"]) == 2
+        assert infos["task_id"][0] != infos["task_id"][1]
+        action = (ToolCall("env_step", {"command": "inventory"}),)
+        observations, rewards, terminated, truncated, infos = envs.step((action, action))
+        assert list(rewards) == [0.0, 0.0] and not terminated.any() and not truncated.any()
+        assert list(infos["valid"]) == [True, True]
+    finally:
+        envs.close()

@@ -1,0 +1,267 @@
+"""Checkpoints: everything that a run's future depends on, in files that hold no code.
+
+A checkpoint is a folder: the model as ``save_pretrained`` writes it, ``optimizer.safetensors``, ``state.json``, and
+``manifest.json`` with size and SHA-256 of every other file. It is written under another name, checked, and renamed
+into place, so that a folder of that name is always whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import safetensors
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from envsuite.core.errors import DataError
+
+_LOG = logging.getLogger(__name__)
+FORMAT = "trainers-checkpoint/1"
+MANIFEST = "manifest.json"
+STATE = "state.json"
+OPTIMIZER = "optimizer.safetensors"
+_OPTIONS = StateDictOptions(full_state_dict=True, cpu_offload=True)
+
+
+class CheckpointError(DataError):
+    """A checkpoint that is missing, damaged, foreign, or of another run; the message names the file or the setting."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What ``state.json`` holds besides random states."""
+
+    iteration: int
+    """Iterations finished."""
+    optimizer_steps: int
+    config: dict[str, Any]
+    """The run's settings."""
+    sampler: dict[str, Any]
+    counters: dict[str, Any]
+    """Whatever else the trainer counts (tokens so far, evaluations)."""
+
+
+def folder_of(root: Path, iteration: int) -> Path:
+    """Where the checkpoint of an iteration lies."""
+    return root / f"iteration-{iteration:05d}"
+
+
+def save(
+    folder: Path,
+    model: PreTrainedModel,
+    wrapped: nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    optimizer: torch.optim.Optimizer,
+    saved: Saved,
+) -> None:
+    """Write a checkpoint; on failure nothing of it remains and older ones are untouched.
+
+    Args:
+        folder: Where; replaced if it exists.
+        model: The policy.
+        wrapped: The module whose parameters ``optimizer`` holds.
+        tokenizer: Saved beside the model, so that the folder can be loaded by itself.
+        optimizer: Its state is saved by parameter name.
+        saved: Everything else.
+
+    Raises:
+        CheckpointError: It could not be written (disk full, no permission).
+    """
+    partial = folder.with_name(f".{folder.name}.partial")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        model.save_pretrained(partial)
+        tokenizer.save_pretrained(partial)
+        tensors, settings = _flatten(get_optimizer_state_dict(wrapped, optimizer, options=_OPTIONS))
+        save_file(tensors, partial / OPTIMIZER)
+        state = {
+            "format": FORMAT,
+            "iteration": saved.iteration,
+            "optimizer_steps": saved.optimizer_steps,
+            "config": saved.config,
+            "sampler": saved.sampler,
+            "counters": saved.counters,
+            "optimizer": settings,
+            "rng": {"torch": torch.get_rng_state().numpy().tobytes().hex(), "numpy": _numpy_rng()},
+        }
+        (partial / STATE).write_bytes(orjson.dumps(state, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2))
+        listing = {file.name: _fingerprint(file) for file in sorted(partial.iterdir())}
+        (partial / MANIFEST).write_bytes(orjson.dumps({"format": FORMAT, "files": listing}, option=orjson.OPT_INDENT_2))
+        for file in partial.iterdir():
+            _flush(file)
+        if folder.exists():
+            shutil.rmtree(folder)
+        os.replace(partial, folder)
+    except (OSError, safetensors.SafetensorError) as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise CheckpointError(
+            f"{folder}: the checkpoint could not be written ({error}). Older checkpoints are untouched; make room and "
+            f"run again with --resume"
+        ) from error
+
+
+def verify(folder: Path) -> dict[str, Any]:
+    """The state of a checkpoint, after every file was compared with the manifest.
+
+    Raises:
+        CheckpointError: A file is missing, truncated or altered, or the folder is no checkpoint; names the file.
+    """
+    manifest = _json(folder / MANIFEST, f"{folder} is not a checkpoint of this trainer")
+    if manifest.get("format") != FORMAT or not isinstance(manifest.get("files"), dict):
+        raise CheckpointError(f"{folder / MANIFEST}: format {manifest.get('format')!r}, expected {FORMAT!r}")
+    for name, expected in manifest["files"].items():
+        file = folder / name
+        if not file.is_file():
+            raise CheckpointError(f"{file}: missing; the checkpoint is damaged")
+        if (found := _fingerprint(file)) != expected:
+            raise CheckpointError(
+                f"{file}: damaged ({found['bytes']} bytes, {expected['bytes']} expected"
+                f"{'' if found['bytes'] != expected['bytes'] else ', other content'})"
+            )
+    return _json(folder / STATE, f"{folder}: damaged")
+
+
+def newest(root: Path) -> Path | None:
+    """The newest undamaged checkpoint below ``root``; damaged ones are named in a warning and passed over."""
+    for folder in sorted(root.glob("iteration-*"), reverse=True):
+        try:
+            verify(folder)
+        except CheckpointError as error:
+            _LOG.warning("%s; trying the checkpoint before it", error)
+            continue
+        return folder
+    return None
+
+
+def load(
+    folder: Path,
+    model: PreTrainedModel,
+    wrapped: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    config: Mapping[str, Any],
+) -> Saved:
+    """Restore weights, optimiser and random states from ``folder``, and return the rest.
+
+    Args:
+        folder: A checkpoint.
+        model: The policy; its weights are replaced.
+        wrapped: The module whose parameters ``optimizer`` holds.
+        optimizer: Its state is replaced.
+        config: The settings of this run, which must agree with the checkpoint's.
+
+    Raises:
+        CheckpointError: Damaged, foreign, or of a run with other settings or another model.
+    """
+    state = verify(folder)
+    _compare(state["config"], config, folder)
+    tensors = load_file(folder / "model.safetensors")
+    own = model.state_dict()
+    for name, tensor in tensors.items():
+        if name not in own or own[name].shape != tensor.shape:
+            has = tuple(own[name].shape) if name in own else "no such tensor"
+            raise CheckpointError(f"{folder}: {name} has shape {tuple(tensor.shape)}, the model of the config {has}")
+    model.load_state_dict(tensors, strict=False)
+    model.tie_weights()
+    set_optimizer_state_dict(
+        wrapped,
+        optimizer,
+        _unflatten(load_file(folder / OPTIMIZER), state["optimizer"]),
+        options=_OPTIONS,
+    )
+    torch.set_rng_state(torch.from_numpy(np.frombuffer(bytes.fromhex(state["rng"]["torch"]), np.uint8).copy()))
+    _set_numpy_rng(state["rng"]["numpy"])
+    return Saved(state["iteration"], state["optimizer_steps"], state["config"], state["sampler"], state["counters"])
+
+
+def prune(root: Path, keep: int) -> None:
+    """Remove all but the newest ``keep`` checkpoints, and what interrupted writes left."""
+    for folder in sorted(root.glob("iteration-*"))[:-keep]:
+        shutil.rmtree(folder)
+    for folder in root.glob(".iteration-*.partial"):
+        shutil.rmtree(folder)
+
+
+FREE = ("output", "iterations", "time_limit", "evaluation", "checkpoint_every", "keep_checkpoints", "episodes_every")
+"""Settings that may differ between a checkpoint and the run that goes on from it."""
+
+
+def _compare(old: Mapping[str, Any], new: Mapping[str, Any], folder: Path, path: str = "") -> None:
+    for key in sorted({*old, *new}):
+        where = f"{path}{key}"
+        if where in FREE:
+            continue
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            _compare(before, after, folder, f"{where}.")
+        elif before != after:
+            raise CheckpointError(
+                f"{folder}: was written with {where} = {before!r}, this run has {after!r}; "
+                f"set it back, or start a new run under another --name"
+            )
+
+
+def _flatten(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    tensors: dict[str, Tensor] = {}
+    for parameter, values in state["state"].items():
+        for name, value in values.items():
+            tensors[f"{parameter}|{name}"] = torch.as_tensor(value).detach().clone().contiguous()
+    return tensors, {"param_groups": state["param_groups"]}
+
+
+def _unflatten(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> dict[str, Any]:
+    state: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        parameter, _, name = key.rpartition("|")
+        state.setdefault(parameter, {})[name] = tensor
+    return {"state": state, "param_groups": settings["param_groups"]}
+
+
+def _numpy_rng() -> dict[str, Any]:
+    name, keys, position, has_gauss, cached = np.random.get_state()
+    return {"name": name, "keys": np.asarray(keys).tolist(), "position": position, "gauss": [has_gauss, cached]}
+
+
+def _set_numpy_rng(state: Mapping[str, Any]) -> None:
+    keys = np.array(state["keys"], np.uint32)
+    np.random.set_state((state["name"], keys, state["position"], state["gauss"][0], state["gauss"][1]))
+
+
+def _json(path: Path, otherwise: str) -> dict[str, Any]:
+    try:
+        body = orjson.loads(path.read_bytes())
+    except (OSError, orjson.JSONDecodeError) as error:
+        raise CheckpointError(f"{otherwise}: {path.name} cannot be read ({error})") from error
+    if not isinstance(body, dict):
+        raise CheckpointError(f"{otherwise}: {path.name} is not an object")
+    return body
+
+
+def _fingerprint(file: Path) -> dict[str, Any]:
+    with file.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    return {"bytes": file.stat().st_size, "sha256": digest}
+
+
+def _flush(file: Path) -> None:
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

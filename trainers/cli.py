@@ -1,0 +1,222 @@
+"""The command line of the trainer: YAML files, a recipe, dotted overrides."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import jsonargparse
+import yaml
+
+from envsuite.core.errors import nearest, unknown
+from trainers.config import ConfigError, TrainConfig
+from trainers.estimators import ESTIMATORS
+from trainers.objectives import FILTERS, SHAPERS
+from trainers.recipes import recipe, recipes
+from trainers.rollout.engine import ENGINES
+
+C = TypeVar("C")
+
+DESCRIPTION = """Train a language agent by reinforcement learning.
+
+Settings come from, later ones winning: the defaults below, the recipe, the files given with --config in their order,
+and options on the command line. Lists and dictionaries are written as YAML.
+
+examples:
+  accelerate launch -m trainers.train --config configs/quickstart.yaml
+  accelerate launch -m trainers.train --config configs/quickstart.yaml --recipe grpo --name grpo --seed 1
+  accelerate launch -m trainers.train --config configs/quickstart.yaml --optim.lr 3e-4 --method.options.gamma 0.9
+  accelerate launch -m trainers.train --config configs/quickstart.yaml --resume
+  python -m trainers.train --config configs/quickstart.yaml --print-config
+  python -m trainers.train --list-recipes
+"""
+
+
+class Parser(jsonargparse.ArgumentParser):
+    """A parser whose errors say what exists, the nearest name first."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Raise :class:`ConfigError`; the caller shows it without a traceback."""
+        words = [word.split("=")[0] for word in message.split() if word.startswith("--")]
+        known = [option for action in self._actions for option in action.option_strings if option.startswith("--")]
+        hints = [
+            f"{word}: nearest is {near[0]}" for word in words if word not in known and (near := nearest(word, known))
+        ]
+        raise ConfigError("\n".join([message.strip(), *hints, "See --help for all settings."])) from ex
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """What the command line asks for."""
+
+    config: TrainConfig
+    resume: str | None
+    """``"auto"``: the newest checkpoint of the run; else the folder of a checkpoint."""
+
+
+def parse(arguments: Sequence[str] | None = None) -> Command:
+    """Read the command line.
+
+    Raises:
+        ConfigError: A setting has the wrong type or contradicts another.
+        UnknownName: A setting, recipe, method … does not exist; the message lists what does.
+    """
+    jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    parser = Parser(
+        prog="accelerate launch -m trainers.train",
+        usage="%(prog)s [--config FILE ...] [--recipe NAME] [--resume [FOLDER]] [--SETTING VALUE ...]",
+        description=DESCRIPTION,
+        formatter_class=Formatter,
+        print_config="--print-config",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", action="config", help="YAML file of settings; may be given several times.")
+    parser.add_argument(
+        "--resume", nargs="?", const="auto", help="Go on from the newest checkpoint of the run, or from the one given."
+    )
+    parser.add_argument("--list-recipes", action="store_true", help="List the recipes, and stop.")
+    parser.add_class_arguments(TrainConfig)
+    if "--list-recipes" in arguments:
+        _list_recipes()
+        raise SystemExit(0)
+    merged, rest = _layers(arguments)
+    values = parser.parse_args(["--config", json.dumps(merged), *rest] if merged else rest)
+    objects = parser.instantiate_classes(values)
+    settings = {field.name: objects[field.name] for field in dataclasses.fields(TrainConfig)}
+    config = TrainConfig(**settings)
+    check_names(config)
+    return Command(config, objects["resume"])
+
+
+class Formatter(jsonargparse.DefaultHelpFormatter):
+    """Keeps the line breaks of the description."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "".join(indent + line for line in text.splitlines(keepends=True))
+
+
+def check_names(config: TrainConfig) -> None:
+    """Every name of a registry exists, and every option of an estimator, shaper or filter too.
+
+    Raises:
+        UnknownName: Otherwise; the message lists what exists.
+    """
+    estimator = ESTIMATORS[config.method.estimator]
+    make(estimator, config.method.options, f"option of estimator {config.method.estimator}")
+    for name, options in config.method.shapers.items():
+        make(SHAPERS[name], options, f"option of shaper {name}")
+    for name in config.method.filters:
+        FILTERS[name]
+    ENGINES[config.rollout.engine]
+
+
+def make(cls: type[C], options: Mapping[str, Any], kind: str) -> C:
+    """An object of the dataclass ``cls`` with ``options``; unknown ones raise with the known ones listed."""
+    known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    for name in options:
+        if name not in known:
+            raise unknown(kind, name, known)
+    return cls(**options)
+
+
+def check_keys(settings: Any, shape: Any, where: str) -> None:
+    """Every key of ``settings``, at any depth, is a field of the dataclass ``shape``.
+
+    Raises:
+        UnknownName: Otherwise; the message has the path of the key and the keys that exist.
+        ConfigError: A section is not a mapping.
+    """
+    origin = typing.get_origin(shape)
+    if origin is list and isinstance(settings, list):
+        for number, entry in enumerate(settings):
+            check_keys(entry, typing.get_args(shape)[0], f"{where}[{number}]")
+    elif origin in (types.UnionType, typing.Union) and settings is not None:
+        for option in typing.get_args(shape):
+            if dataclasses.is_dataclass(option):
+                check_keys(settings, option, where)
+    elif dataclasses.is_dataclass(shape):
+        if not isinstance(settings, Mapping):
+            raise ConfigError(f"{where}: a section of settings was expected, got {settings!r}")
+        hints = typing.get_type_hints(shape)
+        for key, value in settings.items():
+            if key not in hints:
+                raise unknown(f"setting in {where}", str(key), hints)
+            check_keys(value, hints[key], f"{where}.{key}")
+
+
+def _layers(arguments: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """Recipe and --config files merged into one dictionary, and the arguments that remain."""
+    rest: list[str] = []
+    files: list[str] = []
+    chosen: str | None = None
+    words = iter(arguments)
+    for word in words:
+        name, given, value = word.partition("=")
+        if name in ("--config", "--recipe"):
+            value = value if given else next(words, "")
+            if name == "--config":
+                files.append(value)
+            else:
+                chosen = value
+        else:
+            rest.append(word)
+    merged: dict[str, Any] = {}
+    for file in files:
+        settings = _read(Path(file))
+        check_keys(settings, TrainConfig, file)
+        merged = merge(merged, settings)
+    chosen = chosen if chosen is not None else merged.get("recipe", TrainConfig.recipe)
+    if not isinstance(chosen, str):
+        raise ConfigError(f"recipe must be a name, got {chosen!r}")
+    base = {"recipe": chosen, "method": recipe(chosen).method}
+    check_keys(base, TrainConfig, f"recipe {chosen}")
+    return merge(base, {key: value for key, value in merged.items() if key != "recipe"}), rest
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {path}: cannot be read ({error})") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--config {path}: not YAML ({error})") from error
+    if not isinstance(settings, dict):
+        raise ConfigError(f"--config {path}: settings were expected (key: value), got {type(settings).__name__}")
+    return settings
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """``base`` with ``over`` on top; dictionaries are merged, anything else is replaced.
+
+    An estimator other than that of ``base`` starts without the options of the old one.
+    """
+    base = dict(base)
+    if "estimator" in over and over["estimator"] != base.get("estimator"):
+        base.pop("options", None)
+    for key, value in over.items():
+        old = base.get(key)
+        base[key] = merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return base
+
+
+def _list_recipes() -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("recipe", "what it is", "paper", box=None, header_style="bold")
+    for entry in recipes().values():
+        table.add_row(entry.name, entry.description, entry.paper)
+    Console().print(table)
+
+
+def dump(config: TrainConfig) -> str:
+    """The resolved settings as YAML, in the order of the classes."""
+    plain = json.loads(json.dumps(dataclasses.asdict(config)))
+    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)

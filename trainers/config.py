@@ -1,0 +1,204 @@
+"""The configuration of a run: every setting, its type, its default, and what it means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from envsuite.core.errors import UsageError
+from trainers.objectives import ObjectiveConfig
+
+
+class ConfigError(UsageError):
+    """A configuration that cannot work; the message names the key."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The policy."""
+
+    path: str = "models/craft-2m"
+    """Folder (or hub name) of a transformers causal language model with its tokenizer."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Number format of weights and computation."""
+    attention: str = "sdpa"
+    """Attention implementation of transformers."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, more time."""
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """One environment that tasks are drawn from."""
+
+    id: str = "TextCraft-v0"
+    """Gymnasium id."""
+    split: str = "train"
+    """Split that tasks are drawn from."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Further arguments of gymnasium.make: source, tasks, …"""
+    weight: float = 1.0
+    """Share of the tasks that come from here, relative to the other environments."""
+    max_episode_steps: int | None = None
+    """Horizon; the environment's own where it is not given."""
+
+
+@dataclass(frozen=True)
+class PromptConfig:
+    """How observations become prompts and completions become actions."""
+
+    codec: Literal["tags", "tools"] = "tags"
+    """Format of actions: <action>…</action>, or <tool_call>…</tool_call>."""
+    think: bool = True
+    """Ask for a thought before the action (codec tags)."""
+    instructions: bool = True
+    """Begin with a system message that explains format and tools; a model that was trained on the format needs none."""
+    memory: str = "window(2)"
+    """Which part of the history is shown: window(k), full, or compact(budget in tokens)."""
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """How tokens are drawn."""
+
+    temperature: float = 1.0
+    """Temperature; 0 is greedy."""
+    top_p: float = 1.0
+    """Nucleus mass; 1 keeps every token."""
+    top_k: int = 0
+    """Keep only the k likeliest tokens; 0 keeps every token."""
+    max_tokens: int = 512
+    """Most tokens of one response."""
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """How episodes are sampled."""
+
+    engine: str = "hf"
+    """What generates tokens."""
+    tasks: int = 16
+    """Tasks per iteration, over all processes."""
+    group_size: int = 8
+    """Episodes per task, from one initial state."""
+    slots: int = 128
+    """Episodes that run at a time, per process."""
+    workers: int = 0
+    """Environment worker processes per training process; 0 runs environments in the process itself."""
+    deadline: float = 60.0
+    """Seconds that one environment call may take before its episode fails."""
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    """How tokens are drawn in training."""
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """How success is measured."""
+
+    envs: list[EnvConfig] = field(default_factory=list)
+    """Environments and splits; every task of the split is played, up to ``episodes``."""
+    episodes: int = 256
+    """Episodes per environment; tasks repeat where a split has fewer."""
+    every: int = 0
+    """Iterations between evaluations; 0 measures only before the first and after the last."""
+    sampling: SamplingConfig = field(default_factory=lambda: SamplingConfig(temperature=0.4))
+    """How tokens are drawn in evaluation."""
+
+
+@dataclass(frozen=True)
+class MethodConfig:
+    """The credit-assignment method; a recipe fills this section, and every key of it can be overridden."""
+
+    estimator: str = "grpo"
+    """Advantage estimator."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Settings of the estimator: the fields of its class."""
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    """The clipped objective."""
+    shapers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Reward shapers by name, with their settings, applied in this order."""
+    filters: list[str] = field(default_factory=list)
+    """Filters that leave rows out of the update."""
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    """The optimiser."""
+
+    lr: float = 1e-6
+    """Peak learning rate."""
+    weight_decay: float = 0.0
+    """AdamW's weight decay."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW's moments."""
+    warmup: int = 0
+    """Optimiser steps of linear warm-up."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """What the learning rate does after the warm-up; linear and cosine end at a tenth of the peak."""
+    max_grad_norm: float = 1.0
+    """Gradients are scaled down to this norm."""
+    epochs: int = 1
+    """Passes over the episodes of an iteration."""
+    minibatches: int = 1
+    """Optimiser steps per pass."""
+    tokens_per_microbatch: int = 16384
+    """Most tokens (padding counted) in one forward pass; bounds memory, changes no result."""
+    share_prefix: bool = True
+    """Compute a prompt that several episodes start with once."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One training run."""
+
+    name: str = "run"
+    """Name of the run; its folder is <output>/<name>."""
+    output: str = "runs"
+    """Folder of all runs."""
+    seed: int = 0
+    """Seed of everything random."""
+    iterations: int = 100
+    """Cycles of rollout and update."""
+    time_limit: float | None = None
+    """Minutes after which no further iteration starts; the run ends as after its last."""
+    recipe: str = "grpo"
+    """Named composition of method settings (--list-recipes)."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    """The policy."""
+    envs: list[EnvConfig] = field(default_factory=lambda: [EnvConfig()])
+    """What to train on."""
+    prompt: PromptConfig = field(default_factory=PromptConfig)
+    """Prompting."""
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    """Sampling of episodes."""
+    method: MethodConfig = field(default_factory=MethodConfig)
+    """Credit assignment."""
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    """Optimisation."""
+    evaluation: EvalConfig = field(default_factory=EvalConfig)
+    """Evaluation."""
+    checkpoint_every: int = 20
+    """Iterations between checkpoints; one is always written at the end and on Ctrl-C."""
+    keep_checkpoints: int = 2
+    """Checkpoints kept, the newest ones."""
+    episodes_every: int = 1
+    """Iterations between saved episode files."""
+
+    def __post_init__(self) -> None:
+        for key, value, least in (
+            ("iterations", self.iterations, 0),
+            ("rollout.tasks", self.rollout.tasks, 1),
+            ("rollout.group_size", self.rollout.group_size, 1),
+            ("rollout.slots", self.rollout.slots, 1),
+            ("rollout.sampling.max_tokens", self.rollout.sampling.max_tokens, 1),
+            ("optim.epochs", self.optim.epochs, 1),
+            ("optim.minibatches", self.optim.minibatches, 1),
+            ("checkpoint_every", self.checkpoint_every, 1),
+            ("keep_checkpoints", self.keep_checkpoints, 1),
+        ):
+            if value < least:
+                raise ConfigError(f"{key} is {value}; it must be at least {least}")
+        if not self.envs:
+            raise ConfigError("envs is empty; name at least one environment to train on")
+        if self.rollout.sampling.temperature <= 0:
+            raise ConfigError("rollout.sampling.temperature must be above 0: greedy episodes of a group are equal")

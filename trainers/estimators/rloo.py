@@ -1,0 +1,55 @@
+"""RLOO: an episode's return against the mean of the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainers.estimators.base import Advantage, register
+from trainers.estimators.shared import (
+    Singleton,
+    Weigh,
+    check_group_options,
+    episode_codes,
+    episode_returns,
+    first_rows,
+    group_codes,
+    group_diagnostics,
+    group_statistics,
+    relative_to_group,
+    samples_of,
+)
+from trainers.steps import StepTable
+
+
+@register("rloo")
+@dataclass(frozen=True)
+class RLOO:
+    """Leave-one-out advantage (Kool et al. 2019; Ahmadian et al. 2024).
+
+    A = R(τ) - mean of the other G - 1 returns of the group, which is G / (G - 1) · (R(τ) - mean_p R).
+    An episode alone in its group has no baseline: 0.
+    """
+
+    weigh: Weigh = "episode"
+    """What a sample is: each episode once (paper), or each step row (verl-agent; then an episode's other rows stay in
+    its own baseline, which is no longer leave-one-out)."""
+    singleton: Singleton = "zero"
+    """What a group of one sample gives: 0, or the raw return (verl's loop, verl-agent)."""
+
+    def __post_init__(self) -> None:
+        check_group_options("rloo", "mean", self.weigh, 0, 0.0, self.singleton)
+
+    def __call__(self, steps: StepTable) -> Advantage:
+        """One advantage per step."""
+        returns, group, samples = episode_returns(steps), group_codes(steps.group_id), samples_of(steps, self.weigh)
+        size = group_statistics(returns, group, samples=samples).size
+        centred = relative_to_group(
+            returns, group, normalise="mean", ddof=0, epsilon=0.0, samples=samples, singleton=self.singleton
+        )
+        once = first_rows(episode_codes(steps))
+        return Advantage(
+            per_step=centred * np.where(size > 1, size / np.maximum(size - 1, 1), 1.0),
+            diagnostics=group_diagnostics(returns[once], group[once], "group"),
+        )

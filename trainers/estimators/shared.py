@@ -1,0 +1,275 @@
+"""What the methods share: group keys, returns, group statistics.
+
+Everything is vectorised over rows, float64, linear in their number up to a sort, and indifferent to their order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envsuite.core.errors import UsageError, unknown
+from trainers.steps import StepTable
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Weigh = Literal["episode", "step"]
+Normalise = Literal["std", "mean"]
+Singleton = Literal["zero", "raw"]
+
+ROW_SCORE = "row_score"
+"""Name of the optional extra column that is added to a row's own score after summing and discounting."""
+
+ROUNDING = 1e-9
+"""Values of a group that lie within this (relative above magnitude 1) are equal; what is left is rounding."""
+
+
+def group_codes(*columns: NDArray[Any]) -> Ints:
+    """One integer per row, equal exactly where the rows agree in every column.
+
+    Args:
+        columns: Keys of shape (N,), integers or strings.
+
+    Returns:
+        Codes of shape (N,), from 0 without gaps, numbered in the order of first appearance.
+    """
+    code: Ints | None = None
+    for column in columns:
+        one = _codes(column)
+        code = one if code is None else _codes(code * (int(one.max(initial=0)) + 1) + one)
+    if code is None:
+        raise UsageError("group_codes needs at least one column")
+    return code
+
+
+def _codes(column: NDArray[Any]) -> Ints:
+    seen: dict[Any, int] = {}
+    return np.fromiter((seen.setdefault(key, len(seen)) for key in column.tolist()), np.int64, count=len(column))
+
+
+def similar_codes(group: Ints, keys: NDArray[np.object_], threshold: float) -> Ints:
+    """Join similar keys within each group, greedily in row order.
+
+    A row joins the first cluster of its group whose first member has a ``difflib`` ratio of at least
+    ``threshold`` with it, else it starts one. The result depends on the order of the rows.
+
+    Args:
+        group: Codes of shape (N,).
+        keys: Text of shape (N,).
+        threshold: In (0, 1].
+
+    Returns:
+        Codes of shape (N,), numbered in the order of first appearance.
+
+    Raises:
+        UsageError: A key is not text.
+    """
+    leaders: dict[int, list[tuple[str, int]]] = {}
+    known: dict[tuple[int, str], int] = {}
+    clusters = 0
+    out = np.empty(len(group), np.int64)
+    for row, (of, key) in enumerate(zip(group.tolist(), keys.tolist(), strict=True)):
+        code = known.get((of, key))
+        if not isinstance(key, str):
+            raise UsageError(f"similarity compares state keys as text; row {row} has {key!r}, a {type(key).__name__}")
+        if code is None:
+            heads = leaders.setdefault(of, [])
+            near = (c for head, c in heads if SequenceMatcher(None, key, head).ratio() >= threshold)
+            code = next(near, clusters)
+            if code == clusters:
+                heads.append((key, code))
+                clusters += 1
+            known[of, key] = code
+        out[row] = code
+    return out
+
+
+def episode_codes(steps: StepTable) -> Ints:
+    """Integer of each row's episode, shape (N,)."""
+    return group_codes(steps.group_id, steps.episode_id)
+
+
+def first_rows(codes: Ints) -> Ints:
+    """Row at which each code first appears, shape (number of codes,)."""
+    return np.unique(codes, return_index=True)[1]
+
+
+def episode_returns(steps: StepTable) -> Floats:
+    """R(τ) of each row's episode: the undiscounted sum of its rewards, shape (N,).
+
+    A column ``row_score`` is added to its own row only.
+    """
+    episode = episode_codes(steps)
+    return np.bincount(episode, steps.reward)[episode] + _row_score(steps)
+
+
+def discounted_returns(steps: StepTable, gamma: float) -> Floats:
+    """Return to go R_t = Σ_{k≥t} gamma^{k-t} r_k within the episode, shape (N,).
+
+    Rows are taken in the order of ``t``; an episode that was cut off counts as ended.
+    A column ``row_score`` is added to its own row only, after discounting.
+
+    Raises:
+        UsageError: Two rows are the same step of the same episode.
+    """
+    if len(steps) == 0:
+        return np.zeros(0)
+    episode = episode_codes(steps)
+    order = np.lexsort((steps.t, episode))
+    sorted_episode, sorted_t = episode[order], steps.t[order]
+    starts = np.flatnonzero(np.diff(sorted_episode, prepend=-1))
+    double = np.flatnonzero((np.diff(sorted_episode) == 0) & (np.diff(sorted_t) == 0))
+    if len(double):
+        row = int(order[double[0]])
+        raise UsageError(f"step {steps.t[row]} of episode {steps.episode_id[row]} is in the table twice")
+    ends = np.append(starts[1:], len(order)) - 1
+    returns = steps.reward[order].astype(np.float64)
+    lengths = ends - starts + 1
+    # All episodes at once, backwards from their last steps: as many turns as the longest episode has steps.
+    by_length = np.argsort(-lengths, kind="stable")
+    ends, lengths = ends[by_length], lengths[by_length]
+    for back in range(1, int(lengths[0])):
+        here = ends[: np.searchsorted(-lengths, -back, side="left")] - back
+        returns[here] += gamma * returns[here + 1]
+    out = np.empty_like(returns)
+    out[order] = returns
+    return out + _row_score(steps)
+
+
+def _row_score(steps: StepTable) -> Floats:
+    if ROW_SCORE not in steps.extra:
+        return np.zeros(len(steps))
+    score = np.asarray(steps.extra[ROW_SCORE], np.float64)
+    bad = np.flatnonzero(~np.isfinite(score))
+    if len(bad):
+        raise UsageError(f"column {ROW_SCORE!r} is {score[bad[0]]} in row {bad[0]}; every value must be finite")
+    return score
+
+
+@dataclass(frozen=True)
+class GroupStatistics:
+    """Mean, standard deviation and size of the group of each row, all of shape (N,)."""
+
+    mean: Floats
+    std: Floats
+    """0 where the values of the group are equal."""
+    size: Ints
+    """Number of samples, i.e. of rows or of episodes."""
+
+
+def group_statistics(values: Floats, group: Ints, *, ddof: int = 0, samples: Ints | None = None) -> GroupStatistics:
+    """Statistics of ``values`` by ``group``, broadcast back to the rows.
+
+    A group whose values are all equal has its own value as mean and a standard deviation of exactly 0:
+    rounding must not become advantage.
+
+    Args:
+        values: Shape (N,).
+        group: Codes of shape (N,), see :func:`group_codes`.
+        ddof: 0 for the population's standard deviation, 1 for the sample's.
+        samples: Rows that count (each group must have one); all by default.
+    """
+    if len(values) == 0:
+        return GroupStatistics(np.zeros(0), np.zeros(0), np.zeros(0, np.int64))
+    chosen = np.arange(len(values)) if samples is None else samples
+    sample, code = values[chosen], group[chosen]
+    groups = int(group.max()) + 1
+    size = np.bincount(code, minlength=groups)
+    low, high = np.full(groups, np.inf), np.full(groups, -np.inf)
+    np.minimum.at(low, code, sample)
+    np.maximum.at(high, code, sample)
+    equal = high - low <= ROUNDING * np.maximum(1.0, np.maximum(abs(low), abs(high)))
+    # Centring on the smallest value first keeps a large common offset out of the sums.
+    mean = low + np.bincount(code, sample - low[code], minlength=groups) / np.maximum(size, 1)
+    squares = np.bincount(code, (sample - mean[code]) ** 2, minlength=groups)
+    std = np.sqrt(squares / np.maximum(size - ddof, 1))
+    std[equal] = 0.0
+    return GroupStatistics(mean[group], std[group], size[group])
+
+
+def relative_to_group(
+    values: Floats,
+    group: Ints,
+    *,
+    normalise: Normalise,
+    ddof: int,
+    epsilon: float,
+    samples: Ints | None = None,
+    singleton: Singleton = "zero",
+) -> Floats:
+    """(value - mean of its group) / (std of its group + epsilon), shape (N,).
+
+    Args:
+        values: Shape (N,).
+        group: Codes of shape (N,).
+        normalise: ``"mean"`` does not divide.
+        ddof: Degrees of freedom taken from the standard deviation.
+        epsilon: Added to the standard deviation.
+        samples: Rows that the statistics are taken over.
+        singleton: What a group of one sample gives: 0, or its raw value (over 1 + epsilon, as verl does).
+    """
+    stats = group_statistics(values, group, ddof=ddof, samples=samples)
+    centred = values - stats.mean
+    # Rows need not be samples: a row of a group without variance may still lie off its mean.
+    centred[(stats.std == 0.0) & (abs(centred) <= ROUNDING * np.maximum(1.0, abs(values)))] = 0.0
+    scale = np.ones(len(values)) if normalise == "mean" else stats.std + epsilon
+    alone = stats.size == 1
+    # A zero standard deviation without epsilon: every value sits on the mean, and 0 / 1 says so.
+    out: Floats = centred / np.where(scale == 0.0, 1.0, scale)
+    if singleton == "raw":
+        raw = values if normalise == "mean" else values / (1.0 + epsilon)
+        return np.where(alone, raw, out)
+    return np.where(alone, 0.0, out)
+
+
+def check_group_options(method: str, normalise: str, weigh: str, ddof: int, epsilon: float, singleton: str) -> None:
+    """Refuse settings that mean nothing.
+
+    Raises:
+        UnknownName: A word that is not a choice; the message lists the choices.
+        UsageError: A number out of range.
+    """
+    for field, value, choices in (
+        ("normalise", normalise, get_args(Normalise)),
+        ("weigh", weigh, get_args(Weigh)),
+        ("singleton", singleton, get_args(Singleton)),
+    ):
+        if value not in choices:
+            raise unknown(f"{method} {field}", value, choices)
+    if ddof not in (0, 1):
+        raise UsageError(f"{method}: ddof is {ddof}; it is 0 (population) or 1 (sample)")
+    if not epsilon >= 0.0:
+        raise UsageError(f"{method}: epsilon is {epsilon}; it must be at least 0")
+
+
+def samples_of(steps: StepTable, weigh: Weigh) -> Ints | None:
+    """The rows that group statistics count: each episode once (its first row), or every step row."""
+    return first_rows(episode_codes(steps)) if weigh == "episode" else None
+
+
+def group_diagnostics(values: Floats, group: Ints, prefix: str) -> dict[str, float]:
+    """How much a grouping can teach.
+
+    Args:
+        values: One value per sample, shape (M,).
+        group: Codes, shape (M,).
+        prefix: Put before the names, e.g. ``"group"``.
+
+    Returns:
+        ``{prefix}/size_mean``: samples per group; ``{prefix}/singleton_rate``: share of the samples that are alone
+        in their group; ``{prefix}/zero_variance_rate``: share of the groups in which all values are equal
+        (singletons among them).
+    """
+    if len(values) == 0:
+        return {f"{prefix}/{name}": 0.0 for name in ("size_mean", "singleton_rate", "zero_variance_rate")}
+    stats = group_statistics(values, group)
+    one_each = first_rows(group)
+    return {
+        f"{prefix}/size_mean": float(stats.size[one_each].mean()),
+        f"{prefix}/singleton_rate": float((stats.size == 1).mean()),
+        f"{prefix}/zero_variance_rate": float((stats.std[one_each] == 0).mean()),
+    }

@@ -1,0 +1,48 @@
+"""A word-level tokenizer for a small model of a closed vocabulary."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+PIECE = r"[A-Za-z]+|[0-9]+|[^\sA-Za-z0-9]"
+"""A token is a word, a number or a mark; white space is not kept."""
+CONTROL = ("<pad>", "<unk>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>")
+TAGS = ("<action>", "</action>", "<think>", "</think>")
+TEMPLATE = (
+    "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+NUMBERS = range(100)
+
+
+def word_tokenizer(texts: Iterable[str], max_length: int) -> PreTrainedTokenizerFast:
+    """A tokenizer whose vocabulary is the pieces of ``texts``, the numbers below 100, and the tags of the codec.
+
+    Args:
+        texts: Everything that the model should be able to read and write.
+        max_length: Context length of the model, in tokens.
+    """
+    pieces = {piece for text in texts for piece in re.findall(PIECE, text)} | {str(n) for n in NUMBERS}
+    vocabulary = {word: i for i, word in enumerate((*CONTROL, *TAGS, *sorted(pieces)))}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(PIECE), behavior="removed", invert=True)
+    tokenizer.decoder = decoders.Sequence([
+        decoders.WordPiece(prefix="##", cleanup=True),
+        decoders.Fuse(),
+        *(decoders.Replace(f"{tag} ", tag) for tag in ("<action>", "<think>")),
+        *(decoders.Replace(f" {tag}", tag) for tag in ("</action>", "</think>", "<|end|>")),
+    ])  # fmt: skip
+    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in CONTROL])
+    tokenizer.add_tokens([AddedToken(name, special=False, normalized=False) for name in TAGS])
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        unk_token="<unk>",
+        eos_token="<|end|>",
+        chat_template=TEMPLATE,
+        model_max_length=max_length,
+    )

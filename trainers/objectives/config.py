@@ -1,0 +1,116 @@
+"""Settings of the policy objective."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from envsuite.core.errors import UsageError, unknown
+
+Loss = Literal["ppo", "cispo", "gmpo", "gpg", "clip_cov", "kl_cov"]
+RatioLevel = Literal["token", "step", "sequence", "product"]
+Aggregation = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+Average = Literal["steps", "episodes"]
+KL = Literal["none", "k1", "abs", "k2", "k3", "k3+"]
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """What is minimised, given advantages.
+
+    A *sequence* is one step row: the response tokens of one interaction step.
+    """
+
+    loss: Loss = "ppo"
+    """``ppo``: clipped surrogate (Schulman et al. 2017, Eq. 7). ``cispo``: clipped ratio as a constant weight of the
+    log-probability (MiniMax-M1, 2025). ``gmpo``: geometric mean of clipped token ratios (GMPO, Zhao et al. 2025).
+    ``gpg``: log-probability times advantage, no ratio. ``clip_cov``, ``kl_cov``: tokens whose advantage and
+    log-probability covary most are left out, or penalised (Cui et al. 2025)."""
+    ratio: RatioLevel = "token"
+    """Level of the importance ratio. ``token``: each token its own. ``step``: geometric mean over the tokens of the
+    step (StepPO, Eq. 7). ``sequence``: the same value, whose gradient reaches each token through its own
+    log-probability (GSPO-token, Zheng et al. 2025), which differs where advantages differ within a step. ``product``:
+    product over the tokens (TRL's RLOO)."""
+    clip_low: float | None = 0.2
+    """The ratio is clipped below 1 - clip_low; null does not clip below."""
+    clip_high: float | None = 0.2
+    """The ratio is clipped above 1 + clip_high (DAPO: 0.28); null does not clip above."""
+    dual_clip: float | None = None
+    """c > 1 bounds the loss of a negative advantage by c·|A| (Ye et al. 2020); null is off."""
+    log_ratio_min: float | None = -20.0
+    """The log-ratio is cut off below this before exp, against overflow."""
+    log_ratio_max: float | None = 20.0
+    """The log-ratio is cut off above this before exp, against overflow."""
+    cov_fraction: float = 0.0002
+    """Share of the tokens that ``clip_cov`` or ``kl_cov`` picks."""
+    cov_low: float = 1.0
+    """``clip_cov`` picks among the tokens whose covariance is above this ..."""
+    cov_high: float = 5.0
+    """... and below this."""
+    cov_kl_coef: float = 1.0
+    """What ``kl_cov`` charges the tokens it picks, per unit of |log-ratio|."""
+    aggregation: Aggregation = "seq-mean-token-mean"
+    """How token losses become one number: mean or sum over all tokens, or mean over sequences of the sum, of the mean,
+    or of the sum divided by ``horizon`` (Dr.GRPO)."""
+    horizon: int | None = None
+    """Length by which ``seq-mean-token-sum-norm`` divides: the longest response that can be sampled."""
+    norm_by_sequences: bool = True
+    """``seq-mean-token-sum-norm`` also divides by the number of sequences (paper, verl 0.9.1); without it the loss
+    grows with the batch (verl-agent, SPEAR, Agent-R1)."""
+    count_empty: bool = False
+    """Step rows without response tokens count as sequences (TRL; verl-agent's seq-mean-token-sum)."""
+    average: Average = "steps"
+    """Mean over sequences: all step rows alike, or first within each episode and then over episodes, so that long
+    episodes weigh no more than short ones (StepPO, Eq. 8)."""
+    kl: KL = "none"
+    """Estimator of the divergence from the reference policy: ``k1``, ``abs``, ``k2``, ``k3`` (Schulman 2020), or
+    ``k3+``: the value of k3 with the gradient of k2."""
+    kl_coef: float = 0.0
+    """Weight of that divergence in the loss."""
+    kl_log_ratio_clamp: float | None = None
+    """k3 cuts the log-ratio off at ± this (verl 0.9.1: 20)."""
+    kl_clamp: float | None = None
+    """k3 is cut off at ± this (verl: 10)."""
+
+    def __post_init__(self) -> None:
+        for field, value, choices in (
+            ("loss", self.loss, get_args(Loss)),
+            ("ratio", self.ratio, get_args(RatioLevel)),
+            ("aggregation", self.aggregation, get_args(Aggregation)),
+            ("average", self.average, get_args(Average)),
+            ("kl", self.kl, get_args(KL)),
+        ):
+            if value not in choices:
+                raise unknown(f"objective {field}", value, choices)
+        if self.clip_low is not None and not 0.0 <= self.clip_low <= 1.0:
+            raise UsageError(
+                f"objective: clip_low is {self.clip_low}; the ratio is clipped below 1 - clip_low, in [0, 1]"
+            )
+        if self.clip_high is not None and not self.clip_high >= 0.0:
+            raise UsageError(
+                f"objective: clip_high is {self.clip_high}; the ratio is clipped above 1 + clip_high, >= 0"
+            )
+        if self.dual_clip is not None and not self.dual_clip > 1.0:
+            raise UsageError(f"objective: dual_clip is {self.dual_clip}; it bounds the ratio from above 1, e.g. 3")
+        if self.dual_clip is not None and self.loss != "ppo":
+            raise UsageError(f"objective: dual_clip belongs to loss 'ppo', not {self.loss!r}; leave it out")
+        if self.ratio != "token" and self.loss not in ("ppo", "cispo"):
+            raise UsageError(
+                f"objective: loss {self.loss!r} is defined on token ratios; leave out ratio={self.ratio!r}"
+            )
+        if not 0.0 < self.cov_fraction <= 1.0 or not self.cov_low < self.cov_high:
+            raise UsageError(
+                f"objective: cov_fraction is {self.cov_fraction}, cov_low {self.cov_low}, cov_high {self.cov_high}; "
+                "the fraction lies in (0, 1] and cov_low below cov_high"
+            )
+        if self.aggregation == "seq-mean-token-sum-norm" and (self.horizon is None or self.horizon < 1):
+            raise UsageError(
+                "objective: aggregation 'seq-mean-token-sum-norm' divides by horizon, which is "
+                f"{self.horizon}; set it to the longest response, e.g. horizon: 512"
+            )
+        if self.average == "episodes" and self.aggregation.startswith("token-"):
+            raise UsageError(f"objective: average 'episodes' needs a seq-mean aggregation, not {self.aggregation!r}")
+        if not self.kl_coef >= 0.0:
+            raise UsageError(f"objective: kl_coef is {self.kl_coef}; it must be at least 0")
+        if self.kl == "none" and self.kl_coef > 0.0:
+            raise UsageError(f"objective: kl_coef is {self.kl_coef} but kl is 'none'; choose an estimator, e.g. kl: k3")

@@ -1,0 +1,161 @@
+"""Episodes, compressed for embedding in a page.
+
+Successive prompts of an episode share most of their text: a prompt is stored as what it shares with the text before it
+(the previous prompt and response; for a first step, the previous episode's first prompt) at its start and its end, and
+what is new between. Lengths count UTF-16 units, as JavaScript does.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from trainers.steps.parquet import read_table
+
+STEP_FIELDS = (
+    "prompt", "response", "action", "parse_error", "error", "valid", "reward", "advantage", "logprob",
+    "prompt_tokens", "response_tokens", "finish", "version", "observation",
+)  # fmt: skip
+"""What the list of a packed step holds, in this order; ``prompt`` is [shared start, new text, shared end] or null."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """One file of episodes as the page embeds it."""
+
+    payload: str
+    """Base64 of the zlib-compressed JSON list of episodes."""
+    episodes: int
+    solved: int
+    failed: int
+
+
+def pack(path: Path) -> Packed:
+    """Compress the episodes of a Parquet file.
+
+    Raises:
+        DataError: The file is damaged.
+    """
+    episodes = list(_episodes(_rows(read_table(path))))
+    # Escapes keep the text ASCII, and carry halves of surrogate pairs that a shared length may cut through.
+    text = json.dumps(episodes, separators=(",", ":"), allow_nan=False)
+    return Packed(
+        payload=base64.b64encode(zlib.compress(text.encode("ascii"))).decode("ascii"),
+        episodes=len(episodes),
+        solved=sum(episode["success"] for episode in episodes),
+        failed=sum(episode["error"] is not None for episode in episodes),
+    )
+
+
+def _rows(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows, with lengths and means in place of the token columns, which are most of the data."""
+    lengths = {name: _lengths(table[name]) for name in ("prompt_ids", "response_ids", "response_logprobs")}
+    logprobs = np.concatenate(
+        [np.zeros(0), *(chunk.flatten().to_numpy() for chunk in table["response_logprobs"].chunks)]
+    )
+    parts = np.split(logprobs, np.cumsum(lengths["response_logprobs"])[:-1]) if len(table) else []
+    rows = table.drop_columns([*lengths, "state_key"]).to_pylist()
+    for i, (row, part) in enumerate(zip(rows, parts, strict=True)):
+        row["logprob"] = float(part.mean()) if len(part) else None
+        row["prompt_tokens"] = int(lengths["prompt_ids"][i])
+        row["response_tokens"] = int(lengths["response_ids"][i])
+    return cast(list[dict[str, Any]], rows)
+
+
+def _lengths(column: pa.ChunkedArray) -> NDArray[np.int64]:
+    return np.asarray(pc.fill_null(pc.list_value_length(column), 0).to_numpy(), np.int64)
+
+
+def _episodes(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    first = np.empty(0, np.uint16)  # the last first prompt
+    before = first
+    current: dict[str, Any] | None = None
+    for row in rows:
+        if current is None or row["episode_id"] != current["id"]:
+            if current is not None:
+                yield current
+            current = _head(row)
+            before = first
+        if row["t"] < 0:
+            continue
+        delta = None
+        if row["prompt_text"] is not None:
+            prompt = _units(row["prompt_text"])
+            delta = _delta(before, prompt)
+            before = np.concatenate([prompt, _units(row["response_text"] or "")])
+            if not current["steps"]:
+                first = prompt
+        current["steps"].append([delta, *_step(row)])
+        current["reward"] += _finite(row["reward"]) or 0.0
+    if current is not None:
+        yield current
+
+
+def _head(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "id": row["episode_id"],
+        "group": row["group_id"],
+        "env": row["env_id"],
+        "task_id": row["task_id"],
+        "type": row["task_type"],
+        "split": row["split"],
+        "task": row["task"],
+        "end": "terminated" if row["terminated"] else "truncated" if row["truncated"] else "not ended",
+        "success": bool(row["success"]),
+        "score": _finite(row["score"]),
+        "error": row["error"],
+        "reward": 0.0,
+        "steps": [],
+    }
+
+
+def _step(row: dict[str, Any]) -> list[Any]:
+    return [
+        row["response_text"],
+        row["action"],
+        row["parse_error"],
+        json.loads(row["info"]).get("error"),
+        row["valid"],
+        _finite(row["reward"]),
+        _finite(row["advantage"]),
+        _finite(row["logprob"]),
+        row["prompt_tokens"],
+        row["response_tokens"],
+        row["finish_reason"],
+        row["policy_version"],
+        row["observation"],
+    ]
+
+
+def _finite(value: float | None) -> float | None:
+    """``value`` with six digits; JSON has no way to write what is not finite."""
+    return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None
+
+
+def _units(text: str) -> NDArray[np.uint16]:
+    return np.frombuffer(text.encode("utf-16-le"), np.uint16)
+
+
+def _delta(old: NDArray[np.uint16], new: NDArray[np.uint16]) -> list[Any]:
+    start = _shared(old, new)
+    end = _shared(old[start:][::-1], new[start:][::-1])
+    middle = new[start : len(new) - end]
+    return [start, middle.tobytes().decode("utf-16-le", "surrogatepass"), end]
+
+
+def _shared(a: NDArray[np.uint16], b: NDArray[np.uint16]) -> int:
+    """Length of the common start."""
+    n = min(len(a), len(b))
+    differ = a[:n] != b[:n]
+    return int(differ.argmax()) if differ.any() else n

@@ -1,0 +1,150 @@
+"""``plots/*.png`` of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from trainers.report.run import RunData, moving_mean
+from trainers.report.stats import EvalResult, comparison, natural
+
+# Okabe and Ito's palette: apart for every common kind of colour blindness, and in grey.
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#8C8C8C"
+WINDOW = 10
+"""Iterations of the moving mean."""
+
+PANELS = {
+    "loss": ("train/loss", "train/grad_norm", "train/clip_fraction", "train/lr"),
+    "policy": ("train/entropy", "train/kl", "train/policy_shift", "train/logprob_gap"),
+    "episodes": ("train/return", "train/valid_actions", "train/episode_length", "train/response_length"),
+    "speed": ("time/rollout", "time/update", "time/total", "rate/tokens"),
+}
+"""Metrics of each figure of small multiples."""
+
+_STYLE: dict[Any, Any] = {
+    "font.size": 10,
+    "font.family": "DejaVu Sans",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#E4E4E4",
+    "grid.linewidth": 0.8,
+    "axes.edgecolor": "#555555",
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "legend.frameon": False,
+    "figure.dpi": 160,
+    "savefig.dpi": 160,
+}
+
+
+def write_plots(run: RunData, folder: Path | None = None) -> list[Path]:
+    """Draw what the run's metrics and evaluations allow.
+
+    Args:
+        run: The run.
+        folder: Where the files go; ``plots/`` of the run folder by default.
+
+    Returns:
+        The files written.
+    """
+    folder = folder or run.folder / "plots"
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    if run.series("train/success")[0] or run.evaluation_points():
+        with _figure(folder / "success.png", 7.2, 4.0) as figure:
+            _success(run, figure.subplots())
+        written.append(folder / "success.png")
+    for name, metrics in PANELS.items():
+        present = [metric for metric in metrics if run.series(metric)[0]]
+        if present:
+            with _figure(folder / f"{name}.png", 7.2, 2.5 * ((len(present) + 1) // 2)) as figure:
+                axes = figure.subplots((len(present) + 1) // 2, 2, squeeze=False).ravel()
+                for axis, metric in zip(axes, present, strict=False):
+                    _curve(run, metric, axis)
+                for axis in axes[len(present) :]:
+                    axis.set_visible(False)
+            written.append(folder / f"{name}.png")
+    for index, (before, after) in enumerate(run.pairs()):
+        path = folder / ("before_after.png" if index == 0 else f"before_after_{index + 1}.png")
+        with _figure(path, 1.9 + 1.15 * len(comparison(before, after)), 3.8) as figure:
+            _before_after(before, after, figure.subplots())
+        written.append(path)
+    return written
+
+
+@contextmanager
+def _figure(path: Path, width: float, height: float) -> Iterator[Figure]:
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasAgg(figure)
+        yield figure
+        figure.savefig(path, facecolor="white")
+
+
+def _success(run: RunData, axis: Axes) -> None:
+    iterations, values = run.series("train/success")
+    if iterations:
+        axis.plot(iterations, values, color=BLUE, alpha=0.3, linewidth=1)
+        window = min(WINDOW, max(1, len(values) // 4))
+        label = f"training, mean of {window}" if window > 1 else "training"
+        axis.plot(iterations, moving_mean(values, window), color=BLUE, linewidth=2, label=label)
+    points = run.evaluation_points()
+    if points:
+        x, y = [p[0] for p in points], [p[1] for p in points]
+        errors = [[p[1] - p[2] for p in points], [p[3] - p[1] for p in points]]
+        axis.errorbar(
+            x, y, errors, color=ORANGE, fmt="o-", capsize=3, linewidth=1.2, markersize=5, zorder=3,
+            label="held-out tasks, 95 % interval",
+        )  # fmt: skip
+        if points[0][0] == 0:
+            axis.axhline(points[0][1], color=GREY, linestyle="--", linewidth=1.2, label="base model", zorder=1)
+    axis.set(xlabel="iteration", ylabel="success", ylim=(0, 1.02), title=run.name)
+    axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+    axis.legend(loc="best")
+
+
+def _curve(run: RunData, metric: str, axis: Axes) -> None:
+    iterations, values = run.series(metric)
+    window = min(WINDOW, max(1, len(values) // 4))
+    axis.plot(iterations, values, color=BLUE, alpha=0.3 if window > 1 else 1.0, linewidth=1)
+    if window > 1:
+        axis.plot(iterations, moving_mean(values, window), color=BLUE, linewidth=1.8)
+    axis.set(title=metric, xlabel="iteration")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10], nbins=6))
+    axis.ticklabel_format(axis="y", scilimits=(-3, 4))
+
+
+def _before_after(before: EvalResult, after: EvalResult, axis: Axes) -> None:
+    names = [*sorted({s.stratum for r in (before, after) for s in r.strata[1:]}, key=natural), "all"]
+    width = 0.36
+    for offset, result, colour in ((-width / 2, before, GREY), (width / 2, after, BLUE)):
+        strata = [(index, stratum) for index, name in enumerate(names) if (stratum := result.stratum(name))]
+        places = [index + offset for index, _ in strata]
+        rates = [stratum.success for _, stratum in strata]
+        errors = [[s.success - s.low for _, s in strata], [s.high - s.success for _, s in strata]]
+        axis.bar(places, rates, width, color=colour, label=result.name)
+        axis.errorbar(places, rates, errors, fmt="none", ecolor="#333333", elinewidth=1.1, capsize=3)
+        for place, (_, stratum) in zip(places, strata, strict=True):
+            axis.annotate(
+                f"{100 * stratum.success:.0f}", (place, stratum.high), (0, 3), textcoords="offset points",
+                ha="center", fontsize=9, color="#333333",
+            )  # fmt: skip
+    sizes = {s.stratum: s.n for r in (before, after) for s in r.strata}
+    axis.set_xticks(range(len(names)), [f"{name}\nn = {sizes[name]}" for name in names])
+    axis.grid(axis="x", visible=False)
+    axis.set(ylabel="success", ylim=(0, 1.12), title=f"{after.env_id}, split {after.split}")
+    axis.set_yticks([0, 0.25, 0.5, 0.75, 1.0])
+    axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))

@@ -1,0 +1,137 @@
+"use strict";
+// Fills the page from the data in it.
+
+const DATA = JSON.parse(document.getElementById("data").textContent);
+const WINDOW = 10;
+const MAIN = ["train/return", "train/valid_actions", "train/episode_length", "train/loss", "train/grad_norm", "train/entropy",
+  "train/kl", "train/clip_fraction"];
+
+function setting(name) {
+  const found = DATA.settings.find(([key]) => key === name);
+  return found ? found[1] : null;
+}
+
+function duration(seconds) {
+  const s = Math.round(seconds), h = Math.floor(s / 3600), m = Math.floor(s / 60) % 60;
+  return h ? `${h} h ${m} min` : m ? `${m} min ${s % 60} s` : `${seconds < 10 ? seconds.toFixed(1) : s} s`;
+}
+
+function table(heads, rows, caption) {
+  const body = make("tbody");
+  for (const row of rows) {
+    const line = make("tr", row.total ? { class: "total" } : {});
+    for (const cell of row.cells) {
+      const text = String(cell.text ?? cell);
+      const parts = cell.class === "interval" ? text.split(" [").map((part, i) => make("span", {}, i ? ` [${part}` : part)) : [text];
+      line.append(make("td", cell.class ? { class: cell.class } : {}, ...parts));
+    }
+    body.append(line);
+  }
+  return make("table", {}, caption ? make("caption", {}, caption) : null,
+    heads ? make("thead", {}, make("tr", {}, ...heads.map((head) => make("th", { scope: "col" }, head)))) : null, body);
+}
+
+function header() {
+  const model = setting("model.path"), recipe = setting("recipe") || setting("method.estimator"), seed = setting("seed");
+  document.getElementById("subtitle").textContent = [recipe && `recipe ${recipe}`, model && `model ${model}`, seed !== null && `seed ${seed}`,
+    ...Object.entries(DATA.versions).map(([name, version]) => `${name} ${version}`)].filter(Boolean).join(" · ");
+  const facts = [];
+  for (const pair of DATA.comparisons) {
+    const before = pair.before.strata[0], after = pair.after.strata[0];
+    facts.push([`success on ${pair.title}`, `${percent(before.success)} → ${percent(after.success)}`, `n = ${after.n}`]);
+  }
+  const curve = DATA.metrics["train/success"];
+  if (curve && curve.x.length) facts.push(["iterations", short(curve.x.at(-1)), setting("iterations") && `of ${setting("iterations")}`]);
+  facts.push(["episodes here", short(DATA.files.reduce((sum, file) => sum + file.episodes, 0)), ""]);
+  const wall = DATA.summary.find(([key]) => key === "wall_s");
+  if (wall) facts.push(["wall time", duration(Number(wall[1])), ""]);
+  const list = document.getElementById("facts");
+  for (const [name, value, rest] of facts) list.append(make("div", {}, make("dt", {}, name), make("dd", {}, value, " ", make("small", {}, rest || ""))));
+}
+
+function results() {
+  const place = document.getElementById("comparisons");
+  for (const pair of DATA.comparisons) {
+    const rows = pair.rows.map(([name, n, before, after, change]) => ({
+      total: name === "all",
+      cells: [name, n, { text: before, class: "interval" }, { text: after, class: "interval" }, { text: change, class: change.endsWith("*") ? (change.startsWith("+") ? "up" : "down") : "" }],
+    }));
+    const names = pair.rows.map((row) => row[0]);
+    const bars = barChart([{ ...pair.before, color: "var(--grey)" }, { ...pair.after, color: "var(--blue)" }], names);
+    place.append(make("div", { class: "card" }, make("h3", {}, `Success on ${pair.title}`), make("div", { class: "comparison" },
+      make("div", { class: "scroll" }, table(["tasks", "n", `${pair.before.name}, %`, `${pair.after.name}, %`, "change"], rows, `${DATA.note}.`)), bars)));
+  }
+  if (!DATA.comparisons.length) place.append(make("p", { class: "empty" }, "No two evaluations to compare yet."));
+  const all = document.getElementById("all-evaluations");
+  all.hidden = !DATA.evaluations.length;
+  const rows = DATA.evaluations.flatMap((result) => result.strata.map((one) => ({ total: false, cells: [
+    result.name, `${result.env_id} ${result.split}`, one.stratum, one.n, one.successes, percent(one.success), `${percent(one.low)} to ${percent(one.high)}`,
+    short(one.mean_score), short(one.mean_steps), result.failed, result.temperature, result.policy_version, duration(result.wall_s), result.manifest_hash.slice(0, 8)] })));
+  all.querySelector(".scroll").append(table(["evaluation", "tasks", "type", "n", "solved", "success", "95 % interval", "score", "steps", "failed",
+    "temperature", "policy version", "time", "manifest"], rows));
+}
+
+function curve(name) {
+  const { x, y } = DATA.metrics[name];
+  const window = Math.min(WINDOW, Math.max(1, Math.floor(y.length / 4)));
+  const lines = [{ name: "value", x, y, color: "var(--blue)", opacity: window > 1 ? 0.35 : 1, width: window > 1 ? 1 : 2 }];
+  if (window > 1) lines.push({ label: "mean", x, y: movingMean(y, window), color: "var(--blue)" });
+  return lineChart({ title: name, description: DATA.descriptions[name], lines });
+}
+
+function curves() {
+  const success = DATA.metrics["train/success"], lines = [];
+  const window = success ? Math.min(WINDOW, Math.max(1, Math.floor(success.y.length / 4))) : 1;
+  document.getElementById("window").textContent = window;
+  if (success && success.x.length) {
+    lines.push({ label: "training", x: success.x, y: movingMean(success.y, window), color: "var(--blue)", width: 2.5 });
+    if (window > 1) lines.push({ name: "this iteration", x: success.x, y: success.y, color: "var(--blue)", opacity: 0.35, width: 1 });
+  }
+  const points = DATA.evaluation_points;
+  if (points.length) {
+    const column = (i) => points.map((point) => point[i]);
+    if (points[0][0] === 0 && lines.length) lines.push({ label: "base model", x: [0, Math.max(...success.x, ...column(0))], y: [points[0][1], points[0][1]], color: "var(--grey)", dash: "5 4", width: 1.5 });
+    lines.push({ label: "held-out tasks, 95 % interval", x: column(0), y: column(1), low: column(2), high: column(3), color: "var(--orange)", width: 1.5, marks: true });
+  }
+  const place = document.getElementById("main-curves");
+  if (lines.length) place.append(lineChart({ title: "Success", lines, share: true, height: 280, wide: true }));
+  else place.append(make("p", { class: "empty" }, "No metrics yet."));
+  const names = Object.keys(DATA.metrics).filter((name) => DATA.metrics[name].x.length && name !== "train/success");
+  for (const name of MAIN.filter((one) => names.includes(one))) place.append(curve(name));
+  const more = document.getElementById("more-curves"), rest = names.filter((name) => !MAIN.includes(name));
+  more.hidden = !rest.length;
+  more.addEventListener("toggle", () => more.querySelector(".grid").append(...rest.map(curve)), { once: true });
+}
+
+function times() {
+  const place = document.getElementById("times"), total = DATA.times.reduce((sum, [, s]) => sum + s, 0);
+  if (!total) { place.append(make("p", { class: "empty" }, "No times recorded yet.")); return; }
+  const colour = (i) => `var(--c${Math.min(i, 6)})`;
+  const stack = make("div", { class: "stack", role: "img", "aria-label": DATA.times.map(([label, s]) => `${label} ${percent(s / total)}`).join(", ") });
+  DATA.times.forEach(([label, s], i) => stack.append(make("i", { style: `flex:${s / total} 0 0;background:${colour(i)}`, title: `${label}: ${duration(s)}` })));
+  const rows = DATA.times.map(([label, s], i) => {
+    const name = make("td", {}, make("span", { class: "key" }, make("i", { style: `background:${colour(i)}` }), label));
+    return make("tr", {}, name, make("td", {}, duration(s)), make("td", {}, percent(s / total)));
+  });
+  place.append(make("div", { class: "card" }, stack, make("table", { class: "narrow" }, make("tbody", {}, ...rows,
+    make("tr", { class: "total" }, make("td", {}, "all"), make("td", {}, duration(total)), make("td", {}, ""))))));
+}
+
+async function episodes() {
+  if (!DATA.files.length) {
+    document.getElementById("filters").hidden = true;
+    document.getElementById("browser").replaceChildren(make("p", { class: "empty" }, "The run has saved no episodes."));
+    return;
+  }
+  const browser = new Browser(DATA);
+  if (!(await browser.follow())) await browser.open(DATA.files.length - 1);
+  browser.ready = true;
+}
+
+header();
+results();
+curves();
+times();
+document.getElementById("config-text").textContent = visible(DATA.config);
+document.getElementById("summary").append(table(null, DATA.summary.map((cells) => ({ cells }))));
+episodes();

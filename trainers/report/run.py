@@ -1,0 +1,167 @@
+"""A run folder, read for the report."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import orjson
+import yaml
+
+from envsuite.core.errors import DataError
+from trainers.metrics import read_metrics
+from trainers.report.stats import EvalResult, wilson
+
+_FILE = re.compile(r"(iteration|eval)-(\d+)(?:-(\d+))?")
+"""Episode files: of a training iteration, or of an evaluation (of several environments: numbered from the second)."""
+
+
+@dataclass(frozen=True)
+class RunData:
+    """What a run folder holds, episodes apart."""
+
+    folder: Path
+    config: dict[str, Any]
+    config_text: str
+    """``config.yaml`` as it was written."""
+    metrics: list[dict[str, Any]]
+    """Lines of ``metrics.jsonl``."""
+    summary: dict[str, Any]
+    """``summary.json``; empty while the run goes on."""
+    evaluations: tuple[EvalResult, ...]
+    """In the order in which they were made."""
+
+    @classmethod
+    def load(cls, folder: Path) -> RunData:
+        """Read ``folder``; a run that goes on, or was killed, need not have ``summary.json`` yet.
+
+        Raises:
+            DataError: The folder is not a run folder, or a file of it is damaged.
+        """
+        folder = Path(folder)
+        if not (folder / "config.yaml").is_file():
+            raise DataError(f"{folder}: not a run folder (it has no config.yaml)")
+        text = _text(folder / "config.yaml")
+        try:
+            config = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise DataError(f"{folder / 'config.yaml'}: not YAML ({error})") from error
+        if not isinstance(config, dict):
+            raise DataError(f"{folder / 'config.yaml'}: not a configuration (no keys)")
+        summary: Any = {}
+        if (path := folder / "summary.json").exists():
+            try:
+                summary = orjson.loads(_text(path))
+                evaluations = tuple(EvalResult.from_json(body) for body in summary.get("evaluations", []))
+            except (orjson.JSONDecodeError, DataError, AttributeError, TypeError) as error:
+                raise DataError(f"{path}: not a run summary ({error})") from error
+        else:
+            evaluations = ()
+        path = folder / "metrics.jsonl"
+        return cls(folder, config, text, read_metrics(path) if path.exists() else [], summary, evaluations)
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return str(self.config.get("name") or self.folder.resolve().name)
+
+    def pairs(self) -> list[tuple[EvalResult, EvalResult]]:
+        """First and last evaluation of each environment and split that has two."""
+        found: dict[tuple[str, str, str], list[EvalResult]] = {}
+        for result in self.evaluations:
+            found.setdefault((result.env_id, result.split, result.manifest_hash), []).append(result)
+        return [(results[0], results[-1]) for results in found.values() if len(results) > 1]
+
+    def series(self, name: str) -> tuple[list[int], list[float]]:
+        """Iterations and values of one metric, where it is a number."""
+        points = [(record["iteration"], record[name]) for record in self.metrics if _is_number(record.get(name))]
+        return [i for i, _ in points], [float(value) for _, value in points]
+
+    def metric_names(self) -> list[str]:
+        """Names that occur, in order of first occurrence."""
+        return list(dict.fromkeys(name for record in self.metrics for name in record if name != "iteration"))
+
+    def evaluation_points(self) -> list[tuple[int, float, float, float]]:
+        """(iteration, success, low, high) of each evaluation in the metrics, with 95 % Wilson bounds."""
+        points = []
+        for record in self.metrics:
+            share = record.get("eval/success")
+            if _is_number(share):
+                n = int(record.get("eval/episodes") or 0)
+                points.append((record["iteration"], float(share), *wilson(round(share * n), n)))
+        return points
+
+    def episode_files(self) -> list[tuple[str, Path]]:
+        """Label and path of each file of episodes: evaluations first, then iterations in order."""
+        files = sorted((self.folder / "episodes").glob("*.parquet"), key=lambda path: _order(path.stem))
+        return [(_label(path.stem), path) for path in files]
+
+    def times(self) -> list[tuple[str, float]]:
+        """Seconds of the run by what they were spent on; the parts do not overlap and the longest comes first."""
+        totals = {name: sum(self.series(f"time/{name}")[1]) for name in (*PARTS, "rollout", "total")}
+        inside = totals["engine"] + totals["env"] + totals["codec"]
+        parts = {label: totals[name] for name, label in PARTS.items()}
+        parts["rollout, rest"] = max(0.0, totals["rollout"] - inside)
+        timed = totals["total"] + (0.0 if self._eval_in_total() else totals["eval"])
+        parts["rest"] = max(0.0, timed - sum(parts.values()))
+        return sorted(((label, s) for label, s in parts.items() if s > 0), key=lambda item: -item[1])
+
+    def _eval_in_total(self) -> bool:
+        """Whether every evaluation's line also has the iteration's total time, which then contains it."""
+        lines = [record for record in self.metrics if "time/eval" in record]
+        return bool(lines) and all("time/total" in record for record in lines)
+
+
+PARTS = {
+    "engine": "generation",
+    "env": "environments",
+    "codec": "prompts and parsing",
+    "estimator": "advantages",
+    "update": "update",
+    "sync": "weight sync",
+    "eval": "evaluation",
+    "checkpoint": "checkpoints",
+    "log": "logging",
+}
+"""Metrics ``time/…`` that do not overlap, and what they are called in the report."""
+
+
+def moving_mean(values: Sequence[float], window: int) -> list[float]:
+    """Mean of each value with the ``window - 1`` before it (fewer at the start)."""
+    return [sum(part) / len(part) for i in range(len(values)) if (part := values[max(0, i + 1 - window) : i + 1])]
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values of nested settings."""
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _order(stem: str) -> tuple[int, int, str]:
+    found = _FILE.fullmatch(stem)
+    return (int(found[1] == "iteration"), int(found[2]), stem) if found else (0, 0, stem)
+
+
+def _label(stem: str) -> str:
+    found = _FILE.fullmatch(stem)
+    if not found:
+        return stem
+    label = f"iteration {int(found[2])}" if found[1] == "iteration" else f"evaluation at iteration {int(found[2])}"
+    return f"{label}, environment {int(found[3]) + 1}" if found[3] else label
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({error})") from error

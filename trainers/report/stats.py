@@ -1,0 +1,263 @@
+"""What an evaluation found, and tables of it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from envsuite.core.errors import DataError, UsageError
+from trainers.steps import Episode
+
+Z95 = 1.959963984540054
+"""Two-sided 95 % quantile of the normal distribution."""
+
+
+def wilson(successes: int, n: int, z: float = Z95) -> tuple[float, float]:
+    """Wilson's score interval of a success rate (Wilson 1927).
+
+    It stays within [0, 1] and is honest near the ends, where the usual normal interval has width 0.
+
+    Args:
+        successes: 0 to ``n``.
+        n: Number of independent trials; 0 gives (0, 1).
+        z: Normal quantile.
+
+    Returns:
+        Lower and upper bound.
+
+    Raises:
+        UsageError: ``successes`` is not in 0..n.
+    """
+    if not 0 <= successes <= n:
+        raise UsageError(f"{successes} successes of {n} trials")
+    if n == 0:
+        return 0.0, 1.0
+    share = successes / n
+    scale = 1.0 + z * z / n
+    centre = (share + z * z / (2 * n)) / scale
+    half = z / scale * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    # At the ends the bound is exactly 0 or 1; rounding would leave 1e-17.
+    return (0.0 if successes == 0 else max(0.0, centre - half)), (1.0 if successes == n else min(1.0, centre + half))
+
+
+@dataclass(frozen=True)
+class StratumResult:
+    """Result on the tasks of one type."""
+
+    stratum: str
+    """Task type, or ``"all"``."""
+    n: int
+    """Number of episodes, those that failed included."""
+    successes: int
+    mean_score: float
+    """Mean graded result in [0, 1]; an episode that failed counts 0."""
+    mean_steps: float
+    """Mean length of the episodes that did not fail."""
+    low: float
+    """Lower bound of the 95 % Wilson interval of the success rate."""
+    high: float
+
+    @property
+    def success(self) -> float:
+        """Success rate, 0 to 1; 0 where n = 0."""
+        return self.successes / self.n if self.n else 0.0
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """One evaluation: what was evaluated on what, and the result per stratum."""
+
+    name: str
+    """``"before"``, ``"after"``, ``"iteration 40"``."""
+    env_id: str
+    split: str
+    manifest_hash: str
+    """Content hash of the task set."""
+    policy_version: int
+    """Number of optimiser steps that the evaluated weights had seen."""
+    temperature: float
+    failed: int
+    """Episodes that crashed or ran into a deadline; they count as not solved."""
+    wall_s: float
+    """Seconds."""
+    strata: tuple[StratumResult, ...]
+    """The first is ``"all"``."""
+
+    @property
+    def all(self) -> StratumResult:
+        """The result over all tasks."""
+        return self.strata[0]
+
+    def stratum(self, name: str) -> StratumResult | None:
+        """The result on ``name``, if it was evaluated."""
+        return next((stratum for stratum in self.strata if stratum.stratum == name), None)
+
+    def metrics(self) -> dict[str, float]:
+        """The values for ``metrics.jsonl``."""
+        values: dict[str, float] = {
+            "eval/success": self.all.success,
+            "eval/score": self.all.mean_score,
+            "eval/episode_length": self.all.mean_steps,
+            "eval/episodes": self.all.n,
+            "eval/failed": self.failed,
+            "time/eval": self.wall_s,
+        }
+        for stratum in self.strata[1:]:
+            values[f"eval/success/{stratum.stratum}"] = stratum.success
+            values[f"eval/score/{stratum.stratum}"] = stratum.mean_score
+        return values
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dictionaries, lists and numbers, as ``summary.json`` holds them."""
+        body = asdict(self)
+        body["strata"] = [{**asdict(stratum), "success": stratum.success} for stratum in self.strata]
+        return body
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> EvalResult:
+        """The result that :meth:`to_json` wrote.
+
+        Raises:
+            DataError: A field is missing or of the wrong kind.
+        """
+        try:
+            strata = tuple(
+                StratumResult(**{name: value for name, value in stratum.items() if name != "success"})
+                for stratum in body["strata"]
+            )
+            result = cls(**{**body, "strata": strata})
+            if not strata or strata[0].stratum != "all":
+                raise ValueError("the first stratum must be 'all'")
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(f"not an evaluation result ({type(error).__name__}: {error})") from error
+        return result
+
+
+def evaluate_summary(
+    episodes: Sequence[Episode],
+    name: str,
+    env_id: str,
+    split: str,
+    manifest_hash: str,
+    policy_version: int,
+    temperature: float,
+    wall_s: float,
+) -> EvalResult:
+    """Count ``episodes`` per task type; every episode counts, one that failed as not solved."""
+    types = sorted({episode.task_type for episode in episodes}, key=natural)
+    groups = {"all": list(episodes), **{t: [e for e in episodes if e.task_type == t] for t in types}}
+    return EvalResult(
+        name=name,
+        env_id=env_id,
+        split=split,
+        manifest_hash=manifest_hash,
+        policy_version=policy_version,
+        temperature=temperature,
+        failed=sum(episode.error is not None for episode in episodes),
+        wall_s=wall_s,
+        strata=tuple(_stratum(stratum, group) for stratum, group in groups.items()),
+    )
+
+
+def _stratum(name: str, episodes: Sequence[Episode]) -> StratumResult:
+    sound = [episode for episode in episodes if episode.error is None]
+    n, successes = len(episodes), sum(episode.success for episode in sound)
+    low, high = wilson(successes, n)
+    return StratumResult(
+        stratum=name,
+        n=n,
+        successes=successes,
+        mean_score=sum(episode.score for episode in sound) / n if n else 0.0,
+        mean_steps=sum(len(episode.steps) for episode in sound) / len(sound) if sound else 0.0,
+        low=low,
+        high=high,
+    )
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Sort key that puts ``depth-2`` before ``depth-10``."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def percent(value: float) -> str:
+    """``0.634`` as ``63.4``."""
+    return f"{100 * value:.1f}"
+
+
+def interval(stratum: StratumResult | None) -> str:
+    """``63.4 [57.3, 69.1]``: success rate and 95 % interval in percent; a dash where there is none."""
+    if stratum is None:
+        return "–"  # noqa: RUF001
+    return f"{percent(stratum.success)} [{percent(stratum.low)}, {percent(stratum.high)}]"
+
+
+def difference(before: StratumResult | None, after: StratumResult | None, mark: str = "*") -> str:
+    """Change of the success rate in percentage points, with ``mark`` where the intervals do not overlap."""
+    if before is None or after is None:
+        return "–"  # noqa: RUF001
+    apart = mark if before.high < after.low or after.high < before.low else ""
+    return f"{100 * (after.success - before.success):+.1f}{apart}"
+
+
+NOTE = "95 % Wilson intervals; {mark} the intervals do not overlap"
+
+
+def comparison(before: EvalResult, after: EvalResult, mark: str = "*") -> list[tuple[str, int, str, str, str]]:
+    """Rows of a before/after table: stratum (all tasks last), n, before, after, change in points."""
+    names = [stratum.stratum for stratum in (*before.strata[1:], *after.strata[1:])]
+    rows = []
+    for name in [*sorted(set(names), key=natural), "all"]:
+        old, new = before.stratum(name), after.stratum(name)
+        n = max(stratum.n for stratum in (old, new) if stratum is not None)
+        rows.append((name, n, interval(old), interval(new), difference(old, new, mark)))
+    return rows
+
+
+def _heads(before: EvalResult, after: EvalResult) -> tuple[str, ...]:
+    return ("tasks", "n", f"{before.name}, %", f"{after.name}, %", "change")
+
+
+def before_after_table(before: EvalResult, after: EvalResult) -> Table:
+    """The comparison for the terminal: success rate per stratum, in percent."""
+    table = Table(
+        title=f"Success on {after.env_id}, split {after.split}", caption=NOTE.format(mark="*"), title_justify="left"
+    )
+    for index, head in enumerate(_heads(before, after)):
+        table.add_column(head, justify="left" if index == 0 else "right", no_wrap=True)
+    for name, n, old, new, change in comparison(before, after):
+        if name == "all":
+            table.add_section()
+        style = "bold green" if change.startswith("+") and change.endswith("*") else ""
+        table.add_row(*(Text(cell) for cell in (name, str(n), old, new)), Text(change, style=style))
+    return table
+
+
+def before_after_markdown(before: EvalResult, after: EvalResult) -> str:
+    """The comparison as a Markdown table."""
+    heads = _heads(before, after)
+    lines = [f"| {' | '.join(heads)} |", "|---|" + "---:|" * (len(heads) - 1)]
+    for row in comparison(before, after, mark=r"\*"):
+        lines.append("| " + " | ".join(str(cell).replace("|", r"\|") for cell in row) + " |")
+    return "\n".join([*lines, "", NOTE.format(mark=r"\*") + ".", ""])
+
+
+def before_after_latex(before: EvalResult, after: EvalResult) -> str:
+    """The comparison as a LaTeX ``tabular`` (package booktabs)."""
+    lines = [r"\begin{tabular}{lrrrr}", r"\toprule", " & ".join(_latex(h) for h in _heads(before, after)) + r" \\"]
+    lines.append(r"\midrule")
+    for row in comparison(before, after):
+        if row[0] == "all":
+            lines.append(r"\midrule")
+        lines.append(" & ".join(_latex(str(cell)) for cell in row) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", "% " + NOTE.format(mark="*"), ""])
+
+
+def _latex(text: str) -> str:
+    escaped = "".join(f"\\{c}" if c in "&%_#$" else c for c in text)
+    return escaped.replace("–", "--")  # noqa: RUF001

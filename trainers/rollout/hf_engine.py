@@ -1,0 +1,290 @@
+"""The engine of this process: continuous batching on the live transformers model, CPU or GPU."""
+
+from __future__ import annotations
+
+import inspect
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from envsuite.core.errors import UsageError
+from trainers.rollout.engine import ENGINES, Completion, Engine, Request
+from trainers.rollout.kv_cache import Slot, SlotCache
+from trainers.rollout.sampling import mix, sample, uniforms
+from trainers.rollout.slot_attention import plan_step, slot_attention_of
+
+_STEP_TOKENS = 8192  # most prompt tokens of one forward pass; bounds the memory of activations
+_WORTH_WAITING = 16  # a prompt waits a step for a beginning of this many tokens that another is computing
+
+
+@dataclass
+class _Row:
+    """A request on its way."""
+
+    request: Request
+    limit: int
+    """Most response tokens."""
+    seed: int
+    version: int
+    context: NDArray[np.int64]
+    """Prompt, and what was sampled before the weights changed, if they did."""
+    slot: Slot | None = None
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+
+def _order(row: _Row) -> tuple[bool, int]:
+    """Rows with one token for their tail first, by slot; then those with more."""
+    assert row.slot is not None
+    return row.slot.planned - max(row.slot.ready, row.slot.root_length) > 1, row.slot.index
+
+
+@ENGINES.register("hf")
+class HFEngine(Engine):
+    """Samples from a transformers model in this process, without a copy of its weights.
+
+    Requests join and leave the batch at any step. Keys and values stay in slots: the requests of a session continue
+    where the last one ended, and a prompt that begins like another (a group's identical prompts, a common instruction)
+    takes that beginning from the other's slot. Each forward pass is one flat row of tokens, single ones of running
+    responses beside whole prompts of new ones, and pads nothing.
+
+    A request that is on its way when the weights change goes on under the new ones; its ``policy_version`` is that of
+    its first token, its log-probabilities are those under the weights that sampled each token.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        max_batch: int = 64,
+        max_length: int | None = None,
+        prefix_cache: bool = True,
+        seed: int = 0,
+    ) -> None:
+        """Wrap ``model``.
+
+        Args:
+            model: Any decoder-only model whose attention is chosen by ``config._attn_implementation``.
+            max_batch: Most requests that generate at once.
+            max_length: Most tokens of prompt and response; by default what the model's positions allow.
+            prefix_cache: Keep keys and values after a request for those that begin alike.
+            seed: Of the requests that bring none.
+
+        Raises:
+            UsageError: The model's answers through this engine differ from its own.
+        """
+        self.model = model
+        self.max_batch = max_batch
+        self.max_length = max_length or model.config.get_text_config(decoder=True).max_position_embeddings
+        self.prefix_cache = prefix_cache
+        self.policy_version = 0
+        self._seed = seed
+        self._unseeded = 0
+        self._vocabulary: int = model.config.get_text_config(decoder=True).vocab_size
+        self._cache = SlotCache(max_slots=2 * max_batch)
+        self._waiting: deque[_Row] = deque()
+        self._running: list[_Row] = []
+        self._done: list[Completion] = []
+        self._check_model()
+
+    # -- the contract ----------------------------------------------------------------------------------------------
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Queue requests; one that cannot be served is answered with an error by the next :meth:`poll`."""
+        for request in requests:
+            seed = request.seed
+            if seed is None:
+                seed = mix(self._seed, self._unseeded)
+                self._unseeded += 1
+            prompt = np.array(request.prompt_ids, np.int64)
+            error = self._refusal(prompt)
+            if error:
+                self._done.append(Completion(request.request_id, (), (), "stop", self.policy_version, error))
+                continue
+            limit = min(request.sampling.max_tokens, self.max_length - len(prompt))
+            self._waiting.append(_Row(request, limit, mix(seed, 0), self.policy_version, prompt))
+
+    def poll(self) -> list[Completion]:
+        """Work until at least one request is finished."""
+        if not self._done and (self._waiting or self._running):
+            with slot_attention_of(self.model):
+                while not self._done:
+                    self._step()
+        done, self._done = self._done, []
+        return done
+
+    @property
+    def pending(self) -> int:
+        """Requests not yet returned."""
+        return len(self._waiting) + len(self._running) + len(self._done)
+
+    def release(self, session: int) -> None:
+        """Forget which keys and values belong to ``session``; their slot is free for others."""
+        self._cache.release(session)
+
+    def weights_changed(self, version: int) -> None:
+        """The model has new weights: what was computed with the old ones is dropped."""
+        self.policy_version = version
+        self._cache.clear()
+        for row in reversed(self._running):
+            row.slot = None
+            row.context = np.array([*row.request.prompt_ids, *row.token_ids], np.int64)
+            self._waiting.appendleft(row)
+        self._running = []
+
+    def state_dict(self) -> dict[str, int]:
+        """Where the stream of seeds stands."""
+        return {"seed": self._seed, "unseeded": self._unseeded}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go on from :meth:`state_dict`.
+
+        Raises:
+            UsageError: Requests are on their way.
+        """
+        if self.pending:
+            raise UsageError(f"load_state_dict with {self.pending} requests on their way; poll until none is pending")
+        self._seed, self._unseeded = state["seed"], state["unseeded"]
+        self._cache.clear()
+
+    # -- one step --------------------------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        """Admit, run the model once, draw a token for each row, let finished rows go."""
+        self._admit()
+        rows = sorted(self._running, key=_order)
+        logits = self._forward([row.slot for row in rows if row.slot is not None], self._cache)
+        draws = uniforms(
+            np.array([row.seed for row in rows], np.uint64), np.array([len(row.token_ids) for row in rows], np.uint64)
+        )
+        ids, logprobs = sample(logits, [row.request.sampling for row in rows], draws)
+        self._advance(rows, ids.tolist(), logprobs.tolist())
+
+    def _advance(self, rows: list[_Row], ids: list[int], logprobs: list[float]) -> None:
+        """Append each row's token; finished rows leave."""
+        self._running = []
+        for row, token, logprob in zip(rows, ids, logprobs, strict=True):
+            slot = row.slot
+            assert slot is not None
+            row.token_ids.append(token)
+            row.logprobs.append(logprob)
+            sampling = row.request.sampling
+            stop = token in sampling.stop_ids and not sampling.ignore_eos
+            if not stop and len(row.token_ids) < row.limit:
+                self._cache.extend(slot, token)
+                self._running.append(row)
+                continue
+            slot.running = False
+            self._done.append(
+                Completion(
+                    row.request.request_id,
+                    tuple(row.token_ids),
+                    tuple(row.logprobs),
+                    "stop" if stop else "length",
+                    row.version,
+                )
+            )
+
+    def _admit(self) -> None:
+        """Move waiting requests into the batch."""
+        budget = _STEP_TOKENS
+        later: list[_Row] = []
+        while self._waiting and len(self._running) < self.max_batch and budget > 0:
+            row = self._waiting.popleft()
+            keep, donor = 0, None
+            if self.prefix_cache:
+                ready, planned = self._cache.overlap(row.context[:-1])
+                if len(planned) and planned.max() - ready.max() >= _WORTH_WAITING:
+                    later.append(row)
+                    continue
+                donor, keep = self._best(row, ready)
+            if not row.token_ids:
+                row.version = self.policy_version
+            slot = self._cache.take(row.request.session, donor)
+            self._cache.begin(slot, row.context, keep, donor)
+            row.slot = slot
+            self._running.append(row)
+            budget -= len(row.context) - keep
+        self._waiting.extendleft(reversed(later))
+
+    def _best(self, row: _Row, ready: NDArray[np.int64]) -> tuple[Slot | None, int]:
+        """The slot that begins most like the row's context, its own session's where equal, and how far."""
+        if not len(ready) or not ready.max():
+            return None, 0
+        own = self._cache.of_session(row.request.session)
+        best = int(ready.argmax())
+        if own is not None and ready[own.index] == ready[best]:
+            best = own.index
+        return self._cache.slots[best], int(ready[best])
+
+    # -- the model -------------------------------------------------------------------------------------------------
+
+    def _tensor(self, array: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(array).to(self.model.device)
+
+    def _forward(self, slots: Sequence[Slot], cache: SlotCache, every: bool = False) -> Tensor:
+        """Compute what is planned for ``slots``, which come in the order of :func:`_order`.
+
+        Returns:
+            Logits after the last token of each slot, shape (slots, vocabulary); with ``every``, of each token of the
+            flat batch.
+        """
+        plan = plan_step(cache, slots, self.model.device)
+        spans = [*plan.singles, *plan.appended, *plan.rooted]
+        tokens = np.concatenate([cache.tokens[span.slot.index, span.start : span.stop] for span in spans])
+        positions = np.concatenate([np.arange(span.start, span.stop) for span in spans])
+        last = np.array([span.end - 1 for span in spans[: len(slots)]])
+        output = self.model(
+            input_ids=self._tensor(tokens)[None],
+            position_ids=self._tensor(positions)[None],
+            use_cache=False,
+            logits_to_keep=0 if every else self._tensor(last),
+            slot_plan=plan,
+        )
+        for slot in slots:
+            slot.ready = slot.planned
+        logits: Tensor = output.logits[0]
+        return logits
+
+    def _refusal(self, prompt: NDArray[np.int64]) -> str | None:
+        if not len(prompt):
+            return "the prompt is empty"
+        if len(prompt) >= self.max_length:
+            return f"the prompt has {len(prompt)} tokens, which leaves no room for a response within {self.max_length}"
+        if prompt.min() < 0 or prompt.max() >= self._vocabulary:
+            return f"the prompt has token ids outside 0..{self._vocabulary - 1} ({prompt.min()}..{prompt.max()})"
+        return None
+
+    def _check_model(self) -> None:
+        """Compare this engine's logits with the model's own, on two short sequences.
+
+        An architecture that keeps state outside attention, or mixes tokens of a row otherwise, differs here.
+        """
+        kind = type(self.model).__name__
+        if "logits_to_keep" not in inspect.signature(self.model.forward).parameters:
+            raise UsageError(f"{kind}.forward takes no logits_to_keep; use rollout.engine=vllm for this model")
+        prompts = [np.arange(count, dtype=np.int64) * 7 % self._vocabulary for count in (5, 3)]
+        cache = SlotCache(max_slots=2)
+        for prompt in prompts:
+            cache.begin(cache.take(None, None), prompt, 0, None)
+        with slot_attention_of(self.model):
+            ours = self._forward(cache.slots, cache, every=True).float()
+        training = self.model.training
+        self.model.train(False)
+        with torch.no_grad():
+            own = torch.cat([self.model(self._tensor(prompt)[None]).logits[0] for prompt in prompts]).float()
+        self.model.train(training)
+        off = (ours.log_softmax(-1) - own.log_softmax(-1)).abs().max().item()
+        allowed = 1e-3 if self.model.dtype == torch.float32 else 0.5
+        if off > allowed:
+            raise UsageError(
+                f"{kind} gives other log-probabilities through the hf engine than by itself (off by {off:.3g} in a "
+                "short test): it does not take its attention from transformers' attention interface, or it keeps state "
+                "elsewhere; use rollout.engine=vllm for this model"
+            )

@@ -1,0 +1,59 @@
+"""Which tasks an iteration plays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class TaskPool:
+    """The tasks of one environment that may be drawn."""
+
+    ids: tuple[str, ...]
+    weight: float
+
+
+class TaskSampler:
+    """Draws tasks from several pools: by weight among the pools, without replacement within each until it is used up.
+
+    Args:
+        pools: What to draw from.
+        seed: The same seed draws the same tasks.
+    """
+
+    def __init__(self, pools: Sequence[TaskPool], seed: int) -> None:
+        self.pools = tuple(pools)
+        self._rng = np.random.Generator(np.random.PCG64(seed))
+        self._orders: list[list[int]] = [[] for _ in self.pools]
+
+    def draw(self, n: int) -> list[tuple[int, str]]:
+        """``n`` tasks as (index of the pool, task id).
+
+        Pools get their share of ``n`` as exactly as whole numbers allow; what remains is drawn by weight.
+        """
+        weights = np.array([pool.weight for pool in self.pools], np.float64)
+        exact = n * weights / weights.sum()
+        counts = np.floor(exact).astype(int)
+        rest = exact - counts
+        for pool in self._rng.choice(len(self.pools), size=n - counts.sum(), p=rest / rest.sum()) if rest.any() else ():
+            counts[pool] += 1
+        drawn = [(pool, self._next(pool)) for pool, count in enumerate(counts) for _ in range(count)]
+        return [drawn[i] for i in self._rng.permutation(len(drawn))]
+
+    def _next(self, pool: int) -> str:
+        if not self._orders[pool]:
+            self._orders[pool] = self._rng.permutation(len(self.pools[pool].ids)).tolist()
+        return self.pools[pool].ids[self._orders[pool].pop()]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next draws depend on, as JSON can hold it."""
+        return {"rng": self._rng.bit_generator.state, "orders": self._orders}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue as the sampler whose state this is."""
+        self._rng.bit_generator.state = state["rng"]
+        self._orders = [list(order) for order in state["orders"]]

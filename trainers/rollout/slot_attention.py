@@ -1,0 +1,350 @@
+"""Attention of a flat batch: tokens of many sequences in one row, each against the keys of its own sequence.
+
+Registered with transformers as an attention implementation, so that any decoder-only model that takes its attention
+from there runs on it unchanged. Linear layers see each token once, without padding. Attention has two parts, merged by
+their softmax sums as in FlashAttention: all tokens whose sequences share a root against that root together, and each
+sequence against its own tail, neighbouring slots of similar length in one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import AttentionInterface, PreTrainedModel
+
+from envsuite.core.errors import UsageError
+from trainers.rollout.kv_cache import Root, Slot, SlotCache
+
+NAME = "envsuite_slots"
+_CALL = 64  # what one attention call costs besides its work, in keys of one sequence
+
+
+@dataclass(frozen=True)
+class Span:
+    """Consecutive new tokens of one sequence that go to one place."""
+
+    slot: Slot
+    begin: int
+    """Where they start in the flat batch."""
+    start: int
+    """Position of the first in its sequence."""
+    stop: int
+
+    @property
+    def end(self) -> int:
+        """Where they end in the flat batch."""
+        return self.begin + self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Run:
+    """Single new tokens of sequences in neighbouring slots: ``begin .. end`` of the flat batch, slots from ``slot``."""
+
+    slot: int
+    begin: int
+    end: int
+    length: int
+    """The longest tail."""
+    even: bool
+    """All tails are that long."""
+
+
+@dataclass
+class StepPlan:
+    """What one forward pass computes.
+
+    The flat batch is: the single next tokens of running responses in the order of their slots; then spans that several
+    tokens append to a tail; then spans of new roots.
+    """
+
+    cache: SlotCache
+    singles: list[Span]
+    appended: list[Span]
+    rooted: list[Span]
+    device: torch.device
+    layers_seen: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        tails = self.singles + self.appended
+        self.tail_tokens = tails[-1].end if tails else 0
+        self.longest = max(span.stop for span in tails)
+        self.slot_of = self._tensor(np.concatenate([np.full(s.stop - s.start, s.slot.index) for s in tails]))
+        self.place_of = self._tensor(
+            np.concatenate([np.arange(s.start - s.slot.root_length, s.stop - s.slot.root_length) for s in tails])
+        )
+        self.runs = _runs(self.singles)
+        lengths = self.place_of[: len(self.singles), None] + 1
+        widest = max((run.length for run in self.runs), default=0)
+        self._hidden = torch.arange(widest, device=self.device) >= lengths
+        groups: dict[tuple[int, int], list[Span]] = {}
+        for span in tails:
+            if span.slot.root is not None and span.slot.root_length:
+                groups.setdefault((id(span.slot.root), span.slot.root_length), []).append(span)
+        self.groups: list[tuple[Root, int, int, int]] = []
+        order: list[NDArray[np.int64]] = []
+        begin = 0
+        for (_, length), spans in groups.items():
+            order.extend(np.arange(span.begin, span.end) for span in spans)
+            end = begin + sum(span.end - span.begin for span in spans)
+            root = spans[0].slot.root
+            assert root is not None
+            self.groups.append((root, length, begin, end))
+            begin = end
+        self.order = self._tensor(np.concatenate(order)) if order else None
+        self._masks: dict[tuple[int, int, torch.dtype], Tensor] = {}
+        self._run_masks: dict[torch.dtype, Tensor] = {}
+
+    def _tensor(self, array: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+    def run_mask(self, run: Run, dtype: torch.dtype) -> Tensor | None:
+        """What hides the keys past each tail of ``run``, shape (tokens, 1, 1, length), 0 or -inf."""
+        if run.even:
+            return None
+        if dtype not in self._run_masks:
+            hidden = self._hidden[:, None, None]
+            self._run_masks[dtype] = torch.zeros(hidden.shape, dtype=dtype, device=self.device).masked_fill_(
+                hidden, -torch.inf
+            )
+        return self._run_masks[dtype][run.begin : run.end, :, :, : run.length]
+
+    def causal(self, span: Span, origin: int, repeats: int, dtype: torch.dtype) -> Tensor:
+        """Which keys from position ``origin`` each token of ``span`` sees, 0 or -inf, for each of ``repeats`` heads.
+
+        Shape (1, 1, repeats * tokens, stop - origin).
+        """
+        key = (span.begin, repeats, dtype)
+        if key not in self._masks:
+            count, width = span.stop - span.start, span.stop - origin
+            mask = torch.full((count, width), -torch.inf, dtype=dtype, device=self.device)
+            self._masks[key] = mask.triu_(width - count + 1).repeat(repeats, 1)[None, None]
+        return self._masks[key]
+
+
+def plan_step(cache: SlotCache, slots: Sequence[Slot], device: torch.device) -> StepPlan:
+    """The plan for ``slots``: those with one token for their tail come first, by index, then those with more."""
+    spans: tuple[list[Span], list[Span], list[Span]] = ([], [], [])
+    begin = 0
+    for slot in slots:
+        start = max(slot.ready, slot.root_length)
+        spans[slot.planned - start > 1].append(Span(slot, begin, start, slot.planned))
+        begin += slot.planned - start
+    for slot in slots:
+        if slot.ready < slot.root_length:
+            spans[2].append(Span(slot, begin, slot.ready, slot.root_length))
+            begin += slot.root_length - slot.ready
+    return StepPlan(cache, *spans, device)
+
+
+def _runs(singles: list[Span]) -> list[Run]:
+    """Cut slots into runs: a neighbour joins where the padding it causes costs less than a call of its own."""
+    runs: list[Run] = []
+    for span in singles:
+        length = span.stop - span.slot.root_length
+        if runs:
+            last = runs[-1]
+            count = last.end - last.begin
+            widest = max(last.length, length)
+            waste = (widest - last.length) * count + widest - length
+            if last.slot + count == span.slot.index and waste <= _CALL:
+                even = last.even and length == last.length
+                runs[-1] = Run(last.slot, last.begin, span.end, widest, even)
+                continue
+        runs.append(Run(span.slot.index, span.begin, span.end, length, True))
+    return runs
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None, causal: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Softmax attention and the logarithm of its softmax sum, which merging needs.
+
+    Args:
+        query: Shape (batch, heads, queries, dim); ``key`` and ``value`` alike.
+        key: What is attended to.
+        value: What is averaged.
+        mask: Added to the scores.
+        scale: Of the scores; dim ** -0.5 by default.
+        causal: Query i sees keys 0 .. i only.
+
+    Returns:
+        The output, shape (batch, heads, queries, dim), and the log-sums, float32, shape (batch, heads, queries).
+    """
+    if query.device.type == "cpu" and query.shape[-1] == value.shape[-1]:
+        out, total = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            query, key, value, 0.0, causal, attn_mask=mask, scale=scale
+        )
+        return out, total
+    scores = query @ key.transpose(-1, -2)
+    scores = scores.float() * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if causal:
+        scores = scores + torch.full(scores.shape[-2:], -torch.inf, device=scores.device).triu_(1)
+    if mask is not None:
+        scores = scores + mask
+    total = scores.logsumexp(-1)
+    return (scores - total[..., None]).exp().to(value.dtype) @ value, total
+
+
+def slot_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    slot_plan: StepPlan,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Store ``key`` and ``value`` (1, key heads, tokens, dim) and attend with ``query`` (1, heads, tokens, dim).
+
+    Returns:
+        The attention output, shape (1, tokens, heads, dim), and None for the weights.
+    """
+    if softcap is not None or s_aux is not None or position_bias is not None:
+        raise UsageError(
+            f"the hf engine does not do the attention of {type(module).__name__} (soft-capped scores, sinks or a "
+            "position bias); use rollout.engine=vllm for this model"
+        )
+    plan = slot_plan
+    index = module.layer_idx
+    assert isinstance(index, int)
+    plan.layers_seen.add(index)
+    heads, key_heads, tokens = query.shape[1], key.shape[1], query.shape[2]
+    groups = heads // key_heads
+    rows = query[0].transpose(0, 1).reshape(tokens, key_heads, groups, query.shape[3])
+    out = query.new_empty(tokens, key_heads, groups, value.shape[3])
+    tail = plan.cache.tail(index, key, value)
+    for buffer, new in zip(tail, (key, value), strict=True):
+        buffer.transpose(1, 2).index_put_((plan.slot_of, plan.place_of), new[0, :, : plan.tail_tokens].transpose(0, 1))
+    for span in plan.rooted:
+        root = span.slot.root
+        assert root is not None
+        for buffer, new in zip(root.layer(index, key, value), (key, value), strict=True):
+            buffer[:, span.start : span.stop] = new[0, :, span.begin : span.end]
+    if sliding_window and plan.longest > sliding_window:
+        _windowed(plan, index, rows, tail, scaling, sliding_window, out)
+        return out.flatten(1, 2)[None], None
+    _to_roots(plan, index, rows, scaling, out)
+    total = _to_tails(plan, rows, tail, scaling, out)
+    if plan.order is not None:
+        _merge_roots(plan, index, rows, scaling, out, total)
+    return out.flatten(1, 2)[None], None
+
+
+def _flat(rows: Tensor) -> Tensor:
+    """(tokens, key heads, groups, dim) as queries of one sequence: (1, key heads, groups * tokens, dim)."""
+    return rows.permute(1, 2, 0, 3).flatten(1, 2)[None]
+
+
+def _unflat(result: Tensor, tokens: int) -> Tensor:
+    """The reverse, for (1, key heads, groups * tokens, …): (tokens, key heads, groups, …)."""
+    return result.reshape(result.shape[1], -1, tokens, *result.shape[3:]).movedim(2, 0)
+
+
+def _to_roots(plan: StepPlan, index: int, rows: Tensor, scale: float | None, out: Tensor) -> None:
+    """New roots, each causal in itself."""
+    groups = rows.shape[2]
+    for span in plan.rooted:
+        assert span.slot.root is not None
+        keys, values = (part[:, : span.stop] for part in span.slot.root.layers[index])
+        if span.start == 0:
+            queries = rows[span.begin : span.end].flatten(1, 2).transpose(0, 1)[None]
+            keys, values = (part.repeat_interleave(groups, 0)[None] for part in (keys, values))
+            result, _ = attend(queries, keys, values, None, scale, causal=True)
+            out[span.begin : span.end] = result[0].transpose(0, 1).view_as(out[span.begin : span.end])
+        else:
+            mask = plan.causal(span, 0, groups, rows.dtype)
+            result, _ = attend(_flat(rows[span.begin : span.end]), keys[None], values[None], mask, scale)
+            out[span.begin : span.end] = _unflat(result, span.end - span.begin)
+
+
+def _to_tails(plan: StepPlan, rows: Tensor, tail: tuple[Tensor, Tensor], scale: float | None, out: Tensor) -> Tensor:
+    """Each sequence against its own tail; returns the log-sums, shape (tokens, key heads, groups)."""
+    total = torch.empty(plan.tail_tokens, *rows.shape[1:3], dtype=torch.float32, device=rows.device)
+    for run in plan.runs:
+        here = slice(run.begin, run.end)
+        slots = slice(run.slot, run.slot + run.end - run.begin)
+        keys, values = (part[slots, :, : run.length] for part in tail)
+        out[here], total[here] = attend(rows[here], keys, values, plan.run_mask(run, rows.dtype), scale)
+    for span in plan.appended:
+        here = slice(span.begin, span.end)
+        origin = span.slot.root_length
+        keys, values = (part[span.slot.index, None, :, : span.stop - origin] for part in tail)
+        mask = plan.causal(span, origin, rows.shape[2], rows.dtype)
+        result, sums = attend(_flat(rows[here]), keys, values, mask, scale)
+        out[here], total[here] = _unflat(result, span.end - span.begin), _unflat(sums, span.end - span.begin)
+    return total
+
+
+def _merge_roots(plan: StepPlan, index: int, rows: Tensor, scale: float | None, out: Tensor, total: Tensor) -> None:
+    """Add to ``out`` what the tokens see of their roots, all tokens of a root in one call."""
+    assert plan.order is not None
+    queries = rows.index_select(0, plan.order)
+    seen = out.new_empty(len(queries), *out.shape[1:])
+    sums = torch.empty(queries.shape[:3], dtype=torch.float32, device=rows.device)
+    for root, length, begin, end in plan.groups:
+        keys, values = (part[None, :, :length] for part in root.layers[index])
+        result, group_sums = attend(_flat(queries[begin:end]), keys, values, None, scale)
+        seen[begin:end], sums[begin:end] = _unflat(result, end - begin), _unflat(group_sums, end - begin)
+    share = torch.sigmoid(sums - total.index_select(0, plan.order))[..., None].to(out.dtype)
+    own = out.index_select(0, plan.order)
+    out.index_copy_(0, plan.order, torch.lerp(own, seen, share))
+
+
+def _windowed(
+    plan: StepPlan,
+    index: int,
+    rows: Tensor,
+    tail: tuple[Tensor, Tensor],
+    scale: float | None,
+    window: int,
+    out: Tensor,
+) -> None:
+    """A layer whose tokens see only the last ``window`` positions: one sequence at a time, root and tail joined."""
+    for span in plan.singles + plan.appended + plan.rooted:
+        slot, low = span.slot, max(0, span.start + 1 - window)
+        parts = []
+        for number in (0, 1):
+            own = tail[number][slot.index, :, : max(0, span.stop - slot.root_length)]
+            root = None if slot.root is None else slot.root.layers[index][number][:, : min(span.stop, slot.root_length)]
+            parts.append((own if root is None else torch.cat([root, own], 1))[None, :, low:])
+        position = torch.arange(span.start, span.stop, device=rows.device)[:, None]
+        column = torch.arange(low, span.stop, device=rows.device)
+        hidden = (column > position) | (column <= position - window)
+        mask = torch.zeros(hidden.shape, dtype=rows.dtype, device=rows.device).masked_fill_(hidden, -torch.inf)
+        mask = mask.repeat(rows.shape[2], 1)[None, None]
+        result, _ = attend(_flat(rows[span.begin : span.end]), parts[0], parts[1], mask, scale)
+        out[span.begin : span.end] = _unflat(result, span.end - span.begin)
+
+
+AttentionInterface.register(NAME, slot_attention)
+
+
+@contextmanager
+def slot_attention_of(model: PreTrainedModel) -> Iterator[None]:
+    """Let ``model`` attend through slots, in evaluation mode and without gradients; both are put back afterwards."""
+    config = model.config.get_text_config(decoder=True)
+    before = config._attn_implementation
+    training = [module for module in model.modules() if module.training]
+    config._attn_implementation = NAME
+    for module in training:
+        module.training = False
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        config._attn_implementation = before
+        for module in training:
+            module.training = True

@@ -1,0 +1,251 @@
+"""Episodes on disk: one Parquet file per iteration, one row per step.
+
+Episode columns are repeated in every row of the episode (dictionary encoding makes that nearly free), so that one
+file is one data frame. An episode that failed before its first step keeps one row, with ``t = -1`` and empty step
+columns. Failed episodes are kept, with their ``error``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from envsuite.core.errors import DataError, UsageError
+from envsuite.core.tools import Action, ToolCall
+from trainers.steps.records import Episode, Step
+
+FORMAT = b"envsuite.episodes"
+VERSION = b"1"
+
+StepKey = tuple[int, int]
+"""(episode_id, t): what identifies a step within an iteration."""
+
+_EPISODE = {
+    "episode_id": pa.int64(),
+    "group_id": pa.int64(),
+    "env_id": pa.string(),
+    "task_id": pa.string(),
+    "task_type": pa.string(),
+    "split": pa.string(),
+    "task": pa.string(),
+    "terminated": pa.bool_(),
+    "truncated": pa.bool_(),
+    "success": pa.bool_(),
+    "score": pa.float64(),
+    "error": pa.string(),
+}
+_STEP = {
+    "t": pa.int32(),
+    "prompt_ids": pa.list_(pa.int32()),
+    "response_ids": pa.list_(pa.int32()),
+    "response_logprobs": pa.list_(pa.float64()),
+    "policy_version": pa.int64(),
+    "finish_reason": pa.string(),
+    "observation": pa.string(),
+    "state_key": pa.string(),
+    "action": pa.string(),
+    "parse_error": pa.string(),
+    "valid": pa.bool_(),
+    "reward": pa.float64(),
+    "info": pa.string(),
+}
+_EXTRA = {"prompt_text": pa.string(), "response_text": pa.string(), "advantage": pa.float64()}
+
+SCHEMA = pa.schema({**_EPISODE, **_STEP, **_EXTRA}, metadata={FORMAT: VERSION})
+"""Columns of an episodes file: of the episode, of the step, and what is known besides.
+
+``action`` is a JSON list of ``{"name", "arguments"}``, null where the completion did not parse; ``info`` a JSON object;
+``prompt_text``, ``response_text`` and ``advantage`` are null where they were not given.
+"""
+
+# Token columns stay plain: successive prompts repeat long runs, which zstd finds in aligned integers and would not find
+# in a bit-packed dictionary.
+_DICTIONARY = [name for name in (*_EPISODE, "finish_reason", "observation", "state_key", "action", "parse_error")
+               if SCHEMA.field(name).type == pa.string()]  # fmt: skip
+# Sampled log-probabilities are float32 numbers held as Python floats: split by byte, their zero bytes cost nothing.
+_SPLIT = {"response_logprobs.list.element": "BYTE_STREAM_SPLIT"}
+
+
+def write_episodes(
+    path: Path,
+    episodes: Sequence[Episode],
+    advantages: Mapping[StepKey, float] | NDArray[np.float64] | None = None,
+    text: Mapping[StepKey, tuple[str, str]] | None = None,
+) -> None:
+    """Write ``episodes`` to ``path``, which holds either the old file or the whole new one at any time.
+
+    Args:
+        path: The file; its folder is made if need be.
+        episodes: In the order in which they will be read again.
+        advantages: One number per step: by (episode_id, t), or as an array in the row order of
+            ``StepTable.from_episodes(episodes)``, which leaves failed episodes out.
+        text: Prompt and response of a step as text, by (episode_id, t).
+
+    A lone surrogate, which is not Unicode text, is written as U+FFFD in text columns (and kept in JSON columns).
+
+    Raises:
+        UsageError: Episode ids repeat, an array has the wrong length, or an info cannot be written as JSON.
+        DataError: The file cannot be written (disk full, no permission).
+    """
+    path = Path(path)
+    table = episodes_table(episodes, advantages, text)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(
+            table,
+            temporary,
+            compression="zstd",
+            use_dictionary=_DICTIONARY,
+            column_encoding=_SPLIT,
+            write_page_checksum=True,
+        )
+        os.replace(temporary, path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot write the episodes ({error})") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def episodes_table(
+    episodes: Sequence[Episode],
+    advantages: Mapping[StepKey, float] | NDArray[np.float64] | None = None,
+    text: Mapping[StepKey, tuple[str, str]] | None = None,
+) -> pa.Table:
+    """The rows that :func:`write_episodes` writes, with the columns of :data:`SCHEMA`."""
+    ids = [episode.episode_id for episode in episodes]
+    if len(set(ids)) != len(ids):
+        twice = next(i for i in ids if ids.count(i) > 1)
+        raise UsageError(f"episode_id {twice} occurs twice; ids must differ within one file")
+    if isinstance(advantages, np.ndarray):
+        advantages = _by_key(episodes, advantages)
+    columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
+    for episode in episodes:
+        own = {name: _clean(value) for name, value in vars(episode).items() if name in _EPISODE}
+        for row in _step_rows(episode, advantages or {}, text or {}):
+            for name, column in columns.items():
+                column.append(own[name] if name in own else row.get(name))
+    return pa.table(columns, schema=SCHEMA)
+
+
+def _step_rows(
+    episode: Episode, advantages: Mapping[StepKey, float], text: Mapping[StepKey, tuple[str, str]]
+) -> list[dict[str, Any]]:
+    if not episode.steps:
+        return [{"t": -1}]
+    rows = []
+    for step in episode.steps:
+        key = (episode.episode_id, step.t)
+        row = {name: _clean(value) for name, value in vars(step).items() if name in _STEP}
+        row["action"] = None if step.action is None else _json([vars(call) for call in step.action], key)
+        row["info"] = _json(step.info, key)
+        prompt, response = text.get(key, (None, None))
+        row["prompt_text"], row["response_text"] = _clean(prompt), _clean(response)
+        row["advantage"] = advantages.get(key)
+        rows.append(row)
+    return rows
+
+
+def _by_key(episodes: Sequence[Episode], values: NDArray[np.float64]) -> dict[StepKey, float]:
+    keys = [(e.episode_id, step.t) for e in episodes if e.error is None for step in e.steps]
+    if values.shape != (len(keys),):
+        raise UsageError(f"advantages have shape {values.shape}, the episodes that did not fail have {len(keys)} steps")
+    return dict(zip(keys, values.tolist(), strict=True))
+
+
+def _clean(value: Any) -> Any:
+    """``value``, without lone surrogates if it is text: Parquet strings are UTF-8."""
+    if isinstance(value, str) and not value.isascii():
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return value
+
+
+def _json(value: Any, key: StepKey) -> str:
+    # The standard library's module, because it keeps NaN, integers of any size and lone surrogates.
+    try:
+        return json.dumps(value, separators=(",", ":"), default=_plain)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"episode {key[0]}, step {key[1]}: cannot be written as JSON ({error})") from error
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"value of type {type(value).__name__}")
+
+
+def read_table(path: Path) -> pa.Table:
+    """The file's rows, with every column of :data:`SCHEMA`.
+
+    Raises:
+        DataError: The file is missing, truncated, damaged, or not an episodes file of this version.
+    """
+    path = Path(path)
+    try:
+        schema = pq.read_schema(path)
+        version = (schema.metadata or {}).get(FORMAT)
+        table = (
+            pq.read_table(path, columns=SCHEMA.names, page_checksum_verification=True) if version == VERSION else None
+        )
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file") from error
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        raise DataError(f"{path}: truncated, damaged or not a Parquet file ({error})") from error
+    if version is None:
+        raise DataError(f"{path}: a Parquet file, but not one of episodes (columns: {', '.join(schema.names[:8])})")
+    if table is None:
+        found = version.decode(errors="replace")
+        raise DataError(f"{path}: episodes format {found}, this version reads {VERSION.decode()}")
+    if table.schema.types != SCHEMA.types:
+        raise DataError(f"{path}: damaged (the columns have other types than an episodes file has)")
+    return table
+
+
+def read_episodes(path: Path) -> list[Episode]:
+    """The episodes of ``path``, in the order and with the values in which they were written.
+
+    Actions come back as tuples, and what is inside actions and infos as JSON has it (lists for tuples).
+
+    Raises:
+        DataError: As :func:`read_table`.
+    """
+    rows = read_table(path).select([*_EPISODE, *_STEP]).to_pylist()
+    heads: dict[int, dict[str, Any]] = {}
+    steps: dict[int, list[Step]] = {}
+    try:
+        for row in rows:
+            heads.setdefault(row["episode_id"], {name: row[name] for name in _EPISODE})
+            own = steps.setdefault(row["episode_id"], [])
+            if row["t"] >= 0:
+                own.append(_step(row))
+        return [Episode(**head, steps=tuple(steps[i])) for i, head in heads.items()]
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path}: damaged row ({type(error).__name__}: {error})") from error
+
+
+def _step(row: Mapping[str, Any]) -> Step:
+    values = {name: row[name] for name in _STEP}
+    for name in ("prompt_ids", "response_ids", "response_logprobs"):
+        values[name] = tuple(values[name])
+    values["action"] = parse_action(values["action"])
+    values["info"] = json.loads(values["info"])
+    return Step(**values)
+
+
+def parse_action(text: str | None) -> Action | None:
+    """The action that column ``action`` holds."""
+    if text is None:
+        return None
+    return tuple(ToolCall(call["name"], call["arguments"]) for call in json.loads(text))

@@ -45,7 +45,7 @@ class CheckpointError(DataError):
 
 @dataclass(frozen=True)
 class Saved:
-    """What ``state.json`` holds besides random states."""
+    """What ``state.json`` holds."""
 
     iteration: int
     """Iterations finished."""
@@ -55,6 +55,8 @@ class Saved:
     sampler: dict[str, Any]
     counters: dict[str, Any]
     """Whatever else the trainer counts (tokens so far, evaluations)."""
+    random: list[dict[str, Any]]
+    """:func:`random_state` of each process."""
 
 
 def folder_of(root: Path, iteration: int) -> Path:
@@ -87,9 +89,9 @@ def save(
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        model.save_pretrained(partial)
+        model.save_pretrained(partial, max_shard_size="100TB")  # one file, whatever its size
         tokenizer.save_pretrained(partial)
-        tensors, settings = _flatten(get_optimizer_state_dict(wrapped, optimizer, options=_OPTIONS))
+        tensors, settings = _optimizer_state(wrapped, optimizer)
         save_file(tensors, partial / OPTIMIZER)
         state = {
             "format": FORMAT,
@@ -99,16 +101,18 @@ def save(
             "sampler": saved.sampler,
             "counters": saved.counters,
             "optimizer": settings,
-            "rng": {"torch": torch.get_rng_state().numpy().tobytes().hex(), "numpy": _numpy_rng()},
+            "random": saved.random,
         }
         (partial / STATE).write_bytes(orjson.dumps(state, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2))
         listing = {file.name: _fingerprint(file) for file in sorted(partial.iterdir())}
         (partial / MANIFEST).write_bytes(orjson.dumps({"format": FORMAT, "files": listing}, option=orjson.OPT_INDENT_2))
         for file in partial.iterdir():
             _flush(file)
+        aside = folder.with_name(f".{folder.name}.old")
         if folder.exists():
-            shutil.rmtree(folder)
+            os.replace(folder, aside)
         os.replace(partial, folder)
+        shutil.rmtree(aside, ignore_errors=True)
     except (OSError, safetensors.SafetensorError) as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise CheckpointError(
@@ -135,11 +139,21 @@ def verify(folder: Path) -> dict[str, Any]:
                 f"{file}: damaged ({found['bytes']} bytes, {expected['bytes']} expected"
                 f"{'' if found['bytes'] != expected['bytes'] else ', other content'})"
             )
-    return _json(folder / STATE, f"{folder}: damaged")
+    state = _json(folder / STATE, f"{folder}: damaged")
+    if missing := sorted(_STATE_KEYS - state.keys()):
+        raise CheckpointError(f"{folder / STATE}: has no {missing[0]!r}; not written by this trainer")
+    return state
+
+
+_STATE_KEYS = {"iteration", "optimizer_steps", "config", "sampler", "counters", "optimizer", "random"}
 
 
 def newest(root: Path) -> Path | None:
     """The newest undamaged checkpoint below ``root``; damaged ones are named in a warning and passed over."""
+    for aside in root.glob(".iteration-*.old"):  # a write was interrupted while it replaced this one
+        folder = root / aside.name.removeprefix(".").removesuffix(".old")
+        if not folder.exists():
+            os.replace(aside, folder)
     for folder in sorted(root.glob("iteration-*"), reverse=True):
         try:
             verify(folder)
@@ -156,6 +170,7 @@ def load(
     wrapped: nn.Module,
     optimizer: torch.optim.Optimizer,
     config: Mapping[str, Any],
+    rank: int = 0,
 ) -> Saved:
     """Restore weights, optimiser and random states from ``folder``, and return the rest.
 
@@ -165,40 +180,58 @@ def load(
         wrapped: The module whose parameters ``optimizer`` holds.
         optimizer: Its state is replaced.
         config: The settings of this run, which must agree with the checkpoint's.
+        rank: Number of this process, whose random state is restored.
 
     Raises:
         CheckpointError: Damaged, foreign, or of a run with other settings or another model.
     """
     state = verify(folder)
     _compare(state["config"], config, folder)
-    tensors = load_file(folder / "model.safetensors")
+    _load_model(folder, model)
+    tensors = load_file(folder / OPTIMIZER)
+    if tensors:
+        set_optimizer_state_dict(wrapped, optimizer, _unflatten(tensors, state["optimizer"]), options=_OPTIONS)
+    if rank < len(state["random"]):
+        _restore_random(state["random"][rank])
+    return Saved(
+        state["iteration"],
+        state["optimizer_steps"],
+        state["config"],
+        state["sampler"],
+        state["counters"],
+        state["random"],
+    )
+
+
+def _load_model(folder: Path, model: PreTrainedModel) -> None:
+    try:
+        tensors = load_file(folder / "model.safetensors")
+    except (OSError, safetensors.SafetensorError) as error:
+        raise CheckpointError(f"{folder / 'model.safetensors'}: cannot be read ({error})") from error
     own = model.state_dict()
     for name, tensor in tensors.items():
         if name not in own or own[name].shape != tensor.shape:
             has = tuple(own[name].shape) if name in own else "no such tensor"
             raise CheckpointError(f"{folder}: {name} has shape {tuple(tensor.shape)}, the model of the config {has}")
+    present = {own[name].data_ptr() for name in tensors}  # tied weights are saved once
+    for name, tensor in own.items():
+        if name not in tensors and tensor.data_ptr() not in present:
+            raise CheckpointError(f"{folder}: has no {name}, which the model of the config has")
     model.load_state_dict(tensors, strict=False)
-    model.tie_weights()
-    set_optimizer_state_dict(
-        wrapped,
-        optimizer,
-        _unflatten(load_file(folder / OPTIMIZER), state["optimizer"]),
-        options=_OPTIONS,
-    )
-    torch.set_rng_state(torch.from_numpy(np.frombuffer(bytes.fromhex(state["rng"]["torch"]), np.uint8).copy()))
-    _set_numpy_rng(state["rng"]["numpy"])
-    return Saved(state["iteration"], state["optimizer_steps"], state["config"], state["sampler"], state["counters"])
 
 
 def prune(root: Path, keep: int) -> None:
     """Remove all but the newest ``keep`` checkpoints, and what interrupted writes left."""
     for folder in sorted(root.glob("iteration-*"))[:-keep]:
         shutil.rmtree(folder)
-    for folder in root.glob(".iteration-*.partial"):
+    for folder in (*root.glob(".iteration-*.partial"), *root.glob(".iteration-*.old")):
         shutil.rmtree(folder)
 
 
-FREE = ("output", "iterations", "time_limit", "evaluation", "checkpoint_every", "keep_checkpoints", "episodes_every")
+FREE = (
+    *("output", "iterations", "time_limit", "evaluation", "checkpoint_every", "keep_checkpoints", "episodes_every"),
+    *("rollout.slots", "rollout.workers", "rollout.deadline"),
+)
 """Settings that may differ between a checkpoint and the run that goes on from it."""
 
 
@@ -217,7 +250,14 @@ def _compare(old: Mapping[str, Any], new: Mapping[str, Any], folder: Path, path:
             )
 
 
-def _flatten(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _optimizer_state(wrapped: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Its tensors by parameter and name, and its settings; nothing before its first step.
+
+    (Asked for its state then, torch would take a step with gradients of zero, which counts as one.)
+    """
+    if not optimizer.state:
+        return {}, {}
+    state: Mapping[str, Any] = get_optimizer_state_dict(wrapped, optimizer, options=_OPTIONS)
     tensors: dict[str, Tensor] = {}
     for parameter, values in state["state"].items():
         for name, value in values.items():
@@ -233,14 +273,30 @@ def _unflatten(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> di
     return {"state": state, "param_groups": settings["param_groups"]}
 
 
-def _numpy_rng() -> dict[str, Any]:
+def random_state() -> dict[str, Any]:
+    """The states of this process's random generators, as JSON can hold them."""
     name, keys, position, has_gauss, cached = np.random.get_state()
-    return {"name": name, "keys": np.asarray(keys).tolist(), "position": position, "gauss": [has_gauss, cached]}
+    return {
+        "torch": _hex(torch.get_rng_state()),
+        "cuda": [_hex(state) for state in torch.cuda.get_rng_state_all()] if torch.cuda.is_available() else [],
+        "numpy": {"name": name, "keys": np.asarray(keys).tolist(), "position": position, "gauss": [has_gauss, cached]},
+    }
 
 
-def _set_numpy_rng(state: Mapping[str, Any]) -> None:
-    keys = np.array(state["keys"], np.uint32)
-    np.random.set_state((state["name"], keys, state["position"], state["gauss"][0], state["gauss"][1]))
+def _restore_random(state: Mapping[str, Any]) -> None:
+    torch.set_rng_state(_bytes(state["torch"]))
+    if state["cuda"] and torch.cuda.device_count() == len(state["cuda"]):
+        torch.cuda.set_rng_state_all([_bytes(words) for words in state["cuda"]])
+    numpy = state["numpy"]
+    np.random.set_state((numpy["name"], np.array(numpy["keys"], np.uint32), numpy["position"], *numpy["gauss"]))
+
+
+def _hex(state: Tensor) -> str:
+    return state.numpy().tobytes().hex()
+
+
+def _bytes(words: str) -> Tensor:
+    return torch.from_numpy(np.frombuffer(bytes.fromhex(words), np.uint8).copy())
 
 
 def _json(path: Path, otherwise: str) -> dict[str, Any]:

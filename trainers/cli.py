@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
 import types
 import typing
@@ -15,19 +16,35 @@ import jsonargparse
 import yaml
 
 from envsuite.core.errors import nearest, unknown
+from envsuite.prompting import make_memory
 from trainers.config import ConfigError, TrainConfig
 from trainers.estimators import ESTIMATORS
 from trainers.objectives import FILTERS, SHAPERS
 from trainers.recipes import recipe, recipes
-from trainers.rollout.engine import ENGINES
 
 C = TypeVar("C")
 
-DESCRIPTION = """Train a language agent by reinforcement learning.
-
+ORDER = """
 Settings come from, later ones winning: the defaults below, the recipe, the files given with --config in their order,
 and options on the command line. Lists and dictionaries are written as YAML.
+"""
 
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A program that takes these settings."""
+
+    name: str
+    """As it is typed."""
+    description: str
+    resumes: bool
+    """Has the option ``--resume``."""
+
+
+TRAIN = Program(
+    "accelerate launch -m trainers.train",
+    f"""Train a language agent by reinforcement learning.
+{ORDER}
 examples:
   accelerate launch -m trainers.train --config configs/quickstart.yaml
   accelerate launch -m trainers.train --config configs/quickstart.yaml --recipe grpo --name grpo --seed 1
@@ -35,7 +52,20 @@ examples:
   accelerate launch -m trainers.train --config configs/quickstart.yaml --resume
   python -m trainers.train --config configs/quickstart.yaml --print-config
   python -m trainers.train --list-recipes
-"""
+""",
+    resumes=True,
+)
+EVALUATE = Program(
+    "python -m trainers.evaluate",
+    f"""Measure the success of a model, or of a checkpoint of a run, on the environments of the section "evaluation";
+the results are written to standard output as JSON.
+{ORDER}
+examples:
+  python -m trainers.evaluate --config configs/quickstart.yaml --model.path runs/quickstart/checkpoints/iteration-00060
+  python -m trainers.evaluate --config configs/quickstart.yaml --evaluation.episodes 64 > result.json
+""",
+    resumes=False,
+)
 
 
 class Parser(jsonargparse.ArgumentParser):
@@ -43,12 +73,17 @@ class Parser(jsonargparse.ArgumentParser):
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raise :class:`ConfigError`; the caller shows it without a traceback."""
-        words = [word.split("=")[0] for word in message.split() if word.startswith("--")]
+        message = message.strip()
         known = [option for action in self._actions for option in action.option_strings if option.startswith("--")]
-        hints = [
-            f"{word}: nearest is {near[0]}" for word in words if word not in known and (near := nearest(word, known))
-        ]
-        raise ConfigError("\n".join([message.strip(), *hints, "See --help for all settings."])) from ex
+        for word in (word.split("=")[0] for word in message.split() if word.startswith("--")):
+            if word not in known and (near := nearest(word, known)):
+                message += f"\n{word}: nearest is {near[0]}"
+        if match := re.search(r"Literal\[(.*)\]\. Got value: (.*)", message):
+            choices = re.findall(r"'([^']*)'", match[1])
+            near = nearest(match[2].strip("'"), choices)
+            listed = ", ".join([*near, *(choice for choice in choices if choice not in near)])
+            message = f"{message.splitlines()[0]}\n  {match[2]!r} is not known. Known: {listed}"
+        raise ConfigError(f"{message}\nSee --help for all settings.") from ex
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +95,8 @@ class Command:
     """``"auto"``: the newest checkpoint of the run; else the folder of a checkpoint."""
 
 
-def parse(arguments: Sequence[str] | None = None) -> Command:
-    """Read the command line.
+def parse(arguments: Sequence[str] | None = None, program: Program = TRAIN) -> Command:
+    """Read the command line of ``program``.
 
     Raises:
         ConfigError: A setting has the wrong type or contradicts another.
@@ -69,18 +104,21 @@ def parse(arguments: Sequence[str] | None = None) -> Command:
     """
     jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    resume = " [--resume [FOLDER]]" if program.resumes else ""
     parser = Parser(
-        prog="accelerate launch -m trainers.train",
-        usage="%(prog)s [--config FILE ...] [--recipe NAME] [--resume [FOLDER]] [--SETTING VALUE ...]",
-        description=DESCRIPTION,
+        prog=program.name,
+        usage=f"%(prog)s [--config FILE ...] [--recipe NAME]{resume} [--SETTING VALUE ...]",
+        description=program.description,
         formatter_class=Formatter,
-        print_config="--print-config",
+        print_config=None,
         allow_abbrev=False,
     )
     parser.add_argument("--config", action="config", help="YAML file of settings; may be given several times.")
-    parser.add_argument(
-        "--resume", nargs="?", const="auto", help="Go on from the newest checkpoint of the run, or from the one given."
-    )
+    if program.resumes:
+        parser.add_argument(
+            "--resume", nargs="?", const="auto", help="Go on from the newest checkpoint, or from the folder given."
+        )
+    parser.add_argument("--print-config", action="store_true", help="Print the resolved settings as YAML, and stop.")
     parser.add_argument("--list-recipes", action="store_true", help="List the recipes, and stop.")
     parser.add_class_arguments(TrainConfig)
     if "--list-recipes" in arguments:
@@ -88,11 +126,14 @@ def parse(arguments: Sequence[str] | None = None) -> Command:
         raise SystemExit(0)
     merged, rest = _layers(arguments)
     values = parser.parse_args(["--config", json.dumps(merged), *rest] if merged else rest)
-    objects = parser.instantiate_classes(values)
+    objects = parser.instantiate(values)
     settings = {field.name: objects[field.name] for field in dataclasses.fields(TrainConfig)}
     config = TrainConfig(**settings)
     check_names(config)
-    return Command(config, objects["resume"])
+    if objects["print_config"]:
+        sys.stdout.write(dump(config))
+        raise SystemExit(0)
+    return Command(config, objects["resume"] if program.resumes else None)
 
 
 class Formatter(jsonargparse.DefaultHelpFormatter):
@@ -108,22 +149,33 @@ def check_names(config: TrainConfig) -> None:
     Raises:
         UnknownName: Otherwise; the message lists what exists.
     """
+    make_memory(config.prompt.memory)
     estimator = ESTIMATORS[config.method.estimator]
     make(estimator, config.method.options, f"option of estimator {config.method.estimator}")
     for name, options in config.method.shapers.items():
         make(SHAPERS[name], options, f"option of shaper {name}")
     for name in config.method.filters:
         FILTERS[name]
-    ENGINES[config.rollout.engine]
 
 
 def make(cls: type[C], options: Mapping[str, Any], kind: str) -> C:
-    """An object of the dataclass ``cls`` with ``options``; unknown ones raise with the known ones listed."""
+    """An object of the dataclass ``cls`` with ``options``.
+
+    Raises:
+        UnknownName: An option does not exist; the message lists what does.
+        ConfigError: An option has a value of the wrong type.
+    """
     known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
     for name in options:
         if name not in known:
             raise unknown(kind, name, known)
-    return cls(**options)
+    parser = Parser(exit_on_error=False)
+    parser.add_class_arguments(cls, "options")
+    try:
+        values = parser.parse_object({"options": dict(options)})
+    except ConfigError as error:
+        raise ConfigError(f"{kind}: {str(error).splitlines()[-2].strip()} (in {dict(options)})") from error
+    return cls(**{name: values["options"][name] for name in options})
 
 
 def check_keys(settings: Any, shape: Any, where: str) -> None:
@@ -161,12 +213,15 @@ def _layers(arguments: list[str]) -> tuple[dict[str, Any], list[str]]:
         name, given, value = word.partition("=")
         if name in ("--config", "--recipe"):
             value = value if given else next(words, "")
+            if not value:
+                raise ConfigError(f"{name} needs a value")
             if name == "--config":
                 files.append(value)
             else:
                 chosen = value
         else:
             rest.append(word)
+    _check_options(rest)
     merged: dict[str, Any] = {}
     for file in files:
         settings = _read(Path(file))
@@ -178,6 +233,38 @@ def _layers(arguments: list[str]) -> tuple[dict[str, Any], list[str]]:
     base = {"recipe": chosen, "method": recipe(chosen).method}
     check_keys(base, TrainConfig, f"recipe {chosen}")
     return merge(base, {key: value for key, value in merged.items() if key != "recipe"}), rest
+
+
+def _check_options(words: Sequence[str]) -> None:
+    """Every ``--section.setting VALUE`` names a setting, also within lists and sections given as YAML."""
+    for number, word in enumerate(words):
+        name, given, value = word.partition("=")
+        path = name.removeprefix("--").removesuffix("+").split(".")
+        if not name.startswith("--") or path[0] not in typing.get_type_hints(TrainConfig):
+            continue
+        if not given:
+            value = words[number + 1] if number + 1 < len(words) else ""
+        try:
+            settings = yaml.safe_load(value)
+        except yaml.YAMLError:
+            continue  # the parser will say
+        shape: Any = TrainConfig
+        for depth, key in enumerate(path):
+            if typing.get_origin(shape) is list:
+                shape = typing.get_args(shape)[0]
+            if not dataclasses.is_dataclass(shape):
+                break
+            hints = typing.get_type_hints(shape)
+            if key in ("help", "init_args"):
+                break
+            if key not in hints:
+                raise unknown(f"setting in --{'.'.join(path[:depth])}", key, hints)
+            shape = hints[key]
+        else:
+            if isinstance(settings, dict | list):
+                if typing.get_origin(shape) is list and isinstance(settings, dict):
+                    shape = typing.get_args(shape)[0]
+                check_keys(settings, shape, name)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class SamplingConfig:
 class RolloutConfig:
     """How episodes are sampled."""
 
-    engine: str = "hf"
+    engine: Literal["hf"] = "hf"
     """What generates tokens."""
     tasks: int = 16
     """Tasks per iteration, over all processes."""
@@ -100,7 +100,8 @@ class EvalConfig:
     episodes: int = 256
     """Episodes per environment; tasks repeat where a split has fewer."""
     every: int = 0
-    """Iterations between evaluations; 0 measures only before the first and after the last."""
+    """Iterations between evaluations; 0 measures only before the first and after the last. No weights are measured
+    twice: a run of 0 iterations is measured once."""
     sampling: SamplingConfig = field(default_factory=lambda: SamplingConfig(temperature=0.4))
     """How tokens are drawn in evaluation."""
 
@@ -190,15 +191,43 @@ class TrainConfig:
             ("rollout.tasks", self.rollout.tasks, 1),
             ("rollout.group_size", self.rollout.group_size, 1),
             ("rollout.slots", self.rollout.slots, 1),
+            ("rollout.workers", self.rollout.workers, 0),
             ("rollout.sampling.max_tokens", self.rollout.sampling.max_tokens, 1),
+            ("evaluation.episodes", self.evaluation.episodes, 1),
+            ("evaluation.every", self.evaluation.every, 0),
+            ("evaluation.sampling.max_tokens", self.evaluation.sampling.max_tokens, 1),
+            ("evaluation.sampling.temperature", self.evaluation.sampling.temperature, 0),
             ("optim.epochs", self.optim.epochs, 1),
             ("optim.minibatches", self.optim.minibatches, 1),
+            ("optim.warmup", self.optim.warmup, 0),
+            ("optim.tokens_per_microbatch", self.optim.tokens_per_microbatch, 1),
             ("checkpoint_every", self.checkpoint_every, 1),
             ("keep_checkpoints", self.keep_checkpoints, 1),
+            ("episodes_every", self.episodes_every, 0),
         ):
             if value < least:
                 raise ConfigError(f"{key} is {value}; it must be at least {least}")
+        if not self.rollout.sampling.temperature > 0:
+            raise ConfigError("rollout.sampling.temperature must be above 0: greedy episodes of a group are equal")
+        for key, value in (
+            ("optim.lr", self.optim.lr),
+            ("optim.max_grad_norm", self.optim.max_grad_norm),
+            ("rollout.deadline", self.rollout.deadline),
+            *((f"envs[{i}].weight", env.weight) for i, env in enumerate(self.envs)),
+        ):
+            if not value > 0:
+                raise ConfigError(f"{key} is {value}; it must be above 0")
+        for key, sampling in (("rollout", self.rollout.sampling), ("evaluation", self.evaluation.sampling)):
+            if not 0 < sampling.top_p <= 1 or sampling.top_k < 0:
+                raise ConfigError(
+                    f"{key}.sampling: top_p is {sampling.top_p}, in (0, 1]; top_k is {sampling.top_k}, 0 or more"
+                )
         if not self.envs:
             raise ConfigError("envs is empty; name at least one environment to train on")
-        if self.rollout.sampling.temperature <= 0:
-            raise ConfigError("rollout.sampling.temperature must be above 0: greedy episodes of a group are equal")
+        if not self.name or "/" in self.name or self.name.startswith("."):
+            raise ConfigError(f"name is {self.name!r}; it must be the name of a folder below output ({self.output})")
+        for key, envs in (("envs", self.envs), ("evaluation.envs", self.evaluation.envs)):
+            for i, env in enumerate(envs):
+                for name in ("id", "split", "max_episode_steps"):
+                    if name in env.kwargs:
+                        raise ConfigError(f"{key}[{i}].kwargs.{name}: write {key}[{i}].{name} instead")

@@ -65,8 +65,8 @@ METRICS: dict[str, str] = {
     "time/total": "Seconds of the whole iteration.",
     "rate/tokens": "Response tokens sampled per second of rollout.",
     "rate/steps": "Environment steps per second of rollout.",
-    "memory/rss": "Resident memory of the process, GiB.",
-    "memory/gpu": "Peak GPU memory allocated, GiB.",
+    "memory/rss": "Peak resident memory of the first process, GiB.",
+    "memory/gpu": "Peak GPU memory allocated by the first process, GiB.",
     "eval/success": "Share of the evaluation episodes that solved their task, 0 to 1.",
     "eval/success/<type>": "The same for one task type, e.g. `eval/success/depth-2`.",
     "eval/score": "Mean graded result of the evaluation episodes, 0 to 1.",
@@ -163,20 +163,20 @@ class MetricsWriter:
         except OSError as error:
             raise DataError(f"{self.path}: cannot write metrics ({error})") from error
 
-    def truncate_after(self, iteration: int) -> None:
-        """Drop the lines of later iterations, as a resume from the checkpoint of ``iteration`` needs it.
+    def truncate(self, lines: int) -> None:
+        """Keep the first ``lines`` lines, as a resume from a checkpoint needs it that was written after so many.
 
         The file is replaced in one go: a crash meanwhile leaves the old one.
 
         Raises:
-            DataError: The file is damaged or cannot be written.
+            DataError: The file has fewer lines, or cannot be written.
         """
-        records = read_metrics(self.path)
-        lines = self.path.read_bytes().split(b"\n")[: len(records)]
-        kept = [line for line, record in zip(lines, records, strict=True) if record["iteration"] <= iteration]
+        content = self.path.read_bytes().split(b"\n")[:-1]
+        if len(content) < lines:
+            raise DataError(f"{self.path}: has {len(content)} lines, the checkpoint was written after {lines}")
         self._file.close()
         try:
-            self._replace(b"".join(line + b"\n" for line in kept))
+            self._replace(b"".join(line + b"\n" for line in content[:lines]))
             self._file = self.path.open("ab")
         except OSError as error:
             raise DataError(f"{self.path}: cannot write metrics ({error})") from error

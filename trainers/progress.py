@@ -165,6 +165,11 @@ class Progress:
         if self.plain:
             self._say(line)
 
+    def resumed(self, done: int) -> None:
+        """``done`` iterations were finished by an earlier process."""
+        with self._lock:
+            self._done = done
+
     def message(self, text: str) -> None:
         """Say something that stays on the screen, above the display, and in the log."""
         _LOG.info("%s", text)

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from envsuite.core.errors import EnvsuiteError
+from trainers.config import TrainConfig
+
+_LOG = logging.getLogger("trainers.train")  # its name too where it runs as __main__
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -16,59 +19,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     0: done. 1: failed. 2: the configuration is wrong. 130, 143: stopped by Ctrl-C or SIGTERM after a checkpoint.
     """
-    from trainers.cli import parse
-    from trainers.config import ConfigError
+    from trainers.cli import TRAIN, parse
 
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    for name in ("trainers", "envsuite"):
-        logging.getLogger(name).setLevel(logging.INFO)
     try:
-        command = parse(arguments)
-    except EnvsuiteError as error:
-        _say(f"error: {error}")
+        command = parse(arguments, TRAIN)
+    except EnvsuiteError as error:  # said before the libraries are loaded, which takes seconds
+        if os.environ.get("RANK", "0") == "0":
+            sys.stderr.write(f"error: {error}\n")
         return 2
-    try:
-        return _train(command)
-    except ConfigError as error:
-        _say(f"error: {error}")
-        return 2
-    except EnvsuiteError as error:
-        _say(f"error: {error}")
-        return 1
+    from trainers.processes import guarded
+
+    return guarded(lambda: _train(command.config, command.resume))
 
 
-def _train(command: object) -> int:
-    # Imported here: a wrong option is reported before torch is loaded.
-    from accelerate import Accelerator
+def _train(config: TrainConfig, resume: str | None) -> int:
     from rich.console import Console
 
-    from trainers.cli import Command
-    from trainers.processes import check_world
+    from trainers.processes import make_accelerator
     from trainers.progress import Progress, run_log
-    from trainers.report.html import write_report
+    from trainers.report import write_report
     from trainers.report.stats import EvalResult, before_after_table
-    from trainers.trainer import Interrupted, Trainer
+    from trainers.stopping import Interrupted
+    from trainers.trainer import Trainer
 
-    assert isinstance(command, Command)
-    config = command.config
-    accelerator = Accelerator()
-    check_world(accelerator)
-    console = Console(quiet=not accelerator.is_main_process)
+    accelerator = make_accelerator()
+    main = accelerator.is_main_process
     folder = Path(config.output) / config.name
-    with (
-        run_log(folder / ("run.log" if accelerator.is_main_process else f"run.rank{accelerator.process_index}.log")),
-        Progress(config.iterations, console=console) as progress,
-    ):
+    log = folder / ("run.log" if main else f"run.rank{accelerator.process_index}.log")
+    with run_log(log), Progress(config.iterations, console=Console(quiet=not main)) as progress:
+        _LOG.info(
+            "%d process(es) work together; this is number %d", accelerator.num_processes, accelerator.process_index
+        )
         progress.message(f"{config.name}: {accelerator.num_processes} process(es) on {accelerator.device}, {folder}")
         try:
-            trainer = Trainer(config, accelerator, progress)
-            evaluations = trainer.run(command.resume)
+            evaluations = Trainer(config, accelerator, progress).run(resume)
         except Interrupted as stopped:
             progress.message(str(stopped))
             return stopped.exit_code
-        finally:
-            accelerator.end_training()
-        if accelerator.is_main_process:
+        except EnvsuiteError as error:
+            _LOG.info("ended by an error: %s", error)
+            raise
+        if main:
             progress.stage("report")
             report = write_report(folder)
             first: dict[tuple[str, str, str], EvalResult] = {}
@@ -81,11 +72,6 @@ def _train(command: object) -> int:
                     progress.table(before_after_table(first[key], result))
             progress.message(f"report: {report}")
     return 0
-
-
-def _say(text: str) -> None:
-    if os.environ.get("RANK", "0") == "0":
-        sys.stderr.write(f"{text}\n")
 
 
 if __name__ == "__main__":

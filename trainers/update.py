@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -18,6 +17,7 @@ from trainers.objectives import BatchTotals, ObjectiveConfig, token_weights
 from trainers.objectives.policy_loss import PolicyLoss, merge_metrics, policy_loss
 from trainers.policy.model import Policy, TokenStats
 from trainers.policy.packing import MicroBatch, merge_steps, micro_batches
+from trainers.processes import every
 from trainers.steps import StepTable
 
 
@@ -93,7 +93,7 @@ class Updater:
             for chosen in np.array_split(rng.permutation(groups), self.config.minibatches):
                 rows = np.flatnonzero(np.isin(table.group_id, chosen))
                 batch = Batch(table.take(rows), advantage[np.isin(table.response.row_of, rows)])
-                if not self._anywhere(len(rows)):
+                if not any(every(self.accelerator, len(batch.table.response.values))):
                     continue
                 losses, entropy, difference = self._accumulate(batch)
                 norms.append(
@@ -105,10 +105,11 @@ class Updater:
                 gap = difference if gap is None else gap
         self.policy.eval()
         merged = merge_metrics(parts)
+        shares = max(len(norms), 1)  # the losses of one optimiser step add up, those of several are averaged
         tokens = sum(count for _, count in entropies)
         return {
-            "loss": merged.get("policy_loss", 0.0) + merged.get("kl_loss", 0.0),
-            "policy_loss": merged.get("policy_loss", 0.0),
+            "loss": (merged.get("policy_loss", 0.0) + merged.get("kl_loss", 0.0)) / shares,
+            "policy_loss": merged.get("policy_loss", 0.0) / shares,
             "policy_shift": merged.get("approx_kl", 0.0),
             "clip_fraction": merged.get("clip_fraction", 0.0),
             "ratio_mean": merged.get("ratio_mean", 1.0),
@@ -132,22 +133,18 @@ class Updater:
         self.optimizer.zero_grad()
         return found
 
-    def _anywhere(self, rows: int) -> bool:
-        return any(gather_object([rows])) if self.accelerator.num_processes > 1 else rows > 0
-
     def _accumulate(self, batch: Batch) -> tuple[list[PolicyLoss], tuple[float, int], float]:
         """Backward passes of one optimiser step; losses, (summed entropy, tokens), mean |engine - trainer| log-prob."""
         table, ranks = batch.table, self.accelerator.num_processes
         lengths, episodes = table.response.lengths, table.episode_id
         totals = BatchTotals.of(lengths, self.objective, episodes)
-        if ranks > 1:
-            every = gather_object([(totals.tokens, totals.sequences, totals.episodes)])
-            totals = BatchTotals(*(int(sum(column)) for column in zip(*every, strict=True)))
+        parts = every(self.accelerator, (totals.tokens, totals.sequences, totals.episodes))
+        totals = BatchTotals(*(int(sum(column)) for column in zip(*parts, strict=True)))
         weight = token_weights(lengths, self.objective, totals=totals, episode=episodes) * ranks
         pieces = list(
             micro_batches(table, merge_steps(table), self.config.tokens_per_microbatch, self.config.share_prefix)
         )
-        rounds = max(gather_object([len(pieces)])) if ranks > 1 else len(pieces)
+        rounds = max(every(self.accelerator, len(pieces)))
         row_of = table.response.row_of
         losses: list[PolicyLoss] = []
         entropy, difference = 0.0, 0.0

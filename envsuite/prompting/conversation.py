@@ -75,10 +75,9 @@ class Conversation:
         """
         self._start = observation
         self._turns, self._actions, self._left_out = [], [], 0
-        stem, rest = self._opening()
         if isinstance(self.memory, Window):
-            self._stem = self._template.stem(self.tokenizer, stem, rest)
-        self._ids = tuple(self._template.begin(self.tokenizer, stem + rest))
+            self._stem = self._template.stem(self.tokenizer, *self._opening())
+        self._ids = None
         self._fold()
 
     def prompt_ids(self) -> tuple[int, ...]:

@@ -44,7 +44,7 @@ def _stand_in(chosen: Choices, name: str, count: int, world: Crafting, kept: Cou
     members = chosen.members[name] if name in world.book.families else [name]
     free = [(member, world.inventory.get(member, 0) - kept[member]) for member in members]
     ready = [pair for pair in free if pair[1] >= count]
-    return ready[0] if ready else max(free, key=lambda pair: (pair[1] > 0, -members.index(pair[0])))
+    return ready[0] if ready else free[0]
 
 
 class StepwiseExpert:

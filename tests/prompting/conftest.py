@@ -1,10 +1,10 @@
-"""Two tokenizers that are as different as can be: SmolLM2's bytes and merges, and words."""
+"""Three tokenizers that differ as much as tokenizers do: bytes and merges, words, and pieces with blanks in them."""
 
 import importlib.util
 from pathlib import Path
 
 import pytest
-from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 CHAT = (
@@ -39,6 +39,23 @@ def words():
     return wrapped
 
 
-@pytest.fixture(params=["smol", "words"])
+@pytest.fixture(scope="session")
+def pieces():
+    """Merges over text whose blanks are marks, one put before the first word, as SentencePiece has it."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=False))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="first", split=False)
+    control = ["<unk>", "<end>", "<system>", "<user>", "<assistant>"]
+    trainer = trainers.BpeTrainer(special_tokens=control, vocab_size=300, show_progress=False)
+    tokenizer.train_from_iterator(
+        ["Take the key.\n\nObservation: you see a shelf", "a door\nAction: go 1 2 3"] * 9, trainer
+    )
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", eos_token="<end>")
+    wrapped.add_special_tokens({"additional_special_tokens": control[2:]})
+    wrapped.chat_template = CHAT
+    return wrapped
+
+
+@pytest.fixture(params=["smol", "words", "pieces"])
 def tokenizer(request):
     return request.getfixturevalue(request.param)

@@ -16,7 +16,7 @@ TAGS = TagsCodec()
 WORDS = st.sampled_from("you see a shelf door key 1 2 3 go take . , : \n".split(" "))
 TEXTS = st.lists(WORDS, min_size=1, max_size=12).map(" ".join)
 UNICODE = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)  # too short for a control token
-LOOSE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+LOOSE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
 
 
 def observation(text, commands=()):
@@ -51,7 +51,8 @@ def conversation_of(tokenizer, memory, codec=TAGS, **options):
 def answer(conversation, text, world, end=True):
     """Let the policy say ``text``, ending its turn or not, and the world answer."""
     tokenizer = conversation.tokenizer
-    ids = ids_of(tokenizer, text + (turn_end(tokenizer) if end else ""))
+    # As the model would: a tokenizer may begin a text of its own with a blank, which a continuation does not have.
+    ids = ids_of(tokenizer, turn_end(tokenizer) + text + (turn_end(tokenizer) if end else ""))[1:]
     conversation.add(ids, text, observation(world))
     return ids
 

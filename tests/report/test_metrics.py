@@ -72,7 +72,7 @@ def test_a_resume_drops_what_came_after_the_checkpoint_and_keeps_the_rest_to_the
         kept = path.read_bytes()
         for i in (2, 3, 4):
             writer.write(i, {"eval/success": 0.1})
-        writer.truncate_after(1)
+        writer.truncate(2)
         assert kept.startswith(path.read_bytes())
         writer.write(2, {"train/loss": 2 / 3})
     assert path.read_bytes() == kept

@@ -30,7 +30,9 @@ from trainers.report.run import RunData, moving_mean
 from trainers.steps import Episode, Step
 from trainers.steps.parquet import read_table, write_episodes
 
-HOSTILE = "</script><script>document.title='broken'</script><!-- \0 \x1b[31m & \u2028 ]]> \U0001f600 日本 'x' \"y\""
+HOSTILE = (
+    "</script><script>document.title='broken'</script><!-- \0 \x1b[31m & \u2028 ]]> \U0001f600 日本 'x' \"y\" $\\frac$"
+)
 
 
 def unpack(payload: str) -> list[dict[str, Any]]:
@@ -155,7 +157,7 @@ def dom(page: Path, address: str = "", width: int = 1280) -> str:
         "--disable-dev-shm-usage", f"--window-size={width},1000", "--virtual-time-budget=5000", "--dump-dom",
         page.resolve().as_uri() + address,
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, timeout=180, check=True)
     return html.unescape(done.stdout.decode("utf-8").partition("<body")[2].split('<script type="')[0])
 
 

@@ -7,8 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    DynamicCache,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils.logging import disable_progress_bar
 
 from envsuite.core.errors import DataError
 from trainers.config import ModelConfig
@@ -28,23 +37,36 @@ class TokenStats:
 def load_policy(config: ModelConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model (safetensors only) and tokenizer of ``config.path``.
 
+    Dropout is off: the log-probabilities that are trained on must be those of the policy that sampled.
+
     Raises:
         DataError: The folder is missing, incomplete or not a causal language model.
     """
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # the run has a display of its own
     path = Path(config.path)
     if path.is_absolute() or path.parts[:1] in ((".",), ("..",)) or path.exists() or "models" in path.parts[:1]:
         for name in ("config.json", "tokenizer_config.json"):
             if not (path / name).is_file():
                 raise DataError(f"model.path {config.path}: no {name} there; give a folder that save_pretrained wrote")
+        if not any(path.glob("*.safetensors")):
+            raise DataError(
+                f"model.path {config.path}: no *.safetensors there; weights in other formats can hold code and are not "
+                "read (convert them with save_pretrained)"
+            )
     try:
+        settings = AutoConfig.from_pretrained(config.path)
+        for name, value in settings.to_dict().items():
+            if isinstance(value, float) and name.endswith(("dropout", "pdrop")):
+                setattr(settings, name, 0.0)
         tokenizer = AutoTokenizer.from_pretrained(config.path)
         model = AutoModelForCausalLM.from_pretrained(
             config.path,
+            config=settings,
             dtype=getattr(torch, config.dtype),
             attn_implementation=config.attention,
             use_safetensors=True,
         )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise DataError(f"model.path {config.path}: cannot be loaded ({type(error).__name__}: {error})") from error
     if tokenizer.chat_template is None:
         raise DataError(f"model.path {config.path}: its tokenizer has no chat template; add chat_template.jinja")

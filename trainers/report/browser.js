@@ -76,7 +76,7 @@ class Browser {
   async follow() {
     const [section, label, id, step] = decodeURIComponent(location.hash.slice(1)).split("/");
     if (section !== "episodes" || label === undefined) return false;
-    const file = this.data.files.findIndex((one) => one.slug(label) === label);
+    const file = this.data.files.findIndex((one) => slug(one.label) === label);
     if (file < 0) return false;
     await this.open(file, id === undefined ? null : Number(id), Number(step || 0));
     this.$("episodes").scrollIntoView({ behavior: "instant" });

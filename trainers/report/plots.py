@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,6 +44,7 @@ _STYLE: dict[Any, Any] = {
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
     "legend.frameon": False,
+    "text.parse_math": False,  # names may hold dollar signs
     "figure.dpi": 160,
     "savefig.dpi": 160,
 }
@@ -89,7 +91,10 @@ def _figure(path: Path, width: float, height: float) -> Iterator[Figure]:
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
         yield figure
-        figure.savefig(path, facecolor="white")
+        with warnings.catch_warnings():
+            # A name in a script that the font lacks is drawn as boxes; no reason to warn in the middle of a run.
+            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+            figure.savefig(path, facecolor="white")
 
 
 def _success(run: RunData, axis: Axes) -> None:

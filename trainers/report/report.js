@@ -64,6 +64,7 @@ function results() {
   if (!DATA.comparisons.length) place.append(make("p", { class: "empty" }, "No two evaluations to compare yet."));
   const all = document.getElementById("all-evaluations");
   all.hidden = !DATA.evaluations.length;
+  all.open = !DATA.comparisons.length;
   const rows = DATA.evaluations.flatMap((result) => result.strata.map((one) => ({ total: false, cells: [
     result.name, `${result.env_id} ${result.split}`, one.stratum, one.n, one.successes, percent(one.success), `${percent(one.low)} to ${percent(one.high)}`,
     short(one.mean_score), short(one.mean_steps), result.failed, result.temperature, result.policy_version, duration(result.wall_s), result.manifest_hash.slice(0, 8)] })));
@@ -82,7 +83,7 @@ function curve(name) {
 function curves() {
   const success = DATA.metrics["train/success"], lines = [];
   const window = success ? Math.min(WINDOW, Math.max(1, Math.floor(success.y.length / 4))) : 1;
-  document.getElementById("window").textContent = window;
+  document.getElementById("smoothing").textContent = window > 1 ? `Faint: each iteration. Strong: mean of the last ${window}. ` : "";
   if (success && success.x.length) {
     lines.push({ label: "training", x: success.x, y: movingMean(success.y, window), color: "var(--blue)", width: 2.5 });
     if (window > 1) lines.push({ name: "this iteration", x: success.x, y: success.y, color: "var(--blue)", opacity: 0.35, width: 1 });

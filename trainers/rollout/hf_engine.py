@@ -17,7 +17,7 @@ from envsuite.core.errors import UsageError
 from trainers.rollout.engine import ENGINES, Completion, Engine, Request
 from trainers.rollout.kv_cache import Slot, SlotCache
 from trainers.rollout.sampling import mix, sample, uniforms
-from trainers.rollout.slot_attention import plan_step, slot_attention_of
+from trainers.rollout.slot_attention import attending_through_slots, evaluating, plan_step
 
 _STEP_TOKENS = 8192  # most prompt tokens of one forward pass; bounds the memory of activations
 _WORTH_WAITING = 16  # a prompt waits a step for a beginning of this many tokens that another is computing
@@ -81,7 +81,6 @@ class HFEngine(Engine):
         """
         self.model = model
         self.max_batch = max_batch
-        self.max_length = max_length or model.config.get_text_config(decoder=True).max_position_embeddings
         self.prefix_cache = prefix_cache
         self.policy_version = 0
         self._seed = seed
@@ -92,6 +91,7 @@ class HFEngine(Engine):
         self._running: list[_Row] = []
         self._done: list[Completion] = []
         self._check_model()
+        self.max_length: int = max_length or self._positions()
 
     # -- the contract ----------------------------------------------------------------------------------------------
 
@@ -113,7 +113,7 @@ class HFEngine(Engine):
     def poll(self) -> list[Completion]:
         """Work until at least one request is finished."""
         if not self._done and (self._waiting or self._running):
-            with slot_attention_of(self.model):
+            with attending_through_slots(self.model):
                 while not self._done:
                     self._step()
         done, self._done = self._done, []
@@ -197,13 +197,11 @@ class HFEngine(Engine):
         later: list[_Row] = []
         while self._waiting and len(self._running) < self.max_batch and budget > 0:
             row = self._waiting.popleft()
-            keep, donor = 0, None
-            if self.prefix_cache:
-                ready, planned = self._cache.overlap(row.context[:-1])
-                if len(planned) and planned.max() - ready.max() >= _WORTH_WAITING:
-                    later.append(row)
-                    continue
-                donor, keep = self._best(row, ready)
+            found = self._beginning(row) if self.prefix_cache else (None, 0)
+            if found is None:
+                later.append(row)
+                continue
+            donor, keep = found
             if not row.token_ids:
                 row.version = self.policy_version
             slot = self._cache.take(row.request.session, donor)
@@ -213,15 +211,23 @@ class HFEngine(Engine):
             budget -= len(row.context) - keep
         self._waiting.extendleft(reversed(later))
 
-    def _best(self, row: _Row, ready: NDArray[np.int64]) -> tuple[Slot | None, int]:
-        """The slot that begins most like the row's context, its own session's where equal, and how far."""
-        if not len(ready) or not ready.max():
-            return None, 0
+    def _beginning(self, row: _Row) -> tuple[Slot | None, int] | None:
+        """The slot that begins most like the row's context, and how far; None: worth waiting for what is computed."""
+        context = row.context[:-1]
         own = self._cache.of_session(row.request.session)
-        best = int(ready.argmax())
-        if own is not None and ready[own.index] == ready[best]:
-            best = own.index
-        return self._cache.slots[best], int(ready[best])
+        if own is not None and self._cache.continues(own, context):
+            return own, own.ready
+        ready, planned = self._cache.overlap(context)
+        if not len(ready):
+            return None, 0
+        longest = int(ready.max())
+        if planned.max() - longest >= _WORTH_WAITING:
+            return None
+        if not longest:
+            return None, 0
+        if own is not None and ready[own.index] == longest:
+            return own, longest
+        return self._cache.slots[int(ready.argmax())], longest
 
     # -- the model -------------------------------------------------------------------------------------------------
 
@@ -252,6 +258,17 @@ class HFEngine(Engine):
         logits: Tensor = output.logits[0]
         return logits
 
+    def _positions(self) -> int:
+        """The longest sequence that the model's configuration provides for."""
+        try:
+            positions: int = self.model.config.get_text_config(decoder=True).max_position_embeddings
+        except AttributeError:
+            raise UsageError(
+                f"the configuration of {type(self.model).__name__} does not say how long a sequence may be; "
+                "give HFEngine max_length"
+            ) from None
+        return positions
+
     def _refusal(self, prompt: NDArray[np.int64]) -> str | None:
         if not len(prompt):
             return "the prompt is empty"
@@ -267,19 +284,20 @@ class HFEngine(Engine):
         An architecture that keeps state outside attention, or mixes tokens of a row otherwise, differs here.
         """
         kind = type(self.model).__name__
-        if "logits_to_keep" not in inspect.signature(self.model.forward).parameters:
-            raise UsageError(f"{kind}.forward takes no logits_to_keep; use rollout.engine=vllm for this model")
+        parameters = inspect.signature(self.model.forward).parameters
+        if "logits_to_keep" not in parameters or all(p.kind != p.VAR_KEYWORD for p in parameters.values()):
+            raise UsageError(
+                f"{kind}.forward takes no logits_to_keep, or no further arguments for its attention; "
+                "use rollout.engine=vllm for this model"
+            )
         prompts = [np.arange(count, dtype=np.int64) * 7 % self._vocabulary for count in (5, 3)]
         cache = SlotCache(max_slots=2)
         for prompt in prompts:
             cache.begin(cache.take(None, None), prompt, 0, None)
-        with slot_attention_of(self.model):
+        with attending_through_slots(self.model):
             ours = self._forward(cache.slots, cache, every=True).float()
-        training = self.model.training
-        self.model.train(False)
-        with torch.no_grad():
+        with evaluating(self.model):
             own = torch.cat([self.model(self._tensor(prompt)[None]).logits[0] for prompt in prompts]).float()
-        self.model.train(training)
         off = (ours.log_softmax(-1) - own.log_softmax(-1)).abs().max().item()
         allowed = 1e-3 if self.model.dtype == torch.float32 else 0.5
         if off > allowed:

@@ -81,6 +81,11 @@ class SlotCache:
         slot = None if session is None else self._of_session.get(session)
         return None if slot is None or slot.running else slot
 
+    def continues(self, slot: Slot, context: NDArray[np.int64]) -> bool:
+        """Whether ``context`` starts with all that is stored in ``slot``."""
+        stored = self.tokens[slot.index, : slot.ready]
+        return 0 < slot.ready <= len(context) and bool((stored == context[: slot.ready]).all())
+
     def overlap(self, context: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Length of the longest common prefix of ``context`` with each slot: what is stored, and what soon will be."""
         count = len(self.slots)
@@ -137,8 +142,7 @@ class SlotCache:
                 self._copy_to_root(root, donor, keep)
             slot.root, slot.root_length = root, root.length
         else:
-            if donor is not slot:
-                slot.root = None if donor is None else donor.root
+            slot.root = donor.root if donor is not None and shared else None
             slot.root_length = shared
             self._reserve(0, 0, keep - shared)
             if donor is not None and donor is not slot:

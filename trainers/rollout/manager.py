@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envsuite.core import Observation
+from envsuite.core.errors import EnvsuiteError
 from envsuite.prompting import Codec, Conversation, Memory
 from envsuite.prompting.conversation import ChatTokenizer
 from envsuite.vector import Event, Vector
@@ -161,10 +162,7 @@ class RolloutManager:
             self._finish(event.slot, running, done, free, error=event.error)
             return
         observation = event.observation
-        if episode.completion is None:
-            began = time.perf_counter()
-            episode.conversation.start(observation)
-        else:
+        if episode.completion is not None:
             if episode.parse_error is not None:
                 text = f"Invalid action: {episode.parse_error}."
                 observation = Observation(task=observation["task"], text=text, commands=observation["commands"])
@@ -172,12 +170,19 @@ class RolloutManager:
             if event.terminated or event.truncated:
                 self._finish(event.slot, running, done, free, event=event)
                 return
-            began = time.perf_counter()
-            ids = episode.completion.token_ids
-            episode.conversation.add(ids, self.tokenizer.decode(ids), observation)
-        episode.observation, episode.state_key = observation, event.info["state_key"]
+        began = time.perf_counter()
+        answered, episode.observation, episode.state_key = episode.completion, observation, event.info["state_key"]
         episode.info = dict(event.info)
-        episode.prompt = episode.conversation.prompt_ids()
+        try:
+            if answered is None:
+                episode.conversation.start(observation)
+            else:
+                ids = answered.token_ids
+                episode.conversation.add(ids, self.tokenizer.decode(ids), observation)
+            episode.prompt = episode.conversation.prompt_ids()
+        except EnvsuiteError as error:  # an observation that the memory has no room for
+            self._finish(event.slot, running, done, free, error=str(error))
+            return
         self.timing.codec += time.perf_counter() - began
         request = Request(
             request_id=event.slot,

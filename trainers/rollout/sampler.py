@@ -51,9 +51,12 @@ class TaskSampler:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next draws depend on, as JSON can hold it."""
-        return {"rng": self._rng.bit_generator.state, "orders": self._orders}
+        state = self._rng.bit_generator.state
+        words = {name: hex(value) for name, value in state["state"].items()}  # 128 bits: more than a JSON number holds
+        return {"rng": {**state, "state": words}, "orders": [list(order) for order in self._orders]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue as the sampler whose state this is."""
-        self._rng.bit_generator.state = state["rng"]
+        words = {name: int(value, 16) for name, value in state["rng"]["state"].items()}
+        self._rng.bit_generator.state = {**state["rng"], "state": words}
         self._orders = [list(order) for order in state["orders"]]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -69,7 +69,6 @@ class StepPlan:
     appended: list[Span]
     rooted: list[Span]
     device: torch.device
-    layers_seen: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         tails = self.singles + self.appended
@@ -220,7 +219,6 @@ def slot_attention(
     plan = slot_plan
     index = module.layer_idx
     assert isinstance(index, int)
-    plan.layers_seen.add(index)
     heads, key_heads, tokens = query.shape[1], key.shape[1], query.shape[2]
     groups = heads // key_heads
     rows = query[0].transpose(0, 1).reshape(tokens, key_heads, groups, query.shape[3])
@@ -333,18 +331,27 @@ AttentionInterface.register(NAME, slot_attention)
 
 
 @contextmanager
-def slot_attention_of(model: PreTrainedModel) -> Iterator[None]:
-    """Let ``model`` attend through slots, in evaluation mode and without gradients; both are put back afterwards."""
-    config = model.config.get_text_config(decoder=True)
-    before = config._attn_implementation
+def evaluating(model: PreTrainedModel) -> Iterator[None]:
+    """Evaluation mode without gradients; each module's own mode is put back afterwards."""
     training = [module for module in model.modules() if module.training]
-    config._attn_implementation = NAME
     for module in training:
         module.training = False
     try:
         with torch.no_grad():
             yield
     finally:
-        config._attn_implementation = before
         for module in training:
             module.training = True
+
+
+@contextmanager
+def attending_through_slots(model: PreTrainedModel) -> Iterator[None]:
+    """:func:`evaluating`, with :func:`slot_attention` in the place of the model's own attention."""
+    config = model.config.get_text_config(decoder=True)
+    before = config._attn_implementation
+    config._attn_implementation = NAME
+    try:
+        with evaluating(model):
+            yield
+    finally:
+        config._attn_implementation = before

@@ -1,0 +1,226 @@
+"""The hf engine answers as the model alone would, whatever shares the batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import NAMES, POSITIONS, VOCABULARY, greedy, plain_logprobs, tiny_model
+from transformers import MambaConfig, MambaForCausalLM
+
+from envsuite.core.errors import UsageError
+from trainers.rollout.engine import ENGINES, Completion, Request, Sampling
+from trainers.rollout.hf_engine import HFEngine
+
+
+def prompts_of(seed: int, lengths: tuple[int, ...]) -> list[list[int]]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(VOCABULARY, size=length).tolist() for length in lengths]
+
+
+def drained(engine: HFEngine) -> dict[int, Completion]:
+    done: dict[int, Completion] = {}
+    while engine.pending:
+        done.update((c.request_id, c) for c in engine.poll())
+    return done
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logprobs_are_those_of_a_plain_forward_pass(name: str) -> None:
+    model = tiny_model(name)
+    first, second, third = prompts_of(0, (150, 90, 3))
+    prompts = [first, first, first, second, first[:120] + third, third, [5], second, first]
+    for completion, prompt in zip(
+        HFEngine(model, max_batch=5).generate(prompts, Sampling(max_tokens=25), seed=4), prompts, strict=True
+    ):
+        assert completion.error is None and len(completion.token_ids) == 25
+        np.testing.assert_allclose(
+            completion.logprobs, plain_logprobs(model, prompt, completion.token_ids), rtol=0, atol=1e-4
+        )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_greedy_decoding_is_that_of_transformers_generate(name: str) -> None:
+    model = tiny_model(name)
+    prompts = prompts_of(1, (1, 7, 40, 100, 130))
+    prompts += [prompts[3]] * 3 + [prompts[4][:80] + prompts[1]]
+    sampling = Sampling(temperature=0, max_tokens=30, stop_ids=(3, 60))
+    for completion, prompt in zip(HFEngine(model, max_batch=4).generate(prompts, sampling), prompts, strict=True):
+        assert list(completion.token_ids) == greedy(model, prompt, 30, sampling.stop_ids)
+        assert completion.finish_reason == ("stop" if completion.token_ids[-1] in sampling.stop_ids else "length")
+
+
+def count_computed(engine: HFEngine) -> list[int]:
+    """A list to which each forward pass adds its number of tokens."""
+    computed: list[int] = []
+    forward = engine._forward
+
+    def counted(slots, cache, every=False):
+        computed.append(sum(slot.planned - slot.ready for slot in slots))
+        return forward(slots, cache, every)
+
+    engine._forward = counted
+    return computed
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "mistral"])
+def test_a_session_goes_on_from_what_it_has_computed_and_answers_the_same(name: str) -> None:
+    model = tiny_model(name)
+    engine = HFEngine(model, max_batch=5)
+    computed = count_computed(engine)
+    prompts = prompts_of(0, (100, 90, 80))
+    context = {session: prompts[session // 3] for session in range(9)}
+    for turn in range(4):
+        computed.clear()
+        engine.submit([
+            Request(session, tuple(prompt), Sampling(max_tokens=8), session=session, seed=session * 10 + turn)
+            for session, prompt in context.items()
+        ])  # fmt: skip
+        done = drained(engine)
+        # Eight tokens a response, the last of which is computed with the next prompt: it and 11 new ones.
+        assert sum(computed) == 9 * 7 + (100 + 90 + 80 + 6 if turn == 0 else 9 * 12)
+        for session, prompt in context.items():
+            ids = done[session].token_ids
+            np.testing.assert_allclose(done[session].logprobs, plain_logprobs(model, prompt, ids), rtol=0, atol=1e-4)
+            context[session] = [*prompt, *ids, *prompts_of(100 * turn + session, (11,))[0]]
+
+
+def test_sessions_that_outnumber_the_slots_are_computed_anew_and_right() -> None:
+    model = tiny_model("llama")
+    engine = HFEngine(model, max_batch=1)
+    context = {session: prompts_of(session, (70,))[0] for session in range(4)}
+    for _ in range(3):
+        for session, prompt in context.items():
+            engine.submit([Request(session, tuple(prompt), Sampling(temperature=0, max_tokens=5), session=session)])
+            ids = drained(engine)[session].token_ids
+            assert list(ids) == greedy(model, prompt, 5)
+            context[session] = [*prompt, *ids, 1, 2]
+
+
+def test_a_group_with_one_prompt_computes_it_once() -> None:
+    engine = HFEngine(tiny_model("llama"), max_batch=16)
+    prompt = prompts_of(0, (200,))[0]
+    computed = count_computed(engine)
+    engine.generate([prompt] * 16, Sampling(max_tokens=4), seed=0)
+    assert sum(computed) == 200 + 15 + 16 * 3
+
+
+@pytest.mark.parametrize(
+    "sampling", [Sampling(max_tokens=9), Sampling(temperature=0.7, top_p=0.9, top_k=20, max_tokens=9)]
+)
+def test_a_seeded_sample_does_not_depend_on_what_shares_the_batch(sampling: Sampling) -> None:
+    model = tiny_model("gpt2")
+    prompts = prompts_of(5, (30, 70, 101, 2))
+    alone = [HFEngine(model).generate([p], sampling, seed=i)[0].token_ids for i, p in enumerate(prompts)]
+    together = HFEngine(model).generate(prompts, sampling, seed=0)
+    assert [c.token_ids for c in together] == alone
+    again = HFEngine(model, max_batch=2)
+    again.generate(prompts[::-1], Sampling(max_tokens=3))
+    assert [c.token_ids for c in again.generate(prompts, sampling, seed=0)] == alone
+    assert [c.token_ids for c in again.generate(prompts, sampling, seed=50)] != alone
+
+
+def test_a_request_in_flight_goes_on_under_new_weights() -> None:
+    model = tiny_model("llama")
+    prompt = prompts_of(2, (80,))[0]
+    engine = HFEngine(model, max_batch=2)
+    engine.policy_version = 4
+    sampling = Sampling(temperature=0, max_tokens=20)
+    engine.submit(
+        [Request(0, tuple(prompt), Sampling(temperature=0, max_tokens=3)), Request(1, tuple(prompt), sampling)]
+    )
+    assert [c.request_id for c in engine.poll()] == [0]
+    saved = [p.detach().clone() for p in model.parameters()]
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(0.9)
+    try:
+        engine.weights_changed(5)
+        done = drained(engine)[1]
+        assert len(done.token_ids) == 20 and done.policy_version == 4
+        assert list(done.token_ids[3:]) == greedy(model, [*prompt, *done.token_ids[:3]], 17)
+        assert list(engine.generate([prompt], sampling)[0].token_ids) == greedy(model, prompt, 20)
+        assert engine.generate([prompt], sampling)[0].policy_version == 5
+    finally:
+        with torch.no_grad():
+            for p, old in zip(model.parameters(), saved, strict=True):
+                p.copy_(old)
+
+
+def test_a_prompt_that_cannot_be_served_is_answered_with_an_error() -> None:
+    engine = HFEngine(tiny_model("gpt2"), max_length=50)
+    empty, long, foreign, good = engine.generate([[], [1] * 50, [1, VOCABULARY], [1] * 45], Sampling(max_tokens=9))
+    assert empty.error == "the prompt is empty" and not empty.token_ids
+    assert long.error is not None and "50" in long.error
+    assert foreign.error is not None and str(VOCABULARY) in foreign.error
+    assert good.error is None and len(good.token_ids) == 5 and good.finish_reason == "length"
+
+
+def test_the_longest_sequence_is_what_the_model_has_positions_for() -> None:
+    engine = HFEngine(tiny_model("gpt2"))
+    (done,) = engine.generate([[1] * (POSITIONS - 4)], Sampling(max_tokens=100))
+    assert len(done.token_ids) == 4
+
+
+def test_ignore_eos_goes_on_to_max_tokens() -> None:
+    stop = tuple(range(VOCABULARY))
+    sampling = Sampling(max_tokens=6, stop_ids=stop, ignore_eos=True)
+    assert len(HFEngine(tiny_model("llama")).generate([[1, 2]], sampling)[0].token_ids) == 6
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model = tiny_model("llama")
+    model.train()
+    model.model.layers[0].train(False)
+    try:
+        HFEngine(model).generate([[1, 2, 3]], Sampling(max_tokens=3))
+        assert model.training and not model.model.layers[0].training and model.model.layers[1].training
+        assert model.config._attn_implementation == "sdpa"
+        model(torch.tensor([[1, 2, 3]]), labels=torch.tensor([[1, 2, 3]])).loss.backward()
+        assert model.model.embed_tokens.weight.grad is not None
+    finally:
+        model.zero_grad()
+        model.train(False)
+
+
+def test_a_resumed_engine_draws_what_the_first_would_have_drawn() -> None:
+    model = tiny_model("llama")
+    prompts = prompts_of(8, (20, 90, 90))
+    first = HFEngine(model, seed=11)
+    first.generate(prompts, Sampling(max_tokens=5))
+    first.weights_changed(1)
+    state = first.state_dict()
+    expected = first.generate(prompts, Sampling(max_tokens=12))
+    second = HFEngine(model)
+    second.load_state_dict(state)
+    second.weights_changed(1)
+    assert second.generate(prompts, Sampling(max_tokens=12)) == expected
+    second.submit([Request(0, (1,), Sampling())])
+    with pytest.raises(UsageError, match="1 requests"):
+        second.load_state_dict(state)
+
+
+def test_bf16_logprobs_are_within_bf16_of_the_forward_pass() -> None:
+    model = tiny_model("llama")
+    model.to(torch.bfloat16)
+    try:
+        prompts = prompts_of(3, (90, 5))
+        for completion, prompt in zip(
+            HFEngine(model).generate(prompts * 2, Sampling(max_tokens=10), seed=1), prompts * 2, strict=True
+        ):
+            np.testing.assert_allclose(
+                completion.logprobs, plain_logprobs(model, prompt, completion.token_ids), rtol=0, atol=0.5
+            )
+    finally:
+        model.to(torch.float32)
+        tiny_model.cache_clear()
+
+
+def test_a_model_with_state_outside_attention_is_refused() -> None:
+    config = MambaConfig(vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=1, state_size=4)
+    with pytest.raises(UsageError, match="MambaForCausalLM"):
+        HFEngine(MambaForCausalLM(config))
+
+
+def test_the_engine_is_registered_as_hf() -> None:
+    assert ENGINES["hf"] is HFEngine

@@ -1,0 +1,91 @@
+"""Whatever the order of submitting, polling, releasing and changing weights, each answer is the model's own."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_models import VOCABULARY, plain_and_best_logprobs, tiny_model
+
+from trainers.rollout.engine import Request, Sampling
+from trainers.rollout.hf_engine import HFEngine
+
+
+@cache
+def stock(seed: int) -> tuple[int, ...]:
+    """Tokens from which prompts are cut; few beginnings, so that prompts often begin alike."""
+    return tuple(np.random.default_rng(seed).integers(VOCABULARY, size=200).tolist())
+
+
+prompts = st.builds(
+    lambda a, cut, b, more: stock(a)[:cut] + stock(b)[:more],
+    st.integers(0, 1),
+    st.sampled_from([0, 1, 2, 40, 65, 66, 100, 130]),
+    st.integers(2, 3),
+    st.sampled_from([1, 2, 15, 70]),
+)
+actions = st.one_of(
+    st.tuples(st.just("submit"), prompts, st.integers(1, 9), st.none() | st.integers(0, 4)),
+    st.tuples(st.just("follow"), st.integers(0, 4), st.integers(0, 12), st.integers(1, 9)),
+    st.tuples(st.just("fold"), st.integers(0, 4), st.sampled_from([0, 30, 64, 90]), st.integers(1, 9)),
+    st.just(("poll",)),
+    st.tuples(st.just("release"), st.integers(0, 4)),
+    st.just(("weights",)),
+)
+
+
+@settings(max_examples=40)
+@given(
+    st.sampled_from(["llama", "gpt2", "mistral"]),
+    st.integers(1, 6),
+    st.booleans(),
+    st.lists(actions, min_size=1, max_size=30),
+)
+def test_any_schedule_gives_each_prompt_its_own_greedy_continuation(
+    name: str, max_batch: int, prefix_cache: bool, schedule: list[tuple]
+) -> None:
+    model = tiny_model(name)
+    engine = HFEngine(model, max_batch=max_batch, prefix_cache=prefix_cache)
+    asked: dict[int, Request] = {}
+    context: dict[int, tuple[int, ...]] = {}
+    answered: set[int] = set()
+
+    def submit(prompt: tuple[int, ...], count: int, session: int | None) -> None:
+        request = Request(len(asked), prompt[:250], Sampling(temperature=0, max_tokens=count), session=session)
+        asked[request.request_id] = request
+        engine.submit([request])
+
+    def poll() -> None:
+        done = engine.poll()
+        assert done or not engine.pending
+        for completion in done:
+            request = asked[completion.request_id]
+            assert completion.request_id not in answered
+            answered.add(completion.request_id)
+            assert len(completion.token_ids) == request.sampling.max_tokens
+            plain, best = plain_and_best_logprobs(model, request.prompt_ids, completion.token_ids)
+            np.testing.assert_allclose(completion.logprobs, plain, rtol=0, atol=1e-4)
+            np.testing.assert_allclose(plain, best, rtol=0, atol=1e-4)  # the likeliest token, or one in a tie with it
+            if request.session is not None:
+                context[request.session] = request.prompt_ids + completion.token_ids
+
+    for action in schedule:
+        match action:
+            case "submit", prompt, count, session:
+                submit(prompt, count, session)
+            case "follow", session, more, count:
+                submit(context.get(session, stock(4)[:70]) + stock(5)[:more], count, session)
+            case "fold", session, cut, count:
+                submit(context.get(session, stock(4)[:70])[:cut] + stock(6)[:20], count, session)
+            case ("poll",):
+                poll()
+            case "release", session:
+                engine.release(session)
+            case ("weights",):
+                engine.weights_changed(engine.policy_version + 1)
+        assert engine.pending == len(asked) - len(answered)
+    while engine.pending:
+        poll()
+    assert answered == set(asked) and engine.poll() == []

@@ -1,0 +1,45 @@
+"""``python killed_run.py WHERE N SIGNAL ARGUMENTS…``: a run that sends itself a signal where the test says."""
+
+import os
+import sys
+
+from trainers import checkpoint, trainer
+from trainers.metrics import MetricsWriter
+from trainers.rollout.manager import RolloutManager
+from trainers.train import main
+
+where, number, signal_number = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+
+
+def strike() -> None:
+    os.kill(os.getpid(), signal_number)
+
+
+write, play, save = MetricsWriter.write, RolloutManager.run, checkpoint.save
+calls = {"rollout": 0}
+
+
+def writing(self, iteration, values):
+    write(self, iteration, values)
+    if where == "metrics" and iteration == number:
+        strike()
+
+
+def playing(self, plans, *rest):
+    calls["rollout"] += 1
+    if where == "rollout" and calls["rollout"] == number:
+        episodes = play(self, plans[:1], *rest[:2])
+        strike()
+        del episodes
+    return play(self, plans, *rest)
+
+
+def saving(folder, *rest):
+    save(folder, *rest)
+    if where == "checkpoint" and folder.name.endswith(str(number)):
+        strike()
+
+
+MetricsWriter.write, RolloutManager.run, checkpoint.save = writing, playing, saving
+assert trainer.checkpoint is checkpoint
+sys.exit(main(sys.argv[4:]))

@@ -1,0 +1,257 @@
+"""What a user can get wrong: a message that names it and what exists, an exit code, no traceback."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+import torch
+import yaml
+from tiny_runs import ROOT, model, save_model, settings, tokenizer, train, weights, write_settings
+
+from trainers import checkpoint
+from trainers.cli import TRAIN, dump, parse
+from trainers.train import main
+
+CRAFT = "TextCraft-v0"
+
+
+def _fails(capfd: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
+    assert main(list(arguments)) == code
+    said = capfd.readouterr().err
+    assert "Traceback" not in said and said.count("error: ") == 1, said
+    return said[said.index("error: ") :]
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["--optim.lrr", "3"], ["'lrr'", "Nearest: 'lr'", "weight_decay"]),
+        (["--optimm.lr", "3"], ["--optimm.lr", "nearest is --optim.lr"]),
+        (["--optim.lr", "fast"], ["optim.lr", "float", "fast"]),
+        (["--optim.schedule", "cosin"], ["optim.schedule", "'cosin'", "Known: cosine, "]),
+        (["--optim.lr", "0"], ["optim.lr is 0", "above 0"]),
+        (["--recipe", "gigp"], ["recipe 'gigp'", "Nearest: 'gigpo'", "rloo"]),
+        (["--recipe"], ["--recipe needs a value"]),
+        (["--method.estimator", "grppo"], ["estimator 'grppo'", "Nearest: 'grpo'", "rloo"]),
+        (["--recipe", "gigpo", "--method.options.gama", "1"], ["estimator gigpo 'gama'", "Nearest: 'gamma'"]),
+        (["--recipe", "gigpo", "--method.options.gamma", "abc"], ["estimator gigpo", "float", "abc"]),
+        (["--method.objective.clip_low", "3"], ["clip_low is 3.0", "[0, 1]"]),
+        (["--method.objective.kl_coef", "0.1"], ["kl_coef is 0.1 but kl is 'none'"]),
+        (["--method.objective.aggregation", "seq-mean-token-sum-norm"], ["horizon"]),
+        (["--method.objective.aggregation", "token-men"], ["'token-men'", "Known: token-mean"]),
+        (["--method.shapers", "{invalid_action: {}}"], ["shaper 'invalid_action'", "invalid_action_penalty"]),
+        (["--method.filters", "[zero]"], ["filter 'zero'", "zero_variance"]),
+        (["--envs", f"[{{id: {CRAFT}, splitt: test}}]"], ["--envs[0]", "'splitt'", "Nearest: 'split'"]),
+        (["--envs", "[]"], ["envs is empty"]),
+        (["--envs", "[{id: TextCraft-v0, kwargs: {split: test}}]"], ["envs[0].kwargs.split", "envs[0].split"]),
+        (["--prompt.memory", "windw(2)"], ["'windw(2)'", "window(2)", "compact"]),
+        (["--prompt.codec", "tag"], ["prompt.codec", "Known: tags, tools"]),
+        (["--rollout.engine", "hg"], ["rollout.engine", "hf"]),
+        (["--config", "nowhere.yaml"], ["nowhere.yaml", "No such file"]),
+        (["--iterations", "-1"], ["iterations is -1"]),
+        (["--name", "../up"], ["name is '../up'"]),
+        (["more"], ["more"]),
+    ],
+)
+def test_a_wrong_setting_is_named_with_what_exists(
+    capfd: pytest.CaptureFixture[str], arguments: list[str], words: list[str]
+) -> None:
+    said = _fails(capfd, 2, *arguments)
+    assert all(word in said for word in words), said
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("optim: {lrr: 1}", ["c.yaml.optim", "'lrr'", "Nearest: 'lr'"]),
+        ("iteration: 3", ["c.yaml", "'iteration'", "Nearest: 'iterations'"]),
+        ("evaluation: {envs: [{id: A, split: test}, {idd: B}]}", ["evaluation.envs[1]", "'idd'", "Nearest: 'id'"]),
+        ("optim: 3", ["c.yaml.optim", "section"]),
+        ("optim: {lr: fast}", ["optim.lr", "fast"]),
+        ("[1, 2]", ["c.yaml", "settings were expected"]),
+        ("a: [", ["c.yaml", "not YAML"]),
+        ("\0", ["c.yaml"]),
+    ],
+)
+def test_a_wrong_line_of_a_config_file_is_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], text: str, words: list[str]
+) -> None:
+    (tmp_path / "c.yaml").write_text(text)
+    said = _fails(capfd, 2, "--config", str(tmp_path / "c.yaml"))
+    assert all(word in said for word in words), said
+
+
+@pytest.mark.parametrize(
+    "env, words",
+    [
+        ({"id": "TextCraf-v0"}, ["envs[0]", "TextCraf"]),
+        ({"id": "CartPole-v1"}, ["envs[0]", "CartPole"]),
+        ({"id": CRAFT, "kwargs": {"source": "nowhere"}}, ["envs[0]", "nowhere"]),
+        ({"id": CRAFT, "kwargs": {"tasks": ["depth-22"]}}, ["envs[0]", "depth-22", "depth-2"]),
+        ({"id": CRAFT, "kwargs": {"sorce": "builtin"}}, ["envs[0]", "sorce"]),
+        ({"id": CRAFT, "split": "tets"}, ["envs[0]", "'tets'", "test"]),
+        ({"id": CRAFT, "kwargs": {"tasks": []}}, ["envs[0].kwargs.tasks", "no task left"]),
+    ],
+)
+def test_a_wrong_environment_is_named(
+    place: Path, capfd: pytest.CaptureFixture[str], env: dict[str, object], words: list[str]
+) -> None:
+    said = _fails(capfd, 2, "--config", str(write_settings(place, envs=[env])))
+    assert all(word in said for word in words), said
+    said = _fails(capfd, 2, "--config", str(write_settings(place, **{"evaluation.envs": [env]})))
+    assert "evaluation.envs[0]" in said
+
+
+def test_a_model_that_cannot_be_loaded_is_named(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    config = str(write_settings(place))
+    folder = place / "model"
+    said = _fails(capfd, 1, "--config", config, "--model.path", str(place / "none"))
+    assert "model.path" in said and "config.json" in said
+    kept = folder.with_name("kept")
+    shutil.copytree(folder, kept)
+    for change, words in {
+        "tokenizer_config.json": ["tokenizer_config.json"],
+        "chat_template.jinja": ["chat template"],
+        "model.safetensors": ["no *.safetensors"],
+    }.items():
+        (folder / change).unlink()
+        said = _fails(capfd, 1, "--config", config)
+        assert all(word in said for word in [str(folder), *words]), said
+        shutil.rmtree(folder)
+        shutil.copytree(kept, folder)
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
+    assert str(folder) in _fails(capfd, 1, "--config", config)
+    (folder / "model.safetensors").unlink()
+    torch.save(model("qwen2", len(tokenizer())).state_dict(), folder / "pytorch_model.bin")
+    assert "can hold code" in _fails(capfd, 1, "--config", config)
+
+
+def test_checkpoints_are_checked_before_a_run_goes_on(
+    place: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    config = str(write_settings(place))
+    said = _fails(capfd, 1, "--config", config, "--resume")
+    assert "no checkpoint to resume from" in said and "without --resume" in said
+    assert main(["--config", config]) == 0
+    capfd.readouterr()
+    assert "holds a run already" in _fails(capfd, 2, "--config", config)
+    assert "optim.lr = 0.01, this run has 0.5" in _fails(capfd, 1, "--config", config, "--resume", "--optim.lr", "0.5")
+    run = place / "runs/tiny"
+    old, new = run / "checkpoints/iteration-00002", run / "checkpoints/iteration-00004"
+    assert sorted(path.suffix for path in new.iterdir()) == [".jinja", *[".json"] * 6, *[".safetensors"] * 2]
+    save_model(place / "model", seed=4)  # the same shape: the checkpoint's weights count
+    kept = place / "kept"
+    shutil.copytree(new, kept)
+    for name, damage in {
+        "model.safetensors": lambda content: content[:-9],
+        "optimizer.safetensors": lambda content: bytes([*content[:-1], content[-1] ^ 1]),
+        "state.json": lambda content: b"{}",
+        "manifest.json": lambda content: b'{"format": "another/1", "files": {}}',
+        "config.json": None,
+    }.items():
+        if damage is None:
+            (new / name).unlink()
+        else:
+            (new / name).write_bytes(damage((new / name).read_bytes()))
+        assert str(new / name) in _fails(capfd, 1, "--config", config, "--resume", str(new))
+        shutil.rmtree(new)
+        shutil.copytree(kept, new)
+    assert "not a checkpoint" in _fails(capfd, 1, "--config", config, "--resume", str(place / "model"))
+    before = weights(new)
+    (new / "model.safetensors").write_bytes(b"short")
+    caplog.clear()
+    assert main(["--config", config, "--resume"]) == 0, "the checkpoint before it is taken"
+    assert "trying the checkpoint before it" in caplog.text and f"from {old}" in caplog.text
+    assert weights(new) == before, "and the iterations after it are done again"
+    wider = model("qwen2", len(tokenizer()) + 1)
+    wider.generation_config.eos_token_id = tokenizer().eos_token_id
+    wider.save_pretrained(place / "model")
+    said = _fails(capfd, 1, "--config", config, "--resume")
+    assert "embed_tokens.weight has shape" in said and "the model of the config" in said
+
+
+def test_a_disk_that_fills_leaves_the_checkpoint_before(place: Path) -> None:
+    """The limit on the size of a file is what a full disk is to a program: a write that fails halfway."""
+    script = (
+        "import resource, sys; from trainers import checkpoint; from trainers.train import main\n"
+        "save = checkpoint.save\n"
+        "def saving(folder, *rest):\n"
+        "    if folder.name.endswith('4'): resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))\n"
+        "    save(folder, *rest)\n"
+        "checkpoint.save = saving\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    config = str(write_settings(place))
+    run = train("--config", config, program=(sys.executable, "-c", script))
+    assert run.returncode == 1, run.stderr
+    assert "could not be written" in run.stderr and "iteration-00004" in run.stderr and "Traceback" not in run.stderr
+    root = place / "runs/tiny/checkpoints"
+    assert [path.name for path in root.iterdir()] == ["iteration-00002"], "nothing half written remains"
+    assert checkpoint.newest(root) == root / "iteration-00002"
+    assert main(["--config", config, "--resume"]) == 0
+
+
+def test_what_print_config_prints_gives_the_same_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--config", str(ROOT / "configs/quickstart.yaml"), "--method.options.gamma", "0.5", "--seed", "7"]
+    with pytest.raises(SystemExit) as done:
+        parse([*arguments, "--print-config"])
+    assert done.value.code in (0, None)
+    printed = tmp_path / "printed.yaml"
+    printed.write_text(capsys.readouterr().out)
+    config = parse(arguments).config
+    assert parse(["--config", str(printed)]).config == config
+    assert config.seed == 7 and config.method.options["gamma"] == 0.5
+    (tmp_path / "dumped.yaml").write_text(dump(config))
+    assert parse(["--config", str(tmp_path / "dumped.yaml")]).config == config
+
+
+def test_a_file_goes_over_the_recipe_and_the_command_line_over_both(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(yaml.safe_dump({"recipe": "gigpo", "method": {"options": {"normalise": "mean"}}, "seed": 3}))
+    method = parse(["--config", str(file)]).config.method
+    assert method.estimator == "gigpo"
+    assert method.options == {"step_weight": 1.0, "gamma": 0.95, "normalise": "mean"}
+    method = parse(["--config", str(file), "--method.options.gamma", "0.5"]).config.method
+    assert method.options == {"step_weight": 1.0, "gamma": 0.5, "normalise": "mean"}
+    config = parse(["--config", str(file), "--recipe", "rloo", "--method.options", "{}"]).config
+    assert config.method.estimator == "rloo" and config.seed == 3
+    file.write_text(yaml.safe_dump({"recipe": "gigpo", "method": {"estimator": "grpo", "options": {"ddof": 0}}}))
+    assert parse(["--config", str(file)]).config.method.options == {"ddof": 0}, "another estimator, other options"
+
+
+def test_help_explains_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--help"], TRAIN)
+    text = " ".join(capsys.readouterr().out.split())
+    for said in (
+        "Peak learning rate.",
+        "Format of actions",
+        "Episodes per task, from one initial state.",
+        "Advantage estimator.",
+        "Share of the tokens that ``clip_cov``",
+        "--list-recipes",
+        "--resume",
+        "accelerate launch",
+    ):
+        assert said in text, said
+    with pytest.raises(SystemExit):
+        parse(["--list-recipes"])
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in ("gigpo", "dr_grpo", "rloo", "grpo"))
+
+
+def test_evaluate_measures_a_checkpoint_by_itself(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from trainers.evaluate import main as evaluate
+
+    config = write_settings(place)
+    assert evaluate(["--config", str(config), "--evaluation.episodes", "3"]) == 0
+    (result,) = orjson.loads(capsys.readouterr().out)
+    assert result["env_id"] == CRAFT and result["strata"][0]["n"] == 3
+    assert evaluate(["--config", str(config), "--evaluation.envs", "[]"]) == 2
+    assert "evaluation.envs is empty" in capsys.readouterr().err
+    assert settings(place)["evaluation"]["episodes"] == 4

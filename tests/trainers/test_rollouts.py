@@ -1,0 +1,171 @@
+"""The rollout manager on real environments, with an engine that answers what a test says."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from tiny_runs import BOOK, model, tokenizer
+
+from envsuite.prompting import make_codec, make_memory
+from envsuite.textcraft.env import goal_of
+from envsuite.textcraft.planning import plan
+from envsuite.textcraft.tasks import load
+from envsuite.textcraft.world import NAMESPACE
+from envsuite.vector import EnvFactory, Vector, make_vector
+from trainers.rollout.engine import Engine, Request, Sampling
+from trainers.rollout.hf_engine import HFEngine
+from trainers.rollout.manager import EpisodePlan, RolloutManager
+from trainers.rollout.sampler import TaskPool, TaskSampler
+from trainers.rollout.scripted import ScriptedEngine
+from trainers.steps import StepTable
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "vector"))
+ROUGH = EnvFactory("vector_worlds:Rough-v0")
+CRAFT = EnvFactory("TextCraft-v0", {**BOOK, "split": "test"})
+SAMPLING = Sampling(max_tokens=64)
+
+
+def _manager(engine: Engine, vector: Vector, memory: str = "full") -> RolloutManager:
+    codec = make_codec("tags", think=False)
+    ids = [factory.env_id for factory in vector.factories]
+    return RolloutManager(engine, vector, ids, tokenizer(), codec, make_memory(memory), instructions=False)
+
+
+def _written(text: str) -> list[int]:
+    return [*tokenizer().encode(text, add_special_tokens=False), tokenizer().eos_token_id]
+
+
+class Script:
+    """Answers the requests of an episode one after the other with what ``lines`` says of it."""
+
+    def __init__(self, lines: Callable[[int], Sequence[str]]) -> None:
+        self.lines = lines
+        self.asked: Counter[int] = Counter()
+        self.prompts: list[str] = []
+
+    def __call__(self, request: Request) -> list[int]:
+        assert request.session is not None
+        line = self.lines(request.session)[self.asked[request.session]]
+        self.asked[request.session] += 1
+        self.prompts.append(tokenizer().decode(list(request.prompt_ids)))
+        return _written(line)
+
+
+def _solutions(plans: Sequence[EpisodePlan]) -> dict[int, list[str]]:
+    book, _ = load("generated", BOOK["book_seed"], BOOK["goals"])
+    return {
+        p.episode_id: [f"<action>{command}</action>" for command in plan(book, NAMESPACE + goal_of(p.task_id))]
+        for p in plans
+    }
+
+
+def _plans(count: int) -> list[EpisodePlan]:
+    _, tasks = load("generated", BOOK["book_seed"], BOOK["goals"])
+    ids = tasks.ids("test")
+    return [EpisodePlan(100 + 7 * i % count, i, 0, ids[i % len(ids)]) for i in range(count)]
+
+
+@pytest.mark.parametrize("memory", ["full", "window(2)", "compact(200)"])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_experts_solve_everything_with_fewer_slots_than_episodes(memory: str, workers: int) -> None:
+    plans = _plans(10)
+    script = Script(_solutions(plans).__getitem__)
+    with make_vector([CRAFT], 3, workers) as vector:
+        episodes = _manager(ScriptedEngine(script), vector, memory).run(plans, SAMPLING, 0)
+    assert [episode.episode_id for episode in episodes] == [p.episode_id for p in plans], "in the order of the plans"
+    assert [episode.task_id for episode in episodes] == [p.task_id for p in plans]
+    assert all(e.success and e.score == 1.0 and e.terminated and e.error is None for e in episodes)
+    lengths = {episode.episode_id: len(episode.steps) for episode in episodes}
+    assert lengths == {i: len(lines) for i, lines in _solutions(plans).items()} == script.asked, "asked no more"
+    for episode in episodes:
+        assert [step.t for step in episode.steps] == list(range(len(episode.steps)))
+        assert episode.total_reward == 1.0 and all(step.valid for step in episode.steps)
+    table = StepTable.from_episodes(episodes)
+    assert table.reward.sum() == len(plans)
+
+
+@pytest.mark.parametrize(
+    "said", ["", "no tags", "<action>get 1", "<action></action>", "<action>\0</action>", "\N{SNOWMAN}"]
+)
+def test_a_malformed_completion_costs_one_step_and_its_reason_is_shown(said: str) -> None:
+    plans = _plans(1)
+    solution = _solutions(plans)[plans[0].episode_id]
+    script = Script(lambda _: [said, *solution])
+    with make_vector([CRAFT], 1) as vector:
+        (episode,) = _manager(ScriptedEngine(script), vector).run(plans, SAMPLING, 0)
+    first, *others = episode.steps
+    assert not first.valid and first.reward == 0.0
+    assert episode.success and len(others) == len(solution) and all(step.valid for step in others)
+    if first.parse_error is not None:
+        assert first.action is None
+        assert others[0].observation == f"Invalid action: {first.parse_error}."
+        assert "Invalid action" in script.prompts[1]
+
+
+@pytest.mark.parametrize("command", ["raise now", pytest.param("exit 3"), pytest.param("sleep 60")])
+def test_an_environment_that_fails_loses_its_episode_only(command: str) -> None:
+    plans = [EpisodePlan(i, i // 2, 0, "abc"[i % 3]) for i in range(6)]
+    good, bad = ["<action>go</action>", "<action>end</action>"], ["<action>go</action>", f"<action>{command}</action>"]
+    script = Script(lambda episode: bad if episode == 2 else good)
+    workers = 0 if command.startswith("raise") else 6  # a worker that dies takes along every episode it holds
+    with make_vector([ROUGH], 6, workers, deadline=2.0) as vector:
+        episodes = _manager(ScriptedEngine(script), vector).run(plans, SAMPLING, 0)
+    assert [episode.error is None for episode in episodes] == [True, True, False, True, True, True]
+    lost = episodes[2]
+    word = {"raise": "ZeroDivisionError", "exit": "WorkerCrashed", "sleep": "DeadlineExceeded"}[command.split()[0]]
+    assert lost.error is not None and lost.error.startswith(word)
+    assert len(lost.steps) == 1 and not lost.success and lost.task_id == "c"
+    assert all(episode.success for episode in episodes if episode is not lost)
+    assert 2 not in StepTable.from_episodes(episodes).episode_id
+
+
+def test_a_task_that_does_not_exist_is_an_episode_that_failed() -> None:
+    plans = [EpisodePlan(0, 0, 0, "nowhere"), EpisodePlan(1, 1, 0, "a")]
+    with make_vector([ROUGH], 1) as vector:
+        lost, other = _manager(ScriptedEngine(Script(lambda _: ["<action>end</action>"])), vector).run(
+            plans, SAMPLING, 0
+        )
+    assert lost.error is not None and "nowhere" in lost.error and not lost.steps
+    assert other.success
+
+
+def test_a_prompt_that_the_engine_refuses_is_an_episode_that_failed() -> None:
+    engine = HFEngine(model("qwen2", len(tokenizer())), max_batch=2, max_length=60)
+    plans = _plans(2)
+    with make_vector([CRAFT], 2) as vector:
+        episodes = _manager(engine, vector).run(plans, SAMPLING, 0)
+    assert all(episode.error is not None and "leaves no room" in episode.error for episode in episodes)
+
+
+def test_a_memory_too_small_for_the_task_is_an_episode_that_failed() -> None:
+    with make_vector([CRAFT], 2) as vector:
+        episodes = _manager(ScriptedEngine(Script(lambda _: ["<action>x</action>"])), vector, "compact(9)").run(
+            _plans(2), SAMPLING, 0
+        )
+    assert all(episode.error is not None and "raise the budget" in episode.error for episode in episodes)
+
+
+def test_the_same_seed_gives_the_same_episodes_whatever_shares_the_batch() -> None:
+    engine = HFEngine(model("qwen2", len(tokenizer())), max_batch=4)
+    plans = [EpisodePlan(i, i // 2, 0, p.task_id) for i, p in enumerate(_plans(4))]
+    factory = EnvFactory("TextCraft-v0", {**BOOK, "split": "test", "max_episode_steps": 3})
+    played = []
+    for slots, seed in ((4, 1), (2, 1), (4, 2)):
+        with make_vector([factory], slots) as vector:
+            episodes = _manager(engine, vector).run(plans, Sampling(max_tokens=5), seed)
+        played.append([[step.response_ids for step in episode.steps] for episode in episodes])
+    assert played[0] == played[1] != played[2]
+
+
+def test_the_sampler_goes_on_where_it_was_and_repeats_no_task_before_all_were_drawn() -> None:
+    pools = [TaskPool(tuple("abcde"), 3.0), TaskPool(tuple("vwxyz"), 1.0)]
+    sampler, other = TaskSampler(pools, 5), TaskSampler(pools, 6)
+    drawn = [task for _ in range(5) for task in sampler.draw(4)]
+    assert Counter(pool for pool, _ in drawn) == {0: 15, 1: 5}
+    assert Counter(task for _, task in drawn) == {**dict.fromkeys("abcde", 3), **dict.fromkeys("vwxyz", 1)}
+    other.load_state_dict(sampler.state_dict())
+    assert [sampler.draw(7) for _ in range(3)] == [other.draw(7) for _ in range(3)]

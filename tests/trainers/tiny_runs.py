@@ -1,0 +1,196 @@
+"""A tiny random model, a tiny recipe book and a configuration: a whole run in seconds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import torch
+import yaml
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from trainers.imitation.vocabulary import word_tokenizer
+from trainers.metrics import read_metrics
+from trainers.objectives import ObjectiveConfig
+from trainers.steps import StepTable
+from trainers.steps.table import Ragged
+
+ROOT = Path(__file__).resolve().parents[2]
+BOOK = {"source": "generated", "goals": 40, "book_seed": 3, "max_distractors": 2}
+WORDS = ", . : Crafting Goal craft get using inventory Observation action Invalid go end raise now exit sleep"
+
+
+@cache
+def tokenizer() -> PreTrainedTokenizerFast:
+    from envsuite.textcraft.source import vocabulary
+
+    return word_tokenizer([*vocabulary(), WORDS], 512)
+
+
+def model(name: str, size: int, seed: int = 0) -> PreTrainedModel:
+    """A model of two layers with random weights, float32."""
+    torch.manual_seed(seed)
+    ids = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    shape = {"vocab_size": size, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    shape |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512}
+    wide = {**shape, **ids, "initializer_range": 0.2}
+    if name == "llama":
+        return LlamaForCausalLM(LlamaConfig(**wide)).train(False)
+    if name == "qwen2":
+        return Qwen2ForCausalLM(Qwen2Config(**wide, tie_word_embeddings=True)).train(False)
+    return GPT2LMHeadModel(
+        GPT2Config(vocab_size=size, n_embd=32, n_layer=2, n_head=4, n_positions=512, initializer_range=0.2, **ids)
+    ).train(False)
+
+
+def save_model(folder: Path, name: str = "qwen2", seed: int = 0) -> Path:
+    """Model and tokenizer in ``folder``."""
+    policy = model(name, len(tokenizer()), seed)
+    policy.config.eos_token_id = policy.generation_config.eos_token_id = tokenizer().eos_token_id
+    policy.save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return folder
+
+
+def settings(folder: Path, **changes: Any) -> dict[str, Any]:
+    """A run of four iterations of a few short episodes, as a config file has it; dotted names change settings."""
+    base: dict[str, Any] = {
+        "name": "tiny",
+        "output": str(folder / "runs"),
+        "iterations": 4,
+        "recipe": "gigpo",
+        "model": {"path": str(folder / "model")},
+        "envs": [{"id": "TextCraft-v0", "kwargs": dict(BOOK), "max_episode_steps": 3}],
+        "prompt": {"think": False, "instructions": False, "memory": "full"},
+        "rollout": {"tasks": 2, "group_size": 3, "slots": 4, "sampling": {"max_tokens": 6}},
+        "optim": {"lr": 0.01, "warmup": 1, "schedule": "cosine", "minibatches": 2, "tokens_per_microbatch": 300},
+        "evaluation": {
+            "episodes": 4,
+            "every": 2,
+            "sampling": {"max_tokens": 6},
+            "envs": [{"id": "TextCraft-v0", "split": "test", "kwargs": dict(BOOK), "max_episode_steps": 2}],
+        },
+        "checkpoint_every": 2,
+    }
+    for key, value in changes.items():
+        *path, last = key.split(".")
+        section = base
+        for name in path:
+            section = section[name]
+        section[last] = value
+    return base
+
+
+def write_settings(folder: Path, **changes: Any) -> Path:
+    """The settings as a file."""
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump(settings(folder, **changes)), encoding="utf-8")
+    return path
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Of a child process: one thread, the repository's packages."""
+    launched = ("ACCELERATE_", "MASTER_", "WORLD_SIZE", "RANK", "LOCAL_RANK")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(launched)}
+    return {**clean, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{Path(__file__).parent}", **more}
+
+
+def train(*arguments: str, timeout: float = 120.0, program: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    """``python -m trainers.train`` in a process of its own."""
+    command = program or (sys.executable, "-m", "trainers.train")
+    words = [*command, *arguments]
+    return subprocess.run(
+        words, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=timeout, check=False
+    )
+
+
+def without_times(run: Path) -> list[dict[str, Any]]:
+    """The metrics of a run that must not differ between two runs of the same settings."""
+    return [
+        {k: v for k, v in record.items() if not k.startswith(("time/", "rate/", "memory/"))}
+        for record in read_metrics(run / "metrics.jsonl")
+    ]
+
+
+def weights(checkpoint: Path) -> Mapping[str, bytes]:
+    """Bytes of model and optimiser."""
+    return {name: (checkpoint / name).read_bytes() for name in ("model.safetensors", "optimizer.safetensors")}
+
+
+def summary(run: Path) -> dict[str, Any]:
+    body: dict[str, Any] = orjson.loads((run / "summary.json").read_bytes())
+    return body
+
+
+def step_table(
+    rng: np.random.Generator, size: int, groups: int = 3, members: int = 2, append: bool = True
+) -> StepTable:
+    """Random steps: prompts of a group begin alike; with ``append`` each prompt extends the step before."""
+    rows: list[tuple[int, int, int, list[int], list[int]]] = []
+    for group in range(groups):
+        first = rng.integers(0, size, rng.integers(1, 12)).tolist()
+        for member in range(members):
+            prompt = list(first)
+            for t in range(int(rng.integers(1, 4))):
+                response = rng.integers(0, size, rng.integers(0 if t else 1, 6)).tolist()
+                rows.append((group, group * members + member, t, prompt, response))
+                more = rng.integers(0, size, rng.integers(1, 5)).tolist()
+                prompt = [*prompt, *response, *more] if append else rng.integers(0, size, 5).tolist()
+    order = rng.permutation(len(rows))
+    rows = [rows[i] for i in order]
+    keys = np.empty(len(rows), object)
+    keys[:] = ["s"] * len(rows)
+    return StepTable(
+        group_id=np.array([r[0] for r in rows], np.int64),
+        episode_id=np.array([r[1] for r in rows], np.int64),
+        t=np.array([r[2] for r in rows], np.int64),
+        reward=rng.normal(size=len(rows)),
+        state_key=keys,
+        valid=np.ones(len(rows), np.bool_),
+        prompt=Ragged.of((r[3] for r in rows), np.int64),
+        response=Ragged.of((r[4] for r in rows), np.int64),
+        logprob=Ragged.of(([-1.0] * len(r[4]) for r in rows), np.float32),
+    )
+
+
+AGGREGATIONS = {
+    "token-mean": ObjectiveConfig(aggregation="token-mean"),
+    "token-sum": ObjectiveConfig(aggregation="token-sum"),
+    "seq-mean-token-sum": ObjectiveConfig(aggregation="seq-mean-token-sum"),
+    "seq-mean-token-mean": ObjectiveConfig(aggregation="seq-mean-token-mean", ratio="sequence"),
+    "episodes": ObjectiveConfig(aggregation="seq-mean-token-mean", average="episodes"),
+    "norm": ObjectiveConfig(aggregation="seq-mean-token-sum-norm", horizon=16, count_empty=True),
+}
+
+
+def gradient_cases() -> dict[str, tuple[ObjectiveConfig, StepTable, np.ndarray, int]]:
+    """Objective, step table, advantages and micro-batch budget; each aggregation with groups spread unevenly."""
+    cases = {}
+    for number, (name, objective) in enumerate(AGGREGATIONS.items()):
+        table = step_table(np.random.default_rng(number), 61, groups=5)
+        advantage = np.random.default_rng(number + 100).normal(size=len(table.response.values))
+        cases[name] = (objective, table, advantage, 40)
+        cases[f"{name}-idle"] = (objective, table, advantage, 40)
+    return cases
+
+
+def share_of(case: str, table: StepTable, rank: int, ranks: int) -> np.ndarray:
+    """Rows of a rank: groups 0 and 2 go to the last, all others to the first; in an idle case the last has none."""
+    first = np.isin(table.group_id, [1, 3, 4]) | (ranks == 1) | case.endswith("-idle")
+    return np.flatnonzero(first if rank == 0 else ~first)

@@ -1,0 +1,316 @@
+"""``python -m trainers.imitate``: make a base model from expert play.
+
+A small causal transformer is trained from nothing on transcripts that a player writes in environments, tokens and chat
+template exactly as a rollout would see them. What it has learnt is to read, to copy and roughly what to do; the rest is
+left to reinforcement learning.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import random
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import jsonargparse
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast, LlamaConfig, LlamaForCausalLM
+
+from envsuite.core import ToolEnv, UsageError
+from envsuite.core.errors import EnvsuiteError
+from envsuite.prompting import Codec, make_codec
+from trainers.imitation.attention import look_back
+from trainers.imitation.play import ANSWER, PROMPT, RESPONSE, Player, Transcript, by_length, repeated_words, transcript
+from trainers.imitation.vocabulary import CONTROL, TAGS, word_tokenizer
+
+_LOG = logging.getLogger(__name__)
+SAVE_EVERY = 300
+"""Optimiser steps after which the model is written, so that it can be tried meanwhile."""
+POOL = 32
+"""Batches that are drawn from at a time, sorted by length."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A Llama transformer with tied embeddings and biases in its attention."""
+
+    layers: int = 4
+    width: int = 128
+    heads: int = 4
+    feed_forward: int = 352
+    context: int = 2048
+    """Most tokens of a prompt and its response."""
+    look_back: list[tuple[int, int, int]] = field(default_factory=lambda: [(0, 0, 1), (0, 1, 2), (0, 2, 3), (1, 0, 1)])
+    """(layer, head, distance): heads that start out attending ``distance`` tokens back."""
+
+
+@dataclass(frozen=True)
+class Play:
+    """One kind of game in the mixture."""
+
+    weight: float = 1.0
+    """Share of the transcripts, relative to the others."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the environment."""
+    slip: float = 0.0
+    """Probability that a step is a random action instead of the player's."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of the training."""
+
+    steps: int
+    """Optimiser steps."""
+    games: list[Play] = field(default_factory=list)
+    """What is played; without any, random words are said twice, which teaches to copy."""
+
+
+@dataclass(frozen=True)
+class ImitateConfig:
+    """How a base model is made."""
+
+    output: str = "models/base"
+    """Folder of the model."""
+    seed: int = 0
+    """Seed of weights, tasks and slips."""
+    env: str = "envsuite.textcraft.env:TextCraft"
+    """Class of the environment."""
+    player: str = "envsuite.textcraft.stepwise:StepwiseExpert"
+    """Class of the player."""
+    fresh: str = "book_seed"
+    """Argument of the environment that counts up, so that each few hundred games are of a world of their own."""
+    fresh_from: int = 1_000_000
+    """Its first value."""
+    fresh_every: int = 400
+    """Games per value."""
+    max_steps: int = 45
+    """Steps after which a game is cut."""
+    max_tokens: int = 640
+    """Longer transcripts are left out."""
+    codec: str = "tags"
+    """Format of actions; without a thought."""
+    architecture: Architecture = field(default_factory=Architecture)
+    """The model."""
+    stages: list[Stage] = field(default_factory=list)
+    """The training, one after the other."""
+    batch: int = 16
+    """Transcripts per optimiser step."""
+    lr: float = 4e-3
+    """Peak learning rate, of Muon for matrices and AdamW for the rest."""
+    warmup: int = 60
+    """Optimiser steps of linear warm-up."""
+    decay_from: float = 0.4
+    """Share of the steps after which the learning rate falls linearly to 2 % of its peak."""
+    context_weight: float = 0.3
+    """Weight of the loss on prompts and observations; on what the player wrote it is 1."""
+
+
+class Transcripts:
+    """Batches of transcripts, as the stages ask for them; the same seed gives the same."""
+
+    def __init__(self, config: ImitateConfig, tokenizer: PreTrainedTokenizerFast, codec: Codec) -> None:
+        self.config = config
+        self.tokenizer = tokenizer
+        self.codec = codec
+        self._make = named(config.env)
+        self._player = cast(Player, named(config.player)())
+        self._rng = random.Random(config.seed)
+        self._world = config.fresh_from
+        self._games = 0
+        self.won = 0
+        self.played = 0
+
+    def batches(self, stage: Stage) -> Iterator[list[Transcript]]:
+        """Endless batches for ``stage``."""
+        if not stage.games:
+            words = range(len(CONTROL) + len(TAGS), len(self.tokenizer))
+            while True:
+                yield repeated_words(words, self.config.batch, self._rng)
+        while True:
+            pool: list[Transcript] = []
+            while len(pool) < POOL * self.config.batch:
+                one = self._play(stage)
+                if len(one.tokens) <= self.config.max_tokens:
+                    pool.append(one)
+            yield from by_length(pool, self.config.batch, self._rng)
+
+    def _play(self, stage: Stage) -> Transcript:
+        self._games += 1
+        if self._games % self.config.fresh_every == 0:
+            self._world += 1
+        play = self._rng.choices(stage.games, [game.weight for game in stage.games])[0]
+        env = cast(ToolEnv, self._make(**play.kwargs, **{self.config.fresh: self._world}))
+        env.action_space.seed(self._rng.randrange(2**31))
+        one = transcript(
+            env,
+            self._rng.choice(env.tasks.ids(env.split)),
+            self._player,
+            self.tokenizer,
+            self.codec,
+            [int(self.tokenizer.eos_token_id)],
+            self.config.max_steps,
+            play.slip,
+            self._rng,
+            instructions=False,
+        )
+        self.played += 1
+        self.won += one.success
+        return one
+
+
+def named(path: str) -> Any:
+    """The object that ``"package.module:name"`` names.
+
+    Raises:
+        UsageError: There is none.
+    """
+    module, _, name = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(f"{path!r} does not name a class ({error}); write it as package.module:Class") from error
+
+
+def new_model(config: ImitateConfig, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    """An untrained model for the vocabulary of ``tokenizer``."""
+    shape = config.architecture
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=shape.width,
+            intermediate_size=shape.feed_forward,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads,
+            num_key_value_heads=shape.heads,
+            max_position_embeddings=shape.context,
+            tie_word_embeddings=True,
+            attention_bias=True,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
+    for layer, head, distance in shape.look_back:
+        look_back(model, layer, head, distance)
+    return model
+
+
+def loss_of(model: LlamaForCausalLM, batch: Sequence[Transcript], context_weight: float) -> tuple[Tensor, float]:
+    """The training loss, and the loss on the player's tokens alone."""
+    width = max(len(one.tokens) for one in batch)
+    tokens = np.zeros((len(batch), width), np.int64)
+    parts = np.full((len(batch), width), -1, np.int64)
+    for row, one in enumerate(batch):
+        tokens[row, : len(one.tokens)] = one.tokens
+        parts[row, : len(one.parts)] = one.parts
+    ids, kinds = torch.from_numpy(tokens), torch.from_numpy(parts)[:, 1:].flatten()
+    logits = model(input_ids=ids, attention_mask=(torch.from_numpy(parts) >= 0).long(), use_cache=False).logits
+    losses = F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
+    written = losses[kinds == RESPONSE].mean()
+    context = losses[(kinds == PROMPT) | (kinds == ANSWER)]
+    return written + context_weight * context.mean(), float(written.detach())
+
+
+def imitate(config: ImitateConfig, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    """Train a model as ``config`` says."""
+    torch.manual_seed(config.seed)
+    model = new_model(config, tokenizer)
+    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
+    rest = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
+    optimizers: list[torch.optim.Optimizer] = [
+        torch.optim.Muon(matrices, lr=config.lr, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(rest, lr=config.lr, betas=(0.9, 0.98), weight_decay=0.0),
+    ]
+    source = Transcripts(config, tokenizer, make_codec(config.codec, think=False))
+    total, step, began = sum(stage.steps for stage in config.stages), 0, time.perf_counter()
+    recent: list[float] = []
+    for number, stage in enumerate(config.stages, 1):
+        for _, batch in zip(range(stage.steps), source.batches(stage), strict=False):
+            rate = config.lr * min(1.0, (step + 1) / config.warmup)
+            rate *= max(0.02, min(1.0, (1.0 - step / total) / (1.0 - config.decay_from)))
+            loss, written = loss_of(model, batch, config.context_weight)
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+                for group in optimizer.param_groups:
+                    group["lr"] = rate
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            for optimizer in optimizers:
+                optimizer.step()
+            step += 1
+            recent.append(written)
+            if step % SAVE_EVERY == 0:
+                _save(config, model, tokenizer)
+            if step % 50 == 0:
+                spent = time.perf_counter() - began
+                _LOG.info(
+                    "stage %d, step %d of %d: loss of the player's tokens %.3f, %.0f s, %.0f s left",
+                    number, step, total, np.mean(recent[-50:]), spent, spent / step * (total - step),
+                )  # fmt: skip
+    _LOG.info("games played %d, won by the player %d", source.played, source.won)
+    return model
+
+
+def textcraft_texts() -> list[str]:
+    """Everything that is said in TextCraft: all words of its recipe books, and one of each kind of sentence."""
+    from envsuite.core import ToolCall
+    from envsuite.textcraft.env import TextCraft
+    from envsuite.textcraft.source import vocabulary
+
+    env = TextCraft()
+    observation, _ = env.reset(seed=0)
+    texts = [" ".join(vocabulary()), observation["task"], observation["text"]]
+    commands = (
+        "inventory",
+        "get 1 planks",
+        "get 1 string",
+        "inventory",
+        "craft 1 white wool using 4 string",
+        "craft x using y",
+        "craft 1 x using 1 y",
+        "craft 1 stick using 1 string",
+        "fly",
+    )
+    for command in commands:
+        texts.append(env.step((ToolCall("env_step", {"command": command}),))[0]["text"])
+    texts.append(env.step(())[0]["text"])
+    texts += [make_codec("tags", think=False).parse(text, env.tools, 1).error or "" for text in ("", "<action>", "a")]
+    return [*texts, *commands, "Crafted minecraft:", "Invalid action", "[1 earlier steps left out]", "Observation: Action: none"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    parser = jsonargparse.ArgumentParser(prog="python -m trainers.imitate", description=__doc__)
+    parser.add_argument("--config", action="config", help="YAML file of settings.")
+    parser.add_class_arguments(ImitateConfig)
+    values = parser.instantiate(parser.parse_args(arguments))
+    values.pop("config")
+    config = ImitateConfig(**vars(values))
+    try:
+        tokenizer = word_tokenizer(textcraft_texts(), config.architecture.context)
+        model = imitate(config, tokenizer)
+    except EnvsuiteError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    _save(config, model, tokenizer)
+    _LOG.info("model of %d parameters written to %s", sum(p.numel() for p in model.parameters()), config.output)
+    return 0
+
+
+def _save(config: ImitateConfig, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    model.save_pretrained(Path(config.output))
+    tokenizer.save_pretrained(Path(config.output))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Imitation: a base model from expert play."""

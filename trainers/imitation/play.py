@@ -1,0 +1,107 @@
+"""Expert play as token sequences, written as a policy of the trainer would have sampled it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from envsuite.core import Action, Observation, ToolEnv
+from envsuite.prompting import Codec, Conversation, Full
+from envsuite.prompting.template import ChatTokenizer
+
+PROMPT, ANSWER, RESPONSE = 0, 1, 2
+"""What a token belongs to: the first prompt, a later observation, or what the player wrote."""
+
+
+class Player(Protocol):
+    """Plays an environment from its state."""
+
+    def act(self, env: gymnasium.Env[Observation, Action]) -> Action:
+        """The next action of the episode that ``env`` is in."""
+        ...
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """One episode as one sequence."""
+
+    tokens: NDArray[np.int64]
+    parts: NDArray[np.int8]
+    """:data:`PROMPT`, :data:`ANSWER` or :data:`RESPONSE` of each token."""
+    success: bool
+
+
+def transcript(
+    env: ToolEnv,
+    task_id: str,
+    player: Player,
+    tokenizer: ChatTokenizer,
+    codec: Codec,
+    end: Sequence[int],
+    max_steps: int,
+    slip: float,
+    rng: random.Random,
+    *,
+    instructions: bool,
+) -> Transcript:
+    """Play ``task_id`` and write it down.
+
+    Args:
+        env: The environment.
+        task_id: What to play.
+        player: Who plays.
+        tokenizer: Of the model that will imitate.
+        codec: Format of actions.
+        end: Tokens that end a response.
+        max_steps: The episode is cut after so many.
+        slip: Probability that a step is a random action of the environment's action space instead of the player's, so
+            that the model sees how a player goes on after a mistake.
+        rng: Draws the slips.
+        instructions: Begin with the codec's instructions.
+    """
+    observation, _ = env.reset(options={"task_id": task_id})
+    conversation = Conversation(tokenizer, codec, Full(), env.tools, env.max_calls, instructions=instructions)
+    conversation.start(observation)
+    tokens = list(conversation.prompt_ids())
+    parts = [PROMPT] * len(tokens)
+    success = False
+    for _ in range(max_steps):
+        action = env.action_space.sample() if rng.random() < slip else player.act(env)
+        text = codec.write(action, tools=env.tools)
+        response = [*tokenizer.encode(text, add_special_tokens=False), *end]
+        observation, _, terminated, truncated, info = env.step(action)
+        conversation.add(response, text, observation)
+        tokens += response
+        parts += [RESPONSE] * len(response)
+        if terminated or truncated:
+            success = info["success"]
+            break
+        answer = conversation.prompt_ids()[len(tokens) :]
+        tokens += answer
+        parts += [ANSWER] * len(answer)
+    return Transcript(np.array(tokens, np.int64), np.array(parts, np.int8), success)
+
+
+def repeated_words(vocabulary: range, rows: int, rng: random.Random) -> list[Transcript]:
+    """Strings of random tokens, each said twice; what is to be learnt is the second saying.
+
+    A model that has learnt to copy needs far fewer games to learn to play.
+    """
+    length = rng.randrange(20, 60)
+    parts = np.array([PROMPT] * (length + 1) + [RESPONSE] * (length - 1), np.int8)
+    words = [[rng.choice(vocabulary) for _ in range(length)] for _ in range(rows)]
+    return [Transcript(np.array(row * 2, np.int64), parts, True) for row in words]
+
+
+def by_length(transcripts: Sequence[Transcript], rows: int, rng: random.Random) -> Iterator[list[Transcript]]:
+    """Batches of ``rows`` transcripts of similar length, in random order."""
+    ordered = sorted(transcripts, key=lambda one: len(one.tokens))
+    batches = [ordered[start : start + rows] for start in range(0, len(ordered), rows)]
+    rng.shuffle(batches)
+    yield from batches

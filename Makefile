@@ -17,7 +17,8 @@ setup: $(VENV)/.installed  ## make .venv and install the pinned versions; runs a
 
 quickstart: $(VENV)/.installed  ## train an agent to craft, on the CPU, in minutes; writes runs/quickstart/report.html
 	$(BIN)/accelerate launch --config_file configs/accelerate/cpu1.yaml --num_cpu_threads_per_process 2 \
-		-m trainers.train --config configs/quickstart.yaml
+		-m trainers.train --config configs/quickstart.yaml \
+		$(if $(wildcard runs/quickstart/checkpoints/iteration-*),--resume)
 
 test: $(VENV)/.models  ## tests that take minutes at most
 	$(BIN)/python -m pytest -m "not slow"

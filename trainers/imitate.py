@@ -22,7 +22,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast, LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from envsuite.core import ToolEnv, UsageError
 from envsuite.core.errors import EnvsuiteError
@@ -284,7 +284,14 @@ def textcraft_texts() -> list[str]:
         texts.append(env.step((ToolCall("env_step", {"command": command}),))[0]["text"])
     texts.append(env.step(())[0]["text"])
     texts += [make_codec("tags", think=False).parse(text, env.tools, 1).error or "" for text in ("", "<action>", "a")]
-    return [*texts, *commands, "Crafted minecraft:", "Invalid action", "[1 earlier steps left out]", "Observation: Action: none"]
+    return [
+        *texts,
+        *commands,
+        "Crafted minecraft:",
+        "Invalid action",
+        "[1 earlier steps left out]",
+        "Observation: Action: none",
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -12,6 +12,8 @@ from envsuite.textcraft.world import Crafting, Recipe, spoken
 if TYPE_CHECKING:
     import gymnasium
 
+    from envsuite.textcraft.env import TextCraft
+
 
 def next_command(world: Crafting) -> str:
     """The next command towards the goal of ``world``, as a function of its inventory.
@@ -47,14 +49,42 @@ def _stand_in(chosen: Choices, name: str, count: int, world: Crafting, kept: Cou
     return ready[0] if ready else free[0]
 
 
+def outline(world: Crafting) -> str:
+    """The recipes on the way to the goal, from the goal down; :func:`next_command` works through them from the last.
+
+    Each recipe is followed by those of its ingredients, the last ingredient first.
+    """
+    chosen = choices(world.book, world.goal)
+    lines: dict[str, None] = {}
+
+    def visit(recipe: Recipe) -> None:
+        lines.pop(recipe.text, None)  # needed twice: it stands where it is needed deepest
+        lines[recipe.text] = None
+        for ingredient in reversed(recipe.inputs):
+            members = chosen.members[ingredient.name] if ingredient.name in world.book.families else (ingredient.name,)
+            if members[0] not in world.book.base:
+                visit(chosen.recipe[members[0]])
+
+    visit(chosen.recipe[world.goal])
+    return ". ".join(lines)
+
+
 class StepwiseExpert:
-    """Plays TextCraft by :func:`next_command`."""
+    """Plays TextCraft by :func:`next_command`, and begins an episode by thinking its :func:`outline`."""
+
+    def think(self, env: gymnasium.Env[object, Action]) -> str:
+        """What the player thinks before its first action."""
+        return outline(_textcraft(env).world)
 
     def act(self, env: gymnasium.Env[object, Action]) -> Action:
         """The next action in the episode that ``env`` is in."""
-        from envsuite.textcraft.env import TextCraft
+        return (ToolCall("env_step", {"command": next_command(_textcraft(env).world)}),)
 
-        inner = env.unwrapped
-        if not isinstance(inner, TextCraft):
-            raise TypeError(f"the TextCraft expert plays TextCraft-v0, not {type(inner).__name__}")
-        return (ToolCall("env_step", {"command": next_command(inner.world)}),)
+
+def _textcraft(env: gymnasium.Env[object, Action]) -> TextCraft:
+    from envsuite.textcraft.env import TextCraft
+
+    inner = env.unwrapped
+    if not isinstance(inner, TextCraft):
+        raise TypeError(f"the TextCraft player plays TextCraft-v0, not {type(inner).__name__}")
+    return inner

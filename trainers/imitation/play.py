@@ -22,6 +22,10 @@ PROMPT, ANSWER, RESPONSE = 0, 1, 2
 class Player(Protocol):
     """Plays an environment from its state."""
 
+    def think(self, env: gymnasium.Env[Observation, Action]) -> str:
+        """What the player thinks before its first action; may be empty."""
+        ...
+
     def act(self, env: gymnasium.Env[Observation, Action]) -> Action:
         """The next action of the episode that ``env`` is in."""
         ...
@@ -71,9 +75,10 @@ def transcript(
     tokens = list(conversation.prompt_ids())
     parts = [PROMPT] * len(tokens)
     success = False
-    for _ in range(max_steps):
+    for t in range(max_steps):
+        thought = player.think(env) if t == 0 else ""
         action = env.action_space.sample() if rng.random() < slip else player.act(env)
-        text = codec.write(action, tools=env.tools)
+        text = codec.write(action, thought, tools=env.tools)
         response = [*tokenizer.encode(text, add_special_tokens=False), *end]
         observation, _, terminated, truncated, info = env.step(action)
         conversation.add(response, text, observation)

@@ -1,0 +1,87 @@
+"""The base model: its words, its transcripts, its first attention, its training."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from envsuite.prompting import make_codec
+from envsuite.textcraft.env import TextCraft
+from envsuite.textcraft.stepwise import StepwiseExpert
+from trainers.imitate import Architecture, ImitateConfig, Play, Stage, imitate, main, named, new_model, textcraft_texts
+from trainers.imitation.attention import look_back
+from trainers.imitation.play import RESPONSE, transcript
+from trainers.imitation.vocabulary import word_tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return word_tokenizer(textcraft_texts(), 2048)
+
+
+@pytest.mark.parametrize("source", ["builtin", "generated"])
+def test_nothing_that_is_said_in_a_game_is_unknown_to_the_tokenizer(tokenizer, source: str) -> None:
+    env = TextCraft(source=source, split="test")
+    rng = random.Random(0)
+    for task in env.tasks.ids("test")[:40]:
+        one = transcript(
+            env, task, StepwiseExpert(), tokenizer, make_codec("tags", think=False), [tokenizer.eos_token_id],
+            20, 0.3, rng, instructions=False,
+        )  # fmt: skip
+        assert tokenizer.unk_token_id not in one.tokens.tolist()
+
+
+def test_an_action_survives_tokenising_decoding_and_a_reload_beside_a_model(tokenizer, tmp_path: Path) -> None:
+    new_model(ImitateConfig(architecture=Architecture(layers=2, width=32)), tokenizer).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    text = "<action>craft 4 oak planks using 1 oak logs, 12 string</action>"
+    assert loaded.encode(text) == tokenizer.encode(text)
+    assert loaded.decode([*loaded.encode(text), loaded.eos_token_id], skip_special_tokens=True) == text
+
+
+def test_the_response_tokens_of_a_transcript_are_the_actions_that_were_played(tokenizer) -> None:
+    env = TextCraft(source="generated", goals=100)
+    task = env.tasks.ids("train")[0]
+    codec = make_codec("tags", think=False)
+    one = transcript(
+        env, task, StepwiseExpert(), tokenizer, codec, [tokenizer.eos_token_id], 30, 0.0, random.Random(0),
+        instructions=False,
+    )  # fmt: skip
+    written = tokenizer.decode(one.tokens[one.parts == RESPONSE].tolist()).replace("<|end|>", "\n").split("\n")
+    env.reset(options={"task_id": task})
+    for text in filter(None, (line.strip() for line in written)):
+        action = codec.parse(text, env.tools, 1).action
+        assert action is not None
+        _, _, done, _, info = env.step(action)
+        assert info["valid"]
+    assert done and one.success
+
+
+def test_a_head_that_looks_back_attends_to_that_token_whatever_the_tokens_are(tokenizer) -> None:
+    model = new_model(ImitateConfig(architecture=Architecture(look_back=[])), tokenizer)
+    look_back(model, 0, 2, 3)
+    model.set_attn_implementation("eager")
+    weights = model(torch.randint(10, 600, (2, 30)), output_attentions=True).attentions[0][:, 2]
+    assert (weights.argmax(-1)[:, 3:] == torch.arange(27)).all()
+
+
+def test_the_same_seed_gives_the_same_model(tokenizer) -> None:
+    games = [Play(kwargs={"source": "generated", "goals": 60, "max_distractors": 0})]
+    config = ImitateConfig(architecture=Architecture(layers=2, width=32), stages=[Stage(3), Stage(4, games)], batch=2)
+    first, second = imitate(config, tokenizer), imitate(config, tokenizer)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+def test_the_command_writes_a_model_that_transformers_loads(tmp_path: Path) -> None:
+    file = tmp_path / "tiny.yaml"
+    file.write_text(f"output: {tmp_path / 'model'}\nstages: [{{steps: 2}}]\narchitecture: {{layers: 2, width: 32}}\n")
+    assert main(["--config", str(file)]) == 0
+    assert (tmp_path / "model" / "model.safetensors").is_file()
+
+
+def test_a_class_that_does_not_exist_is_named_in_the_error() -> None:
+    with pytest.raises(Exception, match="nowhere:Nobody"):
+        named("nowhere:Nobody")

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# One thread here and in every process a test starts: sums round alike only with equal numbers of threads.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 ROOT = Path(__file__).resolve().parents[1]
 
 # No deadline: timings on shared machines are noise. In CI the examples are the same each time.

@@ -87,6 +87,9 @@ class RolloutConfig:
     """Environment worker processes per training process; 0 runs environments in the process itself."""
     deadline: float = 60.0
     """Seconds that one environment call may take before its episode fails."""
+    episode_tokens: int | None = None
+    """Most response tokens of an episode, in training and evaluation: one that has used them up is cut, so that a few
+    that ramble do not keep all others waiting. By default only the environment ends an episode."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     """How tokens are drawn in training."""
 
@@ -193,6 +196,7 @@ class TrainConfig:
             ("rollout.slots", self.rollout.slots, 1),
             ("rollout.workers", self.rollout.workers, 0),
             ("rollout.sampling.max_tokens", self.rollout.sampling.max_tokens, 1),
+            ("rollout.episode_tokens", 1 if self.rollout.episode_tokens is None else self.rollout.episode_tokens, 1),
             ("evaluation.episodes", self.evaluation.episodes, 1),
             ("evaluation.every", self.evaluation.every, 0),
             ("evaluation.sampling.max_tokens", self.evaluation.sampling.max_tokens, 1),

@@ -123,6 +123,19 @@ def test_an_environment_that_fails_loses_its_episode_only(command: str) -> None:
     assert 2 not in StepTable.from_episodes(episodes).episode_id
 
 
+@pytest.mark.parametrize("budget", [1, 40, 55])
+def test_an_episode_that_has_used_up_its_tokens_is_cut_and_asked_for_no_more_than_is_left(budget: int) -> None:
+    plans = _plans(4)
+    with make_vector([CRAFT], 2, 0) as vector:
+        manager = _manager(HFEngine(model("qwen2", len(tokenizer())), max_batch=4), vector)
+        manager.episode_tokens = budget
+        episodes = manager.run(plans, Sampling(max_tokens=17, ignore_eos=True), 0)
+    full, rest = divmod(budget, 17)
+    for episode in episodes:
+        assert [len(step.response_ids) for step in episode.steps] == [17] * full + [rest] * bool(rest)
+        assert episode.truncated and not episode.terminated and episode.error is None
+
+
 def test_a_task_that_does_not_exist_is_an_episode_that_failed() -> None:
     plans = [EpisodePlan(0, 0, 0, "nowhere"), EpisodePlan(1, 1, 0, "a")]
     with make_vector([ROUGH], 1) as vector:

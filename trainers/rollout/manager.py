@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from envsuite.core import Observation
@@ -68,6 +68,7 @@ class RolloutManager:
         codec: Format of actions.
         memory: Which part of the history is shown.
         instructions: Begin prompts with the codec's instructions.
+        episode_tokens: An episode that has written so many response tokens is cut; ``None`` for no limit.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class RolloutManager:
         memory: Memory,
         *,
         instructions: bool = True,
+        episode_tokens: int | None = None,
     ) -> None:
         self.engine = engine
         self.vector = vector
@@ -88,6 +90,7 @@ class RolloutManager:
         self.codec = codec
         self.memory = memory
         self.instructions = instructions
+        self.episode_tokens = episode_tokens
         self.timing = Timing()
 
     def run(
@@ -167,7 +170,7 @@ class RolloutManager:
                 text = f"Invalid action: {episode.parse_error}."
                 observation = Observation(task=observation["task"], text=text, commands=observation["commands"])
             self._record(episode, event)
-            if event.terminated or event.truncated:
+            if event.terminated or event.truncated or self._tokens_left(episode) == 0:
                 self._finish(event.slot, running, done, free, event=event)
                 return
         began = time.perf_counter()
@@ -184,6 +187,9 @@ class RolloutManager:
             self._finish(event.slot, running, done, free, error=str(error))
             return
         self.timing.codec += time.perf_counter() - began
+        left = self._tokens_left(episode)
+        if left is not None:
+            sampling = replace(sampling, max_tokens=min(sampling.max_tokens, left))
         request = Request(
             request_id=event.slot,
             prompt_ids=episode.prompt,
@@ -192,6 +198,11 @@ class RolloutManager:
             seed=step_seed(seed, episode.plan.episode_id, len(episode.steps)),
         )
         self.engine.submit([request])
+
+    def _tokens_left(self, episode: _Running) -> int | None:
+        if self.episode_tokens is None:
+            return None
+        return max(0, self.episode_tokens - sum(len(step.response_ids) for step in episode.steps))
 
     def _on_completion(
         self, completion: Completion, running: dict[int, _Running], done: dict[int, Episode], free: list[int]
@@ -255,7 +266,7 @@ class RolloutManager:
             task="" if episode.observation is None else episode.observation["task"],
             steps=tuple(episode.steps),
             terminated=event is not None and event.terminated,
-            truncated=event is not None and event.truncated,
+            truncated=event is not None and not event.terminated,
             success=event is not None and bool(info["success"]),
             score=float(event.info["score"]) if event is not None and event.info is not None else 0.0,
             error=error if event is None else None,

@@ -1,4 +1,4 @@
-"""``python -m trainers.imitate``: make a base model from expert play.
+"""``python -m trainers.imitate``: make a base model from the play of others.
 
 A small causal transformer is trained from nothing on transcripts that a player writes in environments, tokens and chat
 template exactly as a rollout would see them. What it has learnt is to read, to copy and roughly what to do; the rest is
@@ -45,10 +45,15 @@ class Architecture:
     layers: int = 4
     width: int = 128
     heads: int = 4
+    key_heads: int = 2
+    """Heads of keys and values, which the ``heads`` of queries share."""
+    head_width: int = 64
     feed_forward: int = 352
     context: int = 2048
     """Most tokens of a prompt and its response."""
-    look_back: list[tuple[int, int, int]] = field(default_factory=lambda: [(0, 0, 1), (0, 1, 2), (0, 2, 3), (1, 0, 1)])
+    look_back: list[tuple[int, int, int]] = field(
+        default_factory=lambda: [(0, 0, 1), (0, 1, 2), (0, 2, 3), (0, 3, 4), (1, 0, 1)]
+    )
     """(layer, head, distance): heads that start out attending ``distance`` tokens back."""
 
 
@@ -60,8 +65,8 @@ class Play:
     """Share of the transcripts, relative to the others."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of the environment."""
-    slip: float = 0.0
-    """Probability that a step is a random action instead of the player's."""
+    player: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the player."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,14 @@ class Stage:
     """Optimiser steps."""
     games: list[Play] = field(default_factory=list)
     """What is played; without any, random words are said twice, which teaches to copy."""
+    max_steps: int = 24
+    """Steps after which a game is cut; 1 leaves the plan and the first action, where the difficulty is."""
+    lr: float = 4e-3
+    """Learning rate at the beginning of the stage, of Muon for matrices and AdamW for the rest."""
+    lr_end: float = 4e-3
+    """Learning rate at its end; linear in between."""
+    context_weight: float = 0.0
+    """Weight of the loss on prompts and observations; on what the player wrote it is 1."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +93,13 @@ class ImitateConfig:
 
     output: str = "models/base"
     """Folder of the model."""
+    start: str | None = None
+    """Folder of a model to go on from; without it the model begins untrained."""
     seed: int = 0
     """Seed of weights, tasks and slips."""
     env: str = "envsuite.textcraft.env:TextCraft"
     """Class of the environment."""
-    player: str = "envsuite.textcraft.stepwise:StepwiseExpert"
+    player: str = "envsuite.textcraft.player:Planner"
     """Class of the player."""
     fresh: str = "book_seed"
     """Argument of the environment that counts up, so that each few hundred games are of a world of their own."""
@@ -92,8 +107,6 @@ class ImitateConfig:
     """Its first value."""
     fresh_every: int = 400
     """Games per value."""
-    max_steps: int = 45
-    """Steps after which a game is cut."""
     max_tokens: int = 640
     """Longer transcripts are left out."""
     codec: str = "tags"
@@ -104,14 +117,8 @@ class ImitateConfig:
     """The training, one after the other."""
     batch: int = 16
     """Transcripts per optimiser step."""
-    lr: float = 4e-3
-    """Peak learning rate, of Muon for matrices and AdamW for the rest."""
     warmup: int = 60
     """Optimiser steps of linear warm-up."""
-    decay_from: float = 0.4
-    """Share of the steps after which the learning rate falls linearly to 2 % of its peak."""
-    context_weight: float = 0.3
-    """Weight of the loss on prompts and observations; on what the player wrote it is 1."""
 
 
 class Transcripts:
@@ -122,7 +129,7 @@ class Transcripts:
         self.tokenizer = tokenizer
         self.codec = codec
         self._make = named(config.env)
-        self._player = cast(Player, named(config.player)())
+        self._player = named(config.player)
         self._rng = random.Random(config.seed)
         self._world = config.fresh_from
         self._games = 0
@@ -149,16 +156,14 @@ class Transcripts:
             self._world += 1
         play = self._rng.choices(stage.games, [game.weight for game in stage.games])[0]
         env = cast(ToolEnv, self._make(**play.kwargs, **{self.config.fresh: self._world}))
-        env.action_space.seed(self._rng.randrange(2**31))
         one = transcript(
             env,
             self._rng.choice(env.tasks.ids(env.split)),
-            self._player,
+            cast(Player, self._player(**play.player)),
             self.tokenizer,
             self.codec,
             [int(self.tokenizer.eos_token_id)],
-            self.config.max_steps,
-            play.slip,
+            stage.max_steps,
             self._rng,
             instructions=False,
         )
@@ -190,7 +195,8 @@ def new_model(config: ImitateConfig, tokenizer: PreTrainedTokenizerFast) -> Llam
             intermediate_size=shape.feed_forward,
             num_hidden_layers=shape.layers,
             num_attention_heads=shape.heads,
-            num_key_value_heads=shape.heads,
+            num_key_value_heads=shape.key_heads,
+            head_dim=shape.head_width,
             max_position_embeddings=shape.context,
             tie_word_embeddings=True,
             attention_bias=True,
@@ -213,7 +219,8 @@ def loss_of(model: LlamaForCausalLM, batch: Sequence[Transcript], context_weight
         tokens[row, : len(one.tokens)] = one.tokens
         parts[row, : len(one.parts)] = one.parts
     ids, kinds = torch.from_numpy(tokens), torch.from_numpy(parts)[:, 1:].flatten()
-    logits = model(input_ids=ids, attention_mask=(torch.from_numpy(parts) >= 0).long(), use_cache=False).logits
+    # Padding stands at the right, where no token of a causal model looks.
+    logits = model(input_ids=ids, use_cache=False).logits
     losses = F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
     written = losses[kinds == RESPONSE].mean()
     context = losses[(kinds == PROMPT) | (kinds == ANSWER)]
@@ -224,20 +231,22 @@ def imitate(config: ImitateConfig, tokenizer: PreTrainedTokenizerFast) -> LlamaF
     """Train a model as ``config`` says."""
     torch.manual_seed(config.seed)
     model = new_model(config, tokenizer)
+    if config.start is not None:
+        model = LlamaForCausalLM.from_pretrained(config.start)
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
     rest = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
     optimizers: list[torch.optim.Optimizer] = [
-        torch.optim.Muon(matrices, lr=config.lr, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(rest, lr=config.lr, betas=(0.9, 0.98), weight_decay=0.0),
+        torch.optim.Muon(matrices, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(rest, betas=(0.9, 0.98), weight_decay=0.0),
     ]
     source = Transcripts(config, tokenizer, make_codec(config.codec, think=False))
     total, step, began = sum(stage.steps for stage in config.stages), 0, time.perf_counter()
     recent: list[float] = []
     for number, stage in enumerate(config.stages, 1):
-        for _, batch in zip(range(stage.steps), source.batches(stage), strict=False):
-            rate = config.lr * min(1.0, (step + 1) / config.warmup)
-            rate *= max(0.02, min(1.0, (1.0 - step / total) / (1.0 - config.decay_from)))
-            loss, written = loss_of(model, batch, config.context_weight)
+        for i, batch in zip(range(stage.steps), source.batches(stage), strict=False):
+            rate = stage.lr + (stage.lr_end - stage.lr) * i / stage.steps
+            rate *= min(1.0, (step + 1) / config.warmup)
+            loss, written = loss_of(model, batch, stage.context_weight)
             for optimizer in optimizers:
                 optimizer.zero_grad()
                 for group in optimizer.param_groups:
@@ -283,6 +292,7 @@ def textcraft_texts() -> list[str]:
     for command in commands:
         texts.append(env.step((ToolCall("env_step", {"command": command}),))[0]["text"])
     texts.append(env.step(())[0]["text"])
+    texts.append("1 stick: get. 2 stick: craft; 2 times. stick 1 of 2")
     texts += [make_codec("tags", think=False).parse(text, env.tools, 1).error or "" for text in ("", "<action>", "a")]
     return [
         *texts,

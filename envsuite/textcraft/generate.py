@@ -16,7 +16,7 @@ from envsuite.textcraft.draws import Draw
 from envsuite.textcraft.source import craftable_names, vocabulary
 from envsuite.textcraft.world import NAMESPACE, Ingredient, Recipe, RecipeBook
 
-EDITION = 2
+EDITION = 3
 """Part of a generated book's version; raised when the same seed gives another book."""
 LONGEST = 40
 """Commands that an item may take at most, made from nothing."""
@@ -78,6 +78,14 @@ class _Author:
             if self.free(name):
                 return name
 
+    def akin(self, parts: Sequence[Ingredient]) -> str | None:
+        """A new name that shares words with one of ``parts``, as most of Minecraft's do; ``None`` if that is taken."""
+        words = self.draw.one(parts).name.removeprefix(NAMESPACE).split("_")
+        kept = words if len(words) == 1 or self.draw.chance(50) else words[:-1]
+        new = self.draw.one(self.words)
+        name = "_".join([*kept, new] if self.draw.chance(70) else [new, *kept])
+        return name if self.free(name) else None
+
     def free(self, name: str) -> bool:
         """Whether ``name`` can be given to something new."""
         # A recipe from one ingredient that is a ..._block is dropped from every book, so no name ends so.
@@ -92,10 +100,13 @@ class _Author:
                 return word
 
     def stems(self, count: int) -> list[str]:
-        """``count`` different beginnings of names: mostly one word, some two."""
-        words = self.draw.sample(self.words, count + 4)
-        pairs = words[count:]
-        return [f"{pairs.pop()}_{word}" if pairs and self.draw.chance(15) else word for word in words[:count]]
+        """``count`` different beginnings of names: mostly one word, some a word before another beginning."""
+        words = self.draw.sample(self.words, count)
+        stems = words[:1]
+        for word in words[1:]:
+            other = self.draw.one(stems)
+            stems.append(f"{word}_{other}" if "_" not in other and self.draw.chance(20) else word)
+        return stems
 
     def base(self, name: str | None = None) -> Ingredient:
         """A new base item."""
@@ -127,6 +138,8 @@ class _Author:
             if not self.left:
                 raise _Full
             self.left -= 1
+        if name is None and self.draw.chance(50):
+            name = self.akin(inputs)
         name = name or self.phrase()
         self.taken.add(name)
         full = NAMESPACE + name
@@ -246,7 +259,7 @@ def _colours(author: _Author, common: list[Ingredient], rod: Ingredient) -> list
             dye = author.base(f"{stem}_{dye_word}")
         else:
             dye = author.item(1 if draw.chance(70) else 2, [author.base()], f"{stem}_{dye_word}")
-            if dye is not None and draw.chance(35):
+            while dye is not None and draw.chance(40):
                 author.again(dye, 1 + draw.below(2), [author.base()])
         if dye is not None:
             dyes[stem] = dye
@@ -280,7 +293,8 @@ def _tools(author: _Author, common: list[Ingredient], rod: Ingredient) -> list[I
     draw = author.draw
     materials = {}
     for stem in author.stems(1 + draw.below(4)):
-        material: Ingredient | None = author.base()
+        raw = f"{stem}_{author.range_word([stem])}" if draw.chance(60) else None
+        material: Ingredient | None = author.base(raw)
         if draw.chance(65) and material is not None:
             material = author.item(1, [take(material, draw.one((1, 2, 4, 9)))], f"{stem}_{author.range_word([stem])}")
         if material is not None:
@@ -312,7 +326,7 @@ def _stone(author: _Author, common: list[Ingredient], rod: Ingredient) -> list[I
                 if author.free(f"{prefix}_{word}"):
                     author.item(makes, [take(stage, takes)], f"{prefix}_{word}")
         word = draw.one(author.words)
-        prefix = f"{word}_{stem}"
+        prefix = f"{word}_{stem}" if draw.chance(50) else f"{prefix}_{word}"
         if not author.free(prefix):
             break
         count = draw.one((1, 4, 4, 9))

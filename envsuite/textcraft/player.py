@@ -1,13 +1,16 @@
-"""A player that never calculates: it works from the goal down, one craft at a time."""
+"""A player that plans aloud, and errs as people do: what a small base model imitates."""
 
 from __future__ import annotations
 
-from collections import Counter
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from envsuite.core.errors import UsageError
 from envsuite.core.tools import Action, ToolCall
 from envsuite.textcraft.planning import Choices, choices
-from envsuite.textcraft.world import Crafting, Recipe, spoken
+from envsuite.textcraft.world import Ingredient, Recipe, RecipeBook, spoken
 
 if TYPE_CHECKING:
     import gymnasium
@@ -15,70 +18,131 @@ if TYPE_CHECKING:
     from envsuite.textcraft.env import TextCraft
 
 
-def next_command(world: Crafting) -> str:
-    """The next command towards the goal of ``world``, as a function of its inventory.
+@dataclass(frozen=True)
+class Part:
+    """One ingredient of a plan."""
 
-    Every amount is one that a recipe states: an ingredient is fetched or made for one craft, and the craft repeated
-    with fresh ingredients where more is needed. Longer than :func:`envsuite.textcraft.expert.plan`, and easier to
-    imitate, because all of it can be copied from the instruction.
+    listed: str
+    """The item or family that the recipe above names."""
+    item: str
+    """The item that serves as it."""
+    count: int
+    """How many one craft of the recipe above takes."""
+    recipe: Recipe | None
+    """What makes it; ``None`` if it is to be got."""
+    times: int
+    """Crafts of ``recipe`` that all crafts of the recipe above take."""
+
+    @property
+    def text(self) -> str:
+        """The part as the player says it, e.g. ``8 planks: craft 4 oak planks using 1 oak logs; 2 times``."""
+        if self.recipe is not None:
+            return f"{self.count} {spoken(self.listed)}: {self.recipe.text}; {self.times} times"
+        return f"{self.count} {spoken(self.listed)}: get{'' if self.item == self.listed else f' {spoken(self.item)}'}"
+
+
+def outline(
+    book: RecipeBook, goal: str, careless: float = 0.0, rng: random.Random | None = None
+) -> list[tuple[Part, list[Part]]]:
+    """The plan of ``goal``: each part that is crafted, with its own parts; breadth first, from the goal down.
+
+    Played from the last to the first, each its number of times, it needs no other calculation. A part that two recipes
+    share is made for each of them.
+
+    Args:
+        book: The recipes.
+        goal: Item to make.
+        careless: Probability that a part which must be crafted is thought to be there for the getting.
+        rng: Draws who is careless when; needed if ``careless`` is positive.
+
+    Raises:
+        UsageError: Nothing makes ``goal``.
     """
-    chosen = choices(world.book, world.goal)
-    return _towards(chosen, chosen.recipe[world.goal], world, Counter())
+    chosen = choices(book, goal)
+    if goal not in chosen.recipe:
+        raise UsageError(f"no recipe leads to {spoken(goal)!r}; choose a goal of the task set")
+    crafted = [Part(goal, goal, 1, chosen.recipe[goal], 1)]
+    plan = []
+    for part in crafted:
+        recipe = part.recipe
+        if recipe is not None:
+            below = [_part(book, chosen, i, part.times, careless, rng) for i in recipe.inputs]
+            plan.append((part, below))
+            crafted += [one for one in below if one.recipe is not None]
+    return plan
 
 
-def _towards(chosen: Choices, recipe: Recipe, world: Crafting, kept: Counter[str]) -> str:
-    """The next command towards one craft of ``recipe``; what ``kept`` counts is reserved for crafts above it."""
-    used: list[tuple[str, int]] = []
-    for ingredient in recipe.inputs:
-        item, held = _stand_in(chosen, ingredient.name, ingredient.count, world, kept)
-        if held < ingredient.count:
-            if item in world.book.base:
-                return f"get {ingredient.count} {spoken(item)}"
-            return _towards(chosen, chosen.recipe[item], world, kept)
-        kept[item] += ingredient.count
-        used.append((item, ingredient.count))
-    using = ", ".join(f"{count} {spoken(item)}" for item, count in used)
-    return f"craft {recipe.count} {spoken(recipe.output)} using {using}"
+def _part(
+    book: RecipeBook, chosen: Choices, i: Ingredient, crafts: int, careless: float, rng: random.Random | None
+) -> Part:
+    item = chosen.members[i.name][0] if i.name in book.families else i.name
+    if item in book.base:
+        return Part(i.name, item, i.count, None, 0)
+    if careless and rng is not None and rng.random() < careless:
+        return Part(i.name, i.name, i.count, None, 0)
+    recipe = chosen.recipe[item]
+    return Part(i.name, item, i.count, recipe, -(-i.count * crafts // recipe.count))
 
 
-def _stand_in(chosen: Choices, name: str, count: int, world: Crafting, kept: Counter[str]) -> tuple[str, int]:
-    """The item that serves as ``name``, and how many are free: a family's member that is there, or its cheapest."""
-    members = chosen.members[name] if name in world.book.families else [name]
-    free = [(member, world.inventory.get(member, 0) - kept[member]) for member in members]
-    ready = [pair for pair in free if pair[1] >= count]
-    return ready[0] if ready else free[0]
+def say(plan: list[tuple[Part, list[Part]]]) -> str:
+    """A plan in words: the goal's recipe, then every part in the order in which the recipes name it."""
+    goal = plan[0][0]
+    parts = [part.text for _, below in plan for part in below]
+    return ". ".join([f"{spoken(goal.item)}: {goal.recipe.text if goal.recipe else ''}", *parts])
 
 
-def outline(world: Crafting) -> str:
-    """The recipes on the way to the goal, from the goal down; :func:`next_command` works through them from the last.
+class Planner:
+    """Thinks its :func:`outline` aloud, works through it from the last part, and plans anew when something fails.
 
-    Each recipe is followed by those of its ingredients, the last ingredient first.
+    Before each round of getting and crafting it says which part is due, and for which time. It never calculates within
+    an action: every amount that it writes stands in a recipe.
+
+    Args:
+        careless: Probability that a plan takes a part which must be crafted for one that can be got.
+        hasty: Probability that an ingredient is not got before a craft.
+        stubborn: Probability that after a failure the player goes on as if nothing had happened, until the end.
     """
-    chosen = choices(world.book, world.goal)
-    lines: dict[str, None] = {}
 
-    def visit(recipe: Recipe) -> None:
-        lines.pop(recipe.text, None)  # needed twice: it stands where it is needed deepest
-        lines[recipe.text] = None
-        for ingredient in reversed(recipe.inputs):
-            members = chosen.members[ingredient.name] if ingredient.name in world.book.families else (ingredient.name,)
-            if members[0] not in world.book.base:
-                visit(chosen.recipe[members[0]])
+    def __init__(self, careless: float = 0.0, hasty: float = 0.0, stubborn: float = 0.0) -> None:
+        for name, value in (("careless", careless), ("hasty", hasty), ("stubborn", stubborn)):
+            if not 0.0 <= value <= 1.0:
+                raise UsageError(f"{name}={value} is no probability; give a number from 0 to 1")
+        self.careless = careless
+        self.hasty = hasty
+        self.stubborn = stubborn
 
-    visit(chosen.recipe[world.goal])
-    return ". ".join(lines)
+    def turns(self, env: gymnasium.Env[object, Action], rng: random.Random) -> Iterator[tuple[str, Action]]:
+        """Thought and action of each step of the episode that ``env`` is in; the caller steps ``env`` in between."""
+        world = _textcraft(env).world
+        stubborn = False
+        while True:
+            plan = outline(world.book, world.goal, self.careless, rng)
+            thought = say(plan)
+            for due, command in self._rounds(plan, rng):
+                before = dict(world.inventory)
+                action = (ToolCall("env_step", {"command": command}),)
+                yield ". ".join(filter(None, (thought, due))), action
+                thought = ""
+                if world.inventory == before and not stubborn:
+                    if rng.random() >= self.stubborn:
+                        break
+                    stubborn = True
+            while stubborn:
+                yield "", action
 
-
-class StepwiseExpert:
-    """Plays TextCraft by :func:`next_command`, and begins an episode by thinking its :func:`outline`."""
-
-    def think(self, env: gymnasium.Env[object, Action]) -> str:
-        """What the player thinks before its first action."""
-        return outline(_textcraft(env).world)
-
-    def act(self, env: gymnasium.Env[object, Action]) -> Action:
-        """The next action in the episode that ``env`` is in."""
-        return (ToolCall("env_step", {"command": next_command(_textcraft(env).world)}),)
+    def _rounds(self, plan: list[tuple[Part, list[Part]]], rng: random.Random) -> Iterator[tuple[str, str]]:
+        """What is due, and the command, of each step of ``plan``."""
+        for part, below in reversed(plan):
+            for time in range(1, part.times + 1):
+                thought = f"{spoken(part.item)} {time} of {part.times}"
+                for one in below:
+                    if one.recipe is None and not (self.hasty and rng.random() < self.hasty):
+                        yield thought, f"get {one.count} {spoken(one.item)}"
+                        thought = ""
+                recipe = part.recipe
+                if recipe is not None:
+                    using = ", ".join(f"{one.count} {spoken(one.item)}" for one in below)
+                    yield thought, f"craft {recipe.count} {spoken(recipe.output)} using {using}"
 
 
 def _textcraft(env: gymnasium.Env[object, Action]) -> TextCraft:
@@ -86,5 +150,5 @@ def _textcraft(env: gymnasium.Env[object, Action]) -> TextCraft:
 
     inner = env.unwrapped
     if not isinstance(inner, TextCraft):
-        raise TypeError(f"the TextCraft player plays TextCraft-v0, not {type(inner).__name__}")
+        raise UsageError(f"this player plays TextCraft-v0, not {type(inner).__name__}")
     return inner

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 
 from envsuite.prompting import make_codec
 from envsuite.textcraft.env import TextCraft
-from envsuite.textcraft.stepwise import StepwiseExpert
+from envsuite.textcraft.player import Planner
 from trainers.imitate import Architecture, ImitateConfig, Play, Stage, imitate, main, named, new_model, textcraft_texts
 from trainers.imitation.attention import look_back
 from trainers.imitation.play import RESPONSE, transcript
@@ -27,8 +27,8 @@ def test_nothing_that_is_said_in_a_game_is_unknown_to_the_tokenizer(tokenizer, s
     rng = random.Random(0)
     for task in env.tasks.ids("test")[:40]:
         one = transcript(
-            env, task, StepwiseExpert(), tokenizer, make_codec("tags", think=False), [tokenizer.eos_token_id],
-            20, 0.3, rng, instructions=False,
+            env, task, Planner(careless=0.3, stubborn=0.3), tokenizer, make_codec("tags", think=False),
+            [tokenizer.eos_token_id], 20, rng, instructions=False,
         )  # fmt: skip
         assert tokenizer.unk_token_id not in one.tokens.tolist()
 
@@ -47,8 +47,7 @@ def test_the_response_tokens_of_a_transcript_are_the_actions_that_were_played(to
     task = env.tasks.ids("train")[0]
     codec = make_codec("tags", think=False)
     one = transcript(
-        env, task, StepwiseExpert(), tokenizer, codec, [tokenizer.eos_token_id], 30, 0.0, random.Random(0),
-        instructions=False,
+        env, task, Planner(), tokenizer, codec, [tokenizer.eos_token_id], 30, random.Random(0), instructions=False,
     )  # fmt: skip
     written = tokenizer.decode(one.tokens[one.parts == RESPONSE].tolist()).replace("<|end|>", "\n").split("\n")
     env.reset(options={"task_id": task})

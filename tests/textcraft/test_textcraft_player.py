@@ -1,56 +1,83 @@
 """The player that the base model imitates."""
 
+import itertools
 import random
+import re
 
 import pytest
 
+from envsuite.core.errors import UsageError
 from envsuite.textcraft.env import TextCraft
-from envsuite.textcraft.stepwise import StepwiseExpert
+from envsuite.textcraft.player import Planner, outline, say
+
+Move = tuple[str, str, bool]
+"""Thought, command and whether it worked."""
 
 
-def play(env: TextCraft, task_id: str, slip: float, steps: int) -> tuple[bool, list[str]]:
-    rng = random.Random(task_id)
-    env.action_space.seed(rng.randrange(2**31))
+def play(env: TextCraft, task_id: str, player: Planner, steps: int, seed: int = 0) -> tuple[bool, list[Move]]:
     env.reset(options={"task_id": task_id})
-    commands = []
-    for _ in range(steps):
-        action = env.action_space.sample() if rng.random() < slip else StepwiseExpert().act(env)
-        commands.append(action[0].arguments["command"])
+    moves: list[Move] = []
+    for thought, action in itertools.islice(player.turns(env, random.Random(f"{seed} {task_id}")), steps):
         _, _, done, _, info = env.step(action)
+        moves.append((thought, action[0].arguments["command"], info["valid"] and info.get("error") is None))
         if done:
-            return info["success"], commands
-    return False, commands
+            return info["success"], moves
+    return False, moves
 
 
 @pytest.mark.parametrize("source", ["builtin", "generated"])
-def test_it_solves_every_training_task(source: str) -> None:
+def test_a_careful_player_solves_every_training_task_and_never_fails_at_a_step(source: str) -> None:
     env = TextCraft(source=source, goals=400)
-    assert all(play(env, task, slip=0.0, steps=200)[0] for task in env.tasks.ids("train"))
+    for task in env.tasks.ids("train"):
+        success, moves = play(env, task, Planner(), steps=300)
+        assert success and all(worked for _, _, worked in moves)
 
 
-def test_it_finds_its_way_after_random_actions() -> None:
+def test_a_player_who_errs_plans_anew_until_it_succeeds() -> None:
     env = TextCraft(source="generated", book_seed=5, goals=400)
-    assert all(play(env, task, slip=0.3, steps=2000)[0] for task in env.tasks.ids("train"))
+    failures = 0
+    for task in env.tasks.ids("train"):
+        success, moves = play(env, task, Planner(careless=0.3, hasty=0.1), steps=3000)
+        assert success
+        for (_, _, worked), (thought, _, _) in itertools.pairwise(moves):
+            failures += not worked
+            if not worked:
+                assert thought.startswith(f"{task.replace('_', ' ')}: craft")
+    assert failures > 100
 
 
-def test_every_amount_it_fetches_stands_in_a_recipe_shown() -> None:
+def test_a_stubborn_player_goes_on_to_the_end_and_fails() -> None:
+    env = TextCraft(source="generated", book_seed=5, goals=400)
+    for task in env.tasks.ids("test"):
+        success, moves = play(env, task, Planner(careless=1.0, stubborn=1.0), steps=30)
+        assert not success and len(moves) == 30
+        assert sum("craft" in thought for thought, _, _ in moves) == 1, "it plans once"
+        assert len({command for _, command, _ in moves[-5:]}) == 1
+
+
+def test_every_amount_it_gets_stands_in_a_recipe_shown() -> None:
     env = TextCraft(source="generated", book_seed=3, goals=300)
     for task in env.tasks.ids("test"):
-        _, commands = play(env, task, slip=0.0, steps=200)
+        _, moves = play(env, task, Planner(), steps=300)
         observation, _ = env.reset(options={"task_id": task})
         parts = {part for line in observation["task"].splitlines() for part in line.split(" using ")[-1].split(", ")}
-        assert {command.removeprefix("get ") for command in commands if command.startswith("get ")} <= parts
+        assert {command.removeprefix("get ") for _, command, _ in moves if command.startswith("get ")} <= parts
 
 
-def test_its_thought_names_the_recipes_it_will_use_from_the_goal_down() -> None:
+def test_its_plan_names_every_craft_with_its_times() -> None:
     env = TextCraft(source="generated", book_seed=4, goals=300)
     for task in env.tasks.ids("train"):
         observation, _ = env.reset(options={"task_id": task})
-        lines = StepwiseExpert().think(env).split(". ")
-        shown = observation["task"].splitlines()
-        assert set(lines) <= set(shown)
-        assert f" {task.replace('_', ' ')} using " in lines[0]
-        _, commands = play(env, task, slip=0.0, steps=200)
-        used = [command.split(" using ")[0] for command in commands if command.startswith("craft")]
-        assert {line.split(" using ")[0] for line in lines} == set(used)
-        assert used[0] == lines[-1].split(" using ")[0]
+        clauses = say(outline(env.world.book, env.world.goal)).split(". ")
+        recipes = [re.search(r"craft [^;]+", clause).group() for clause in clauses if "craft " in clause]
+        assert set(recipes) <= set(observation["task"].splitlines())
+        _, moves = play(env, task, Planner(), steps=300)
+        times = [int(found) for clause in clauses for found in re.findall(r"; (\d+) times", clause)]
+        assert sum(times) + 1 == sum(command.startswith("craft") for _, command, _ in moves)
+
+
+def test_a_probability_that_is_none_and_a_goal_that_nothing_makes_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"careless=1.5"):
+        Planner(careless=1.5)
+    with pytest.raises(UsageError, match="oak logs"):
+        outline(TextCraft().book, "minecraft:oak_logs")

@@ -1,1 +1,1 @@
-"""Imitation: a base model from expert play."""
+"""Imitation: a base model from the play of others."""

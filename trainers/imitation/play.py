@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,12 +23,11 @@ PROMPT, ANSWER, RESPONSE = 0, 1, 2
 class Player(Protocol):
     """Plays an environment from its state."""
 
-    def think(self, env: gymnasium.Env[Observation, Action]) -> str:
-        """What the player thinks before its first action; may be empty."""
-        ...
+    def turns(self, env: gymnasium.Env[Observation, Action], rng: random.Random) -> Iterator[tuple[str, Action]]:
+        """Thought (may be empty) and action of each step of the episode that ``env`` is in.
 
-    def act(self, env: gymnasium.Env[Observation, Action]) -> Action:
-        """The next action of the episode that ``env`` is in."""
+        Whoever iterates steps ``env`` with each action before asking for the next.
+        """
         ...
 
 
@@ -49,7 +49,6 @@ def transcript(
     codec: Codec,
     end: Sequence[int],
     max_steps: int,
-    slip: float,
     rng: random.Random,
     *,
     instructions: bool,
@@ -64,9 +63,7 @@ def transcript(
         codec: Format of actions.
         end: Tokens that end a response.
         max_steps: The episode is cut after so many.
-        slip: Probability that a step is a random action of the environment's action space instead of the player's, so
-            that the model sees how a player goes on after a mistake.
-        rng: Draws the slips.
+        rng: What the player draws from.
         instructions: Begin with the codec's instructions.
     """
     observation, _ = env.reset(options={"task_id": task_id})
@@ -75,9 +72,7 @@ def transcript(
     tokens = list(conversation.prompt_ids())
     parts = [PROMPT] * len(tokens)
     success = False
-    for t in range(max_steps):
-        thought = player.think(env) if t == 0 else ""
-        action = env.action_space.sample() if rng.random() < slip else player.act(env)
+    for thought, action in itertools.islice(player.turns(env, rng), max_steps):
         text = codec.write(action, thought, tools=env.tools)
         response = [*tokenizer.encode(text, add_special_tokens=False), *end]
         observation, _, terminated, truncated, info = env.step(action)
@@ -96,12 +91,17 @@ def transcript(
 def repeated_words(vocabulary: range, rows: int, rng: random.Random) -> list[Transcript]:
     """Strings of random tokens, each said twice; what is to be learnt is the second saying.
 
-    A model that has learnt to copy needs far fewer games to learn to play.
+    A model that has learnt to copy needs far fewer games to learn to play. Half of the strings are of few different
+    tokens, so that the last token alone does not say what comes next.
     """
     length = rng.randrange(20, 60)
     parts = np.array([PROMPT] * (length + 1) + [RESPONSE] * (length - 1), np.int8)
-    words = [[rng.choice(vocabulary) for _ in range(length)] for _ in range(rows)]
-    return [Transcript(np.array(row * 2, np.int64), parts, True) for row in words]
+    transcripts = []
+    for row in range(rows):
+        known = rng.sample(vocabulary, rng.randrange(6, 30)) if row % 2 else vocabulary
+        words = [rng.choice(known) for _ in range(length)]
+        transcripts.append(Transcript(np.array(words * 2, np.int64), parts, True))
+    return transcripts
 
 
 def by_length(transcripts: Sequence[Transcript], rows: int, rng: random.Random) -> Iterator[list[Transcript]]:

@@ -21,14 +21,14 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import golden_estimators, golden_losses, golden_trl
+from benchmarks import golden_estimators, golden_losses, golden_token_methods, golden_trl
 from benchmarks.golden_data import Json, NotCovered
 from benchmarks.golden_dispatch import Outcome, Rounding, run_case
 from envsuite.core.errors import EnvsuiteError
 
 EXPECTED = "golden-expected/1"
 NEEDED = ("id", "estimator", "function", "params", "dtype", "tolerance", "expect")
-HANDLER_MODULES = (golden_estimators, golden_losses, golden_trl)
+HANDLER_MODULES = (golden_estimators, golden_losses, golden_token_methods, golden_trl)
 """Importing them enters their handlers."""
 
 

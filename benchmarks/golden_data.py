@@ -31,11 +31,13 @@ def _table(
     reward: NDArray[np.float64],
     keys: Sequence[str],
     valid: NDArray[np.bool_],
+    response: Ragged,
 ) -> StepTable:
     key = np.empty(len(keys), object)
     key[:] = keys
     empty = Ragged(np.zeros(0, np.int64), np.zeros(len(keys) + 1, np.int64))
-    return StepTable(group, episode, t, reward, key, valid, prompt=empty, response=empty, logprob=empty)
+    logprob = Ragged(np.zeros(len(response.values), np.float32), response.offsets)
+    return StepTable(group, episode, t, reward, key, valid, prompt=empty, response=response, logprob=logprob)
 
 
 def step_table(data: Json, *, row_order: bool = False) -> StepTable:
@@ -62,21 +64,38 @@ def step_table(data: Json, *, row_order: bool = False) -> StepTable:
         np.array([row["step_reward"] for row in rows], np.float64),
         [row["observation"] for row in rows],
         np.array([row["is_action_valid"] for row in rows], np.bool_),
+        Ragged.of((row.get("response_token_ids", ()) for row in rows), np.int64),
     )
 
 
-def token_row_table(data: Json, rewards: str) -> StepTable:
-    """The rows of a ``golden-tokens/1`` file as one-step episodes whose reward is the sum of their token rewards."""
+def token_row_table(data: Json, rewards: str, *, dense: bool = False) -> StepTable:
+    """The rows of a ``golden-tokens/1`` file as one-step episodes.
+
+    Args:
+        data: The file.
+        rewards: Name of its token rewards.
+        dense: Keep them as token rewards, in place of their sum as the reward of the step.
+    """
     if not str(data.get("schema", "")).startswith("golden-tokens/1"):
         raise NotCovered(f"needs token rows, the input is {data.get('schema')!r}")
     if rewards not in data:
         raise NotCovered(f"the input has no {rewards!r}")
     n = len(data["group_id"])
-    reward = np.array(data[rewards], np.float64).sum(axis=1)
-    rows = np.arange(n)
-    return _table(
-        _codes(data["group_id"]), rows, np.zeros(n, np.int64), reward, [str(row) for row in rows], np.ones(n, np.bool_)
-    )
+    earned = np.array(data[rewards], np.float64)
+    mask = np.array(data["response_mask"]).astype(bool)
+    rows, zero = np.arange(n), np.zeros(n, np.int64)
+    response = Ragged.of([[0] * int(length) for length in mask.sum(axis=1)], np.int64)
+    reward = np.zeros(n) if dense else earned.sum(axis=1)
+    names = [str(row) for row in rows]
+    table = _table(_codes(data["group_id"]), rows, zero, reward, names, np.ones(n, np.bool_), response)
+    return table.with_token_columns(reward=earned[mask]) if dense else table
+
+
+def no_holes(data: Json, peer: str) -> None:
+    """Refuse rows with observation tokens between response tokens, which ``peer`` computes through."""
+    mask = np.array(data["response_mask"]).astype(bool)
+    if (mask != (np.arange(mask.shape[1])[None, :] < mask.sum(axis=1)[:, None])).any():
+        raise NotCovered(f"{peer} counts the observation tokens inside a row as steps in time; here there are none")
 
 
 @dataclass(frozen=True)

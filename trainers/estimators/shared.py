@@ -104,7 +104,7 @@ def episode_returns(steps: StepTable) -> Floats:
     A column ``row_score`` is added to its own row only.
     """
     episode = episode_codes(steps)
-    return np.bincount(episode, steps.reward)[episode] + _row_score(steps)
+    return np.bincount(episode, steps.reward)[episode] + row_score(steps)
 
 
 def discounted_returns(steps: StepTable, gamma: float) -> Floats:
@@ -116,31 +116,52 @@ def discounted_returns(steps: StepTable, gamma: float) -> Floats:
     Raises:
         UsageError: Two rows are the same step of the same episode.
     """
-    if len(steps) == 0:
-        return np.zeros(0)
+    order, lengths = steps_in_order(steps)
+    out = np.empty(len(steps))
+    out[order] = backward_sums(steps.reward[order], lengths, gamma)
+    return out + row_score(steps)
+
+
+def steps_in_order(steps: StepTable) -> tuple[Ints, Ints]:
+    """The rows, episode after episode and each by ``t``, shape (N,); and the number of steps of each episode.
+
+    Raises:
+        UsageError: Two rows are the same step of the same episode.
+    """
     episode = episode_codes(steps)
     order = np.lexsort((steps.t, episode))
     sorted_episode, sorted_t = episode[order], steps.t[order]
-    starts = np.flatnonzero(np.diff(sorted_episode, prepend=-1))
     double = np.flatnonzero((np.diff(sorted_episode) == 0) & (np.diff(sorted_t) == 0))
     if len(double):
         row = int(order[double[0]])
         raise UsageError(f"step {steps.t[row]} of episode {steps.episode_id[row]} is in the table twice")
-    ends = np.append(starts[1:], len(order)) - 1
-    returns = steps.reward[order].astype(np.float64)
-    lengths = ends - starts + 1
-    # All episodes at once, backwards from their last steps: as many turns as the longest episode has steps.
+    return order, np.bincount(sorted_episode)
+
+
+def backward_sums(values: Floats, lengths: Ints, decay: float) -> Floats:
+    """S_i = values_i + decay · S_{i+1} within each run of values, shape (M,).
+
+    Args:
+        values: Shape (M,), run after run.
+        lengths: Length of each run; they add up to M, and may be 0.
+        decay: Factor per position.
+    """
+    sums = values.astype(np.float64)
+    # All runs at once, backwards from their last values: as many turns as the longest run is long.
     by_length = np.argsort(-lengths, kind="stable")
-    ends, lengths = ends[by_length], lengths[by_length]
-    for back in range(1, int(lengths[0])):
+    ends, lengths = (np.cumsum(lengths) - 1)[by_length], lengths[by_length]
+    for back in range(1, int(lengths.max(initial=0))):
         here = ends[: np.searchsorted(-lengths, -back, side="left")] - back
-        returns[here] += gamma * returns[here + 1]
-    out = np.empty_like(returns)
-    out[order] = returns
-    return out + _row_score(steps)
+        sums[here] += decay * sums[here + 1]
+    return sums
 
 
-def _row_score(steps: StepTable) -> Floats:
+def row_score(steps: StepTable) -> Floats:
+    """The column ``row_score``, zeros where there is none, shape (N,).
+
+    Raises:
+        UsageError: A value is not finite.
+    """
     if ROW_SCORE not in steps.extra:
         return np.zeros(len(steps))
     score = np.asarray(steps.extra[ROW_SCORE], np.float64)

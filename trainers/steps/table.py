@@ -86,6 +86,8 @@ class StepTable:
     """Log-probabilities of the response tokens under the sampling policy, float32."""
     extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """Further columns that some methods need (``value``, ``embedding``, …), each with N rows."""
+    token_extra: Mapping[str, Ragged] = field(default_factory=dict)
+    """Further columns with one number per response token (``value``, ``reward``)."""
 
     def __post_init__(self) -> None:
         n = len(self.reward)
@@ -110,6 +112,9 @@ class StepTable:
                 f"column 'reward' is {self.reward[row]} in row {row} "
                 f"(episode {self.episode_id[row]}, step {self.t[row]}); every reward must be finite"
             )
+        for name, tokens in self.token_extra.items():
+            if not np.array_equal(tokens.offsets, self.response.offsets) or len(tokens.values) != tokens.offsets[-1]:
+                raise UsageError(f"token column {name!r} must have one value for each response token of each row")
 
     def __len__(self) -> int:
         """Number of steps."""
@@ -125,6 +130,16 @@ class StepTable:
             raise MissingColumn(f"{method} needs the column {name!r}, which {supplied_by} supplies")
         return self.extra[name]
 
+    def token_column(self, name: str, method: str, supplied_by: str) -> NDArray[Any]:
+        """The extra token column ``name``, in the order of ``response.values``.
+
+        Raises:
+            MissingColumn: It is not there; the message names the method and what would supply the column.
+        """
+        if name not in self.token_extra:
+            raise MissingColumn(f"{method} needs the token column {name!r}, which {supplied_by} supplies")
+        return self.token_extra[name].values
+
     def with_reward(self, reward: Floats) -> StepTable:
         """The same steps with another reward column."""
         return replace(self, reward=reward)
@@ -132,6 +147,11 @@ class StepTable:
     def with_columns(self, **columns: NDArray[Any]) -> StepTable:
         """The same steps with further extra columns."""
         return replace(self, extra={**self.extra, **columns})
+
+    def with_token_columns(self, **columns: NDArray[Any]) -> StepTable:
+        """The same steps with further columns of one number per response token, each flat."""
+        added = {name: Ragged(values, self.response.offsets) for name, values in columns.items()}
+        return replace(self, token_extra={**self.token_extra, **added})
 
     def take(self, rows: Ints) -> StepTable:
         """The given rows, in the given order."""
@@ -147,6 +167,7 @@ class StepTable:
             response=self.response.take(rows),
             logprob=self.logprob.take(rows),
             extra={name: column[rows] for name, column in self.extra.items()},
+            token_extra={name: column.take(rows) for name, column in self.token_extra.items()},
         )
 
     @classmethod

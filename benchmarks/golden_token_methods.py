@@ -1,0 +1,101 @@
+"""Recorded cases of the methods that credit tokens, or whiten over them, with the options that reproduce each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.golden_data import TokenRows, no_holes, step_table, token_row_table
+from benchmarks.golden_dispatch import Case, Outcome, handles
+from benchmarks.golden_estimators import WEIGH, penalised, per_trajectory_values
+from trainers.estimators.reinforce_pp import ReinforcePP
+from trainers.estimators.reinforce_pp_baseline import ReinforcePPBaseline
+from trainers.estimators.shared import Floats
+from trainers.steps import StepTable
+
+
+def _dense(case: Case, flat: Floats) -> Floats:
+    """Flat tokens as the recorded [rows][columns]."""
+    return TokenRows.of(case.data, "float64").dense(torch.from_numpy(np.ascontiguousarray(flat)))
+
+
+def _dense_rows(case: Case) -> StepTable:
+    return token_row_table(case.data, case.params.take("rewards", "token_level_rewards"), dense=True)
+
+
+def _reinforce_pp(case: Case, steps: StepTable, scope: Any, label: str) -> Outcome:
+    estimator = ReinforcePP(gamma=float(case.params.take("gamma")), scope=scope)
+    case.params.done()
+    values = {
+        "advantage": _dense(case, estimator(steps).tokens(steps)),
+        "returns": _dense(case, estimator.returns(steps)),
+    }
+    return Outcome(values, f"{label} {estimator}".strip())
+
+
+@handles("verl", "reinforce_plus_plus", "reinforce_plus_plus", "compute_reinforce_plus_plus_outcome_advantage")
+def _(case: Case) -> Outcome:
+    return _reinforce_pp(case, _dense_rows(case), "episode", "")
+
+
+@handles("verl-agent", "reinforce_plus_plus", "compute_reinforce_plus_plus_outcome_advantage")
+def _(case: Case) -> Outcome:
+    no_holes(case.data, "verl-agent")
+    # The recordings do not say it, but are those of the dense rewards.
+    return _reinforce_pp(
+        case, token_row_table(case.data, case.params.take("rewards", "token_level_rewards_dense"), dense=True),
+        "episode", "",
+    )  # fmt: skip
+
+
+@handles("verl-agent", "reinforce_plus_plus_steprows", "core_algos.compute_reinforce_plus_plus_outcome_advantage")
+def _(case: Case) -> Outcome:
+    steps, shaper = penalised(case)
+    case.params.take("epsilon")
+    return _reinforce_pp(case, steps, "step", str(shaper))
+
+
+def _baseline(case: Case, steps: StepTable, estimator: ReinforcePPBaseline, label: object = "") -> Outcome:
+    case.params.done()
+    advantage = estimator(steps)
+    values = {"advantage_per_row": advantage.per_step, "advantage": _dense(case, advantage.tokens(steps))}
+    return Outcome(values, f"{label} {estimator}".strip())
+
+
+@handles(
+    "verl",
+    "reinforce_plus_plus_baseline",
+    "reinforce_plus_plus_baseline",
+    "compute_reinforce_plus_plus_baseline_outcome_advantage",
+)
+def _(case: Case) -> Outcome:
+    if "advantage_per_traj" not in case.expect:
+        steps = token_row_table(case.data, case.params.take("rewards", "token_level_rewards"))
+        return _baseline(case, steps, ReinforcePPBaseline(whiten_by="token", singleton="raw"))
+    case.params.one_of("score", {"episode_return": None})
+    case.params.one_of("rows", {"one per trajectory, in order of first appearance": None})
+    case.params.done()
+    estimator, steps = ReinforcePPBaseline(singleton="raw"), step_table(case.data)
+    advantage = estimator(steps).per_step
+    assert advantage is not None
+    return Outcome(per_trajectory_values(case, steps, advantage), str(estimator))
+
+
+@handles("StepPO", "reinforce_plus_plus_baseline_traj", "compute_reinforce_plus_plus_baseline_outcome_advantage")
+def _(case: Case) -> Outcome:
+    return _baseline(case, step_table(case.data), ReinforcePPBaseline(whiten_by="token", singleton="raw"))
+
+
+@handles(
+    "verl-agent",
+    "reinforce_plus_plus_baseline_steprows",
+    "core_algos.compute_reinforce_plus_plus_baseline_outcome_advantage",
+)
+def _(case: Case) -> Outcome:
+    steps, shaper = penalised(case)
+    case.params.take("gamma")
+    case.params.take("epsilon")
+    weigh = case.params.one_of("compute_mean_std_cross_steps", WEIGH, True)
+    return _baseline(case, steps, ReinforcePPBaseline(weigh, "token", singleton="raw"), shaper)

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.golden_data import TokenRows, no_holes, step_table, token_row_table
+from benchmarks.golden_data import NotCovered, TokenRows, no_holes, step_table, token_row_table
 from benchmarks.golden_dispatch import Case, Outcome, handles
 from benchmarks.golden_estimators import WEIGH, penalised, per_trajectory_values
+from trainers.estimators.opo import OPO
 from trainers.estimators.reinforce_pp import ReinforcePP
 from trainers.estimators.reinforce_pp_baseline import ReinforcePPBaseline
+from trainers.estimators.remax import GREEDY_RETURN, ReMax
 from trainers.estimators.shared import Floats
 from trainers.steps import StepTable
 
@@ -99,3 +101,25 @@ def _(case: Case) -> Outcome:
     case.params.take("epsilon")
     weigh = case.params.one_of("compute_mean_std_cross_steps", WEIGH, True)
     return _baseline(case, steps, ReinforcePPBaseline(weigh, "token", singleton="raw"), shaper)
+
+
+@handles("verl", "remax", "remax", "compute_remax_outcome_advantage")
+def _(case: Case) -> Outcome:
+    if "reward_baselines" not in case.data:
+        raise NotCovered("the input has no 'reward_baselines'")
+    steps = _dense_rows(case).with_columns(**{GREEDY_RETURN: np.array(case.data["reward_baselines"], np.float64)})
+    estimator = ReMax(credit="to_go")
+    case.params.done()
+    values = {
+        "advantage": _dense(case, estimator(steps).tokens(steps)),
+        "returns": _dense(case, estimator.returns(steps)),
+    }
+    return Outcome(values, str(estimator))
+
+
+@handles("verl", "opo", "opo", "compute_opo_outcome_advantage")
+def _(case: Case) -> Outcome:
+    steps = token_row_table(case.data, case.params.take("rewards", "token_level_rewards"))
+    estimator = OPO(singleton="raw")
+    case.params.done()
+    return Outcome({"advantage_per_row": estimator(steps).per_step}, str(estimator))

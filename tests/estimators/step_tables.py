@@ -14,10 +14,11 @@ Row = tuple[int, int, int, float, str, bool]
 
 
 def table_of(rows: Sequence[Row], lengths: Sequence[int] | None = None) -> StepTable:
-    """The rows, with responses of the given numbers of tokens (two each by default)."""
+    """The rows, with responses of the given numbers of tokens (two each by default), and all extra columns."""
     keys = np.empty(len(rows), object)
     keys[:] = [row[4] for row in rows]
     tokens = Ragged.of([list(range(1, n + 1)) for n in lengths or [2] * len(rows)], np.int64)
+    unlike = np.array([row[1] + 0.3 * row[2] for row in rows])
     return StepTable(
         group_id=np.array([row[0] for row in rows], np.int64),
         episode_id=np.array([row[1] for row in rows], np.int64),
@@ -28,6 +29,9 @@ def table_of(rows: Sequence[Row], lengths: Sequence[int] | None = None) -> StepT
         prompt=tokens,
         response=tokens,
         logprob=Ragged(tokens.values.astype(np.float32), tokens.offsets),
+        # What some methods need besides: numbers that differ from episode to episode and step to step.
+        extra={"greedy_return": np.array([row[0] / 10 for row in rows]), "value": np.sin(unlike)},
+        token_extra={"value": Ragged(np.sin(unlike[tokens.row_of] + 0.1 * tokens.values), tokens.offsets)},
     )
 
 

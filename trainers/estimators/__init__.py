@@ -3,18 +3,22 @@
 Importing the package enters every method in :data:`ESTIMATORS`.
 """
 
-from trainers.estimators import dr_grpo, gigpo, grpo, reinforce_pp, reinforce_pp_baseline, rloo
+from trainers.estimators import dapo, dr_grpo, gigpo, grpo, gspo, opo, reinforce_pp, reinforce_pp_baseline, remax, rloo
 from trainers.estimators.base import ESTIMATORS, Advantage, Estimator, register
 
 __all__ = [
     "ESTIMATORS",
     "Advantage",
     "Estimator",
+    "dapo",
     "dr_grpo",
     "gigpo",
     "grpo",
+    "gspo",
+    "opo",
     "register",
     "reinforce_pp",
     "reinforce_pp_baseline",
+    "remax",
     "rloo",
 ]

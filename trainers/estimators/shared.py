@@ -164,11 +164,25 @@ def row_score(steps: StepTable) -> Floats:
     """
     if ROW_SCORE not in steps.extra:
         return np.zeros(len(steps))
-    score = np.asarray(steps.extra[ROW_SCORE], np.float64)
-    bad = np.flatnonzero(~np.isfinite(score))
+    return finite_column(steps, ROW_SCORE, "a return", "the shaper invalid_action_penalty")
+
+
+def finite_column(steps: StepTable, name: str, method: str, supplied_by: str) -> Floats:
+    """The extra column ``name`` as float64, shape (N,) or (N, …).
+
+    Raises:
+        MissingColumn: It is not there; the message names the method and what would supply it.
+        UsageError: A value is not finite; the message names the column and the first such step.
+    """
+    values = np.asarray(steps.column(name, method, supplied_by), np.float64)
+    bad = np.argwhere(~np.isfinite(values))
     if len(bad):
-        raise UsageError(f"column {ROW_SCORE!r} is {score[bad[0]]} in row {bad[0]}; every value must be finite")
-    return score
+        row = int(bad[0][0])
+        raise UsageError(
+            f"column {name!r} is {values[tuple(bad[0])]} in row {row} (episode {steps.episode_id[row]}, "
+            f"step {steps.t[row]}); every value must be finite"
+        )
+    return values
 
 
 @dataclass(frozen=True)

@@ -21,14 +21,14 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import golden_estimators, golden_losses, golden_token_methods, golden_trl
+from benchmarks import golden_estimators, golden_losses, golden_step_methods, golden_token_methods, golden_trl
 from benchmarks.golden_data import Json, NotCovered
 from benchmarks.golden_dispatch import Outcome, Rounding, run_case
 from envsuite.core.errors import EnvsuiteError
 
 EXPECTED = "golden-expected/1"
 NEEDED = ("id", "estimator", "function", "params", "dtype", "tolerance", "expect")
-HANDLER_MODULES = (golden_estimators, golden_losses, golden_token_methods, golden_trl)
+HANDLER_MODULES = (golden_estimators, golden_losses, golden_step_methods, golden_token_methods, golden_trl)
 """Importing them enters their handlers."""
 
 
@@ -44,11 +44,11 @@ class Comparison:
     """Largest difference in units of what the tolerance allows; at most 1 where it agrees."""
     where: str
     aside: int = 0
-    """Rows set aside because float32 rounding in the original exceeds the tolerance there."""
+    """Rows set aside because rounding in the original exceeds the tolerance there."""
     aside_error: float = 0.0
     """Largest such difference; ours is exact."""
     aside_explained: int = 0
-    """How many of them the original's formula, computed in float32 here, gives within the tolerance."""
+    """How many of them the original's formula, computed in its number format here, gives within the tolerance."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,9 @@ def _check(case: Json, document: Json, data: Json, file: str) -> CaseResult:
     in_float32 = case["dtype"] == "float32"
     for key, expected in case["expect"].items():
         if key in outcome.values:
-            rounding = outcome.rounding.get(key) if in_float32 else None
+            rounding = outcome.rounding.get(key)
+            if rounding is not None and not (in_float32 or rounding.every_dtype):
+                rounding = None
             comparisons.append(compare(key, expected, outcome.values[key], case["tolerance"], rounding))
         elif key not in reasons:
             skipped.append((key, "this quantity is not known to the runner"))
@@ -235,7 +237,11 @@ def show(report: Report, console: Console, verbose: bool) -> None:
                 f"{state:12} {result.file} :: {result.case_id} [{what}]", markup=False, highlight=False, soft_wrap=True
             )
     _list(console, "Disagreements", _disagreement_lines(report))
-    _list(console, "Rows set aside, where the original divides float32 rounding by almost zero", _aside_lines(report))
+    _list(
+        console,
+        "Rows set aside, where rounding counts in the original",
+        _aside_lines(report),
+    )
     _list(console, "Not covered", _uncovered_lines(report))
     _list(console, "Not read", [f"{name}: {reason}" for name, reason in report.unread])
     if report.others:
@@ -271,7 +277,7 @@ def _disagreement_lines(report: Report) -> list[str]:
 def _aside_lines(report: Report) -> list[str]:
     return [
         f"{result.file} :: {result.case_id} :: {c.key}: {c.aside} rows, recorded up to {c.aside_error:.3g} from the "
-        f"exact value; the original's formula in float32 gives {c.aside_explained} of them"
+        f"exact value; the original's formula in its number format gives {c.aside_explained} of them"
         for result in report.results
         for c in result.comparisons
         if c.aside

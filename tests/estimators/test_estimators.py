@@ -19,10 +19,11 @@ from trainers.steps import Ragged, StepTable
 
 every_method = pytest.mark.parametrize("name", list(ESTIMATORS))
 TAKES_THE_GROUP_AS_BASELINE = ["grpo", "dr_grpo", "rloo", "gigpo", "reinforce_pp_baseline", "opo", "dapo", "gspo"]
+COMPARES_STEPS = ["hgpo"]
 every_group_method = pytest.mark.parametrize("name", TAKES_THE_GROUP_AS_BASELINE)
-without_critic = pytest.mark.parametrize("name", [*TAKES_THE_GROUP_AS_BASELINE, "reinforce_pp"])
+without_critic = pytest.mark.parametrize("name", [*TAKES_THE_GROUP_AS_BASELINE, *COMPARES_STEPS, "reinforce_pp"])
 EPISODE_TERM_ALONE = {"gigpo": {"step_weight": 0.0}}
-NO_DISCOUNT = {"gigpo": {"gamma": 1.0}}
+NO_DISCOUNT = {"gigpo": {"gamma": 1.0}, "hgpo": {"gamma": 1.0}}
 
 
 def advantage(estimator: Callable[[StepTable], object], steps: StepTable) -> np.ndarray:
@@ -60,7 +61,7 @@ def test_other_names_for_groups_episodes_and_states_change_nothing(name: str, st
     np.testing.assert_array_equal(token_advantage(estimator, renamed).values, token_advantage(estimator, steps).values)
 
 
-@every_group_method
+@pytest.mark.parametrize("name", [*TAKES_THE_GROUP_AS_BASELINE, *COMPARES_STEPS])
 @given(steps=step_tables(), constant=st.integers(-50, 50))
 def test_adding_a_constant_to_every_return_of_a_group_changes_nothing(name: str, steps: StepTable, constant: int):
     # Put on last steps: with gamma 1, every return to go of the group moves by it as well.

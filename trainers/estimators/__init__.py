@@ -3,7 +3,19 @@
 Importing the package enters every method in :data:`ESTIMATORS`.
 """
 
-from trainers.estimators import dapo, dr_grpo, gigpo, grpo, gspo, opo, reinforce_pp, reinforce_pp_baseline, remax, rloo
+from trainers.estimators import (
+    dapo,
+    dr_grpo,
+    gigpo,
+    grpo,
+    gspo,
+    hgpo,
+    opo,
+    reinforce_pp,
+    reinforce_pp_baseline,
+    remax,
+    rloo,
+)
 from trainers.estimators.base import ESTIMATORS, Advantage, Estimator, register
 
 __all__ = [
@@ -15,6 +27,7 @@ __all__ = [
     "gigpo",
     "grpo",
     "gspo",
+    "hgpo",
     "opo",
     "register",
     "reinforce_pp",

@@ -1,0 +1,107 @@
+"""Recorded cases of the methods that compare or value single steps, with the options that reproduce each."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from benchmarks.golden_data import step_table
+from benchmarks.golden_dispatch import Case, Outcome, Rounding, handles
+from benchmarks.golden_estimators import penalised
+from trainers.estimators.hgpo import HGPO
+from trainers.estimators.shared import Floats, Ints, discounted_returns, episode_returns, group_codes, group_statistics
+from trainers.steps import StepTable
+
+_BOOL = {True: True, False: False}
+
+
+@handles("paper", "hgpo_paper", "paper_ref.hgpo_paper")
+def _(case: Case) -> Outcome:
+    steps, take = step_table(case.data), case.params.take
+    estimator = HGPO(
+        depth=int(take("K")),
+        alpha=float(take("alpha")),
+        gamma=float(take("gamma")),
+        ddof=case.params.one_of("ddof", {0: 0, 1: 1}),
+        epsilon=float(take("epsilon")),
+        omit_zero=case.params.one_of("omit_zero_advantage", _BOOL),
+    )
+    case.params.done()
+    values = {
+        "advantage_per_row": estimator(steps).per_step,
+        "level_advantage_per_row": estimator.items(steps).T,
+        "level_group_size_per_row": estimator.group_sizes(steps).T,
+    }
+    return Outcome(values, str(estimator))
+
+
+@handles(
+    "verl-agent",
+    "hgpo",
+    "core_hgpo.compute_hgpo_outcome_advantage",
+    "core_hgpo.compute_hgpo_outcome_advantage [torch.float32->float64 at load]",
+)
+def _(case: Case) -> Outcome:
+    steps, shaper = penalised(case)
+    take = case.params.take
+    estimator = HGPO(
+        depth=int(take("history_length")),
+        alpha=float(take("length_weight_alpha")),
+        gamma=float(take("gamma")),
+        normalise=case.params.one_of("mode", {"mean_std_norm": "std", "mean_norm": "mean"}),
+        epsilon=float(take("epsilon")),
+        short_history="skip",
+        first_weight=2.0,
+        weight_epsilon=1e-6,
+        episode_term=case.params.one_of("base_group", _BOOL),
+        weigh="step",
+        singleton="raw",
+    )
+    case.params.done()
+    advantage, listed = estimator(steps).per_step, case.expect.get("rows_changed_by_rounding_noise", [])
+    assert advantage is not None
+    rounding = {}
+    if listed or case.dtype == "float32":
+        # The original keeps an item that is not exactly zero, noise too; the recording says in which rows it did.
+        bound = _rounding_bound(estimator, steps) if case.dtype == "float32" else np.zeros(len(steps))
+        bound[listed] = np.inf
+        noisy = _hgpo_with_noise(estimator, steps, torch.float32 if case.dtype == "float32" else torch.float64)
+        rounding["advantage_per_row"] = Rounding(bound, noisy, every_dtype=True)
+    values = {
+        "advantage_per_row": advantage,
+        "advantage_per_row_noise_free": advantage,
+        "rows_changed_by_rounding_noise": listed,
+    }
+    return Outcome(values, f"{shaper} {estimator}", rounding)
+
+
+def _rounding_bound(estimator: HGPO, steps: StepTable) -> Floats:
+    """What a few units in float32's last place of each return, mean and deviation can change, shape (N,)."""
+    returns, items, bounds = discounted_returns(steps, estimator.gamma), estimator.items(steps), []
+    for group, item in zip(estimator.levels(steps)[0], items, strict=False):
+        std = group_statistics(returns, group, ddof=estimator.ddof).std
+        scale = std + estimator.epsilon if estimator.normalise == "std" else np.ones(len(std))
+        bounds.append(np.where(std > 0.0, 4 * 2.0**-24 * np.abs(returns).max() * (1 + np.abs(item)) / scale, 0.0))
+    return np.asarray(np.max(bounds, axis=0))
+
+
+def _hgpo_with_noise(estimator: HGPO, steps: StepTable, dtype: torch.dtype) -> Floats:
+    """The same items in the original's arithmetic, where equal values may differ from their mean."""
+
+    def items(values: Floats, group: Ints, *, unbiased: bool = False) -> Floats:
+        out, given = np.zeros(len(values)), torch.tensor(values, dtype=dtype)
+        for code in np.unique(group):
+            rows = np.flatnonzero(group == code)
+            if len(rows) > 1:
+                sample = given[torch.from_numpy(rows)]
+                scale = sample.std(unbiased=unbiased) + estimator.epsilon if estimator.normalise == "std" else 1.0
+                out[rows] = ((sample - sample.mean()) / scale).double().numpy()
+        return out
+
+    groups, exists = estimator.levels(steps)
+    found = [items(discounted_returns(steps, estimator.gamma), group) for group in groups]
+    noisy = np.stack(found) * exists
+    if estimator.episode_term:
+        noisy = np.vstack([noisy, items(episode_returns(steps), group_codes(steps.group_id), unbiased=True)])
+    weights = estimator.weights()
+    return np.asarray((weights @ noisy) / (weights @ (noisy != 0.0) + estimator.weight_epsilon))

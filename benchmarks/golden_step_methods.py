@@ -10,6 +10,7 @@ from benchmarks.golden_dispatch import Case, Outcome, Rounding, handles
 from benchmarks.golden_estimators import penalised
 from trainers.estimators.hgpo import HGPO
 from trainers.estimators.shared import Floats, Ints, discounted_returns, episode_returns, group_codes, group_statistics
+from trainers.estimators.steppo import VALUE, StepPO
 from trainers.steps import StepTable
 
 _BOOL = {True: True, False: False}
@@ -105,3 +106,17 @@ def _hgpo_with_noise(estimator: HGPO, steps: StepTable, dtype: torch.dtype) -> F
         noisy = np.vstack([noisy, items(episode_returns(steps), group_codes(steps.group_id), unbiased=True)])
     weights = estimator.weights()
     return np.asarray((weights @ noisy) / (weights @ (noisy != 0.0) + estimator.weight_epsilon))
+
+
+@handles("StepPO", "steppo_gae", "compute_gae_advantage_return", "paper_ref.steppo_gae")
+def _(case: Case) -> Outcome:
+    steps = step_table(case.data).with_columns(**{VALUE: np.array([row["value"] for row in case.data["steps"]])})
+    gamma, lam = float(case.params.take("gamma")), float(case.params.take("lam"))
+    estimator = StepPO(gamma, lam, whiten=case.origin == "peer-code")
+    case.params.done()
+    values = {
+        "advantage_per_row": estimator(steps).per_step,
+        "returns_per_row": estimator.returns(steps),
+        "advantage_before_whitening_per_row": estimator.raw(steps),
+    }
+    return Outcome(values, str(estimator))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 
@@ -11,10 +9,12 @@ from benchmarks.golden_data import NotCovered, TokenRows, no_holes, step_table, 
 from benchmarks.golden_dispatch import Case, Outcome, handles
 from benchmarks.golden_estimators import WEIGH, penalised, per_trajectory_values
 from trainers.estimators.opo import OPO
+from trainers.estimators.ppo import PPO, VALUE
 from trainers.estimators.reinforce_pp import ReinforcePP
 from trainers.estimators.reinforce_pp_baseline import ReinforcePPBaseline
 from trainers.estimators.remax import GREEDY_RETURN, ReMax
 from trainers.estimators.shared import Floats
+from trainers.estimators.tokens import Scope
 from trainers.steps import StepTable
 
 
@@ -27,7 +27,7 @@ def _dense_rows(case: Case) -> StepTable:
     return token_row_table(case.data, case.params.take("rewards", "token_level_rewards"), dense=True)
 
 
-def _reinforce_pp(case: Case, steps: StepTable, scope: Any, label: str) -> Outcome:
+def _reinforce_pp(case: Case, steps: StepTable, scope: Scope, label: object = "") -> Outcome:
     estimator = ReinforcePP(gamma=float(case.params.take("gamma")), scope=scope)
     case.params.done()
     values = {
@@ -39,24 +39,21 @@ def _reinforce_pp(case: Case, steps: StepTable, scope: Any, label: str) -> Outco
 
 @handles("verl", "reinforce_plus_plus", "reinforce_plus_plus", "compute_reinforce_plus_plus_outcome_advantage")
 def _(case: Case) -> Outcome:
-    return _reinforce_pp(case, _dense_rows(case), "episode", "")
+    return _reinforce_pp(case, _dense_rows(case), "episode")
 
 
 @handles("verl-agent", "reinforce_plus_plus", "compute_reinforce_plus_plus_outcome_advantage")
 def _(case: Case) -> Outcome:
     no_holes(case.data, "verl-agent")
-    # The recordings do not say it, but are those of the dense rewards.
-    return _reinforce_pp(
-        case, token_row_table(case.data, case.params.take("rewards", "token_level_rewards_dense"), dense=True),
-        "episode", "",
-    )  # fmt: skip
+    rewards = case.params.take("rewards", "token_level_rewards_dense")  # the recordings do not say it
+    return _reinforce_pp(case, token_row_table(case.data, rewards, dense=True), "episode")
 
 
 @handles("verl-agent", "reinforce_plus_plus_steprows", "core_algos.compute_reinforce_plus_plus_outcome_advantage")
 def _(case: Case) -> Outcome:
     steps, shaper = penalised(case)
     case.params.take("epsilon")
-    return _reinforce_pp(case, steps, "step", str(shaper))
+    return _reinforce_pp(case, steps, "step", shaper)
 
 
 def _baseline(case: Case, steps: StepTable, estimator: ReinforcePPBaseline, label: object = "") -> Outcome:
@@ -123,3 +120,40 @@ def _(case: Case) -> Outcome:
     estimator = OPO(singleton="raw")
     case.params.done()
     return Outcome({"advantage_per_row": estimator(steps).per_step}, str(estimator))
+
+
+def _ppo(case: Case, steps: StepTable, scope: Scope, label: object = "") -> Outcome:
+    gamma, lam = float(case.params.take("gamma")), float(case.params.take("lam"))
+    case.params.done()
+    value = TokenRows.of(case.data, "float64").column("values").numpy()
+    steps, estimator = steps.with_token_columns(**{VALUE: value}), PPO(gamma, lam, scope, whiten=True)
+    values = {
+        "advantage": _dense(case, estimator(steps).tokens(steps)),
+        "returns": _dense(case, estimator.returns(steps)),
+        "advantage_before_whitening": _dense(case, estimator.raw(steps)),
+    }
+    return Outcome(values, f"{label} {estimator}".strip())
+
+
+@handles("verl", "gae_token", "compute_gae_advantage_return", "gae")
+def _(case: Case) -> Outcome:
+    return _ppo(case, _dense_rows(case), "episode")
+
+
+@handles("verl-agent", "gae_token", "compute_gae_advantage_return")
+def _(case: Case) -> Outcome:
+    no_holes(case.data, "verl-agent")
+    rewards = case.params.take("rewards", "token_level_rewards_dense")  # the recordings do not say it
+    return _ppo(case, token_row_table(case.data, rewards, dense=True), "episode")
+
+
+@handles("verl-agent", "gae_steprows", "core_algos.compute_gae_advantage_return")
+def _(case: Case) -> Outcome:
+    steps, shaper = penalised(case)
+    case.params.take("epsilon")
+    return _ppo(case, steps, "step", shaper)
+
+
+@handles("StepPO", "token_gae_multistep", "compute_token_gae_advantage_return")
+def _(case: Case) -> Outcome:
+    return _ppo(case, step_table(case.data), "episode")

@@ -13,6 +13,9 @@ OURS = {"grpo", "rloo", "gigpo", "ppo", "dapo", "gspo", "gmpo", "cispo", "gpg", 
     "remax",
     "opo",
     "hgpo",
+    "gae",
+    "token",
+    "steppo",
 }
 NOT_OURS = {"gpg_adv"}
 

@@ -49,8 +49,8 @@ def test_with_scope_step_every_step_earns_the_return_of_its_whole_episode(steps:
 
 def test_the_reward_of_a_step_without_tokens_goes_to_the_token_before_it():
     steps = table_of([(0, 0, 0, 0.0, "a", True), (0, 0, 1, 5.0, "b", True), (0, 0, 2, 1.0, "c", True)], [2, 0, 1])
-    assert token_sequences(steps, "episode").earned.tolist() == [0.0, 5.0, 1.0]
-    assert token_sequences(steps.take(np.array([1])), "episode").earned.tolist() == []
+    assert token_sequences(steps, "episode").reward.tolist() == [0.0, 5.0, 1.0]
+    assert token_sequences(steps.take(np.array([1])), "episode").reward.tolist() == []
 
 
 def test_a_token_column_of_rewards_is_added():

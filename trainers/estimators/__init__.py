@@ -29,9 +29,11 @@ __all__ = [
     "gspo",
     "hgpo",
     "opo",
+    "ppo",
     "register",
     "reinforce_pp",
     "reinforce_pp_baseline",
     "remax",
     "rloo",
+    "steppo",
 ]

@@ -51,4 +51,4 @@ class ReinforcePP:
     def returns(self, steps: StepTable) -> Floats:
         """G, one per response token in the order of ``response.values``."""
         sequences = token_sequences(steps, self.scope)
-        return sequences.backward(sequences.earned, self.gamma)
+        return sequences.carry(sequences.reward, self.gamma)

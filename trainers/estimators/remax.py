@@ -57,4 +57,4 @@ class ReMax:
     def returns(self, steps: StepTable) -> Floats:
         """The undiscounted return to go of each response token."""
         sequences = token_sequences(steps, "episode")
-        return sequences.backward(sequences.earned, 1.0)
+        return sequences.carry(sequences.reward, 1.0)

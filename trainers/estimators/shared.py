@@ -156,6 +156,29 @@ def backward_sums(values: Floats, lengths: Ints, decay: float) -> Floats:
     return sums
 
 
+def generalised_advantages(reward: Floats, value: Floats, lengths: Ints, gamma: float, lam: float) -> Floats:
+    """Generalised advantage estimates (Schulman et al. 2016, Eq. 16) within each run, shape (M,).
+
+    A_i = Σ_l (gamma lam)^l δ_{i+l} with δ_i = r_i + gamma V_{i+1} - V_i; the value after the end of a run is 0.
+
+    Args:
+        reward: Shape (M,), run after run.
+        value: Shape (M,).
+        lengths: Length of each run.
+        gamma: Discount.
+        lam: λ; 0 trusts the values, 1 the rewards.
+    """
+    following = np.append(value[1:], 0.0)[: len(value)]
+    following[(np.cumsum(lengths) - 1)[lengths > 0]] = 0.0
+    return backward_sums(reward + gamma * following - value, lengths, gamma * lam)
+
+
+def explained_variance(value: Floats, target: Floats) -> float:
+    """Share of the targets' variance that the values explain: 1 - var(target - value) / var(target)."""
+    variance = float(np.var(target)) if len(target) else 0.0
+    return 1.0 - float(np.var(target - value)) / variance if variance > 0.0 else 0.0
+
+
 def row_score(steps: StepTable) -> Floats:
     """The column ``row_score``, zeros where there is none, shape (N,).
 

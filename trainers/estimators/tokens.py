@@ -36,17 +36,14 @@ class TokenSequences:
     reward: Floats
     """What each token earns, in the order of ``index``."""
 
-    def backward(self, values: Floats, decay: float) -> Floats:
-        """:func:`backward_sums` of values in the order of ``response.values``, in that order."""
-        out = np.empty(len(self.index))
-        out[self.index] = backward_sums(values[self.index], self.lengths, decay)
-        return out
+    def carry(self, values: Floats, decay: float) -> Floats:
+        """:func:`backward_sums` of values in the order of ``index``, put in the order of ``response.values``."""
+        return self.in_rows(backward_sums(values, self.lengths, decay))
 
-    @property
-    def earned(self) -> Floats:
-        """What each token earns, in the order of ``response.values``."""
+    def in_rows(self, values: Floats) -> Floats:
+        """Values in the order of ``index``, put in the order of ``response.values``."""
         out = np.empty(len(self.index))
-        out[self.index] = self.reward
+        out[self.index] = values
         return out
 
 
@@ -96,13 +93,20 @@ def finite_tokens(steps: StepTable, values: Floats, name: str) -> Floats:
     return values
 
 
-def whiten(values: Floats, *, weight: Ints | None = None, epsilon: float = 1e-8) -> Floats:
+def whiten(
+    values: Floats,
+    *,
+    weight: Ints | None = None,
+    epsilon: float = 1e-8,
+    add_to: Literal["variance", "std"] = "variance",
+) -> Floats:
     """(value - mean) / sqrt(variance + epsilon) over the batch; 0 where all values are equal or there is only one.
 
     Args:
         values: Shape (M,).
         weight: How often each value counts, shape (M,); once by default. A value that counts 0 times is scaled too.
-        epsilon: Added to the sample's variance.
+        epsilon: Added to the sample's variance,
+        add_to: or to its square root.
     """
     repeated = np.arange(len(values)) if weight is None else np.repeat(np.arange(len(values)), weight)
     if len(repeated) < 2:
@@ -110,11 +114,12 @@ def whiten(values: Floats, *, weight: Ints | None = None, epsilon: float = 1e-8)
     stats = group_statistics(values, np.zeros(len(values), np.int64), ddof=1, samples=repeated)
     if stats.std[0] == 0.0:
         return np.zeros(len(values))
-    out: Floats = (values - stats.mean) / np.sqrt(stats.std**2 + epsilon)
+    scale = stats.std + epsilon if add_to == "std" else np.sqrt(stats.std**2 + epsilon)
+    out: Floats = (values - stats.mean) / scale
     return out
 
 
-def check_token_options(method: str, gamma: float, epsilon: float) -> None:
+def check_token_options(method: str, gamma: float, epsilon: float, lam: float = 1.0) -> None:
     """Refuse numbers out of range.
 
     Raises:
@@ -122,5 +127,7 @@ def check_token_options(method: str, gamma: float, epsilon: float) -> None:
     """
     if not 0.0 <= gamma <= 1.0:
         raise UsageError(f"{method}: gamma is {gamma}; a discount lies in [0, 1]")
+    if not 0.0 <= lam <= 1.0:
+        raise UsageError(f"{method}: lam is {lam}; λ lies in [0, 1]")
     if not epsilon >= 0.0:
         raise UsageError(f"{method}: epsilon is {epsilon}; it must be at least 0")

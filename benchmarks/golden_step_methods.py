@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import torch
 
-from benchmarks.golden_data import step_table
+from benchmarks.golden_data import Json, step_table
 from benchmarks.golden_dispatch import Case, Outcome, Rounding, handles
 from benchmarks.golden_estimators import penalised
+from trainers.estimators.bipace import ACTION, LEAVE_ONE_OUT, PACE, SINGLETON, BiPACE
+from trainers.estimators.clustering import EMBEDDING, greedy_clusters
 from trainers.estimators.hgpo import HGPO
 from trainers.estimators.shared import Floats, Ints, discounted_returns, episode_returns, group_codes, group_statistics
 from trainers.estimators.steppo import VALUE, StepPO
@@ -120,3 +124,80 @@ def _(case: Case) -> Outcome:
         "advantage_before_whitening_per_row": estimator.raw(steps),
     }
     return Outcome(values, str(estimator))
+
+
+_TAG = re.compile(r"<action>(.*?)</action>", re.DOTALL)
+_BRANCH = {SINGLETON: "singleton", LEAVE_ONE_OUT: "loo", PACE: "pace"}
+
+
+def _with_states_and_actions(case: Case) -> StepTable:
+    rows = case.data["steps"]
+    found = [_TAG.search(row["response_text"]) for row in rows]
+    actions = np.empty(len(rows), object)
+    actions[:] = [None if match is None else match[1].strip() for match in found]
+    return step_table(case.data).with_columns(
+        **{EMBEDDING: np.array([row["embedding"] for row in rows], np.float64), ACTION: actions}
+    )
+
+
+@handles("verl-agent", "bigpo_state_only", "paper_ref.bigpo_clusters + core_gigpo.step_norm_reward")
+def _(case: Case) -> Outcome:
+    steps, take = _with_states_and_actions(case), case.params.take
+    estimator = BiPACE(
+        radius=float(take("cluster_eps")),
+        credit="mean",
+        step_weight=float(take("w")),
+        gamma=float(take("gamma")),
+        normalise=case.params.one_of("mode", {"mean_std_norm": "std", "mean_norm": "mean"}),
+        weigh="step",
+        singleton="raw",
+    )
+    case.params.done()
+    total, episode = estimator(steps).per_step, estimator.episode_term(steps)
+    assert total is not None
+    values = {
+        "cluster_of_row": estimator.clusters(steps),
+        "step_part_per_row": (total - episode) / estimator.step_weight,
+        "advantage_per_row": total,
+    }
+    return Outcome(values, str(estimator), skipped=(("min_decision_margin", _MARGIN),))
+
+
+_MARGIN = "how near the closest call of the clustering was; said about the recording"
+
+
+@handles("verl-agent", "bipace", "paper_ref.pace + core_gigpo.episode_norm_reward")
+def _(case: Case) -> Outcome:
+    steps, take = _with_states_and_actions(case), case.params.take
+    estimator = BiPACE(
+        radius=float(take("cluster_eps")),
+        credit=case.params.one_of("estimator", {"q_style": "q", "counterfactual": "diff"}),
+        action_key=case.params.one_of("action_key", {"action_tag": "action_tag", "first_n": "first_tokens"}),
+        action_tokens=int(take("n_action_tokens")),
+        step_weight=float(take("w")),
+        gamma=float(take("gamma")),
+        normalise=case.params.one_of("episode_mode", {"mean_std_norm": "std", "mean_norm": "mean"}),
+        weigh="step",
+        singleton="raw",
+    )
+    case.params.done()
+    cluster, key = estimator.clusters(steps), estimator.action_keys(steps)
+    step, branch = estimator.pace(discounted_returns(steps, estimator.gamma), cluster, key)
+    values = {
+        "cluster_of_row": cluster,
+        "action_key_of_row": key,
+        "branch_of_row": [_BRANCH[code] for code in branch.tolist()],
+        "step_part_per_row": step,
+        "episode_part_per_row": estimator.episode_term(steps),
+        "advantage_per_row": estimator(steps).per_step,
+    }
+    return Outcome(values, str(estimator))
+
+
+def clustering_unit(case: Json, cases: list[Json]) -> Outcome:
+    """A unit case of BiPACE's clustering; its vectors may be those of an earlier case."""
+    source = case if case["vectors"] is not None else cases[int(case["vectors_from_case"])]
+    vectors = np.array(source["vectors"], np.float64)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    labels = greedy_clusters(vectors, np.zeros(len(vectors), np.int64), float(case["eps"]))
+    return Outcome({"labels": labels}, f"greedy_clusters(radius={case['eps']})")

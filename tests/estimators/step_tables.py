@@ -30,7 +30,12 @@ def table_of(rows: Sequence[Row], lengths: Sequence[int] | None = None) -> StepT
         response=tokens,
         logprob=Ragged(tokens.values.astype(np.float32), tokens.offsets),
         # What some methods need besides: numbers that differ from episode to episode and step to step.
-        extra={"greedy_return": np.array([row[0] / 10 for row in rows]), "value": np.sin(unlike)},
+        extra={
+            "greedy_return": np.array([row[0] / 10 for row in rows]),
+            "value": np.sin(unlike),
+            "embedding": np.array([[row[4] == key for key in "abc"] + [True] for row in rows], float).reshape(-1, 4),
+            "action": np.array([f"go {row[1] % 2}" if row[2] < 3 else None for row in rows], object),
+        },
         token_extra={"value": Ragged(np.sin(unlike[tokens.row_of] + 0.1 * tokens.values), tokens.offsets)},
     )
 

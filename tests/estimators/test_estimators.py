@@ -19,11 +19,11 @@ from trainers.steps import Ragged, StepTable
 
 every_method = pytest.mark.parametrize("name", list(ESTIMATORS))
 TAKES_THE_GROUP_AS_BASELINE = ["grpo", "dr_grpo", "rloo", "gigpo", "reinforce_pp_baseline", "opo", "dapo", "gspo"]
-COMPARES_STEPS = ["hgpo"]
+COMPARES_STEPS = ["hgpo", "bipace"]
 every_group_method = pytest.mark.parametrize("name", TAKES_THE_GROUP_AS_BASELINE)
 without_critic = pytest.mark.parametrize("name", [*TAKES_THE_GROUP_AS_BASELINE, *COMPARES_STEPS, "reinforce_pp"])
 EPISODE_TERM_ALONE = {"gigpo": {"step_weight": 0.0}}
-NO_DISCOUNT = {"gigpo": {"gamma": 1.0}, "hgpo": {"gamma": 1.0}}
+NO_DISCOUNT = {"gigpo": {"gamma": 1.0}, "hgpo": {"gamma": 1.0}, "bipace": {"gamma": 1.0}}
 
 
 def advantage(estimator: Callable[[StepTable], object], steps: StepTable) -> np.ndarray:

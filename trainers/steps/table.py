@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from envsuite.core import Action
 from envsuite.core.errors import UsageError
 from trainers.steps.records import Episode
 
@@ -85,7 +87,7 @@ class StepTable:
     logprob: Ragged
     """Log-probabilities of the response tokens under the sampling policy, float32."""
     extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """Further columns that some methods need (``value``, ``embedding``, …), each with N rows."""
+    """Further columns that some methods need (``action``, ``value``, ``embedding``, …), each with N rows."""
     token_extra: Mapping[str, Ragged] = field(default_factory=dict)
     """Further columns with one number per response token (``value``, ``reward``)."""
 
@@ -172,10 +174,15 @@ class StepTable:
 
     @classmethod
     def from_episodes(cls, episodes: Iterable[Episode]) -> StepTable:
-        """One row per step, in episode order; episodes that failed are left out."""
+        """One row per step, in episode order; episodes that failed are left out.
+
+        The extra column ``action`` is the parsed action as text, None where the completion did not parse.
+        """
         pairs = [(episode, step) for episode in episodes if episode.error is None for step in episode.steps]
         keys = np.empty(len(pairs), object)
         keys[:] = [step.state_key for _, step in pairs]
+        actions = np.empty(len(pairs), object)
+        actions[:] = [_action_text(step.action) for _, step in pairs]
         return cls(
             group_id=np.array([episode.group_id for episode, _ in pairs], np.int64),
             episode_id=np.array([episode.episode_id for episode, _ in pairs], np.int64),
@@ -186,4 +193,12 @@ class StepTable:
             prompt=Ragged.of((step.prompt_ids for _, step in pairs), np.int64),
             response=Ragged.of((step.response_ids for _, step in pairs), np.int64),
             logprob=Ragged.of((step.response_logprobs for _, step in pairs), np.float32),
+            extra={"action": actions},
         )
+
+
+def _action_text(action: Action | None) -> str | None:
+    """Equal exactly where the calls are."""
+    if action is None:
+        return None
+    return json.dumps([[call.name, call.arguments] for call in action], sort_keys=True, default=dict)

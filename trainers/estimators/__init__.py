@@ -12,10 +12,12 @@ from trainers.estimators import (
     gspo,
     hgpo,
     opo,
+    ppo,
     reinforce_pp,
     reinforce_pp_baseline,
     remax,
     rloo,
+    steppo,
 )
 from trainers.estimators.base import ESTIMATORS, Advantage, Estimator, register
 

@@ -85,7 +85,7 @@ class HGPO:
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per step."""
         returns, (levels, exists) = discounted_returns(steps, self.gamma), self.levels(steps)
-        items, weights = self.items(steps), self.weights()
+        items, weights = self._items(steps, returns, levels, exists), self.weights()
         counts = np.vstack([exists, np.ones((len(items) - len(levels), len(steps)), np.bool_)])
         if self.omit_zero:
             counts &= items != 0.0
@@ -119,8 +119,9 @@ class HGPO:
 
     def items(self, steps: StepTable) -> Floats:
         """A_k of each level, then the episode term where it takes part, shape (items, N); 0 where there is none."""
-        returns = discounted_returns(steps, self.gamma)
-        groups, exists = self.levels(steps)
+        return self._items(steps, discounted_returns(steps, self.gamma), *self.levels(steps))
+
+    def _items(self, steps: StepTable, returns: Floats, groups: Ints, exists: NDArray[np.bool_]) -> Floats:
         items = [
             np.where(
                 there,

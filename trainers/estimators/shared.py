@@ -47,8 +47,24 @@ def group_codes(*columns: NDArray[Any]) -> Ints:
 
 
 def _codes(column: NDArray[Any]) -> Ints:
+    if column.dtype.kind in "iu" and len(column):
+        low = int(column.min())
+        span = int(column.max()) - low + 1
+        if span <= 8 * len(column):
+            return _dense_codes((column - low).astype(np.int64), span)
     seen: dict[Any, int] = {}
     return np.fromiter((seen.setdefault(key, len(seen)) for key in column.tolist()), np.int64, count=len(column))
+
+
+def _dense_codes(column: Ints, span: int) -> Ints:
+    """Codes of integers in [0, span) without a look-up for each."""
+    rows = len(column)
+    first = np.full(span, rows)
+    first[column[::-1]] = np.arange(rows - 1, -1, -1)  # of equal keys, the first row is written last
+    present = np.flatnonzero(first < rows)
+    code = np.empty(span, np.int64)
+    code[present[np.argsort(first[present])]] = np.arange(len(present))
+    return code[column]
 
 
 def similar_codes(group: Ints, keys: NDArray[np.object_], threshold: float) -> Ints:

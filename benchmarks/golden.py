@@ -28,6 +28,8 @@ from envsuite.core.errors import EnvsuiteError
 
 EXPECTED = "golden-expected/1"
 NEEDED = ("id", "estimator", "function", "params", "dtype", "tolerance", "expect")
+UNIT_TOLERANCE = {"rtol": 1e-7, "atol": 1e-8}
+"""That of the recorded float64 cases; unit vectors state none."""
 HANDLER_MODULES = (golden_estimators, golden_losses, golden_step_methods, golden_token_methods, golden_trl)
 """Importing them enters their handlers."""
 
@@ -184,17 +186,17 @@ def _check(case: Json, document: Json, data: Json, file: str) -> CaseResult:
 
 
 def _check_unit(case: Json, cases: list[Json], file: str, number: int, source: str) -> CaseResult:
-    if not {"vectors", "vectors_from_case", "eps", "labels"} <= set(case):
+    compute = next((unit for keys, unit in golden_step_methods.UNITS if set(keys) <= set(case)), None)
+    if compute is None:
         reason = f"unit vectors ({', '.join(map(str, case))}) of a method that is not here yet"
         return CaseResult(file, "unit", str(number), source, not_covered=(("", reason),))
     try:
-        outcome = golden_step_methods.clustering_unit(case, cases)
+        outcome = compute(case, cases)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         failed = Comparison("all", False, float("inf"), float("inf"), f"not computed: {type(error).__name__}: {error}")
         return CaseResult(file, "unit", str(number), source, comparisons=(failed,))
-    exact = {"rtol": 0.0, "atol": 0.0}
-    compared = compare("labels", case["labels"], outcome.values["labels"], exact, None)
-    return CaseResult(file, "unit", str(number), source, outcome.options, (compared,))
+    compared = tuple(compare(key, case[key], value, UNIT_TOLERANCE, None) for key, value in outcome.values.items())
+    return CaseResult(file, "unit", str(number), source, outcome.options, compared)
 
 
 def run(folder: Path) -> Report:

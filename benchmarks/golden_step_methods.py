@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -12,9 +14,19 @@ from benchmarks.golden_dispatch import Case, Outcome, Rounding, handles
 from benchmarks.golden_estimators import penalised
 from trainers.estimators.bipace import ACTION, LEAVE_ONE_OUT, PACE, SINGLETON, BiPACE
 from trainers.estimators.clustering import EMBEDDING, greedy_clusters
+from trainers.estimators.gigpo import GiGPO
 from trainers.estimators.hgpo import HGPO
-from trainers.estimators.shared import Floats, Ints, discounted_returns, episode_returns, group_codes, group_statistics
+from trainers.estimators.shared import (
+    STEP_SCORE,
+    Floats,
+    Ints,
+    discounted_returns,
+    episode_returns,
+    group_codes,
+    group_statistics,
+)
 from trainers.estimators.steppo import VALUE, StepPO
+from trainers.objectives.scpo import SCPO, STEP_TEXT, failure_table, match_credit
 from trainers.steps import StepTable
 
 _BOOL = {True: True, False: False}
@@ -194,6 +206,71 @@ def _(case: Case) -> Outcome:
     return Outcome(values, str(estimator))
 
 
+NO_OP = "Nothing happens."
+
+
+@handles("verl-agent", "scpo", "paper_ref.scpo_shape + core_gigpo.compute_gigpo_outcome_advantage")
+def _(case: Case) -> Outcome:
+    rows, take = case.data["steps"], case.params.take
+    steps, penalty = penalised(case)
+    out = [not row["is_action_valid"] or row["next_observation"] == NO_OP for row in rows]
+    texts = np.empty(len(rows), object)
+    texts[:] = [None if left_out else row["step_text"] for row, left_out in zip(rows, out, strict=True)]
+    steps = steps.with_columns(**{STEP_TEXT: texts})
+    shaper = SCPO(
+        alpha=float(take("alpha")),
+        threshold=float(take("theta")),
+        base=float(take("lam")),
+        success_above=float(take("tau_succ")),
+        reference=case.params.one_of("select", {"longest": "longest", "shortest": "shortest"}),
+        order=case.params.one_of(
+            "order", {"chronological": "chronological", "longest_response_first": "longest_first"}
+        ),
+        monotonic=case.params.one_of("monotonic", _BOOL, True),
+    )
+    gamma = float(take("gamma"))
+    case.params.done()
+    number = {row["step_text"]: int(row["step_text_id"]) for row in rows}
+    similarity = np.array(case.data["step_text_similarity"], np.float64)
+
+    def recorded(pairs: Sequence[tuple[str, str]]) -> Floats:
+        return np.array([similarity[number[one], number[other]] for one, other in pairs], np.float64)
+
+    credit = shaper.credit(steps, recorded)
+    shaped = steps.with_columns(**{STEP_SCORE: shaper.alpha * credit})
+    # The recorded returns are those before the penalty, the recorded advantages those with it.
+    without_penalty = step_table(case.data, row_order=True).with_columns(**{STEP_SCORE: shaper.alpha * credit})
+    found = {rows[own[0]]["group_id"]: rows[own[0]]["traj_id"] for own, _ in shaper.references(steps)}
+    gigpo = GiGPO(gamma=gamma, weigh="step", singleton="raw")
+    values = {
+        "credit_per_row": credit,
+        "shaped_return_per_row": discounted_returns(without_penalty, gamma),
+        "reference_traj_of_group": {row["group_id"]: found.get(row["group_id"]) for row in rows},
+        "filtered_rows": np.flatnonzero(out).tolist(),
+        "gigpo_mean_std_norm_advantage_per_row": gigpo(shaped).per_step,
+        "gigpo_mean_norm_advantage_per_row": replace(gigpo, normalise="mean")(shaped).per_step,
+    }
+    return Outcome(values, f"{penalty} {shaper} {gigpo}")
+
+
+def matcher_unit(case: Json, _: list[Json]) -> Outcome:
+    """A unit case of SCPO's matcher."""
+    similarity, own = np.array(case["similarity"], np.float64), np.array(case["self_similarity"], np.float64)
+    threshold, base = float(case["theta"]), float(case["soft_base"])
+    table, played = failure_table(own, threshold), np.arange(similarity.shape[1])
+
+    def credit(order: Ints, *, monotonic: bool = True) -> Floats:
+        return match_credit(similarity, table, order, threshold=threshold, base=base, monotonic=monotonic)
+
+    values = {
+        "next": table,
+        "credit_chronological": credit(played),
+        "credit_permuted": credit(np.array(case["permutation"], np.int64)),
+        "credit_no_monotonicity": credit(played, monotonic=False),
+    }
+    return Outcome(values, f"match_credit(threshold={threshold}, base={base})")
+
+
 def clustering_unit(case: Json, cases: list[Json]) -> Outcome:
     """A unit case of BiPACE's clustering; its vectors may be those of an earlier case."""
     source = case if case["vectors"] is not None else cases[int(case["vectors_from_case"])]
@@ -201,3 +278,10 @@ def clustering_unit(case: Json, cases: list[Json]) -> Outcome:
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     labels = greedy_clusters(vectors, np.zeros(len(vectors), np.int64), float(case["eps"]))
     return Outcome({"labels": labels}, f"greedy_clusters(radius={case['eps']})")
+
+
+UNITS = (
+    (("vectors", "vectors_from_case", "eps", "labels"), clustering_unit),
+    (("similarity", "self_similarity", "theta", "soft_base", "permutation", "next"), matcher_unit),
+)
+"""The keys by which a unit case is known, and what computes it."""

@@ -18,6 +18,7 @@ OURS = {"grpo", "rloo", "gigpo", "ppo", "dapo", "gspo", "gmpo", "cispo", "gpg", 
     "steppo",
     "bipace",
     "bigpo",
+    "scpo",
 }
 NOT_OURS = {"gpg_adv"}
 

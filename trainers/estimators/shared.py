@@ -24,6 +24,9 @@ Singleton = Literal["zero", "raw"]
 ROW_SCORE = "row_score"
 """Name of the optional extra column that is added to a row's own score after summing and discounting."""
 
+STEP_SCORE = "step_score"
+"""Name of the optional extra column that is added to a row's own return to go, and to no episode's return."""
+
 ROUNDING = 1e-9
 """Values of a group that lie within this (relative above magnitude 1) are equal; what is left is rounding."""
 
@@ -127,7 +130,7 @@ def discounted_returns(steps: StepTable, gamma: float) -> Floats:
     """Return to go R_t = Σ_{k≥t} gamma^{k-t} r_k within the episode, shape (N,).
 
     Rows are taken in the order of ``t``; an episode that was cut off counts as ended.
-    A column ``row_score`` is added to its own row only, after discounting.
+    The columns ``row_score`` and ``step_score`` are added to their own row only, after discounting.
 
     Raises:
         UsageError: Two rows are the same step of the same episode.
@@ -135,6 +138,8 @@ def discounted_returns(steps: StepTable, gamma: float) -> Floats:
     order, lengths = steps_in_order(steps)
     out = np.empty(len(steps))
     out[order] = backward_sums(steps.reward[order], lengths, gamma)
+    if STEP_SCORE in steps.extra:
+        out += finite_column(steps, STEP_SCORE, "a return to go", "the shaper scpo")
     return out + row_score(steps)
 
 

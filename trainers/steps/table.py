@@ -176,13 +176,17 @@ class StepTable:
     def from_episodes(cls, episodes: Iterable[Episode]) -> StepTable:
         """One row per step, in episode order; episodes that failed are left out.
 
-        The extra column ``action`` is the parsed action as text, None where the completion did not parse.
+        The extra column ``action`` is the parsed action as text, None where the completion did not parse;
+        ``step_text`` is the action and the observation that it led to, None where the action was invalid.
         """
-        pairs = [(episode, step) for episode in episodes if episode.error is None for step in episode.steps]
+        episodes = [episode for episode in episodes if episode.error is None]
+        pairs = [(episode, step) for episode in episodes for step in episode.steps]
         keys = np.empty(len(pairs), object)
         keys[:] = [step.state_key for _, step in pairs]
         actions = np.empty(len(pairs), object)
         actions[:] = [_action_text(step.action) for _, step in pairs]
+        texts = np.empty(len(pairs), object)
+        texts[:] = [text for episode in episodes for text in _step_texts(episode)]
         return cls(
             group_id=np.array([episode.group_id for episode, _ in pairs], np.int64),
             episode_id=np.array([episode.episode_id for episode, _ in pairs], np.int64),
@@ -193,7 +197,7 @@ class StepTable:
             prompt=Ragged.of((step.prompt_ids for _, step in pairs), np.int64),
             response=Ragged.of((step.response_ids for _, step in pairs), np.int64),
             logprob=Ragged.of((step.response_logprobs for _, step in pairs), np.float32),
-            extra={"action": actions},
+            extra={"action": actions, "step_text": texts},
         )
 
 
@@ -202,3 +206,13 @@ def _action_text(action: Action | None) -> str | None:
     if action is None:
         return None
     return json.dumps([[call.name, call.arguments] for call in action], sort_keys=True, default=dict)
+
+
+def _step_texts(episode: Episode) -> list[str | None]:
+    """Action and the next observation; of the last step, whose observation nobody answered, how the episode ended."""
+    end = "success" if episode.success else "end"
+    led_to = [*(step.observation for step in episode.steps[1:]), end]
+    return [
+        f"{_action_text(step.action)} -> {after}" if step.valid else None
+        for step, after in zip(episode.steps, led_to, strict=False)
+    ]

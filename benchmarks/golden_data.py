@@ -64,8 +64,15 @@ def step_table(data: Json, *, row_order: bool = False) -> StepTable:
         np.array([row["step_reward"] for row in rows], np.float64),
         [row["observation"] for row in rows],
         np.array([row["is_action_valid"] for row in rows], np.bool_),
-        Ragged.of((row.get("response_token_ids", ()) for row in rows), np.int64),
+        Ragged.of([_response(row) for row in rows], np.int64),
     )
+
+
+def _response(row: Json) -> list[int]:
+    """Token ids of a row's response, as many as it says it has; 0 where the file has none."""
+    ids = list(row.get("response_token_ids", ()))
+    count = int(row.get("n_response_tokens", len(ids)))
+    return [*ids[:count], *[0] * (count - len(ids))]
 
 
 def token_row_table(data: Json, rewards: str, *, dense: bool = False) -> StepTable:

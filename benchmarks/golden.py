@@ -21,14 +21,16 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import golden_estimators, golden_losses, golden_trl
+from benchmarks import golden_estimators, golden_losses, golden_step_methods, golden_token_methods, golden_trl
 from benchmarks.golden_data import Json, NotCovered
 from benchmarks.golden_dispatch import Outcome, Rounding, run_case
 from envsuite.core.errors import EnvsuiteError
 
 EXPECTED = "golden-expected/1"
 NEEDED = ("id", "estimator", "function", "params", "dtype", "tolerance", "expect")
-HANDLER_MODULES = (golden_estimators, golden_losses, golden_trl)
+UNIT_TOLERANCE = {"rtol": 1e-7, "atol": 1e-8}
+"""That of the recorded float64 cases; unit vectors state none."""
+HANDLER_MODULES = (golden_estimators, golden_losses, golden_step_methods, golden_token_methods, golden_trl)
 """Importing them enters their handlers."""
 
 
@@ -44,11 +46,11 @@ class Comparison:
     """Largest difference in units of what the tolerance allows; at most 1 where it agrees."""
     where: str
     aside: int = 0
-    """Rows set aside because float32 rounding in the original exceeds the tolerance there."""
+    """Rows set aside because rounding in the original exceeds the tolerance there."""
     aside_error: float = 0.0
     """Largest such difference; ours is exact."""
     aside_explained: int = 0
-    """How many of them the original's formula, computed in float32 here, gives within the tolerance."""
+    """How many of them the original's formula, computed in its number format here, gives within the tolerance."""
 
 
 @dataclass(frozen=True)
@@ -174,11 +176,27 @@ def _check(case: Json, document: Json, data: Json, file: str) -> CaseResult:
     in_float32 = case["dtype"] == "float32"
     for key, expected in case["expect"].items():
         if key in outcome.values:
-            rounding = outcome.rounding.get(key) if in_float32 else None
+            rounding = outcome.rounding.get(key)
+            if rounding is not None and not (in_float32 or rounding.every_dtype):
+                rounding = None
             comparisons.append(compare(key, expected, outcome.values[key], case["tolerance"], rounding))
         elif key not in reasons:
             skipped.append((key, "this quantity is not known to the runner"))
     return CaseResult(file, peer, case_id, estimator, outcome.options, tuple(comparisons), tuple(skipped))
+
+
+def _check_unit(case: Json, cases: list[Json], file: str, number: int, source: str) -> CaseResult:
+    compute = next((unit for keys, unit in golden_step_methods.UNITS if set(keys) <= set(case)), None)
+    if compute is None:
+        reason = f"unit vectors ({', '.join(map(str, case))}) of a method that is not here yet"
+        return CaseResult(file, "unit", str(number), source, not_covered=(("", reason),))
+    try:
+        outcome = compute(case, cases)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        failed = Comparison("all", False, float("inf"), float("inf"), f"not computed: {type(error).__name__}: {error}")
+        return CaseResult(file, "unit", str(number), source, comparisons=(failed,))
+    compared = tuple(compare(key, case[key], value, UNIT_TOLERANCE, None) for key, value in outcome.values.items())
+    return CaseResult(file, "unit", str(number), source, outcome.options, compared)
 
 
 def run(folder: Path) -> Report:
@@ -205,8 +223,7 @@ def run(folder: Path) -> Report:
         elif wanted is None:
             source = str(document.get("source", "unnamed source"))
             for number, case in enumerate(document["cases"]):
-                reason = f"unit vectors ({', '.join(map(str, case))}) of a method that is not here yet"
-                results.append(CaseResult(name, "unit", str(number), source, not_covered=(("", reason),)))
+                results.append(_check_unit(case, document["cases"], name, number, source))
         elif wanted not in inputs:
             unread.append((name, f"its input {wanted}.json is not in the folder"))
         else:
@@ -235,7 +252,11 @@ def show(report: Report, console: Console, verbose: bool) -> None:
                 f"{state:12} {result.file} :: {result.case_id} [{what}]", markup=False, highlight=False, soft_wrap=True
             )
     _list(console, "Disagreements", _disagreement_lines(report))
-    _list(console, "Rows set aside, where the original divides float32 rounding by almost zero", _aside_lines(report))
+    _list(
+        console,
+        "Rows set aside, where rounding counts in the original",
+        _aside_lines(report),
+    )
     _list(console, "Not covered", _uncovered_lines(report))
     _list(console, "Not read", [f"{name}: {reason}" for name, reason in report.unread])
     if report.others:
@@ -271,7 +292,7 @@ def _disagreement_lines(report: Report) -> list[str]:
 def _aside_lines(report: Report) -> list[str]:
     return [
         f"{result.file} :: {result.case_id} :: {c.key}: {c.aside} rows, recorded up to {c.aside_error:.3g} from the "
-        f"exact value; the original's formula in float32 gives {c.aside_explained} of them"
+        f"exact value; the original's formula in its number format gives {c.aside_explained} of them"
         for result in report.results
         for c in result.comparisons
         if c.aside

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,11 +31,13 @@ def _table(
     reward: NDArray[np.float64],
     keys: Sequence[str],
     valid: NDArray[np.bool_],
+    response: Ragged,
 ) -> StepTable:
     key = np.empty(len(keys), object)
     key[:] = keys
     empty = Ragged(np.zeros(0, np.int64), np.zeros(len(keys) + 1, np.int64))
-    return StepTable(group, episode, t, reward, key, valid, prompt=empty, response=empty, logprob=empty)
+    logprob = Ragged(np.zeros(len(response.values), np.float32), response.offsets)
+    return StepTable(group, episode, t, reward, key, valid, prompt=empty, response=response, logprob=logprob)
 
 
 def step_table(data: Json, *, row_order: bool = False) -> StepTable:
@@ -62,21 +64,61 @@ def step_table(data: Json, *, row_order: bool = False) -> StepTable:
         np.array([row["step_reward"] for row in rows], np.float64),
         [row["observation"] for row in rows],
         np.array([row["is_action_valid"] for row in rows], np.bool_),
+        Ragged.of([_response(row) for row in rows], np.int64),
     )
 
 
-def token_row_table(data: Json, rewards: str) -> StepTable:
-    """The rows of a ``golden-tokens/1`` file as one-step episodes whose reward is the sum of their token rewards."""
+def _response(row: Json) -> list[int]:
+    """Token ids of a row's response, as many as it says it has; 0 where the file has none."""
+    ids = list(row.get("response_token_ids", ()))
+    count = int(row.get("n_response_tokens", len(ids)))
+    return [*ids[:count], *[0] * (count - len(ids))]
+
+
+def token_row_table(data: Json, rewards: str, *, dense: bool = False) -> StepTable:
+    """The rows of a ``golden-tokens/1`` file as one-step episodes.
+
+    Args:
+        data: The file.
+        rewards: Name of its token rewards.
+        dense: Keep them as token rewards, in place of their sum as the reward of the step.
+    """
     if not str(data.get("schema", "")).startswith("golden-tokens/1"):
         raise NotCovered(f"needs token rows, the input is {data.get('schema')!r}")
     if rewards not in data:
         raise NotCovered(f"the input has no {rewards!r}")
     n = len(data["group_id"])
-    reward = np.array(data[rewards], np.float64).sum(axis=1)
-    rows = np.arange(n)
-    return _table(
-        _codes(data["group_id"]), rows, np.zeros(n, np.int64), reward, [str(row) for row in rows], np.ones(n, np.bool_)
-    )
+    earned = np.array(data[rewards], np.float64)
+    mask = response_mask(data)
+    rows, zero = np.arange(n), np.zeros(n, np.int64)
+    response = Ragged.of([[0] * int(length) for length in mask.sum(axis=1)], np.int64)
+    reward = np.zeros(n) if dense else earned.sum(axis=1)
+    names = [str(row) for row in rows]
+    table = _table(_codes(data["group_id"]), rows, zero, reward, names, np.ones(n, np.bool_), response)
+    return table.with_token_columns(reward=earned[mask]) if dense else table
+
+
+def response_mask(data: Json) -> NDArray[np.bool_]:
+    """Which places of a ``golden-tokens/1`` file hold response tokens, shape [rows][columns]."""
+    return np.array(data["response_mask"]).astype(bool)
+
+
+def token_run_table(data: Json, rewards: str) -> StepTable:
+    """As :func:`token_row_table` with token rewards, but each unbroken run of response tokens is a step of its row.
+
+    Only rows with observation tokens between response tokens have more than one.
+    """
+    table, mask = token_row_table(data, rewards, dense=True), response_mask(data)
+    begins = mask & ~np.pad(mask, ((0, 0), (1, 0)))[:, :-1]
+    row, _ = np.nonzero(begins)
+    run = np.cumsum(begins[mask]) - 1
+    lengths = np.bincount(run, minlength=len(row))
+    split = table.take(row)
+    t = np.arange(len(row)) - np.searchsorted(row, row)
+    response = Ragged(np.zeros(int(lengths.sum()), np.int64), np.concatenate([[0], np.cumsum(lengths)]))
+    logprob = Ragged(np.zeros(len(response.values), np.float32), response.offsets)
+    split = replace(split, t=t, response=response, logprob=logprob, token_extra={})
+    return split.with_token_columns(reward=table.token_extra["reward"].values)
 
 
 @dataclass(frozen=True)

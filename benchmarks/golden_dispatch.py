@@ -27,6 +27,9 @@ class Rounding:
     """Largest effect that rounding can have, shape (N,)."""
     float32: NDArray[np.float64]
     """The same formula computed in float32 by torch, as the original does, shape (N,)."""
+    every_dtype: bool = False
+    """Float64 can do it too: the original asks whether a difference is exactly zero; ``float32`` is then the formula
+    in the case's own number format."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from benchmarks.golden_data import step_table, token_row_table
+from benchmarks.golden_data import Json, step_table, token_row_table
 from benchmarks.golden_dispatch import Case, Outcome, Rounding, handles
 from trainers.estimators.base import Estimator
 from trainers.estimators.dr_grpo import DrGRPO
@@ -80,11 +80,11 @@ def _grpo(std: bool, weigh: Weigh, ddof: int, epsilon: float, singleton: Singlet
 
 
 _BOOL = {True: True, False: False}
-_WEIGH: dict[bool, Weigh] = {True: "step", False: "episode"}
+WEIGH: dict[bool, Weigh] = {True: "step", False: "episode"}
 _GIGPO_MODE = {"mean_std_norm": "std", "mean_norm": "mean"}
 
 
-def _penalised(case: Case) -> tuple[StepTable, InvalidActionPenalty]:
+def penalised(case: Case) -> tuple[StepTable, InvalidActionPenalty]:
     """verl-agent's rows: trajectories in row order, the penalty on the invalid row alone."""
     shaper = InvalidActionPenalty(float(case.params.take("invalid_action_penalty_coef", 0.0)), reach="row")
     return shaper(step_table(case.data, row_order=True)), shaper
@@ -141,10 +141,10 @@ def _gigpo(estimator: GiGPO, steps: StepTable, shaper: object = "") -> Outcome:
 
 @handles("verl-agent", "gigpo", "core_gigpo.compute_gigpo_outcome_advantage")
 def _(case: Case) -> Outcome:
-    steps, shaper = _penalised(case)
+    steps, shaper = penalised(case)
     similar, threshold = case.params.take("enable_similarity", False), case.params.take("similarity_thresh")
     normalise = case.params.one_of("mode", _GIGPO_MODE)
-    weigh = case.params.one_of("compute_mean_std_cross_steps", _WEIGH, True)
+    weigh = case.params.one_of("compute_mean_std_cross_steps", WEIGH, True)
 
     def estimator(weigh: Weigh) -> GiGPO:
         return GiGPO(weight, gamma, normalise, None, weigh, 1, epsilon, "raw", threshold if similar else None)
@@ -185,20 +185,20 @@ def _(case: Case) -> Outcome:
 
 @handles("verl-agent", "grpo_steprows grpo_traj", "core_algos.compute_grpo_outcome_advantage")
 def _(case: Case) -> Outcome:
-    steps, shaper = _penalised(case)
+    steps, shaper = penalised(case)
     case.params.take("gamma")  # recorded with every case of this peer; outcome advantages do not discount
     std, epsilon = case.params.one_of("norm_adv_by_std", _BOOL, True), float(case.params.take("epsilon", 1e-6))
-    weigh = case.params.one_of("compute_mean_std_cross_steps", _WEIGH, True)
+    weigh = case.params.one_of("compute_mean_std_cross_steps", WEIGH, True)
     case.params.done()
     return _outcome_estimator(_grpo(std, weigh, 1, epsilon, "raw"), steps, "advantage_per_row", shaper)
 
 
 @handles("verl-agent", "rloo_steprows rloo_traj", "core_algos.compute_rloo_outcome_advantage")
 def _(case: Case) -> Outcome:
-    steps, shaper = _penalised(case)
+    steps, shaper = penalised(case)
     case.params.take("gamma")
     case.params.take("epsilon")
-    weigh = case.params.one_of("compute_mean_std_cross_steps", _WEIGH, True)
+    weigh = case.params.one_of("compute_mean_std_cross_steps", WEIGH, True)
     case.params.done()
     return _outcome_estimator(RLOO(weigh, "raw"), steps, "advantage_per_row", shaper)
 
@@ -213,7 +213,7 @@ def _(case: Case) -> Outcome:
 
 @handles("verl-agent", "penalised_scores", "apply_invalid_action_penalty")
 def _(case: Case) -> Outcome:
-    steps, shaper = _penalised(case)
+    steps, shaper = penalised(case)
     gamma = float(case.params.take("gamma"))
     case.params.done()
     values = {
@@ -262,19 +262,23 @@ def _(case: Case) -> Outcome:
 
 def _per_trajectory(case: Case, estimator: GRPO | DrGRPO | RLOO) -> Outcome:
     steps = step_table(case.data)
-    first = first_rows(steps.episode_id)
-    names = [case.data["steps"][row]["traj_id"] for row in first]
-    advantage = _advantage(estimator, steps)[first]
-    rounding = _trajectory_rounding(estimator, steps)
+    first, rounding = first_rows(steps.episode_id), _trajectory_rounding(estimator, steps)
     return Outcome(
-        {
-            "traj_id": names,
-            "advantage_per_traj": advantage,
-            "advantage_by_traj": dict(zip(names, advantage.tolist(), strict=True)),
-        },
+        per_trajectory_values(case, steps, _advantage(estimator, steps)),
         str(estimator),
         {"advantage_per_traj": Rounding(rounding.bound[first], rounding.float32[first])},
     )
+
+
+def per_trajectory_values(case: Case, steps: StepTable, per_step: Floats) -> Json:
+    """An advantage that is the same for all steps of a trajectory, once for each."""
+    first = first_rows(steps.episode_id)
+    names, advantage = [case.data["steps"][row]["traj_id"] for row in first], per_step[first]
+    return {
+        "traj_id": names,
+        "advantage_per_traj": advantage,
+        "advantage_by_traj": dict(zip(names, advantage.tolist(), strict=True)),
+    }
 
 
 @handles("trl", "trl_grpo", "_generate_and_score_completions")

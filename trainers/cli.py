@@ -21,6 +21,7 @@ from trainers.config import ConfigError, TrainConfig
 from trainers.estimators import ESTIMATORS
 from trainers.objectives import FILTERS, SHAPERS
 from trainers.recipes import recipe, recipes
+from trainers.steps import StepTable
 
 C = TypeVar("C")
 
@@ -144,18 +145,22 @@ class Formatter(jsonargparse.DefaultHelpFormatter):
 
 
 def check_names(config: TrainConfig) -> None:
-    """Every name of a registry exists, and every option of an estimator, shaper or filter too.
+    """Every name of a registry exists, every option of an estimator, shaper or filter too, and every column they need.
 
     Raises:
         UnknownName: Otherwise; the message lists what exists.
+        MissingColumn: The method needs a column of the step table that nothing here supplies.
     """
     make_memory(config.prompt.memory)
     estimator = ESTIMATORS[config.method.estimator]
-    make(estimator, config.method.options, f"option of estimator {config.method.estimator}")
+    method = make(estimator, config.method.options, f"option of estimator {config.method.estimator}")
+    # An iteration without a step says now which columns are missing, and not after the first rollout.
+    table = StepTable.from_episodes([])
     for name, options in config.method.shapers.items():
-        make(SHAPERS[name], options, f"option of shaper {name}")
+        table = make(SHAPERS[name], options, f"option of shaper {name}")(table)
     for name in config.method.filters:
-        FILTERS[name]
+        FILTERS[name]()(table)
+    method(table)
 
 
 def make(cls: type[C], options: Mapping[str, Any], kind: str) -> C:

@@ -13,10 +13,12 @@ Row = tuple[int, int, int, float, str, bool]
 """group, episode, t, reward, state key, valid."""
 
 
-def table_of(rows: Sequence[Row]) -> StepTable:
+def table_of(rows: Sequence[Row], lengths: Sequence[int] | None = None) -> StepTable:
+    """The rows, with responses of the given numbers of tokens (two each by default), and all extra columns."""
     keys = np.empty(len(rows), object)
     keys[:] = [row[4] for row in rows]
-    tokens = Ragged.of([[1, 2]] * len(rows), np.int64)
+    tokens = Ragged.of([list(range(1, n + 1)) for n in lengths or [2] * len(rows)], np.int64)
+    unlike = np.array([row[1] + 0.3 * row[2] for row in rows])
     return StepTable(
         group_id=np.array([row[0] for row in rows], np.int64),
         episode_id=np.array([row[1] for row in rows], np.int64),
@@ -27,6 +29,14 @@ def table_of(rows: Sequence[Row]) -> StepTable:
         prompt=tokens,
         response=tokens,
         logprob=Ragged(tokens.values.astype(np.float32), tokens.offsets),
+        # What some methods need besides: numbers that differ from episode to episode and step to step.
+        extra={
+            "greedy_return": np.array([row[0] / 10 for row in rows]),
+            "value": np.sin(unlike),
+            "embedding": np.array([[row[4] == key for key in "abc"] + [True] for row in rows], float).reshape(-1, 4),
+            "action": np.array([f"go {row[1] % 2}" if row[2] < 3 else None for row in rows], object),
+        },
+        token_extra={"value": Ragged(np.sin(unlike[tokens.row_of] + 0.1 * tokens.values), tokens.offsets)},
     )
 
 
@@ -43,5 +53,6 @@ def step_tables(draw: st.DrawFn, min_episodes: int = 1, max_episodes: int = 4) -
                 rows.append(
                     (group + 5, episode * 3, t, draw(reward), draw(st.sampled_from("abc")), draw(st.booleans()))
                 )
-    order = np.random.default_rng(draw(st.integers(0, 1000))).permutation(len(rows))
-    return table_of([rows[row] for row in order])
+    rng = np.random.default_rng(draw(st.integers(0, 1000)))
+    order = rng.permutation(len(rows))
+    return table_of([rows[row] for row in order], rng.integers(0, 4, len(rows)).tolist())

@@ -8,7 +8,18 @@ import pytest
 from benchmarks.golden import compare, main, run
 from benchmarks.golden_dispatch import Rounding
 
-OURS = {"grpo", "rloo", "gigpo", "ppo", "dapo", "gspo", "gmpo", "cispo", "gpg", "clip", "kl", "agg", "value", "trl"}
+OURS = {"grpo", "rloo", "gigpo", "ppo", "dapo", "gspo", "gmpo", "cispo", "gpg", "clip", "kl", "agg", "value", "trl"} | {
+    "reinforce",
+    "remax",
+    "opo",
+    "hgpo",
+    "gae",
+    "token",
+    "steppo",
+    "bipace",
+    "bigpo",
+    "scpo",
+}
 NOT_OURS = {"gpg_adv"}
 
 
@@ -33,14 +44,19 @@ def test_every_method_and_loss_that_is_here_agrees_with_the_originals(golden: Pa
         "agg_loss",
     } <= covered
     for result in report.results:
-        if result.estimator.split("_")[0] in OURS - {"reinforce"} and result.estimator not in NOT_OURS:
-            assert not result.not_covered, (result.case_id, result.not_covered)
+        if result.estimator.split("_")[0] in OURS and result.estimator not in NOT_OURS:
+            missing = [key for key, _ in result.not_covered if key != "min_decision_margin"]  # said of the recording
+            assert not missing, (result.case_id, result.not_covered)
 
 
 def test_what_is_set_aside_is_the_originals_rounding_and_nothing_else(golden: Path):
     aside = [(r, c) for r in run(golden).results for c in r.comparisons if c.aside]
-    assert {result.estimator for result, _ in aside} <= {"gigpo", "gigpo_traj"}
-    assert all("float32" in result.case_id and "zero_variance" in result.file for result, _ in aside)
+    assert {result.estimator for result, _ in aside} <= {"gigpo", "gigpo_traj", "hgpo"}
+    for result, comparison in aside:
+        if result.estimator == "hgpo":  # asks whether a difference is exactly zero, which float64 can get wrong too
+            assert comparison.aside == comparison.aside_explained
+        else:
+            assert "float32" in result.case_id and "zero_variance" in result.file
 
 
 def write(folder: Path, case: dict[str, Any], peer: str = "verl-agent") -> Path:

@@ -92,6 +92,13 @@ def test_codes_are_equal_exactly_where_every_column_is():
     assert codes.tolist() == [0, 1, 2, 0]
 
 
+@given(st.lists(st.one_of(st.integers(-5, 5), st.integers(-(2**62), 2**62)), max_size=40))
+def test_codes_are_numbered_in_the_order_of_first_appearance_however_far_apart_the_keys_are(keys: list[int]):
+    expected = [list(dict.fromkeys(keys)).index(key) for key in keys]
+    assert group_codes(np.array(keys, np.int64)).tolist() == expected
+    assert group_codes(np.array([str(key) for key in keys], object)).tolist() == expected
+
+
 def test_similar_keys_join_the_first_cluster_whose_first_member_they_resemble():
     keys = np.array(["shelf 1 has a mug", "shelf 2 has a mug", "a drawer, closed", "shelf 1 has a mug"], object)
     assert similar_codes(np.zeros(4, np.int64), keys, 0.9).tolist() == [0, 0, 1, 0]

@@ -3,7 +3,41 @@
 Importing the package enters every method in :data:`ESTIMATORS`.
 """
 
-from trainers.estimators import dr_grpo, gigpo, grpo, rloo
+from trainers.estimators import (
+    bipace,
+    dapo,
+    dr_grpo,
+    gigpo,
+    grpo,
+    gspo,
+    hgpo,
+    opo,
+    ppo,
+    reinforce_pp,
+    reinforce_pp_baseline,
+    remax,
+    rloo,
+    steppo,
+)
 from trainers.estimators.base import ESTIMATORS, Advantage, Estimator, register
 
-__all__ = ["ESTIMATORS", "Advantage", "Estimator", "dr_grpo", "gigpo", "grpo", "register", "rloo"]
+__all__ = [
+    "ESTIMATORS",
+    "Advantage",
+    "Estimator",
+    "bipace",
+    "dapo",
+    "dr_grpo",
+    "gigpo",
+    "grpo",
+    "gspo",
+    "hgpo",
+    "opo",
+    "ppo",
+    "register",
+    "reinforce_pp",
+    "reinforce_pp_baseline",
+    "remax",
+    "rloo",
+    "steppo",
+]

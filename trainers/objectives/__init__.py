@@ -6,6 +6,7 @@ Importing the package does not import torch; the losses are in :mod:`trainers.ob
 from trainers.objectives.aggregation import BatchTotals, token_weights
 from trainers.objectives.config import ObjectiveConfig
 from trainers.objectives.filters import FILTERS, Filter
+from trainers.objectives.scpo import SCPO
 from trainers.objectives.shapers import SHAPERS, Shaper
 
-__all__ = ["FILTERS", "SHAPERS", "BatchTotals", "Filter", "ObjectiveConfig", "Shaper", "token_weights"]
+__all__ = ["FILTERS", "SCPO", "SHAPERS", "BatchTotals", "Filter", "ObjectiveConfig", "Shaper", "token_weights"]

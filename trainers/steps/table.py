@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from envsuite.core import Action
 from envsuite.core.errors import UsageError
 from trainers.steps.records import Episode
 
@@ -85,7 +87,9 @@ class StepTable:
     logprob: Ragged
     """Log-probabilities of the response tokens under the sampling policy, float32."""
     extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """Further columns that some methods need (``value``, ``embedding``, …), each with N rows."""
+    """Further columns that some methods need (``action``, ``value``, ``embedding``, …), each with N rows."""
+    token_extra: Mapping[str, Ragged] = field(default_factory=dict)
+    """Further columns with one number per response token (``value``, ``reward``)."""
 
     def __post_init__(self) -> None:
         n = len(self.reward)
@@ -110,6 +114,9 @@ class StepTable:
                 f"column 'reward' is {self.reward[row]} in row {row} "
                 f"(episode {self.episode_id[row]}, step {self.t[row]}); every reward must be finite"
             )
+        for name, tokens in self.token_extra.items():
+            if not np.array_equal(tokens.offsets, self.response.offsets) or len(tokens.values) != tokens.offsets[-1]:
+                raise UsageError(f"token column {name!r} must have one value for each response token of each row")
 
     def __len__(self) -> int:
         """Number of steps."""
@@ -125,6 +132,16 @@ class StepTable:
             raise MissingColumn(f"{method} needs the column {name!r}, which {supplied_by} supplies")
         return self.extra[name]
 
+    def token_column(self, name: str, method: str, supplied_by: str) -> NDArray[Any]:
+        """The extra token column ``name``, in the order of ``response.values``.
+
+        Raises:
+            MissingColumn: It is not there; the message names the method and what would supply the column.
+        """
+        if name not in self.token_extra:
+            raise MissingColumn(f"{method} needs the token column {name!r}, which {supplied_by} supplies")
+        return self.token_extra[name].values
+
     def with_reward(self, reward: Floats) -> StepTable:
         """The same steps with another reward column."""
         return replace(self, reward=reward)
@@ -132,6 +149,11 @@ class StepTable:
     def with_columns(self, **columns: NDArray[Any]) -> StepTable:
         """The same steps with further extra columns."""
         return replace(self, extra={**self.extra, **columns})
+
+    def with_token_columns(self, **columns: NDArray[Any]) -> StepTable:
+        """The same steps with further columns of one number per response token, each flat."""
+        added = {name: Ragged(values, self.response.offsets) for name, values in columns.items()}
+        return replace(self, token_extra={**self.token_extra, **added})
 
     def take(self, rows: Ints) -> StepTable:
         """The given rows, in the given order."""
@@ -147,14 +169,24 @@ class StepTable:
             response=self.response.take(rows),
             logprob=self.logprob.take(rows),
             extra={name: column[rows] for name, column in self.extra.items()},
+            token_extra={name: column.take(rows) for name, column in self.token_extra.items()},
         )
 
     @classmethod
     def from_episodes(cls, episodes: Iterable[Episode]) -> StepTable:
-        """One row per step, in episode order; episodes that failed are left out."""
-        pairs = [(episode, step) for episode in episodes if episode.error is None for step in episode.steps]
+        """One row per step, in episode order; episodes that failed are left out.
+
+        The extra column ``action`` is the parsed action as text, None where the completion did not parse;
+        ``step_text`` is the action and the observation that it led to, None where the action was invalid.
+        """
+        episodes = [episode for episode in episodes if episode.error is None]
+        pairs = [(episode, step) for episode in episodes for step in episode.steps]
         keys = np.empty(len(pairs), object)
         keys[:] = [step.state_key for _, step in pairs]
+        actions = np.empty(len(pairs), object)
+        actions[:] = [_action_text(step.action) for _, step in pairs]
+        texts = np.empty(len(pairs), object)
+        texts[:] = [text for episode in episodes for text in _step_texts(episode)]
         return cls(
             group_id=np.array([episode.group_id for episode, _ in pairs], np.int64),
             episode_id=np.array([episode.episode_id for episode, _ in pairs], np.int64),
@@ -165,4 +197,22 @@ class StepTable:
             prompt=Ragged.of((step.prompt_ids for _, step in pairs), np.int64),
             response=Ragged.of((step.response_ids for _, step in pairs), np.int64),
             logprob=Ragged.of((step.response_logprobs for _, step in pairs), np.float32),
+            extra={"action": actions, "step_text": texts},
         )
+
+
+def _action_text(action: Action | None) -> str | None:
+    """Equal exactly where the calls are."""
+    if action is None:
+        return None
+    return json.dumps([[call.name, call.arguments] for call in action], sort_keys=True, default=dict)
+
+
+def _step_texts(episode: Episode) -> list[str | None]:
+    """Action and the next observation; of the last step, whose observation nobody answered, how the episode ended."""
+    end = "success" if episode.success else "end"
+    led_to = [*(step.observation for step in episode.steps[1:]), end]
+    return [
+        f"{_action_text(step.action)} -> {after}" if step.valid else None
+        for step, after in zip(episode.steps, led_to, strict=False)
+    ]

@@ -1,0 +1,212 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from step_tables import step_tables, table_of
+
+from envsuite.core.errors import UnknownName, UsageError
+from trainers.estimators.bipace import LEAVE_ONE_OUT, PACE, SINGLETON, BiPACE
+from trainers.estimators.clustering import adaptive_radius, greedy_clusters, ngram_vectors, unit_vectors
+from trainers.estimators.gigpo import GiGPO
+from trainers.estimators.shared import discounted_returns
+from trainers.steps import StepTable
+from trainers.steps.table import MissingColumn
+
+normalisations = st.sampled_from(["std", "mean"])
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+@st.composite
+def clouds(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
+    """Unit vectors around a few directions, some of them repeated, in up to two groups."""
+    rng = np.random.default_rng(draw(st.integers(0, 10_000)))
+    centres = rng.normal(size=(draw(st.integers(1, 4)), draw(st.integers(2, 6))))
+    count = draw(st.integers(1, 30))
+    vectors = centres[rng.integers(0, len(centres), count)] + draw(st.sampled_from([0.0, 0.2, 1.0])) * rng.normal(
+        size=(count, centres.shape[1])
+    )
+    return unit(vectors), rng.integers(0, draw(st.integers(1, 2)), count)
+
+
+def as_written(vectors: np.ndarray, radius: float) -> list[int]:
+    """Algorithm 1, line by line."""
+    centroids: list[np.ndarray] = []
+    members: list[int] = []
+    labels = []
+    for x in vectors:
+        k = int(np.argmax([x @ c for c in centroids])) if centroids else -1
+        if k >= 0 and 1 - x @ centroids[k] <= radius + 1e-9:
+            members[k] += 1
+            moved = centroids[k] + (x - centroids[k]) / members[k]
+            centroids[k] = moved / np.linalg.norm(moved)
+        else:
+            k = len(centroids)
+            centroids.append(x)
+            members.append(1)
+        labels.append(k)
+    return labels
+
+
+@given(clouds(), st.sampled_from([0.0, 0.05, 0.25, 1.0]))
+def test_clusters_are_those_of_the_algorithm_as_it_is_written(cloud: tuple[np.ndarray, np.ndarray], radius: float):
+    vectors, group = cloud
+    codes = greedy_clusters(vectors, group, radius)
+    for code in np.unique(group):
+        mine = codes[group == code]
+        theirs = np.array(as_written(vectors[group == code], radius))
+        assert ((mine[:, None] == mine) == (theirs[:, None] == theirs)).all()
+    assert (codes[group == 0][:, None] != codes[group == 1]).all()
+
+
+@given(clouds(), st.sampled_from([0.05, 0.25]))
+def test_clusters_do_not_depend_on_how_many_rows_are_taken_at_a_time(
+    cloud: tuple[np.ndarray, np.ndarray], radius: float
+):
+    vectors, group = cloud
+    expected = greedy_clusters(vectors, group, radius)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trainers.estimators.clustering.BLOCK", 3)
+        np.testing.assert_array_equal(greedy_clusters(vectors, group, radius), expected)
+
+
+@given(step_tables(), normalisations, st.sampled_from(["episode", "step"]))
+def test_with_exact_states_and_credit_by_mean_it_is_gigpo_bit_for_bit(steps: StepTable, normalise: str, weigh: str):
+    ours = BiPACE(embedder="identity", radius=0.0, credit="mean", normalise=normalise, weigh=weigh)(steps)
+    np.testing.assert_array_equal(ours.per_step, GiGPO(normalise=normalise, weigh=weigh)(steps).per_step)
+
+
+@given(step_tables(), normalisations)
+def test_radius_zero_on_one_hot_fingerprints_is_gigpo_bit_for_bit(steps: StepTable, normalise: str):
+    one_hot = np.eye(3)[["abc".index(key) for key in steps.state_key]]
+    ours = BiPACE(radius=0.0, credit="mean", normalise=normalise)(steps.with_columns(embedding=one_hot))
+    np.testing.assert_array_equal(ours.per_step, GiGPO(normalise=normalise)(steps).per_step)
+
+
+@given(step_tables(), st.sampled_from(["q", "diff"]))
+def test_credit_is_that_of_the_equations(steps: StepTable, credit: str):
+    estimator = BiPACE(embedder="identity", credit=credit)
+    cluster, key = estimator.clusters(steps), estimator.action_keys(steps)
+    returns = discounted_returns(steps, 0.95)
+    values, branch = estimator.pace(returns, cluster, key)
+    for row in range(len(steps)):
+        members = cluster == cluster[row]
+        alike, unlike = members & (key == key[row]), members & (key != key[row])
+        rest = members.copy()
+        rest[row] = False
+        if not rest.any():
+            expected, via = 0.0, SINGLETON
+        elif credit == "q" and alike.sum() > 1:
+            expected, via = returns[alike].mean() - returns[members].mean(), PACE
+        elif credit == "diff" and unlike.any():
+            expected, via = returns[row] - returns[unlike].mean(), PACE
+        else:
+            expected, via = returns[row] - returns[rest].mean(), LEAVE_ONE_OUT
+        assert values[row] == pytest.approx(expected, abs=1e-8) and branch[row] == via
+
+
+@given(step_tables())
+def test_every_row_takes_one_branch(steps: StepTable):
+    shares = BiPACE(embedder="identity")(steps).diagnostics
+    assert sum(shares[f"branch/{name}"] for name in ("singleton", "leave_one_out", "pace")) == pytest.approx(1.0)
+    assert shares["branch/singleton"] == pytest.approx(shares["cluster/singleton_rate"])
+
+
+def one_state(rewards: list[float], actions: list[str | None]) -> StepTable:
+    rows = [(0, episode, 0, reward, "s", True) for episode, reward in enumerate(rewards)]
+    column = np.empty(len(rows), object)
+    column[:] = actions
+    return table_of(rows).with_columns(action=column)
+
+
+def test_a_table_small_enough_to_work_out_by_hand():
+    steps = one_state([4.0, 2.0, 0.0], ["left", "left", "right"])
+    q = BiPACE(embedder="identity", normalise="mean")(steps)
+    np.testing.assert_allclose(q.per_step, [2.0 + 1.0, 0.0 + 1.0, -2.0 + -3.0])
+    assert q.diagnostics["action_keys_per_cluster"] == 2.0
+    assert q.diagnostics["matched_pairs"] == 3.0 and q.diagnostics["matched_pairs_same_action"] == 1.0
+    diff = BiPACE(embedder="identity", normalise="mean", credit="diff")(steps)
+    np.testing.assert_allclose(diff.per_step, [2.0 + 4.0, 0.0 + 2.0, -2.0 + -3.0])
+
+
+def test_a_response_without_an_action_is_known_by_its_first_tokens():
+    steps = one_state([1.0, 0.0, 0.0], [None, None, "left"])
+    estimator = BiPACE(embedder="identity")
+    assert estimator.action_keys(steps).tolist() == [0, 0, 1]
+    assert estimator(steps).diagnostics["action_parse_rate"] == pytest.approx(1 / 3)
+
+
+def test_first_tokens_looks_at_so_many_and_needs_no_column():
+    steps = table_of([(0, 0, 0, 1.0, "s", True), (0, 1, 0, 0.0, "s", True)], [3, 5])
+    bare = replace(steps, extra={})
+    short = BiPACE(embedder="identity", action_key="first_tokens", action_tokens=3)
+    assert short.action_keys(bare).tolist() == [0, 0]
+    assert replace(short, action_tokens=4).action_keys(bare).tolist() == [0, 1]
+
+
+def test_equal_returns_give_exactly_nothing():
+    steps = one_state([0.1] * 9, ["left", "right", "left"] * 3)
+    for credit in ("q", "diff"):
+        assert (BiPACE(embedder="identity", credit=credit)(steps).per_step == 0.0).all()
+
+
+def test_n_grams_know_equal_texts_and_put_alike_ones_nearer():
+    texts = ["you are at shelf 1", "you are at shelf 2", "the drawer is closed", "you are at shelf 1", ""]
+    steps = table_of([(0, row, 0, 0.0, text, True) for row, text in enumerate(texts)])
+    vectors = ngram_vectors(steps)
+    near = vectors @ vectors.T
+    np.testing.assert_allclose(np.diag(near), 1.0, rtol=1e-6)
+    assert near[0, 3] == pytest.approx(1.0) and near[0, 1] > 0.7 > near[0, 2]
+    clusters = BiPACE(embedder="ngram_hash", radius=0.25).clusters(steps)
+    assert clusters.tolist() == [0, 0, 1, 0, 2]
+
+
+def test_the_radius_is_searched_for_clusters_of_four_to_eight():
+    rng = np.random.default_rng(0)
+    centres = unit(rng.normal(size=(10, 40)))
+    vectors = unit(np.repeat(centres, 6, axis=0) + 0.05 * rng.normal(size=(60, 40)))
+    found = adaptive_radius(vectors, np.zeros(60, np.int64))
+    assert 4 <= found.median_size <= 8 and 0.02 <= found.radius <= 0.40
+    assert adaptive_radius(vectors, np.arange(60)).median_size == 1.0
+    steps = table_of([(0, row, 0, 0.0, "s", True) for row in range(60)]).with_columns(embedding=vectors)
+    assert BiPACE().calibrated(steps).radius == found.radius
+    assert BiPACE(embedder="identity").calibrated(steps) == BiPACE(embedder="identity")
+
+
+def test_a_missing_column_is_named_with_what_supplies_it():
+    bare = replace(one_state([0.0], ["left"]), extra={})
+    with pytest.raises(MissingColumn, match=r"bipace needs the column 'embedding', which a pass of the actor"):
+        BiPACE()(bare)
+    with pytest.raises(MissingColumn, match=r"bipace needs the column 'action', which the rollout"):
+        BiPACE(embedder="identity")(bare)
+
+
+@pytest.mark.parametrize(("value", "message"), [(np.nan, "is not finite"), (0.0, "is all zeros")])
+def test_a_fingerprint_without_a_direction_is_named_with_its_step(value: float, message: str):
+    steps = one_state([0.0, 0.0], ["left", "left"]).with_columns(embedding=np.array([[1.0, 0.0], [value, 0.0]]))
+    with pytest.raises(UsageError, match=rf"column 'embedding' {message}.* in row 1 \(episode 1, step 0\)"):
+        unit_vectors(steps)
+
+
+def test_a_column_of_fingerprints_that_is_not_one_vector_a_row_is_refused():
+    with pytest.raises(UsageError, match=r"column 'embedding' has shape \(2,\)"):
+        unit_vectors(one_state([0.0, 0.0], ["left", "left"]).with_columns(embedding=np.ones(2)))
+
+
+def test_n_grams_of_keys_that_are_not_text_are_refused():
+    steps = replace(one_state([0.0], ["left"]), state_key=np.array([3], object))
+    with pytest.raises(UsageError, match="row 0 has 3, a int"):
+        BiPACE(embedder="ngram_hash")(steps)
+
+
+def test_settings_that_mean_nothing_are_refused():
+    with pytest.raises(UnknownName, match="bipace embedder 'actor'"):
+        BiPACE(embedder="actor")
+    with pytest.raises(UsageError, match=r"bipace: radius is 3\.0"):
+        BiPACE(radius=3.0)
+    with pytest.raises(UsageError, match="bipace: action_tokens is 0"):
+        BiPACE(action_tokens=0)

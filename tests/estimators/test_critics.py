@@ -1,0 +1,138 @@
+"""StepPO and PPO: the methods that need a critic's values."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from step_tables import step_tables, table_of
+
+from envsuite.core.errors import UnknownName, UsageError
+from trainers.estimators import ESTIMATORS
+from trainers.estimators.ppo import PPO
+from trainers.estimators.reinforce_pp import ReinforcePP
+from trainers.estimators.shared import discounted_returns
+from trainers.estimators.steppo import StepPO
+from trainers.steps import Ragged, StepTable
+from trainers.steps.table import MissingColumn
+
+fractions = st.sampled_from([0.0, 0.5, 0.95, 1.0])
+
+
+def with_one_token_a_step(steps: StepTable) -> StepTable:
+    tokens = Ragged.of([[1]] * len(steps), np.int64)
+    steps = replace(steps, response=tokens, logprob=tokens, token_extra={})
+    return steps.with_token_columns(value=steps.extra["value"])
+
+
+@given(step_tables(), fractions)
+def test_steppo_with_lambda_one_is_the_return_minus_the_value(steps: StepTable, gamma: float):
+    values = StepPO(gamma=gamma, lam=1.0)(steps).per_step
+    np.testing.assert_allclose(values, discounted_returns(steps, gamma) - steps.extra["value"], atol=1e-9)
+
+
+@given(step_tables(), fractions)
+def test_steppo_with_lambda_zero_is_the_temporal_difference(steps: StepTable, gamma: float):
+    values, value = StepPO(gamma=gamma, lam=0.0)(steps).per_step, steps.extra["value"]
+    for row in range(len(steps)):
+        after = np.flatnonzero((steps.episode_id == steps.episode_id[row]) & (steps.t == steps.t[row] + 1))
+        following = value[after[0]] if len(after) else 0.0
+        assert values[row] == pytest.approx(steps.reward[row] + gamma * following - value[row], abs=1e-9)
+
+
+@given(step_tables(), fractions, fractions)
+def test_steppo_is_the_discounted_sum_of_temporal_differences(steps: StepTable, gamma: float, lam: float):
+    differences = steps.with_reward(StepPO(gamma=gamma, lam=0.0)(steps).per_step)
+    np.testing.assert_allclose(
+        StepPO(gamma=gamma, lam=lam)(steps).per_step, discounted_returns(differences, gamma * lam), atol=1e-9
+    )
+
+
+@given(step_tables(), fractions)
+def test_values_that_are_the_returns_leave_no_advantage_whatever_lambda(steps: StepTable, lam: float):
+    known = steps.with_columns(value=discounted_returns(steps, 0.9))
+    result = StepPO(gamma=0.9, lam=lam)(known)
+    np.testing.assert_allclose(result.per_step, 0.0, atol=1e-9)
+    if np.std(known.extra["value"]) > 1e-3:
+        assert result.diagnostics["explained_variance"] == pytest.approx(1.0)
+
+
+@given(step_tables(), fractions, fractions)
+def test_ppo_on_steps_of_one_token_is_steppo(steps: StepTable, gamma: float, lam: float):
+    steps = with_one_token_a_step(steps)
+    np.testing.assert_allclose(
+        PPO(gamma=gamma, lam=lam)(steps).per_token, StepPO(gamma=gamma, lam=lam)(steps).per_step, atol=1e-9
+    )
+
+
+@given(step_tables(), fractions, st.sampled_from(["episode", "step"]))
+def test_ppo_with_values_zero_and_lambda_one_is_reinforce_pp(steps: StepTable, gamma: float, scope: str):
+    steps = steps.with_token_columns(value=np.zeros(len(steps.response.values)))
+    np.testing.assert_allclose(
+        PPO(gamma=gamma, lam=1.0, scope=scope, whiten=True)(steps).per_token,
+        ReinforcePP(gamma=gamma, scope=scope)(steps).per_token,
+        atol=1e-8,
+    )
+
+
+@given(step_tables())
+def test_with_scope_step_no_value_crosses_from_one_step_to_the_next(steps: StepTable):
+    before = PPO(scope="step").raw(steps)
+    for a, b in _spans(steps):
+        changed = steps.token_extra["value"].values.copy()
+        changed[:a] += 1.0
+        changed[b:] += 1.0
+        moved = PPO(scope="step").raw(steps.with_token_columns(value=changed))
+        np.testing.assert_allclose(moved[a:b], before[a:b], atol=1e-9)
+
+
+def _spans(steps: StepTable) -> list[tuple[int, int]]:
+    return list(itertools.pairwise(steps.response.offsets.tolist()))
+
+
+@given(step_tables(min_episodes=2))
+def test_whitened_advantages_have_mean_zero_and_deviation_one(steps: StepTable):
+    values = StepPO(whiten=True, epsilon=0.0)(steps).per_step
+    if len(values) > 1 and values.any():
+        assert values.mean() == pytest.approx(0.0, abs=1e-8)
+        assert values.std(ddof=1) == pytest.approx(1.0)
+
+
+def test_a_table_small_enough_to_work_out_by_hand():
+    steps = table_of([(0, 0, 0, 0.0, "a", True), (0, 0, 1, 1.0, "b", True)])
+    steps = steps.with_columns(value=np.array([0.5, 0.75]))
+    # δ = (0 + 0.5 · 0.75 - 0.5, 1 - 0.75) and γλ = 0.25.
+    np.testing.assert_allclose(StepPO(gamma=0.5, lam=0.5)(steps).per_step, [-0.125 + 0.25 * 0.25, 0.25])
+    np.testing.assert_allclose(StepPO(gamma=0.5, lam=0.5).returns(steps), [-0.0625 + 0.5, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("steppo", "steppo needs the column 'value', which a critic supplies"),
+        ("ppo", "ppo needs the token column 'value', which a critic supplies"),
+    ],
+)
+def test_without_values_the_error_names_the_method_and_the_column(name: str, message: str):
+    bare = replace(table_of([(0, 0, 0, 1.0, "a", True)]), extra={}, token_extra={})
+    with pytest.raises(MissingColumn, match=message):
+        ESTIMATORS[name]()(bare)
+
+
+def test_a_value_that_is_no_number_is_named_with_its_step():
+    steps = table_of([(0, 4, 0, 1.0, "a", True), (0, 4, 1, 1.0, "a", True)])
+    with pytest.raises(UsageError, match=r"column 'value' is nan in row 1 \(episode 4, step 1\)"):
+        StepPO()(steps.with_columns(value=np.array([0.0, np.nan])))
+    with pytest.raises(UsageError, match=r"token column 'value' is inf in row 1 \(episode 4, step 1\)"):
+        PPO()(steps.with_token_columns(value=np.array([0.0, 0.0, np.inf, 0.0])))
+
+
+def test_settings_that_mean_nothing_are_refused():
+    with pytest.raises(UsageError, match=r"steppo: lam is 1\.5"):
+        StepPO(lam=1.5)
+    with pytest.raises(UsageError, match=r"ppo: gamma is -1\.0"):
+        PPO(gamma=-1.0)
+    with pytest.raises(UnknownName, match="ppo scope 'token'"):
+        PPO(scope="token")

@@ -1,0 +1,134 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from step_tables import step_tables, table_of
+
+from envsuite.core.errors import UnknownName, UsageError
+from trainers.estimators.gigpo import GiGPO
+from trainers.estimators.hgpo import HGPO
+from trainers.estimators.shared import discounted_returns
+from trainers.steps import StepTable
+
+normalisations = st.sampled_from(["std", "mean"])
+
+
+def context(steps: StepTable, row: int, k: int) -> tuple[object, ...]:
+    """C_k of Eq. 3: the task, the last k states of the episode and this one."""
+    here = np.flatnonzero(
+        (steps.group_id == steps.group_id[row])
+        & (steps.episode_id == steps.episode_id[row])
+        & (steps.t <= steps.t[row])
+    )
+    states = steps.state_key[here[np.argsort(steps.t[here])]].tolist()
+    return (int(steps.group_id[row]), *states[-(k + 1) :])
+
+
+@given(step_tables(), normalisations, st.sampled_from([0, 1]))
+def test_with_depth_zero_it_is_the_step_term_of_gigpo(steps: StepTable, normalise: str, ddof: int):
+    gigpo = GiGPO(normalise=normalise, ddof=ddof)
+    values = HGPO(depth=0, normalise=normalise, ddof=ddof)(steps).per_step
+    np.testing.assert_allclose(values, gigpo.step_term(steps), rtol=1e-14, atol=0.0)
+
+
+@given(step_tables(), st.integers(0, 3))
+def test_a_group_holds_the_steps_with_the_same_last_states(steps: StepTable, depth: int):
+    groups, exists = HGPO(depth=depth).levels(steps)
+    assert exists.all()
+    for k in range(depth + 1):
+        contexts = [context(steps, row, k) for row in range(len(steps))]
+        for a in range(len(steps)):
+            for b in range(len(steps)):
+                assert (groups[k][a] == groups[k][b]) == (contexts[a] == contexts[b])
+
+
+@given(step_tables(), st.integers(1, 3))
+def test_each_group_lies_within_the_one_before(steps: StepTable, depth: int):
+    sizes = HGPO(depth=depth).group_sizes(steps)
+    assert (np.diff(sizes, axis=0) <= 0).all()
+
+
+@given(step_tables(), st.integers(0, 3), st.sampled_from([0.0, 1.0, 2.0]), st.booleans())
+def test_the_advantage_is_the_weighted_mean_over_its_groups(steps: StepTable, depth: int, alpha: float, omit: bool):
+    returns = discounted_returns(steps, 0.9)
+    values = HGPO(depth=depth, alpha=alpha, gamma=0.9, normalise="mean", omit_zero=omit)(steps).per_step
+    contexts = [[context(steps, row, k) for row in range(len(steps))] for k in range(depth + 1)]
+    for row in range(len(steps)):
+        parts = []
+        for k in range(depth + 1):
+            peers = [other for other in range(len(steps)) if contexts[k][other] == contexts[k][row]]
+            item = returns[row] - returns[peers].mean()
+            if not omit or abs(item) > 1e-9:
+                parts.append(((k + 1) ** alpha, item))
+        expected = sum(w * a for w, a in parts) / sum(w for w, _ in parts) if parts else 0.0
+        assert values[row] == pytest.approx(expected, abs=1e-8)
+
+
+@given(step_tables(), normalisations)
+def test_the_aggregate_lies_between_the_advantages_of_its_groups(steps: StepTable, normalise: str):
+    estimator = HGPO(normalise=normalise, omit_zero=False)
+    items, values = estimator.items(steps), estimator(steps).per_step
+    assert (values <= items.max(axis=0) + 1e-9).all() and (values >= items.min(axis=0) - 1e-9).all()
+
+
+def two_ways_to_the_shelf() -> StepTable:
+    """Four episodes meet the state "shelf"; two come from "drawer", two from "desk"."""
+    rows = []
+    for episode, (before, reward) in enumerate([("drawer", 4.0), ("drawer", 0.0), ("desk", 1.0), ("desk", 1.0)]):
+        rows += [(0, episode, 0, 0.0, before, True), (0, episode, 1, reward, "shelf", True)]
+    return table_of(rows)
+
+
+def test_a_table_small_enough_to_work_out_by_hand():
+    result = HGPO(depth=1, gamma=0.0, normalise="mean")(two_ways_to_the_shelf())
+    # At "shelf": returns 4, 0, 1, 1 with mean 1.5; after "drawer" 4, 0 with mean 2; after "desk" 1, 1: nothing.
+    expected = [(1 * 2.5 + 2 * 2.0) / 3, (1 * -1.5 + 2 * -2.0) / 3, -0.5, -0.5]
+    np.testing.assert_allclose(result.per_step[1::2], expected)
+    assert result.diagnostics["level_0/step_utilisation"] == 0.5
+    assert result.diagnostics["level_1/step_utilisation"] == 0.25
+    assert result.diagnostics["level_1/size_mean"] == 2.0
+
+
+def test_without_omission_a_group_that_says_nothing_still_takes_its_weight():
+    result = HGPO(depth=1, gamma=0.0, normalise="mean", omit_zero=False)(two_ways_to_the_shelf())
+    np.testing.assert_allclose(result.per_step[5::2], [-0.5 / 3, -0.5 / 3])
+
+
+def test_skipping_short_histories_leaves_the_first_steps_their_own_state_only():
+    steps = two_ways_to_the_shelf()
+    _, exists = HGPO(depth=2, short_history="skip").levels(steps)
+    assert exists.sum(axis=0).tolist() == [1, 2] * 4
+
+
+def test_the_episode_term_is_one_more_item():
+    steps = replace(two_ways_to_the_shelf(), state_key=np.array([f"state {row}" for row in range(8)], object))
+    values = HGPO(depth=1, normalise="mean", episode_term=True)(steps).per_step
+    np.testing.assert_allclose(values[::2], [2.5, -1.5, -0.5, -0.5])
+
+
+def test_equal_returns_give_exactly_nothing_at_every_level():
+    rows = [(0, episode, t, 0.1 * (t == 2), "ab"[t % 2], True) for episode in range(9) for t in range(3)]
+    steps = table_of(rows)
+    first = HGPO()(steps.take(np.flatnonzero(steps.t == 2)))
+    assert (first.per_step == 0.0).all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"depth": -1}, "depth is -1"),
+        ({"alpha": -0.5}, "alpha is -0.5"),
+        ({"first_weight": 0.0}, "first_weight is 0.0"),
+        ({"gamma": 1.1}, "gamma is 1.1"),
+    ],
+)
+def test_a_number_out_of_range_is_refused_by_name(settings: dict[str, float], message: str):
+    with pytest.raises(UsageError, match=message):
+        HGPO(**settings)
+
+
+def test_a_word_that_is_no_choice_is_refused():
+    with pytest.raises(UnknownName, match="hgpo short_history 'skipped'"):
+        HGPO(short_history="skipped")

@@ -1,0 +1,49 @@
+import numpy as np
+import pytest
+
+from envsuite.core import ToolCall
+from envsuite.core.errors import UsageError
+from trainers.steps import Episode, Ragged, Step, StepTable
+
+
+def step(t: int, *calls: ToolCall, observation: str = "o", valid: bool = True, parsed: bool = True) -> Step:
+    return Step(
+        t=t, prompt_ids=(1,), response_ids=(3, 4), response_logprobs=(-0.5, -0.5), policy_version=0,
+        finish_reason="stop", observation=observation, state_key="k", action=calls if parsed else None,
+        parse_error=None, valid=valid, reward=0.0,
+    )  # fmt: skip
+
+
+def episode(i: int, *steps: Step, success: bool = False, error: str | None = None) -> Episode:
+    return Episode(i, 0, "TextCraft-v0", "t", "d", "train", "craft", steps, True, False, success, 0.0, error)
+
+
+def test_equal_actions_have_equal_texts_and_an_answer_without_one_has_none():
+    get = ToolCall("act", {"command": "get 1 log", "n": 1})
+    same = ToolCall("act", {"n": 1, "command": "get 1 log"})
+    other = ToolCall("act", {"n": 2, "command": "get 1 log"})
+    table = StepTable.from_episodes([episode(0, step(0, get), step(1, same), step(2, other), step(3, parsed=False))])
+    first, second, third, none = table.extra["action"].tolist()
+    assert first == second != third and none is None
+
+
+def test_the_text_of_a_step_holds_the_observation_that_it_led_to():
+    call = ToolCall("act", {"command": "open"})
+    batch = [
+        episode(0, step(0, call), step(1, call, observation="a chest", valid=False), step(2, call, observation="x")),
+        episode(1, step(0, call), error="crashed"),
+        episode(2, step(0, call), success=True),
+    ]
+    texts = StepTable.from_episodes(batch).extra["step_text"].tolist()
+    assert "open" in texts[0] and texts[0].endswith("-> a chest")
+    assert texts[1] is None
+    assert texts[2].endswith("-> end") and texts[3].endswith("-> success")
+
+
+def test_token_columns_follow_their_rows():
+    table = StepTable.from_episodes([episode(0, step(0), step(1))]).with_token_columns(value=np.arange(4.0))
+    taken = table.take(np.array([1, 0, 1]))
+    assert taken.token_column("value", "ppo", "a critic").tolist() == [2, 3, 0, 1, 2, 3]
+    with pytest.raises(UsageError, match="token column 'value' must have one value for each response token"):
+        StepTable.from_episodes([episode(0, step(0))]).with_token_columns(value=np.arange(3.0))
+    assert isinstance(taken.token_extra["value"], Ragged)

@@ -1,0 +1,194 @@
+"""SCPO: steps of failed episodes are credited for what a successful one did too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, get_args
+
+import numpy as np
+
+from envsuite.core.errors import UsageError, unknown
+from trainers.estimators.shared import STEP_SCORE, Floats, Ints
+from trainers.objectives.shapers import SHAPERS
+from trainers.registry import Registry
+from trainers.steps import StepTable
+
+STEP_TEXT = "step_text"
+"""Column: action and resulting observation as text; None for steps that take no part (invalid actions, no-ops)."""
+
+Reference = Literal["longest", "shortest"]
+Order = Literal["longest_first", "chronological"]
+Score = Callable[[Sequence[tuple[str, str]]], Floats]
+
+
+class Scorer(Protocol):
+    """How alike two step texts are: its settings are its fields."""
+
+    def __call__(self, pairs: Sequence[tuple[str, str]]) -> Floats:
+        """A number in [0, 1] for each pair (step of the reference, step of a failed episode)."""
+        ...
+
+
+SCORERS: Registry[Scorer] = Registry("scorer")
+
+
+@SCORERS.register("exact")
+@dataclass(frozen=True)
+class Exact:
+    """1 where the texts are equal, else 0."""
+
+    def __call__(self, pairs: Sequence[tuple[str, str]]) -> Floats:
+        """A number in {0, 1} for each pair."""
+        return np.array([float(one == other) for one, other in pairs])
+
+
+def failure_table(similarity: Floats, threshold: float) -> list[int]:
+    """For each position of the reference, where to go on after a mismatch (Knuth, Morris and Pratt).
+
+    Args:
+        similarity: Of the reference with itself, shape (m, m).
+        threshold: From which on two steps count as equal.
+
+    Returns:
+        ``next[j]``: the last position of the longest proper beginning that steps … j end with; -1 where there is none.
+    """
+    alike = (similarity >= threshold).tolist()
+    table, k = [-1] * len(alike), -1
+    for j in range(1, len(alike)):
+        while k >= 0 and not alike[k + 1][j]:
+            k = table[k]
+        if alike[k + 1][j]:
+            k += 1
+        table[j] = k
+    return table
+
+
+def match_credit(
+    similarity: Floats, table: Sequence[int], order: Ints, *, threshold: float, base: float, monotonic: bool = True
+) -> Floats:
+    """Credit of each step of a failed episode (SCPO, Algorithm 2), shape (l,), in [0, 1].
+
+    Args:
+        similarity: Of the m steps of the reference with the l of the failed episode, shape (m, l).
+        table: See :func:`failure_table`.
+        order: The order in which the failed steps are taken, a permutation of shape (l,).
+        threshold: From which similarity on a step matches.
+        base: Similarity that is worth nothing; the credit grows linearly from there to 1.
+        monotonic: Credit a position of the reference only the first time it is reached.
+    """
+    credit, j, furthest = np.zeros(similarity.shape[1]), -1, -1
+    last = len(similarity) - 1
+    for v in order.tolist() if last >= 0 else ():
+        while j >= 0 and similarity[j + 1, v] < threshold:
+            j = table[j]
+        if similarity[j + 1, v] >= threshold:
+            j += 1
+            if j > furthest or not monotonic:
+                credit[v] = max(0.0, (float(similarity[j, v]) - base) / (1.0 - base))
+            furthest = max(furthest, j)
+        if j == last:
+            break
+    return credit
+
+
+@SHAPERS.register("scpo")
+@dataclass(frozen=True)
+class SCPO:
+    """Semantic credit for failed episodes (SCPO, Algorithm 1), under any method that compares returns to go.
+
+    In a group with a success, the steps of each failed episode are matched, forwards only, with those of a successful
+    one, the reference; a match that gets further than any before adds ``alpha`` times its credit to the return to go
+    of its step. Returns of episodes stay what they are.
+    """
+
+    scorer: str = "exact"
+    """What says how alike two steps are."""
+    alpha: float = 0.5
+    """Weight of the credit (paper: ALFWorld 0.5, WebShop 1.0)."""
+    threshold: float = 0.6
+    """θ: similarity from which on two steps match."""
+    base: float = 0.4
+    """λ: similarity that is worth nothing."""
+    success_above: float = 0.0
+    """τ_succ: an episode with a higher return is a success (9.0 where rewards are graded up to 10)."""
+    reference: Reference = "longest"
+    """Which successful episode is the reference; its length counts all its steps."""
+    order: Order = "longest_first"
+    """In which order the steps of a failed episode are taken: longest response first, as a batcher that balances
+    lengths leaves them (paper), or as they were played."""
+    monotonic: bool = True
+    """Credit a position of the reference only once; without it every match (the paper's ablation)."""
+
+    def __post_init__(self) -> None:
+        SCORERS[self.scorer]
+        for field, value, choices in (
+            ("reference", self.reference, get_args(Reference)),
+            ("order", self.order, get_args(Order)),
+        ):
+            if value not in choices:
+                raise unknown(f"scpo {field}", value, choices)
+        if not self.alpha >= 0.0:
+            raise UsageError(f"scpo: alpha is {self.alpha}; it must be at least 0")
+        if not 0.0 <= self.base < 1.0 or not 0.0 <= self.threshold <= 1.0:
+            raise UsageError(
+                f"scpo: base is {self.base} and threshold {self.threshold}; similarities lie in [0, 1], base below 1"
+            )
+
+    def __call__(self, steps: StepTable) -> StepTable:
+        """The steps with a column ``step_score``, which returns to go take up."""
+        score = self.alpha * self.credit(steps, SCORERS[self.scorer]())
+        if STEP_SCORE in steps.extra:
+            score = score + steps.extra[STEP_SCORE]
+        return steps.with_columns(**{STEP_SCORE: score})
+
+    def credit(self, steps: StepTable, score: Score) -> Floats:
+        """Credit of each step, shape (N,); ``score`` is asked once for each pair of texts.
+
+        Raises:
+            MissingColumn: There is no column ``step_text``.
+        """
+        texts = steps.column(STEP_TEXT, "scpo", "the rollout").tolist()
+        plan = [
+            (self._kept(reference, texts), [self._kept(rows, texts) for rows in failed])
+            for reference, failed in self.references(steps)
+        ]
+        wanted: dict[tuple[str, str], None] = {}
+        for own, failed in plan:
+            for rows in (own, *failed):
+                wanted.update(dict.fromkeys((texts[u], texts[v]) for u in own for v in rows))
+        known = dict(zip(wanted, score(list(wanted)).tolist(), strict=True))
+        out, length = np.zeros(len(steps)), steps.response.lengths
+        for own, failed in plan:
+            similar = np.array([[known[texts[u], texts[v]] for v in own] for u in own]).reshape(len(own), len(own))
+            table = failure_table(similar, self.threshold)
+            for rows in failed:
+                matrix = np.array([[known[texts[u], texts[v]] for v in rows] for u in own]).reshape(len(own), len(rows))
+                by_length = np.argsort(-length[rows], kind="stable")
+                order = by_length if self.order == "longest_first" else np.arange(len(rows))
+                out[rows] = match_credit(
+                    matrix, table, order, threshold=self.threshold, base=self.base, monotonic=self.monotonic
+                )
+        return out
+
+    def references(self, steps: StepTable) -> list[tuple[Ints, list[Ints]]]:
+        """For each group with a success, the rows of the reference and those of each failed episode, by ``t``."""
+        found = []
+        order = np.lexsort((steps.t, steps.episode_id, steps.group_id))
+        for group in _runs(steps.group_id[order]):
+            episodes = [order[group][run] for run in _runs(steps.episode_id[order[group]])]
+            won = [rows for rows in episodes if steps.reward[rows].sum() > self.success_above]
+            lost = [rows for rows in episodes if not steps.reward[rows].sum() > self.success_above]
+            if won:
+                choose = max if self.reference == "longest" else min
+                found.append((choose(won, key=len), lost))
+        return found
+
+    @staticmethod
+    def _kept(rows: Ints, texts: Sequence[str | None]) -> Ints:
+        return rows[[texts[row] is not None for row in rows.tolist()]]
+
+
+def _runs(keys: Ints) -> list[Ints]:
+    """Places of each run of equal keys."""
+    return [run for run in np.split(np.arange(len(keys)), np.flatnonzero(np.diff(keys)) + 1) if len(run)]

@@ -142,8 +142,9 @@ def compare(key: str, expected: Any, got: Any, tolerance: Json, rounding: Roundi
     error, excess = np.nan_to_num(error, nan=np.inf), np.nan_to_num(excess, nan=np.inf)
     aside, explained = np.zeros(len(a), bool), 0
     if rounding is not None and len(rounding.bound) == len(a):
-        aside = (excess > 1.0) & (error <= rounding.bound)
-        explained = int((np.abs(rounding.float32 - a) <= allowed)[aside].sum())
+        reproduced = np.abs(rounding.as_original - a) <= allowed
+        aside = (excess > 1.0) & np.where(np.isinf(rounding.bound), reproduced, error <= rounding.bound)
+        explained = int(reproduced[aside].sum())
     aside_error = float(error[aside].max(initial=0.0))
     error, excess = np.where(aside, 0.0, error), np.where(aside, 0.0, excess)
     worst = int(excess.argmax()) if len(excess) else 0
@@ -252,11 +253,7 @@ def show(report: Report, console: Console, verbose: bool) -> None:
                 f"{state:12} {result.file} :: {result.case_id} [{what}]", markup=False, highlight=False, soft_wrap=True
             )
     _list(console, "Disagreements", _disagreement_lines(report))
-    _list(
-        console,
-        "Rows set aside, where rounding counts in the original",
-        _aside_lines(report),
-    )
+    _list(console, "Rows set aside, where rounding counts in the original", _aside_lines(report))
     _list(console, "Not covered", _uncovered_lines(report))
     _list(console, "Not read", [f"{name}: {reason}" for name, reason in report.unread])
     if report.others:

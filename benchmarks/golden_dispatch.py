@@ -18,18 +18,17 @@ from benchmarks.golden_data import Json, NotCovered
 
 @dataclass(frozen=True)
 class Rounding:
-    """What float32 can do to (r - mean) / (std + epsilon) in the original, row by row.
+    """What rounding can do to (r - mean) / (std + epsilon) in the original, row by row.
 
     Where a group's values differ by little, or by nothing, the rounding of r and of the mean is divided by almost zero.
     """
 
     bound: NDArray[np.float64]
-    """Largest effect that rounding can have, shape (N,)."""
-    float32: NDArray[np.float64]
-    """The same formula computed in float32 by torch, as the original does, shape (N,)."""
+    """Largest effect that rounding can have, shape (N,); inf where only :attr:`as_original` can tell."""
+    as_original: NDArray[np.float64]
+    """The same formula computed by torch in the number format of the case, as the original does, shape (N,)."""
     every_dtype: bool = False
-    """Float64 can do it too: the original asks whether a difference is exactly zero; ``float32`` is then the formula
-    in the case's own number format."""
+    """Float64 can do it too, since the original asks whether a difference is exactly zero."""
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,7 @@ def _gigpo(estimator: GiGPO, steps: StepTable, shaper: object = "") -> Outcome:
     as_grpo = GRPO(estimator.normalise, estimator.weigh, estimator.ddof, estimator.epsilon, estimator.singleton)
     of_episode = _trajectory_rounding(as_grpo, steps)
     of_step = _rounding(returns, group, None, step, epsilon=estimator.epsilon if divides else None)
-    both = Rounding(of_episode.bound + weight * of_step.bound, of_episode.float32 + weight * of_step.float32)
+    both = Rounding(of_episode.bound + weight * of_step.bound, of_episode.as_original + weight * of_step.as_original)
     return Outcome(
         {
             "advantage_per_row": _advantage(estimator, steps),
@@ -266,7 +266,7 @@ def _per_trajectory(case: Case, estimator: GRPO | DrGRPO | RLOO) -> Outcome:
     return Outcome(
         per_trajectory_values(case, steps, _advantage(estimator, steps)),
         str(estimator),
-        {"advantage_per_traj": Rounding(rounding.bound[first], rounding.float32[first])},
+        {"advantage_per_traj": Rounding(rounding.bound[first], rounding.as_original[first])},
     )
 
 

@@ -45,7 +45,8 @@ def test_every_method_and_loss_that_is_here_agrees_with_the_originals(golden: Pa
     } <= covered
     for result in report.results:
         if result.estimator.split("_")[0] in OURS and result.estimator not in NOT_OURS:
-            missing = [key for key, _ in result.not_covered if key != "min_decision_margin"]  # said of the recording
+            said_of_the_recording = {"min_decision_margin", "rows_changed_by_rounding_noise"}
+            missing = [key for key, _ in result.not_covered if key not in said_of_the_recording]
             assert not missing, (result.case_id, result.not_covered)
 
 
@@ -159,3 +160,10 @@ def test_rows_are_set_aside_only_where_rounding_could_have_done_it():
     rounding = Rounding(np.array([1.0, 1.0, 0.0]), np.array([0.4, 0.0, 0.0]))
     result = compare("a", [0.4, 7.0, 0.4], np.zeros(3), {"rtol": 1e-5, "atol": 1e-6}, rounding)
     assert not result.agrees and result.aside == 1 and result.aside_explained == 1
+
+
+def test_a_row_that_rounding_could_change_without_limit_must_be_what_the_originals_arithmetic_gives():
+    rounding = Rounding(np.full(2, np.inf), np.array([0.4, 0.4]))
+    tolerance = {"rtol": 1e-5, "atol": 1e-6}
+    assert compare("a", [0.4, 0.0], np.zeros(2), tolerance, rounding).agrees
+    assert not compare("a", [0.4, 0.7], np.zeros(2), tolerance, rounding).agrees

@@ -94,7 +94,7 @@ class ImitateConfig:
     output: str = "models/base"
     """Folder of the model."""
     start: str | None = None
-    """Folder of a model to go on from; without it the model begins untrained."""
+    """Folder of a model to go on from, in place of an untrained one of ``architecture``."""
     seed: int = 0
     """Seed of weights, tasks and slips."""
     env: str = "envsuite.textcraft.env:TextCraft"
@@ -210,6 +210,20 @@ def new_model(config: ImitateConfig, tokenizer: PreTrainedTokenizerFast) -> Llam
     return model
 
 
+def started(folder: str, vocabulary: int) -> LlamaForCausalLM:
+    """The model in ``folder``.
+
+    Raises:
+        UsageError: There is none, or it was made for another vocabulary.
+    """
+    if not (Path(folder) / "model.safetensors").is_file():
+        raise UsageError(f"start: {folder} holds no model.safetensors; name a folder that trainers.imitate has written")
+    model = LlamaForCausalLM.from_pretrained(folder)
+    if model.config.vocab_size != vocabulary:
+        raise UsageError(f"start: {folder} is of {model.config.vocab_size} tokens, the vocabulary has {vocabulary}")
+    return model
+
+
 def loss_of(model: LlamaForCausalLM, batch: Sequence[Transcript], context_weight: float) -> tuple[Tensor, float]:
     """The training loss, and the loss on the player's tokens alone."""
     width = max(len(one.tokens) for one in batch)
@@ -230,9 +244,7 @@ def loss_of(model: LlamaForCausalLM, batch: Sequence[Transcript], context_weight
 def imitate(config: ImitateConfig, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     """Train a model as ``config`` says."""
     torch.manual_seed(config.seed)
-    model = new_model(config, tokenizer)
-    if config.start is not None:
-        model = LlamaForCausalLM.from_pretrained(config.start)
+    model = new_model(config, tokenizer) if config.start is None else started(config.start, len(tokenizer))
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
     rest = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
     optimizers: list[torch.optim.Optimizer] = [

@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from envsuite.core.errors import UsageError
 from envsuite.prompting import make_codec
 from envsuite.textcraft.env import TextCraft
 from envsuite.textcraft.player import Planner
@@ -84,3 +85,22 @@ def test_the_command_writes_a_model_that_transformers_loads(tmp_path: Path) -> N
 def test_a_class_that_does_not_exist_is_named_in_the_error() -> None:
     with pytest.raises(Exception, match="nowhere:Nobody"):
         named("nowhere:Nobody")
+
+
+def test_a_start_that_holds_no_model_or_one_of_another_vocabulary_is_refused(tokenizer, tmp_path: Path) -> None:
+    tiny = Architecture(layers=2, width=32)
+    with pytest.raises(UsageError, match=r"holds no model\.safetensors"):
+        imitate(ImitateConfig(start=str(tmp_path)), tokenizer)
+    new_model(ImitateConfig(architecture=tiny), word_tokenizer(["other words"], 64)).save_pretrained(tmp_path)
+    with pytest.raises(UsageError, match="tokens"):
+        imitate(ImitateConfig(start=str(tmp_path)), tokenizer)
+
+
+def test_training_goes_on_from_the_start_that_is_named(tokenizer, tmp_path: Path) -> None:
+    config = ImitateConfig(architecture=Architecture(layers=2, width=32), stages=[Stage(1, lr=0.0)], batch=2)
+    model = imitate(config, tokenizer)
+    with torch.no_grad():
+        model.model.norm.weight.fill_(3.0)
+    model.save_pretrained(tmp_path)
+    again = imitate(ImitateConfig(start=str(tmp_path), stages=[Stage(1, lr=0.0, lr_end=0.0)], batch=2), tokenizer)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))

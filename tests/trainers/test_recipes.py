@@ -1,3 +1,5 @@
+"""Recipes, and methods that need what the trainer does not supply."""
+
 import pytest
 
 from trainers.cli import parse

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import logging
 import random
+import string
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -304,7 +305,8 @@ def textcraft_texts() -> list[str]:
     for command in commands:
         texts.append(env.step((ToolCall("env_step", {"command": command}),))[0]["text"])
     texts.append(env.step(())[0]["text"])
-    texts.append("1 stick: get. 2 stick: craft; 2 times. stick 1 of 2")
+    texts.append("1 stick: get. 2 stick: B craft; 2 times. B 1 of 2")
+    texts.append(" ".join(string.ascii_uppercase))
     texts += [make_codec("tags", think=False).parse(text, env.tools, 1).error or "" for text in ("", "<action>", "a")]
     return [
         *texts,

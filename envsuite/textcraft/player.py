@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import string
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -32,12 +33,14 @@ class Part:
     """What makes it; ``None`` if it is to be got."""
     times: int
     """Crafts of ``recipe`` that all crafts of the recipe above take."""
+    label: str
+    """What the player calls the part in its plan, if it is crafted: A for the goal, and on from there."""
 
     @property
     def text(self) -> str:
-        """The part as the player says it, e.g. ``8 planks: craft 4 oak planks using 1 oak logs; 2 times``."""
+        """The part as the player says it, e.g. ``8 planks: B craft 4 oak planks using 1 oak logs; 2 times``."""
         if self.recipe is not None:
-            return f"{self.count} {spoken(self.listed)}: {self.recipe.text}; {self.times} times"
+            return f"{self.count} {spoken(self.listed)}: {self.label} {self.recipe.text}; {self.times} times"
         return f"{self.count} {spoken(self.listed)}: get{'' if self.item == self.listed else f' {spoken(self.item)}'}"
 
 
@@ -61,80 +64,85 @@ def outline(
     chosen = choices(book, goal)
     if goal not in chosen.recipe:
         raise UsageError(f"no recipe leads to {spoken(goal)!r}; choose a goal of the task set")
-    crafted = [Part(goal, goal, 1, chosen.recipe[goal], 1)]
+    crafted = [Part(goal, goal, 1, chosen.recipe[goal], 1, label(0))]
     plan = []
     for part in crafted:
-        recipe = part.recipe
-        if recipe is not None:
-            below = [_part(book, chosen, i, part.times, careless, rng) for i in recipe.inputs]
-            plan.append((part, below))
-            crafted += [one for one in below if one.recipe is not None]
+        below = []
+        for ingredient in part.recipe.inputs if part.recipe is not None else ():
+            overlooked = careless > 0.0 and rng is not None and rng.random() < careless
+            one = _part(book, chosen, ingredient, part.times, label(len(crafted)), overlooked)
+            below.append(one)
+            if one.recipe is not None:
+                crafted.append(one)
+        plan.append((part, below))
     return plan
 
 
-def _part(
-    book: RecipeBook, chosen: Choices, i: Ingredient, crafts: int, careless: float, rng: random.Random | None
-) -> Part:
+def label(number: int) -> str:
+    """A letter, and two from the 27th on: A, B, ..., Z, AA, AB, ..."""
+    first, last = divmod(number, 26)
+    return (label(first - 1) if first else "") + string.ascii_uppercase[last]
+
+
+def _part(book: RecipeBook, chosen: Choices, i: Ingredient, crafts: int, label: str, overlooked: bool) -> Part:
+    """The plan for one ingredient; ``overlooked`` if the player does not see that it must be crafted."""
     item = chosen.members[i.name][0] if i.name in book.families else i.name
     if item in book.base:
-        return Part(i.name, item, i.count, None, 0)
-    if careless and rng is not None and rng.random() < careless:
-        return Part(i.name, i.name, i.count, None, 0)
+        return Part(i.name, item, i.count, None, 0, "")
+    if overlooked:
+        return Part(i.name, i.name, i.count, None, 0, "")
     recipe = chosen.recipe[item]
-    return Part(i.name, item, i.count, recipe, -(-i.count * crafts // recipe.count))
+    return Part(i.name, item, i.count, recipe, -(-i.count * crafts // recipe.count), label)
 
 
 def say(plan: list[tuple[Part, list[Part]]]) -> str:
     """A plan in words: the goal's recipe, then every part in the order in which the recipes name it."""
     goal = plan[0][0]
     parts = [part.text for _, below in plan for part in below]
-    return ". ".join([f"{spoken(goal.item)}: {goal.recipe.text if goal.recipe else ''}", *parts])
+    return ". ".join([f"{spoken(goal.item)}: {goal.label} {goal.recipe.text if goal.recipe else ''}", *parts])
 
 
 class Planner:
-    """Thinks its :func:`outline` aloud, works through it from the last part, and plans anew when something fails.
+    """Thinks its :func:`outline` aloud, works through it from the last label to A, and plans anew when something fails.
 
-    Before each round of getting and crafting it says which part is due, and for which time. It never calculates within
+    Before each round of getting and crafting it says which label is due, and for which time. It never calculates within
     an action: every amount that it writes stands in a recipe.
 
     Args:
+        rash: Probability that the player does not plan in this episode, says nothing, and works on the goal's recipe as
+            if all that it names lay about, again and again until the end.
         careless: Probability that a plan takes a part which must be crafted for one that can be got.
         hasty: Probability that an ingredient is not got before a craft.
-        stubborn: Probability that after a failure the player goes on as if nothing had happened, until the end.
     """
 
-    def __init__(self, careless: float = 0.0, hasty: float = 0.0, stubborn: float = 0.0) -> None:
-        for name, value in (("careless", careless), ("hasty", hasty), ("stubborn", stubborn)):
+    def __init__(self, rash: float = 0.0, careless: float = 0.0, hasty: float = 0.0) -> None:
+        for name, value in (("rash", rash), ("careless", careless), ("hasty", hasty)):
             if not 0.0 <= value <= 1.0:
                 raise UsageError(f"{name}={value} is no probability; give a number from 0 to 1")
+        self.rash = rash
         self.careless = careless
         self.hasty = hasty
-        self.stubborn = stubborn
 
     def turns(self, env: gymnasium.Env[object, Action], rng: random.Random) -> Iterator[tuple[str, Action]]:
         """Thought and action of each step of the episode that ``env`` is in; the caller steps ``env`` in between."""
         world = _textcraft(env).world
-        stubborn = False
+        rash = self.rash > 0.0 and rng.random() < self.rash
         while True:
-            plan = outline(world.book, world.goal, self.careless, rng)
+            plan = outline(world.book, world.goal, 1.0 if rash else self.careless, rng)
             thought = say(plan)
             for due, command in self._rounds(plan, rng):
                 before = dict(world.inventory)
-                action = (ToolCall("env_step", {"command": command}),)
-                yield ". ".join(filter(None, (thought, due))), action
+                said = "" if rash else ". ".join(filter(None, (thought, due)))
+                yield said, (ToolCall("env_step", {"command": command}),)
                 thought = ""
-                if world.inventory == before and not stubborn:
-                    if rng.random() >= self.stubborn:
-                        break
-                    stubborn = True
-            while stubborn:
-                yield "", action
+                if world.inventory == before and not rash:
+                    break
 
     def _rounds(self, plan: list[tuple[Part, list[Part]]], rng: random.Random) -> Iterator[tuple[str, str]]:
         """What is due, and the command, of each step of ``plan``."""
         for part, below in reversed(plan):
             for time in range(1, part.times + 1):
-                thought = f"{spoken(part.item)} {time} of {part.times}"
+                thought = f"{part.label} {time} of {part.times}"
                 for one in below:
                     if one.recipe is None and not (self.hasty and rng.random() < self.hasty):
                         yield thought, f"get {one.count} {spoken(one.item)}"

@@ -28,7 +28,7 @@ def test_nothing_that_is_said_in_a_game_is_unknown_to_the_tokenizer(tokenizer, s
     rng = random.Random(0)
     for task in env.tasks.ids("test")[:40]:
         one = transcript(
-            env, task, Planner(careless=0.3, stubborn=0.3), tokenizer, make_codec("tags", think=False),
+            env, task, Planner(rash=0.3, careless=0.3), tokenizer, make_codec("tags", think=False),
             [tokenizer.eos_token_id], 20, rng, instructions=False,
         )  # fmt: skip
         assert tokenizer.unk_token_id not in one.tokens.tolist()

@@ -3,12 +3,13 @@
 import itertools
 import random
 import re
+import string
 
 import pytest
 
 from envsuite.core.errors import UsageError
 from envsuite.textcraft.env import TextCraft
-from envsuite.textcraft.player import Planner, outline, say
+from envsuite.textcraft.player import Planner, label, outline, say
 
 Move = tuple[str, str, bool]
 """Thought, command and whether it worked."""
@@ -42,17 +43,28 @@ def test_a_player_who_errs_plans_anew_until_it_succeeds() -> None:
         for (_, _, worked), (thought, _, _) in itertools.pairwise(moves):
             failures += not worked
             if not worked:
-                assert thought.startswith(f"{task.replace('_', ' ')}: craft")
+                assert thought.startswith(f"{task.replace('_', ' ')}: A craft")
     assert failures > 100
 
 
-def test_a_stubborn_player_goes_on_to_the_end_and_fails() -> None:
+def test_a_rash_player_says_nothing_and_fails_at_all_that_takes_more_than_one_craft() -> None:
     env = TextCraft(source="generated", book_seed=5, goals=400)
     for task in env.tasks.ids("test"):
-        success, moves = play(env, task, Planner(careless=1.0, stubborn=1.0), steps=30)
-        assert not success and len(moves) == 30
-        assert sum("craft" in thought for thought, _, _ in moves) == 1, "it plans once"
-        assert len({command for _, command, _ in moves[-5:]}) == 1
+        success, moves = play(env, task, Planner(rash=1.0), steps=30)
+        assert len(moves) == 30 and not any(thought for thought, _, _ in moves)
+        commands = [command for _, command, _ in moves]
+        around = commands.index(next(command for command in commands if command.startswith("craft"))) + 1
+        assert not success and commands == [*itertools.islice(itertools.cycle(commands[:around]), 30)]
+
+
+def test_a_player_is_rash_for_a_whole_episode_or_not_at_all() -> None:
+    env = TextCraft(source="generated", book_seed=5, goals=400)
+    rash = 0
+    for task in env.tasks.ids("train"):
+        success, moves = play(env, task, Planner(rash=0.5), steps=300)
+        assert success == bool(moves[0][0])
+        rash += not success
+    assert 100 < rash < 220
 
 
 def test_every_amount_it_gets_stands_in_a_recipe_shown() -> None:
@@ -70,10 +82,16 @@ def test_its_plan_names_every_craft_with_its_times() -> None:
         observation, _ = env.reset(options={"task_id": task})
         clauses = say(outline(env.world.book, env.world.goal)).split(". ")
         recipes = [re.search(r"craft [^;]+", clause).group() for clause in clauses if "craft " in clause]
+        labels = re.findall(r": ([A-Z]) craft", ". ".join(clauses))
+        assert labels == list(string.ascii_uppercase[: len(recipes)])
         assert set(recipes) <= set(observation["task"].splitlines())
         _, moves = play(env, task, Planner(), steps=300)
         times = [int(found) for clause in clauses for found in re.findall(r"; (\d+) times", clause)]
         assert sum(times) + 1 == sum(command.startswith("craft") for _, command, _ in moves)
+
+
+def test_labels_never_run_out() -> None:
+    assert [label(n) for n in (0, 25, 26, 51, 52, 701, 702)] == ["A", "Z", "AA", "AZ", "BA", "ZZ", "AAA"]
 
 
 def test_a_probability_that_is_none_and_a_goal_that_nothing_makes_are_refused() -> None:

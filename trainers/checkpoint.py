@@ -1,8 +1,8 @@
 """Checkpoints: everything that a run's future depends on, in files that hold no code.
 
-A checkpoint is a folder: the model as ``save_pretrained`` writes it, ``optimizer.safetensors``, ``state.json``, and
-``manifest.json`` with size and SHA-256 of every other file. It is written under another name, checked, and renamed
-into place, so that a folder of that name is always whole.
+A checkpoint is a folder: the model as ``save_pretrained`` writes it, ``optimizer.safetensors``, ``state.json``, with a
+replay buffer ``replay.safetensors`` too, and ``manifest.json`` with size and SHA-256 of every other file. It is written
+under another name, checked, and renamed into place, so that a folder of that name is always whole.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,9 @@ import numpy as np
 import orjson
 import safetensors
 import torch
+from numpy.typing import NDArray
+from safetensors.numpy import load_file as load_arrays
+from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
@@ -36,6 +39,7 @@ FORMAT = "trainers-checkpoint/1"
 MANIFEST = "manifest.json"
 STATE = "state.json"
 OPTIMIZER = "optimizer.safetensors"
+REPLAY = "replay.safetensors"
 _OPTIONS = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
@@ -57,6 +61,8 @@ class Saved:
     """Whatever else the trainer counts (tokens so far, evaluations)."""
     random: list[dict[str, Any]]
     """:func:`random_state` of each process."""
+    replay: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """The replay buffer of all processes as arrays; empty where there is none."""
 
 
 def folder_of(root: Path, iteration: int) -> Path:
@@ -93,6 +99,8 @@ def save(
         tokenizer.save_pretrained(partial)
         tensors, settings = _optimizer_state(wrapped, optimizer)
         save_file(tensors, partial / OPTIMIZER)
+        if saved.replay:
+            save_arrays({name: np.ascontiguousarray(array) for name, array in saved.replay.items()}, partial / REPLAY)
         state = {
             "format": FORMAT,
             "iteration": saved.iteration,
@@ -200,6 +208,7 @@ def load(
         state["sampler"],
         state["counters"],
         state["random"],
+        load_arrays(folder / REPLAY) if (folder / REPLAY).is_file() else {},
     )
 
 

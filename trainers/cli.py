@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import jsonargparse
+import numpy as np
 import yaml
 
 from envsuite.core.errors import nearest, unknown
 from envsuite.prompting import make_memory
 from trainers.config import ConfigError, TrainConfig
 from trainers.estimators import ESTIMATORS
+from trainers.estimators.tokens import TOKEN_REWARD
 from trainers.objectives import FILTERS, SHAPERS
-from trainers.recipes import recipe, recipes
+from trainers.objectives.shapers import ITERATION, REFERENCE
+from trainers.recipes import COMPOSITIONS, recipe, recipes
 from trainers.steps import StepTable
 
 C = TypeVar("C")
@@ -152,15 +155,27 @@ def check_names(config: TrainConfig) -> None:
         MissingColumn: The method needs a column of the step table that nothing here supplies.
     """
     make_memory(config.prompt.memory)
-    estimator = ESTIMATORS[config.method.estimator]
+    estimator, objective = ESTIMATORS[config.method.estimator], config.method.objective
     method = make(estimator, config.method.options, f"option of estimator {config.method.estimator}")
     # An iteration without a step says now which columns are missing, and not after the first rollout.
-    table = StepTable.from_episodes([])
+    table = StepTable.from_episodes([]).with_columns(**{ITERATION: np.zeros(0, np.int64)})
+    table = table.with_token_columns(**{REFERENCE: np.zeros(0)})
     for name, options in config.method.shapers.items():
         table = make(SHAPERS[name], options, f"option of shaper {name}")(table)
-    for name in config.method.filters:
-        FILTERS[name]()(table)
-    method(table)
+    for name, options in config.method.filter_settings.items():
+        make(FILTERS[name], options, f"option of filter {name}")(table)
+    per_token = method(table).per_token is not None
+    if per_token and (objective.ratio in ("step", "product") or objective.loss == "gmpo"):
+        what = f"ratio {objective.ratio!r}" if objective.loss != "gmpo" else "loss 'gmpo'"
+        raise ConfigError(
+            f"method.objective: {what} takes the tokens of a step together, but estimator {config.method.estimator} "
+            "gives each token its own advantage; choose ratio: token (or sequence) and another loss"
+        )
+    if TOKEN_REWARD in table.token_extra and not per_token:
+        raise ConfigError(
+            f"method.shapers: a reward per token (kl_penalty with per: token) would be lost on estimator "
+            f"{config.method.estimator}, which reads rewards per step; set per: step"
+        )
 
 
 def make(cls: type[C], options: Mapping[str, Any], kind: str) -> C:
@@ -304,8 +319,13 @@ def _list_recipes() -> None:
 
     table = Table("recipe", "what it is", "paper", box=None, header_style="bold")
     for entry in recipes().values():
-        table.add_row(entry.name, entry.description, entry.paper)
+        name = entry.name if entry.over is None else f"{entry.name} (= {recipe(entry.name).name})"
+        table.add_row(name, entry.description, entry.paper)
+    for name in COMPOSITIONS:
+        table.add_row(name, recipe(name).description, recipe(name).paper)
     Console().print(table)
+    additions = ", ".join(entry.name for entry in recipes().values() if entry.over is not None)
+    Console().print(f"\nAny method can be followed by additions ({additions}), each after a '+'.")
 
 
 def dump(config: TrainConfig) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from envsuite.core.errors import UsageError
-from trainers.objectives import ObjectiveConfig
+from trainers.objectives import ObjectiveConfig, ReplayConfig
 
 
 class ConfigError(UsageError):
@@ -121,8 +121,33 @@ class MethodConfig:
     """The clipped objective."""
     shapers: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Reward shapers by name, with their settings, applied in this order."""
-    filters: list[str] = field(default_factory=list)
-    """Filters that leave rows out of the update."""
+    filters: list[str] | dict[str, dict[str, Any]] = field(default_factory=list)
+    """Filters that leave rows out of the update: their names, or each with its settings."""
+    refill_rounds: int = 0
+    """Most further rounds of rollout in an iteration, each with as many new tasks as groups were left out by the filter
+    zero_variance (DAPO's dynamic sampling); 0 lets the batch shrink."""
+    replay: ReplayConfig | None = None
+    """Self-imitation (SPEAR); null is off."""
+
+    def __post_init__(self) -> None:
+        if self.refill_rounds < 0:
+            raise ConfigError(f"method.refill_rounds is {self.refill_rounds}; it must be at least 0")
+        if self.refill_rounds and "zero_variance" not in self.filters:
+            raise ConfigError(
+                f"method.refill_rounds is {self.refill_rounds}, but no filter leaves out what would be replaced; "
+                "add zero_variance to method.filters"
+            )
+        names = list(self.shapers)
+        if "spear" in names and "scpo" in names[names.index("spear") :]:
+            raise ConfigError(
+                "method.shapers: scpo knows a success by its reward, which spear changes; put scpo before spear "
+                "(recipe …+scpo+spear)"
+            )
+
+    @property
+    def filter_settings(self) -> dict[str, dict[str, Any]]:
+        """The filters by name, each with its settings."""
+        return {name: {} for name in self.filters} if isinstance(self.filters, list) else self.filters
 
 
 @dataclass(frozen=True)
@@ -230,6 +255,12 @@ class TrainConfig:
             raise ConfigError("envs is empty; name at least one environment to train on")
         if not self.name or "/" in self.name or self.name.startswith("."):
             raise ConfigError(f"name is {self.name!r}; it must be the name of a folder below output ({self.output})")
+        replay = self.method.replay
+        if replay is not None and replay.admit == "episode" and self.rollout.group_size == 1:
+            raise ConfigError(
+                "method.replay imitates episodes that are better than their group, but rollout.group_size is 1; "
+                "make it at least 2"
+            )
         for key, envs in (("envs", self.envs), ("evaluation.envs", self.evaluation.envs)):
             for i, env in enumerate(envs):
                 for name in ("id", "split", "max_episode_steps"):

@@ -38,6 +38,12 @@ class Timing:
     codec: float = 0.0
     total: float = 0.0
 
+    def __add__(self, other: Timing) -> Timing:
+        """Of both rollouts."""
+        return Timing(
+            self.engine + other.engine, self.env + other.env, self.codec + other.codec, self.total + other.total
+        )
+
 
 @dataclass
 class _Running:

@@ -16,7 +16,7 @@ import jsonargparse
 import numpy as np
 import yaml
 
-from envsuite.core.errors import nearest, unknown
+from envsuite.core.errors import EnvsuiteError, nearest, unknown
 from envsuite.prompting import make_memory
 from trainers.config import ConfigError, TrainConfig
 from trainers.estimators import ESTIMATORS
@@ -130,7 +130,12 @@ def parse(arguments: Sequence[str] | None = None, program: Program = TRAIN) -> C
         raise SystemExit(0)
     merged, rest = _layers(arguments)
     values = parser.parse_args(["--config", json.dumps(merged), *rest] if merged else rest)
-    objects = parser.instantiate(values)
+    try:
+        objects = parser.instantiate(values)
+    except ValueError as error:
+        if isinstance(error.__cause__, EnvsuiteError):  # of a section that may be null, the parser hides what it said
+            raise error.__cause__ from None
+        raise
     settings = {field.name: objects[field.name] for field in dataclasses.fields(TrainConfig)}
     config = TrainConfig(**settings)
     check_names(config)
@@ -272,6 +277,8 @@ def _check_options(words: Sequence[str]) -> None:
         for depth, key in enumerate(path):
             if typing.get_origin(shape) is list:
                 shape = typing.get_args(shape)[0]
+            if typing.get_origin(shape) in (types.UnionType, typing.Union):
+                shape = next((option for option in typing.get_args(shape) if dataclasses.is_dataclass(option)), shape)
             if not dataclasses.is_dataclass(shape):
                 break
             hints = typing.get_type_hints(shape)

@@ -74,9 +74,13 @@ METRICS: dict[str, str] = {
     "eval/failed": "Number of evaluation episodes that failed (crash, deadline); they count as not solved.",
     "env/<name>": 'Mean of what the environment reports in `info["metrics"]` at the end of an episode.',
     "diag/<name>": "Diagnostics of the estimator; each method's page says what its names mean.",
-    "shape/<name>": "Diagnostics of the reward shapers.",
-    "filter/<name>": "Diagnostics of the step filters.",
-    "replay/<name>": "Diagnostics of the replay buffer.",
+    "shape/<name>": "What the reward shapers tell, as means over the steps; each one's page says what its names mean.",
+    "filter/<name>": "Share of the steps that this filter leaves out, 0 to 1.",
+    "filter/<name>_groups": "Number of groups that it leaves out whole.",
+    "filter/refill_rounds": "Number of further rounds of rollout that replaced groups without variance.",
+    "filter/refill_groups": "Number of groups played in these rounds.",
+    "filter/refill_lacking": "Number of groups by which the batch is still too small.",
+    "replay/<name>": "Self-imitation: the buffer, what it gives to the update, the schedules; see the page of SPEAR.",
 }
 """Every metric name and its one-line description with its unit; ``<…>`` stands for any further text."""
 

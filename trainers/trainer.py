@@ -254,19 +254,19 @@ class Trainer:
         tasks, most, rounds = self.config.rollout.tasks, self.config.method.refill_rounds, 0
         try:
             episodes, timing = self._play(tasks)
-            lacking = self._lacking(episodes, iteration) if most else 0
-            while lacking and rounds < most:
+            lacking = tasks - self._informative(episodes, iteration) if most else 0
+            while lacking > 0 and rounds < most:
                 rounds += 1
-                further, more = self._play(lacking)
+                further, more = self._play(-(-lacking // self.ranks) * self.ranks)  # as many for each process
                 episodes, timing = episodes + further, timing + more
-                lacking = self._lacking(episodes, iteration)
+                lacking -= self._informative(further, iteration)
         except Abandoned:
             self.sampler.load_state_dict(before)
             self.groups = groups
             raise
         if not most:
             return episodes, timing, {}
-        played = {"rounds": rounds, "groups": self.groups - groups - tasks, "lacking": lacking}
+        played = {"rounds": rounds, "groups": self.groups - groups - tasks, "lacking": max(0, lacking)}
         return episodes, timing, {f"filter/refill_{name}": float(value) for name, value in played.items()}
 
     def _play(self, tasks: int) -> tuple[list[Episode], Timing]:
@@ -284,11 +284,9 @@ class Trainer:
         self.groups += tasks
         return episodes, self.manager.timing
 
-    def _lacking(self, episodes: Sequence[Episode], iteration: int) -> int:
-        """How many groups are to be played until the batch is full of informative ones; the same for each process."""
-        found = sum(every(self.accelerator, self.crediting.informative_groups(episodes, iteration)))
-        each: int = -(-max(0, self.config.rollout.tasks - found) // self.ranks)
-        return each * self.ranks
+    def _informative(self, episodes: Sequence[Episode], iteration: int) -> int:
+        """How many groups of all processes' episodes have different returns."""
+        return sum(every(self.accelerator, self.crediting.informative_groups(episodes, iteration)))
 
     def _check(self, episodes: Sequence[Episode], what: str) -> None:
         """Failed episodes are left out and counted; but where all fail, there is nothing to go on with."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +11,19 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
+from even_tokens import EvenTokens
 from safetensors.numpy import load_file
-from tiny_runs import model, save_model, step_table, weights, without_times, write_settings
+from test_processes import BOTH
+from tiny_runs import model, save_model, step_table, train, weights, without_times, write_settings
 
 from trainers.config import OptimConfig
 from trainers.metrics import MetricsWriter
-from trainers.objectives import SHAPERS, ObjectiveConfig
+from trainers.objectives import ObjectiveConfig
 from trainers.policy.model import Policy
-from trainers.steps import StepTable
 from trainers.train import main
 from trainers.update import Batch, Updater, log_probabilities
 
+assert EvenTokens  # importing it enters it
 SPEAR: dict[str, Any] = {
     "recipe": "spear",
     "method": {
@@ -33,16 +34,6 @@ SPEAR: dict[str, Any] = {
     "evaluation.every": 0,
     "iterations": 5,
 }
-
-
-@SHAPERS.register("even_tokens")
-@dataclass(frozen=True)
-class EvenTokens:
-    """Rewards tokens with even ids."""
-
-    def __call__(self, steps: StepTable) -> StepTable:
-        even = np.bincount(steps.response.row_of, steps.response.values % 2 == 0, len(steps))
-        return steps.with_reward(steps.reward + even / np.maximum(steps.response.lengths, 1))
 
 
 def _settings(place: Path, **changes: Any) -> str:
@@ -106,6 +97,30 @@ def test_a_run_stopped_while_its_buffer_fills_and_resumed_equals_one_that_was_no
 
 def test_some_checkpoint_of_those_runs_was_written_with_the_buffer_half_full(reference: Path) -> None:
     assert any(0.0 < record["replay/fill"] < 1.0 for record in without_times(reference / "runs/tiny")[1:4])
+
+
+@pytest.mark.slow
+def test_two_processes_fill_one_buffer_and_resume_it(reference: Path, tmp_path: Path) -> None:
+    script = str(Path(__file__).parent / "even_tokens.py")
+    config = _settings(reference, output=str(tmp_path / "runs"), checkpoint_every=1, keep_checkpoints=9)
+    run = train("--config", config, program=(*BOTH, script), timeout=300)
+    assert run.returncode == 0, run.stderr
+    alone, both = without_times(reference / "runs/tiny"), without_times(tmp_path / "runs/tiny")
+    assert [record["iteration"] for record in both] == [record["iteration"] for record in alone]
+    told = [name for name in alone[1] if name.startswith(("replay/", "shape/"))]
+    for name in told:
+        assert both[1][name] == pytest.approx(alone[1][name], rel=1e-4), f"the same episodes at first: {name}"
+    assert any(record["replay/updates"] == 1.0 for record in both[1:-1])
+    for later in (tmp_path / "runs/tiny/checkpoints").glob("iteration-0000[2-5]"):
+        later.rename(tmp_path / later.name)
+    again = train("--config", config, "--resume", program=(*BOTH, script), timeout=300)
+    assert again.returncode == 0, again.stderr
+    assert without_times(tmp_path / "runs/tiny")[:3] == both[:3]
+    resumed, whole = (
+        load_file(folder / "iteration-00005/replay.safetensors")
+        for folder in (tmp_path / "runs/tiny/checkpoints", tmp_path)
+    )
+    assert all(np.array_equal(resumed[name], whole[name], equal_nan=True) for name in whole)
 
 
 def test_groups_without_variance_are_replaced_until_the_rounds_are_used_up(place: Path) -> None:

@@ -17,6 +17,7 @@ import yaml
 
 from envsuite.core.errors import nearest, unknown
 from envsuite.prompting import make_memory
+from trainers.columns import promised
 from trainers.config import ConfigError, TrainConfig
 from trainers.estimators import ESTIMATORS
 from trainers.objectives import FILTERS, SHAPERS
@@ -160,7 +161,7 @@ def check_names(config: TrainConfig) -> None:
         table = make(SHAPERS[name], options, f"option of shaper {name}")(table)
     for name in config.method.filters:
         FILTERS[name]()(table)
-    method(table)
+    promised(config.method, method, table)
 
 
 def make(cls: type[C], options: Mapping[str, Any], kind: str) -> C:

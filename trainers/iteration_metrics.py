@@ -91,10 +91,12 @@ def iteration_metrics(
         **_means("diag", [part[3] for part in parts]),
         **_memory(),
     }
-    return IterationMetrics(values, int(total["response"]), int(total["steps"]))
+    return IterationMetrics(values, int(total["response"] + total["greedy"]), int(total["steps"]))
 
 
 def _sums(episodes: Sequence[Episode], credit: Credit) -> dict[str, float]:
+    greedy = sum(len(step.response_ids) for e in episodes if e.greedy for step in e.steps)
+    episodes = [episode for episode in episodes if not episode.greedy]
     sound = [episode for episode in episodes if episode.error is None]
     steps = [step for episode in sound for step in episode.steps]
     returns: dict[int, set[float]] = {}
@@ -114,6 +116,7 @@ def _sums(episodes: Sequence[Episode], credit: Credit) -> dict[str, float]:
         "cut": sum(step.finish_reason == "length" for step in steps),
         "horizon": sum(episode.truncated for episode in sound),
         "groups": len(returns), "flat": sum(len(values) == 1 for values in returns.values()),
+        "greedy": greedy,
         "kept": int(credit.keep.sum()),
         "rows": len(advantage), "advantage": float(advantage.sum()),
         "advantage_squares": float(np.square(advantage).sum()),
@@ -141,7 +144,7 @@ def _env_sums(episodes: Sequence[Episode]) -> dict[str, tuple[float, float]]:
     """Sum and count of each figure that the environment reports at the end of an episode."""
     found: dict[str, list[float]] = defaultdict(list)
     for episode in episodes:
-        if episode.error is None and episode.steps:
+        if episode.error is None and episode.steps and not episode.greedy:
             for name, value in episode.steps[-1].info.get("metrics", {}).items():
                 found[name].append(float(value))
     return {name: (sum(values), float(len(values))) for name, values in found.items()}

@@ -19,7 +19,7 @@ from envsuite.core.errors import DataError
 from trainers import checkpoint
 from trainers.cli import dump, make
 from trainers.config import ConfigError, TrainConfig
-from trainers.estimators import ESTIMATORS
+from trainers.estimators import ESTIMATORS, Calibrating
 from trainers.evaluate import Evaluator, make_manager, sampling_of, tasks_of
 from trainers.iteration_metrics import Credit, iteration_metrics
 from trainers.metrics import MetricsWriter, read_metrics
@@ -34,6 +34,7 @@ from trainers.rollout.sampler import TaskPool, TaskSampler
 from trainers.run_folder import RunFolder
 from trainers.steps import Episode, StepTable
 from trainers.stopping import Abandoned, Interrupted, StopRequest
+from trainers.supply import Supply
 from trainers.update import Updater
 
 _LOG = logging.getLogger(__name__)
@@ -91,10 +92,11 @@ class Trainer:
             accelerator, wrapped, self.optimizer, config.optim, method.objective, self._reference(),
             total_steps=config.iterations * per_iteration,
         )  # fmt: skip
+        self.supply = Supply(config, accelerator, self.model, self.estimator)
         self.stop_ids = stop_ids(self.model, self.tokenizer)
         self.engine = HFEngine(self.model.train(False), max_batch=config.rollout.slots)
         self.evaluator = Evaluator(config, accelerator, self.engine, self.tokenizer, self.stop_ids)
-        slots = min(config.rollout.slots, config.rollout.tasks // self.ranks * config.rollout.group_size)
+        slots = min(config.rollout.slots, config.rollout.tasks // self.ranks * self._played())
         self.manager = make_manager(config, config.envs, slots, self.engine, self.tokenizer)
         self.stop = StopRequest()
         self.evaluations: list[EvalResult] = []
@@ -205,12 +207,13 @@ class Trainer:
         rolled = time.perf_counter()
         self._check(episodes, f"iteration {iteration}")
         credit = self._credit(episodes)
-        rows = np.flatnonzero(credit.keep)
+        rows = np.flatnonzero(credit.keep & (not self.supply.policy_rests(iteration)))
         credited = time.perf_counter()
         self.progress.stage("update")
         rng = np.random.default_rng([config.seed, iteration])
         kept = np.isin(credit.table.response.row_of, rows)
         update = self.updater.update(credit.table.take(rows), credit.advantage.tokens(credit.table)[kept], rng)
+        update |= self.supply.learn(credit.table, np.random.default_rng([config.seed, iteration, 1]))
         updated = time.perf_counter()
         self.progress.stage("writing")
         found = iteration_metrics(self.accelerator, episodes, credit, update, self.tokens)
@@ -239,11 +242,11 @@ class Trainer:
     def _roll_out(self, iteration: int) -> list[Episode]:
         """This process's episodes; when the run is to stop, the drawn tasks are put back."""
         before = self.sampler.state_dict()
-        size = self.config.rollout.group_size
+        size, group_size = self._played(), self.config.rollout.group_size
         drawn = self.sampler.draw(self.config.rollout.tasks)
         first = (iteration - 1) * len(drawn)
         plans = [
-            EpisodePlan((first + group) * size + member, first + group, env, task)
+            EpisodePlan((first + group) * size + member, first + group, env, task, greedy=member >= group_size)
             for group, (env, task) in enumerate(drawn)
             if group % self.ranks == self.rank
             for member in range(size)
@@ -255,6 +258,10 @@ class Trainer:
         except Abandoned:
             self.sampler.load_state_dict(before)
             raise
+
+    def _played(self) -> int:
+        """Episodes per task."""
+        return self.config.rollout.group_size + self.config.method.greedy_baseline
 
     def _check(self, episodes: Sequence[Episode], what: str) -> None:
         """Failed episodes are left out and counted; but where all fail, there is nothing to go on with."""
@@ -269,6 +276,9 @@ class Trainer:
         table = StepTable.from_episodes(episodes)
         for shaper in self.shapers:
             table = shaper(table)
+        table = self.supply.columns(table, episodes, self.shapers)
+        if isinstance(self.estimator, Calibrating) and self.estimator.open:
+            self.estimator = agreed(self.accelerator, self.estimator.calibrated(table))
         advantage = self.estimator(table)
         keep = np.ones(len(table), np.bool_)
         for filter_ in self.filters:
@@ -335,8 +345,11 @@ class Trainer:
         if not chosen:
             raise checkpoint.CheckpointError(f"{root}: no checkpoint to resume from; start without --resume")
         saved = checkpoint.load(
-            Path(chosen), self.model, self.wrapped, self.optimizer, yaml.safe_load(settings), self.rank
-        )
+            Path(chosen), self.model, self.wrapped, self.optimizer, yaml.safe_load(settings), self.rank,
+            self.supply.parts,
+        )  # fmt: skip
+        if "estimator" in saved.counters:
+            self.estimator = make(ESTIMATORS[self.config.method.estimator], saved.counters["estimator"], "option")
         self.iteration = saved.iteration
         self.sampler.load_state_dict(saved.sampler)
         self.updater.steps = saved.optimizer_steps
@@ -365,13 +378,14 @@ class Trainer:
                 counters={
                     "tokens": self.tokens,
                     "seconds": self._seconds(),
+                    "estimator": vars(self.estimator),
                     "evaluations": [result.to_json() for result in self.evaluations],
                     "metrics_lines": len(read_metrics(writer.path)),
                 },
                 random=random,
             )
             folder = checkpoint.folder_of(self.folder.checkpoints, self.iteration)
-            checkpoint.save(folder, self.model, self.wrapped, self.tokenizer, self.optimizer, saved)
+            checkpoint.save(folder, self.model, self.wrapped, self.tokenizer, self.optimizer, saved, self.supply.parts)
             checkpoint.prune(self.folder.checkpoints, self.config.keep_checkpoints)
             self._write_summary()
         self._saved = state

@@ -17,8 +17,8 @@ def test_a_recipe_names_settings_that_exist_and_fit_together(name: str) -> None:
 @pytest.mark.parametrize(
     ("estimator", "column"),
     [
-        ("steppo", "the column 'value', which a critic supplies"),
-        ("ppo", "the token column 'value', which a critic supplies"),
+        ("steppo", "the column 'value', which a critic"),
+        ("ppo", "the token column 'value', which a critic"),
         ("remax", "the column 'greedy_return'"),
         ("bipace", "the column 'embedding'"),
     ],

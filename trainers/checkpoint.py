@@ -241,8 +241,8 @@ def _load_model(folder: Path, model: PreTrainedModel) -> None:
 
 def _save_part(folder: Path, part: Part) -> dict[str, Any]:
     """Write the part's files; the settings of its optimiser."""
-    weights = get_model_state_dict(part.wrapped, options=_OPTIONS)
-    save_file({name: tensor.detach().clone().contiguous() for name, tensor in weights.items()}, _weights(folder, part))
+    weights = {name: tensor.detach().clone().contiguous() for name, tensor in _tensors(part).items()}
+    save_file(weights, _weights(folder, part))
     tensors, settings = _optimizer_state(part.wrapped, part.optimizer)
     save_file(tensors, folder / f"{part.name}.{OPTIMIZER}")
     return settings
@@ -251,7 +251,7 @@ def _save_part(folder: Path, part: Part) -> dict[str, Any]:
 def _load_part(folder: Path, part: Part, settings: Mapping[str, Any]) -> None:
     if part.name not in settings:
         raise CheckpointError(f"{folder}: has no {part.name}; it was written by a run without one")
-    own = {name: tuple(tensor.shape) for name, tensor in get_model_state_dict(part.wrapped, options=_OPTIONS).items()}
+    own = {name: tuple(tensor.shape) for name, tensor in _tensors(part).items()}
     weights = load_file(_weights(folder, part))
     for name in sorted({*own, *weights}):
         found = tuple(weights[name].shape) if name in weights else "no such tensor"
@@ -259,11 +259,16 @@ def _load_part(folder: Path, part: Part, settings: Mapping[str, Any]) -> None:
             raise CheckpointError(
                 f"{folder}: {name} of the {part.name} has shape {found}, that of the config {own.get(name, 'none')}"
             )
-    set_model_state_dict(part.wrapped, weights, options=_OPTIONS)
+    set_model_state_dict(part.wrapped, dict[str, Any](weights), options=_OPTIONS)
     tensors = load_file(folder / f"{part.name}.{OPTIMIZER}")
     if tensors:
         state = _unflatten(tensors, settings[part.name])
         set_optimizer_state_dict(part.wrapped, part.optimizer, state, options=_OPTIONS)
+
+
+def _tensors(part: Part) -> dict[str, Tensor]:
+    found: Mapping[str, Any] = get_model_state_dict(part.wrapped, options=_OPTIONS)
+    return dict(found)
 
 
 def _weights(folder: Path, part: Part) -> Path:

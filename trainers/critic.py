@@ -245,7 +245,7 @@ class _Piece:
 
 
 def _same_vocabulary(critic: PreTrainedModel, policy: PreTrainedModel, path: str) -> None:
-    own, other = (int(model.get_input_embeddings().weight.shape[0]) for model in (critic, policy))
+    own, other = (int(model.config.vocab_size) for model in (critic, policy))
     if own != other:
         raise ConfigError(
             f"method.critic.path {path}: has {own} tokens, the policy {other}; a critic reads the policy's tokens, so "

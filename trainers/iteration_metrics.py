@@ -83,7 +83,7 @@ def iteration_metrics(
         "train/flat_groups": total["flat"] / max(total["groups"], 1),
         "train/steps": total["kept"],
         "train/filtered": 1.0 - total["kept"] / steps,
-        "train/tokens_total": tokens_before + total["response"],
+        "train/tokens_total": tokens_before + total["response"] + total["greedy"],
         "train/advantage_mean": mean,
         "train/advantage_std": max(0.0, total["advantage_squares"] / rows - mean**2) ** 0.5,
         **_update([part[1] for part in parts]),

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
+    get_model_state_dict,
     get_optimizer_state_dict,
+    set_model_state_dict,
     set_optimizer_state_dict,
 )
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -65,6 +67,16 @@ class Saved:
     """The replay buffer of all processes as arrays; empty where there is none."""
 
 
+@dataclass(frozen=True)
+class Part:
+    """A module besides the policy, with an optimiser of its own."""
+
+    name: str
+    wrapped: nn.Module
+    """The module whose parameters ``optimizer`` holds."""
+    optimizer: torch.optim.Optimizer
+
+
 def folder_of(root: Path, iteration: int) -> Path:
     """Where the checkpoint of an iteration lies."""
     return root / f"iteration-{iteration:05d}"
@@ -77,6 +89,7 @@ def save(
     tokenizer: PreTrainedTokenizerBase,
     optimizer: torch.optim.Optimizer,
     saved: Saved,
+    parts: Sequence[Part] = (),
 ) -> None:
     """Write a checkpoint; on failure nothing of it remains and older ones are untouched.
 
@@ -87,6 +100,7 @@ def save(
         tokenizer: Saved beside the model, so that the folder can be loaded by itself.
         optimizer: Its state is saved by parameter name.
         saved: Everything else.
+        parts: Further modules.
 
     Raises:
         CheckpointError: It could not be written (disk full, no permission).
@@ -110,6 +124,7 @@ def save(
             "counters": saved.counters,
             "optimizer": settings,
             "random": saved.random,
+            "parts": {part.name: _save_part(partial, part) for part in parts},
         }
         (partial / STATE).write_bytes(orjson.dumps(state, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2))
         listing = {file.name: _fingerprint(file) for file in sorted(partial.iterdir())}
@@ -179,6 +194,7 @@ def load(
     optimizer: torch.optim.Optimizer,
     config: Mapping[str, Any],
     rank: int = 0,
+    parts: Sequence[Part] = (),
 ) -> Saved:
     """Restore weights, optimiser and random states from ``folder``, and return the rest.
 
@@ -189,6 +205,7 @@ def load(
         optimizer: Its state is replaced.
         config: The settings of this run, which must agree with the checkpoint's.
         rank: Number of this process, whose random state is restored.
+        parts: Further modules; their weights and the states of their optimisers are replaced.
 
     Raises:
         CheckpointError: Damaged, foreign, or of a run with other settings or another model.
@@ -199,6 +216,8 @@ def load(
     tensors = load_file(folder / OPTIMIZER)
     if tensors:
         set_optimizer_state_dict(wrapped, optimizer, _unflatten(tensors, state["optimizer"]), options=_OPTIONS)
+    for part in parts:
+        _load_part(folder, part, state.get("parts", {}))
     if rank < len(state["random"]):
         _restore_random(state["random"][rank])
     return Saved(
@@ -227,6 +246,42 @@ def _load_model(folder: Path, model: PreTrainedModel) -> None:
         if name not in tensors and tensor.data_ptr() not in present:
             raise CheckpointError(f"{folder}: has no {name}, which the model of the config has")
     model.load_state_dict(tensors, strict=False)
+
+
+def _save_part(folder: Path, part: Part) -> dict[str, Any]:
+    """Write the part's files; the settings of its optimiser."""
+    weights = {name: tensor.detach().clone().contiguous() for name, tensor in _tensors(part).items()}
+    save_file(weights, _weights(folder, part))
+    tensors, settings = _optimizer_state(part.wrapped, part.optimizer)
+    save_file(tensors, folder / f"{part.name}.{OPTIMIZER}")
+    return settings
+
+
+def _load_part(folder: Path, part: Part, settings: Mapping[str, Any]) -> None:
+    if part.name not in settings:
+        raise CheckpointError(f"{folder}: has no {part.name}; it was written by a run without one")
+    own = {name: tuple(tensor.shape) for name, tensor in _tensors(part).items()}
+    weights = load_file(_weights(folder, part))
+    for name in sorted({*own, *weights}):
+        found = tuple(weights[name].shape) if name in weights else "no such tensor"
+        if own.get(name, "no such tensor") != found:
+            raise CheckpointError(
+                f"{folder}: {name} of the {part.name} has shape {found}, that of the config {own.get(name, 'none')}"
+            )
+    set_model_state_dict(part.wrapped, dict[str, Any](weights), options=_OPTIONS)
+    tensors = load_file(folder / f"{part.name}.{OPTIMIZER}")
+    if tensors:
+        state = _unflatten(tensors, settings[part.name])
+        set_optimizer_state_dict(part.wrapped, part.optimizer, state, options=_OPTIONS)
+
+
+def _tensors(part: Part) -> dict[str, Tensor]:
+    found: Mapping[str, Any] = get_model_state_dict(part.wrapped, options=_OPTIONS)
+    return dict(found)
+
+
+def _weights(folder: Path, part: Part) -> Path:
+    return folder / f"{part.name}.safetensors"
 
 
 def prune(root: Path, keep: int) -> None:

@@ -18,6 +18,7 @@ import yaml
 
 from envsuite.core.errors import EnvsuiteError, nearest, unknown
 from envsuite.prompting import make_memory
+from trainers.columns import promised
 from trainers.config import ConfigError, TrainConfig
 from trainers.estimators import ESTIMATORS
 from trainers.estimators.tokens import TOKEN_REWARD
@@ -169,7 +170,7 @@ def check_names(config: TrainConfig) -> None:
         table = make(SHAPERS[name], options, f"option of shaper {name}")(table)
     for name, options in config.method.filter_settings.items():
         make(FILTERS[name], options, f"option of filter {name}")(table)
-    per_token = method(table).per_token is not None
+    per_token = promised(config.method, method, table).per_token is not None
     if per_token and (objective.ratio in ("step", "product") or objective.loss == "gmpo"):
         what = f"ratio {objective.ratio!r}" if objective.loss != "gmpo" else "loss 'gmpo'"
         raise ConfigError(

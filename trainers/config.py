@@ -8,6 +8,8 @@ from typing import Any, Literal
 from envsuite.core.errors import UsageError
 from trainers.objectives import ObjectiveConfig, ReplayConfig
 
+Pooling = Literal["last", "mean"]
+
 
 class ConfigError(UsageError):
     """A configuration that cannot work; the message names the key."""
@@ -110,6 +112,38 @@ class EvalConfig:
 
 
 @dataclass(frozen=True)
+class CriticConfig:
+    """What supplies the values that the methods ``ppo`` and ``steppo`` read."""
+
+    kind: Literal["head", "model"] = "head"
+    """``head``: two layers on the policy's last hidden state, which is read once and not trained through, so that the
+    critic costs one forward pass. ``model``: a language model of its own with one output, trained as a whole."""
+    path: str | None = None
+    """Folder (or hub name) of that model; by default the policy's at the start of the run (kind model)."""
+    lr: float = 1e-5
+    """Learning rate (StepPO, table 5: ten times the policy's; for kind model)."""
+    epochs: int = 1
+    """Passes over the steps of an iteration."""
+    minibatches: int = 1
+    """Optimiser steps per pass."""
+    clip: float | None = 0.5
+    """How far a value may move from what it was at sampling before moving pays no more (verl: 0.5); null is off."""
+    warmup: int = 0
+    """Iterations at the start in which the critic alone is trained."""
+
+
+@dataclass(frozen=True)
+class EmbeddingConfig:
+    """What supplies the hidden states that ``bipace`` clusters: a forward pass of the policy before the update."""
+
+    layer: int | None = None
+    """Output of which layer, counted from the last one (-1); by default -8 of 28 layers (BiPACE, 7B), scaled to the
+    model's depth. ``python -m trainers.calibrate`` measures which is best."""
+    pooling: Pooling = "last"
+    """Of the last token of the prompt, or the mean over all its tokens."""
+
+
+@dataclass(frozen=True)
 class MethodConfig:
     """The credit-assignment method; a recipe fills this section, and every key of it can be overridden."""
 
@@ -128,6 +162,12 @@ class MethodConfig:
     zero_variance (DAPO's dynamic sampling); 0 lets the batch shrink."""
     replay: ReplayConfig | None = None
     """Self-imitation (SPEAR); null is off."""
+    critic: CriticConfig | None = None
+    """The critic, where the method needs one (ppo, steppo)."""
+    embedding: EmbeddingConfig | None = None
+    """Hidden states of the policy, where the method reads them (bipace with the embedder actor_hidden)."""
+    greedy_baseline: bool = False
+    """Play one more episode per task, greedily, which is not trained on (remax)."""
 
     def __post_init__(self) -> None:
         if self.refill_rounds < 0:
@@ -230,6 +270,7 @@ class TrainConfig:
             ("optim.minibatches", self.optim.minibatches, 1),
             ("optim.warmup", self.optim.warmup, 0),
             ("optim.tokens_per_microbatch", self.optim.tokens_per_microbatch, 1),
+            *self._critic_numbers(),
             ("checkpoint_every", self.checkpoint_every, 1),
             ("keep_checkpoints", self.keep_checkpoints, 1),
             ("episodes_every", self.episodes_every, 0),
@@ -251,6 +292,15 @@ class TrainConfig:
                 raise ConfigError(
                     f"{key}.sampling: top_p is {sampling.top_p}, in (0, 1]; top_k is {sampling.top_k}, 0 or more"
                 )
+        if (critic := self.method.critic) is not None:
+            if not critic.lr > 0 or (critic.clip is not None and not critic.clip > 0):
+                raise ConfigError(f"method.critic: lr is {critic.lr}, clip is {critic.clip}; they must be above 0")
+            if critic.kind == "head" and critic.path is not None:
+                raise ConfigError(
+                    "method.critic.path is the folder of a critic of kind model; set kind, or leave it out"
+                )
+        if (embedding := self.method.embedding) is not None and embedding.layer is not None and embedding.layer >= 0:
+            raise ConfigError(f"method.embedding.layer is {embedding.layer}; it counts from the last layer: -1, -2, …")
         if not self.envs:
             raise ConfigError("envs is empty; name at least one environment to train on")
         if not self.name or "/" in self.name or self.name.startswith("."):
@@ -266,3 +316,13 @@ class TrainConfig:
                 for name in ("id", "split", "max_episode_steps"):
                     if name in env.kwargs:
                         raise ConfigError(f"{key}[{i}].kwargs.{name}: write {key}[{i}].{name} instead")
+
+    def _critic_numbers(self) -> list[tuple[str, int, int]]:
+        critic = self.method.critic
+        if critic is None:
+            return []
+        return [
+            ("method.critic.epochs", critic.epochs, 1),
+            ("method.critic.minibatches", critic.minibatches, 1),
+            ("method.critic.warmup", critic.warmup, 0),
+        ]

@@ -89,7 +89,7 @@ def iteration_metrics(
         "train/flat_groups": total["flat"] / max(total["groups"], 1),
         "train/steps": total["kept"],
         "train/filtered": 1.0 - total["kept"] / steps,
-        "train/tokens_total": tokens_before + total["response"],
+        "train/tokens_total": tokens_before + total["response"] + total["greedy"],
         "train/advantage_mean": mean,
         "train/advantage_std": max(0.0, total["advantage_squares"] / rows - mean**2) ** 0.5,
         **_update("train", [part[1] for part in parts]),
@@ -100,10 +100,12 @@ def iteration_metrics(
         **_left_out([part[3][3] for part in parts]),
         **_memory(),
     }
-    return IterationMetrics(values, int(total["response"]), int(total["steps"]))
+    return IterationMetrics(values, int(total["response"] + total["greedy"]), int(total["steps"]))
 
 
 def _sums(episodes: Sequence[Episode], credit: Credit) -> dict[str, float]:
+    greedy = sum(len(step.response_ids) for e in episodes if e.greedy for step in e.steps)
+    episodes = [episode for episode in episodes if not episode.greedy]
     sound = [episode for episode in episodes if episode.error is None]
     steps = [step for episode in sound for step in episode.steps]
     returns: dict[int, set[float]] = {}
@@ -123,6 +125,7 @@ def _sums(episodes: Sequence[Episode], credit: Credit) -> dict[str, float]:
         "cut": sum(step.finish_reason == "length" for step in steps),
         "horizon": sum(episode.truncated for episode in sound),
         "groups": len(returns), "flat": sum(len(values) == 1 for values in returns.values()),
+        "greedy": greedy,
         "kept": int(credit.keep.sum()),
         "rows": len(advantage), "advantage": float(advantage.sum()),
         "advantage_squares": float(np.square(advantage).sum()),
@@ -150,7 +153,7 @@ def _env_sums(episodes: Sequence[Episode]) -> dict[str, tuple[float, float]]:
     """Sum and count of each figure that the environment reports at the end of an episode."""
     found: dict[str, list[float]] = defaultdict(list)
     for episode in episodes:
-        if episode.error is None and episode.steps:
+        if episode.error is None and episode.steps and not episode.greedy:
             for name, value in episode.steps[-1].info.get("metrics", {}).items():
                 found[name].append(float(value))
     return {name: (sum(values), float(len(values))) for name, values in found.items()}

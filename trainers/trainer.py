@@ -17,9 +17,10 @@ from accelerate.utils import set_seed
 
 from envsuite.core.errors import DataError
 from trainers import checkpoint
-from trainers.cli import dump
+from trainers.cli import dump, make
 from trainers.config import ConfigError, TrainConfig
 from trainers.crediting import Crediting
+from trainers.estimators import ESTIMATORS
 from trainers.evaluate import Evaluator, make_manager, sampling_of, tasks_of
 from trainers.iteration_metrics import iteration_metrics
 from trainers.metrics import MetricsWriter, read_metrics
@@ -34,6 +35,7 @@ from trainers.run_folder import RunFolder
 from trainers.self_imitation import SelfImitation
 from trainers.steps import Episode
 from trainers.stopping import Abandoned, Interrupted, StopRequest
+from trainers.supply import Supply
 from trainers.update import Batch, Updater, log_probabilities
 
 _LOG = logging.getLogger(__name__)
@@ -75,8 +77,6 @@ class Trainer:
         self.folder = RunFolder(Path(config.output) / config.name, accelerator, self.tokenizer)
         method = config.method
         reference = self._reference()
-        scored = partial(log_probabilities, reference, config=config.optim) if reference is not None else None
-        self.crediting = Crediting(method, scored if "kl_penalty" in method.shapers else None)
         self.replay = None if method.replay is None else SelfImitation(method.replay, accelerator, config.seed)
         policy = Policy(self.model)
         optimizer = torch.optim.AdamW(
@@ -93,10 +93,16 @@ class Trainer:
             None if method.objective.kl == "none" else reference,
             total_steps=config.iterations * per_iteration,
         )  # fmt: skip
+        estimator = make(ESTIMATORS[method.estimator], method.options, "option")
+        self.supply = Supply(config, accelerator, self.model, estimator)
+        scored = partial(log_probabilities, reference, config=config.optim) if reference is not None else None
+        self.crediting = Crediting(
+            method, accelerator, estimator, self.supply, scored if "kl_penalty" in method.shapers else None
+        )
         self.stop_ids = stop_ids(self.model, self.tokenizer)
         self.engine = HFEngine(self.model.train(False), max_batch=config.rollout.slots)
         self.evaluator = Evaluator(config, accelerator, self.engine, self.tokenizer, self.stop_ids)
-        slots = min(config.rollout.slots, config.rollout.tasks // self.ranks * config.rollout.group_size)
+        slots = min(config.rollout.slots, config.rollout.tasks // self.ranks * self._played())
         self.manager = make_manager(config, config.envs, slots, self.engine, self.tokenizer)
         self.stop = StopRequest()
         self.evaluations: list[EvalResult] = []
@@ -209,7 +215,7 @@ class Trainer:
         rolled = time.perf_counter()
         self._check(episodes, f"iteration {iteration}")
         credit = self.crediting(episodes, iteration)
-        rows = np.flatnonzero(credit.keep)
+        rows = np.flatnonzero(credit.keep & (not self.supply.policy_rests(iteration)))
         kept = np.isin(credit.table.response.row_of, rows)
         batch = Batch(credit.table.take(rows), credit.advantage.tokens(credit.table)[kept])
         imitated: Batch | None = None
@@ -219,9 +225,12 @@ class Trainer:
         credited = time.perf_counter()
         self.progress.stage("update")
         update = self.updater.update(batch, np.random.default_rng([config.seed, iteration]), imitated)
+        learnt = self.supply.learn(credit.table, np.random.default_rng([config.seed, iteration, 1]))
         updated = time.perf_counter()
         self.progress.stage("writing")
-        found = iteration_metrics(self.accelerator, episodes, credit, update.train, update.replay, self.tokens)
+        found = iteration_metrics(
+            self.accelerator, episodes, credit, {**update.train, **learnt}, update.replay, self.tokens
+        )
         self.tokens += found.sampled
         self.iteration = iteration
         if config.episodes_every and iteration % config.episodes_every == 0:
@@ -271,9 +280,9 @@ class Trainer:
 
     def _play(self, tasks: int) -> tuple[list[Episode], Timing]:
         """This process's share of the episodes of so many further groups."""
-        size, first = self.config.rollout.group_size, self.groups
+        size, group_size, first = self._played(), self.config.rollout.group_size, self.groups
         plans = [
-            EpisodePlan(group * size + member, group, env, task)
+            EpisodePlan(group * size + member, group, env, task, greedy=member >= group_size)
             for group, (env, task) in enumerate(self.sampler.draw(tasks), start=first)
             if group % self.ranks == self.rank
             for member in range(size)
@@ -287,6 +296,10 @@ class Trainer:
     def _informative(self, episodes: Sequence[Episode], iteration: int) -> int:
         """How many groups of all processes' episodes have different returns."""
         return sum(every(self.accelerator, self.crediting.informative_groups(episodes, iteration)))
+
+    def _played(self) -> int:
+        """Episodes per task."""
+        return self.config.rollout.group_size + self.config.method.greedy_baseline
 
     def _check(self, episodes: Sequence[Episode], what: str) -> None:
         """Failed episodes are left out and counted; but where all fail, there is nothing to go on with."""
@@ -357,8 +370,12 @@ class Trainer:
         if not chosen:
             raise checkpoint.CheckpointError(f"{root}: no checkpoint to resume from; start without --resume")
         saved = checkpoint.load(
-            Path(chosen), self.model, self.wrapped, self.optimizer, yaml.safe_load(settings), self.rank
-        )
+            Path(chosen), self.model, self.wrapped, self.optimizer, yaml.safe_load(settings), self.rank,
+            self.supply.parts,
+        )  # fmt: skip
+        if "estimator" in saved.counters:
+            estimator = ESTIMATORS[self.config.method.estimator]
+            self.crediting.estimator = make(estimator, saved.counters["estimator"], "option")
         self.iteration = saved.iteration
         self.sampler.load_state_dict(saved.sampler)
         self.updater.steps = saved.optimizer_steps
@@ -392,6 +409,7 @@ class Trainer:
                     "tokens": self.tokens,
                     "groups": self.groups,
                     "seconds": self._seconds(),
+                    "estimator": vars(self.crediting.estimator),
                     "evaluations": [result.to_json() for result in self.evaluations],
                     "metrics_lines": len(read_metrics(writer.path)),
                 },
@@ -399,7 +417,7 @@ class Trainer:
                 replay=replay,
             )
             folder = checkpoint.folder_of(self.folder.checkpoints, self.iteration)
-            checkpoint.save(folder, self.model, self.wrapped, self.tokenizer, self.optimizer, saved)
+            checkpoint.save(folder, self.model, self.wrapped, self.tokenizer, self.optimizer, saved, self.supply.parts)
             checkpoint.prune(self.folder.checkpoints, self.config.keep_checkpoints)
             self._write_summary()
         self._saved = state

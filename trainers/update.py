@@ -208,7 +208,7 @@ class Updater:
             last = number == rounds - 1
             with contextlib.nullcontext() if last else self.accelerator.no_sync(self.policy):
                 if number >= len(pieces):  # another rank has more: take part in its synchronisation, adding nothing
-                    stats: TokenStats = self.policy(_one_token())
+                    stats: TokenStats = self.policy(one_token())
                     self.accelerator.backward(stats.logprob.sum() * 0.0)
                     continue
                 piece = pieces[number]
@@ -269,6 +269,7 @@ def log_probabilities(policy: nn.Module, table: StepTable, config: OptimConfig) 
     return found
 
 
-def _one_token() -> MicroBatch:
+def one_token() -> MicroBatch:
+    """The smallest micro-batch, for a process that has none while another has."""
     zero, one = np.zeros(1, np.int64), np.ones(1, np.int64)
     return MicroBatch(zero[:, None][:, :0], zero, zero, zero[:, None], one, zero, zero, zero, zero)

@@ -94,6 +94,18 @@ def test_generated_books_have_the_depths_and_families_of_minecrafts() -> None:
     assert any(i.family for ways in ours.recipes.values() for recipe in ways for i in recipe.inputs)
 
 
+def test_generated_names_share_words_with_their_ingredients_about_as_often_as_minecrafts() -> None:
+    def share(book: RecipeBook) -> float:
+        ways = [recipe for found in book.recipes.values() for recipe in found]
+        alike = [any(set(plain(recipe.output)) & set(plain(i.name)) for i in recipe.inputs) for recipe in ways]
+        return sum(alike) / len(alike)
+
+    def plain(name: str) -> list[str]:
+        return name.removeprefix(NAMESPACE).split("_")
+
+    assert abs(share(generated_book(3, 2000)) - share(builtin_book())) < 0.06
+
+
 def test_different_seeds_give_different_books_and_the_same_seed_the_same() -> None:
     first = texts(generated_book(0, 100))
     assert texts(generated_book(1, 100)).isdisjoint(first)

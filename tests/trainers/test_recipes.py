@@ -81,8 +81,8 @@ def test_filters_are_given_by_name_or_with_settings() -> None:
 @pytest.mark.parametrize(
     ("estimator", "column"),
     [
-        ("steppo", "the column 'value', which a critic supplies"),
-        ("ppo", "the token column 'value', which a critic supplies"),
+        ("steppo", "the column 'value', which a critic"),
+        ("ppo", "the token column 'value', which a critic"),
         ("remax", "the column 'greedy_return'"),
         ("bipace", "the column 'embedding'"),
     ],

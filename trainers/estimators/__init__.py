@@ -20,12 +20,14 @@ from trainers.estimators import (
     rloo,
     steppo,
 )
-from trainers.estimators.base import ESTIMATORS, Advantage, Estimator, register
+from trainers.estimators.base import ESTIMATORS, Advantage, Calibrating, Estimator, ValueBased, register
 
 __all__ = [
     "ESTIMATORS",
     "Advantage",
+    "Calibrating",
     "Estimator",
+    "ValueBased",
     "bipace",
     "dapo",
     "dr_grpo",

@@ -174,13 +174,13 @@ class StepTable:
 
     @classmethod
     def from_episodes(cls, episodes: Iterable[Episode]) -> StepTable:
-        """One row per step, in episode order; episodes that failed are left out.
+        """One row per step, in episode order; episodes that failed, and greedy ones, are left out.
 
         The extra column ``action`` is the parsed action as text, None where the completion did not parse;
         ``step_text`` is the action and the observation that it led to, None where the action was invalid; ``cut`` says
         whether the response reached the token limit, ``success`` whether the episode solved its task.
         """
-        episodes = [episode for episode in episodes if episode.error is None]
+        episodes = [episode for episode in episodes if episode.error is None and not episode.greedy]
         pairs = [(episode, step) for episode in episodes for step in episode.steps]
         keys = np.empty(len(pairs), object)
         keys[:] = [step.state_key for _, step in pairs]

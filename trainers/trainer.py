@@ -215,12 +215,13 @@ class Trainer:
         rolled = time.perf_counter()
         self._check(episodes, f"iteration {iteration}")
         credit = self.crediting(episodes, iteration)
-        rows = np.flatnonzero(credit.keep & (not self.supply.policy_rests(iteration)))
+        rests = self.supply.policy_rests(iteration)
+        rows = np.flatnonzero(credit.keep & (not rests))
         kept = np.isin(credit.table.response.row_of, rows)
         batch = Batch(credit.table.take(rows), credit.advantage.tokens(credit.table)[kept])
         imitated: Batch | None = None
         replay: dict[str, float] = {}
-        if self.replay is not None:
+        if self.replay is not None and not rests:
             imitated, replay = self.replay.advance(credit, iteration, self.updater.logprobs)
         credited = time.perf_counter()
         self.progress.stage("update")

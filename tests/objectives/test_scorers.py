@@ -75,9 +75,7 @@ def test_a_sentence_embedder_knows_what_is_said_in_other_words(minilm: Path) -> 
     one = "take the apple from the table"
     scores = embedder([(one, one), (one, "pick up the apple that lies on the table"), (one, "the stock market fell")])
     assert scores[0] == pytest.approx(1.0, abs=1e-5)
-    assert scores[1] > 0.6 > 0.3 > scores[2] >= 0.0, (
-        "the second pair matches by the paper's threshold, the third does not"
-    )
+    assert scores[1] > 0.6 > 0.3 > scores[2] >= 0.0, "only the second matches, by the paper's threshold"
     assert len(embedder._embeddings._known) == 3, "each text is embedded once"
 
 
@@ -91,9 +89,9 @@ def test_the_embedder_counts_no_padding(minilm: Path) -> None:
 def test_scpo_keeps_its_scorer_and_says_early_what_is_wrong(reranker: Path, tmp_path: Path) -> None:
     shaper = SCPO(scorer="cross_encoder", scorer_options={"path": str(reranker)})
     assert shaper._score is shaper._score
-    with pytest.raises(UnknownName, match="option of scorer cross_encoder 'bach'. Nearest: 'batch'"):
+    with pytest.raises(UnknownName, match=r"option of scorer cross_encoder 'bach'. Nearest: 'batch'"):
         SCPO(scorer="cross_encoder", scorer_options={"bach": 3})
-    with pytest.raises(UnknownName, match="scorer 'crossencoder'. Nearest: 'cross_encoder'"):
+    with pytest.raises(UnknownName, match=r"scorer 'crossencoder'. Nearest: 'cross_encoder'"):
         SCPO(scorer="crossencoder")
     with pytest.raises(UsageError, match="batch is 0"):
         SCPO(scorer="sentence_embedder", scorer_options={"batch": 0})

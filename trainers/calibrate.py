@@ -1,6 +1,6 @@
-"""``python -m trainers.calibrate RUN``: which layer, pooling and radius BiPACE should see states by (appendices F and H).
+"""``python -m trainers.calibrate RUN``: by which layer, pooling and radius BiPACE should see states (appendices F, H).
 
-From the episodes that a run has saved, one forward pass reads the hidden states of every layer before each step. A layer
+From the episodes that a run has saved, one forward pass reads the hidden states of all layers before each step. A layer
 is as good as a linear probe on it tells the tasks apart, as long as clusters of its states are neither all one nor
 all alone. The radius is then that of a median cluster size of 4 to 8 within the groups, as training clusters them.
 """
@@ -33,7 +33,7 @@ from trainers.steps.parquet import read_episodes
 RADII = (0.05, 0.10, 0.15, 0.20)
 """What the paper's scan tries."""
 LEAST_CLUSTERS = 5
-"""Fewest clusters over all tasks (paper: 5, of six families of tasks); fewer where there are fewer tasks."""
+"""Fewest clusters over all tasks; with more tasks, one less than there are (paper: 5, of six families of tasks)."""
 BUDGET = 16384
 """Most tokens of one forward pass."""
 
@@ -84,7 +84,7 @@ def scan(
 
 
 def choose(candidates: Sequence[Candidate], least: int) -> Candidate:
-    """The best probe among those whose partition resolves something; of equals, the first.
+    """The best probe among those whose partition resolves something; of equals, the last token, and a late layer.
 
     Raises:
         DataError: None does.
@@ -95,7 +95,7 @@ def choose(candidates: Sequence[Candidate], least: int) -> Candidate:
             f"no layer has a partition of at least {least} clusters that are not all singletons; try other --radii "
             f"(clusters found: {sorted({candidate.clusters for candidate in candidates})})"
         )
-    return max(fit, key=lambda candidate: candidate.accuracy)
+    return max(fit, key=lambda c: (c.accuracy, c.fingerprint.pooling == "last", c.fingerprint.layer))
 
 
 def probe_accuracy(states: NDArray[np.float32], task: Ints, held_out: NDArray[np.bool_]) -> float:
@@ -183,24 +183,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", help="Folder of a model or checkpoint; by default the one the run began with.")
     parser.add_argument("--steps", type=int, default=600, help="About how many steps are read.")
     parser.add_argument("--radii", type=float, nargs="+", default=list(RADII), help="Cosine distances to try.")
+    poolings = get_args(Pooling)
+    parser.add_argument("--pooling", choices=poolings, nargs="+", default=list(poolings), help="Poolings to try.")
     given = parser.parse_args(arguments)
-    return guarded(lambda: _calibrate(given.run, given.model, given.steps, given.radii))
+    return guarded(lambda: _calibrate(given.run, given.model, given.steps, given.radii, given.pooling))
 
 
-def _calibrate(run: Path, path: str | None, steps: int, radii: Sequence[float]) -> int:
+def _calibrate(run: Path, path: str | None, steps: int, radii: Sequence[float], poolings: Sequence[Pooling]) -> int:
     table, task = load_steps(run, steps)
     model, _ = load_policy(_model_of(run, path))
     model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
     wanted = [
-        Fingerprint(layer, pooling)
-        for pooling in get_args(Pooling)
-        for layer in layers_of(int(model.config.num_hidden_layers))
+        Fingerprint(layer, pooling) for pooling in poolings for layer in layers_of(int(model.config.num_hidden_layers))
     ]
     found = at_prompt_ends(model, table, wanted, budget=BUDGET, share_prefix=True)
     states = dict(zip(wanted, found, strict=True))
     tasks = int(task.max()) + 1
     candidates = scan(table, states, task, radii)
-    chosen = choose(candidates, min(LEAST_CLUSTERS, tasks))
+    chosen = choose(candidates, max(LEAST_CLUSTERS, tasks - 1))
     best = chosen.fingerprint
     radius = BiPACE(radius=None).calibrated(table.with_columns(**{EMBEDDING: states[best]})).radius
     settings = {"method": {"embedding": {"layer": best.layer, "pooling": best.pooling}, "options": {"radius": radius}}}

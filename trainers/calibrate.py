@@ -190,9 +190,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _calibrate(run: Path, path: str | None, steps: int, radii: Sequence[float], poolings: Sequence[Pooling]) -> int:
+    settings = _model_of(run, path)
     table, task = load_steps(run, steps)
-    model, _ = load_policy(_model_of(run, path))
-    model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    model, _ = load_policy(settings)
+    model.to(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    model.train(False)
     wanted = [
         Fingerprint(layer, pooling) for pooling in poolings for layer in layers_of(int(model.config.num_hidden_layers))
     ]
@@ -206,7 +208,7 @@ def _calibrate(run: Path, path: str | None, steps: int, radii: Sequence[float], 
     settings = {"method": {"embedding": {"layer": best.layer, "pooling": best.pooling}, "options": {"radius": radius}}}
     sys.stdout.write(
         f"{len(table)} steps of {tasks} tasks; a probe that guesses is right for {1 / tasks:.3f} of them.\n\n"
-        f"{_markdown(candidates, chosen)}\nSettings:\n\n{yaml.safe_dump(settings, sort_keys=False)}"
+        f"{_markdown(candidates, chosen)}\nSettings:\n\n{yaml.safe_dump({'method': method}, sort_keys=False)}"
     )
     return 0
 

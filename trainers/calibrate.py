@@ -205,10 +205,11 @@ def _calibrate(run: Path, path: str | None, steps: int, radii: Sequence[float], 
     chosen = choose(candidates, max(LEAST_CLUSTERS, tasks - 1))
     best = chosen.fingerprint
     radius = BiPACE(radius=None).calibrated(table.with_columns(**{EMBEDDING: states[best]})).radius
-    settings = {"method": {"embedding": {"layer": best.layer, "pooling": best.pooling}, "options": {"radius": radius}}}
+    method = {"embedding": {"layer": best.layer, "pooling": best.pooling}, "options": {"radius": radius}}
+    advice = yaml.safe_dump({"method": method}, sort_keys=False)
     sys.stdout.write(
         f"{len(table)} steps of {tasks} tasks; a probe that guesses is right for {1 / tasks:.3f} of them.\n\n"
-        f"{_markdown(candidates, chosen)}\nSettings:\n\n{yaml.safe_dump({'method': method}, sort_keys=False)}"
+        f"{_markdown(candidates, chosen)}\nSettings:\n\n{advice}"
     )
     return 0
 

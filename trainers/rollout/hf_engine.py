@@ -86,7 +86,6 @@ class HFEngine(Engine):
         self._seed = seed
         self._unseeded = 0
         self._vocabulary: int = model.config.get_text_config(decoder=True).vocab_size
-        self._width: int = model.config.get_text_config(decoder=True).hidden_size
         self._cache = SlotCache(max_slots=2 * max_batch)
         self._waiting: deque[_Row] = deque()
         self._running: list[_Row] = []
@@ -242,7 +241,7 @@ class HFEngine(Engine):
             Logits after the last token of each slot, shape (slots, vocabulary); with ``every``, of each token of the
             flat batch.
         """
-        plan = plan_step(cache, slots, self.model.device, self._width)
+        plan = plan_step(cache, slots, self.model.device)
         spans = [*plan.singles, *plan.appended, *plan.rooted]
         tokens = np.concatenate([cache.tokens[span.slot.index, span.start : span.stop] for span in spans])
         positions = np.concatenate([np.arange(span.start, span.stop) for span in spans])

@@ -7,7 +7,7 @@ once a step for all of them together, which is what decoding spends its time on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,52 +19,25 @@ _WORTH_A_ROOT = 64  # a beginning shorter than this stays in the slot
 KeysValues = tuple[Tensor, Tensor]
 
 
-class Pool:
-    """For each decoder layer keys and values of shape (rows, key heads, capacity, head dimension)."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self.capacity = 0
-        self._layers: dict[int, KeysValues] = {}
-
-    def layer(self, index: int, key: Tensor, value: Tensor) -> KeysValues:
-        """Buffers of one decoder layer, made at its first use to fit ``key`` and ``value`` (1, heads, any, dim)."""
-        found = self._layers.get(index)
-        if found is None:
-            found = self._layers[index] = (
-                key.new_zeros(self.rows, key.shape[1], self.capacity, key.shape[3]),
-                value.new_zeros(self.rows, value.shape[1], self.capacity, value.shape[3]),
-            )
-        return found
-
-    def made(self) -> dict[int, KeysValues]:
-        """The buffers of the layers that have any."""
-        return self._layers
-
-    def reserve(self, rows: int, capacity: int, most_rows: int) -> None:
-        """Make room for ``rows`` sequences of ``capacity`` tokens, and for more to come up to ``most_rows``."""
-        if rows > self.rows:
-            rows = min(max(rows, 2 * self.rows, 8), most_rows)
-        rows, capacity = max(rows, self.rows), _grown(self.capacity, capacity)
-        if (rows, capacity) == (self.rows, self.capacity):
-            return
-        for index, buffers in self._layers.items():
-            new = tuple(old.new_zeros(rows, old.shape[1], capacity, old.shape[3]) for old in buffers)
-            for wide, old in zip(new, buffers, strict=True):
-                wide[: old.shape[0], :, : old.shape[2]] = old
-            self._layers[index] = (new[0], new[1])
-        self.rows, self.capacity = rows, capacity
-
-
 @dataclass(eq=False)
 class Root:
     """The beginning of one or more sequences; it lives as long as a slot refers to it."""
 
-    index: int
-    """Its row in the pool of roots."""
     length: int
     ready: int = 0
     """How many of its tokens are stored."""
+    layers: dict[int, KeysValues] = field(default_factory=dict)
+    """For each decoder layer the keys and the values, shape (key heads, length, head dimension)."""
+
+    def layer(self, index: int, key: Tensor, value: Tensor) -> KeysValues:
+        """Buffers of one decoder layer, made at its first use to fit ``key`` and ``value`` (1, heads, any, dim)."""
+        found = self.layers.get(index)
+        if found is None:
+            found = self.layers[index] = (
+                key.new_empty(key.shape[1], self.length, key.shape[3]),
+                value.new_empty(value.shape[1], self.length, value.shape[3]),
+            )
+        return found
 
 
 @dataclass(eq=False)
@@ -85,7 +58,7 @@ class Slot:
 
 
 class SlotCache:
-    """At most ``max_slots`` sequences, and the roots that they share."""
+    """At most ``max_slots`` sequences; tails lie in buffers of shape (slots, key heads, capacity, head dimension)."""
 
     def __init__(self, max_slots: int) -> None:
         self.max_slots = max_slots
@@ -94,9 +67,10 @@ class SlotCache:
     def clear(self) -> None:
         """Forget everything; the buffers go too, so that what follows equals a fresh start."""
         self.slots: list[Slot] = []
-        self.tails = Pool()
-        self.roots = Pool()
+        self.capacity = 0
         self.tokens: NDArray[np.int64] = np.zeros((0, 0), np.int64)  # (slots, tokens), -1 where there is none
+        self._tails: dict[int, KeysValues] = {}
+        self._rows = 0
         self._clock = 0
         self._of_session: dict[int, Slot] = {}
 
@@ -163,8 +137,7 @@ class SlotCache:
         shared = 0 if donor is None else min(keep, donor.root_length)
         continues = donor is slot and 2 * keep >= len(tokens)
         if len(tokens) - 1 - shared >= _WORTH_A_ROOT and not continues:
-            root = Root(self._free_root(), len(tokens) - 1, ready=keep)
-            self.roots.reserve(root.index + 1, root.length, self.max_slots + 1)
+            root = Root(len(tokens) - 1, ready=keep)
             if donor is not None and keep:
                 self._copy_to_root(root, donor, keep)
             slot.root, slot.root_length = root, root.length
@@ -173,44 +146,60 @@ class SlotCache:
             slot.root_length = shared
             self._reserve(0, 0, keep - shared)
             if donor is not None and donor is not slot:
-                for keys, values in self.tails.made().values():
+                for keys, values in self._tails.values():
                     for tail in (keys, values):
                         tail[slot.index, :, : keep - shared] = tail[donor.index, :, : keep - shared]
         slot.ready, slot.planned = keep, 0
         self.tokens[slot.index] = -1
         self.extend(slot, tokens)
 
-    def _free_root(self) -> int:
-        """The first row of the pool of roots that no slot refers to."""
-        taken = {slot.root.index for slot in self.slots if slot.root is not None}
-        return next(index for index in range(len(self.slots) + 1) if index not in taken)
-
     def _copy_to_root(self, root: Root, donor: Slot, keep: int) -> None:
         """Fill the first ``keep`` tokens of ``root`` from what ``donor`` holds."""
         shared = min(keep, donor.root_length)
-        for index, tails in self.tails.made().items():
-            for roots, tail in zip(self.roots.layer(index, *(t[:1] for t in tails)), tails, strict=True):
-                if shared and donor.root is not None:
-                    roots[root.index, :, :shared] = roots[donor.root.index, :, :shared]
-                roots[root.index, :, shared:keep] = tail[donor.index, :, : keep - shared]
+        for index, (keys, values) in self._tails.items():
+            source = (keys, values) if donor.root is None else donor.root.layers[index]
+            for new, old, tail in zip(root.layer(index, keys, values), source, (keys, values), strict=True):
+                if shared:
+                    new[:, :shared] = old[:, :shared]
+                new[:, shared:keep] = tail[donor.index, :, : keep - shared]
 
     def extend(self, slot: Slot, tokens: NDArray[np.int64] | int) -> None:
         """Add tokens to what is planned for ``slot``."""
         count = 1 if isinstance(tokens, int) else len(tokens)
         end = slot.planned + count
-        if end > self.tokens.shape[1] or end - slot.root_length > self.tails.capacity:
+        if end > self.tokens.shape[1] or end - slot.root_length > self.capacity:
             self._reserve(0, end, end - slot.root_length)
         self.tokens[slot.index, slot.planned : end] = tokens
         slot.planned = end
 
+    def tail(self, index: int, key: Tensor, value: Tensor) -> KeysValues:
+        """Buffers of one decoder layer, made at its first use to fit ``key`` and ``value`` (1, heads, any, dim)."""
+        found = self._tails.get(index)
+        if found is None:
+            found = self._tails[index] = (
+                key.new_zeros(self._rows, key.shape[1], self.capacity, key.shape[3]),
+                value.new_zeros(self._rows, value.shape[1], self.capacity, value.shape[3]),
+            )
+        return found
+
     def _reserve(self, rows: int, length: int, capacity: int) -> None:
         """Make room for ``rows`` slots, sequences of ``length`` and tails of ``capacity`` tokens."""
-        self.tails.reserve(rows, capacity, self.max_slots)
-        shape = self.tails.rows, _grown(self.tokens.shape[1], length)
-        if shape != self.tokens.shape:
-            tokens = np.full(shape, -1, np.int64)
-            tokens[: self.tokens.shape[0], : self.tokens.shape[1]] = self.tokens
+        if rows > self._rows:
+            rows = min(max(rows, 2 * self._rows, 8), self.max_slots)
+        rows = max(rows, self._rows)
+        width = _grown(self.tokens.shape[1], length)
+        capacity = _grown(self.capacity, capacity)
+        if (rows, width) != self.tokens.shape:
+            tokens = np.full((rows, width), -1, np.int64)
+            tokens[: self._rows, : self.tokens.shape[1]] = self.tokens
             self.tokens = tokens
+        if (rows, capacity) != (self._rows, self.capacity):
+            for index, buffers in self._tails.items():
+                new = tuple(old.new_zeros(rows, old.shape[1], capacity, old.shape[3]) for old in buffers)
+                for wide, old in zip(new, buffers, strict=True):
+                    wide[: old.shape[0], :, : old.shape[2]] = old
+                self._tails[index] = (new[0], new[1])
+        self._rows, self.capacity = rows, capacity
 
 
 def _grown(have: int, need: int) -> int:

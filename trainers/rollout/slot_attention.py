@@ -2,16 +2,15 @@
 
 Registered with transformers as an attention implementation, so that any decoder-only model that takes its attention
 from there runs on it unchanged. Linear layers see each token once, without padding. Attention has two parts, merged by
-their softmax sums as in FlashAttention: each sequence against its own tail, and all tokens whose sequences share a root
-against that root together. Tails, and roots, lie in rows of one buffer, and as many rows go into one call as cost less
-to pad than to call for.
+their softmax sums as in FlashAttention: all tokens whose sequences share a root against that root together, and each
+sequence against its own tail, neighbouring slots of similar length in one call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,11 +20,10 @@ from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 
 from envsuite.core.errors import UsageError
-from trainers.rollout.kv_cache import Slot, SlotCache
+from trainers.rollout.kv_cache import Root, Slot, SlotCache
 
 NAME = "envsuite_slots"
-_CALL = 400_000  # what one attention call costs besides its work, in products of a query's and a key's number
-_WIDE = 32  # a span of more new tokens than this has calls of its own
+_CALL = 64  # what one attention call costs besides its work, in keys of one sequence
 
 
 @dataclass(frozen=True)
@@ -46,48 +44,16 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Reader:
-    """The queries of one call that attend to one row of a buffer."""
-
-    row: int
-    """Of the buffer."""
-    tokens: NDArray[np.int64]
-    """Where the queries are in the flat batch."""
-    seen: NDArray[np.int64]
-    """How many keys of the row each of them sees."""
-    longest: int
-    """The most of :attr:`seen`."""
-
-
-@dataclass
 class Run:
-    """Queries that attend to rows of a buffer in one call, padded to equally many for each row."""
+    """Single new tokens of sequences in neighbouring slots: ``begin .. end`` of the flat batch, slots from ``slot``."""
 
-    rows: slice | Tensor
-    """Of the buffer."""
-    count: int
-    """Number of rows."""
-    width: int
-    """Queries of each row."""
+    slot: int
+    begin: int
+    end: int
     length: int
-    """Keys of each row."""
-    tokens: Tensor
-    """Where the queries are in the flat batch."""
-    place: Tensor | None
-    """Where they are among the count * width padded queries; ``None`` if those are all."""
-    hidden: Tensor | None
-    """Which keys each padded query does not see, shape (count, width, length); ``None`` if it sees all."""
-    _masks: dict[tuple[int, torch.dtype], Tensor] = field(default_factory=dict)
-
-    def mask(self, repeats: int, dtype: torch.dtype) -> Tensor | None:
-        """:attr:`hidden` as 0 or -inf for each of ``repeats`` heads, shape (count, 1, repeats * width, length)."""
-        if self.hidden is None:
-            return None
-        if (repeats, dtype) not in self._masks:
-            mask = torch.zeros(self.hidden.shape, dtype=dtype, device=self.hidden.device)
-            mask.masked_fill_(self.hidden, -torch.inf)
-            self._masks[repeats, dtype] = mask.repeat(1, repeats, 1)[:, None]
-        return self._masks[repeats, dtype]
+    """The longest tail."""
+    even: bool
+    """All tails are that long."""
 
 
 @dataclass
@@ -103,8 +69,6 @@ class StepPlan:
     appended: list[Span]
     rooted: list[Span]
     device: torch.device
-    call: int
-    """What a call costs, in pairs of a query and a key."""
 
     def __post_init__(self) -> None:
         tails = self.singles + self.appended
@@ -114,103 +78,57 @@ class StepPlan:
         self.place_of = self._tensor(
             np.concatenate([np.arange(s.start - s.slot.root_length, s.stop - s.slot.root_length) for s in tails])
         )
-        short = [span for span in self.appended if span.stop - span.start <= _WIDE]
-        wide = [span for span in self.appended if span.stop - span.start > _WIDE]
-        self.tail_runs = self._neighbours([_on_tail(span) for span in self.singles])
-        self.tail_runs += self._picked([_on_tail(span) for span in short])
-        self.tail_runs += [self._run([_on_tail(span)]) for span in wide]
-        together: dict[int, list[Span]] = {}
-        for span in self.singles + short:
+        self.runs = _runs(self.singles)
+        lengths = self.place_of[: len(self.singles), None] + 1
+        widest = max((run.length for run in self.runs), default=0)
+        self._hidden = torch.arange(widest, device=self.device) >= lengths
+        groups: dict[tuple[int, int], list[Span]] = {}
+        for span in tails:
             if span.slot.root is not None and span.slot.root_length:
-                together.setdefault(span.slot.root.index, []).append(span)
-        self.root_runs = self._neighbours([_on_root(spans) for _, spans in sorted(together.items())])
-        self.root_runs += [self._run([_on_root([span])]) for span in wide if span.slot.root and span.slot.root_length]
+                groups.setdefault((id(span.slot.root), span.slot.root_length), []).append(span)
+        self.groups: list[tuple[Root, int, int, int]] = []
+        order: list[NDArray[np.int64]] = []
+        begin = 0
+        for (_, length), spans in groups.items():
+            order.extend(np.arange(span.begin, span.end) for span in spans)
+            end = begin + sum(span.end - span.begin for span in spans)
+            root = spans[0].slot.root
+            assert root is not None
+            self.groups.append((root, length, begin, end))
+            begin = end
+        self.order = self._tensor(np.concatenate(order)) if order else None
         self._masks: dict[tuple[int, int, torch.dtype], Tensor] = {}
+        self._run_masks: dict[torch.dtype, Tensor] = {}
 
     def _tensor(self, array: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(array).to(self.device)
 
-    def _neighbours(self, readers: list[Reader]) -> list[Run]:
-        """Cut readers, by row, into runs of consecutive rows; a row in between that nobody reads is padding."""
-        return [self._run(part) for part in self._cut(readers, [reader.row for reader in readers])]
+    def run_mask(self, run: Run, dtype: torch.dtype) -> Tensor | None:
+        """What hides the keys past each tail of ``run``, shape (tokens, 1, 1, length), 0 or -inf."""
+        if run.even:
+            return None
+        if dtype not in self._run_masks:
+            hidden = self._hidden[:, None, None]
+            self._run_masks[dtype] = torch.zeros(hidden.shape, dtype=dtype, device=self.device).masked_fill_(
+                hidden, -torch.inf
+            )
+        return self._run_masks[dtype][run.begin : run.end, :, :, : run.length]
 
-    def _picked(self, readers: list[Reader]) -> list[Run]:
-        """Readers of any rows, similar ones in one run, which copies the rows."""
-        readers = sorted(readers, key=lambda reader: (len(reader.tokens), reader.longest))
-        return [self._run(part, pick=True) for part in self._cut(readers, range(len(readers)))]
+    def causal(self, span: Span, origin: int, repeats: int, dtype: torch.dtype) -> Tensor:
+        """Which keys from position ``origin`` each token of ``span`` sees, 0 or -inf, for each of ``repeats`` heads.
 
-    def _cut(self, readers: list[Reader], rows: Sequence[int]) -> Iterator[list[Reader]]:
-        """Parts in which padding costs less than a call for each reader but one."""
-        begin = width = length = work = 0
-        for end, reader in enumerate(readers):
-            wider, longer = max(width, len(reader.tokens)), max(length, reader.longest)
-            more = work + len(reader.tokens) * reader.longest
-            padding = (rows[end] - rows[begin] + 1) * wider * longer - more
-            if end > begin and padding > (end - begin) * self.call:
-                yield readers[begin:end]
-                begin, wider, longer = end, len(reader.tokens), reader.longest
-                more = wider * longer
-            width, length, work = wider, longer, more
-        if readers:
-            yield readers[begin:]
-
-    def _run(self, readers: list[Reader], pick: bool = False) -> Run:
-        first = readers[0].row
-        rows = np.array([reader.row for reader in readers])
-        count = len(readers) if pick else int(rows[-1]) - first + 1
-        width, length = max(len(reader.tokens) for reader in readers), max(reader.longest for reader in readers)
-        seen = np.ones((count, width), np.int64)
-        filled = np.zeros((count, width), bool)
-        for number, reader in enumerate(readers):
-            at = number if pick else reader.row - first
-            seen[at, : len(reader.seen)] = reader.seen
-            filled[at, : len(reader.seen)] = True
-        hidden = torch.arange(length, device=self.device) >= self._tensor(seen)[:, :, None]
-        return Run(
-            rows=self._tensor(rows) if pick and count > 1 else slice(first, first + count),
-            count=count,
-            width=width,
-            length=length,
-            tokens=self._tensor(np.concatenate([reader.tokens for reader in readers])),
-            place=None if filled.all() else self._tensor(np.flatnonzero(filled)),
-            hidden=None if (seen == length).all() else hidden,
-        )
-
-    def causal(self, span: Span, repeats: int, dtype: torch.dtype) -> Tensor:
-        """Which keys of its root each token of ``span`` sees, 0 or -inf, for each of ``repeats`` heads.
-
-        Shape (1, 1, repeats * tokens, stop).
+        Shape (1, 1, repeats * tokens, stop - origin).
         """
         key = (span.begin, repeats, dtype)
         if key not in self._masks:
-            count = span.stop - span.start
-            mask = torch.full((count, span.stop), -torch.inf, dtype=dtype, device=self.device)
-            self._masks[key] = mask.triu_(span.stop - count + 1).repeat(repeats, 1)[None, None]
+            count, width = span.stop - span.start, span.stop - origin
+            mask = torch.full((count, width), -torch.inf, dtype=dtype, device=self.device)
+            self._masks[key] = mask.triu_(width - count + 1).repeat(repeats, 1)[None, None]
         return self._masks[key]
 
 
-def _on_tail(span: Span) -> Reader:
-    first, last = span.start - span.slot.root_length + 1, span.stop - span.slot.root_length
-    return Reader(span.slot.index, np.arange(span.begin, span.end), np.arange(first, last + 1), last)
-
-
-def _on_root(spans: list[Span]) -> Reader:
-    root = spans[0].slot.root
-    assert root is not None
-    tokens = np.concatenate([np.arange(span.begin, span.end) for span in spans])
-    lengths = [span.slot.root_length for span in spans]
-    return Reader(root.index, tokens, np.repeat(lengths, [s.end - s.begin for s in spans]), max(lengths))
-
-
-def plan_step(cache: SlotCache, slots: Sequence[Slot], device: torch.device, width: int) -> StepPlan:
-    """The plan for ``slots``: those with one token for their tail come first, by index, then those with more.
-
-    Args:
-        cache: What is stored.
-        slots: With their planned tokens.
-        device: Of the model.
-        width: Numbers of a token's queries in one layer, all heads together.
-    """
+def plan_step(cache: SlotCache, slots: Sequence[Slot], device: torch.device) -> StepPlan:
+    """The plan for ``slots``: those with one token for their tail come first, by index, then those with more."""
     spans: tuple[list[Span], list[Span], list[Span]] = ([], [], [])
     begin = 0
     for slot in slots:
@@ -221,7 +139,25 @@ def plan_step(cache: SlotCache, slots: Sequence[Slot], device: torch.device, wid
         if slot.ready < slot.root_length:
             spans[2].append(Span(slot, begin, slot.ready, slot.root_length))
             begin += slot.root_length - slot.ready
-    return StepPlan(cache, *spans, device, _CALL // width)
+    return StepPlan(cache, *spans, device)
+
+
+def _runs(singles: list[Span]) -> list[Run]:
+    """Cut slots into runs: a neighbour joins where the padding it causes costs less than a call of its own."""
+    runs: list[Run] = []
+    for span in singles:
+        length = span.stop - span.slot.root_length
+        if runs:
+            last = runs[-1]
+            count = last.end - last.begin
+            widest = max(last.length, length)
+            waste = (widest - last.length) * count + widest - length
+            if last.slot + count == span.slot.index and waste <= _CALL:
+                even = last.even and length == last.length
+                runs[-1] = Run(last.slot, last.begin, span.end, widest, even)
+                continue
+        runs.append(Run(span.slot.index, span.begin, span.end, length, True))
+    return runs
 
 
 def attend(
@@ -287,42 +223,22 @@ def slot_attention(
     groups = heads // key_heads
     rows = query[0].transpose(0, 1).reshape(tokens, key_heads, groups, query.shape[3])
     out = query.new_empty(tokens, key_heads, groups, value.shape[3])
-    tails, roots = (pool.layer(index, key, value) for pool in (plan.cache.tails, plan.cache.roots))
-    for buffer, new in zip(tails, (key, value), strict=True):
+    tail = plan.cache.tail(index, key, value)
+    for buffer, new in zip(tail, (key, value), strict=True):
         buffer.transpose(1, 2).index_put_((plan.slot_of, plan.place_of), new[0, :, : plan.tail_tokens].transpose(0, 1))
     for span in plan.rooted:
-        assert span.slot.root is not None
-        for buffer, new in zip(roots, (key, value), strict=True):
-            buffer[span.slot.root.index, :, span.start : span.stop] = new[0, :, span.begin : span.end]
+        root = span.slot.root
+        assert root is not None
+        for buffer, new in zip(root.layer(index, key, value), (key, value), strict=True):
+            buffer[:, span.start : span.stop] = new[0, :, span.begin : span.end]
     if sliding_window and plan.longest > sliding_window:
-        _windowed(plan, rows, tails, roots, scaling, sliding_window, out)
+        _windowed(plan, index, rows, tail, scaling, sliding_window, out)
         return out.flatten(1, 2)[None], None
-    _to_roots(plan, rows, roots, scaling, out)
-    total = torch.empty(plan.tail_tokens, *rows.shape[1:3], dtype=torch.float32, device=rows.device)
-    for run in plan.tail_runs:
-        result, sums = _attend_run(run, rows, tails, scaling)
-        out.index_copy_(0, run.tokens, result)
-        total.index_copy_(0, run.tokens, sums)
-    for run in plan.root_runs:
-        result, sums = _attend_run(run, rows, roots, scaling)
-        share = torch.sigmoid(sums - total.index_select(0, run.tokens))[..., None].to(out.dtype)
-        out.index_copy_(0, run.tokens, torch.lerp(out.index_select(0, run.tokens), result, share))
+    _to_roots(plan, index, rows, scaling, out)
+    total = _to_tails(plan, rows, tail, scaling, out)
+    if plan.order is not None:
+        _merge_roots(plan, index, rows, scaling, out, total)
     return out.flatten(1, 2)[None], None
-
-
-def _attend_run(run: Run, rows: Tensor, buffers: tuple[Tensor, Tensor], scale: float | None) -> tuple[Tensor, Tensor]:
-    """Output (queries, key heads, groups, dim) and log-sums (queries, key heads, groups) of the queries of ``run``."""
-    queries = rows.index_select(0, run.tokens)
-    if run.place is not None:
-        queries = rows.new_zeros(run.count * run.width, *rows.shape[1:]).index_copy_(0, run.place, queries)
-    _, key_heads, groups, size = rows.shape
-    queries = queries.view(run.count, run.width, key_heads, groups, size).permute(0, 2, 3, 1, 4)
-    keys, values = (buffer[run.rows, :, : run.length] for buffer in buffers)
-    mask = run.mask(groups, rows.dtype)
-    result, sums = attend(queries.flatten(2, 3), keys, values, mask, scale)
-    result = result.reshape(run.count, key_heads, groups, run.width, -1).permute(0, 3, 1, 2, 4).flatten(0, 1)
-    sums = sums.reshape(run.count, key_heads, groups, run.width).permute(0, 3, 1, 2).flatten(0, 1)
-    return (result, sums) if run.place is None else (result[run.place], sums[run.place])
 
 
 def _flat(rows: Tensor) -> Tensor:
@@ -335,28 +251,61 @@ def _unflat(result: Tensor, tokens: int) -> Tensor:
     return result.reshape(result.shape[1], -1, tokens, *result.shape[3:]).movedim(2, 0)
 
 
-def _to_roots(plan: StepPlan, rows: Tensor, roots: tuple[Tensor, Tensor], scale: float | None, out: Tensor) -> None:
+def _to_roots(plan: StepPlan, index: int, rows: Tensor, scale: float | None, out: Tensor) -> None:
     """New roots, each causal in itself."""
     groups = rows.shape[2]
     for span in plan.rooted:
         assert span.slot.root is not None
-        keys, values = (buffer[span.slot.root.index, :, : span.stop] for buffer in roots)
+        keys, values = (part[:, : span.stop] for part in span.slot.root.layers[index])
         if span.start == 0:
             queries = rows[span.begin : span.end].flatten(1, 2).transpose(0, 1)[None]
             keys, values = (part.repeat_interleave(groups, 0)[None] for part in (keys, values))
             result, _ = attend(queries, keys, values, None, scale, causal=True)
             out[span.begin : span.end] = result[0].transpose(0, 1).view_as(out[span.begin : span.end])
         else:
-            mask = plan.causal(span, groups, rows.dtype)
+            mask = plan.causal(span, 0, groups, rows.dtype)
             result, _ = attend(_flat(rows[span.begin : span.end]), keys[None], values[None], mask, scale)
             out[span.begin : span.end] = _unflat(result, span.end - span.begin)
 
 
+def _to_tails(plan: StepPlan, rows: Tensor, tail: tuple[Tensor, Tensor], scale: float | None, out: Tensor) -> Tensor:
+    """Each sequence against its own tail; returns the log-sums, shape (tokens, key heads, groups)."""
+    total = torch.empty(plan.tail_tokens, *rows.shape[1:3], dtype=torch.float32, device=rows.device)
+    for run in plan.runs:
+        here = slice(run.begin, run.end)
+        slots = slice(run.slot, run.slot + run.end - run.begin)
+        keys, values = (part[slots, :, : run.length] for part in tail)
+        out[here], total[here] = attend(rows[here], keys, values, plan.run_mask(run, rows.dtype), scale)
+    for span in plan.appended:
+        here = slice(span.begin, span.end)
+        origin = span.slot.root_length
+        keys, values = (part[span.slot.index, None, :, : span.stop - origin] for part in tail)
+        mask = plan.causal(span, origin, rows.shape[2], rows.dtype)
+        result, sums = attend(_flat(rows[here]), keys, values, mask, scale)
+        out[here], total[here] = _unflat(result, span.end - span.begin), _unflat(sums, span.end - span.begin)
+    return total
+
+
+def _merge_roots(plan: StepPlan, index: int, rows: Tensor, scale: float | None, out: Tensor, total: Tensor) -> None:
+    """Add to ``out`` what the tokens see of their roots, all tokens of a root in one call."""
+    assert plan.order is not None
+    queries = rows.index_select(0, plan.order)
+    seen = out.new_empty(len(queries), *out.shape[1:])
+    sums = torch.empty(queries.shape[:3], dtype=torch.float32, device=rows.device)
+    for root, length, begin, end in plan.groups:
+        keys, values = (part[None, :, :length] for part in root.layers[index])
+        result, group_sums = attend(_flat(queries[begin:end]), keys, values, None, scale)
+        seen[begin:end], sums[begin:end] = _unflat(result, end - begin), _unflat(group_sums, end - begin)
+    share = torch.sigmoid(sums - total.index_select(0, plan.order))[..., None].to(out.dtype)
+    own = out.index_select(0, plan.order)
+    out.index_copy_(0, plan.order, torch.lerp(own, seen, share))
+
+
 def _windowed(
     plan: StepPlan,
+    index: int,
     rows: Tensor,
-    tails: tuple[Tensor, Tensor],
-    roots: tuple[Tensor, Tensor],
+    tail: tuple[Tensor, Tensor],
     scale: float | None,
     window: int,
     out: Tensor,
@@ -365,10 +314,10 @@ def _windowed(
     for span in plan.singles + plan.appended + plan.rooted:
         slot, low = span.slot, max(0, span.start + 1 - window)
         parts = []
-        for tail, root in zip(tails, roots, strict=True):
-            own = tail[slot.index, :, : max(0, span.stop - slot.root_length)]
-            above = None if slot.root is None else root[slot.root.index, :, : min(span.stop, slot.root_length)]
-            parts.append((own if above is None else torch.cat([above, own], 1))[None, :, low:])
+        for number in (0, 1):
+            own = tail[number][slot.index, :, : max(0, span.stop - slot.root_length)]
+            root = None if slot.root is None else slot.root.layers[index][number][:, : min(span.stop, slot.root_length)]
+            parts.append((own if root is None else torch.cat([root, own], 1))[None, :, low:])
         position = torch.arange(span.start, span.stop, device=rows.device)[:, None]
         column = torch.arange(low, span.stop, device=rows.device)
         hidden = (column > position) | (column <= position - window)

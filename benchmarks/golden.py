@@ -21,7 +21,14 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import golden_estimators, golden_losses, golden_step_methods, golden_token_methods, golden_trl
+from benchmarks import (
+    golden_estimators,
+    golden_losses,
+    golden_replay,
+    golden_step_methods,
+    golden_token_methods,
+    golden_trl,
+)
 from benchmarks.golden_data import Json, NotCovered
 from benchmarks.golden_dispatch import Outcome, Rounding, run_case
 from envsuite.core.errors import EnvsuiteError
@@ -30,8 +37,12 @@ EXPECTED = "golden-expected/1"
 NEEDED = ("id", "estimator", "function", "params", "dtype", "tolerance", "expect")
 UNIT_TOLERANCE = {"rtol": 1e-7, "atol": 1e-8}
 """That of the recorded float64 cases; unit vectors state none."""
-HANDLER_MODULES = (golden_estimators, golden_losses, golden_step_methods, golden_token_methods, golden_trl)
+HANDLER_MODULES = (
+    golden_estimators, golden_losses, golden_replay, golden_step_methods, golden_token_methods, golden_trl
+)  # fmt: skip
 """Importing them enters their handlers."""
+UNITS = (*golden_step_methods.UNITS, *golden_replay.UNITS)
+"""The keys by which a unit case is known, and what computes it."""
 
 
 @dataclass(frozen=True)
@@ -107,30 +118,48 @@ def _flatten(value: Any) -> Iterable[Any]:
         yield value
 
 
-def _numeric(values: list[Any]) -> bool:
-    return all(
+def _numeric(value: Any) -> bool:
+    return (
         value is None
         or (isinstance(value, int | float) and not isinstance(value, bool))
         or (isinstance(value, str) and value.lower() in ("nan", "inf", "-inf"))
-        for value in values
     )
+
+
+def _aligned(expected: Any, got: Any) -> tuple[Any, Any]:
+    """Both without dictionaries: their values in the order of the expected keys.
+
+    Raises:
+        LookupError: Ours has no such key, or another number of entries; names them.
+    """
+    if isinstance(expected, dict):
+        missing = sorted(set(expected) - set(got)) if isinstance(got, dict) else sorted(expected)
+        if missing:
+            raise LookupError(f"missing {missing[:3]}")
+        pairs = [_aligned(expected[name], got[name]) for name in expected]
+    elif isinstance(expected, list) and any(isinstance(item, dict) for item in expected):
+        if len(expected) != len(got):
+            raise LookupError(f"{len(got)} entries for {len(expected)}")
+        pairs = [_aligned(*pair) for pair in zip(expected, got, strict=True)]
+    else:
+        return expected, got.tolist() if isinstance(got, np.ndarray) else got
+    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
 
 def compare(key: str, expected: Any, got: Any, tolerance: Json, rounding: Rounding | None) -> Comparison:
     """Compare a recorded quantity with ours; ``null`` in the record is undefined and matches anything."""
-    if isinstance(expected, dict):
-        if not isinstance(got, dict) or set(expected) - set(got):
-            missing = sorted(set(expected) - set(got)) if isinstance(got, dict) else sorted(expected)
-            return Comparison(key, False, float("inf"), float("inf"), f"missing {missing[:3]}")
-        names = list(expected)
-        return compare(key, [expected[name] for name in names], [got[name] for name in names], tolerance, rounding)
-    want, have = list(_flatten(expected)), list(_flatten(got.tolist() if isinstance(got, np.ndarray) else got))
+    try:
+        expected, got = _aligned(expected, got)
+    except LookupError as error:
+        return Comparison(key, False, float("inf"), float("inf"), str(error))
+    want, have = list(_flatten(expected)), list(_flatten(got))
     if len(want) != len(have):
         return Comparison(key, False, float("inf"), float("inf"), f"{len(have)} values for {len(want)}")
-    if not _numeric(want):
-        wrong = [i for i, (a, b) in enumerate(zip(want, have, strict=True)) if a != b]
-        bad = float("inf") if wrong else 0.0
-        return Comparison(key, not wrong, bad, bad, f"index {wrong[0]}: {have[wrong[0]]!r}" if wrong else "")
+    words = [i for i, value in enumerate(want) if not _numeric(value)]
+    if wrong := [i for i in words if want[i] != have[i]]:
+        return Comparison(key, False, float("inf"), float("inf"), f"index {wrong[0]}: {have[wrong[0]]!r}")
+    for i in words:
+        want[i] = have[i] = None
     defined = np.array([value is not None for value in want], bool)
     a = np.array([0.0 if value is None else _number(value) for value in want], np.float64)
     b = np.array([0.0 if value is None else float(value) for value in have], np.float64)
@@ -187,7 +216,7 @@ def _check(case: Json, document: Json, data: Json, file: str) -> CaseResult:
 
 
 def _check_unit(case: Json, cases: list[Json], file: str, number: int, source: str) -> CaseResult:
-    compute = next((unit for keys, unit in golden_step_methods.UNITS if set(keys) <= set(case)), None)
+    compute = next((unit for keys, unit in UNITS if set(keys) <= set(case)), None)
     if compute is None:
         reason = f"unit vectors ({', '.join(map(str, case))}) of a method that is not here yet"
         return CaseResult(file, "unit", str(number), source, not_covered=(("", reason),))

@@ -8,6 +8,7 @@ import torch
 from benchmarks.golden_data import NotCovered, TokenRows, response_mask, step_table, token_row_table, token_run_table
 from benchmarks.golden_dispatch import Case, Outcome, handles
 from benchmarks.golden_estimators import WEIGH, penalised, per_trajectory_values
+from trainers.estimators.gpg import GPG
 from trainers.estimators.opo import OPO
 from trainers.estimators.ppo import PPO, VALUE
 from trainers.estimators.reinforce_pp import ReinforcePP
@@ -129,6 +130,14 @@ def _(case: Case) -> Outcome:
 def _(case: Case) -> Outcome:
     steps = token_row_table(case.data, case.params.take("rewards", "token_level_rewards"))
     estimator = OPO(singleton="raw")
+    case.params.done()
+    return Outcome({"advantage_per_row": estimator(steps).per_step}, str(estimator))
+
+
+@handles("verl", "gpg_adv", "compute_gpg_outcome_advantage")
+def _(case: Case) -> Outcome:
+    steps = token_row_table(case.data, case.params.take("rewards", "token_level_rewards"))
+    estimator = GPG(scale="nonzero", singleton="raw")
     case.params.done()
     return Outcome({"advantage_per_row": estimator(steps).per_step}, str(estimator))
 

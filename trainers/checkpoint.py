@@ -1,8 +1,8 @@
 """Checkpoints: everything that a run's future depends on, in files that hold no code.
 
-A checkpoint is a folder: the model as ``save_pretrained`` writes it, ``optimizer.safetensors``, ``state.json``, and
-``manifest.json`` with size and SHA-256 of every other file. It is written under another name, checked, and renamed
-into place, so that a folder of that name is always whole.
+A checkpoint is a folder: the model as ``save_pretrained`` writes it, ``optimizer.safetensors``, ``state.json``, with a
+replay buffer ``replay.safetensors`` too, and ``manifest.json`` with size and SHA-256 of every other file. It is written
+under another name, checked, and renamed into place, so that a folder of that name is always whole.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import hashlib
 import logging
 import os
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,16 @@ import numpy as np
 import orjson
 import safetensors
 import torch
+from numpy.typing import NDArray
+from safetensors.numpy import load_file as load_arrays
+from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
+    get_model_state_dict,
     get_optimizer_state_dict,
+    set_model_state_dict,
     set_optimizer_state_dict,
 )
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -36,6 +41,7 @@ FORMAT = "trainers-checkpoint/1"
 MANIFEST = "manifest.json"
 STATE = "state.json"
 OPTIMIZER = "optimizer.safetensors"
+REPLAY = "replay.safetensors"
 _OPTIONS = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
@@ -57,6 +63,18 @@ class Saved:
     """Whatever else the trainer counts (tokens so far, evaluations)."""
     random: list[dict[str, Any]]
     """:func:`random_state` of each process."""
+    replay: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """The replay buffer of all processes as arrays; empty where there is none."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A module besides the policy, with an optimiser of its own."""
+
+    name: str
+    wrapped: nn.Module
+    """The module whose parameters ``optimizer`` holds."""
+    optimizer: torch.optim.Optimizer
 
 
 def folder_of(root: Path, iteration: int) -> Path:
@@ -71,6 +89,7 @@ def save(
     tokenizer: PreTrainedTokenizerBase,
     optimizer: torch.optim.Optimizer,
     saved: Saved,
+    parts: Sequence[Part] = (),
 ) -> None:
     """Write a checkpoint; on failure nothing of it remains and older ones are untouched.
 
@@ -81,6 +100,7 @@ def save(
         tokenizer: Saved beside the model, so that the folder can be loaded by itself.
         optimizer: Its state is saved by parameter name.
         saved: Everything else.
+        parts: Further modules.
 
     Raises:
         CheckpointError: It could not be written (disk full, no permission).
@@ -93,6 +113,8 @@ def save(
         tokenizer.save_pretrained(partial)
         tensors, settings = _optimizer_state(wrapped, optimizer)
         save_file(tensors, partial / OPTIMIZER)
+        if saved.replay:
+            save_arrays({name: np.ascontiguousarray(array) for name, array in saved.replay.items()}, partial / REPLAY)
         state = {
             "format": FORMAT,
             "iteration": saved.iteration,
@@ -102,6 +124,7 @@ def save(
             "counters": saved.counters,
             "optimizer": settings,
             "random": saved.random,
+            "parts": {part.name: _save_part(partial, part) for part in parts},
         }
         (partial / STATE).write_bytes(orjson.dumps(state, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2))
         listing = {file.name: _fingerprint(file) for file in sorted(partial.iterdir())}
@@ -171,6 +194,7 @@ def load(
     optimizer: torch.optim.Optimizer,
     config: Mapping[str, Any],
     rank: int = 0,
+    parts: Sequence[Part] = (),
 ) -> Saved:
     """Restore weights, optimiser and random states from ``folder``, and return the rest.
 
@@ -181,6 +205,7 @@ def load(
         optimizer: Its state is replaced.
         config: The settings of this run, which must agree with the checkpoint's.
         rank: Number of this process, whose random state is restored.
+        parts: Further modules; their weights and the states of their optimisers are replaced.
 
     Raises:
         CheckpointError: Damaged, foreign, or of a run with other settings or another model.
@@ -191,6 +216,8 @@ def load(
     tensors = load_file(folder / OPTIMIZER)
     if tensors:
         set_optimizer_state_dict(wrapped, optimizer, _unflatten(tensors, state["optimizer"]), options=_OPTIONS)
+    for part in parts:
+        _load_part(folder, part, state.get("parts", {}))
     if rank < len(state["random"]):
         _restore_random(state["random"][rank])
     return Saved(
@@ -200,6 +227,7 @@ def load(
         state["sampler"],
         state["counters"],
         state["random"],
+        load_arrays(folder / REPLAY) if (folder / REPLAY).is_file() else {},
     )
 
 
@@ -218,6 +246,42 @@ def _load_model(folder: Path, model: PreTrainedModel) -> None:
         if name not in tensors and tensor.data_ptr() not in present:
             raise CheckpointError(f"{folder}: has no {name}, which the model of the config has")
     model.load_state_dict(tensors, strict=False)
+
+
+def _save_part(folder: Path, part: Part) -> dict[str, Any]:
+    """Write the part's files; the settings of its optimiser."""
+    weights = {name: tensor.detach().clone().contiguous() for name, tensor in _tensors(part).items()}
+    save_file(weights, _weights(folder, part))
+    tensors, settings = _optimizer_state(part.wrapped, part.optimizer)
+    save_file(tensors, folder / f"{part.name}.{OPTIMIZER}")
+    return settings
+
+
+def _load_part(folder: Path, part: Part, settings: Mapping[str, Any]) -> None:
+    if part.name not in settings:
+        raise CheckpointError(f"{folder}: has no {part.name}; it was written by a run without one")
+    own = {name: tuple(tensor.shape) for name, tensor in _tensors(part).items()}
+    weights = load_file(_weights(folder, part))
+    for name in sorted({*own, *weights}):
+        found = tuple(weights[name].shape) if name in weights else "no such tensor"
+        if own.get(name, "no such tensor") != found:
+            raise CheckpointError(
+                f"{folder}: {name} of the {part.name} has shape {found}, that of the config {own.get(name, 'none')}"
+            )
+    set_model_state_dict(part.wrapped, dict[str, Any](weights), options=_OPTIONS)
+    tensors = load_file(folder / f"{part.name}.{OPTIMIZER}")
+    if tensors:
+        state = _unflatten(tensors, settings[part.name])
+        set_optimizer_state_dict(part.wrapped, part.optimizer, state, options=_OPTIONS)
+
+
+def _tensors(part: Part) -> dict[str, Tensor]:
+    found: Mapping[str, Any] = get_model_state_dict(part.wrapped, options=_OPTIONS)
+    return dict(found)
+
+
+def _weights(folder: Path, part: Part) -> Path:
+    return folder / f"{part.name}.safetensors"
 
 
 def prune(root: Path, keep: int) -> None:

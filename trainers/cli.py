@@ -13,14 +13,18 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import jsonargparse
+import numpy as np
 import yaml
 
-from envsuite.core.errors import nearest, unknown
+from envsuite.core.errors import EnvsuiteError, nearest, unknown
 from envsuite.prompting import make_memory
+from trainers.columns import promised
 from trainers.config import ConfigError, TrainConfig
 from trainers.estimators import ESTIMATORS
+from trainers.estimators.tokens import TOKEN_REWARD
 from trainers.objectives import FILTERS, SHAPERS
-from trainers.recipes import recipe, recipes
+from trainers.objectives.shapers import ITERATION, REFERENCE
+from trainers.recipes import COMPOSITIONS, recipe, recipes
 from trainers.steps import StepTable
 
 C = TypeVar("C")
@@ -127,7 +131,12 @@ def parse(arguments: Sequence[str] | None = None, program: Program = TRAIN) -> C
         raise SystemExit(0)
     merged, rest = _layers(arguments)
     values = parser.parse_args(["--config", json.dumps(merged), *rest] if merged else rest)
-    objects = parser.instantiate(values)
+    try:
+        objects = parser.instantiate(values)
+    except ValueError as error:
+        if isinstance(error.__cause__, EnvsuiteError):  # of a section that may be null, the parser hides what it said
+            raise error.__cause__ from None
+        raise
     settings = {field.name: objects[field.name] for field in dataclasses.fields(TrainConfig)}
     config = TrainConfig(**settings)
     check_names(config)
@@ -152,15 +161,27 @@ def check_names(config: TrainConfig) -> None:
         MissingColumn: The method needs a column of the step table that nothing here supplies.
     """
     make_memory(config.prompt.memory)
-    estimator = ESTIMATORS[config.method.estimator]
+    estimator, objective = ESTIMATORS[config.method.estimator], config.method.objective
     method = make(estimator, config.method.options, f"option of estimator {config.method.estimator}")
     # An iteration without a step says now which columns are missing, and not after the first rollout.
-    table = StepTable.from_episodes([])
+    table = StepTable.from_episodes([]).with_columns(**{ITERATION: np.zeros(0, np.int64)})
+    table = table.with_token_columns(**{REFERENCE: np.zeros(0)})
     for name, options in config.method.shapers.items():
         table = make(SHAPERS[name], options, f"option of shaper {name}")(table)
-    for name in config.method.filters:
-        FILTERS[name]()(table)
-    method(table)
+    for name, options in config.method.filter_settings.items():
+        make(FILTERS[name], options, f"option of filter {name}")(table)
+    per_token = promised(config.method, method, table).per_token is not None
+    if per_token and (objective.ratio in ("step", "product") or objective.loss == "gmpo"):
+        what = f"ratio {objective.ratio!r}" if objective.loss != "gmpo" else "loss 'gmpo'"
+        raise ConfigError(
+            f"method.objective: {what} takes the tokens of a step together, but estimator {config.method.estimator} "
+            "gives each token its own advantage; choose ratio: token (or sequence) and another loss"
+        )
+    if TOKEN_REWARD in table.token_extra and not per_token:
+        raise ConfigError(
+            f"method.shapers: a reward per token (kl_penalty with per: token) would be lost on estimator "
+            f"{config.method.estimator}, which reads rewards per step; set per: step"
+        )
 
 
 def make(cls: type[C], options: Mapping[str, Any], kind: str) -> C:
@@ -257,6 +278,8 @@ def _check_options(words: Sequence[str]) -> None:
         for depth, key in enumerate(path):
             if typing.get_origin(shape) is list:
                 shape = typing.get_args(shape)[0]
+            if typing.get_origin(shape) in (types.UnionType, typing.Union):
+                shape = next((option for option in typing.get_args(shape) if dataclasses.is_dataclass(option)), shape)
             if not dataclasses.is_dataclass(shape):
                 break
             hints = typing.get_type_hints(shape)
@@ -304,8 +327,13 @@ def _list_recipes() -> None:
 
     table = Table("recipe", "what it is", "paper", box=None, header_style="bold")
     for entry in recipes().values():
-        table.add_row(entry.name, entry.description, entry.paper)
+        name = entry.name if entry.over is None else f"{entry.name} (= {recipe(entry.name).name})"
+        table.add_row(name, entry.description, entry.paper)
+    for name in COMPOSITIONS:
+        table.add_row(name, recipe(name).description, recipe(name).paper)
     Console().print(table)
+    additions = ", ".join(entry.name for entry in recipes().values() if entry.over is not None)
+    Console().print(f"\nAny method can be followed by additions ({additions}), each after a '+'.")
 
 
 def dump(config: TrainConfig) -> str:

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from envsuite.core.errors import UsageError
-from trainers.objectives import ObjectiveConfig
+from trainers.objectives import ObjectiveConfig, ReplayConfig
+
+Pooling = Literal["last", "mean"]
 
 
 class ConfigError(UsageError):
@@ -110,6 +112,38 @@ class EvalConfig:
 
 
 @dataclass(frozen=True)
+class CriticConfig:
+    """What supplies the values that the methods ``ppo`` and ``steppo`` read."""
+
+    kind: Literal["head", "model"] = "head"
+    """``head``: two layers on the policy's last hidden state, which is read once and not trained through, so that the
+    critic costs one forward pass. ``model``: a language model of its own with one output, trained as a whole."""
+    path: str | None = None
+    """Folder (or hub name) of that model; by default the policy's at the start of the run (kind model)."""
+    lr: float = 1e-5
+    """Learning rate (StepPO, table 5: ten times the policy's; for kind model)."""
+    epochs: int = 1
+    """Passes over the steps of an iteration."""
+    minibatches: int = 1
+    """Optimiser steps per pass."""
+    clip: float | None = 0.5
+    """How far a value may move from what it was at sampling before moving pays no more (verl: 0.5); null is off."""
+    warmup: int = 0
+    """Iterations at the start in which the critic alone is trained."""
+
+
+@dataclass(frozen=True)
+class EmbeddingConfig:
+    """What supplies the hidden states that ``bipace`` clusters: a forward pass of the policy before the update."""
+
+    layer: int | None = None
+    """Output of which layer, counted from the last one (-1); by default -8 of 28 layers (BiPACE, 7B), scaled to the
+    model's depth. ``python -m trainers.calibrate`` measures which is best."""
+    pooling: Pooling = "last"
+    """Of the last token of the prompt, or the mean over all its tokens."""
+
+
+@dataclass(frozen=True)
 class MethodConfig:
     """The credit-assignment method; a recipe fills this section, and every key of it can be overridden."""
 
@@ -121,8 +155,39 @@ class MethodConfig:
     """The clipped objective."""
     shapers: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Reward shapers by name, with their settings, applied in this order."""
-    filters: list[str] = field(default_factory=list)
-    """Filters that leave rows out of the update."""
+    filters: list[str] | dict[str, dict[str, Any]] = field(default_factory=list)
+    """Filters that leave rows out of the update: their names, or each with its settings."""
+    refill_rounds: int = 0
+    """Most further rounds of rollout in an iteration, each with as many new tasks as groups were left out by the filter
+    zero_variance (DAPO's dynamic sampling); 0 lets the batch shrink."""
+    replay: ReplayConfig | None = None
+    """Self-imitation (SPEAR); null is off."""
+    critic: CriticConfig | None = None
+    """The critic, where the method needs one (ppo, steppo)."""
+    embedding: EmbeddingConfig | None = None
+    """Hidden states of the policy, where the method reads them (bipace with the embedder actor_hidden)."""
+    greedy_baseline: bool = False
+    """Play one more episode per task, greedily, which is not trained on (remax)."""
+
+    def __post_init__(self) -> None:
+        if self.refill_rounds < 0:
+            raise ConfigError(f"method.refill_rounds is {self.refill_rounds}; it must be at least 0")
+        if self.refill_rounds and "zero_variance" not in self.filters:
+            raise ConfigError(
+                f"method.refill_rounds is {self.refill_rounds}, but no filter leaves out what would be replaced; "
+                "add zero_variance to method.filters"
+            )
+        names = list(self.shapers)
+        if "spear" in names and "scpo" in names[names.index("spear") :]:
+            raise ConfigError(
+                "method.shapers: scpo knows a success by its reward, which spear changes; put scpo before spear "
+                "(recipe …+scpo+spear)"
+            )
+
+    @property
+    def filter_settings(self) -> dict[str, dict[str, Any]]:
+        """The filters by name, each with its settings."""
+        return {name: {} for name in self.filters} if isinstance(self.filters, list) else self.filters
 
 
 @dataclass(frozen=True)
@@ -205,6 +270,7 @@ class TrainConfig:
             ("optim.minibatches", self.optim.minibatches, 1),
             ("optim.warmup", self.optim.warmup, 0),
             ("optim.tokens_per_microbatch", self.optim.tokens_per_microbatch, 1),
+            *self._critic_numbers(),
             ("checkpoint_every", self.checkpoint_every, 1),
             ("keep_checkpoints", self.keep_checkpoints, 1),
             ("episodes_every", self.episodes_every, 0),
@@ -226,12 +292,37 @@ class TrainConfig:
                 raise ConfigError(
                     f"{key}.sampling: top_p is {sampling.top_p}, in (0, 1]; top_k is {sampling.top_k}, 0 or more"
                 )
+        if (critic := self.method.critic) is not None:
+            if not critic.lr > 0 or (critic.clip is not None and not critic.clip > 0):
+                raise ConfigError(f"method.critic: lr is {critic.lr}, clip is {critic.clip}; they must be above 0")
+            if critic.kind == "head" and critic.path is not None:
+                raise ConfigError(
+                    "method.critic.path is the folder of a critic of kind model; set kind, or leave it out"
+                )
+        if (embedding := self.method.embedding) is not None and embedding.layer is not None and embedding.layer >= 0:
+            raise ConfigError(f"method.embedding.layer is {embedding.layer}; it counts from the last layer: -1, -2, …")
         if not self.envs:
             raise ConfigError("envs is empty; name at least one environment to train on")
         if not self.name or "/" in self.name or self.name.startswith("."):
             raise ConfigError(f"name is {self.name!r}; it must be the name of a folder below output ({self.output})")
+        replay = self.method.replay
+        if replay is not None and replay.admit == "episode" and self.rollout.group_size == 1:
+            raise ConfigError(
+                "method.replay imitates episodes that are better than their group, but rollout.group_size is 1; "
+                "make it at least 2"
+            )
         for key, envs in (("envs", self.envs), ("evaluation.envs", self.evaluation.envs)):
             for i, env in enumerate(envs):
                 for name in ("id", "split", "max_episode_steps"):
                     if name in env.kwargs:
                         raise ConfigError(f"{key}[{i}].kwargs.{name}: write {key}[{i}].{name} instead")
+
+    def _critic_numbers(self) -> list[tuple[str, int, int]]:
+        critic = self.method.critic
+        if critic is None:
+            return []
+        return [
+            ("method.critic.epochs", critic.epochs, 1),
+            ("method.critic.minibatches", critic.minibatches, 1),
+            ("method.critic.warmup", critic.warmup, 0),
+        ]

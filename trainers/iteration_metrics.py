@@ -6,7 +6,7 @@ import resource
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from accelerate import Accelerator
 from numpy.typing import NDArray
 
 from trainers.estimators import Advantage
+from trainers.objectives.shapers import DIAGNOSTIC
 from trainers.processes import every
 from trainers.steps import Episode, StepTable
 
@@ -27,6 +28,8 @@ class Credit:
     advantage: Advantage
     keep: NDArray[np.bool_]
     """Rows that no filter left out."""
+    filters: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+    """Rows that each filter keeps, by its name."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ def iteration_metrics(
     episodes: Sequence[Episode],
     credit: Credit,
     update: Mapping[str, float],
+    replay: Mapping[str, float],
     tokens_before: int,
 ) -> IterationMetrics:
     """Metrics of an iteration; every process must call this, with what it played and trained on itself.
@@ -58,10 +62,12 @@ def iteration_metrics(
         accelerator: Of the run.
         episodes: What this process played.
         credit: What it made of it.
-        update: What :meth:`trainers.update.Updater.update` returned.
+        update: What :meth:`trainers.update.Updater.update` said of it,
+        replay: and of what was replayed.
         tokens_before: Response tokens that the run had sampled before.
     """
-    parts = every(accelerator, (_sums(episodes, credit), dict(update), _env_sums(episodes), _diagnostics(credit)))
+    told = (_env_sums(episodes), _diagnostics(credit), _shaped(credit), _filtered(credit))
+    parts = every(accelerator, (_sums(episodes, credit), dict(update), dict(replay), told))
     total: dict[str, float] = {name: sum(part[0][name] for part in parts) for name in parts[0][0]}
     sound, steps, rows = max(total["sound"], 1), max(total["steps"], 1), max(total["rows"], 1)
     mean = total["advantage"] / rows
@@ -83,18 +89,23 @@ def iteration_metrics(
         "train/flat_groups": total["flat"] / max(total["groups"], 1),
         "train/steps": total["kept"],
         "train/filtered": 1.0 - total["kept"] / steps,
-        "train/tokens_total": tokens_before + total["response"],
+        "train/tokens_total": tokens_before + total["response"] + total["greedy"],
         "train/advantage_mean": mean,
         "train/advantage_std": max(0.0, total["advantage_squares"] / rows - mean**2) ** 0.5,
-        **_update([part[1] for part in parts]),
-        **_means("env", [part[2] for part in parts]),
-        **_means("diag", [part[3] for part in parts]),
+        **_update("train", [part[1] for part in parts]),
+        **(_update("replay", [part[2] for part in parts]) if replay else {}),
+        **_means("env", [part[3][0] for part in parts]),
+        **_means("diag", [part[3][1] for part in parts]),
+        **_means("shape", [part[3][2] for part in parts]),
+        **_left_out([part[3][3] for part in parts]),
         **_memory(),
     }
-    return IterationMetrics(values, int(total["response"]), int(total["steps"]))
+    return IterationMetrics(values, int(total["response"] + total["greedy"]), int(total["steps"]))
 
 
 def _sums(episodes: Sequence[Episode], credit: Credit) -> dict[str, float]:
+    greedy = sum(len(step.response_ids) for e in episodes if e.greedy for step in e.steps)
+    episodes = [episode for episode in episodes if not episode.greedy]
     sound = [episode for episode in episodes if episode.error is None]
     steps = [step for episode in sound for step in episode.steps]
     returns: dict[int, set[float]] = {}
@@ -114,13 +125,14 @@ def _sums(episodes: Sequence[Episode], credit: Credit) -> dict[str, float]:
         "cut": sum(step.finish_reason == "length" for step in steps),
         "horizon": sum(episode.truncated for episode in sound),
         "groups": len(returns), "flat": sum(len(values) == 1 for values in returns.values()),
+        "greedy": greedy,
         "kept": int(credit.keep.sum()),
         "rows": len(advantage), "advantage": float(advantage.sum()),
         "advantage_squares": float(np.square(advantage).sum()),
     }  # fmt: skip
 
 
-def _update(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _update(family: str, parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The update's metrics over all processes; one that had no rows counts with no tokens."""
     tokens = [part["tokens"] for part in parts]
     merged: dict[str, float] = {}
@@ -134,14 +146,14 @@ def _update(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
             merged[name] = sum(v * n for v, n in zip(values, tokens, strict=True)) / sum(tokens)
         else:
             merged[name] = sum(values) / len(values)
-    return {f"train/{name}": value for name, value in merged.items()}
+    return {f"{family}/{name}": value for name, value in merged.items()}
 
 
 def _env_sums(episodes: Sequence[Episode]) -> dict[str, tuple[float, float]]:
     """Sum and count of each figure that the environment reports at the end of an episode."""
     found: dict[str, list[float]] = defaultdict(list)
     for episode in episodes:
-        if episode.error is None and episode.steps:
+        if episode.error is None and episode.steps and not episode.greedy:
             for name, value in episode.steps[-1].info.get("metrics", {}).items():
                 found[name].append(float(value))
     return {name: (sum(values), float(len(values))) for name, values in found.items()}
@@ -151,6 +163,30 @@ def _diagnostics(credit: Credit) -> dict[str, tuple[float, float]]:
     """The estimator's diagnostics, weighted by the rows behind them."""
     n = float(len(credit.table))
     return {name: (float(value) * n, n) for name, value in credit.advantage.diagnostics.items()}
+
+
+def _shaped(credit: Credit) -> dict[str, tuple[float, float]]:
+    """Sum and count, over the steps, of what each shaper has to tell."""
+    columns = credit.table.extra.items()
+    told = {name.removeprefix(DIAGNOSTIC): values for name, values in columns if name.startswith(DIAGNOSTIC)}
+    return {name: (float(values.sum()), float(len(values))) for name, values in told.items()}
+
+
+def _filtered(credit: Credit) -> dict[str, tuple[int, int, int]]:
+    """Of each filter: steps that it leaves out, of how many, and groups that it leaves out whole."""
+    groups = np.unique(credit.table.group_id)
+    return {
+        name: (int((~keep).sum()), len(keep), len(groups) - len(np.unique(credit.table.group_id[keep])))
+        for name, keep in credit.filters.items()
+    }
+
+
+def _left_out(parts: Sequence[Mapping[str, tuple[int, int, int]]]) -> dict[str, float]:
+    values: dict[str, float] = {}
+    for name in parts[0]:
+        out, steps, groups = (sum(part[name][i] for part in parts) for i in range(3))
+        values |= {f"filter/{name}": out / max(steps, 1), f"filter/{name}_groups": float(groups)}
+    return values
 
 
 def _means(family: str, parts: Sequence[Mapping[str, tuple[float, float]]]) -> dict[str, float]:

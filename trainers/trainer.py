@@ -19,22 +19,24 @@ from envsuite.core.errors import DataError
 from trainers import checkpoint
 from trainers.cli import dump, make
 from trainers.config import ConfigError, TrainConfig
+from trainers.crediting import Crediting
 from trainers.estimators import ESTIMATORS
 from trainers.evaluate import Evaluator, make_manager, sampling_of, tasks_of
-from trainers.iteration_metrics import Credit, iteration_metrics
+from trainers.iteration_metrics import iteration_metrics
 from trainers.metrics import MetricsWriter, read_metrics
-from trainers.objectives import FILTERS, SHAPERS
 from trainers.policy.model import Policy, load_policy, stop_ids
 from trainers.processes import agreed, every
 from trainers.progress import Progress
 from trainers.report.stats import EvalResult
 from trainers.rollout.hf_engine import HFEngine
-from trainers.rollout.manager import EpisodePlan, Watcher
+from trainers.rollout.manager import EpisodePlan, Timing, Watcher
 from trainers.rollout.sampler import TaskPool, TaskSampler
 from trainers.run_folder import RunFolder
-from trainers.steps import Episode, StepTable
+from trainers.self_imitation import SelfImitation
+from trainers.steps import Episode
 from trainers.stopping import Abandoned, Interrupted, StopRequest
-from trainers.update import Updater
+from trainers.supply import Supply
+from trainers.update import Batch, Updater, log_probabilities
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -74,9 +76,8 @@ class Trainer:
         self.model, self.tokenizer = load_policy(config.model)
         self.folder = RunFolder(Path(config.output) / config.name, accelerator, self.tokenizer)
         method = config.method
-        self.estimator = make(ESTIMATORS[method.estimator], method.options, "option")
-        self.shapers = [make(SHAPERS[name], options, "option") for name, options in method.shapers.items()]
-        self.filters = [FILTERS[name]() for name in method.filters]
+        reference = self._reference()
+        self.replay = None if method.replay is None else SelfImitation(method.replay, accelerator, config.seed)
         policy = Policy(self.model)
         optimizer = torch.optim.AdamW(
             policy.parameters(),
@@ -88,18 +89,27 @@ class Trainer:
         self.wrapped: torch.nn.Module = wrapped
         per_iteration = config.optim.epochs * config.optim.minibatches
         self.updater = Updater(
-            accelerator, wrapped, self.optimizer, config.optim, method.objective, self._reference(),
+            accelerator, wrapped, self.optimizer, config.optim, method.objective,
+            None if method.objective.kl == "none" else reference,
             total_steps=config.iterations * per_iteration,
         )  # fmt: skip
+        estimator = make(ESTIMATORS[method.estimator], method.options, "option")
+        self.supply = Supply(config, accelerator, self.model, estimator)
+        scored = partial(log_probabilities, reference, config=config.optim) if reference is not None else None
+        self.crediting = Crediting(
+            method, accelerator, estimator, self.supply, scored if "kl_penalty" in method.shapers else None
+        )
         self.stop_ids = stop_ids(self.model, self.tokenizer)
         self.engine = HFEngine(self.model.train(False), max_batch=config.rollout.slots)
         self.evaluator = Evaluator(config, accelerator, self.engine, self.tokenizer, self.stop_ids)
-        slots = min(config.rollout.slots, config.rollout.tasks // self.ranks * config.rollout.group_size)
+        slots = min(config.rollout.slots, config.rollout.tasks // self.ranks * self._played())
         self.manager = make_manager(config, config.envs, slots, self.engine, self.tokenizer)
         self.stop = StopRequest()
         self.evaluations: list[EvalResult] = []
         self.iteration = 0
         """Iterations finished."""
+        self.groups = 0
+        """Groups played by all processes; numbers groups and episodes."""
         self.tokens = 0
         """Response tokens sampled by all processes."""
         self._seconds_before = 0.0
@@ -201,26 +211,35 @@ class Trainer:
     def _iterate(self, writer: MetricsWriter | None) -> None:
         began = time.perf_counter()
         config, iteration = self.config, self.iteration + 1
-        episodes = self._roll_out(iteration)
+        episodes, timing, refilled = self._roll_out(iteration)
         rolled = time.perf_counter()
         self._check(episodes, f"iteration {iteration}")
-        credit = self._credit(episodes)
-        rows = np.flatnonzero(credit.keep)
+        credit = self.crediting(episodes, iteration)
+        rests = self.supply.policy_rests(iteration)
+        rows = np.flatnonzero(credit.keep & (not rests))
+        kept = np.isin(credit.table.response.row_of, rows)
+        batch = Batch(credit.table.take(rows), credit.advantage.tokens(credit.table)[kept])
+        imitated: Batch | None = None
+        replay: dict[str, float] = {}
+        if self.replay is not None and not rests:
+            imitated, replay = self.replay.advance(credit, iteration, self.updater.logprobs)
         credited = time.perf_counter()
         self.progress.stage("update")
-        rng = np.random.default_rng([config.seed, iteration])
-        kept = np.isin(credit.table.response.row_of, rows)
-        update = self.updater.update(credit.table.take(rows), credit.advantage.tokens(credit.table)[kept], rng)
+        update = self.updater.update(batch, np.random.default_rng([config.seed, iteration]), imitated)
+        learnt = self.supply.learn(credit.table, np.random.default_rng([config.seed, iteration, 1]))
         updated = time.perf_counter()
         self.progress.stage("writing")
-        found = iteration_metrics(self.accelerator, episodes, credit, update, self.tokens)
+        found = iteration_metrics(
+            self.accelerator, episodes, credit, {**update.train, **learnt}, update.replay, self.tokens
+        )
         self.tokens += found.sampled
         self.iteration = iteration
         if config.episodes_every and iteration % config.episodes_every == 0:
             self.folder.write_episodes(f"iteration-{iteration:05d}", episodes, credit)
-        timing = self.manager.timing
         metrics = {
             **found.values,
+            **refilled,
+            **replay,
             "time/rollout": rolled - began,
             "time/engine": timing.engine,
             "time/env": timing.env,
@@ -236,25 +255,52 @@ class Trainer:
             writer.write(iteration, metrics)
         self.progress.iteration(iteration, metrics)
 
-    def _roll_out(self, iteration: int) -> list[Episode]:
-        """This process's episodes; when the run is to stop, the drawn tasks are put back."""
-        before = self.sampler.state_dict()
-        size = self.config.rollout.group_size
-        drawn = self.sampler.draw(self.config.rollout.tasks)
-        first = (iteration - 1) * len(drawn)
+    def _roll_out(self, iteration: int) -> tuple[list[Episode], Timing, dict[str, float]]:
+        """This process's episodes, what they took, and how often groups were replaced (DAPO's dynamic sampling).
+
+        When the run is to stop, the drawn tasks are put back.
+        """
+        before, groups = self.sampler.state_dict(), self.groups
+        tasks, most, rounds = self.config.rollout.tasks, self.config.method.refill_rounds, 0
+        try:
+            episodes, timing = self._play(tasks)
+            lacking = tasks - self._informative(episodes, iteration) if most else 0
+            while lacking > 0 and rounds < most:
+                rounds += 1
+                further, more = self._play(-(-lacking // self.ranks) * self.ranks)  # as many for each process
+                episodes, timing = episodes + further, timing + more
+                lacking -= self._informative(further, iteration)
+        except Abandoned:
+            self.sampler.load_state_dict(before)
+            self.groups = groups
+            raise
+        if not most:
+            return episodes, timing, {}
+        played = {"rounds": rounds, "groups": self.groups - groups - tasks, "lacking": max(0, lacking)}
+        return episodes, timing, {f"filter/refill_{name}": float(value) for name, value in played.items()}
+
+    def _play(self, tasks: int) -> tuple[list[Episode], Timing]:
+        """This process's share of the episodes of so many further groups."""
+        size, group_size, first = self._played(), self.config.rollout.group_size, self.groups
         plans = [
-            EpisodePlan((first + group) * size + member, first + group, env, task)
-            for group, (env, task) in enumerate(drawn)
+            EpisodePlan(group * size + member, group, env, task, greedy=member >= group_size)
+            for group, (env, task) in enumerate(self.sampler.draw(tasks), start=first)
             if group % self.ranks == self.rank
             for member in range(size)
         ]
         sampling = sampling_of(self.config.rollout.sampling, self.stop_ids)
         self.progress.stage("rollout", len(plans))
-        try:
-            return self._unless_stopped(lambda watch: self.manager.run(plans, sampling, self.config.seed + 1, watch))
-        except Abandoned:
-            self.sampler.load_state_dict(before)
-            raise
+        episodes = self._unless_stopped(lambda watch: self.manager.run(plans, sampling, self.config.seed + 1, watch))
+        self.groups += tasks
+        return episodes, self.manager.timing
+
+    def _informative(self, episodes: Sequence[Episode], iteration: int) -> int:
+        """How many groups of all processes' episodes have different returns."""
+        return sum(every(self.accelerator, self.crediting.informative_groups(episodes, iteration)))
+
+    def _played(self) -> int:
+        """Episodes per task."""
+        return self.config.rollout.group_size + self.config.method.greedy_baseline
 
     def _check(self, episodes: Sequence[Episode], what: str) -> None:
         """Failed episodes are left out and counted; but where all fail, there is nothing to go on with."""
@@ -264,16 +310,6 @@ class Trainer:
             _LOG.warning("%s: %d of %d episodes failed, e.g. %s", what, len(failed), len(errors), failed[0])
         if len(failed) == len(errors):
             raise DataError(f"{what}: all {len(errors)} episodes failed, e.g. {failed[0]}")
-
-    def _credit(self, episodes: Sequence[Episode]) -> Credit:
-        table = StepTable.from_episodes(episodes)
-        for shaper in self.shapers:
-            table = shaper(table)
-        advantage = self.estimator(table)
-        keep = np.ones(len(table), np.bool_)
-        for filter_ in self.filters:
-            keep &= filter_(table)
-        return Credit(table, advantage, keep)
 
     # -- what is left behind -----------------------------------------------------------------------------------------
 
@@ -335,12 +371,19 @@ class Trainer:
         if not chosen:
             raise checkpoint.CheckpointError(f"{root}: no checkpoint to resume from; start without --resume")
         saved = checkpoint.load(
-            Path(chosen), self.model, self.wrapped, self.optimizer, yaml.safe_load(settings), self.rank
-        )
+            Path(chosen), self.model, self.wrapped, self.optimizer, yaml.safe_load(settings), self.rank,
+            self.supply.parts,
+        )  # fmt: skip
+        if "estimator" in saved.counters:
+            estimator = ESTIMATORS[self.config.method.estimator]
+            self.crediting.estimator = make(estimator, saved.counters["estimator"], "option")
         self.iteration = saved.iteration
         self.sampler.load_state_dict(saved.sampler)
         self.updater.steps = saved.optimizer_steps
         self.tokens = int(saved.counters["tokens"])
+        self.groups = int(saved.counters["groups"])
+        if self.replay is not None:
+            self.replay.restore(saved.replay)
         self._seconds_before = float(saved.counters["seconds"])
         self.evaluations = [EvalResult.from_json(body) for body in saved.counters["evaluations"]]
         self.folder.go_on(self.iteration, settings)
@@ -356,6 +399,7 @@ class Trainer:
             return
         began = time.perf_counter()
         self.progress.stage("checkpoint")
+        replay = {} if self.replay is None else self.replay.state()
         if writer is not None:
             saved = checkpoint.Saved(
                 iteration=self.iteration,
@@ -364,14 +408,17 @@ class Trainer:
                 sampler=self.sampler.state_dict(),
                 counters={
                     "tokens": self.tokens,
+                    "groups": self.groups,
                     "seconds": self._seconds(),
+                    "estimator": vars(self.crediting.estimator),
                     "evaluations": [result.to_json() for result in self.evaluations],
                     "metrics_lines": len(read_metrics(writer.path)),
                 },
                 random=random,
+                replay=replay,
             )
             folder = checkpoint.folder_of(self.folder.checkpoints, self.iteration)
-            checkpoint.save(folder, self.model, self.wrapped, self.tokenizer, self.optimizer, saved)
+            checkpoint.save(folder, self.model, self.wrapped, self.tokenizer, self.optimizer, saved, self.supply.parts)
             checkpoint.prune(self.folder.checkpoints, self.config.keep_checkpoints)
             self._write_summary()
         self._saved = state
@@ -379,7 +426,9 @@ class Trainer:
         _LOG.info("checkpoint of iteration %d written in %.1f s", self.iteration, time.perf_counter() - began)
 
     def _reference(self) -> Policy | None:
-        if self.config.method.objective.kl == "none":
+        """The model that the run starts from, where the method compares with it."""
+        method = self.config.method
+        if method.objective.kl == "none" and "kl_penalty" not in method.shapers:
             return None
         model, _ = load_policy(self.config.model)
         model.requires_grad_(False)

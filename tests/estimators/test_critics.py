@@ -111,8 +111,8 @@ def test_a_table_small_enough_to_work_out_by_hand():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("steppo", "steppo needs the column 'value', which a critic supplies"),
-        ("ppo", "ppo needs the token column 'value', which a critic supplies"),
+        ("steppo", "steppo needs the column 'value', which a critic"),
+        ("ppo", "ppo needs the token column 'value', which a critic"),
     ],
 )
 def test_without_values_the_error_names_the_method_and_the_column(name: str, message: str):

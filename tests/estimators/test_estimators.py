@@ -21,7 +21,17 @@ from trainers.objectives.shapers import InvalidActionPenalty
 from trainers.steps import Ragged, StepTable
 
 every_method = pytest.mark.parametrize("name", list(ESTIMATORS))
-TAKES_THE_GROUP_AS_BASELINE = ["grpo", "dr_grpo", "rloo", "gigpo", "reinforce_pp_baseline", "opo", "dapo", "gspo"]
+TAKES_THE_GROUP_AS_BASELINE = [
+    "grpo",
+    "dr_grpo",
+    "rloo",
+    "gigpo",
+    "reinforce_pp_baseline",
+    "opo",
+    "dapo",
+    "gspo",
+    "gpg",
+]
 COMPARES_STEPS = ["hgpo", "bipace"]
 every_group_method = pytest.mark.parametrize("name", TAKES_THE_GROUP_AS_BASELINE)
 without_critic = pytest.mark.parametrize("name", [*TAKES_THE_GROUP_AS_BASELINE, *COMPARES_STEPS, "reinforce_pp"])

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from envsuite.core.errors import UnknownName, UsageError
 from trainers.estimators.gigpo import GiGPO
 from trainers.estimators.shared import STEP_SCORE, discounted_returns, episode_returns
-from trainers.objectives.scpo import SCPO, Exact, failure_table, match_credit
+from trainers.objectives.scorers import Exact
+from trainers.objectives.scpo import SCPO, failure_table, match_credit
 from trainers.steps import Ragged, StepTable
 from trainers.steps.table import MissingColumn
 

@@ -2,23 +2,87 @@
 
 import pytest
 
+from envsuite.core.errors import EnvsuiteError
 from trainers.cli import parse
-from trainers.recipes import recipes
+from trainers.recipes import COMPOSITIONS, recipe, recipes
 from trainers.steps.table import MissingColumn
 
 
-@pytest.mark.parametrize("name", recipes())
+@pytest.mark.parametrize("name", [*recipes(), *COMPOSITIONS])
 def test_a_recipe_names_settings_that_exist_and_fit_together(name: str) -> None:
-    method = parse(["--recipe", name]).config.method
-    assert method.estimator == recipes()[name].method["estimator"]
-    assert method.options == recipes()[name].method.get("options", {})
+    method, written = parse(["--recipe", name]).config.method, recipe(name)
+    assert method.estimator == written.method["estimator"]
+    assert method.options == written.method.get("options", {})
+    assert list(method.shapers) == list(written.method.get("shapers", {}))
+    assert (method.replay is None) == ("spear" not in name)
+    assert written.description and written.paper
+
+
+def test_an_addition_named_alone_is_put_on_its_method_and_every_method_takes_it() -> None:
+    assert recipe("spear").name == "grpo+spear" and recipe("dr_bot+spear").name == "grpo+dr_bot+spear"
+    assert recipe("scpo").method == recipe("gigpo+scpo").method
+    for base in ("gigpo", "hgpo", "rloo", "reinforce_pp", "dapo"):
+        method = parse(["--recipe", f"{base}+spear"]).config.method
+        assert method.estimator == base and method.replay is not None and "spear" in method.shapers
+
+
+def test_a_composition_lays_its_parts_over_each_other_and_changes_none_of_them() -> None:
+    before = recipe("gigpo").method, recipe("dr_bot").method
+    method = recipe("gigpo+dr_bot+spear").method
+    assert method["options"] == {"step_weight": 1.0, "gamma": 0.95, "normalise": "mean"}
+    assert method["objective"]["dual_clip"] == 10.0 and method["objective"]["kl"] == "none"
+    assert list(method["filters"]) == ["overlong", "void_turn", "low_spread"]
+    assert recipe("hgpo+dr_bot").method["objective"]["kl_coef"] == 0.0, "Dr.BoT has no divergence term"
+    assert before == (recipe("gigpo").method, recipe("dr_bot").method)
+
+
+def test_what_an_addition_rewards_comes_before_what_the_method_charges() -> None:
+    assert list(recipe("gigpo+scpo+spear").method["shapers"]) == ["scpo", "spear", "invalid_action_penalty"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--recipe", "gigpo+grpo"], ["'grpo' is a method of its own, as 'gigpo' is", "dr_bot, scpo, spear"]),
+        (["--recipe", "gigpo+spear+spear"], ["'spear' is there twice"]),
+        (["--recipe", "gigpo+speer"], ["recipe 'speer'", "Nearest: 'spear'"]),
+        (["--recipe", "gigpo+"], ["recipe ''"]),
+        (["--recipe", "gigpo+spear+scpo"], ["scpo knows a success by its reward", "put scpo before spear"]),
+        (["--recipe", "rloo+dr_bot"], ["option of estimator rloo 'normalise'"]),
+        (["--recipe", "opo+dr_bot"], ["dual_clip belongs to loss 'ppo'"]),
+        (["--recipe", "spear", "--rollout.group_size", "1"], ["rollout.group_size is 1"]),
+        (["--recipe", "spear", "--method.replay.size", "0"], ["size is 0"]),
+        (["--recipe", "spear", "--method.replay.sise", "9"], ["'sise'", "size"]),
+        (["--recipe", "grpo", "--method.refill_rounds", "2"], ["refill_rounds is 2", "add zero_variance"]),
+        (["--recipe", "dapo", "--method.refill_rounds", "-1"], ["refill_rounds is -1"]),
+        (["--recipe", "dapo", "--method.filters", "{low_spred: {}}", "--method.refill_rounds", "0"], ["'low_spred'"]),
+        (["--recipe", "dr_bot", "--method.filters", "{low_spread: {fractoin: 0.5}}"], ["filter low_spread 'fractoin'"]),
+        (["--recipe", "reinforce_pp", "--method.objective.ratio", "step"], ["ratio 'step'", "reinforce_pp"]),
+        (["--recipe", "grpo", "--method.shapers", "{kl_penalty: {per: token}}"], ["lost on estimator grpo"]),
+    ],
+)
+def test_parts_and_options_that_contradict_each_other_are_refused_when_the_config_is_read(
+    arguments: list[str], words: list[str]
+) -> None:
+    with pytest.raises(EnvsuiteError) as caught:
+        parse(arguments)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_filters_are_given_by_name_or_with_settings() -> None:
+    listed = parse(["--recipe", "grpo", "--method.filters", "[overlong, low_spread]"]).config.method
+    assert listed.filter_settings == {"overlong": {}, "low_spread": {}}
+    settings = parse(["--recipe", "grpo", "--method.filters", "{low_spread: {fraction: 0.5}}"]).config.method
+    assert settings.filter_settings == {"low_spread": {"fraction": 0.5}}
+    assert parse(["--recipe", "dr_bot"]).config.method.filter_settings["low_spread"] == {"fraction": 0.25}
+    assert parse(["--recipe", "spear", "--method.replay", "null"]).config.method.replay is None
 
 
 @pytest.mark.parametrize(
     ("estimator", "column"),
     [
-        ("steppo", "the column 'value', which a critic supplies"),
-        ("ppo", "the token column 'value', which a critic supplies"),
+        ("steppo", "the column 'value', which a critic"),
+        ("ppo", "the token column 'value', which a critic"),
         ("remax", "the column 'greedy_return'"),
         ("bipace", "the column 'embedding'"),
     ],

@@ -8,6 +8,7 @@ from trainers.estimators import (
     dapo,
     dr_grpo,
     gigpo,
+    gpg,
     grpo,
     gspo,
     hgpo,
@@ -19,16 +20,19 @@ from trainers.estimators import (
     rloo,
     steppo,
 )
-from trainers.estimators.base import ESTIMATORS, Advantage, Estimator, register
+from trainers.estimators.base import ESTIMATORS, Advantage, Calibrating, Estimator, ValueBased, register
 
 __all__ = [
     "ESTIMATORS",
     "Advantage",
+    "Calibrating",
     "Estimator",
+    "ValueBased",
     "bipace",
     "dapo",
     "dr_grpo",
     "gigpo",
+    "gpg",
     "grpo",
     "gspo",
     "hgpo",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,30 @@ class Estimator(Protocol):
     def __call__(self, steps: StepTable) -> Advantage:
         """The advantages of ``steps``; rows may come in any order."""
         ...
+
+
+class ValueBased(ABC):
+    """A method that reads a critic's values, in the column or token column ``value``."""
+
+    per: ClassVar[Literal["step", "token"]]
+    """What has a value: the state that a step answers, or the text before each response token."""
+
+    @abstractmethod
+    def returns(self, steps: StepTable) -> NDArray[np.float64]:
+        """What the critic is trained towards, one number per step or per response token."""
+
+
+class Calibrating(ABC):
+    """A method with a setting that may be left open, for the first iteration's steps to decide."""
+
+    @property
+    @abstractmethod
+    def open(self) -> bool:
+        """Whether something is left open."""
+
+    @abstractmethod
+    def calibrated(self, steps: StepTable) -> Self:
+        """The method with nothing left open."""
 
 
 ESTIMATORS: Registry[Estimator] = Registry("estimator")

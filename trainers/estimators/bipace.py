@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envsuite.core.errors import UsageError, unknown
-from trainers.estimators.base import Advantage, register
+from trainers.estimators.base import Advantage, Calibrating, register
 from trainers.estimators.clustering import adaptive_radius, greedy_clusters, ngram_vectors, unit_vectors
 from trainers.estimators.grpo import GRPO
 from trainers.estimators.shared import (
@@ -41,7 +41,7 @@ SINGLETON, LEAVE_ONE_OUT, PACE = 0, 1, 2
 
 @register("bipace")
 @dataclass(frozen=True)
-class BiPACE:
+class BiPACE(Calibrating):
     """Behavioural clusters and action-conditioned credit (Wang et al. 2026, Eq. 1 to 8).
 
     A = A^E + w A^S. A^E is GRPO's. For A^S the steps of a task are clustered by cosine distance of their states'
@@ -53,9 +53,9 @@ class BiPACE:
     embedder: Embedder = "actor_hidden"
     """What a state's fingerprint is: the actor's hidden state (column ``embedding``), hashed character n-grams of the
     state key, or the key itself."""
-    radius: float = 0.10
-    """ε: steps join a cluster within this cosine distance of its centroid (7B 0.10, 1.5B 0.05, n-grams 0.25);
-    ``identity`` has none."""
+    radius: float | None = 0.10
+    """ε: steps join a cluster within this cosine distance of its centroid (7B 0.10, 1.5B 0.05, n-grams 0.25); null
+    searches it on the steps at hand (appendix F). ``identity`` has none."""
     credit: Credit = "q"
     """Step credit; ``mean`` is GiGPO's, so that clustering alone is tried."""
     action_key: ActionKey = "action_tag"
@@ -87,7 +87,7 @@ class BiPACE:
         ):
             if value not in choices:
                 raise unknown(f"bipace {field}", value, choices)
-        if not 0.0 <= self.radius <= 2.0:
+        if self.radius is not None and not 0.0 <= self.radius <= 2.0:
             raise UsageError(f"bipace: radius is {self.radius}; a cosine distance lies in [0, 2]")
         if self.action_tokens < 1:
             raise UsageError(f"bipace: action_tokens is {self.action_tokens}; it must be at least 1")
@@ -100,6 +100,8 @@ class BiPACE:
         Raises:
             MissingColumn: The embedder or the action key needs a column that is not there.
         """
+        if self.open:
+            return self.calibrated(steps)(steps)
         cluster, returns = self.clusters(steps), discounted_returns(steps, self.gamma)
         episode, diagnostics = self.episode_term(steps), group_diagnostics(returns, cluster, "cluster")
         if self.credit == "mean":
@@ -112,6 +114,11 @@ class BiPACE:
             parsed = np.array([action is not None for action in steps.extra[ACTION].tolist()], np.bool_)
             diagnostics["action_parse_rate"] = float(parsed.mean()) if len(steps) else 0.0
         return Advantage(per_step=episode + self.step_weight * step, diagnostics=diagnostics)
+
+    @property
+    def open(self) -> bool:
+        """Whether the radius is still to be found."""
+        return self.radius is None and self.embedder != "identity"
 
     def calibrated(self, steps: StepTable) -> BiPACE:
         """The same method with the radius that gives clusters of a median size of 4 to 8 (appendix F)."""
@@ -128,6 +135,8 @@ class BiPACE:
         """
         if self.embedder == "identity":
             return group_codes(steps.group_id, steps.state_key)
+        if self.radius is None:
+            return self.calibrated(steps).clusters(steps)
         rows = _rollout_order(steps)
         out = np.empty(len(steps), np.int64)
         out[rows] = greedy_clusters(self._vectors(steps)[rows], group_codes(steps.group_id)[rows], self.radius)

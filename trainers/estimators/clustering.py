@@ -115,7 +115,9 @@ def unit_vectors(steps: StepTable) -> NDArray[np.floating[Any]]:
         MissingColumn: It is not there.
         UsageError: A value is not finite, or a row is all zeros; the message names the first such step.
     """
-    given = steps.column(EMBEDDING, "bipace", "a pass of the actor (embedder: ngram_hash and identity need none)")
+    given = steps.column(
+        EMBEDDING, "bipace", "a pass of the actor (method.embedding: {}; embedder: ngram_hash and identity need none)"
+    )
     if given.ndim != 2:
         raise UsageError(f"column {EMBEDDING!r} has shape {given.shape}; it must be one vector for each row, (N, D)")
     narrow = given.dtype in (np.float16, np.float32)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
 from envsuite.core.errors import unknown
-from trainers.estimators.base import Advantage, register
+from trainers.estimators.base import Advantage, ValueBased, register
 from trainers.estimators.shared import Floats, explained_variance, generalised_advantages
 from trainers.estimators.tokens import Scope, check_token_options, finite_tokens, token_sequences, whiten
 from trainers.steps import StepTable
@@ -19,12 +19,14 @@ VALUE = "value"
 
 @register("ppo")
 @dataclass(frozen=True)
-class PPO:
+class PPO(ValueBased):
     """Token-level generalised advantage (Schulman et al. 2016, 2017).
 
     A_i = Σ_l (gamma lam)^l δ_{i+l} with δ_i = r_i + gamma V_{i+1} - V_i over the response tokens of an episode, step
     after step; a step's reward is earned by its last token, and a token column ``reward`` is added.
     """
+
+    per: ClassVar[Literal["step", "token"]] = "token"
 
     gamma: float = 1.0
     """Discount per token (Ziegler et al. 2019, for language models)."""
@@ -73,4 +75,4 @@ class PPO:
         return self.raw(steps) + self._value(steps)
 
     def _value(self, steps: StepTable) -> Floats:
-        return finite_tokens(steps, steps.token_column(VALUE, "ppo", "a critic"), VALUE)
+        return finite_tokens(steps, steps.token_column(VALUE, "ppo", "a critic (method.critic: {kind: head})"), VALUE)

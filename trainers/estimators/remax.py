@@ -42,7 +42,9 @@ class ReMax:
             MissingColumn: There is no column ``greedy_return``.
             UsageError: One of its values is not finite.
         """
-        greedy = finite_column(steps, GREEDY_RETURN, "remax", "a greedy episode of each task")
+        greedy = finite_column(
+            steps, GREEDY_RETURN, "remax", "a greedy episode of each task (method.greedy_baseline: true)"
+        )
         once = first_rows(episode_codes(steps))
         gained = (episode_returns(steps) - greedy)[once]
         diagnostics = {

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from trainers.estimators.base import Advantage, register
+from trainers.estimators.base import Advantage, ValueBased, register
 from trainers.estimators.shared import (
     Floats,
     explained_variance,
@@ -24,13 +25,15 @@ VALUE = "value"
 
 @register("steppo")
 @dataclass(frozen=True)
-class StepPO:
+class StepPO(ValueBased):
     """Step-level generalised advantage (Wang et al. 2026, Eq. 6, 18 and 19).
 
     A_t = Σ_l (gamma lam)^l δ_{t+l} with δ_t = r_t + gamma V(s_{t+1}) - V(s_t): the step is the unit of time, so that
     discounting does not depend on how many tokens a response has. After the last step V is 0, also where the episode
     was cut off.
     """
+
+    per: ClassVar[Literal["step", "token"]] = "step"
 
     gamma: float = 0.99
     """Discount per step."""
@@ -75,4 +78,4 @@ class StepPO:
         return self.raw(steps) + self._value(steps)
 
     def _value(self, steps: StepTable) -> Floats:
-        return finite_column(steps, VALUE, "steppo", "a critic")
+        return finite_column(steps, VALUE, "steppo", "a critic (method.critic: {kind: head})")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from envsuite.core.errors import UsageError, unknown
 from trainers.estimators.shared import STEP_SCORE, Floats, Ints
+from trainers.objectives.scorers import SCORERS, Scorer
 from trainers.objectives.shapers import SHAPERS
-from trainers.registry import Registry
 from trainers.steps import StepTable
 
 STEP_TEXT = "step_text"
@@ -20,27 +21,6 @@ STEP_TEXT = "step_text"
 Reference = Literal["longest", "shortest"]
 Order = Literal["longest_first", "chronological"]
 Score = Callable[[Sequence[tuple[str, str]]], Floats]
-
-
-class Scorer(Protocol):
-    """How alike two step texts are: its settings are its fields."""
-
-    def __call__(self, pairs: Sequence[tuple[str, str]]) -> Floats:
-        """A number in [0, 1] for each pair (step of the reference, step of a failed episode)."""
-        ...
-
-
-SCORERS: Registry[Scorer] = Registry("scorer")
-
-
-@SCORERS.register("exact")
-@dataclass(frozen=True)
-class Exact:
-    """1 where the texts are equal, else 0."""
-
-    def __call__(self, pairs: Sequence[tuple[str, str]]) -> Floats:
-        """A number in {0, 1} for each pair."""
-        return np.array([float(one == other) for one, other in pairs])
 
 
 def failure_table(similarity: Floats, threshold: float) -> list[int]:
@@ -103,7 +83,9 @@ class SCPO:
     """
 
     scorer: str = "exact"
-    """What says how alike two steps are."""
+    """What says how alike two steps are: ``exact``, ``cross_encoder`` (the paper's), ``sentence_embedder``."""
+    scorer_options: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the scorer: ``path``, ``batch``, ``max_tokens``."""
     alpha: float = 0.5
     """Weight of the credit (paper: ALFWorld 0.5, WebShop 1.0)."""
     threshold: float = 0.6
@@ -121,13 +103,18 @@ class SCPO:
     """Credit a position of the reference only once; without it every match (the paper's ablation)."""
 
     def __post_init__(self) -> None:
-        SCORERS[self.scorer]
-        for field, value, choices in (
+        cls = SCORERS[self.scorer]
+        known = [option.name for option in fields(cls)]  # type: ignore[arg-type]
+        for name in self.scorer_options:
+            if name not in known:
+                raise unknown(f"option of scorer {self.scorer}", name, known)
+        self._score  # noqa: B018  (its settings are checked now, its model is loaded when there is a pair to score)
+        for name, value, choices in (
             ("reference", self.reference, get_args(Reference)),
             ("order", self.order, get_args(Order)),
         ):
             if value not in choices:
-                raise unknown(f"scpo {field}", value, choices)
+                raise unknown(f"scpo {name}", value, choices)
         if not self.alpha >= 0.0:
             raise UsageError(f"scpo: alpha is {self.alpha}; it must be at least 0")
         if not 0.0 <= self.base < 1.0 or not 0.0 <= self.threshold <= 1.0:
@@ -137,10 +124,15 @@ class SCPO:
 
     def __call__(self, steps: StepTable) -> StepTable:
         """The steps with a column ``step_score``, which returns to go take up."""
-        score = self.alpha * self.credit(steps, SCORERS[self.scorer]())
+        score = self.alpha * self.credit(steps, self._score)
         if STEP_SCORE in steps.extra:
             score = score + steps.extra[STEP_SCORE]
         return steps.with_columns(**{STEP_SCORE: score})
+
+    @cached_property
+    def _score(self) -> Scorer:
+        """Kept, with its model and what it has scored."""
+        return SCORERS[self.scorer](**self.scorer_options)
 
     def credit(self, steps: StepTable, score: Score) -> Floats:
         """Credit of each step, shape (N,); ``score`` is asked once for each pair of texts.

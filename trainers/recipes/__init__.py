@@ -1,7 +1,12 @@
-"""Recipes: named compositions of method settings, as data."""
+"""Recipes: named compositions of method settings, as data.
+
+A file is a method of its own, or an addition to one: it says which it is put ``over`` when it is named alone. Further
+compositions are named with ``+``: ``gigpo+scpo``, ``hgpo+spear``, ``gigpo+dr_bot+spear``.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -9,12 +14,18 @@ from typing import Any
 
 import yaml
 
-from envsuite.core.errors import unknown
+from envsuite.core.errors import UsageError, unknown
+
+COMPOSITIONS = (
+    "gigpo+scpo", "hgpo+scpo", "bipace+scpo",
+    "gigpo+dr_bot", "grpo+spear", "gigpo+spear", "hgpo+spear", "dr_bot+spear", "gigpo+dr_bot+spear",
+)  # fmt: skip
+"""Compositions that papers report, or that are obvious; any other can be named too."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """One file of this folder."""
+    """One file of this folder, or a composition of several."""
 
     name: str
     description: str
@@ -22,11 +33,13 @@ class Recipe:
     paper: str
     method: dict[str, Any]
     """Settings of the ``method`` section."""
+    over: str | None = None
+    """Of an addition: the method that it is put on when it is named alone."""
 
 
 @cache
 def recipes() -> dict[str, Recipe]:
-    """All recipes by name, sorted."""
+    """The recipe of each file by name, sorted."""
     found = {}
     for file in sorted(files(__name__).iterdir(), key=lambda entry: entry.name):
         if file.name.endswith(".yaml"):
@@ -36,11 +49,52 @@ def recipes() -> dict[str, Recipe]:
 
 
 def recipe(name: str) -> Recipe:
-    """The recipe of that name.
+    """The whole recipe of that name: a method, an addition over its method, or a composition ``method+addition+…``.
 
     Raises:
-        UnknownName: There is none; the message lists what exists.
+        UnknownName: A part does not exist; the message lists what exists.
+        UsageError: The parts do not fit together.
     """
+    parts = [_file(part) for part in name.split("+")]
+    if parts[0].over is not None:
+        parts.insert(0, _file(parts[0].over))
+    base, *additions = parts
+    additional = ", ".join(entry.name for entry in recipes().values() if entry.over is not None)
+    for place, part in enumerate(additions):
+        if part.over is None:
+            raise UsageError(
+                f"recipe {name!r}: {part.name!r} is a method of its own, as {base.name!r} is; what can follow a '+' is "
+                f"{additional}"
+            )
+        if part in additions[:place]:
+            raise UsageError(f"recipe {name!r}: {part.name!r} is there twice")
+    if not additions:
+        return base
+    method: dict[str, Any] = base.method
+    before: dict[str, Any] = {}
+    for part in additions:
+        # An addition's rewards come before a method's penalties: what is a success must not depend on those.
+        before |= part.method.get("shapers", {})
+        method = _merged(method, part.method)
+    if before:
+        method = {**method, "shapers": {**before, **base.method.get("shapers", {})}}
+    return Recipe(
+        "+".join(part.name for part in parts),
+        f"{base.name} with {' and '.join(part.name for part in additions)}",
+        "; ".join(dict.fromkeys(part.paper for part in (*additions, base))),
+        method,
+    )
+
+
+def _file(name: str) -> Recipe:
     if name not in recipes():
         raise unknown("recipe", name, recipes())
     return recipes()[name]
+
+
+def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        merged[key] = _merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return merged

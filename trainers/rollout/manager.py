@@ -27,6 +27,8 @@ class EpisodePlan:
     env: int
     """Index of the environment among those of the vector."""
     task_id: str
+    greedy: bool = False
+    """Take the likeliest token each time, whatever the sampling; the episode is marked so."""
 
 
 @dataclass
@@ -37,6 +39,12 @@ class Timing:
     env: float = 0.0
     codec: float = 0.0
     total: float = 0.0
+
+    def __add__(self, other: Timing) -> Timing:
+        """Of both rollouts."""
+        return Timing(
+            self.engine + other.engine, self.env + other.env, self.codec + other.codec, self.total + other.total
+        )
 
 
 @dataclass
@@ -187,6 +195,8 @@ class RolloutManager:
             self._finish(event.slot, running, done, free, error=str(error))
             return
         self.timing.codec += time.perf_counter() - began
+        if episode.plan.greedy:
+            sampling = replace(sampling, temperature=0.0)
         left = self._tokens_left(episode)
         if left is not None:
             sampling = replace(sampling, max_tokens=min(sampling.max_tokens, left))
@@ -269,6 +279,7 @@ class RolloutManager:
             truncated=event is not None and not event.terminated,
             success=event is not None and bool(info["success"]),
             score=float(event.info["score"]) if event is not None and event.info is not None else 0.0,
+            greedy=episode.plan.greedy,
             error=error if event is None else None,
         )
 

@@ -40,6 +40,7 @@ _EPISODE = {
     "truncated": pa.bool_(),
     "success": pa.bool_(),
     "score": pa.float64(),
+    "greedy": pa.bool_(),
     "error": pa.string(),
 }
 _STEP = {
@@ -66,6 +67,9 @@ SCHEMA = pa.schema({**_EPISODE, **_STEP, **_EXTRA}, metadata={FORMAT: VERSION})
 ``prompt_text``, ``response_text`` and ``advantage`` are null where they were not given.
 """
 
+_ADDED = {"greedy": False}
+"""Columns that older files lack, and what they hold in their place."""
+
 # Token columns stay plain: successive prompts repeat long runs, which zstd finds in aligned integers and would not find
 # in a bit-packed dictionary.
 _DICTIONARY = [name for name in (*_EPISODE, "finish_reason", "observation", "state_key", "action", "parse_error")
@@ -86,7 +90,7 @@ def write_episodes(
         path: The file; its folder is made if need be.
         episodes: In the order in which they will be read again.
         advantages: One number per step: by (episode_id, t), or as an array in the row order of
-            ``StepTable.from_episodes(episodes)``, which leaves failed episodes out.
+            ``StepTable.from_episodes(episodes)``, which leaves failed and greedy episodes out.
         text: Prompt and response of a step as text, by (episode_id, t).
 
     A lone surrogate, which is not Unicode text, is written as U+FFFD in text columns (and kept in JSON columns).
@@ -155,9 +159,9 @@ def _step_rows(
 
 
 def _by_key(episodes: Sequence[Episode], values: NDArray[np.float64]) -> dict[StepKey, float]:
-    keys = [(e.episode_id, step.t) for e in episodes if e.error is None for step in e.steps]
+    keys = [(e.episode_id, step.t) for e in episodes if e.error is None and not e.greedy for step in e.steps]
     if values.shape != (len(keys),):
-        raise UsageError(f"advantages have shape {values.shape}, the episodes that did not fail have {len(keys)} steps")
+        raise UsageError(f"advantages have shape {values.shape}, the episodes that count have {len(keys)} steps")
     return dict(zip(keys, values.tolist(), strict=True))
 
 
@@ -196,9 +200,8 @@ def read_table(path: Path) -> pa.Table:
     try:
         schema = pq.read_schema(path)
         version = (schema.metadata or {}).get(FORMAT)
-        table = (
-            pq.read_table(path, columns=SCHEMA.names, page_checksum_verification=True) if version == VERSION else None
-        )
+        there = [name for name in SCHEMA.names if name in schema.names or name not in _ADDED]
+        table = pq.read_table(path, columns=there, page_checksum_verification=True) if version == VERSION else None
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file") from error
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
@@ -208,6 +211,9 @@ def read_table(path: Path) -> pa.Table:
     if table is None:
         found = version.decode(errors="replace")
         raise DataError(f"{path}: episodes format {found}, this version reads {VERSION.decode()}")
+    for name in [name for name in _ADDED if name not in table.schema.names]:
+        column = pa.array([_ADDED[name]] * len(table), SCHEMA.field(name).type)
+        table = table.add_column(SCHEMA.names.index(name), name, column)
     if table.schema.types != SCHEMA.types:
         raise DataError(f"{path}: damaged (the columns have other types than an episodes file has)")
     return table

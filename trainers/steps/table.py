@@ -174,12 +174,13 @@ class StepTable:
 
     @classmethod
     def from_episodes(cls, episodes: Iterable[Episode]) -> StepTable:
-        """One row per step, in episode order; episodes that failed are left out.
+        """One row per step, in episode order; episodes that failed, and greedy ones, are left out.
 
         The extra column ``action`` is the parsed action as text, None where the completion did not parse;
-        ``step_text`` is the action and the observation that it led to, None where the action was invalid.
+        ``step_text`` is the action and the observation that it led to, None where the action was invalid; ``cut`` says
+        whether the response reached the token limit, ``success`` whether the episode solved its task.
         """
-        episodes = [episode for episode in episodes if episode.error is None]
+        episodes = [episode for episode in episodes if episode.error is None and not episode.greedy]
         pairs = [(episode, step) for episode in episodes for step in episode.steps]
         keys = np.empty(len(pairs), object)
         keys[:] = [step.state_key for _, step in pairs]
@@ -197,7 +198,12 @@ class StepTable:
             prompt=Ragged.of((step.prompt_ids for _, step in pairs), np.int64),
             response=Ragged.of((step.response_ids for _, step in pairs), np.int64),
             logprob=Ragged.of((step.response_logprobs for _, step in pairs), np.float32),
-            extra={"action": actions, "step_text": texts},
+            extra={
+                "action": actions,
+                "step_text": texts,
+                "cut": np.array([step.finish_reason == "length" for _, step in pairs], np.bool_),
+                "success": np.array([episode.success for episode, _ in pairs], np.bool_),
+            },
         )
 
 

@@ -1,0 +1,214 @@
+"""Scorers of SCPO: how alike two step texts are.
+
+The models are read when the first pair is scored, and torch with them: reading a configuration needs neither.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envsuite.core.errors import DataError, UsageError
+from trainers.registry import Registry
+
+if TYPE_CHECKING:
+    from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
+
+Floats = NDArray[np.float64]
+Pair = tuple[str, str]
+K = TypeVar("K", str, Pair)
+V = TypeVar("V", float, NDArray[np.float32])
+
+KEPT = 200_000
+"""Most scores (or embeddings) that a scorer remembers; the oldest are forgotten first."""
+
+
+class Scorer(Protocol):
+    """How alike two step texts are: its settings are its fields."""
+
+    def __call__(self, pairs: Sequence[Pair]) -> Floats:
+        """A number in [0, 1] for each pair (step of the reference, step of a failed episode)."""
+        ...
+
+
+SCORERS: Registry[Scorer] = Registry("scorer")
+
+
+@SCORERS.register("exact")
+@dataclass(frozen=True)
+class Exact:
+    """1 where the texts are equal, else 0."""
+
+    def __call__(self, pairs: Sequence[Pair]) -> Floats:
+        """A number in {0, 1} for each pair."""
+        return np.array([float(one == other) for one, other in pairs])
+
+
+class _Remembered(ABC, Generic[K, V]):
+    """Values of keys, computed once and in batches."""
+
+    def __init__(self, batch: int) -> None:
+        self._batch = batch
+        self._known: dict[K, V] = {}
+
+    def __call__(self, keys: Sequence[K]) -> list[V]:
+        fresh = [key for key in dict.fromkeys(keys) if key not in self._known]
+        fresh.sort(key=self._size)  # texts of like length share a batch, so that little of it is padding
+        for start in range(0, len(fresh), self._batch):
+            chosen = fresh[start : start + self._batch]
+            self._known.update(zip(chosen, self._compute(chosen), strict=True))
+        found = [self._known[key] for key in keys]
+        while len(self._known) > KEPT:
+            del self._known[next(iter(self._known))]
+        return found
+
+    @staticmethod
+    def _size(key: K) -> int:
+        return len(key) if isinstance(key, str) else len(key[0]) + len(key[1])
+
+    @abstractmethod
+    def _compute(self, keys: Sequence[K]) -> Sequence[V]: ...
+
+
+@SCORERS.register("cross_encoder")
+@dataclass(frozen=True)
+class CrossEncoder:
+    """A transformers model that reads both texts at once and says with one number how alike they are (SCPO, 3.3)."""
+
+    path: str = "BAAI/bge-reranker-v2-m3"
+    """Folder (or hub name) of a sequence classifier with one output; the default is the paper's."""
+    batch: int = 64
+    """Pairs scored at a time (paper: 64). The last bits of a score depend on what shares its batch; at 1 they do not,
+    and a run that was resumed has the very scores of one that was not."""
+    max_tokens: int = 512
+    """Longer pairs are cut."""
+
+    def __post_init__(self) -> None:
+        _check("cross_encoder", self.path, self.batch, self.max_tokens)
+
+    def __call__(self, pairs: Sequence[Pair]) -> Floats:
+        """The logistic function of the model's output for each pair; each pair is computed once.
+
+        Raises:
+            DataError: The model cannot be loaded, or has not exactly one output.
+        """
+        return np.array(self._scores(pairs) if pairs else [], np.float64)
+
+    @cached_property
+    def _scores(self) -> _Remembered[Pair, float]:
+        return _PairScores(self)
+
+
+class _PairScores(_Remembered[Pair, float]):
+    def __init__(self, settings: CrossEncoder) -> None:
+        super().__init__(settings.batch)
+        from transformers import AutoModelForSequenceClassification
+
+        self._limit = settings.max_tokens
+        self._tokenizer, self._model = _load("cross_encoder", settings.path, AutoModelForSequenceClassification)
+        outputs = self._model.config.num_labels
+        if outputs != 1:
+            raise DataError(f"scorer cross_encoder: {settings.path} has {outputs} outputs; a reranker has one")
+
+    def _compute(self, keys: Sequence[Pair]) -> list[float]:
+        import torch
+
+        tokens = _tokens(self._tokenizer, [one for one, _ in keys], [other for _, other in keys], self._limit)
+        with torch.no_grad():
+            logits = self._model(**tokens.to(self._model.device)).logits
+        scores: list[float] = torch.sigmoid(logits[:, 0].double()).tolist()
+        return scores
+
+
+@SCORERS.register("sentence_embedder")
+@dataclass(frozen=True)
+class SentenceEmbedder:
+    """Cosine of the texts' embeddings, 0 where it is negative.
+
+    One forward pass a text, where a cross-encoder has one a pair.
+    """
+
+    path: str = "sentence-transformers/all-MiniLM-L6-v2"
+    """Folder (or hub name) of an encoder whose token states are averaged."""
+    batch: int = 64
+    """Texts embedded at a time; as for ``cross_encoder``, the last bits depend on it."""
+    max_tokens: int = 256
+    """Longer texts are cut."""
+
+    def __post_init__(self) -> None:
+        _check("sentence_embedder", self.path, self.batch, self.max_tokens)
+
+    def __call__(self, pairs: Sequence[Pair]) -> Floats:
+        """A number in [0, 1] for each pair; each text is embedded once.
+
+        Raises:
+            DataError: The model cannot be loaded.
+        """
+        if not pairs:
+            return np.zeros(0)
+        vectors = np.stack(self._embeddings([text for pair in pairs for text in pair]))
+        cosine = np.einsum("nd,nd->n", vectors[::2], vectors[1::2]).astype(np.float64)
+        return np.asarray(np.clip(cosine, 0.0, 1.0))
+
+    @cached_property
+    def _embeddings(self) -> _Remembered[str, NDArray[np.float32]]:
+        return _TextVectors(self)
+
+
+class _TextVectors(_Remembered[str, NDArray[np.float32]]):
+    def __init__(self, settings: SentenceEmbedder) -> None:
+        super().__init__(settings.batch)
+        from transformers import AutoModel
+
+        self._limit = settings.max_tokens
+        self._tokenizer, self._model = _load("sentence_embedder", settings.path, AutoModel)
+
+    def _compute(self, keys: Sequence[str]) -> list[NDArray[np.float32]]:
+        import torch
+
+        tokens = _tokens(self._tokenizer, list(keys), None, self._limit).to(self._model.device)
+        with torch.no_grad():
+            states = self._model(**tokens).last_hidden_state.float()
+        mask = tokens["attention_mask"][:, :, None].float()
+        mean = (states * mask).sum(1) / mask.sum(1)
+        return list(torch.nn.functional.normalize(mean, dim=-1).cpu().numpy())
+
+
+def _check(scorer: str, path: str, batch: int, max_tokens: int) -> None:
+    for name, value in (("batch", batch), ("max_tokens", max_tokens)):
+        if not isinstance(value, int) or value < 1:
+            raise UsageError(f"scorer {scorer}: {name} is {value!r}; it must be a whole number of at least 1")
+    folder = Path(path)
+    local = folder.is_absolute() or folder.parts[:1] in ((".",), ("..",)) or folder.exists()
+    if local and not (folder / "config.json").is_file():
+        raise UsageError(f"scorer {scorer}: {path} has no config.json; give a folder that save_pretrained wrote")
+
+
+def _load(scorer: str, path: str, kind: type) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
+    import torch
+    from safetensors import SafetensorError
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        model = kind.from_pretrained(path, dtype=torch.float32, use_safetensors=True)  # type: ignore[attr-defined]
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise DataError(f"scorer {scorer}: path {path}: cannot be loaded ({type(error).__name__}: {error})") from error
+    model.requires_grad_(False)
+    return tokenizer, model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+
+
+def _tokens(
+    tokenizer: PreTrainedTokenizerBase, texts: list[str], others: list[str] | None, limit: int
+) -> BatchEncoding:
+    tokens: BatchEncoding = tokenizer(
+        texts, others, padding=True, truncation=True, max_length=limit, return_tensors="pt"
+    )
+    return tokens

@@ -1,0 +1,121 @@
+"""Hidden states of a model where decisions are made: before a response, or before each of its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from trainers.config import Pooling
+from trainers.policy.model import TailInputs, tail_inputs, to_device
+from trainers.policy.packing import MicroBatch, merge_steps, micro_batches
+from trainers.steps import Ragged, StepTable
+
+Ints = NDArray[np.int64]
+States = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Which hidden state is read."""
+
+    layer: int = -1
+    """Output of this layer, counted from the last one: -1, -2, …"""
+    pooling: Pooling = "last"
+    """Of the last token before the place, or the mean over all tokens before it."""
+
+
+def at_prompt_ends(
+    model: PreTrainedModel, table: StepTable, wanted: Sequence[Fingerprint], *, budget: int, share_prefix: bool
+) -> list[States]:
+    """For each fingerprint, one vector per row, (N, D): of the prompt, before the response begins.
+
+    Args:
+        model: Read without gradient.
+        table: Steps; responses may be empty.
+        wanted: What to read, all in one pass.
+        budget: Most tokens (padding counted) of one forward pass.
+        share_prefix: Compute a prompt that several episodes start with once.
+    """
+    table = with_some_response(table)
+    return before_tokens(model, table, wanted, table.response.offsets[:-1], budget=budget, share_prefix=share_prefix)
+
+
+def before_tokens(
+    model: PreTrainedModel,
+    table: StepTable,
+    wanted: Sequence[Fingerprint],
+    tokens: Ints,
+    *,
+    budget: int,
+    share_prefix: bool,
+) -> list[States]:
+    """For each fingerprint, one vector per place, (M, D): of the text before a response token.
+
+    Args:
+        model: Read without gradient.
+        table: Steps.
+        wanted: What to read, all in one pass.
+        tokens: The response tokens, as indices into ``table.response.values``, shape (M,).
+        budget: Most tokens (padding counted) of one forward pass.
+        share_prefix: Compute a prompt that several episodes start with once.
+    """
+    backbone = model.base_model
+    slot = np.full(len(table.response.values), -1)
+    slot[tokens] = np.arange(len(tokens))
+    out = [np.empty((len(tokens), model.config.hidden_size), np.float32) for _ in wanted]
+    inner = any(fingerprint.layer != -1 for fingerprint in wanted)
+    with torch.no_grad():
+        for batch in micro_batches(table, merge_steps(table), budget, share_prefix):
+            picked = np.flatnonzero(slot[batch.index] >= 0)
+            if not len(picked):
+                continue
+            inputs = tail_inputs(backbone, batch, hidden_states=inner)
+            tail = backbone(**inputs.arguments)
+            for fingerprint, states in zip(wanted, out, strict=True):
+                found = _pick(fingerprint, inputs, tail, batch, picked)
+                states[slot[batch.index[picked]]] = found.float().cpu().numpy()
+    return out
+
+
+def with_some_response(table: StepTable) -> StepTable:
+    """The same steps, with one token in place of each empty response; they have no further columns.
+
+    Only rows with a response are in a micro-batch, and what comes before a response does not depend on it.
+    """
+    empty = table.response.lengths == 0
+    if not empty.any():
+        return replace(table, token_extra={})
+    lengths = np.maximum(table.response.lengths, 1)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    kept = ~np.repeat(empty, lengths)
+    ids, logprobs = np.zeros(offsets[-1], np.int64), np.zeros(offsets[-1], np.float32)
+    ids[kept], logprobs[kept] = table.response.values, table.logprob.values
+    return replace(table, response=Ragged(ids, offsets), logprob=Ragged(logprobs, offsets), extra={}, token_extra={})
+
+
+def _pick(fingerprint: Fingerprint, inputs: TailInputs, tail: object, batch: MicroBatch, picked: Ints) -> Tensor:
+    layer = fingerprint.layer
+    states = _layer(tail, layer)
+    sequence, position = (to_device(column[picked], states.device) for column in (batch.sequence, batch.position))
+    if fingerprint.pooling == "last":
+        return states[sequence, position]
+    summed, count = states.float().cumsum(1)[sequence, position], position + 1
+    if inputs.prefix is not None:
+        lengths = to_device(batch.prefix_lengths, states.device)
+        prefix_of = to_device(batch.prefix_of, states.device)[sequence]
+        before = _layer(inputs.prefix, layer)
+        inside = torch.arange(before.shape[1], device=before.device) < lengths[:, None]
+        summed = summed + (before.float() * inside[:, :, None]).sum(1)[prefix_of]
+        count = count + lengths[prefix_of]
+    return summed / count[:, None]
+
+
+def _layer(output: object, layer: int) -> Tensor:
+    states: Tensor = output.last_hidden_state if layer == -1 else output.hidden_states[layer]  # type: ignore[attr-defined]
+    return states

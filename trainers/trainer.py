@@ -348,7 +348,7 @@ class Trainer:
             Path(chosen), self.model, self.wrapped, self.optimizer, yaml.safe_load(settings), self.rank,
             self.supply.parts,
         )  # fmt: skip
-        if "estimator" in saved.counters:
+        if isinstance(self.estimator, Calibrating):  # what it found in the first iteration
             self.estimator = make(ESTIMATORS[self.config.method.estimator], saved.counters["estimator"], "option")
         self.iteration = saved.iteration
         self.sampler.load_state_dict(saved.sampler)

@@ -37,7 +37,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from envsuite.core.errors import DataError
 
 _LOG = logging.getLogger(__name__)
-FORMAT = "trainers-checkpoint/1"
+FORMAT = "trainers-checkpoint/2"
 MANIFEST = "manifest.json"
 STATE = "state.json"
 OPTIMIZER = "optimizer.safetensors"

@@ -27,7 +27,7 @@ LAYERS = {
         {"policy", "rollout", "processes"},
         {"update", "imitation", "report", "iteration_metrics"},
         {"cli", "run_folder", "imitate"},
-        {"evaluate"},
+        {"evaluate", "lab"},
         {"trainer"},
         {"train"},
     ),

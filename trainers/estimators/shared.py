@@ -5,8 +5,10 @@ Everything is vectorised over rows, float64, linear in their number up to a sort
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from itertools import count
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -40,13 +42,34 @@ def group_codes(*columns: NDArray[Any]) -> Ints:
     Returns:
         Codes of shape (N,), from 0 without gaps, numbered in the order of first appearance.
     """
-    code: Ints | None = None
-    for column in columns:
-        one = _codes(column)
-        code = one if code is None else _codes(code * (int(one.max(initial=0)) + 1) + one)
-    if code is None:
+    if not columns:
         raise UsageError("group_codes needs at least one column")
+    starts = _run_starts(columns)
+    if starts is None:
+        return _joint_codes(columns)
+    # Rows of an episode stand together as a rule: one look at each run of equal rows is enough.
+    lengths = np.diff(starts, append=len(columns[0]))
+    return np.repeat(_joint_codes([column[starts] for column in columns]), lengths)
+
+
+def _joint_codes(columns: Sequence[NDArray[Any]]) -> Ints:
+    code = _codes(columns[0])
+    for column in columns[1:]:
+        one = _codes(column)
+        code = _codes(code * (int(one.max(initial=0)) + 1) + one)
     return code
+
+
+def _run_starts(columns: Sequence[NDArray[Any]]) -> Ints | None:
+    """Where runs of equal rows begin; None where there are many, or where comparing costs as much as coding."""
+    if len(columns[0]) < 2 or any(column.dtype.kind not in "iu" for column in columns):
+        return None
+    new = np.ones(len(columns[0]), np.bool_)
+    np.not_equal(columns[0][1:], columns[0][:-1], out=new[1:])
+    for column in columns[1:]:
+        new[1:] |= column[1:] != column[:-1]
+    starts = np.flatnonzero(new)
+    return starts if 4 * len(starts) <= len(new) else None
 
 
 def _codes(column: NDArray[Any]) -> Ints:
@@ -55,19 +78,26 @@ def _codes(column: NDArray[Any]) -> Ints:
         span = int(column.max()) - low + 1
         if span <= 8 * len(column):
             return _dense_codes((column - low).astype(np.int64), span)
-    seen: dict[Any, int] = {}
-    return np.fromiter((seen.setdefault(key, len(seen)) for key in column.tolist()), np.int64, count=len(column))
+    keys = column.tolist()
+    seen = dict(zip(dict.fromkeys(keys), count(), strict=False))
+    return np.fromiter(map(seen.__getitem__, keys), np.int64, count=len(keys))
 
 
 def _dense_codes(column: Ints, span: int) -> Ints:
     """Codes of integers in [0, span) without a look-up for each."""
-    rows = len(column)
-    first = np.full(span, rows)
-    first[column[::-1]] = np.arange(rows - 1, -1, -1)  # of equal keys, the first row is written last
-    present = np.flatnonzero(first < rows)
+    first = _first(column, span)
+    present = np.flatnonzero(first < len(column))
     code = np.empty(span, np.int64)
     code[present[np.argsort(first[present])]] = np.arange(len(present))
     return code[column]
+
+
+def _first(codes: Ints, span: int) -> Ints:
+    """First row of each of the integers in [0, span); the number of rows where there is none."""
+    rows = len(codes)
+    first = np.full(span, rows)
+    first[codes[::-1]] = np.arange(rows - 1, -1, -1)  # of equal codes, the first row is written last
+    return first
 
 
 def similar_codes(group: Ints, keys: NDArray[np.object_], threshold: float) -> Ints:
@@ -114,7 +144,8 @@ def episode_codes(steps: StepTable) -> Ints:
 
 def first_rows(codes: Ints) -> Ints:
     """Row at which each code first appears, shape (number of codes,)."""
-    return np.unique(codes, return_index=True)[1]
+    first = _first(codes, int(codes.max(initial=-1)) + 1)
+    return first[first < len(codes)]
 
 
 def episode_returns(steps: StepTable) -> Floats:
@@ -150,6 +181,9 @@ def steps_in_order(steps: StepTable) -> tuple[Ints, Ints]:
         UsageError: Two rows are the same step of the same episode.
     """
     episode = episode_codes(steps)
+    following = np.diff(episode)
+    if (following >= 0).all() and (np.diff(steps.t)[following == 0] > 0).all():
+        return np.arange(len(episode)), np.bincount(episode)
     order = np.lexsort((steps.t, episode))
     sorted_episode, sorted_t = episode[order], steps.t[order]
     double = np.flatnonzero((np.diff(sorted_episode) == 0) & (np.diff(sorted_t) == 0))

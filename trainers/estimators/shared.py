@@ -5,6 +5,7 @@ Everything is vectorised over rows, float64, linear in their number up to a sort
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -76,11 +77,10 @@ def _codes(column: NDArray[Any]) -> Ints:
     if column.dtype.kind in "iu" and len(column):
         low = int(column.min())
         span = int(column.max()) - low + 1
-        if span <= 8 * len(column):
+        if span <= 16 * len(column):
             return _dense_codes((column - low).astype(np.int64), span)
-    keys = column.tolist()
-    seen = dict(zip(dict.fromkeys(keys), count(), strict=False))
-    return np.fromiter(map(seen.__getitem__, keys), np.int64, count=len(keys))
+    code = defaultdict[Any, int](count().__next__)
+    return np.fromiter(map(code.__getitem__, column.tolist()), np.int64, count=len(column))
 
 
 def _dense_codes(column: Ints, span: int) -> Ints:
@@ -292,16 +292,28 @@ def group_statistics(values: Floats, group: Ints, *, ddof: int = 0, samples: Int
     sample, code = values[chosen], group[chosen]
     groups = int(group.max()) + 1
     size = np.bincount(code, minlength=groups)
-    low, high = np.full(groups, np.inf), np.full(groups, -np.inf)
-    np.minimum.at(low, code, sample)
-    np.maximum.at(high, code, sample)
-    equal = high - low <= ROUNDING * np.maximum(1.0, np.maximum(abs(low), abs(high)))
+    low, equal = _extent(sample, code, groups)
     # Centring on the smallest value first keeps a large common offset out of the sums.
     mean = low + np.bincount(code, sample - low[code], minlength=groups) / np.maximum(size, 1)
     squares = np.bincount(code, (sample - mean[code]) ** 2, minlength=groups)
     std = np.sqrt(squares / np.maximum(size - ddof, 1))
     std[equal] = 0.0
     return GroupStatistics(mean[group], std[group], size[group])
+
+
+def all_equal(values: Floats) -> bool:
+    """Whether all values are equal but for rounding; true of none."""
+    low, high = float(values.min(initial=np.inf)), float(values.max(initial=-np.inf))
+    return high - low <= ROUNDING * max(1.0, abs(low), abs(high))
+
+
+def _extent(values: Floats, group: Ints, groups: int) -> tuple[Floats, NDArray[np.bool_]]:
+    """Smallest value of each group, and whether all its values are equal but for rounding, shape (groups,)."""
+    low, high = np.full(groups, np.inf), np.full(groups, -np.inf)
+    np.minimum.at(low, group, values)
+    np.maximum.at(high, group, values)
+    with np.errstate(invalid="ignore"):  # codes that no row has: inf - inf
+        return low, high - low <= ROUNDING * np.maximum(1.0, np.maximum(abs(low), abs(high)))
 
 
 def relative_to_group(
@@ -359,9 +371,35 @@ def check_group_options(method: str, normalise: str, weigh: str, ddof: int, epsi
         raise UsageError(f"{method}: epsilon is {epsilon}; it must be at least 0")
 
 
-def samples_of(steps: StepTable, weigh: Weigh) -> Ints | None:
-    """The rows that group statistics count: each episode once (its first row), or every step row."""
-    return first_rows(episode_codes(steps)) if weigh == "episode" else None
+@dataclass(frozen=True)
+class Units:
+    """What a method that compares episodes computes with: one unit per episode, or one per row where rows differ."""
+
+    returns: Floats
+    """R(τ) of each unit, shape (M,)."""
+    group: Ints
+    """Code of its group, shape (M,)."""
+    samples: Ints | None
+    """Units that group statistics count; None: all."""
+    once: Ints
+    """One unit of each episode."""
+    episode: Ints
+    """Episode of each row, shape (N,)."""
+
+    def rows(self, values: Floats) -> Floats:
+        """One value per row from one per unit."""
+        return values if len(values) == len(self.episode) else values[self.episode]
+
+
+def units_of(steps: StepTable, weigh: Weigh) -> Units:
+    """The units of ``steps``; group statistics count each episode once, or (``"step"``) every step row."""
+    episode = episode_codes(steps)
+    once = first_rows(episode)
+    returns = np.bincount(episode, steps.reward).astype(np.float64)
+    if weigh == "episode" and ROW_SCORE not in steps.extra:
+        return Units(returns, group_codes(steps.group_id[once]), None, np.arange(len(once)), episode)
+    samples = once if weigh == "episode" else None
+    return Units(returns[episode] + row_score(steps), group_codes(steps.group_id), samples, once, episode)
 
 
 def group_diagnostics(values: Floats, group: Ints, prefix: str) -> dict[str, float]:
@@ -379,10 +417,11 @@ def group_diagnostics(values: Floats, group: Ints, prefix: str) -> dict[str, flo
     """
     if len(values) == 0:
         return {f"{prefix}/{name}": 0.0 for name in ("size_mean", "singleton_rate", "zero_variance_rate")}
-    stats = group_statistics(values, group)
-    one_each = first_rows(group)
+    size = np.bincount(group)
+    _, equal = _extent(values, group, len(size))
+    some = size > 0
     return {
-        f"{prefix}/size_mean": float(stats.size[one_each].mean()),
-        f"{prefix}/singleton_rate": float((stats.size == 1).mean()),
-        f"{prefix}/zero_variance_rate": float((stats.std[one_each] == 0).mean()),
+        f"{prefix}/size_mean": float(size[some].mean()),
+        f"{prefix}/singleton_rate": float((size == 1).sum() / len(values)),
+        f"{prefix}/zero_variance_rate": float(equal[some].mean()),
     }

@@ -213,8 +213,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except EnvsuiteError as error:
         problems.print(f"{type(error).__name__}: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         return 1
-    minutes = (time.monotonic() - started) / 60
-    console.print(f"{len(written)} files in {minutes:.1f} minutes; begin with {written[1]}", highlight=False)
+    minutes, cpu = (time.monotonic() - started) / 60, sum(os.times()[:4]) / 60
+    console.print(
+        f"{len(written)} files in {minutes:.1f} minutes ({cpu:.1f} of CPU); begin with {written[1]}", highlight=False
+    )
     return 0
 
 

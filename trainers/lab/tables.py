@@ -158,6 +158,60 @@ def sweep(records: Sequence[Record], experiment: str, figure: str, title: str) -
     return Table(name, named, NOTE.format(seeds=seeds_of(own)), heads, rows)
 
 
+def paired(records: Sequence[Record], name: str, title: str, pairs: Sequence[Pair]) -> Table:
+    """Differences of two methods on the same policies and episodes, seed by seed: what noise they share drops out."""
+    rows = []
+    for pair in pairs:
+        own = select(records, experiment=pair.experiment, x=pair.x)
+        for world in distinct(own, "world"):
+            both = [{r["seed"]: r for r in select(own, world=world, method=m)} for m in (pair.one, pair.other)]
+            cells = []
+            for figure in DIFFERENCES:
+                seeds = [s for s in both[0] if s in both[1] and figure in both[0][s]]
+                found = [float(both[0][s][figure]) - float(both[1][s][figure]) for s in seeds]
+                cells.append(signed(bootstrap(np.array(found)) if found else None))
+            rows.append((f"{pair.one} - {pair.other}", pair.where or world, *cells))
+    note = f"Mean difference and 95 % bootstrap interval over {seeds_of(select(records, experiment='worlds'))} seeds."
+    heads = ("difference", "where", *(FIGURES[figure] for figure in DIFFERENCES))
+    return Table(name, title, note, heads, tuple(rows))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two methods, and where they are compared."""
+
+    one: str
+    other: str
+    experiment: str = "worlds"
+    x: float = 0.0
+    where: str = ""
+    """World and ``x``, for the table; by default the world."""
+
+
+DIFFERENCES = ("bias", "variance", "rank", "cosine")
+
+
+def signed(found: Estimate | None) -> str:
+    """``+0.12 [+0.11, +0.13]``; a dash where there is nothing."""
+    return "–" if found is None else f"{found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"  # noqa: RUF001
+
+
+def _pairs() -> list[Pair]:
+    grpo = "grpo, dapo, gspo"
+    own = [("gigpo", grpo), ("hgpo", "gigpo"), ("bipace", "gigpo"), ("bipace mean", "gigpo"), ("bipace", "bipace mean")]
+    own += [("bipace diff", "bipace mean"), ("gigpo+scpo", "gigpo"), ("steppo, noisy V", grpo)]
+    out = [Pair(one, other) for one, other in [*own, ("ppo, noisy V", "steppo, noisy V")]]
+    for size in (4.0, 16.0, 64.0):
+        levels = [("level 0", "episode"), ("level 4", "level 0"), ("level 4", "level 3"), ("hgpo", "level 0")]
+        out += [Pair(one, other, "hgpo", size, f"aliased, G = {size:g}") for one, other in levels]
+    out += [Pair("gigpo+scpo", "gigpo", "group size", size, f"delayed, G = {size:g}") for size in (2.0, 8.0, 32.0)]
+    for gamma in (0.8, 0.95, 0.99, 1.0):
+        for other in ("ppo λ=1, noisy V", "ppo λ=0.95, noisy V", "grpo"):
+            out.append(Pair("steppo, noisy V", other, "steppo gamma", gamma, f"delayed, 8 rooms, discount {gamma:g}"))
+    out += [Pair("gigpo+scpo, as played", "gigpo+scpo", "scpo")]
+    return out
+
+
 def final_success(records: Sequence[Record], experiment: str, title: str) -> list[Table]:
     """Expected return after training, and its mean over the whole curve, of each method in each world."""
     own = select(records, experiment=experiment)
@@ -225,4 +279,5 @@ def all_tables(records: Sequence[Record], descriptions: dict[str, str]) -> list[
     scpo = {"good_up": "failed, A > 0, Â > 0 %", "bad_up": "failed, A < 0, Â > 0 %", "opposite": "opposite pairs %"}
     scpo |= {name: FIGURES[name] for name in ("bias", "action_bias", "rank", "cosine")}
     out += claim(records, "scpo", scpo, "SCPO: steps of failed episodes in groups with a success")
+    out.append(paired(records, "differences", "Differences of methods on the same episodes", _pairs()))
     return [table for table in out if table.rows]

@@ -2,7 +2,8 @@
 
 Written from the equations for comparison of speed and, in the tests, of results. Only BiPACE's vectors are NumPy's: a
 loop over 3,584 dimensions would flatter what it is compared with. Every function takes a step table in rollout order
-and returns one number per step, or per response token; the settings are the methods' defaults.
+and returns one number per step, or per response token; the settings are the methods' defaults. The numbers that it
+loops over are Python's floats, or torch numbers as in the originals.
 """
 
 from __future__ import annotations
@@ -13,21 +14,35 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from trainers.steps import StepTable
 
-Plain = Callable[[StepTable], list[float]]
+Numbers = Callable[[NDArray[Any]], list[Any]]
+Plain = Callable[..., list[Any]]
+"""A step table, and optionally what holds its numbers; one number per step or token."""
 EPSILON = 1e-6
+
+
+def floats(column: NDArray[Any]) -> list[Any]:
+    """Python's floats: the fastest that a loop can have."""
+    found: list[Any] = column.tolist()
+    return found
+
+
+def tensors(column: NDArray[Any]) -> list[Any]:
+    """One torch number per row, as the originals' loops have them."""
+    return list(torch.from_numpy(column))
 
 
 class Rows:
     """The columns of a step table as lists, and the rows of each episode."""
 
-    def __init__(self, steps: StepTable) -> None:
+    def __init__(self, steps: StepTable, numbers: Numbers = floats) -> None:
         self.group = steps.group_id.tolist()
         self.episode = list(zip(self.group, steps.episode_id.tolist(), strict=True))
-        self.reward = steps.reward.tolist()
+        self.reward = numbers(steps.reward)
         self.state = steps.state_key.tolist()
         self.length = steps.response.lengths.tolist()
         self.rows: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -75,9 +90,9 @@ def mean_std(values: Sequence[float], ddof: int = 1) -> tuple[float, float]:
     return mean, math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - ddof))
 
 
-def _centred(steps: StepTable, scale: Callable[[list[float], float], float]) -> list[float]:
+def _centred(steps: StepTable, numbers: Numbers, scale: Callable[[list[float], float], float]) -> list[float]:
     """(R - mean) · scale(returns of the group, R) of each row."""
-    rows = Rows(steps)
+    rows = Rows(steps, numbers)
     returns, out = rows.returns(), {}
     for episodes in rows.by_group().values():
         own = [returns[episode] for episode in episodes]
@@ -87,19 +102,19 @@ def _centred(steps: StepTable, scale: Callable[[list[float], float], float]) -> 
     return rows.broadcast(out)
 
 
-def grpo(steps: StepTable) -> list[float]:
+def grpo(steps: StepTable, numbers: Numbers = floats) -> list[float]:
     """(R - mean) / (std + ε)."""
-    return _centred(steps, lambda own, _: 1.0 / (mean_std(own)[1] + EPSILON))
+    return _centred(steps, numbers, lambda own, _: 1.0 / (mean_std(own)[1] + EPSILON))
 
 
-def dr_grpo(steps: StepTable) -> list[float]:
+def dr_grpo(steps: StepTable, numbers: Numbers = floats) -> list[float]:
     """R - mean."""
-    return _centred(steps, lambda own, _: 1.0)
+    return _centred(steps, numbers, lambda own, _: 1.0)
 
 
-def rloo(steps: StepTable) -> list[float]:
+def rloo(steps: StepTable, numbers: Numbers = floats) -> list[float]:
     """R - mean of the others."""
-    rows = Rows(steps)
+    rows = Rows(steps, numbers)
     returns, out = rows.returns(), {}
     for episodes in rows.by_group().values():
         total = sum(returns[episode] for episode in episodes)
@@ -109,9 +124,9 @@ def rloo(steps: StepTable) -> list[float]:
     return rows.broadcast(out)
 
 
-def opo(steps: StepTable) -> list[float]:
+def opo(steps: StepTable, numbers: Numbers = floats) -> list[float]:
     """R - the mean of the returns weighted by length."""
-    rows = Rows(steps)
+    rows = Rows(steps, numbers)
     returns, out = rows.returns(), {}
     tokens = {episode: sum(rows.length[row] for row in own) for episode, own in rows.rows.items()}
     for episodes in rows.by_group().values():
@@ -122,17 +137,17 @@ def opo(steps: StepTable) -> list[float]:
     return rows.broadcast(out)
 
 
-def remax(steps: StepTable) -> list[float]:
+def remax(steps: StepTable, numbers: Numbers = floats) -> list[float]:
     """R - R(greedy)."""
-    rows = Rows(steps)
+    rows = Rows(steps, numbers)
     returns = rows.returns()
-    greedy = steps.extra["greedy_return"].tolist()
+    greedy = numbers(steps.extra["greedy_return"])
     return [returns[episode] - greedy[row] for row, episode in enumerate(rows.episode)]
 
 
-def reinforce_pp_baseline(steps: StepTable) -> list[float]:
+def reinforce_pp_baseline(steps: StepTable, numbers: Numbers = floats) -> list[float]:
     """R - mean, whitened over the episodes of the batch."""
-    rows, centred = Rows(steps), dr_grpo(steps)
+    rows, centred = Rows(steps, numbers), dr_grpo(steps, numbers)
     mean, std = mean_std([centred[own[0]] for own in rows.rows.values()])
     return [(value - mean) / math.sqrt(std**2 + 1e-8) for value in centred]
 
@@ -147,9 +162,9 @@ def _token_rewards(steps: StepTable, rows: Rows) -> tuple[list[float], list[list
     return reward, order
 
 
-def reinforce_pp(steps: StepTable) -> list[float]:
+def reinforce_pp(steps: StepTable, numbers: Numbers = floats) -> list[float]:
     """Return to go of each token, whitened over the batch."""
-    reward, order = _token_rewards(steps, Rows(steps))
+    reward, order = _token_rewards(steps, Rows(steps, numbers))
     out = [0.0] * len(reward)
     for tokens in order:
         ahead = 0.0
@@ -160,10 +175,10 @@ def reinforce_pp(steps: StepTable) -> list[float]:
     return [(value - mean) / math.sqrt(std**2 + 1e-8) for value in out]
 
 
-def ppo(steps: StepTable) -> list[float]:
+def ppo(steps: StepTable, numbers: Numbers = floats) -> list[float]:
     """Generalised advantages over tokens, γ 1, λ 0.95."""  # noqa: RUF002
-    reward, order = _token_rewards(steps, Rows(steps))
-    value = steps.token_extra["value"].values.tolist()
+    reward, order = _token_rewards(steps, Rows(steps, numbers))
+    value = numbers(steps.token_extra["value"].values)
     out = [0.0] * len(reward)
     for tokens in order:
         ahead = after = 0.0
@@ -173,10 +188,10 @@ def ppo(steps: StepTable) -> list[float]:
     return out
 
 
-def steppo(steps: StepTable) -> list[float]:
+def steppo(steps: StepTable, numbers: Numbers = floats) -> list[float]:
     """Generalised advantages over steps, γ 0.99, λ 1."""  # noqa: RUF002
-    rows = Rows(steps)
-    value = steps.extra["value"].tolist()
+    rows = Rows(steps, numbers)
+    value = numbers(steps.extra["value"])
     out = [0.0] * len(rows)
     for own in rows.rows.values():
         ahead = after = 0.0
@@ -199,16 +214,16 @@ def _step_term(returns: list[float], keys: list[Any], ddof: int = 1) -> list[flo
     return out
 
 
-def gigpo(steps: StepTable) -> list[float]:
+def gigpo(steps: StepTable, numbers: Numbers = floats) -> list[float]:
     """A^E + A^S."""
-    rows = Rows(steps)
+    rows = Rows(steps, numbers)
     step = _step_term(rows.to_go(0.95), list(zip(rows.group, rows.state, strict=True)))
-    return [one + other for one, other in zip(grpo(steps), step, strict=True)]
+    return [one + other for one, other in zip(grpo(steps, numbers), step, strict=True)]
 
 
-def hgpo(steps: StepTable) -> list[float]:
+def hgpo(steps: StepTable, numbers: Numbers = floats) -> list[float]:
     """Levels 0 to 2, weighted by k + 1 where they are not 0."""
-    rows = Rows(steps)
+    rows = Rows(steps, numbers)
     returns = rows.to_go(0.95)
     total, weight = [0.0] * len(rows), [0.0] * len(rows)
     for k in range(3):
@@ -247,9 +262,9 @@ def greedy_clusters(vectors: NDArray[Any], group: Sequence[int], radius: float) 
     return out
 
 
-def bipace(steps: StepTable) -> list[float]:
+def bipace(steps: StepTable, numbers: Numbers = floats) -> list[float]:
     """Clusters of radius 0.10, credit q."""
-    rows = Rows(steps)
+    rows = Rows(steps, numbers)
     vectors = steps.extra["embedding"]
     vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     cluster = greedy_clusters(vectors, rows.group, 0.10)
@@ -259,7 +274,7 @@ def bipace(steps: StepTable) -> list[float]:
         members[code].append(returns[row])
         alike[code, actions[row]].append(returns[row])
     out = []
-    for row, episode in enumerate(grpo(steps)):
+    for row, episode in enumerate(grpo(steps, numbers)):
         own, same = members[cluster[row]], alike[cluster[row], actions[row]]
         if len(own) == 1:
             step = 0.0
@@ -271,9 +286,9 @@ def bipace(steps: StepTable) -> list[float]:
     return out
 
 
-def scpo(steps: StepTable) -> list[float]:
+def scpo(steps: StepTable, numbers: Numbers = floats) -> list[float]:
     """0.5 times the credit of exact matches, the longest response first."""
-    rows, texts = Rows(steps), steps.extra["step_text"].tolist()
+    rows, texts = Rows(steps, numbers), steps.extra["step_text"].tolist()
     returns, out = rows.returns(), [0.0] * len(rows)
     for episodes in rows.by_group().values():
         won = [rows.rows[episode] for episode in episodes if returns[episode] > 0.0]

@@ -37,7 +37,7 @@ def test_a_claim_is_tried_the_same_with_the_same_seed(name: str) -> None:
 
 
 def test_the_exact_advantage_learns_the_best_actions() -> None:
-    curves = learning.train(delayed(3), learning.ORACLE, np.full(3, 30.0), range(3), 20)
+    curves = learning.train(delayed(), learning.ORACLE, np.full(3, 30.0), range(3), 20)
     assert curves[:, 0] == pytest.approx(learning.START["delayed"])
     assert (curves[:, -1] > 0.95).all()
 

@@ -214,7 +214,8 @@ def _claims(records: Sequence[Record], drawn: Figure) -> None:
         _curve(axes[1, 0], select(own, method=method), "cosine", method)
     axes[1, 0].set(title="StepPO: steps or tokens", xlabel="discount", ylabel="cosine of gradients")
     axes[1, 0].legend(fontsize=7, loc="best")
-    _by_discount(select(records, experiment="learning by discount"), axes[1, 1])
+    if found := select(records, experiment="learning by discount"):
+        _by_discount(found, axes[1, 1])
     _scpo_panel(select(records, experiment="scpo"), axes[1, 2])
 
 

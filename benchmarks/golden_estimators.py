@@ -19,11 +19,11 @@ from trainers.estimators.shared import (
     Singleton,
     Weigh,
     discounted_returns,
+    episode_codes,
     episode_returns,
     first_rows,
     group_codes,
     group_statistics,
-    samples_of,
 )
 from trainers.objectives.shapers import InvalidActionPenalty
 from trainers.steps import StepTable
@@ -62,7 +62,7 @@ def _trajectory_rounding(estimator: GRPO | DrGRPO | RLOO, steps: StepTable) -> R
     return _rounding(
         episode_returns(steps),
         group_codes(steps.group_id),
-        samples_of(steps, estimator.weigh),
+        first_rows(episode_codes(steps)) if estimator.weigh == "episode" else None,
         _advantage(estimator, steps),
         epsilon=estimator.epsilon if isinstance(estimator, GRPO) and divides else None,
     )

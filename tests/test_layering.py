@@ -27,7 +27,7 @@ LAYERS = {
         {"policy", "rollout", "processes", "columns"},
         {"update", "imitation", "report", "iteration_metrics"},
         {"cli", "run_folder", "imitate", "critic"},
-        {"evaluate", "supply", "calibrate"},
+        {"evaluate", "supply", "calibrate", "lab"},
         {"crediting", "self_imitation"},
         {"trainer"},
         {"train"},

@@ -10,13 +10,9 @@ from trainers.estimators.shared import (
     Singleton,
     Weigh,
     check_group_options,
-    episode_codes,
-    episode_returns,
-    first_rows,
-    group_codes,
     group_diagnostics,
     relative_to_group,
-    samples_of,
+    units_of,
 )
 from trainers.steps import StepTable
 
@@ -46,15 +42,17 @@ class GRPO:
 
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per step."""
-        returns, group = episode_returns(steps), group_codes(steps.group_id)
+        units = units_of(steps, self.weigh)
         advantage = relative_to_group(
-            returns,
-            group,
+            units.returns,
+            units.group,
             normalise=self.normalise,
             ddof=self.ddof,
             epsilon=self.epsilon,
-            samples=samples_of(steps, self.weigh),
+            samples=units.samples,
             singleton=self.singleton,
         )
-        once = first_rows(episode_codes(steps))
-        return Advantage(per_step=advantage, diagnostics=group_diagnostics(returns[once], group[once], "group"))
+        return Advantage(
+            per_step=units.rows(advantage),
+            diagnostics=group_diagnostics(units.returns[units.once], units.group[units.once], "group"),
+        )

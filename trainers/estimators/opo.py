@@ -11,12 +11,9 @@ from trainers.estimators.shared import (
     ROUNDING,
     Singleton,
     check_group_options,
-    episode_codes,
-    episode_returns,
-    first_rows,
-    group_codes,
     group_diagnostics,
     group_statistics,
+    units_of,
 )
 from trainers.steps import StepTable
 
@@ -38,10 +35,10 @@ class OPO:
 
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per step."""
-        returns, group, episode = episode_returns(steps), group_codes(steps.group_id), episode_codes(steps)
-        once = first_rows(episode)
-        length = np.bincount(episode, steps.response.lengths, len(once))
-        stats = group_statistics(returns, group, samples=once)
+        units = units_of(steps, "episode")
+        returns, group, once = units.returns, units.group, units.once
+        length = np.bincount(units.episode, steps.response.lengths, len(once))
+        stats = group_statistics(returns, group, samples=units.samples)
         of_group = group[once]
         total = np.bincount(of_group, length)[group]
         # Relative to the plain mean, which is also what is left where a group has no tokens.
@@ -51,9 +48,9 @@ class OPO:
         if self.singleton == "raw":
             advantage = np.where(stats.size == 1, returns, advantage)
         return Advantage(
-            per_step=advantage,
+            per_step=units.rows(advantage),
             diagnostics={
                 **group_diagnostics(returns[once], of_group, "group"),
-                "baseline_shift_abs": float(np.abs(shift).mean()) if len(steps) else 0.0,
+                "baseline_shift_abs": float(np.abs(units.rows(shift)).mean()) if len(steps) else 0.0,
             },
         )

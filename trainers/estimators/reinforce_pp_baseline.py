@@ -13,13 +13,9 @@ from trainers.estimators.shared import (
     Singleton,
     Weigh,
     check_group_options,
-    episode_codes,
-    episode_returns,
-    first_rows,
-    group_codes,
     group_diagnostics,
     relative_to_group,
-    samples_of,
+    units_of,
 )
 from trainers.estimators.tokens import whiten
 from trainers.steps import StepTable
@@ -53,21 +49,24 @@ class ReinforcePPBaseline:
 
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per step."""
-        returns, group, once = episode_returns(steps), group_codes(steps.group_id), first_rows(episode_codes(steps))
+        units = units_of(steps, self.weigh)
         centred = relative_to_group(
-            returns,
-            group,
+            units.returns,
+            units.group,
             normalise="mean",
             ddof=0,
             epsilon=0.0,
-            samples=samples_of(steps, self.weigh),
+            samples=units.samples,
             singleton=self.singleton,
         )
-        weight = np.ones(len(steps), np.int64) if self.whiten_by == "step" else steps.response.lengths
         if self.whiten_by == "episode":
-            weight = np.zeros(len(steps), np.int64)
-            weight[once] = 1
+            weight = np.zeros(len(centred), np.int64)
+            weight[units.once] = 1
+            advantage = units.rows(whiten(centred, weight=weight, epsilon=self.epsilon))
+        else:
+            weight = np.ones(len(steps), np.int64) if self.whiten_by == "step" else steps.response.lengths
+            advantage = whiten(units.rows(centred), weight=weight, epsilon=self.epsilon)
         return Advantage(
-            per_step=whiten(centred, weight=weight, epsilon=self.epsilon),
-            diagnostics=group_diagnostics(returns[once], group[once], "group"),
+            per_step=advantage,
+            diagnostics=group_diagnostics(units.returns[units.once], units.group[units.once], "group"),
         )

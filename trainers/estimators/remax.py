@@ -9,7 +9,7 @@ import numpy as np
 
 from envsuite.core.errors import unknown
 from trainers.estimators.base import Advantage, register
-from trainers.estimators.shared import Floats, episode_codes, episode_returns, finite_column, first_rows
+from trainers.estimators.shared import Floats, finite_column, first_rows, units_of
 from trainers.estimators.tokens import token_sequences
 from trainers.steps import StepTable
 
@@ -45,8 +45,9 @@ class ReMax:
         greedy = finite_column(
             steps, GREEDY_RETURN, "remax", "a greedy episode of each task (method.greedy_baseline: true)"
         )
-        once = first_rows(episode_codes(steps))
-        gained = (episode_returns(steps) - greedy)[once]
+        units = units_of(steps, "episode")
+        advantage, once = units.rows(units.returns) - greedy, first_rows(units.episode)
+        gained = advantage[once]
         diagnostics = {
             "greedy_return": float(greedy[once].mean()) if len(once) else 0.0,
             "better_than_greedy": float((gained > 0).mean()) if len(once) else 0.0,
@@ -54,7 +55,7 @@ class ReMax:
         if self.credit == "to_go":
             tokens = self.returns(steps) - np.repeat(greedy, steps.response.lengths)
             return Advantage(per_token=tokens, diagnostics=diagnostics)
-        return Advantage(per_step=episode_returns(steps) - greedy, diagnostics=diagnostics)
+        return Advantage(per_step=advantage, diagnostics=diagnostics)
 
     def returns(self, steps: StepTable) -> Floats:
         """The undiscounted return to go of each response token."""

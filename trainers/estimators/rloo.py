@@ -11,14 +11,10 @@ from trainers.estimators.shared import (
     Singleton,
     Weigh,
     check_group_options,
-    episode_codes,
-    episode_returns,
-    first_rows,
-    group_codes,
     group_diagnostics,
     group_statistics,
     relative_to_group,
-    samples_of,
+    units_of,
 )
 from trainers.steps import StepTable
 
@@ -43,13 +39,13 @@ class RLOO:
 
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per step."""
-        returns, group, samples = episode_returns(steps), group_codes(steps.group_id), samples_of(steps, self.weigh)
-        size = group_statistics(returns, group, samples=samples).size
+        units = units_of(steps, self.weigh)
+        returns, group = units.returns, units.group
+        size = group_statistics(returns, group, samples=units.samples).size
         centred = relative_to_group(
-            returns, group, normalise="mean", ddof=0, epsilon=0.0, samples=samples, singleton=self.singleton
+            returns, group, normalise="mean", ddof=0, epsilon=0.0, samples=units.samples, singleton=self.singleton
         )
-        once = first_rows(episode_codes(steps))
         return Advantage(
-            per_step=centred * np.where(size > 1, size / np.maximum(size - 1, 1), 1.0),
-            diagnostics=group_diagnostics(returns[once], group[once], "group"),
+            per_step=units.rows(centred * np.where(size > 1, size / np.maximum(size - 1, 1), 1.0)),
+            diagnostics=group_diagnostics(returns[units.once], group[units.once], "group"),
         )

@@ -5,8 +5,11 @@ Everything is vectorised over rows, float64, linear in their number up to a sort
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from itertools import count
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -40,34 +43,61 @@ def group_codes(*columns: NDArray[Any]) -> Ints:
     Returns:
         Codes of shape (N,), from 0 without gaps, numbered in the order of first appearance.
     """
-    code: Ints | None = None
-    for column in columns:
-        one = _codes(column)
-        code = one if code is None else _codes(code * (int(one.max(initial=0)) + 1) + one)
-    if code is None:
+    if not columns:
         raise UsageError("group_codes needs at least one column")
+    starts = _run_starts(columns)
+    if starts is None:
+        return _joint_codes(columns)
+    # Rows of an episode stand together as a rule: one look at each run of equal rows is enough.
+    lengths = np.diff(starts, append=len(columns[0]))
+    return np.repeat(_joint_codes([column[starts] for column in columns]), lengths)
+
+
+def _joint_codes(columns: Sequence[NDArray[Any]]) -> Ints:
+    code = _codes(columns[0])
+    for column in columns[1:]:
+        one = _codes(column)
+        code = _codes(code * (int(one.max(initial=0)) + 1) + one)
     return code
+
+
+def _run_starts(columns: Sequence[NDArray[Any]]) -> Ints | None:
+    """Where runs of equal rows begin; None where there are many, or where comparing costs as much as coding."""
+    if len(columns[0]) < 2 or any(column.dtype.kind not in "iu" for column in columns):
+        return None
+    new = np.ones(len(columns[0]), np.bool_)
+    np.not_equal(columns[0][1:], columns[0][:-1], out=new[1:])
+    for column in columns[1:]:
+        new[1:] |= column[1:] != column[:-1]
+    starts = np.flatnonzero(new)
+    return starts if 4 * len(starts) <= len(new) else None
 
 
 def _codes(column: NDArray[Any]) -> Ints:
     if column.dtype.kind in "iu" and len(column):
         low = int(column.min())
         span = int(column.max()) - low + 1
-        if span <= 8 * len(column):
+        if span <= 16 * len(column):
             return _dense_codes((column - low).astype(np.int64), span)
-    seen: dict[Any, int] = {}
-    return np.fromiter((seen.setdefault(key, len(seen)) for key in column.tolist()), np.int64, count=len(column))
+    code = defaultdict[Any, int](count().__next__)
+    return np.fromiter(map(code.__getitem__, column.tolist()), np.int64, count=len(column))
 
 
 def _dense_codes(column: Ints, span: int) -> Ints:
     """Codes of integers in [0, span) without a look-up for each."""
-    rows = len(column)
-    first = np.full(span, rows)
-    first[column[::-1]] = np.arange(rows - 1, -1, -1)  # of equal keys, the first row is written last
-    present = np.flatnonzero(first < rows)
+    first = _first(column, span)
+    present = np.flatnonzero(first < len(column))
     code = np.empty(span, np.int64)
     code[present[np.argsort(first[present])]] = np.arange(len(present))
     return code[column]
+
+
+def _first(codes: Ints, span: int) -> Ints:
+    """First row of each of the integers in [0, span); the number of rows where there is none."""
+    rows = len(codes)
+    first = np.full(span, rows)
+    first[codes[::-1]] = np.arange(rows - 1, -1, -1)  # of equal codes, the first row is written last
+    return first
 
 
 def similar_codes(group: Ints, keys: NDArray[np.object_], threshold: float) -> Ints:
@@ -114,7 +144,8 @@ def episode_codes(steps: StepTable) -> Ints:
 
 def first_rows(codes: Ints) -> Ints:
     """Row at which each code first appears, shape (number of codes,)."""
-    return np.unique(codes, return_index=True)[1]
+    first = _first(codes, int(codes.max(initial=-1)) + 1)
+    return first[first < len(codes)]
 
 
 def episode_returns(steps: StepTable) -> Floats:
@@ -150,6 +181,9 @@ def steps_in_order(steps: StepTable) -> tuple[Ints, Ints]:
         UsageError: Two rows are the same step of the same episode.
     """
     episode = episode_codes(steps)
+    following = np.diff(episode)
+    if (following >= 0).all() and (np.diff(steps.t)[following == 0] > 0).all():
+        return np.arange(len(episode)), np.bincount(episode)
     order = np.lexsort((steps.t, episode))
     sorted_episode, sorted_t = episode[order], steps.t[order]
     double = np.flatnonzero((np.diff(sorted_episode) == 0) & (np.diff(sorted_t) == 0))
@@ -258,16 +292,28 @@ def group_statistics(values: Floats, group: Ints, *, ddof: int = 0, samples: Int
     sample, code = values[chosen], group[chosen]
     groups = int(group.max()) + 1
     size = np.bincount(code, minlength=groups)
-    low, high = np.full(groups, np.inf), np.full(groups, -np.inf)
-    np.minimum.at(low, code, sample)
-    np.maximum.at(high, code, sample)
-    equal = high - low <= ROUNDING * np.maximum(1.0, np.maximum(abs(low), abs(high)))
+    low, equal = _extent(sample, code, groups)
     # Centring on the smallest value first keeps a large common offset out of the sums.
     mean = low + np.bincount(code, sample - low[code], minlength=groups) / np.maximum(size, 1)
     squares = np.bincount(code, (sample - mean[code]) ** 2, minlength=groups)
     std = np.sqrt(squares / np.maximum(size - ddof, 1))
     std[equal] = 0.0
     return GroupStatistics(mean[group], std[group], size[group])
+
+
+def all_equal(values: Floats) -> bool:
+    """Whether all values are equal but for rounding; true of none."""
+    low, high = float(values.min(initial=np.inf)), float(values.max(initial=-np.inf))
+    return high - low <= ROUNDING * max(1.0, abs(low), abs(high))
+
+
+def _extent(values: Floats, group: Ints, groups: int) -> tuple[Floats, NDArray[np.bool_]]:
+    """Smallest value of each group, and whether all its values are equal but for rounding, shape (groups,)."""
+    low, high = np.full(groups, np.inf), np.full(groups, -np.inf)
+    np.minimum.at(low, group, values)
+    np.maximum.at(high, group, values)
+    with np.errstate(invalid="ignore"):  # codes that no row has: inf - inf
+        return low, high - low <= ROUNDING * np.maximum(1.0, np.maximum(abs(low), abs(high)))
 
 
 def relative_to_group(
@@ -325,9 +371,35 @@ def check_group_options(method: str, normalise: str, weigh: str, ddof: int, epsi
         raise UsageError(f"{method}: epsilon is {epsilon}; it must be at least 0")
 
 
-def samples_of(steps: StepTable, weigh: Weigh) -> Ints | None:
-    """The rows that group statistics count: each episode once (its first row), or every step row."""
-    return first_rows(episode_codes(steps)) if weigh == "episode" else None
+@dataclass(frozen=True)
+class Units:
+    """What a method that compares episodes computes with: one unit per episode, or one per row where rows differ."""
+
+    returns: Floats
+    """R(τ) of each unit, shape (M,)."""
+    group: Ints
+    """Code of its group, shape (M,)."""
+    samples: Ints | None
+    """Units that group statistics count; None: all."""
+    once: Ints
+    """One unit of each episode."""
+    episode: Ints
+    """Episode of each row, shape (N,)."""
+
+    def rows(self, values: Floats) -> Floats:
+        """One value per row from one per unit."""
+        return values if len(values) == len(self.episode) else values[self.episode]
+
+
+def units_of(steps: StepTable, weigh: Weigh) -> Units:
+    """The units of ``steps``; group statistics count each episode once, or (``"step"``) every step row."""
+    episode = episode_codes(steps)
+    once = first_rows(episode)
+    returns = np.bincount(episode, steps.reward).astype(np.float64)
+    if weigh == "episode" and ROW_SCORE not in steps.extra:
+        return Units(returns, group_codes(steps.group_id[once]), None, np.arange(len(once)), episode)
+    samples = once if weigh == "episode" else None
+    return Units(returns[episode] + row_score(steps), group_codes(steps.group_id), samples, once, episode)
 
 
 def group_diagnostics(values: Floats, group: Ints, prefix: str) -> dict[str, float]:
@@ -345,10 +417,11 @@ def group_diagnostics(values: Floats, group: Ints, prefix: str) -> dict[str, flo
     """
     if len(values) == 0:
         return {f"{prefix}/{name}": 0.0 for name in ("size_mean", "singleton_rate", "zero_variance_rate")}
-    stats = group_statistics(values, group)
-    one_each = first_rows(group)
+    size = np.bincount(group)
+    _, equal = _extent(values, group, len(size))
+    some = size > 0
     return {
-        f"{prefix}/size_mean": float(stats.size[one_each].mean()),
-        f"{prefix}/singleton_rate": float((stats.size == 1).mean()),
-        f"{prefix}/zero_variance_rate": float((stats.std[one_each] == 0).mean()),
+        f"{prefix}/size_mean": float(size[some].mean()),
+        f"{prefix}/singleton_rate": float((size == 1).sum() / len(values)),
+        f"{prefix}/zero_variance_rate": float(equal[some].mean()),
     }

@@ -11,9 +11,9 @@ from envsuite.core.errors import UsageError
 from trainers.estimators.shared import (
     Floats,
     Ints,
+    all_equal,
     backward_sums,
     episode_returns,
-    group_statistics,
     row_score,
     steps_in_order,
 )
@@ -59,7 +59,9 @@ def token_sequences(steps: StepTable, scope: Scope) -> TokenSequences:
     """
     order, in_episode = steps_in_order(steps)
     tokens = steps.response.lengths[order]
-    index = Ragged(np.arange(len(steps.response.values)), steps.response.offsets).take(order).values
+    index = np.arange(len(steps.response.values))
+    if (order[1:] < order[:-1]).any():
+        index = Ragged(index, steps.response.offsets).take(order).values
     if scope == "step":
         lengths, score = tokens, episode_returns(steps)[order]
         last, first = np.cumsum(tokens) - 1, np.cumsum(tokens) - tokens
@@ -108,14 +110,14 @@ def whiten(
         epsilon: Added to the sample's variance,
         add_to: or to its square root.
     """
-    repeated = np.arange(len(values)) if weight is None else np.repeat(np.arange(len(values)), weight)
-    if len(repeated) < 2:
+    counted = values if weight is None else np.repeat(values, weight)
+    if len(counted) < 2 or all_equal(counted):
         return np.zeros(len(values))
-    stats = group_statistics(values, np.zeros(len(values), np.int64), ddof=1, samples=repeated)
-    if stats.std[0] == 0.0:
-        return np.zeros(len(values))
-    scale = stats.std + epsilon if add_to == "std" else np.sqrt(stats.std**2 + epsilon)
-    out: Floats = (values - stats.mean) / scale
+    low = float(counted.min())
+    mean = low + float((counted - low).mean())
+    variance = float(((counted - mean) ** 2).sum()) / (len(counted) - 1)
+    scale = np.sqrt(variance) + epsilon if add_to == "std" else np.sqrt(variance + epsilon)
+    out: Floats = (values - mean) / scale
     return out
 
 

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.estimators import cases, measure, step_table
+from trainers.estimators import ESTIMATORS
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+def test_a_method_and_its_plain_transcription_give_the_same(case) -> None:  # type: ignore[no-untyped-def]
+    steps = step_table(800, seed=1, dimensions=16)
+    np.testing.assert_allclose(case.ours(steps), case.plain(steps), rtol=1e-6, atol=1e-6)
+
+
+def test_every_estimator_is_benchmarked() -> None:
+    assert {case.name for case in cases()} >= set(ESTIMATORS)
+
+
+def test_a_measurement_has_times_and_memory() -> None:
+    found = measure(cases()[0], step_table(400, dimensions=16), rounds=1)
+    assert found.seconds > 0
+    assert found.plain_seconds > 0
+    assert found.peak > 0

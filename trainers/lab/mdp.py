@@ -1,0 +1,192 @@
+"""Finite worlds with a horizon, and what is exact in them: Q, V, visits, the best actions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envsuite.core.errors import UsageError
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class World:
+    """A finite Markov decision process of S states, A actions and at most J outcomes of each, played for T steps.
+
+    An episode begins in state 0 and ends at an outcome whose next state is S, or after T steps. What the agent is
+    told of its state, its *name* (the state key of the step), need not be the state: several states may share a name,
+    and one state may have several.
+    """
+
+    name: str
+    description: str
+    next_state: Ints
+    """Shape (S, A, J), in 0 … S; S is the end."""
+    chance: Floats
+    """Probability of each outcome, shape (S, A, J)."""
+    reward: Floats
+    """Shape (S, A, J). No policy expects more than 1 in sum."""
+    horizon: int
+    """T."""
+    row: Ints
+    """Which row of the policy's parameters acts in a state, shape (S,): what the agent itself can tell apart."""
+    names: tuple[tuple[str, ...], ...]
+    """Names of each state; each visit draws one, uniformly."""
+    actions: tuple[str, ...]
+    fingerprint: Floats
+    """Unit vector of each state, shape (S, D): a stand-in for the actor's hidden state."""
+    blur: float = 0.0
+    """Length of the Gaussian noise added to the fingerprint at each visit."""
+    valid: NDArray[np.bool_] | None = None
+    """Whether the world accepts an action, shape (S, A); all by default."""
+
+    def __post_init__(self) -> None:
+        states, actions, _ = self.next_state.shape
+        if not np.allclose(self.chance.sum(-1), 1.0) or (self.chance < 0).any():
+            raise UsageError(f"world {self.name}: the chances of the outcomes of an action must add up to 1")
+        if self.next_state.min() < 0 or self.next_state.max() > states:
+            raise UsageError(f"world {self.name}: a next state lies outside 0 … {states}")
+        if not (len(self.names) == len(self.row) == len(self.fingerprint) == states and len(self.actions) == actions):
+            raise UsageError(f"world {self.name}: names, rows, fingerprints or actions do not match its shape")
+
+    @property
+    def states(self) -> int:
+        """S."""
+        return len(self.next_state)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the policy's parameters."""
+        return int(self.row.max()) + 1
+
+    @cached_property
+    def best(self) -> Floats:
+        """1 where an action is best in the state of a row, shared evenly among ties, shape (rows, A).
+
+        Best at discount 0.9 with the whole horizon ahead: so that of two ways to the same end the shorter one is.
+        """
+        value = np.zeros(self.states + 1)
+        for _ in range(self.horizon):
+            q = (self.chance * (self.reward + 0.9 * value[self.next_state])).sum(-1)
+            value[:-1] = q.max(-1)
+        by_row = np.zeros((self.rows, len(self.actions)))
+        np.add.at(by_row, self.row, q)
+        out = (by_row >= by_row.max(-1, keepdims=True) - 1e-9).astype(np.float64)
+        return np.asarray(out / out.sum(-1, keepdims=True))
+
+    @cached_property
+    def optimum(self) -> float:
+        """The most that any policy of the state and the time can expect to earn."""
+        value = np.zeros(self.states + 1)
+        for _ in range(self.horizon):
+            value[:-1] = (self.chance * (self.reward + value[self.next_state])).sum(-1).max(-1)
+        return float(value[0])
+
+
+@dataclass(frozen=True)
+class Exact:
+    """What is true of a policy in a world."""
+
+    q: Floats
+    """Expected return from step t on, after an action, shape (T, S, A)."""
+    v: Floats
+    """The same before the action, shape (T, S)."""
+    visits: Floats
+    """Expected number of visits of state s at step t in an episode, shape (T, S)."""
+
+    @property
+    def advantage(self) -> Floats:
+        """A = Q - V, shape (T, S, A)."""
+        return self.q - self.v[..., None]
+
+
+def values(world: World, policy: Floats, gamma: float = 1.0) -> tuple[Floats, Floats]:
+    """Q and V of policies by dynamic programming backwards from the horizon.
+
+    Args:
+        world: The world.
+        policy: Probability of each action in each state, shape (…, S, A): any number of policies at once.
+        gamma: Discount of the return that is expected.
+
+    Returns:
+        Q of shape (T, …, S, A) and V of shape (T, …, S).
+    """
+    shape = policy.shape[:-2]
+    ahead = np.zeros((*shape, world.states + 1))
+    q = np.empty((world.horizon, *policy.shape))
+    v = np.empty((world.horizon, *policy.shape[:-1]))
+    for t in range(world.horizon - 1, -1, -1):
+        q[t] = (world.chance * (world.reward + gamma * ahead[..., world.next_state])).sum(-1)
+        v[t] = (policy * q[t]).sum(-1)
+        ahead[..., :-1] = v[t]
+    return q, v
+
+
+def solve(world: World, policy: Floats, gamma: float = 1.0) -> Exact:
+    """Q, V and visits of one policy, exactly.
+
+    Args:
+        world: The world.
+        policy: Probability of each action in each state, shape (S, A).
+        gamma: Discount of the return that is expected; visits are not discounted.
+    """
+    q, v = values(world, policy, gamma)
+    visits = np.zeros((world.horizon, world.states + 1))
+    visits[0, 0] = 1.0
+    for t in range(world.horizon - 1):
+        flow = visits[t, :-1, None, None] * policy[..., None] * world.chance
+        visits[t + 1] = np.bincount(world.next_state.ravel(), flow.ravel(), world.states + 1)
+        visits[t + 1, -1] = 0.0
+    return Exact(q, v, visits[:, :-1])
+
+
+def expected_return(world: World, policy: Floats) -> Floats:
+    """What each policy, shape (…, S, A), expects to earn in an episode; shape (…,)."""
+    ahead = np.zeros((*policy.shape[:-2], world.states + 1))
+    for _ in range(world.horizon):
+        q = (world.chance * (world.reward + ahead[..., world.next_state])).sum(-1)
+        ahead[..., :-1] = (policy * q).sum(-1)
+    return np.asarray(ahead[..., 0])
+
+
+def softmax(logits: Floats) -> Floats:
+    """Probabilities over the last axis."""
+    shifted = np.exp(logits - logits.max(-1, keepdims=True))
+    return np.asarray(shifted / shifted.sum(-1, keepdims=True))
+
+
+def start_logits(world: World, success: float, rng: np.random.Generator, spread: float = 0.5) -> Floats:
+    """Parameters of a random policy that expects to earn ``success``, shape (rows, A).
+
+    Gaussian logits, and the best actions raised or lowered by whatever number gives that return (found by bisection);
+    the nearest that ±12 reaches where none does.
+
+    Args:
+        world: The world.
+        success: Return that is aimed at, in (0, 1).
+        rng: Draws the logits.
+        spread: Their standard deviation.
+    """
+    noise = spread * rng.standard_normal((world.rows, len(world.actions)))
+    low, high = -12.0, 12.0
+    for _ in range(40):
+        skill = (low + high) / 2
+        earned = float(expected_return(world, softmax(noise + skill * world.best)[world.row]))
+        low, high = (skill, high) if earned < success else (low, skill)
+    return noise + low * world.best
+
+
+def policy_gradient(world: World, policy: Floats, exact: Exact) -> Floats:
+    """Gradient of the expected return in the logits of a tabular softmax policy, shape (rows, A).
+
+    It is Σ_{t,s} visits · π(a|s) · A(t, s, a) (Sutton et al. 2000), added up over the states of a row.
+    """
+    each = (exact.visits[..., None] * policy * exact.advantage).sum(0)
+    out = np.zeros((world.rows, len(world.actions)))
+    np.add.at(out, world.row, each)
+    return out

@@ -1,0 +1,168 @@
+"""What is measured: every registered estimator, and the variants that the papers argue about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+
+from trainers.estimators import ESTIMATORS, Estimator
+from trainers.lab.mdp import Floats, values
+from trainers.lab.rollout import TOKENS, Play, of_first_token, table, with_critic, with_greedy
+from trainers.objectives.scpo import SCPO
+from trainers.steps import StepTable
+
+STEPS = ("gigpo", "hgpo", "bipace")
+"""Estimators that compare steps with steps."""
+CRITICS = ("steppo", "ppo")
+BATCHWISE = ("reinforce_pp", "reinforce_pp_baseline")
+"""Estimators that look beyond a group: each batch must be its own table."""
+CRITIC_ERROR = 0.1
+"""Standard deviation of a noisy critic's error, in units of the return (which lies in [0, 1])."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """An estimator with its settings, and what stands before it."""
+
+    name: str
+    """As tables show it."""
+    estimator: str
+    """Its name in the registry."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    scpo: SCPO | None = None
+    """The shaper, where there is one."""
+    critic_error: float = 0.0
+    """Of the critic's values: each state (and each action in it) has its own error, the same at each visit."""
+
+    def build(self, gamma: float | None = None) -> Estimator:
+        """The estimator; ``gamma`` takes the place of its own discount, where it has one."""
+        estimator: Estimator = self._made(gamma)
+        return estimator
+
+    def _made(self, gamma: float | None) -> Any:
+        made: Any = ESTIMATORS[self.estimator](**self.options)
+        return replace(made, gamma=gamma) if gamma is not None and self.discounts else made
+
+    def discount(self, gamma: float | None = None) -> float:
+        """The discount that :meth:`build` gives it; 1 where it has none."""
+        return float(self._made(gamma).gamma) if self.discounts else 1.0
+
+    @property
+    def discounts(self) -> bool:
+        """Whether the estimator has a discount."""
+        cls: Any = ESTIMATORS[self.estimator]
+        return "gamma" in {f.name for f in fields(cls)}
+
+    @property
+    def critic(self) -> bool:
+        """Needs values of states."""
+        return self.estimator in CRITICS
+
+    @property
+    def batchwise(self) -> bool:
+        """Looks beyond a group."""
+        return self.estimator in BATCHWISE
+
+    def prepare(self, steps: StepTable) -> StepTable:
+        """What the estimator is given."""
+        return steps if self.scpo is None else self.scpo(steps)
+
+
+def methods(world: str) -> list[Method]:
+    """Every registered estimator with its default settings, and variants of them.
+
+    Estimators that are one function under several names (GRPO, DAPO and GSPO differ in the loss) stand in one line.
+    BiPACE's fingerprints are the world's; in TextCraft its ``ngram_hash`` on the state keys is measured besides.
+    """
+    names: dict[Any, list[str]] = {}
+    for name in ESTIMATORS:
+        names.setdefault(ESTIMATORS[name], []).append(name)
+    found = []
+    for same in names.values():
+        leader = min(same, key=lambda name: (name != "grpo", name))
+        found.append(Method(", ".join([leader, *(name for name in same if name != leader)]), leader))
+    found += [
+        Method("gigpo+scpo", "gigpo", scpo=SCPO()),
+        Method("hgpo K=4", "hgpo", {"depth": 4}),
+        Method("bipace diff", "bipace", {"credit": "diff"}),
+        Method("bipace mean", "bipace", {"credit": "mean"}),
+        Method("steppo, noisy V", "steppo", critic_error=CRITIC_ERROR),
+        Method("ppo, noisy V", "ppo", critic_error=CRITIC_ERROR),
+    ]
+    if world == "textcraft":
+        found.append(Method("bipace n-gram", "bipace", {"embedder": "ngram_hash", "radius": 0.25}))
+    order = ("episodes", "steps", "critic")
+    return sorted(
+        found,
+        key=lambda method: (
+            order.index(family(method)),
+            STEPS.index(method.estimator) if method.estimator in STEPS else -1,
+            method.estimator,
+            method.name,
+        ),
+    )
+
+
+def family(method: Method) -> str:
+    """What the method compares: whole episodes, steps, or with a critic's values."""
+    if method.critic:
+        return "critic"
+    return "steps" if method.estimator in STEPS else "episodes"
+
+
+def furnish(
+    method: Method, played: Play, policy: Floats, rng: np.random.Generator, seed: int, gamma: float | None = None
+) -> StepTable:
+    """The step table with the columns that ``method`` needs.
+
+    A critic knows the policy's exact values, discounted as the method discounts (``ppo``: by the token), plus an error.
+
+    Args:
+        method: The method.
+        played: What was played.
+        policy: The policy that played, shape (S, A) or (runs, S, A).
+        rng: Draws fingerprints and the greedy episodes.
+        seed: Of a noisy critic's errors.
+        gamma: As :meth:`Method.build` has it.
+    """
+    steps = table(played, rng)
+    if method.critic:
+        steps = _with_values(steps, method, played, policy, seed, method.discount(gamma))
+    if method.estimator == "remax":
+        steps = with_greedy(steps, played, policy, rng)
+    return steps
+
+
+def _with_values(steps: StepTable, method: Method, played: Play, policy: Floats, seed: int, gamma: float) -> StepTable:
+    lengths = np.arange(TOKENS[0], TOKENS[1] + 1)
+    by_token = method.estimator == "ppo"
+    # A response of L tokens takes its state's value gamma^L further away, and its own reward gamma^(L - 1).
+    q, v = values(played.world, policy, float(np.mean(gamma**lengths)) if by_token else gamma)
+    own = float(np.mean(gamma ** (lengths - 1.0))) if by_token else 1.0
+    where = (played.t, played.state) if v.ndim == 2 else (played.t, played.run, played.state)
+    wrong = np.random.default_rng(seed).standard_normal((*v.shape[1:], q.shape[-1] + 1)) * method.critic_error
+    of_state = own * v[where] + wrong[(*where[1:], -1)]
+    of_action = q[(*where, played.action)] + wrong[(*where[1:], played.action)]
+    return with_critic(steps, played, of_state, of_action, gamma if by_token else 1.0)
+
+
+def advantages(method: Method, estimator: Estimator, steps: StepTable, played: Play) -> tuple[Floats, dict[str, float]]:
+    """The advantage of each step's action, shape (N,), and the diagnostics.
+
+    A method that looks beyond a group sees each run as a table of its own; its diagnostics are then those of the last.
+    """
+    shaped = method.prepare(steps)
+    if not method.batchwise:
+        given = estimator(shaped)
+        return of_first_token(shaped, given.per_step, given.per_token), dict(given.diagnostics)
+    out = np.empty(len(steps))
+    diagnostics: dict[str, float] = {}
+    for rows in np.split(np.arange(len(steps)), np.flatnonzero(np.diff(played.run)) + 1):
+        batch = shaped.take(rows)
+        given = estimator(batch)
+        out[rows] = of_first_token(batch, given.per_step, given.per_token)
+        diagnostics = dict(given.diagnostics)
+    return out, diagnostics

@@ -1,0 +1,199 @@
+"""Playing a world with tabular policies: the same step tables that a training run makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainers.estimators.clustering import EMBEDDING
+from trainers.estimators.remax import GREEDY_RETURN
+from trainers.estimators.steppo import VALUE
+from trainers.lab.mdp import Floats, Ints, World
+from trainers.steps import Ragged, StepTable
+
+TOKENS = (3, 9)
+"""Fewest and most tokens of a response. The first decides the action; the others are filler without a choice."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is played."""
+
+    runs: int
+    """Policies, or independent batches of one policy."""
+    groups: int
+    """Groups in each."""
+    group_size: int
+    """Episodes of a group, G."""
+
+    @property
+    def episodes(self) -> int:
+        """All of them."""
+        return self.runs * self.groups * self.group_size
+
+
+@dataclass(frozen=True)
+class Play:
+    """What was played: N step rows, episode after episode."""
+
+    world: World
+    plan: Plan
+    run: Ints
+    """Shape (N,)."""
+    episode: Ints
+    """Shape (N,), in 0 … episodes - 1; run by run, group by group."""
+    t: Ints
+    state: Ints
+    action: Ints
+    reward: Floats
+    returns: Floats
+    """Return of each episode, shape (episodes,)."""
+    name: Ints
+    """Which of its names the state showed, shape (N,)."""
+    tokens: Ints
+    """Response tokens, shape (N,)."""
+
+    def __len__(self) -> int:
+        """Number of step rows."""
+        return len(self.t)
+
+
+def play(world: World, policy: Floats, plan: Plan, rng: np.random.Generator) -> Play:
+    """Play every episode of ``plan``.
+
+    Args:
+        world: The world.
+        policy: Probability of each action in each state, one for all runs, shape (S, A), or one for each,
+            shape (runs, S, A).
+        plan: How much.
+        rng: Draws actions, outcomes, names and lengths.
+    """
+    policies = np.broadcast_to(policy, (plan.runs, *policy.shape[-2:]))
+    ladder = policies.cumsum(-1)
+    odds = world.chance.cumsum(-1)
+    run_of = np.repeat(np.arange(plan.runs), plan.groups * plan.group_size)
+    alive = np.arange(plan.episodes)
+    state = np.zeros(plan.episodes, np.int64)
+    columns: list[tuple[Ints, Ints, Ints, Ints, Floats]] = []
+    for t in range(world.horizon):
+        steps = ladder[run_of[alive], state]
+        action = _draw(steps, rng)
+        outcome = _draw(odds[state, action], rng)
+        earned = world.reward[state, action, outcome]
+        columns.append((alive, np.full(len(alive), t), state, action, earned))
+        state = world.next_state[state, action, outcome]
+        going = state < world.states
+        alive, state = alive[going], state[going]
+        if not len(alive):
+            break
+    episode, at, states, action = (np.concatenate([c[i] for c in columns]) for i in range(4))
+    reward = np.concatenate([c[4] for c in columns])
+    order = np.lexsort((at, episode))
+    episode, at, states, action = (column[order] for column in (episode, at, states, action))
+    reward = reward[order]
+    shown = np.array([len(names) for names in world.names])[states]
+    return Play(
+        world=world,
+        plan=plan,
+        run=run_of[episode],
+        episode=episode,
+        t=at,
+        state=states,
+        action=action,
+        reward=reward,
+        returns=np.bincount(episode, reward, plan.episodes).astype(np.float64),
+        name=(rng.random(len(at)) * shown).astype(np.int64),
+        tokens=rng.integers(TOKENS[0], TOKENS[1] + 1, len(at)),
+    )
+
+
+def _draw(ladder: Floats, rng: np.random.Generator) -> Ints:
+    """One index per row of cumulative probabilities."""
+    return np.asarray(np.minimum((rng.random((len(ladder), 1)) >= ladder).sum(-1), ladder.shape[-1] - 1), np.int64)
+
+
+def table(played: Play, rng: np.random.Generator) -> StepTable:
+    """The step table of what was played, with the columns that follow from the world alone.
+
+    Groups have ids of their own in every run. ``embedding`` is the state's fingerprint, blurred by ``rng``;
+    ``action`` and ``step_text`` are as the rollout of a training run fills them.
+    """
+    world, plan = played.world, played.plan
+    n = len(played)
+    width = max(map(len, world.names))
+    names = np.empty((world.states, width), object)
+    for state, own in enumerate(world.names):
+        names[state, : len(own)] = own
+    keys = names[played.state, played.name]
+    offsets = np.zeros(n + 1, np.int64)
+    np.cumsum(played.tokens, out=offsets[1:])
+    tokens = np.zeros(int(offsets[-1]), np.int64)
+    tokens[offsets[:-1]] = 1 + played.action
+    action_names = np.array(world.actions, object)[played.action]
+    last = np.append(played.episode[1:] != played.episode[:-1], True) if n else np.zeros(0, np.bool_)
+    end = np.where(played.returns[played.episode] > 0, "success", "end").astype(object)
+    led_to = np.where(last, end, np.append(keys[1:], [None])) if n else keys
+    valid = np.ones(n, np.bool_) if world.valid is None else world.valid[played.state, played.action]
+    texts = np.empty(n, object)
+    texts[:] = [
+        f"{action} -> {after}" if ok else None
+        for action, after, ok in zip(action_names.tolist(), led_to.tolist(), valid.tolist(), strict=True)
+    ]
+    look = world.fingerprint[played.state]
+    noise = rng.standard_normal(look.shape) * (world.blur / np.sqrt(look.shape[1]))
+    return StepTable(
+        group_id=played.episode // plan.group_size,
+        episode_id=played.episode,
+        t=played.t,
+        reward=played.reward,
+        state_key=keys,
+        valid=valid,
+        prompt=Ragged(np.zeros(n, np.int64), np.arange(n + 1)),
+        response=Ragged(tokens, offsets),
+        logprob=Ragged(np.zeros(len(tokens), np.float32), offsets),
+        extra={"action": action_names, "step_text": texts, EMBEDDING: (look + noise).astype(np.float32)},
+    )
+
+
+def with_critic(steps: StepTable, played: Play, of_state: Floats, of_action: Floats, gamma: float = 1.0) -> StepTable:
+    """The steps with a critic's values.
+
+    The first token of a response decides the action: before it a token has the value of the state. The others come when
+    the action is known, and have what is to be expected of it.
+
+    Args:
+        steps: See :func:`table`.
+        played: What was played.
+        of_state: Value of each row's state, shape (N,).
+        of_action: Value of its action, seen from the last token of the response, shape (N,).
+        gamma: Discount per token from the last token of a response back to its second.
+    """
+    offsets, lengths = steps.response.offsets, played.tokens
+    from_end = np.repeat(offsets[1:] - 1, lengths) - np.arange(offsets[-1])
+    tokens = np.repeat(of_action, lengths) * gamma**from_end
+    tokens[offsets[:-1]] = of_state
+    return steps.with_columns(**{VALUE: of_state}).with_token_columns(**{VALUE: tokens})
+
+
+def with_greedy(steps: StepTable, played: Play, policy: Floats, rng: np.random.Generator) -> StepTable:
+    """The steps with the return of one episode for each group in which the likeliest action is taken always.
+
+    Args:
+        steps: See :func:`table`.
+        played: What was played.
+        policy: Shape (S, A) or (runs, S, A).
+        rng: Draws outcomes.
+    """
+    likeliest = np.eye(policy.shape[-1])[policy.argmax(-1)]
+    once = play(played.world, likeliest, Plan(played.plan.runs, played.plan.groups, 1), rng)
+    return steps.with_columns(**{GREEDY_RETURN: once.returns[steps.group_id]})
+
+
+def of_first_token(steps: StepTable, per_step: Floats | None, per_token: NDArray[np.float64] | None) -> Floats:
+    """The advantage that the choice of each step's action gets: the step's, or that of its first token, shape (N,)."""
+    if per_step is not None:
+        return per_step
+    assert per_token is not None
+    return np.asarray(per_token[steps.response.offsets[:-1]])

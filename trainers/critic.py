@@ -157,6 +157,7 @@ class Critic:
             returns: What their values should have been, (M,).
             rng: Orders the minibatches.
         """
+        assert returns.shape == reading.value.shape, "the steps are those that were read, in their order"
         self.module.train()
         groups = np.unique(reading.table.group_id)
         losses: list[float] = []

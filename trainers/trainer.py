@@ -20,7 +20,7 @@ from trainers import checkpoint
 from trainers.cli import dump, make
 from trainers.config import ConfigError, TrainConfig
 from trainers.crediting import Crediting
-from trainers.estimators import ESTIMATORS
+from trainers.estimators import ESTIMATORS, Calibrating
 from trainers.evaluate import Evaluator, make_manager, sampling_of, tasks_of
 from trainers.iteration_metrics import iteration_metrics
 from trainers.metrics import MetricsWriter, read_metrics
@@ -374,7 +374,7 @@ class Trainer:
             Path(chosen), self.model, self.wrapped, self.optimizer, yaml.safe_load(settings), self.rank,
             self.supply.parts,
         )  # fmt: skip
-        if "estimator" in saved.counters:
+        if isinstance(self.crediting.estimator, Calibrating):  # what it found in the first iteration
             estimator = ESTIMATORS[self.config.method.estimator]
             self.crediting.estimator = make(estimator, saved.counters["estimator"], "option")
         self.iteration = saved.iteration

@@ -63,6 +63,7 @@ def episodes(draw: st.DrawFn, episode_id: int) -> Episode:
         truncated=draw(st.booleans()),
         success=draw(st.booleans()),
         score=draw(NUMBERS),
+        greedy=draw(st.booleans()),
         error=draw(st.none() | WORDS),
     )
 
@@ -109,6 +110,14 @@ def test_an_advantage_array_is_in_the_row_order_of_the_step_table(tmp_path: Path
 def test_a_failed_episode_is_kept_with_its_error_even_without_a_step(tmp_path: Path, batch: list[Episode]) -> None:
     write_episodes(tmp_path / "x.parquet", batch)
     assert [e.error for e in read_episodes(tmp_path / "x.parquet")] == [None, "crashed", "no reset", None]
+
+
+def test_files_from_before_greedy_episodes_were_marked_are_read(tmp_path: Path, batch: list[Episode]) -> None:
+    path = tmp_path / "old.parquet"
+    write_episodes(path, batch)
+    pq.write_table(pq.read_table(path).drop_columns(["greedy"]), path)
+    assert read_episodes(path) == batch
+    assert read_table(path).schema.names == SCHEMA.names
 
 
 def test_text_that_is_not_unicode_is_written_and_does_not_stop_a_run(tmp_path: Path, batch: list[Episode]) -> None:

@@ -90,7 +90,7 @@ def with_some_response(table: StepTable) -> StepTable:
     """
     empty = table.response.lengths == 0
     if not empty.any():
-        return replace(table, token_extra={})
+        return replace(table, extra={}, token_extra={})
     lengths = np.maximum(table.response.lengths, 1)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     kept = ~np.repeat(empty, lengths)

@@ -103,6 +103,7 @@ def _episodes(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _head(row: dict[str, Any]) -> dict[str, Any]:
+    end = "terminated" if row["terminated"] else "truncated" if row["truncated"] else "not ended"
     return {
         "id": row["episode_id"],
         "group": row["group_id"],
@@ -111,7 +112,7 @@ def _head(row: dict[str, Any]) -> dict[str, Any]:
         "type": row["task_type"],
         "split": row["split"],
         "task": row["task"],
-        "end": "terminated" if row["terminated"] else "truncated" if row["truncated"] else "not ended",
+        "end": f"{end}, played greedily as a baseline" if row["greedy"] else end,
         "success": bool(row["success"]),
         "score": _finite(row["score"]),
         "error": row["error"],

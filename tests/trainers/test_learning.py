@@ -38,7 +38,7 @@ def _indifferent(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["gigpo", "grpo", "dr_grpo", "rloo", "gpg", "dr_bot"])
+@pytest.mark.parametrize("recipe", ["gigpo", "grpo", "dr_grpo", "rloo"])
 def test_a_bandit_learns_to_pull_the_rewarded_arm(tmp_path: Path, recipe: str) -> None:
     _indifferent(tmp_path / "model")
     bandit = [{"id": "bandit_world:Bandit-v0"}]

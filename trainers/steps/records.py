@@ -59,10 +59,10 @@ class Episode:
     truncated: bool
     success: bool
     score: float
-    greedy: bool = False
-    """Played greedily, as a baseline; such an episode is never trained on, and counts in no metric of training."""
     error: str | None = None
     """Why the episode failed (crashed worker, deadline); such an episode is counted and never trained on."""
+    greedy: bool = False
+    """Played greedily, as a baseline; such an episode is never trained on, and counts in no metric of training."""
 
     @property
     def total_reward(self) -> float:

@@ -114,6 +114,14 @@ def test_everything_the_full_run_does_is_named_once() -> None:
     assert len(names) == len(set(names))
 
 
+def test_a_folder_that_cannot_be_written_is_an_error_before_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert program.main(["--out", str(tmp_path / "file" / "lab")]) == 1
+    assert "cannot be written to" in capsys.readouterr().err
+
+
 def test_a_wrong_option_is_an_error_that_says_which(capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main(["--proceses", "1"]) == 1
     assert "--processes" in capsys.readouterr().err

@@ -147,11 +147,14 @@ class BiPACE(Calibrating):
 
     def action_keys(self, steps: StepTable) -> Ints:
         """Code of each step's action, shape (N,), numbered in the order of first appearance."""
-        keys = np.empty(len(steps), object)
-        keys[:] = [tuple(steps.response[row][: self.action_tokens].tolist()) for row in range(len(steps))]
+        actions: list[str | None] = [None] * len(steps)
         if self.action_key == "action_tag":
             actions = steps.column(ACTION, "bipace", "the rollout (action_key: first_tokens needs none)").tolist()
-            keys[:] = [key if action is None else action for key, action in zip(keys.tolist(), actions, strict=True)]
+        keys = np.empty(len(steps), object)
+        keys[:] = [
+            tuple(steps.response[row][: self.action_tokens].tolist()) if action is None else action
+            for row, action in enumerate(actions)
+        ]
         return group_codes(keys)
 
     def episode_term(self, steps: StepTable) -> Floats:

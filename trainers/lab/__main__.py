@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from envsuite.core.errors import EnvsuiteError, UsageError
+from envsuite.core.errors import DataError, EnvsuiteError, UsageError
 from trainers.cli import Formatter, Parser
 from trainers.lab import claims, experiments, learning
 from trainers.lab.figures import write_figures
@@ -155,6 +155,21 @@ def run(config: LabConfig, console: Console) -> list[Record]:
     return [record for job in work for record in found[job.what]]
 
 
+def output_folder(out: str) -> Path:
+    """The folder ``out``, made if need be: what cannot be written is said before the work, not after it.
+
+    Raises:
+        DataError: It cannot be made or written to.
+    """
+    folder = Path(out)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "records.jsonl").touch()
+    except OSError as error:
+        raise DataError(f"--out {out}: cannot be written to ({error})") from error
+    return folder
+
+
 def write(records: Sequence[Record], folder: Path, quick: bool) -> list[Path]:
     """Write records, tables, figures and the report; returns the files."""
     descriptions = {name: make().description for name, make in experiments.WORLDS.items()}
@@ -208,8 +223,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console, problems = Console(), Console(stderr=True)
     try:
         config = parse(arguments)
-        started = time.monotonic()
-        written = write(run(config, console), Path(config.out), config.quick)
+        folder, started = output_folder(config.out), time.monotonic()
+        written = write(run(config, console), folder, config.quick)
     except EnvsuiteError as error:
         problems.print(f"{type(error).__name__}: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         return 1

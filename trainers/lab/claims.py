@@ -49,9 +49,17 @@ def scene(world: World, group_size: int, seed: int, batches: int) -> Scene:
 
 def only(played: Play, rows: NDArray[np.bool_]) -> Play:
     """The given rows of what was played; its returns stay those of whole episodes."""
-    columns = ("run", "episode", "t", "state", "action", "reward", "name", "tokens")
-    held = {name: getattr(played, name)[rows] for name in columns}
-    return replace(played, **held)
+    return replace(
+        played,
+        run=played.run[rows],
+        episode=played.episode[rows],
+        t=played.t[rows],
+        state=played.state[rows],
+        action=played.action[rows],
+        reward=played.reward[rows],
+        name=played.name[rows],
+        tokens=played.tokens[rows],
+    )
 
 
 def hgpo(seed: int, batches: int) -> list[Record]:

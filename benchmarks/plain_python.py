@@ -112,6 +112,17 @@ def dr_grpo(steps: StepTable, numbers: Numbers = floats) -> list[float]:
     return _centred(steps, numbers, lambda own, _: 1.0)
 
 
+def gpg(steps: StepTable, numbers: Numbers = floats) -> list[float]:
+    """(R - mean) · episodes of the batch / episodes of groups whose returns differ."""
+    rows = Rows(steps, numbers)
+    returns, informative = rows.returns(), 0
+    for episodes in rows.by_group().values():
+        own = [returns[episode] for episode in episodes]
+        informative += len(episodes) if max(own) > min(own) else 0
+    alpha = len(returns) / informative if informative else 1.0
+    return [alpha * value for value in dr_grpo(steps, numbers)]
+
+
 def rloo(steps: StepTable, numbers: Numbers = floats) -> list[float]:
     """R - mean of the others."""
     rows = Rows(steps, numbers)
@@ -324,6 +335,7 @@ PLAIN: dict[str, Plain] = {
     "dapo": grpo,
     "gspo": grpo,
     "dr_grpo": dr_grpo,
+    "gpg": gpg,
     "rloo": rloo,
     "opo": opo,
     "remax": remax,

@@ -193,7 +193,7 @@ def _calibrate(run: Path, path: str | None, steps: int, radii: Sequence[float], 
     settings = _model_of(run, path)
     table, task = load_steps(run, steps)
     model, _ = load_policy(settings)
-    model.to(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    torch.nn.Module.to(model, "cuda" if torch.cuda.is_available() else "cpu")
     model.train(False)
     wanted = [
         Fingerprint(layer, pooling) for pooling in poolings for layer in layers_of(int(model.config.num_hidden_layers))

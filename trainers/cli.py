@@ -31,7 +31,8 @@ C = TypeVar("C")
 
 ORDER = """
 Settings come from, later ones winning: the defaults below, the recipe, the files given with --config in their order,
-and options on the command line. Lists and dictionaries are written as YAML.
+and options on the command line. Lists and dictionaries are written as YAML. A --recipe with another estimator than
+that of a file's recipe leaves out the file's method.options, which are of its own.
 """
 
 
@@ -253,10 +254,14 @@ def _layers(arguments: list[str]) -> tuple[dict[str, Any], list[str]]:
         settings = _read(Path(file))
         check_keys(settings, TrainConfig, file)
         merged = merge(merged, settings)
-    chosen = chosen if chosen is not None else merged.get("recipe", TrainConfig.recipe)
-    if not isinstance(chosen, str):
-        raise ConfigError(f"recipe must be a name, got {chosen!r}")
-    base = {"recipe": chosen, "method": recipe(chosen).method}
+    named = merged.get("recipe", TrainConfig.recipe)
+    if not isinstance(named, str):
+        raise ConfigError(f"recipe must be a name, got {named!r}")
+    chosen = named if chosen is None else chosen
+    method = recipe(chosen).method
+    base = {"recipe": chosen, "method": method}
+    if "recipe" in merged and method["estimator"] != recipe(named).method["estimator"]:
+        merged.get("method", {}).pop("options", None)  # they are of the estimator that the files chose
     check_keys(base, TrainConfig, f"recipe {chosen}")
     return merge(base, {key: value for key, value in merged.items() if key != "recipe"}), rest
 

@@ -1,5 +1,7 @@
 """Recipes, and methods that need what the trainer does not supply."""
 
+from pathlib import Path
+
 import pytest
 
 from envsuite.core.errors import EnvsuiteError
@@ -90,3 +92,19 @@ def test_filters_are_given_by_name_or_with_settings() -> None:
 def test_a_method_whose_columns_nothing_supplies_is_refused_before_the_run(estimator: str, column: str) -> None:
     with pytest.raises(MissingColumn, match=f"{estimator} needs {column}"):
         parse(["--recipe", "grpo", "--method.estimator", estimator])
+
+
+def test_a_recipe_of_another_estimator_leaves_out_the_options_that_a_file_has_for_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("recipe: gigpo\nmethod: {options: {normalise_step: mean}, filters: [zero_variance]}\n")
+    for name, options in (("gigpo+scpo", {"normalise_step": "mean"}), ("rloo", {})):
+        method = parse(["--config", str(file), "--recipe", name]).config.method
+        assert method.options == {**recipe(name).method.get("options", {}), **options}
+        assert method.filters == ["zero_variance"]
+    with pytest.raises(EnvsuiteError, match="normalise_step"):
+        parse(["--config", str(file), "--recipe", "rloo", "--method.options", "{normalise_step: mean}"])
+
+
+@pytest.mark.parametrize("name", [*recipes(), *COMPOSITIONS])
+def test_the_quick_start_can_be_run_with_every_recipe(name: str) -> None:
+    assert parse(["--config", "configs/quickstart.yaml", "--recipe", name]).config.recipe == name

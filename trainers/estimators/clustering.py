@@ -17,7 +17,7 @@ EMBEDDING = "embedding"
 
 NGRAM = 3
 BUCKETS = 1024
-BLOCK = 512
+BLOCK = 128
 """Rows whose dot products with all later rows are computed at a time; bounds memory, changes no result."""
 
 

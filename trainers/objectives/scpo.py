@@ -58,14 +58,14 @@ def match_credit(
         monotonic: Credit a position of the reference only the first time it is reached.
     """
     credit, j, furthest = np.zeros(similarity.shape[1]), -1, -1
-    last = len(similarity) - 1
+    last, alike = len(similarity) - 1, similarity.tolist()
     for v in order.tolist() if last >= 0 else ():
-        while j >= 0 and similarity[j + 1, v] < threshold:
+        while j >= 0 and alike[j + 1][v] < threshold:
             j = table[j]
-        if similarity[j + 1, v] >= threshold:
+        if alike[j + 1][v] >= threshold:
             j += 1
             if j > furthest or not monotonic:
-                credit[v] = max(0.0, (float(similarity[j, v]) - base) / (1.0 - base))
+                credit[v] = max(0.0, (alike[j][v] - base) / (1.0 - base))
             furthest = max(furthest, j)
         if j == last:
             break
@@ -141,25 +141,24 @@ class SCPO:
             MissingColumn: There is no column ``step_text``.
         """
         texts = steps.column(STEP_TEXT, "scpo", "the rollout").tolist()
+        number = {text: code for code, text in enumerate(dict.fromkeys(text for text in texts if text is not None))}
+        code_of = np.array([-1 if text is None else number[text] for text in texts], np.int64)
         plan = [
-            (self._kept(reference, texts), [self._kept(rows, texts) for rows in failed])
-            for reference, failed in self.references(steps)
+            (own[code_of[own] >= 0], [rows[code_of[rows] >= 0] for rows in failed])
+            for own, failed in self.references(steps)
         ]
-        wanted: dict[tuple[str, str], None] = {}
-        for own, failed in plan:
-            for rows in (own, *failed):
-                wanted.update(dict.fromkeys((texts[u], texts[v]) for u in own for v in rows))
-        known = dict(zip(wanted, score(list(wanted)).tolist(), strict=True))
+        known = _Scores(
+            list(number), [(code_of[own], code_of[np.concatenate([own, *lost])]) for own, lost in plan], score
+        )
         out, length = np.zeros(len(steps)), steps.response.lengths
         for own, failed in plan:
-            similar = np.array([[known[texts[u], texts[v]] for v in own] for u in own]).reshape(len(own), len(own))
-            table = failure_table(similar, self.threshold)
+            table = failure_table(known(code_of[own], code_of[own]), self.threshold)
             for rows in failed:
-                matrix = np.array([[known[texts[u], texts[v]] for v in rows] for u in own]).reshape(len(own), len(rows))
                 by_length = np.argsort(-length[rows], kind="stable")
                 order = by_length if self.order == "longest_first" else np.arange(len(rows))
+                similarity = known(code_of[own], code_of[rows])
                 out[rows] = match_credit(
-                    matrix, table, order, threshold=self.threshold, base=self.base, monotonic=self.monotonic
+                    similarity, table, order, threshold=self.threshold, base=self.base, monotonic=self.monotonic
                 )
         return out
 
@@ -176,9 +175,28 @@ class SCPO:
                 found.append((choose(won, key=len), lost))
         return found
 
-    @staticmethod
-    def _kept(rows: Ints, texts: Sequence[str | None]) -> Ints:
-        return rows[[texts[row] is not None for row in rows.tolist()]]
+
+class _Scores:
+    """Scores of the pairs of texts that are compared, each pair scored once.
+
+    Args:
+        texts: By code.
+        asked: Codes of a reference, and of what it is compared with.
+        score: Scores pairs.
+    """
+
+    def __init__(self, texts: Sequence[str], asked: Sequence[tuple[Ints, Ints]], score: Score) -> None:
+        self._count = len(texts)
+        keys = [self._keys(np.unique(one), np.unique(other)).ravel() for one, other in asked]
+        self._pairs = np.unique(np.concatenate(keys)) if keys else np.zeros(0, np.int64)
+        self._values = score([(texts[key // self._count], texts[key % self._count]) for key in self._pairs.tolist()])
+
+    def __call__(self, reference: Ints, others: Ints) -> Floats:
+        """Shape (len(reference), len(others))."""
+        return self._values[np.searchsorted(self._pairs, self._keys(reference, others))]
+
+    def _keys(self, one: Ints, other: Ints) -> Ints:
+        return one[:, None] * self._count + other
 
 
 def _runs(keys: Ints) -> list[Ints]:

@@ -70,6 +70,10 @@ def _train(config: TrainConfig, resume: str | None) -> int:
             for key, result in last.items():
                 if result is not first[key]:
                     progress.table(before_after_table(first[key], result))
+                else:
+                    progress.message(
+                        f"{key[0]}, split {key[1]}: the weights did not change, so there is one evaluation"
+                    )
             progress.message(f"report: {report}")
     return 0
 

@@ -132,3 +132,9 @@ def test_a_number_out_of_range_is_refused_by_name(settings: dict[str, float], me
 def test_a_word_that_is_no_choice_is_refused():
     with pytest.raises(UnknownName, match="hgpo short_history 'skipped'"):
         HGPO(short_history="skipped")
+
+
+@pytest.mark.parametrize("offset", [0.0, 0.03, 0.1, 1.8])
+def test_a_step_that_only_rounding_takes_off_the_mean_is_still_left_out(offset: float):
+    steps = table_of([(0, episode, 0, offset + 0.01 * episode * 7, "a", True) for episode in (1, 2, 3)])
+    assert (HGPO().items(steps)[:, 1] == 0.0).all()

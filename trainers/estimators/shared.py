@@ -339,8 +339,8 @@ def relative_to_group(
     """
     stats = group_statistics(values, group, ddof=ddof, samples=samples)
     centred = values - stats.mean
-    # Rows need not be samples: a row of a group without variance may still lie off its mean.
-    centred[(stats.std == 0.0) & (abs(centred) <= ROUNDING * np.maximum(1.0, abs(values)))] = 0.0
+    # HGPO asks which rows are on the mean; rounding must not decide it.
+    centred[abs(centred) <= ROUNDING * np.maximum(1.0, abs(values))] = 0.0
     scale = np.ones(len(values)) if normalise == "mean" else stats.std + epsilon
     alone = stats.size == 1
     # A zero standard deviation without epsilon: every value sits on the mean, and 0 / 1 says so.

@@ -185,6 +185,8 @@ def _check(scorer: str, path: str, batch: int, max_tokens: int) -> None:
     for name, value in (("batch", batch), ("max_tokens", max_tokens)):
         if not isinstance(value, int) or value < 1:
             raise UsageError(f"scorer {scorer}: {name} is {value!r}; it must be a whole number of at least 1")
+    if not isinstance(path, str) or not path:
+        raise UsageError(f"scorer {scorer}: path is {path!r}; give a model's folder or name")
     folder = Path(path)
     local = folder.is_absolute() or folder.parts[:1] in ((".",), ("..",)) or folder.exists()
     if local and not (folder / "config.json").is_file():

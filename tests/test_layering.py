@@ -13,8 +13,8 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = {
     "envsuite": (
         {"registration", "core"},
-        {"prompting", "wrappers"},
-        {"textcraft"},
+        {"prompting", "wrappers", "data"},
+        {"textcraft", "alfworld"},
         {"vector"},
         {"cli"},
     ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections import Counter
 from collections.abc import Mapping
 from functools import cache
@@ -13,6 +12,7 @@ from typing import Any
 import orjson
 
 from envsuite.core.errors import DataError, MissingExtra
+from envsuite.data import data_root
 from envsuite.textcraft.world import NAMESPACE, Ingredient, Recipe, RecipeBook
 
 GAME_VERSION = "1.16.2"
@@ -144,12 +144,8 @@ def fold(
 
 
 def official_folder() -> Path:
-    """Where ``source="official"`` looks: ``textcraft`` in the folder that the variable ``ENVSUITE_DATA`` names.
-
-    Without the variable: in ``~/.cache/envsuite``.
-    """
-    root = os.environ.get("ENVSUITE_DATA")
-    return (Path(root) if root else Path.home() / ".cache" / "envsuite") / "textcraft"
+    """Where ``source="official"`` looks: ``textcraft`` in :func:`envsuite.data.data_root`."""
+    return data_root() / "textcraft"
 
 
 @cache

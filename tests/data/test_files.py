@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from envsuite.data import cache_root, data_root, write_atomically
+
+
+def test_data_lives_where_the_variable_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
+    assert data_root() == tmp_path
+    assert cache_root() == tmp_path / "cache"
+    monkeypatch.delenv("ENVSUITE_DATA")
+    assert data_root() == Path.home() / ".cache" / "envsuite"
+
+
+def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "new" / "index.json"
+    write_atomically(path, b"old")
+
+    def pull_the_plug(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", pull_the_plug)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [file.name for file in path.parent.iterdir()] == ["index.json"]

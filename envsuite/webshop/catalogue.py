@@ -1,0 +1,238 @@
+"""The catalogue: the whole shop in one SQLite file, which every session and process reads and none writes.
+
+It is opened immutable and memory-mapped, so that processes share its pages and a session adds next to nothing.
+:mod:`envsuite.webshop.build` makes it.
+
+Tables: ``meta`` (what the file is), ``products`` (in the order of the source; what a page of results shows stands in
+columns, the rest in ``body``), ``wishes`` (what goals have in common, by the number of their first goal) and ``orders``
+(the shuffled numbers of the goals of a kind, unsigned 32-bit, little-endian). A search index has tables of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from envsuite.core.errors import DataError, unknown
+from envsuite.core.tasks import TaskSet
+from envsuite.webshop.goals import DEV, Goal, Option, Wish, choose
+from envsuite.webshop.products import Card, Product, unpack
+
+ENV_ID = "WebShop-v0"
+FORMAT = 1
+"""Of the file; raised whenever the content changes its meaning."""
+APPLICATION = 0x57425348
+"""The number by which SQLite's header tells a catalogue from other databases."""
+REMEDY = "Build it anew: python -m envsuite.webshop.build --products FILE --attributes FILE --out CATALOGUE"
+KINDS = ("human", "synthetic")
+"""Goals written by people, and goals composed of the options of a product."""
+
+
+class Catalogue:
+    """A catalogue file, opened for reading.
+
+    Args:
+        path: The file.
+
+    Raises:
+        DataError: It is missing, truncated, no catalogue, or one of another version; the message says what to type.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._connection = _opened(path)
+        self.meta: Mapping[str, str] = dict(self._connection.execute("SELECT key, value FROM meta"))
+        self._orders: dict[str, memoryview] = {}
+        self._product = lru_cache(maxsize=64)(self._read)
+
+    def __len__(self) -> int:
+        """Number of products."""
+        return int(self.meta["products"])
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The read-only connection, for the search index that lies in the same file."""
+        return self._connection
+
+    @property
+    def version(self) -> str:
+        """Content and tagger, as results name them."""
+        return f"{len(self)} products {self.meta['digest'][:12]}, nouns by {self.meta['tagger']}"
+
+    def product(self, asin: str) -> Product:
+        """The product ``asin``.
+
+        Raises:
+            DataError: The catalogue has no such product.
+        """
+        return self._product(asin)
+
+    def _read(self, asin: str) -> Product:
+        row = self._connection.execute(
+            "SELECT asin, title, price_tag, body FROM products WHERE asin = ?", (asin,)
+        ).fetchone()  # fmt: skip
+        if row is None:
+            raise DataError(f"{self.path}: no product {asin!r} among {len(self):,}")
+        return unpack(*row)
+
+    def cards(self, asins: Sequence[str]) -> list[Card]:
+        """What a page of results shows of ``asins``, in their order; those that are no products are left out."""
+        marks = ", ".join("?" * len(asins))
+        rows = self._connection.execute(
+            f"SELECT asin, title, price_tag FROM products WHERE asin IN ({marks})", tuple(asins)
+        )
+        found = {row[0]: Card(*row) for row in rows}
+        return [found[asin] for asin in asins if asin in found]
+
+    def __contains__(self, asin: str) -> bool:
+        """Whether there is such a product."""
+        return bool(self._connection.execute("SELECT 1 FROM products WHERE asin = ?", (asin,)).fetchone())
+
+    def products(self) -> Iterator[Product]:
+        """All products, in the order of their source."""
+        return stored(self._connection, "number")
+
+    def goals(self, kind: str) -> int:
+        """Number of goals of a :data:`KINDS`."""
+        return int(self.meta[f"{kind} goals"])
+
+    @property
+    def default_kind(self) -> str:
+        """``"human"`` where people wrote enough goals for both splits, else ``"synthetic"``."""
+        return "human" if self.goals("human") >= 2 * DEV else "synthetic"
+
+    def goal(self, task_id: str) -> Goal:
+        """The goal of a task.
+
+        Raises:
+            DataError: ``task_id`` is none of this catalogue.
+        """
+        asin, _, rest = task_id.partition("/")
+        kind, _, number = rest.partition("-")
+        if kind in KINDS and number.isdecimal():
+            for first, wish, found in self._wishes(kind, asin):
+                if 0 <= int(number) - first < found:
+                    return self._goal(asin, wish, int(number) - first)
+        raise DataError(f"{self.path}: no goal {task_id!r}; ids look like B07HRFSNL4/synthetic-12")
+
+    def _wishes(self, kind: str, asin: str) -> Iterator[tuple[int, Wish, int]]:
+        """Number of the product's first goal within the product, wish and number of goals, for each wish."""
+        rows = self._connection.execute(
+            "SELECT instruction, attributes, options, price_upper, goals FROM wishes "
+            "WHERE kind = ? AND asin = ? ORDER BY first",
+            (kind, asin),
+        )
+        first = 0
+        for instruction, attributes, options, limit, goals in rows:
+            asked = None if options is None else tuple(orjson.loads(options))
+            yield first, Wish(instruction, tuple(orjson.loads(attributes)), asked, limit), goals
+            first += goals
+
+    def _goal(self, asin: str, wish: Wish, number: int) -> Goal:
+        product = self.product(asin)
+        instruction, options = choose(wish, product.options, number)
+        return goal_for(product, instruction, wish.attributes, options, wish.price_upper)
+
+    def tasks(self, kind: str, source: str) -> TaskSet:
+        """The goals of a kind as tasks, in the published order: the first 500 are ``dev``, the rest ``train``.
+
+        An id is the ASIN and the number of the goal among those of its product; the type is the department.
+
+        Raises:
+            UnknownName: There is no such kind.
+            DataError: The catalogue has no goals of that kind.
+        """
+        if kind not in KINDS:
+            raise unknown("kind of goals", kind, KINDS)
+        if not self.goals(kind):
+            other = ", ".join(k for k in KINDS if self.goals(k)) or "none"
+            raise DataError(f"{self.path}: has no {kind} goals (it has: {other})")
+        ids: list[str] = []
+        types: dict[str, str] = {}
+        met: Counter[str] = Counter()
+        rows = self._connection.execute("SELECT asin, goals, category FROM wishes WHERE kind = ? ORDER BY first", (kind,))
+        for asin, goals, category in rows:
+            for number in range(met[asin], met[asin] + goals):
+                ids.append(f"{asin}/{kind}-{number}")
+                types[ids[-1]] = category
+            met[asin] += goals
+        (blob,) = self._connection.execute("SELECT numbers FROM orders WHERE kind = ?", (kind,)).fetchone()
+        numbers = array("I", blob)
+        ordered = tuple(ids[number] for number in numbers)
+        return TaskSet(ENV_ID, source, self.version, {"dev": ordered[:DEV], "train": ordered[DEV:]}, types)
+
+
+def goal_for(
+    product: Product, instruction: str, attributes: Iterable[str], options: Iterable[Option], price_upper: float
+) -> Goal:
+    """A goal whose target is ``product``."""
+    return Goal(
+        asin=product.asin,
+        instruction=instruction,
+        attributes=tuple(attributes),
+        options=tuple(options),
+        price_upper=price_upper,
+        query=product.query,
+        product_category=product.product_category,
+        category=product.category,
+        nouns=product.nouns,
+    )
+
+
+def stored(connection: sqlite3.Connection, column: str) -> Iterator[Product]:
+    """All products of a catalogue in the order of ``column``: ``"number"`` (as in the source) or ``"asin"``."""
+    for row in connection.execute(f"SELECT asin, title, price_tag, body FROM products ORDER BY {column}"):
+        yield unpack(*row)
+
+
+def open_catalogue(path: Path) -> Catalogue:
+    """The catalogue at ``path``, opened once per process."""
+    return _open(path.resolve(), os.getpid())
+
+
+@lru_cache(maxsize=8)
+def _open(path: Path, _: int) -> Catalogue:
+    return Catalogue(path)
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    """A read-only connection to a file that is a whole catalogue of this version."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            header = file.read(100)
+    except OSError as error:
+        raise DataError(f"{path}: no catalogue there ({error.strerror}). {REMEDY}") from error
+    if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
+        raise DataError(f"{path}: not a catalogue (no SQLite file). {REMEDY}")
+    application = int.from_bytes(header[68:72], "big")
+    version = int.from_bytes(header[60:64], "big")
+    pages = int.from_bytes(header[28:32], "big")
+    page = int.from_bytes(header[16:18], "big")
+    if application != APPLICATION:
+        raise DataError(f"{path}: not a WebShop catalogue, but another SQLite file. {REMEDY}")
+    if version != FORMAT:
+        raise DataError(f"{path}: a catalogue of format {version}; this version reads {FORMAT}. {REMEDY}")
+    if size != pages * (65536 if page == 1 else page):
+        raise DataError(f"{path}: truncated ({size:,} bytes instead of {pages * page:,}). {REMEDY}")
+    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False)
+    try:
+        connection.execute(f"PRAGMA mmap_size = {1 << 40}")
+        connection.execute("SELECT count(*) FROM meta").fetchone()
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        raise DataError(f"{path}: corrupt ({error}). {REMEDY}") from error
+    return connection
+
+
+def manifest(catalogue: Catalogue) -> dict[str, Any]:
+    """What the catalogue is, as results and people are told."""
+    return {"path": str(catalogue.path), "format": FORMAT, **catalogue.meta}

@@ -1,0 +1,139 @@
+"""Large JSON files, entry by entry: an array's elements or an object's members, never the whole file.
+
+The standard library's decoder reads one value from the middle of a text and says where it ended; a value that the text
+read so far cuts off is tried again with more of it. That takes no package, decodes exactly as ``json.load`` does, and
+holds no more than one piece of the file and one entry.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from envsuite.core.errors import DataError
+
+PIECE = 1 << 22
+"""Characters read at a time."""
+LONGEST = 1 << 28
+"""Characters; an entry that is longer is none of a product file."""
+_BLANKS = " \t\n\r"
+_DECODER = json.JSONDecoder()
+
+
+def elements(path: Path) -> Iterator[Any]:
+    """The elements of the array that the file ``path`` holds.
+
+    Raises:
+        DataError: The file is missing, not UTF-8, truncated, or something else than a JSON array.
+    """
+    with _opened(path) as file:
+        text = _Text(path, file)
+        text.expect("[", "a JSON array of products")
+        if text.peek() != "]":
+            yield text.value()
+            while text.peek() == ",":
+                text.advance()
+                yield text.value()
+        text.end("]")
+
+
+def members(path: Path) -> Iterator[tuple[str, Any]]:
+    """The members of the object that the file ``path`` holds; a name may come twice, as in JSON.
+
+    Raises:
+        DataError: The file is missing, not UTF-8, truncated, or something else than a JSON object.
+    """
+    with _opened(path) as file:
+        text = _Text(path, file)
+        text.expect("{", "a JSON object with an entry for each product")
+        while text.peek() != "}":
+            name = text.value()
+            if not isinstance(name, str):
+                raise text.broken(f"a name was expected, not {type(name).__name__}")
+            text.expect(":", "a name followed by a colon")
+            yield name, text.value()
+            if text.peek() != ",":
+                break
+            text.advance()
+        text.end("}")
+
+
+def _opened(path: Path) -> IO[str]:
+    try:
+        return path.open(encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+class _Text:
+    """A file, read piece by piece, with a position in it."""
+
+    def __init__(self, path: Path, file: IO[str]) -> None:
+        self._path = path
+        self._file = file
+        self._text = ""
+        self._at = 0
+        self._before = 0
+
+    def broken(self, why: str) -> DataError:
+        """An error that says where in the file something is wrong."""
+        return DataError(f"{self._path}, character {self._before + self._at:,}: {why}")
+
+    def peek(self) -> str:
+        """The next character that is no blank; ``""`` at the end of the file."""
+        while True:
+            while self._at < len(self._text) and self._text[self._at] in _BLANKS:
+                self._at += 1
+            if self._at < len(self._text) or not self._more():
+                return self._text[self._at : self._at + 1]
+
+    def advance(self) -> None:
+        """Go past the character that :meth:`peek` has shown."""
+        self._at += 1
+
+    def expect(self, character: str, what: str) -> None:
+        """Go past ``character``, which begins or parts ``what``."""
+        if (found := self.peek()) != character:
+            raise self.broken(f"{what} was expected, found {found!r}" if found else f"the file ends before {what}")
+        self.advance()
+
+    def end(self, closing: str) -> None:
+        """Go past the last character of the file."""
+        self.expect(closing, f"a comma or {closing!r}")
+        if rest := self.peek():
+            raise self.broken(f"there is more after the end, beginning with {rest!r}")
+
+    def value(self) -> Any:
+        """The next value."""
+        self.peek()
+        while True:
+            try:
+                found, end = _DECODER.raw_decode(self._text, self._at)
+            except json.JSONDecodeError as error:
+                problem = error.msg
+            except RecursionError as error:
+                raise self.broken("the JSON is nested too deeply") from error
+            else:
+                # A number at the end of a piece may go on in the next; every other value ends by itself.
+                if end < len(self._text) or not isinstance(found, int | float) or not self._more():
+                    self._at = end
+                    return found
+                continue
+            if len(self._text) - self._at > LONGEST:
+                raise self.broken(f"an entry of more than {LONGEST:,} characters, or not JSON: {problem}")
+            if not self._more():
+                raise self.broken(f"truncated, or not JSON: {problem}")
+
+    def _more(self) -> bool:
+        """Read on: a piece, or as much again as an unfinished entry has; ``False`` at the end of the file."""
+        pending = self._text[self._at :]
+        try:
+            piece = self._file.read(max(PIECE, len(pending)))
+        except UnicodeDecodeError as error:
+            raise self.broken(f"not UTF-8 text ({error.reason})") from error
+        self._before += self._at
+        self._at = 0
+        self._text = pending + piece
+        return bool(piece)

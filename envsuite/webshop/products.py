@@ -1,0 +1,80 @@
+"""What the shop sells: products, as every page, goal and reward sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """What a customer wrote about a product."""
+
+    title: str
+    score: str
+    """Stars, as shown, e.g. ``"4.0"``."""
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A product as a page of results lists it."""
+
+    asin: str
+    title: str
+    price_tag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """One product."""
+
+    asin: str
+    """Identity, at most 10 characters."""
+    title: str
+    description: str
+    bullets: tuple[str, ...]
+    """The lines of the page Features."""
+    options: Mapping[str, tuple[str, ...]]
+    """Name of an option -> its values, lower-case, in the order of the page."""
+    attributes: tuple[str, ...]
+    """What is known to be true of it, e.g. ``"gluten free"``; hidden from the agent."""
+    category: str
+    """Department: beauty, garden, grocery, electronics, fashion."""
+    query: str
+    """The search that found it when the data were collected, lower-case: its kind; hidden from the agent."""
+    product_category: str
+    """Path of categories, joined by ``›``; hidden from the agent."""
+    price_tag: str
+    """The price as shown: ``"$18.5"``, or a range."""
+    price: float
+    """What it costs, in dollars: drawn once from the range where the tag is one."""
+    image: str = ""
+    """Address of the picture."""
+    option_images: Mapping[str, str] = field(default_factory=dict)
+    """Value of an option -> address of its picture, where it has one."""
+    rating: str = "N.A."
+    reviews: tuple[Review, ...] = ()
+    nouns: tuple[str, ...] = ()
+    """The nouns of the title, lower-case, each as often as it occurs: what the reward compares titles by."""
+
+
+_IN_COLUMNS = ("asin", "title", "price_tag")
+
+
+def pack(product: Product) -> bytes:
+    """All fields that are not columns of the catalogue, as JSON."""
+    return orjson.dumps({name: getattr(product, name) for name in Product.__slots__ if name not in _IN_COLUMNS})
+
+
+def unpack(asin: str, title: str, price_tag: str, body: bytes) -> Product:
+    """The product that :func:`pack` has made ``body`` of."""
+    found: dict[str, Any] = orjson.loads(body)
+    found["options"] = {name: tuple(values) for name, values in found["options"].items()}
+    found["reviews"] = tuple(Review(**review) for review in found["reviews"])
+    for name in ("bullets", "attributes", "nouns"):
+        found[name] = tuple(found[name])
+    return Product(asin=asin, title=title, price_tag=price_tag, **found)

@@ -1,0 +1,138 @@
+"""What a purchase is worth: the original's reward, part by part (Yao et al. 2022, section 3.2 and its code)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from envsuite.core.errors import MissingExtra
+from envsuite.webshop.goals import Goal, Option
+from envsuite.webshop.products import Product
+
+try:
+    from rapidfuzz.fuzz import token_set_ratio
+    from rapidfuzz.utils import default_process
+except ImportError as error:
+    raise MissingExtra("WebShop-v0 needs rapidfuzz: pip install 'envsuite[webshop]'") from error
+
+ALIKE = 85
+"""Two texts match above this token-set ratio, in whole percent."""
+
+COLOURS = tuple(
+    """
+    alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel camo
+    caramel champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral cranberry cream crystal
+    dark denim eggplant elephant espresso fuchsia gold granite grape graphite grass gray green grey heather indigo ivory
+    ivy khaki lavender lemon leopard light lilac lime magenta maroon mauve merlot midnight mint mocha multicolor
+    mushroom mustard natural navy nude olive orange peach pewter pink plum purple rainbow red rose royal rust sand
+    sapphire seashell silver skull slate steel stone stonewash sunflower tan taupe teal tiger turquoise violet walnut
+    wheat white wine yellow
+    """.split()
+)
+"""The colours that options are reduced to; the first that occurs in an option stands for it."""
+
+_LATIN_1 = dict.fromkeys(range(128, 256))
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A purchase, valued."""
+
+    total: float
+    """The reward, in [0, 1]."""
+    r_type: float
+    """1 for the right kind of product, down to 0."""
+    r_att: float
+    """Share of the goal's attributes that the product has."""
+    r_option: float | None
+    """Share of the goal's options that were chosen; ``None`` for a goal without options."""
+    r_price: bool
+    """The product costs no more than the limit."""
+    query_match: bool
+    """Product and goal were found by the same search."""
+    category_match: bool
+    """They share two categories or more."""
+    title_score: float
+    """Share of the nouns of the goal's title that are in the product's."""
+
+
+def score(product: Product, goal: Goal, chosen: Iterable[str]) -> Score:
+    """The value of buying ``product`` with the values ``chosen`` of its options, for ``goal``."""
+    query_match = product.query == goal.query
+    category_match = len(_categories(product.product_category) & _categories(goal.product_category)) >= 2
+    title_score = title_share(product.nouns, goal.nouns)
+    r_type = type_reward(query_match or category_match, title_score)
+    attributes = sum(_has(product, attribute) for attribute in goal.attributes)
+    options = options_matched(chosen, goal.options)
+    r_price = product.price <= goal.price_upper
+    return Score(
+        total=total(r_type, attributes, options, r_price, len(goal.attributes) + len(goal.options)),
+        r_type=r_type,
+        r_att=attributes / len(goal.attributes),
+        r_option=options / len(goal.options) if goal.options else None,
+        r_price=r_price,
+        query_match=query_match,
+        category_match=category_match,
+        title_score=title_score,
+    )
+
+
+def total(r_type: float, attributes: int, options: int, price: bool, asked: int) -> float:
+    """The reward of so many matches, of ``asked`` attributes and options, times that of the type."""
+    return (attributes + options + price) / (asked + 1) * r_type
+
+
+def type_reward(match: bool, title_score: float) -> float:
+    """The reward of the type: ``match`` is that of the query or of the categories."""
+    if title_score == 0.0:
+        return 0.0
+    if title_score < 0.1:
+        return 0.1
+    return 1.0 if match or title_score > 0.2 else 0.5
+
+
+def title_share(nouns: tuple[str, ...], wanted: tuple[str, ...]) -> float:
+    """Share of ``wanted`` (repeated nouns count again) that is in ``nouns``; 0.2 where nothing is wanted."""
+    return len(set(nouns) & set(wanted)) / len(wanted) if wanted else 0.2
+
+
+def options_matched(chosen: Iterable[str], wanted: Iterable[Option]) -> int:
+    """How many of the ``wanted`` options one of the ``chosen`` values matches."""
+    values = [_colour(value) for value in chosen]
+    return sum(any(alike(value, _wanted(option)) for value in values) for option in wanted)
+
+
+@lru_cache(maxsize=1 << 14)
+def alike(one: str, other: str) -> bool:
+    """Whether the words of one text are (nearly) among those of the other."""
+    return round(token_set_ratio(_words(one), _words(other))) > ALIKE
+
+
+def _words(text: str) -> str:
+    return default_process(text.translate(_LATIN_1))
+
+
+def _wanted(option: Option) -> str:
+    """An option of a goal as it is compared: by its colour, or the original's text of it.
+
+    Of a pair the original looks for a colour that *equals* name or value, and otherwise compares the pair written out.
+    """
+    if isinstance(option, str):
+        return _colour(option)
+    return next((colour for colour in COLOURS if colour in option), str(option))
+
+
+def _colour(value: str) -> str:
+    return next((colour for colour in COLOURS if colour in value), value)
+
+
+def _has(product: Product, attribute: str) -> bool:
+    if any(alike(known, attribute) for known in product.attributes):
+        return True
+    texts = (product.title, " ".join(product.bullets), product.description)
+    return any(attribute in text.lower() for text in texts)
+
+
+def _categories(path: str) -> set[str]:
+    return {part.strip() for part in path.split("›")}

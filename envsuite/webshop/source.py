@@ -1,0 +1,248 @@
+"""Products and wishes from the official files, cleaned as the original cleans them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from envsuite.core.errors import DataError
+from envsuite.data import data_root
+from envsuite.webshop.json_stream import elements, members
+
+LONGEST_ASIN = 10
+UNPRICED = 100.0
+"""Dollars, for a product without a price."""
+UNKNOWN_ATTRIBUTE = "DUMMY_ATTR"
+"""The attribute of a product that the attribute file does not know."""
+NEEDED = (
+    "asin",
+    "name",
+    "category",
+    "query",
+    "product_category",
+    "full_description",
+    "small_description",
+    "customization_options",
+    "images",
+)
+"""What an entry of the product file must have."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawProduct:
+    """A product as the file has it, cleaned; its price is still to be drawn."""
+
+    asin: str
+    title: str
+    description: str
+    bullets: tuple[str, ...]
+    options: Mapping[str, tuple[str, ...]]
+    option_images: Mapping[str, str]
+    category: str
+    query: str
+    product_category: str
+    prices: tuple[float, ...]
+    """One or two prices, in dollars."""
+    price_tag: str
+    image: str
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The official files of one catalogue."""
+
+    products: Path
+    attributes: Path
+    human: Path | None = None
+
+    def digest(self, progress: Callable[[int], object] = lambda _: None) -> str:
+        """SHA-256 (hex) over the content of the files; ``progress`` is told the bytes of each piece.
+
+        Raises:
+            DataError: A file is missing.
+        """
+        total = hashlib.sha256()
+        for path in (self.products, self.attributes, self.human):
+            one = hashlib.sha256()
+            if path is not None:
+                try:
+                    with path.open("rb") as file:
+                        while piece := file.read(1 << 22):
+                            one.update(piece)
+                            progress(len(piece))
+                except OSError as error:
+                    raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+            total.update(one.digest())
+        return total.hexdigest()
+
+
+def official_files(folder: Path | None = None) -> Files:
+    """The official files in ``folder`` (default: ``webshop`` in the data root); the full set where both are there.
+
+    Raises:
+        DataError: Neither set is complete.
+    """
+    place = data_root() / "webshop" if folder is None else folder
+    for suffix in ("", "_1000"):
+        products, attributes = (place / f"{name}{suffix}.json" for name in ("items_shuffle", "items_ins_v2"))
+        if products.is_file() and attributes.is_file():
+            human = place / "items_human_ins.json"
+            return Files(products, attributes, human if human.is_file() else None)
+    raise DataError(
+        f"{place}: no WebShop data. It needs items_shuffle.json and items_ins_v2.json (or items_shuffle_1000.json and "
+        "items_ins_v2_1000.json), and items_human_ins.json for the instructions of people. "
+        "Put them there, or give source= the folder or the catalogue file you have"
+    )
+
+
+def products_of(path: Path) -> Iterator[RawProduct]:
+    """The products of a product file, in its order; the ones that the original drops are left out.
+
+    Dropped are ASINs that are ``"nan"``, longer than 10 characters, or were there before.
+
+    Raises:
+        DataError: The file is missing, truncated or foreign, or an entry cannot be a product.
+    """
+    seen: set[str] = set()
+    for number, entry in enumerate(elements(path)):
+        where = f"{path}, entry {number}"
+        if not isinstance(entry, dict):
+            raise DataError(f"{where}: a product was expected, not {type(entry).__name__}")
+        if missing := [name for name in NEEDED if name not in entry]:
+            raise DataError(f"{where}: not an entry of WebShop's product file (without {', '.join(missing)})")
+        asin = _text(entry["asin"], where, "asin")
+        if not asin or asin == "nan" or len(asin) > LONGEST_ASIN or asin in seen:
+            continue
+        seen.add(asin)
+        yield _product(asin, entry, f"{where} ({asin})")
+
+
+def attributes_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """ASIN and entry of an attribute file (``attributes``; some with ``instruction``, ``instruction_attributes``).
+
+    Raises:
+        DataError: The file is missing, truncated or foreign.
+    """
+    for asin, entry in members(path):
+        where = f"{path}, entry {asin!r}"
+        if not isinstance(entry, dict):
+            raise DataError(f"{where}: an object was expected, not {type(entry).__name__}")
+        clean: dict[str, Any] = {}
+        for name in ("attributes", "instruction_attributes"):
+            if entry.get(name) is not None:
+                clean[name] = _texts(entry[name], where, name)
+        if entry.get("instruction") is not None:
+            clean["instruction"] = _text(entry["instruction"], where, "instruction")
+        yield _valid(asin), clean
+
+
+def written_by_people(path: Path) -> dict[str, list[dict[str, Any]]]:
+    """ASIN -> the instructions that people wrote for it, from ``items_human_ins.json``.
+
+    Raises:
+        DataError: The file is missing, truncated or foreign.
+    """
+    found: dict[str, list[dict[str, Any]]] = {}
+    for asin, entries in members(path):
+        where = f"{path}, entry {asin!r}"
+        if not isinstance(entries, list):
+            raise DataError(f"{where}: a list was expected, not {type(entries).__name__}")
+        found[_valid(asin)] = [_wish(entry, where) for entry in entries]
+    return found
+
+
+def _wish(entry: Any, where: str) -> dict[str, Any]:
+    names = ("instruction", "instruction_attributes", "instruction_options")
+    if not isinstance(entry, dict) or not all(name in entry for name in names):
+        raise DataError(f"{where}: not an entry of WebShop's instructions (needs {', '.join(names)})")
+    return {
+        "instruction": _text(entry["instruction"], where, "instruction"),
+        "instruction_attributes": _texts(entry["instruction_attributes"], where, "instruction_attributes"),
+        "instruction_options": _texts(entry["instruction_options"], where, "instruction_options"),
+    }
+
+
+def _product(asin: str, entry: Mapping[str, Any], where: str) -> RawProduct:
+    bullets = entry["small_description"]
+    prices, tag = _prices(entry.get("pricing"), where)
+    options, option_images = _options(entry["customization_options"], where)
+    images = entry["images"]
+    return RawProduct(
+        asin=asin,
+        title=_text(entry["name"], where, "name"),
+        description=_text(entry["full_description"], where, "full_description"),
+        bullets=_texts(bullets if isinstance(bullets, list) else [bullets], where, "small_description"),
+        options=options,
+        option_images=option_images,
+        category=_text(entry["category"], where, "category"),
+        query=_text(entry["query"], where, "query").lower().strip(),
+        product_category=_text(entry["product_category"], where, "product_category"),
+        prices=prices,
+        price_tag=tag,
+        image=_text(images[0], where, "images") if isinstance(images, list) and images else "",
+    )
+
+
+def _prices(pricing: Any, where: str) -> tuple[tuple[float, ...], str]:
+    """The prices that the text names behind its dollar signs, and the tag that shows them."""
+    if not pricing:
+        return (UNPRICED,), f"${UNPRICED}"
+    try:
+        found = [float(re.sub(r"[^\d.]", "", part)) for part in pricing.split("$")[1:]]
+        tag = f"${found[0]}" if len(found) == 1 else f"${found[0]} to ${found[1]}"
+    except (AttributeError, ValueError, IndexError) as error:
+        raise DataError(f"{where}: pricing {pricing!r} names no price; expected e.g. '$18.50' or '$3 - $5'") from error
+    return tuple(found[:2]), tag
+
+
+def _options(customization: Any, where: str) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
+    """Options by lower-case name; a later name that is the same in lower case takes the place of an earlier."""
+    options: dict[str, tuple[str, ...]] = {}
+    images: dict[str, str] = {}
+    if not customization:
+        return options, images
+    if not isinstance(customization, dict):
+        raise DataError(f"{where}: customization_options is {type(customization).__name__}, not an object")
+    for name, contents in customization.items():
+        if contents is None:
+            continue
+        values = []
+        for content in contents if isinstance(contents, list) else [contents]:
+            if not isinstance(content, dict) or not isinstance(content.get("value"), str):
+                raise DataError(f"{where}: option {name!r} has an entry without a value: {str(content)[:80]}")
+            value = _valid(content["value"]).strip().replace("/", " | ").lower()
+            values.append(value)
+            if isinstance(image := content.get("image"), str):
+                images[value] = _valid(image)
+        options[_valid(name).lower()] = tuple(values)
+    return options, images
+
+
+def _texts(values: Any, where: str, name: str) -> tuple[str, ...]:
+    if not isinstance(values, list):
+        raise DataError(f"{where}: {name} is {type(values).__name__}, not a list")
+    return tuple(_text(value, where, name) for value in values)
+
+
+def _text(value: Any, where: str, name: str) -> str:
+    """A text; nothing at all for null."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise DataError(f"{where}: {name} is {type(value).__name__}, not text")
+    return _valid(value)
+
+
+def _valid(text: str) -> str:
+    """``text`` with a replacement character for each half of a surrogate pair, which no file can hold."""
+    try:
+        orjson.dumps(text)
+    except orjson.JSONEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text

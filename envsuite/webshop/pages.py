@@ -1,0 +1,117 @@
+"""What is on a page, as text: the original's way, and one that reads better to a model."""
+
+from __future__ import annotations
+
+import json
+
+from envsuite.webshop.world import (
+    BACK,
+    BUY,
+    NEXT,
+    PREVIOUS,
+    SEARCH,
+    SHOWN,
+    SUB_PAGES,
+    Session,
+)
+
+_SPACES = " \n\t\f\r"
+
+
+def text(session: Session) -> str:
+    """The page as the original's text mode shows it: its visible texts, joined by ``[SEP]``.
+
+    Pieces that the original's parser of HTML leaves out are left out, and those that it keeps although they are blank
+    are kept.
+    """
+    state = session.state
+    top = ["Instruction:", session.goal.instruction, BACK]
+    if state.page == "search":
+        found = ["WebShop", "Instruction:", session.goal.instruction, SEARCH]
+    elif state.page == "results":
+        previous = [PREVIOUS] if state.number > 1 else []
+        found = [*top, f"Page {state.number} (Total results: {len(state.hits)})", *previous, NEXT]
+        for card in session.cards:
+            found += [card.asin, card.title, card.price_tag]
+    elif state.page == "item":
+        product = session.product
+        found = [*top, PREVIOUS]
+        for name, values in product.options.items():
+            found += [name, *values]
+        found += [product.title, f"Price: {product.price_tag}", f"Rating: {product.rating}", *SUB_PAGES, BUY]
+    elif state.page == "done":
+        found = _receipt(session)
+    else:
+        found = [*top, PREVIOUS, *_about(session)]
+    return " [SEP] ".join(piece.strip() for piece in found if _visible(piece))
+
+
+def _about(session: Session) -> list[str]:
+    product = session.product
+    if session.state.page == "Description":
+        return [product.description]
+    if session.state.page == "Features":
+        return [f" {bullet}" for bullet in product.bullets]
+    return [text for review in product.reviews for text in (f'"{review.title}"', review.score, review.body)]
+
+
+def _receipt(session: Session) -> list[str]:
+    """The last page; what the original's text mode never fills in is fixed."""
+    state = session.state
+    chosen = json.dumps(dict(state.options), sort_keys=True)
+    for character in "<>&'":
+        chosen = chosen.replace(character, f"\\u{ord(character):04x}")
+    bought = ["asin", state.asin, "options", chosen, "attrs", "None", "category", "None", "query", "None"]
+    target = ["asin", "options", "attrs", "price upper", "instuction text", "category", "product category", "query"]
+    assert state.score is not None
+    return [
+        *("Thank you for shopping with us!", "Your code:", "None", "(Paste it in your MTurk interface.)"),
+        *("Purchased", *bought, "product category", "None", "Target", *target, "Goal", "None"),
+        *("Reward", "Your score (min 0.0, max 1.0)", str(state.score.total), "Reward Details", "None"),
+    ]
+
+
+def _visible(piece: str) -> bool:
+    """Whether the original's parser shows a piece: nothing and blanks with a line break are not, other blanks are."""
+    return bool(piece) and ("\n" not in piece or piece.strip(_SPACES) != "")
+
+
+def structured(session: Session) -> str:
+    """The page in plain lines, with the chosen options marked; the instruction is left to the task."""
+    state = session.state
+    if state.page == "search":
+        return "Search page. Search for a product with the tool `search`."
+    if state.page == "results":
+        return _results(session)
+    if state.page == "done":
+        assert state.score is not None
+        return f"Bought {state.asin}{_with(session)}. Score: {state.score.total:.3f} of 1."
+    product = session.product
+    head = f"{product.asin}: {product.title}"
+    if state.page == "item":
+        lines = [head, f"Price: {product.price_tag}. Rating: {product.rating}"]
+        chosen = dict(state.options)
+        for name, values in product.options.items():
+            lines.append(f"{name}: {', '.join(f'[{v}]' if chosen.get(name) == v else v for v in values)}")
+        lines.append(f"Chosen{_with(session) or ': nothing'}." if product.options else "No options.")
+        return "\n".join(lines)
+    lines = [piece.strip() for piece in _about(session) if piece.strip()]
+    if state.page == "Features":
+        lines = [f"- {line}" for line in lines]
+    return "\n".join([f"{state.page} of {head}", *(lines or ["(none)"])])
+
+
+def _results(session: Session) -> str:
+    state, total = session.state, len(session.state.hits)
+    first = (state.number - 1) * SHOWN
+    last = min(first + SHOWN, total)
+    if first >= total:
+        return f"No {'more ' if total else ''}results for {state.query!r} (page {state.number}, {total} in all)."
+    head = f"Results {first + 1}-{last} of {total} for {state.query!r}:"
+    lines = [f"{card.asin}: {card.title} ({card.price_tag})" for card in session.cards]
+    return "\n".join([head, *lines])
+
+
+def _with(session: Session) -> str:
+    chosen = ", ".join(f"{name} = {value}" for name, value in session.state.options)
+    return f" with {chosen}" if chosen else ""

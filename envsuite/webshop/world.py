@@ -1,0 +1,168 @@
+"""The shop as one customer sees it: a state machine over pages.
+
+Elements are named as the original names them, in lower case: ASINs, values of options, and the buttons below. Whatever is
+not on the page cannot be clicked. Searching is possible on every page, as in the original. Not taken over are the
+original's hidden search commands (``<r>``, ``<a>``, ``<c>``, ``<q>`` as the first word), which show products by what an
+agent must not know: they are words here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+from envsuite.webshop.catalogue import Catalogue
+from envsuite.webshop.goals import Goal
+from envsuite.webshop.products import Card, Product
+from envsuite.webshop.reward import Score, score
+
+HITS = 50
+"""The most products that a search finds."""
+SHOWN = 10
+"""Products on a page of results."""
+
+SEARCH = "Search"
+BACK = "Back to Search"
+NEXT = "Next >"
+PREVIOUS = "< Prev"
+SUB_PAGES = ("Description", "Features", "Reviews")
+BUY = "Buy Now"
+
+Page = Literal["search", "results", "item", "Description", "Features", "Reviews", "done"]
+
+
+class Search(Protocol):
+    """Finds products by words."""
+
+    def __call__(self, query: str, k: int) -> Sequence[str]:
+        """The ASINs of the ``k`` products that match ``query`` best, best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Where the customer is. Two sessions with equal states and goals go on alike."""
+
+    page: Page = "search"
+    query: str = ""
+    hits: tuple[str, ...] = ()
+    """ASINs that the last search found."""
+    number: int = 1
+    """Of the page of results, from 1; there is always a next one, if only an empty one."""
+    asin: str = ""
+    options: tuple[tuple[str, str], ...] = ()
+    """Name and value of the options chosen for the product, in the order of the first choice."""
+    score: Score | None = None
+    """What was earned, once something was bought."""
+
+
+class Session:
+    """One customer with one goal.
+
+    Args:
+        catalogue: The shop.
+        search: Finds products.
+        goal: What is to be bought.
+    """
+
+    def __init__(self, catalogue: Catalogue, search: Search, goal: Goal) -> None:
+        self.catalogue = catalogue
+        self.goal = goal
+        self.state = State()
+        self._search = search
+
+    @property
+    def done(self) -> bool:
+        """Something was bought."""
+        return self.state.score is not None
+
+    @property
+    def product(self) -> Product:
+        """The product whose page, or a page about which, is shown, or that was bought."""
+        return self.catalogue.product(self.state.asin)
+
+    @property
+    def cards(self) -> list[Card]:
+        """The products on the current page of results."""
+        first = (self.state.number - 1) * SHOWN
+        return self.catalogue.cards(self.state.hits[first : first + SHOWN])
+
+    def elements(self) -> tuple[str, ...]:
+        """What can be clicked, in lower case, in the original's order: buttons, products, values of options.
+
+        On the search page there is ``"search"``, which names the button of the search field and cannot be clicked.
+        """
+        state = self.state
+        if state.page == "search":
+            found = [SEARCH]
+        elif state.page == "results":
+            found = [BACK, *([PREVIOUS] if state.number > 1 else []), NEXT]
+            found += state.hits[(state.number - 1) * SHOWN : state.number * SHOWN]
+        elif state.page == "item":
+            found = [BACK, PREVIOUS, *SUB_PAGES, BUY]
+        elif state.page == "done":
+            found = []
+        else:
+            found = [BACK, PREVIOUS]
+        lower = dict.fromkeys(name.lower() for name in found)
+        if state.page == "item":
+            lower.update(dict.fromkeys(value for values in self.product.options.values() for value in values))
+        return tuple(lower)
+
+    def search(self, query: str) -> bool:
+        """Show the results for the words of ``query``; ``False``, and nothing changes, if there are none."""
+        if self.done or not query:
+            return False
+        words = query.lower()
+        found = self.catalogue.cards(self._search(words, HITS))
+        self.state = State(page="results", query=words, hits=tuple(card.asin for card in found))
+        return True
+
+    def click(self, element: str) -> bool:
+        """Click what is called ``element``, in any case; ``False``, and nothing changes, if it is not on the page."""
+        name, state = element.lower(), self.state
+        if not name or state.page in ("search", "done") or name not in self.elements():
+            return False
+        if name == BUY.lower():
+            value = score(self.product, self.goal, [value for _, value in state.options])
+            self.state = replace(state, page="done", score=value)
+        elif name == BACK.lower():
+            self.state = State()
+        elif state.page == "results":
+            self._from_results(name)
+        elif name == PREVIOUS.lower():
+            self.state = (
+                replace(state, page="results", asin="", options=()) if state.page == "item" else replace(state, page="item")
+            )
+        else:
+            self._on_item(name)
+        return True
+
+    def _from_results(self, name: str) -> None:
+        state = self.state
+        if name in (NEXT.lower(), PREVIOUS.lower()):
+            self.state = replace(state, number=state.number + (1 if name == NEXT.lower() else -1))
+        else:
+            asin = next(asin for asin in state.hits if asin.lower() == name)
+            self.state = replace(state, page="item", asin=asin)
+
+    def _on_item(self, name: str) -> None:
+        for page in SUB_PAGES:
+            if name == page.lower():
+                self.state = replace(self.state, page=page)
+                return
+        # Where two options have the same value, the original takes it for one of the last.
+        option = [option for option, values in self.product.options.items() if name in values][-1]
+        chosen = dict(self.state.options) | {option: name}
+        self.state = replace(self.state, options=tuple(chosen.items()))
+
+    def do(self, command: str) -> bool:
+        """Execute a command of the original, ``search[words]`` or ``click[element]``; ``False`` if it changes nothing."""
+        match = re.match(r"(.+)\[(.+)\]", command)
+        if match is None:
+            return False
+        name, argument = match.groups()
+        if name == "search":
+            return self.search(argument)
+        return name == "click" and self.click(argument)

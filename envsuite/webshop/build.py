@@ -18,16 +18,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 import orjson
 
 from envsuite.core.errors import DataError, EnvsuiteError
 from envsuite.data import cache_root
-from envsuite.webshop.catalogue import APPLICATION, FORMAT, KINDS, Catalogue, stored
+from envsuite.webshop.catalogue import APPLICATION, FORMAT, KINDS, Catalogue
 from envsuite.webshop.goals import PRICE_SEED, Wish, composed, count, draw_price, order, written
 from envsuite.webshop.nouns import Tagger, tagger
-from envsuite.webshop.products import Product, pack, unpack
+from envsuite.webshop.products import Product, pack, search_text, unpack
 from envsuite.webshop.source import UNKNOWN_ATTRIBUTE, Files, RawProduct, attributes_of, products_of, written_by_people
 
 LOG = logging.getLogger(__name__)
@@ -39,11 +39,14 @@ Progress = Callable[[str, int], object]
 """Is told the stage and how many products it has done."""
 
 
-class Indexer(Protocol):
-    """Writes a search index into the tables of a catalogue that is being built."""
+class IndexWriter(Protocol):
+    """Makes a search index, as ``envsuite.retrieval`` does; used up by one catalogue."""
 
-    def __call__(self, connection: sqlite3.Connection, products: Iterator[Product]) -> None:
-        """Index ``products``, which come in the order of their ASINs."""
+    def add(self, key: str, text: str) -> None:
+        """Take a document."""
+
+    def write(self, file: BinaryIO) -> int:
+        """Write the index into ``file`` from where it stands; returns where it begins."""
 
 
 _TABLES = """
@@ -70,7 +73,7 @@ def build(
     files: Files,
     out: Path,
     find_nouns: Tagger | None = None,
-    indexer: Indexer | None = None,
+    index: IndexWriter | None = None,
     progress: Progress = lambda stage, done: None,
 ) -> Path:
     """Build the catalogue ``out`` from ``files``, in the place of what is there.
@@ -82,7 +85,7 @@ def build(
         files: The official files.
         out: Where the catalogue goes.
         find_nouns: Tags the titles; :func:`~envsuite.webshop.nouns.tagger` chooses by default.
-        indexer: Writes the search index; without it the catalogue has none.
+        index: Makes the search index, which lies behind the tables; without it the catalogue has none.
         progress: Is told how it goes.
 
     Raises:
@@ -94,8 +97,12 @@ def build(
         partial.unlink(missing_ok=True)
         try:
             with closing(sqlite3.connect(partial, isolation_level=None)) as connection:
-                _fill(connection, files, find_nouns, indexer, progress)
-            with partial.open("rb") as file:
+                _fill(connection, files, find_nouns, index, progress)
+            with partial.open("r+b") as file:
+                if index is not None:
+                    progress("search index", 0)
+                    file.seek(0, os.SEEK_END)
+                    index.write(file)
                 os.fsync(file.fileno())
             os.replace(partial, out)
         finally:
@@ -103,14 +110,14 @@ def build(
     return out
 
 
-def cached(files: Files, find_nouns: Tagger | None = None, indexer: Indexer | None = None) -> Path:
+def cached(files: Files, find_nouns: Tagger | None = None, index: IndexWriter | None = None) -> Path:
     """The catalogue of ``files`` in the cache, built where it is not there yet."""
     find_nouns = find_nouns or tagger()
-    name = f"{files.products.stem}-{_fingerprint(files, find_nouns.name, indexer is not None)}.catalogue"
+    name = f"{files.products.stem}-{_fingerprint(files, find_nouns.name, index is not None)}.catalogue"
     path = cache_root() / "webshop" / name
     if not path.is_file():
         LOG.warning("building the WebShop catalogue %s once, from %s", path, files.products)
-        build(files, path, find_nouns, indexer)
+        build(files, path, find_nouns, index)
     return path
 
 
@@ -134,7 +141,7 @@ def _lock(out: Path) -> Iterator[None]:
 
 
 def _fill(
-    connection: sqlite3.Connection, files: Files, find_nouns: Tagger, indexer: Indexer | None, progress: Progress
+    connection: sqlite3.Connection, files: Files, find_nouns: Tagger, index: IndexWriter | None, progress: Progress
 ) -> None:
     settings = f"journal_mode = OFF, synchronous = OFF, application_id = {APPLICATION}, user_version = {FORMAT}"
     for setting in settings.split(", "):
@@ -147,7 +154,7 @@ def _fill(
     total = 0
     known = _known(connection)
     for batch in _batches(products_of(files.products), BATCH):
-        finished = _finished(batch, known, find_nouns, rng)
+        finished = _finished(batch, known, find_nouns, rng, index)
         connection.executemany("INSERT INTO products (asin, title, price_tag, body) VALUES (?, ?, ?, ?)", finished)
         total += len(batch)
         progress("products", total)
@@ -161,15 +168,12 @@ def _fill(
         wishes = _written(connection, human, rng) if kind == "human" else _composed(connection, rng)
         goals[kind] = _store(connection, kind, wishes)
         progress(f"{kind} goals", goals[kind])
-    if indexer is not None:
-        progress("search index", 0)
-        indexer(connection, stored(connection, "asin"))
     meta = {
         "products": str(total),
         "digest": files.digest(),
         "tagger": find_nouns.name,
         "files": ", ".join(path.name for path in (files.products, files.attributes, files.human) if path is not None),
-        "index": "none" if indexer is None else "bm25",
+        "index": "none" if index is None else "bm25",
         **{f"{kind} goals": str(number) for kind, number in goals.items()},
     }
     connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
@@ -197,9 +201,13 @@ def _known(connection: sqlite3.Connection) -> Callable[[str], dict[str, Any]]:
 
 
 def _finished(
-    batch: Sequence[RawProduct], known: Callable[[str], dict[str, Any]], find_nouns: Tagger, rng: random.Random
+    batch: Sequence[RawProduct],
+    known: Callable[[str], dict[str, Any]],
+    find_nouns: Tagger,
+    rng: random.Random,
+    index: IndexWriter | None,
 ) -> Iterator[tuple[str, str, str, bytes]]:
-    """The rows of products: with attributes, a price and the nouns of the title."""
+    """The rows of products: with attributes, a price and the nouns of the title. They go to the index, too."""
     for raw, nouns in zip(batch, find_nouns([raw.title for raw in batch]), strict=True):
         product = Product(
             asin=raw.asin,
@@ -217,6 +225,8 @@ def _finished(
             option_images=raw.option_images,
             nouns=nouns,
         )
+        if index is not None:
+            index.add(product.asin, search_text(product))
         yield product.asin, product.title, product.price_tag, pack(product)
 
 

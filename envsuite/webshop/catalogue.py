@@ -5,7 +5,8 @@ It is opened immutable and memory-mapped, so that processes share its pages and 
 
 Tables: ``meta`` (what the file is), ``products`` (in the order of the source; what a page of results shows stands in
 columns, the rest in ``body``), ``wishes`` (what goals have in common, by the number of their first goal) and ``orders``
-(the shuffled numbers of the goals of a kind, unsigned 32-bit, little-endian). A search index has tables of its own.
+(the shuffled numbers of the goals of a kind, unsigned 32-bit). The search index, memory-mapped by
+``envsuite.retrieval``, lies in the same file behind SQLite's pages.
 """
 
 from __future__ import annotations
@@ -48,9 +49,8 @@ class Catalogue:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._connection = _opened(path)
+        self._connection, self._size = _opened(path)
         self.meta: Mapping[str, str] = dict(self._connection.execute("SELECT key, value FROM meta"))
-        self._orders: dict[str, memoryview] = {}
         self._product = lru_cache(maxsize=64)(self._read)
 
     def __len__(self) -> int:
@@ -58,9 +58,9 @@ class Catalogue:
         return int(self.meta["products"])
 
     @property
-    def connection(self) -> sqlite3.Connection:
-        """The read-only connection, for the search index that lies in the same file."""
-        return self._connection
+    def index_offset(self) -> int | None:
+        """Where in the file the search index begins; ``None`` where there is none."""
+        return None if self.meta["index"] == "none" else self._size
 
     @property
     def version(self) -> str:
@@ -98,7 +98,8 @@ class Catalogue:
 
     def products(self) -> Iterator[Product]:
         """All products, in the order of their source."""
-        return stored(self._connection, "number")
+        for row in self._connection.execute("SELECT asin, title, price_tag, body FROM products ORDER BY number"):
+            yield unpack(*row)
 
     def goals(self, kind: str) -> int:
         """Number of goals of a :data:`KINDS`."""
@@ -187,12 +188,6 @@ def goal_for(
     )
 
 
-def stored(connection: sqlite3.Connection, column: str) -> Iterator[Product]:
-    """All products of a catalogue in the order of ``column``: ``"number"`` (as in the source) or ``"asin"``."""
-    for row in connection.execute(f"SELECT asin, title, price_tag, body FROM products ORDER BY {column}"):
-        yield unpack(*row)
-
-
 def open_catalogue(path: Path) -> Catalogue:
     """The catalogue at ``path``, opened once per process."""
     return _open(path.resolve(), os.getpid())
@@ -203,8 +198,8 @@ def _open(path: Path, _: int) -> Catalogue:
     return Catalogue(path)
 
 
-def _opened(path: Path) -> sqlite3.Connection:
-    """A read-only connection to a file that is a whole catalogue of this version."""
+def _opened(path: Path) -> tuple[sqlite3.Connection, int]:
+    """A read-only connection to a file that is a whole catalogue of this version, and the bytes of its tables."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -215,14 +210,14 @@ def _opened(path: Path) -> sqlite3.Connection:
         raise DataError(f"{path}: not a catalogue (no SQLite file). {REMEDY}")
     application = int.from_bytes(header[68:72], "big")
     version = int.from_bytes(header[60:64], "big")
-    pages = int.from_bytes(header[28:32], "big")
     page = int.from_bytes(header[16:18], "big")
+    tables = int.from_bytes(header[28:32], "big") * (65536 if page == 1 else page)
     if application != APPLICATION:
         raise DataError(f"{path}: not a WebShop catalogue, but another SQLite file. {REMEDY}")
     if version != FORMAT:
         raise DataError(f"{path}: a catalogue of format {version}; this version reads {FORMAT}. {REMEDY}")
-    if size != pages * (65536 if page == 1 else page):
-        raise DataError(f"{path}: truncated ({size:,} bytes instead of {pages * page:,}). {REMEDY}")
+    if size < tables:
+        raise DataError(f"{path}: truncated ({size:,} bytes instead of {tables:,} or more). {REMEDY}")
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False)
     try:
         connection.execute(f"PRAGMA mmap_size = {1 << 40}")
@@ -230,7 +225,7 @@ def _opened(path: Path) -> sqlite3.Connection:
     except sqlite3.DatabaseError as error:
         connection.close()
         raise DataError(f"{path}: corrupt ({error}). {REMEDY}") from error
-    return connection
+    return connection, tables
 
 
 def manifest(catalogue: Catalogue) -> dict[str, Any]:

@@ -78,3 +78,9 @@ def unpack(asin: str, title: str, price_tag: str, body: bytes) -> Product:
     for name in ("bullets", "attributes", "nouns"):
         found[name] = tuple(found[name])
     return Product(asin=asin, title=title, price_tag=price_tag, **found)
+
+
+def search_text(product: Product) -> str:
+    """The text by which a product is found: title, description, first bullet and options, in lower case."""
+    options = ", and ".join(f"{name}: {', '.join(values)}" for name, values in product.options.items())
+    return " ".join((product.title, product.description, *product.bullets[:1], options)).lower()

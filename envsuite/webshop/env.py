@@ -1,0 +1,193 @@
+"""``WebShop-v0``: the shop as an environment of tool calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, TypedDict
+
+import numpy as np
+
+from envsuite.core.env import Observation, Outcome, ToolEnv
+from envsuite.core.errors import DataError, UsageError, unknown
+from envsuite.core.tools import Tool, ToolCall
+from envsuite.webshop import pages, prompts
+from envsuite.webshop.catalogue import Catalogue
+from envsuite.webshop.reward import Score
+from envsuite.webshop.tasks import load, task_set
+from envsuite.webshop.world import SEARCH, Search, Session, State
+
+MODES = {"text": pages.text, "structured": pages.structured}
+"""How a page is shown, by name."""
+
+
+class Token(TypedDict):
+    """The state of an episode."""
+
+    task_id: str
+    state: State
+    text: str
+    done: bool
+
+
+def _tool(name: str, description: str, argument: str, meaning: str) -> Tool:
+    return Tool(
+        name,
+        description,
+        {
+            "type": "object",
+            "properties": {argument: {"type": "string", "description": meaning}},
+            "required": [argument],
+            "additionalProperties": False,
+        },
+    )
+
+
+class WebShop(ToolEnv):
+    """Buy the product that an instruction asks for, with the options that it asks for, for no more than it allows.
+
+    Args:
+        source: ``"official"`` (the folder ``webshop`` in ``$ENVSUITE_DATA``), or the path of a folder with the official
+            files, or of a catalogue.
+        split: The split from which a reset draws: ``"train"`` or ``"dev"`` (the first 500 goals).
+        tasks: Task ids, or departments such as ``"fashion"``, to keep; all of them by default.
+        render_mode: ``"ansi"`` or ``None``.
+        mode: ``"text"`` (the original's observation) or ``"structured"`` (plain lines, chosen options marked).
+        goals: ``"human"`` (written by people) or ``"synthetic"`` (composed of a product's options). By default those of
+            people, where there are a thousand or more.
+        search: What finds products; by default the index of the catalogue.
+
+    An observation's commands are the elements that ``click`` takes. A task id is the ASIN of the product that the
+    instruction was written for, and the number of the goal among the product's.
+    """
+
+    tools = (
+        _tool("search", prompts.SEARCH, "query", prompts.QUERY),
+        _tool("click", prompts.CLICK, "element", prompts.ELEMENT),
+    )
+
+    def __init__(
+        self,
+        source: str = "official",
+        split: str = "train",
+        tasks: Iterable[str] | None = None,
+        render_mode: str | None = None,
+        mode: Literal["text", "structured"] = "text",
+        goals: Literal["human", "synthetic"] | None = None,
+        search: Search | None = None,
+    ) -> None:
+        if mode not in MODES:
+            raise unknown("mode of WebShop-v0", mode, MODES)
+        self.catalogue = load(str(source))
+        self.mode = mode
+        self._search = search if search is not None else _index(self.catalogue)
+        kind = goals if goals is not None else self.catalogue.default_kind
+        super().__init__(task_set(self.catalogue, kind).select(tasks), split, render_mode)
+        self._session: Session | None = None
+
+    @property
+    def session(self) -> Session:
+        """The customer's session.
+
+        Raises:
+            UsageError: No episode has been started.
+        """
+        if self._session is None:
+            raise UsageError("WebShop has no session before reset; call reset() first")
+        return self._session
+
+    @property
+    def observation(self) -> Observation:
+        """What the agent sees now.
+
+        Raises:
+            UsageError: No episode has been started.
+        """
+        if self._last is None:
+            raise UsageError("WebShop has no observation before reset; call reset() first")
+        return self._last
+
+    def _begin(self, task_id: str) -> tuple[str, Outcome]:
+        self._session = Session(self.catalogue, self._search, self.catalogue.goal(task_id))
+        return self._session.goal.instruction, self._outcome()
+
+    def _call(self, call: ToolCall) -> Outcome:
+        session = self.session
+        if call.name == "search":
+            query = call.arguments["query"]
+            return self._outcome(None if session.search(query) else prompts.EMPTY_QUERY)
+        element, page = call.arguments["element"], session.state.page
+        return self._outcome(None if session.click(element) else prompts.refused(element, page))
+
+    def _outcome(self, error: str | None = None) -> Outcome:
+        session = self.session
+        text = MODES[self.mode](session)
+        if error is not None and self.mode == "structured":
+            text = f"Nothing happened: {error}.\n{text}"
+        score = session.state.score
+        if score is None:
+            return Outcome(text, error=error, commands=self._commands())
+        return Outcome(
+            text, reward=score.total, done=True, success=score.total == 1.0, score=score.total, metrics=_metrics(score)
+        )
+
+    def _commands(self) -> tuple[str, ...]:
+        return tuple(element for element in self.session.elements() if element and element != SEARCH.lower())
+
+    def _state_key(self) -> str:
+        text = "" if self._last is None else self._last["text"]
+        return f"{text}\n{self.session.state.options}"
+
+    def _propose(self, rng: np.random.Generator) -> ToolCall:
+        commands = () if self._session is None else self._commands()
+        if not commands or rng.random() < 0.1:
+            words = "shirt" if self._session is None else self._session.goal.instruction
+            some = rng.permutation(words.split() or ["shirt"])[: int(rng.integers(1, 6))]
+            return ToolCall("search", {"query": " ".join(str(word) for word in some)})
+        return ToolCall("click", {"element": commands[int(rng.integers(len(commands)))]})
+
+    def snapshot(self) -> Token:
+        """The state of the episode, as plain data that can be pickled.
+
+        Raises:
+            UsageError: No episode has been started.
+        """
+        return Token(
+            task_id=self._task_id, state=self.session.state, text=self.observation["text"], done=self._done
+        )
+
+    def restore(self, token: object) -> Observation:
+        """Continue from ``token``; returns the observation that was current when it was taken.
+
+        Raises:
+            UsageError: ``token`` is not of :meth:`snapshot`.
+            UnknownTask: Its task is not one of this environment.
+        """
+        if not isinstance(token, dict) or token.keys() != Token.__annotations__.keys():
+            raise UsageError("WebShop.restore takes what snapshot() returned")
+        task_id = token["task_id"]
+        self._task_split, self._task_type = self._describe(task_id)
+        self._instruction, _ = self._begin(task_id)
+        self._task_id = task_id
+        self.session.state = token["state"]
+        self._done = token["done"]
+        return self._observe(Outcome(token["text"], commands=() if self.session.done else self._commands()))
+
+
+def _index(catalogue: Catalogue) -> Search:
+    raise DataError(
+        f"{catalogue.path}: this catalogue has no search index; give search= a function from a query and a number to ASINs"
+    )
+
+
+def _metrics(score: Score) -> dict[str, float]:
+    """The parts of the reward; the share of options only where some were asked for."""
+    parts = {
+        "type": score.r_type,
+        "attributes": score.r_att,
+        "options": score.r_option,
+        "price": score.r_price,
+        "title": score.title_score,
+        "query_match": score.query_match,
+        "category_match": score.category_match,
+    }
+    return {name: float(value) for name, value in parts.items() if value is not None}

@@ -1,0 +1,190 @@
+"""An oracle that knows the goal's product, and a baseline that knows what an agent knows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from envsuite.core.env import Observation
+from envsuite.core.errors import UsageError
+from envsuite.core.tools import Action, ToolCall
+from envsuite.webshop.env import WebShop
+from envsuite.webshop.goals import Goal
+from envsuite.webshop.products import Product, search_text
+from envsuite.webshop.reward import options_matched
+from envsuite.webshop.world import BACK, BUY, NEXT, PREVIOUS, SHOWN, SUB_PAGES, Session
+
+if TYPE_CHECKING:
+    import gymnasium
+
+WORDS = 40
+"""The most words of a query of the expert."""
+
+
+class Expert:
+    """Buys the product that the instruction was written for, with its options.
+
+    That earns 1 wherever the goal's own product can: not where a person asked for options that it does not have. Where
+    no search of its words shows the product among the first 50, it buys the first that is found.
+    """
+
+    def act(self, env: gymnasium.Env[Any, Action]) -> Action:
+        """The next action in the episode that ``env``, a WebShop in any wrappers, is in.
+
+        Raises:
+            UsageError: ``env`` is another environment, or no episode is under way.
+        """
+        session = _webshop(env).session
+        if session.done:
+            raise UsageError("the episode has ended; call reset() first")
+        target = session.catalogue.product(session.goal.asin)
+        state = session.state
+        if state.page == "search":
+            return search(queries(target)[0])
+        if state.page == "results":
+            return self._choose(session, target)
+        if state.page != "item":
+            return click(PREVIOUS)
+        if state.asin != target.asin and target.asin in state.hits:
+            return click(PREVIOUS)
+        chosen = dict(state.options)
+        for name, value in plan(session.product, session.goal).items():
+            if chosen.get(name) != value and _reachable(session.product, name, value):
+                return click(value)
+        return click(BUY)
+
+    def _choose(self, session: Session, target: Product) -> Action:
+        """Go on from a page of results: towards the product, to another search, or to what there is."""
+        state = session.state
+        if target.asin in state.hits:
+            page = state.hits.index(target.asin) // SHOWN + 1
+            if page != state.number:
+                return click(NEXT if page > state.number else PREVIOUS)
+            return click(target.asin)
+        known = [query.lower() for query in queries(target)]
+        tried = known.index(state.query) if state.query in known else -1
+        if tried + 1 < len(known):
+            return search(known[tried + 1])
+        if state.hits and state.number > 1:
+            return click(PREVIOUS)
+        return click(state.hits[0]) if state.hits else click(BACK)
+
+
+class Lexical:
+    """Searches with the instruction's words, opens the affordable product that shares most with it, and buys that.
+
+    It sees the observation alone. Of the options it clicks those that the instruction names.
+    """
+
+    def __init__(self) -> None:
+        self._task = ""
+        self._clicked: set[str] = set()
+
+    def act(self, env: gymnasium.Env[Any, Action]) -> Action:
+        """The next action in the episode that ``env``, a WebShop in any wrappers, is in.
+
+        Raises:
+            UsageError: ``env`` is another environment, or no episode is under way.
+        """
+        return self.answer(_webshop(env).observation)
+
+    def answer(self, observation: Observation) -> Action:
+        """The action that answers an observation."""
+        asked, limit = _asked(observation["task"])
+        commands = observation["commands"]
+        if not commands or self._task != observation["task"]:
+            self._task, self._clicked = observation["task"], set()
+        if not commands:
+            return search(" ".join(sorted(asked)))
+        if BUY.lower() in commands:
+            return self._configure(observation)
+        found = _products(observation)
+        if not found:
+            return click(BACK) if PREVIOUS.lower() not in commands else click(PREVIOUS)
+        affordable = {asin: words for asin, (words, price) in found.items() if price <= limit} or {
+            asin: words for asin, (words, _) in found.items()
+        }
+        return click(max(affordable, key=lambda asin: len(affordable[asin] & asked)))
+
+    def _configure(self, observation: Observation) -> Action:
+        text = f" {' '.join(_WORD.findall(observation['task'].lower()))} "
+        buttons = {name.lower() for name in (BACK, PREVIOUS, BUY, *SUB_PAGES)}
+        for value in sorted(observation["commands"], key=len):
+            words = " ".join(_WORD.findall(value))
+            if words and value not in buttons and value not in self._clicked and f" {words} " in text:
+                self._clicked.add(value)
+                return click(value)
+        return click(BUY)
+
+
+def plan(product: Product, goal: Goal) -> Mapping[str, str]:
+    """Values of the product's options that match as many of the goal's as a choice one by one can."""
+    chosen: dict[str, str] = {
+        option[0]: option[1]
+        for option in goal.options
+        if not isinstance(option, str) and option[1] in product.options.get(option[0], ())
+    }
+    for name, values in product.options.items():
+        if name in chosen:
+            continue
+        best = options_matched(chosen.values(), goal.options)
+        for value in values:
+            matched = options_matched([*chosen.values(), value], goal.options)
+            if matched > best:
+                best = matched
+                chosen[name] = value
+    return chosen
+
+
+def queries(product: Product) -> tuple[str, ...]:
+    """What the expert searches for, the likeliest first."""
+    texts = (product.title, search_text(product), f"{product.title} {product.title} {product.query}")
+    return tuple(dict.fromkeys(" ".join(text.split()[:WORDS]) or product.asin for text in texts))
+
+
+def search(query: str) -> Action:
+    """A search as an action."""
+    return (ToolCall("search", {"query": query}),)
+
+
+def click(element: str) -> Action:
+    """A click as an action."""
+    return (ToolCall("click", {"element": element.lower()}),)
+
+
+def _reachable(product: Product, name: str, value: str) -> bool:
+    """Whether a click on ``value`` chooses it for ``name``: of options that share a value, the last one has it."""
+    return [option for option, values in product.options.items() if value in values][-1] == name
+
+
+def _webshop(env: gymnasium.Env[Any, Action]) -> WebShop:
+    inner = env.unwrapped
+    if not isinstance(inner, WebShop):
+        raise UsageError(f"this plays WebShop-v0, not {type(inner).__name__}")
+    return inner
+
+
+_WORD = re.compile(r"[\w.'-]*\w")
+_LIMIT = re.compile(r",? and price lower than ([\d.]+) dollars")
+_ASIN = re.compile(r"[A-Z0-9]{10}")
+_PRICE = re.compile(r"\$([\d.]+)")
+
+
+def _asked(task: str) -> tuple[set[str], float]:
+    """The words of an instruction, and the price that it allows in dollars."""
+    limit = _LIMIT.search(task)
+    return set(_WORD.findall(_LIMIT.sub("", task).lower())), float(limit[1]) if limit else float("inf")
+
+
+def _products(observation: Observation) -> dict[str, tuple[set[str], float]]:
+    """ASIN -> words and lowest price of the products on a page of results."""
+    shown = {asin.upper() for asin in observation["commands"]} & set(_ASIN.findall(observation["text"]))
+    places = sorted((observation["text"].find(asin), asin) for asin in shown)
+    ends = [start for start, _ in places[1:]] + [len(observation["text"])]
+    found = {}
+    for (start, asin), end in zip(places, ends, strict=True):
+        piece = observation["text"][start + len(asin) : end]
+        price = _PRICE.search(piece)
+        found[asin] = set(_WORD.findall(piece.lower())), float(price[1]) if price else 0.0
+    return found

@@ -119,21 +119,23 @@ class Lexical:
 
 
 def plan(product: Product, goal: Goal) -> Mapping[str, str]:
-    """Values of the product's options that match as many of the goal's as a choice one by one can."""
-    chosen: dict[str, str] = {
-        option[0]: option[1]
-        for option in goal.options
-        if not isinstance(option, str) and option[1] in product.options.get(option[0], ())
-    }
-    for name, values in product.options.items():
-        if name in chosen:
+    """Values of the product's options: for each option of the goal one that counts as it, itself where that does.
+
+    Of those for which nothing counts (the original reduces a chosen ``rectangular`` to the colour ``tan``, and then
+    misses it), what the instruction says is chosen.
+    """
+    chosen: dict[str, str] = {}
+    for wanted in goal.options:
+        if options_matched(chosen.values(), [wanted]):
             continue
-        best = options_matched(chosen.values(), goal.options)
-        for value in values:
-            matched = options_matched([*chosen.values(), value], goal.options)
-            if matched > best:
-                best = matched
+        offered = [(name, value) for name, values in product.options.items() if name not in chosen for value in values]
+        for name, value in sorted(offered, key=lambda pair: pair != wanted):
+            if options_matched([value], [wanted]):
                 chosen[name] = value
+                break
+        else:
+            if not isinstance(wanted, str) and wanted in offered:
+                chosen[wanted[0]] = wanted[1]
     return chosen
 
 

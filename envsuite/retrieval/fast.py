@@ -1,0 +1,22 @@
+"""The inner loop of a search, compiled. Needs numba (extra ``fast``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+
+@njit(cache=True, nogil=True)
+def add(
+    scores: NDArray[np.float64],
+    documents: NDArray[np.uint32],
+    pairs: NDArray[Any],
+    table: NDArray[np.float64],
+    first: int,
+) -> None:
+    """Add to the score of each document what its pair contributes."""
+    for i in range(len(documents)):
+        scores[documents[i] - first] += table[pairs[i]]

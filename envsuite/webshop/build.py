@@ -1,6 +1,6 @@
 """Building a catalogue from the official files: streamed, in one go, there whole or not at all.
 
-    python -m envsuite.webshop.build --products FILE --attributes FILE [--human FILE] --out CATALOGUE
+python -m envsuite.webshop.build --products FILE --attributes FILE [--human FILE] --out CATALOGUE
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import orjson
 
 from envsuite.core.errors import DataError, EnvsuiteError
 from envsuite.data import cache_root
+from envsuite.retrieval.builder import IndexBuilder
 from envsuite.webshop.catalogue import APPLICATION, FORMAT, KINDS, Catalogue
+from envsuite.webshop.documents import document
 from envsuite.webshop.goals import PRICE_SEED, Wish, composed, count, draw_price, order, written
 from envsuite.webshop.nouns import Tagger, tagger
-from envsuite.webshop.products import Product, pack, search_text, unpack
+from envsuite.webshop.products import Product, pack, unpack
 from envsuite.webshop.source import UNKNOWN_ATTRIBUTE, Files, RawProduct, attributes_of, products_of, written_by_people
 
 LOG = logging.getLogger(__name__)
@@ -37,16 +39,6 @@ BATCH = 1000
 
 Progress = Callable[[str, int], object]
 """Is told the stage and how many products it has done."""
-
-
-class IndexWriter(Protocol):
-    """Makes a search index, as ``envsuite.retrieval`` does; used up by one catalogue."""
-
-    def add(self, key: str, text: str) -> None:
-        """Take a document."""
-
-    def write(self, file: BinaryIO) -> int:
-        """Write the index into ``file`` from where it stands; returns where it begins."""
 
 
 _TABLES = """
@@ -73,7 +65,6 @@ def build(
     files: Files,
     out: Path,
     find_nouns: Tagger | None = None,
-    index: IndexWriter | None = None,
     progress: Progress = lambda stage, done: None,
 ) -> Path:
     """Build the catalogue ``out`` from ``files``, in the place of what is there.
@@ -85,7 +76,6 @@ def build(
         files: The official files.
         out: Where the catalogue goes.
         find_nouns: Tags the titles; :func:`~envsuite.webshop.nouns.tagger` chooses by default.
-        index: Makes the search index, which lies behind the tables; without it the catalogue has none.
         progress: Is told how it goes.
 
     Raises:
@@ -96,34 +86,33 @@ def build(
         partial = out.parent / f".{out.name}.building"
         partial.unlink(missing_ok=True)
         try:
-            with closing(sqlite3.connect(partial, isolation_level=None)) as connection:
-                _fill(connection, files, find_nouns, index, progress)
-            with partial.open("r+b") as file:
-                if index is not None:
-                    progress("search index", 0)
+            with IndexBuilder(out.parent) as index:
+                with closing(sqlite3.connect(partial, isolation_level=None)) as connection:
+                    _fill(connection, files, find_nouns, index, progress)
+                with partial.open("r+b") as file:
                     file.seek(0, os.SEEK_END)
-                    index.write(file)
-                os.fsync(file.fileno())
+                    index.write(file)  # SQLite leaves alone what lies behind its last page
+                    os.fsync(file.fileno())
             os.replace(partial, out)
         finally:
             partial.unlink(missing_ok=True)
     return out
 
 
-def cached(files: Files, find_nouns: Tagger | None = None, index: IndexWriter | None = None) -> Path:
+def cached(files: Files, find_nouns: Tagger | None = None) -> Path:
     """The catalogue of ``files`` in the cache, built where it is not there yet."""
     find_nouns = find_nouns or tagger()
-    name = f"{files.products.stem}-{_fingerprint(files, find_nouns.name, index is not None)}.catalogue"
+    name = f"{files.products.stem}-{_fingerprint(files, find_nouns.name)}.catalogue"
     path = cache_root() / "webshop" / name
     if not path.is_file():
         LOG.warning("building the WebShop catalogue %s once, from %s", path, files.products)
-        build(files, path, find_nouns, index)
+        build(files, path, find_nouns)
     return path
 
 
-def _fingerprint(files: Files, tagger_name: str, indexed: bool) -> str:
+def _fingerprint(files: Files, tagger_name: str) -> str:
     """Changes with the files (by path, size and time), the tagger and the format."""
-    facts: list[object] = [FORMAT, tagger_name, indexed]
+    facts: list[object] = [FORMAT, tagger_name]
     for path in (files.products, files.attributes, files.human):
         if path is not None:
             stat = path.stat()
@@ -141,7 +130,7 @@ def _lock(out: Path) -> Iterator[None]:
 
 
 def _fill(
-    connection: sqlite3.Connection, files: Files, find_nouns: Tagger, index: IndexWriter | None, progress: Progress
+    connection: sqlite3.Connection, files: Files, find_nouns: Tagger, index: IndexBuilder, progress: Progress
 ) -> None:
     settings = f"journal_mode = OFF, synchronous = OFF, application_id = {APPLICATION}, user_version = {FORMAT}"
     for setting in settings.split(", "):
@@ -173,7 +162,6 @@ def _fill(
         "digest": files.digest(),
         "tagger": find_nouns.name,
         "files": ", ".join(path.name for path in (files.products, files.attributes, files.human) if path is not None),
-        "index": "none" if index is None else "bm25",
         **{f"{kind} goals": str(number) for kind, number in goals.items()},
     }
     connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
@@ -181,9 +169,7 @@ def _fill(
     connection.execute("DETACH DATABASE staged")
 
 
-def _stage(
-    connection: sqlite3.Connection, entries: Iterable[tuple[str, dict[str, Any]]], progress: Progress
-) -> None:
+def _stage(connection: sqlite3.Connection, entries: Iterable[tuple[str, dict[str, Any]]], progress: Progress) -> None:
     done = 0
     for batch in _batches(entries, 10 * BATCH):
         rows = [(asin, orjson.dumps(entry)) for asin, entry in batch]
@@ -205,7 +191,7 @@ def _finished(
     known: Callable[[str], dict[str, Any]],
     find_nouns: Tagger,
     rng: random.Random,
-    index: IndexWriter | None,
+    index: IndexBuilder,
 ) -> Iterator[tuple[str, str, str, bytes]]:
     """The rows of products: with attributes, a price and the nouns of the title. They go to the index, too."""
     for raw, nouns in zip(batch, find_nouns([raw.title for raw in batch]), strict=True):
@@ -225,9 +211,22 @@ def _finished(
             option_images=raw.option_images,
             nouns=nouns,
         )
-        if index is not None:
-            index.add(product.asin, search_text(product))
+        index.add(product.asin, _document(product))
         yield product.asin, product.title, product.price_tag, pack(product)
+
+
+def _document(product: Product) -> str:
+    """The text by which ``product`` is found."""
+    return document(
+        {
+            "name": product.title,
+            "full_description": product.description,
+            "small_description": product.bullets,
+            "customization_options": {
+                name: [{"value": value} for value in values] for name, values in product.options.items()
+            },
+        }
+    )
 
 
 def _written(
@@ -268,11 +267,9 @@ def _store(connection: sqlite3.Connection, kind: str, wishes: Iterable[tuple[Pro
         if goals:
             options = None if wish.options is None else orjson.dumps(wish.options).decode()
             attributes = orjson.dumps(wish.attributes).decode()
-            connection.execute(
-                "INSERT INTO wishes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (kind, first, goals, product.asin, product.category, wish.instruction, attributes, options)
-                + (wish.price_upper,),
-            )
+            where = (kind, first, goals, product.asin, product.category)
+            row = (*where, wish.instruction, attributes, options, wish.price_upper)
+            connection.execute("INSERT INTO wishes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
         first += goals
     connection.execute("INSERT INTO orders VALUES (?, ?)", (kind, array("I", order(first)).tobytes()))
     return first
@@ -292,7 +289,7 @@ def _run(connection: sqlite3.Connection, script: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Build the catalogue that ``argv`` names; 0 when it is there, 2 for what the user can mend."""
-    parser = argparse.ArgumentParser(prog="python -m envsuite.webshop.build", description=build.__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m envsuite.webshop.build", description="Build a WebShop catalogue.")
     parser.add_argument("--products", type=Path, required=True, help="items_shuffle.json or items_shuffle_1000.json")
     parser.add_argument("--attributes", type=Path, required=True, help="items_ins_v2.json or items_ins_v2_1000.json")
     parser.add_argument("--human", type=Path, help="items_human_ins.json, for the instructions of people")

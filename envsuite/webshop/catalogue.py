@@ -24,6 +24,7 @@ import orjson
 
 from envsuite.core.errors import DataError, unknown
 from envsuite.core.tasks import TaskSet
+from envsuite.retrieval.index import Index
 from envsuite.webshop.goals import DEV, Goal, Option, Wish, choose
 from envsuite.webshop.products import Card, Product, unpack
 
@@ -51,6 +52,7 @@ class Catalogue:
         self.path = path
         self._connection, self._size = _opened(path)
         self.meta: Mapping[str, str] = dict(self._connection.execute("SELECT key, value FROM meta"))
+        self._index: Index | None = None
         self._product = lru_cache(maxsize=64)(self._read)
 
     def __len__(self) -> int:
@@ -58,9 +60,19 @@ class Catalogue:
         return int(self.meta["products"])
 
     @property
-    def index_offset(self) -> int | None:
-        """Where in the file the search index begins; ``None`` where there is none."""
-        return None if self.meta["index"] == "none" else self._size
+    def index(self) -> Index:
+        """The search index that lies behind the tables, opened when it is first asked for.
+
+        Raises:
+            DataError: It is truncated or damaged.
+        """
+        if self._index is None:
+            self._index = Index(self.path, self._size, remedy=REMEDY)
+        return self._index
+
+    def search(self, query: str, k: int) -> list[str]:
+        """The ASINs of the ``k`` products that match ``query`` best, best first, as Lucene would rank them."""
+        return [hit.key for hit in self.index.search(query, k)]
 
     @property
     def version(self) -> str:
@@ -159,7 +171,9 @@ class Catalogue:
         ids: list[str] = []
         types: dict[str, str] = {}
         met: Counter[str] = Counter()
-        rows = self._connection.execute("SELECT asin, goals, category FROM wishes WHERE kind = ? ORDER BY first", (kind,))
+        rows = self._connection.execute(
+            "SELECT asin, goals, category FROM wishes WHERE kind = ? ORDER BY first", (kind,)
+        )
         for asin, goals, category in rows:
             for number in range(met[asin], met[asin] + goals):
                 ids.append(f"{asin}/{kind}-{number}")

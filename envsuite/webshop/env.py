@@ -8,10 +8,9 @@ from typing import Literal, TypedDict
 import numpy as np
 
 from envsuite.core.env import Observation, Outcome, ToolEnv
-from envsuite.core.errors import DataError, UsageError, unknown
+from envsuite.core.errors import UsageError, unknown
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.webshop import pages, prompts
-from envsuite.webshop.catalogue import Catalogue
 from envsuite.webshop.reward import Score
 from envsuite.webshop.tasks import load, task_set
 from envsuite.webshop.world import SEARCH, Search, Session, State
@@ -79,7 +78,7 @@ class WebShop(ToolEnv):
             raise unknown("mode of WebShop-v0", mode, MODES)
         self.catalogue = load(str(source))
         self.mode = mode
-        self._search = search if search is not None else _index(self.catalogue)
+        self._search = search if search is not None else self.catalogue.search
         kind = goals if goals is not None else self.catalogue.default_kind
         super().__init__(task_set(self.catalogue, kind).select(tasks), split, render_mode)
         self._session: Session | None = None
@@ -151,9 +150,7 @@ class WebShop(ToolEnv):
         Raises:
             UsageError: No episode has been started.
         """
-        return Token(
-            task_id=self._task_id, state=self.session.state, text=self.observation["text"], done=self._done
-        )
+        return Token(task_id=self._task_id, state=self.session.state, text=self.observation["text"], done=self._done)
 
     def restore(self, token: object) -> Observation:
         """Continue from ``token``; returns the observation that was current when it was taken.
@@ -171,12 +168,6 @@ class WebShop(ToolEnv):
         self.session.state = token["state"]
         self._done = token["done"]
         return self._observe(Outcome(token["text"], commands=() if self.session.done else self._commands()))
-
-
-def _index(catalogue: Catalogue) -> Search:
-    raise DataError(
-        f"{catalogue.path}: this catalogue has no search index; give search= a function from a query and a number to ASINs"
-    )
 
 
 def _metrics(score: Score) -> dict[str, float]:

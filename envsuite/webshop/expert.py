@@ -11,7 +11,7 @@ from envsuite.core.errors import UsageError
 from envsuite.core.tools import Action, ToolCall
 from envsuite.webshop.env import WebShop
 from envsuite.webshop.goals import Goal
-from envsuite.webshop.products import Product, search_text
+from envsuite.webshop.products import Product
 from envsuite.webshop.reward import options_matched
 from envsuite.webshop.world import BACK, BUY, NEXT, PREVIOUS, SHOWN, SUB_PAGES, Session
 
@@ -141,7 +141,8 @@ def plan(product: Product, goal: Goal) -> Mapping[str, str]:
 
 def queries(product: Product) -> tuple[str, ...]:
     """What the expert searches for, the likeliest first."""
-    texts = (product.title, search_text(product), f"{product.title} {product.title} {product.query}")
+    title, more = product.title, " ".join(product.bullets[:1])
+    texts = (title, f"{title} {product.query}", f"{title} {more}", f"{title} {more} {product.description}")
     return tuple(dict.fromkeys(" ".join(text.split()[:WORDS]) or product.asin for text in texts))
 
 

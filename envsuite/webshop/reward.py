@@ -135,4 +135,4 @@ def _has(product: Product, attribute: str) -> bool:
 
 
 def _categories(path: str) -> set[str]:
-    return {part.strip() for part in path.split("›")}
+    return {part.strip() for part in path.split("\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}")}

@@ -1,9 +1,9 @@
 """The shop as one customer sees it: a state machine over pages.
 
-Elements are named as the original names them, in lower case: ASINs, values of options, and the buttons below. Whatever is
+Elements are named as the original names them, in lower case: ASINs, values of options, and the buttons below. What is
 not on the page cannot be clicked. Searching is possible on every page, as in the original. Not taken over are the
-original's hidden search commands (``<r>``, ``<a>``, ``<c>``, ``<q>`` as the first word), which show products by what an
-agent must not know: they are words here.
+original's hidden search commands (``<r>``, ``<a>``, ``<c>``, ``<q>`` as the first word), which show products by what
+an agent must not know: they are words here.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ SEARCH = "Search"
 BACK = "Back to Search"
 NEXT = "Next >"
 PREVIOUS = "< Prev"
-SUB_PAGES = ("Description", "Features", "Reviews")
 BUY = "Buy Now"
 
-Page = Literal["search", "results", "item", "Description", "Features", "Reviews", "done"]
+SubPage = Literal["Description", "Features", "Reviews"]
+Page = Literal["search", "results", "item", "done"] | SubPage
+SUB_PAGES: tuple[SubPage, ...] = ("Description", "Features", "Reviews")
 
 
 class Search(Protocol):
@@ -133,7 +134,9 @@ class Session:
             self._from_results(name)
         elif name == PREVIOUS.lower():
             self.state = (
-                replace(state, page="results", asin="", options=()) if state.page == "item" else replace(state, page="item")
+                replace(state, page="results", asin="", options=())
+                if state.page == "item"
+                else replace(state, page="item")
             )
         else:
             self._on_item(name)
@@ -158,7 +161,7 @@ class Session:
         self.state = replace(self.state, options=tuple(chosen.items()))
 
     def do(self, command: str) -> bool:
-        """Execute a command of the original, ``search[words]`` or ``click[element]``; ``False`` if it changes nothing."""
+        """Execute ``search[words]`` or ``click[element]`` as the original reads it; ``False`` if it changes nothing."""
         match = re.match(r"(.+)\[(.+)\]", command)
         if match is None:
             return False

@@ -1,6 +1,8 @@
 """Compare environments with recordings of the originals, step by step.
 
     python -m benchmarks.parity textcraft --recipes DIR --episodes FILE [--tree FILE]
+    python -m benchmarks.parity webshop --products FILE --attributes FILE [--human FILE] --rewards FILE --searches FILE
+        --episodes FILE [--sessions DIR]
 
 Exits with 1 on any difference, after listing the first ones.
 """
@@ -142,7 +144,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     command.add_argument("--recipes", type=Path, required=True, help="folder of Minecraft recipe files")
     command.add_argument("--episodes", type=Path, required=True, nargs="+", help="recorded episodes (JSON)")
     command.add_argument("--tree", type=Path, help="recorded recipe book; tree.json beside the episodes by default")
+    from benchmarks import parity_webshop  # it imports this module
+
+    parity_webshop.configure(commands)
     args = parser.parse_args(argv)
+    if args.environment == "webshop":
+        return parity_webshop.run(args)
     beside = args.episodes[0].parent / "tree.json"
     tree = args.tree or (beside if beside.is_file() else None)
     try:

@@ -18,7 +18,10 @@ class EnvSpec:
     """Name of the pip extra that it needs."""
 
 
-ENVIRONMENTS = (EnvSpec("TextCraft-v0", "envsuite.textcraft.env:TextCraft", max_episode_steps=50, extra="textcraft"),)
+ENVIRONMENTS = (
+    EnvSpec("TextCraft-v0", "envsuite.textcraft.env:TextCraft", max_episode_steps=50, extra="textcraft"),
+    EnvSpec("WebShop-v0", "envsuite.webshop.env:WebShop", max_episode_steps=15, extra="webshop"),
+)
 
 
 def register_envs() -> None:

@@ -136,6 +136,12 @@ class Catalogue:
                     return self._goal(asin, wish, int(number) - first)
         raise DataError(f"{self.path}: no goal {task_id!r}; ids look like B07HRFSNL4/synthetic-12")
 
+    def goals_of(self, asin: str, kind: str) -> Iterator[Goal]:
+        """The goals of a kind that the product ``asin`` is the target of, in the order of their numbers."""
+        for _, wish, found in self._wishes(kind, asin):
+            for number in range(found):
+                yield self._goal(asin, wish, number)
+
     def _wishes(self, kind: str, asin: str) -> Iterator[tuple[int, Wish, int]]:
         """Number of the product's first goal within the product, wish and number of goals, for each wish."""
         rows = self._connection.execute(

@@ -8,9 +8,8 @@ limit. The list is then shuffled with seed 233; the first 500 goals are ``dev``,
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, product
 from math import prod
 from typing import Any
 
@@ -91,15 +90,12 @@ def choose(wish: Wish, options: Mapping[str, Sequence[str]], number: int) -> tup
     """Instruction and options of the ``number``-th goal of ``wish``, counted as loops over sorted names, nested."""
     if wish.options is not None:
         return wish.instruction, wish.options
-    chosen = tuple(next(islice(_combinations(options), number, None)))
+    chosen: list[tuple[str, str]] = []
+    for name in sorted(options, reverse=True):
+        number, place = divmod(number, len(options[name]))
+        chosen.insert(0, (name, options[name][place]))
     text = ", and ".join(f"{name}: {value}" for name, value in chosen)
-    return f"{wish.instruction}{' with ' + text if text else ''}{_limit_text(wish.price_upper)}", chosen
-
-
-def _combinations(options: Mapping[str, Sequence[str]]) -> Iterator[tuple[tuple[str, str], ...]]:
-    names = sorted(options)
-    for values in product(*(options[name] for name in names)):
-        yield tuple(zip(names, values, strict=True))
+    return f"{wish.instruction}{' with ' + text if text else ''}{_limit_text(wish.price_upper)}", tuple(chosen)
 
 
 def order(total: int) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import orjson
@@ -67,7 +67,7 @@ _IN_COLUMNS = ("asin", "title", "price_tag")
 
 def pack(product: Product) -> bytes:
     """All fields that are not columns of the catalogue, as JSON."""
-    return orjson.dumps({name: getattr(product, name) for name in Product.__slots__ if name not in _IN_COLUMNS})
+    return orjson.dumps({name: value for name, value in asdict(product).items() if name not in _IN_COLUMNS})
 
 
 def unpack(asin: str, title: str, price_tag: str, body: bytes) -> Product:

@@ -1,0 +1,227 @@
+"""Compare WebShop with recordings of the original: rewards, rankings, episodes, and logs of people's sessions."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from benchmarks.parity import Report, read
+from envsuite.core.errors import DataError, EnvsuiteError, MissingExtra
+from envsuite.core.tools import ToolCall
+from envsuite.webshop import pages
+from envsuite.webshop.build import build
+from envsuite.webshop.catalogue import KINDS, Catalogue, goal_for
+from envsuite.webshop.env import WebShop
+from envsuite.webshop.goals import Goal, Option
+from envsuite.webshop.nouns import Builtin, Spacy, Tagger
+from envsuite.webshop.reward import options_matched, score, total, type_reward
+from envsuite.webshop.source import Files, products_of
+from envsuite.webshop.world import Session
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
+REWARD_ERROR = 1e-9
+SCORE_ERROR = 1e-3
+
+
+@dataclass(frozen=True)
+class Recordings:
+    """The files to compare with; each may be left out."""
+
+    rewards: Sequence[Path] = ()
+    searches: Sequence[Path] = ()
+    episodes: Sequence[Path] = ()
+    sessions: Path | None = None
+    nouns: Path | None = None
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The nouns that spaCy found, from a recording."""
+
+    known: Mapping[str, Sequence[str]]
+    """Title -> nouns."""
+    name: str = "recorded"
+
+    def __call__(self, titles: Sequence[str]) -> Iterator[tuple[str, ...]]:
+        """The recorded nouns of each title."""
+        for title in titles:
+            yield tuple(self.known.get(title, ()))
+
+
+def tagger(files: Files, nouns: Path | None) -> Tagger:
+    """SpaCy; where it is not installed the recorded nouns; where there are none the built-in tagger."""
+    try:
+        return Spacy()
+    except MissingExtra:
+        if nouns is None:
+            return Builtin()
+        by_asin = read(nouns)
+        return Recorded({raw.title: by_asin.get(raw.asin, ()) for raw in products_of(files.products)})
+
+
+def webshop(files: Files, recordings: Recordings, find_nouns: Tagger) -> Report:
+    """Compare a catalogue made of ``files`` with recordings made on the same files."""
+    report = Report()
+    with tempfile.TemporaryDirectory() as folder:
+        path = build(files, Path(folder) / "catalogue", find_nouns)
+        catalogue = Catalogue(path)
+        if recordings.nouns is not None:
+            for asin, nouns in read(recordings.nouns).items():
+                report.same("titles with their nouns", asin, list(catalogue.product(asin).nouns), nouns)
+        for file in recordings.rewards:
+            for number, entry in enumerate(read(file)):
+                _reward(report, catalogue, f"{file.name}, purchase {number}", entry)
+        for file in recordings.searches:
+            for entry in read(file):
+                _search(report, catalogue, f"{file.name}, {entry['query']!r}", entry)
+        env = WebShop(source=str(path), goals="synthetic") if recordings.episodes else None
+        for file in recordings.episodes:
+            for number, entry in enumerate(read(file)):
+                where = f"{file.name}, episode {number}"
+                goal = _goal(report, catalogue, where, entry["goal"])
+                _world(report, Session(catalogue, catalogue.search, goal), where, entry)
+                if env is not None:
+                    _environment(report, env, where, goal, entry)
+        if recordings.sessions is not None:
+            for file in sorted(recordings.sessions.glob("*.jsonl")):
+                for line in file.read_bytes().splitlines():
+                    entry = orjson.loads(line)
+                    if entry["page"] == "done":
+                        _human(report, catalogue, file.name, entry)
+    return report
+
+
+def _goal(report: Report, catalogue: Catalogue, where: str, entry: Mapping[str, Any]) -> Goal:
+    """The recorded goal, which must be one of ours, with the same price limit."""
+    target = catalogue.product(entry["asin"])
+    goal = goal_for(target, entry["instruction_text"], entry["attributes"], _options(entry), entry["price_upper"])
+    ours = [mine for kind in KINDS for mine in catalogue.goals_of(target.asin, kind) if mine == goal]
+    report.same("goals that are among ours", where, bool(ours), True)
+    report.same("queries of goals", where, goal.query, entry["query"])
+    return goal
+
+
+def _options(goal: Mapping[str, Any]) -> tuple[Option, ...]:
+    options = goal["goal_options"]
+    return tuple(options.items()) if isinstance(options, dict) else tuple(options)
+
+
+def _reward(report: Report, catalogue: Catalogue, where: str, entry: Mapping[str, Any]) -> None:
+    goal = _goal(report, catalogue, where, entry["goal"])
+    product = catalogue.product(entry["asin"])
+    ours, info = asdict(score(product, goal, entry["options"].values())), entry["info"]
+    report.same("prices drawn", where, product.price, entry["price"])
+    report.same("rewards within 1e-9", where, *_near(ours["total"], entry["reward"], REWARD_ERROR))
+    for part in ("r_type", "r_att", "title_score", "query_match", "category_match", "r_option", "r_price"):
+        mine, recorded = ours[part], info.get(part)
+        same = None not in (mine, recorded) and abs(mine - recorded) <= REWARD_ERROR
+        report.same("parts of rewards", f"{where}, {part}", recorded if same else mine, recorded)
+
+
+def _near(ours: float, recorded: float, error: float) -> tuple[float, float]:
+    return (recorded if abs(ours - recorded) <= error else ours), recorded
+
+
+def _search(report: Report, catalogue: Catalogue, where: str, entry: Mapping[str, Any]) -> None:
+    hits = catalogue.index.search(entry["query"], max(50, len(entry["hits"])))
+    report.same("rankings", where, [hit.key for hit in hits], [asin for asin, _ in entry["hits"]])
+    for hit, (asin, value) in zip(hits, entry["hits"], strict=False):
+        report.same("scores within 1e-3", f"{where}, {asin}", *_near(hit.score, value, SCORE_ERROR))
+
+
+def _world(report: Report, session: Session, where: str, entry: Mapping[str, Any]) -> None:
+    report.same("instructions", where, f"Instruction: {session.goal.instruction}", entry["instruction"])
+    for number, step in enumerate(entry["steps"]):
+        place = f"{where}, step {number} {step.get('action', 'reset')!r}"
+        if "action" in step:
+            session.do(step["action"])
+            reward = session.state.score.total if session.state.score is not None else 0.0
+            report.same("rewards of steps", place, *_near(reward, step["reward"], REWARD_ERROR))
+            report.same("ends", place, session.done, step["done"])
+        report.same("observations", place, pages.text(session), step["obs"])
+        ours = {"has_search_bar": session.state.page == "search", "clickables": list(session.elements())}
+        report.same("available actions", place, None if session.done else ours, step["available"])
+
+
+def _environment(report: Report, env: WebShop, where: str, goal: Goal, entry: Mapping[str, Any]) -> None:
+    """The same through the environment, for the actions that its tools can express."""
+    ids = {env.catalogue.goal(i): i for i in env.tasks.types if i.startswith(goal.asin)}
+    if goal not in ids:
+        return
+    env.reset(options={"task_id": ids[goal]})
+    for number, step in enumerate(entry["steps"]):
+        match = re.fullmatch(r"(search|click)\[([^\[\]]+)\]", step.get("action", ""))
+        if match is None:
+            continue
+        argument = {"search": "query", "click": "element"}[match[1]]
+        observation, reward, done, _, _ = env.step((ToolCall(match[1], {argument: match[2]}),))
+        place = f"{where}, step {number} {step['action']!r}"
+        recorded = (step["obs"], step["reward"], step["done"])
+        report.same("steps of the environment", place, (observation["text"], reward, done), recorded)
+        if done:
+            break
+        shown = tuple(element for element in step["available"]["clickables"] if element and element != "search")
+        report.same("commands of the environment", place, observation["commands"], shown)
+
+
+def _human(report: Report, catalogue: Catalogue, where: str, entry: Mapping[str, Any]) -> None:
+    """The purchase of a person; title and attributes only where the catalogue has both products."""
+    goal, bought, info = entry["goal"], entry["content"], entry["reward_info"]
+    options, wanted = _options(goal), len(goal["attributes"])
+    matched = options_matched(bought["options"].values(), options)
+    price = bought["price"] <= goal["price_upper"]
+    r_type = type_reward(info["query_match"] or info["category_match"], info["title_score"])
+    attributes = round(info["r_att"] * wanted)
+    if bought["asin"] in catalogue and goal["asin"] in catalogue:
+        target = catalogue.product(goal["asin"])
+        mine = goal_for(target, goal["instruction_text"], goal["attributes"], options, goal["price_upper"])
+        found = asdict(score(catalogue.product(bought["asin"]), mine, bought["options"].values()))
+        for part in ("r_att", "title_score", "query_match", "category_match"):
+            report.same("people: parts by the catalogue", f"{where}, {part}", found[part], info[part])
+    ours = {"r_option": matched / len(options) if options else None, "r_price": price, "r_type": r_type}
+    recorded = {part: info.get(part) for part in ours}
+    report.same("people: options, price and type", where, ours, recorded)
+    value = total(r_type, attributes, matched, price, wanted + len(options))
+    report.same("people: rewards of these parts", where, *_near(value, entry["reward"], REWARD_ERROR))
+
+
+def configure(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command ``webshop``."""
+    command = commands.add_parser("webshop", help="WebShop-v0 against recorded rewards, rankings and episodes")
+    command.add_argument("--products", type=Path, required=True, help="product file of the recordings")
+    command.add_argument("--attributes", type=Path, required=True, help="attribute file of the recordings")
+    command.add_argument("--human", type=Path, help="instructions of people")
+    command.add_argument("--rewards", type=Path, nargs="+", default=[], help="recorded purchases (JSON)")
+    command.add_argument("--searches", type=Path, nargs="+", default=[], help="recorded rankings (JSON)")
+    command.add_argument("--episodes", type=Path, nargs="+", default=[], help="recorded episodes (JSON)")
+    command.add_argument("--sessions", type=Path, help="folder of people's sessions (JSON lines)")
+    command.add_argument("--nouns", type=Path, help="recorded nouns; title_nouns.json beside the rewards by default")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare what ``args`` name and print the report; 0: no difference, 1: some, 2: something to mend."""
+    beside = args.rewards[0].parent / "title_nouns.json" if args.rewards else None
+    nouns = args.nouns or (beside if beside is not None and beside.is_file() else None)
+    files = Files(args.products, args.attributes, args.human)
+    try:
+        if not any((args.rewards, args.searches, args.episodes, args.sessions)):
+            raise DataError("nothing to compare with: give --rewards, --searches, --episodes or --sessions")
+        find_nouns = tagger(files, nouns)
+        sys.stdout.write(f"nouns of titles: {find_nouns.name}\n")
+        recordings = Recordings(args.rewards, args.searches, args.episodes, args.sessions, nouns)
+        report = webshop(files, recordings, find_nouns)
+    except EnvsuiteError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    sys.stdout.write(report.text() + "\n")
+    return 1 if report.differences else 0

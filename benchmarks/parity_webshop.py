@@ -58,15 +58,17 @@ class Recorded:
             yield tuple(self.known.get(title, ()))
 
 
-def tagger(files: Files, nouns: Path | None) -> Tagger:
-    """SpaCy; where it is not installed the recorded nouns; where there are none the built-in tagger."""
-    try:
-        return Spacy()
-    except MissingExtra:
-        if nouns is None:
-            return Builtin()
-        by_asin = read(nouns)
-        return Recorded({raw.title: by_asin.get(raw.asin, ()) for raw in products_of(files.products)})
+def tagger(files: Files, given: Path | None, beside: Path | None) -> Tagger:
+    """The recorded nouns where they are given, else spaCy, else those beside the rewards, else the built-in tagger."""
+    if given is None:
+        try:
+            return Spacy()
+        except MissingExtra:
+            if beside is None:
+                return Builtin()
+            given = beside
+    nouns = read(given)
+    return Recorded({raw.title: nouns.get(raw.asin, ()) for raw in products_of(files.products)})
 
 
 def webshop(files: Files, recordings: Recordings, find_nouns: Tagger) -> Report:
@@ -205,20 +207,22 @@ def configure(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument("--searches", type=Path, nargs="+", default=[], help="recorded rankings (JSON)")
     command.add_argument("--episodes", type=Path, nargs="+", default=[], help="recorded episodes (JSON)")
     command.add_argument("--sessions", type=Path, help="folder of people's sessions (JSON lines)")
-    command.add_argument("--nouns", type=Path, help="recorded nouns; title_nouns.json beside the rewards by default")
+    command.add_argument(
+        "--nouns", type=Path, help="nouns to use instead of spaCy's; title_nouns.json beside the rewards"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Compare what ``args`` name and print the report; 0: no difference, 1: some, 2: something to mend."""
     beside = args.rewards[0].parent / "title_nouns.json" if args.rewards else None
-    nouns = args.nouns or (beside if beside is not None and beside.is_file() else None)
+    beside = beside if beside is not None and beside.is_file() else None
     files = Files(args.products, args.attributes, args.human)
     try:
         if not any((args.rewards, args.searches, args.episodes, args.sessions)):
             raise DataError("nothing to compare with: give --rewards, --searches, --episodes or --sessions")
-        find_nouns = tagger(files, nouns)
+        find_nouns = tagger(files, args.nouns, beside)
         sys.stdout.write(f"nouns of titles: {find_nouns.name}\n")
-        recordings = Recordings(args.rewards, args.searches, args.episodes, args.sessions, nouns)
+        recordings = Recordings(args.rewards, args.searches, args.episodes, args.sessions, args.nouns or beside)
         report = webshop(files, recordings, find_nouns)
     except EnvsuiteError as error:
         sys.stderr.write(f"{error}\n")

@@ -167,7 +167,9 @@ class IndexBuilder:
             path.unlink()
         return buckets
 
-    def _sorted(self, buckets: list[Path], codes: Path, code: np.dtype[np.uint16 | np.uint32]) -> Iterator[NDArray[np.uint32]]:
+    def _sorted(
+        self, buckets: list[Path], codes: Path, code: np.dtype[np.uint16 | np.uint32]
+    ) -> Iterator[NDArray[np.uint32]]:
         """The documents of all postings in order; which pair each has goes to the file ``codes``."""
         with open(codes, "wb") as file:
             for path in buckets:

@@ -11,6 +11,7 @@ import hashlib
 import logging
 import os
 import random
+import shutil
 import sqlite3
 import sys
 from array import array
@@ -83,10 +84,12 @@ def build(
     """
     find_nouns = find_nouns or tagger()
     with _lock(out):
-        partial = out.parent / f".{out.name}.building"
-        partial.unlink(missing_ok=True)
+        folder = out.parent / f".{out.name}.building"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        partial = folder / "catalogue"
         try:
-            with IndexBuilder(out.parent) as index:
+            with IndexBuilder(folder) as index:
                 with closing(sqlite3.connect(partial, isolation_level=None)) as connection:
                     _fill(connection, files, find_nouns, index, progress)
                 with partial.open("r+b") as file:
@@ -95,7 +98,7 @@ def build(
                     os.fsync(file.fileno())
             os.replace(partial, out)
         finally:
-            partial.unlink(missing_ok=True)
+            shutil.rmtree(folder)
     return out
 
 

@@ -19,6 +19,7 @@ PIECE = 1 << 22
 LONGEST = 1 << 28
 """Characters; an entry that is longer is none of a product file."""
 _BLANKS = " \t\n\r"
+_OF_NUMBERS = "0123456789.eE+-"
 _DECODER = json.JSONDecoder()
 
 
@@ -117,7 +118,8 @@ class _Text:
                 raise self.broken("the JSON is nested too deeply") from error
             else:
                 # A number at the end of a piece may go on in the next; every other value ends by itself.
-                if end < len(self._text) or not isinstance(found, int | float) or not self._more():
+                cut = isinstance(found, int | float) and not self._text[end : end + 8].strip(_OF_NUMBERS)
+                if not cut or end + 8 < len(self._text) or not self._more():
                     self._at = end
                     return found
                 continue

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from shop_files import ENTRIES, write_shop
+
+from envsuite.core import DataError, UnknownName
+from envsuite.webshop.build import build, cached, main
+from envsuite.webshop.catalogue import REMEDY, Catalogue, open_catalogue
+from envsuite.webshop.nouns import Builtin, tagger
+from envsuite.webshop.source import Files
+from envsuite.webshop.world import Session
+
+BUILDING = """
+import sys, time
+from pathlib import Path
+from envsuite.webshop.build import build
+from envsuite.webshop.nouns import Builtin
+from envsuite.webshop.source import Files
+
+def slow(stage, done):
+    print(stage, flush=True)
+    time.sleep(60)
+
+build(Files(*map(Path, sys.argv[1:4])), Path(sys.argv[4]), Builtin(), slow)
+"""
+
+
+def test_every_product_is_there_and_looked_up_by_its_id(shop: Catalogue) -> None:
+    asins = [product.asin for product in shop.products()]
+    assert asins == [f"B00000000{i}" for i in (1, 2, 3, 5, 6, 7)] + ["b00000000x"] and len(shop) == len(asins)
+    assert all(shop.product(asin).asin == asin and asin in shop for asin in asins)
+    assert "B000000004" not in shop
+    with pytest.raises(DataError, match=r"shop.catalogue: no product 'B000000004' among 7"):
+        shop.product("B000000004")
+    cards = shop.cards([*reversed(asins), "B000000004"])
+    assert [card.asin for card in cards] == asins[::-1]
+
+
+def test_attributes_come_from_their_file_and_prices_are_drawn(shop: Catalogue) -> None:
+    assert shop.product("B000000001").attributes == ("stainless steel", "easy clean")
+    assert shop.product("B000000006").attributes == ("DUMMY_ATTR",)
+    assert 10.0 <= shop.product("B000000001").price <= 30.0
+    assert shop.product("B000000001").nouns == ("steel", "kettle", "tea")
+
+
+def test_the_order_of_options_is_that_of_the_file(shop: Catalogue) -> None:
+    assert list(shop.product("B000000001").options) == ["color", "size"]
+
+
+def test_goals_are_those_of_products_that_are_sold(shop: Catalogue) -> None:
+    assert (shop.goals("synthetic"), shop.goals("human")) == (4 + 1 + 6, 1)
+    ids = {task_id for part in shop.tasks("synthetic", "official").splits.values() for task_id in part}
+    assert ids == {
+        *(f"B000000001/synthetic-{i}" for i in range(4)),
+        "B000000003/synthetic-0",
+        *(f"B000000005/synthetic-{i}" for i in range(6)),
+    }
+    for task_id in ids:
+        assert shop.goal(task_id).asin == task_id.split("/")[0]
+    assert shop.goal("B000000001/human-0").instruction.startswith("i want a red steel kettle, and price lower than")
+    assert shop.goal("B000000001/human-0").options == ("red",)
+
+
+@pytest.mark.parametrize("task_id", ["", "B000000001", "B000000001/synthetic-4", "B000000001/other-0", "x/human-x"])
+def test_a_goal_that_does_not_exist_is_refused(shop: Catalogue, task_id: str) -> None:
+    with pytest.raises(DataError, match="no goal"):
+        shop.goal(task_id)
+
+
+def test_an_unknown_kind_of_goals_is_refused(shop: Catalogue, tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match="human, synthetic"):
+        shop.tasks("humane", "official")
+    empty = Catalogue(build(write_shop(tmp_path, human={}), tmp_path / "c", Builtin()))
+    with pytest.raises(DataError, match=r"has no human goals \(it has: synthetic\)"):
+        empty.tasks("human", "official")
+
+
+def test_building_twice_gives_the_same_bytes(tmp_path: Path) -> None:
+    files = write_shop(tmp_path)
+    one, two = (build(files, tmp_path / name, Builtin()).read_bytes() for name in ("one", "two"))
+    assert one == two
+    assert sorted(p.name for p in tmp_path.iterdir() if p.suffix != ".json") == [".one.lock", ".two.lock", "one", "two"]
+
+
+def test_a_build_that_fails_leaves_the_old_catalogue_and_nothing_else(tmp_path: Path) -> None:
+    out = build(write_shop(tmp_path), tmp_path / "shop", Builtin())
+    before = out.read_bytes()
+    files = write_shop(tmp_path, entries=[*ENTRIES, {"asin": "B000000008"}])
+    with pytest.raises(DataError, match="entry 10: not an entry"):
+        build(files, out, Builtin())
+    with pytest.raises(DataError, match="has no product"):
+        build(write_shop(tmp_path, entries=[]), out, Builtin())
+    assert out.read_bytes() == before
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("products.json", "attributes.json", "human.json", "shop", ".shop.lock")
+    }
+
+
+def test_a_build_that_is_killed_leaves_no_catalogue_and_the_next_one_succeeds(tmp_path: Path) -> None:
+    files, out = write_shop(tmp_path), tmp_path / "shop"
+    arguments = [str(files.products), str(files.attributes), str(files.human), str(out)]
+    running = subprocess.Popen([sys.executable, "-c", BUILDING, *arguments], stdout=subprocess.PIPE, text=True)
+    assert running.stdout is not None and running.stdout.readline() == "attributes\n"
+    os.kill(running.pid, signal.SIGKILL)
+    running.wait()
+    assert not out.exists()
+    assert len(Catalogue(build(files, out, Builtin()))) == 7
+    assert {path.name for path in tmp_path.iterdir() if path.suffix != ".json"} == {"shop", ".shop.lock"}
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@given(st.data())
+def test_a_catalogue_cut_off_anywhere_is_refused(shop_path: Path, tmp_path: Path, data: st.DataObject) -> None:
+    whole = shop_path.read_bytes()
+    cut = tmp_path / "cut"
+    cut.write_bytes(whole[: data.draw(st.integers(0, len(whole) - 1))])
+    with pytest.raises(DataError, match="cut"):
+        _ = Catalogue(cut).index
+
+
+def test_a_foreign_file_and_another_version_are_refused_with_the_remedy(shop_path: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.db"
+    with sqlite3.connect(other) as connection:
+        connection.execute("CREATE TABLE meta (key TEXT, value TEXT)")
+    connection.close()
+    text = tmp_path / "text"
+    text.write_text("no database" * 20)
+    old = tmp_path / "old"
+    old.write_bytes(shop_path.read_bytes())
+    with sqlite3.connect(old) as connection:
+        connection.execute("PRAGMA user_version = 999")
+    connection.close()
+    for path, said in (
+        (other, "not a WebShop catalogue, but another SQLite file"),
+        (text, "not a catalogue"),
+        (old, "a catalogue of format 999"),
+        (tmp_path / "none", "no catalogue there"),
+    ):
+        with pytest.raises(DataError, match=said) as caught:
+            Catalogue(path)
+        assert REMEDY in str(caught.value)
+
+
+def test_a_catalogue_of_files_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path / "data"))
+    files = write_shop(tmp_path)
+    path = cached(files, Builtin())
+    made = path.stat().st_mtime_ns
+    assert path.is_relative_to(tmp_path / "data") and cached(files, Builtin()).stat().st_mtime_ns == made
+    time.sleep(0.01)
+    files.products.write_text(files.products.read_text() + " ")
+    assert cached(files, Builtin()) != path, "other files, another catalogue"
+
+
+def test_a_session_takes_next_to_no_memory(shop_path: Path) -> None:
+    catalogue = open_catalogue(shop_path)
+    goal = catalogue.goal("B000000001/synthetic-0")
+
+    def play() -> Session:
+        session = Session(catalogue, catalogue.search, goal)
+        session.search("kettle")
+        session.click("b000000001")
+        return session
+
+    play()
+    tracemalloc.start()
+    sessions = [play() for _ in range(128)]
+    taken = tracemalloc.get_traced_memory()[0] / len(sessions)
+    tracemalloc.stop()
+    assert taken < 4_000, f"{taken:.0f} bytes a session"
+    assert open_catalogue(shop_path) is catalogue
+
+
+def test_the_command_builds_a_catalogue_and_says_what_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = write_shop(tmp_path)
+    arguments = ["--products", str(files.products), "--attributes", str(files.attributes), "--tagger", "builtin"]
+    assert main([*arguments, "--out", str(tmp_path / "shop")]) == 0
+    assert "products: 7\n" in capsys.readouterr().out
+    assert main(["--products", str(tmp_path / "none"), *arguments[2:], "--out", str(tmp_path / "other")]) == 2
+    assert "none: cannot be read" in capsys.readouterr().err and not (tmp_path / "other").exists()
+
+
+def test_an_unknown_tagger_is_refused() -> None:
+    with pytest.raises(UnknownName, match=r"Nearest: 'spacy'\. Known: spacy, auto, builtin"):
+        tagger("spacey")
+
+
+def test_the_official_catalogue_is_what_it_is_said_to_be(official: Catalogue, official_files: Files) -> None:
+    assert len(official) == 1000
+    assert official.version == f"1000 products {official_files.digest()[:12]}, nouns by recorded"

@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any, Literal
+
+import gymnasium
+import pytest
+from gymnasium.utils.env_checker import check_env
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import envsuite  # noqa: F401
+from envsuite.core import DataError, ToolCall, UnknownName, UnknownTask, UsageError
+from envsuite.textcraft.env import TextCraft
+from envsuite.webshop.catalogue import Catalogue
+from envsuite.webshop.env import WebShop
+from envsuite.webshop.expert import Expert, Lexical, plan
+from envsuite.webshop.reward import options_matched
+
+Mode = Literal["text", "structured"]
+MODES: tuple[Mode, ...] = ("text", "structured")
+KETTLE = "B000000001/synthetic-1"
+
+
+def search(query: str) -> tuple[ToolCall, ...]:
+    return (ToolCall("search", {"query": query}),)
+
+
+def click(element: str) -> tuple[ToolCall, ...]:
+    return (ToolCall("click", {"element": element}),)
+
+
+def made(path: Path, **arguments: Any) -> WebShop:
+    return WebShop(source=str(path), split="dev", **arguments)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_environment_checker_finds_nothing(shop_path: Path, mode: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        env = gymnasium.make("WebShop-v0", source=str(shop_path), split="dev", mode=mode, render_mode="ansi")
+        check_env(env.unwrapped)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_episode_ends_with_the_purchase_and_its_reward(shop_path: Path, mode: Mode) -> None:
+    env = made(shop_path, mode=mode)
+    observation, info = env.reset(options={"task_id": KETTLE})
+    assert observation["task"].startswith(
+        "Find me easy clean kettles with stainless steel with color: navy | blue, and"
+    )
+    assert observation["commands"] == () and (info["split"], info["task_type"]) == ("dev", "garden")
+    observation, *_ = env.step(search("steel kettle"))
+    assert "b000000001" in observation["commands"]
+    env.step(click("B000000001"))
+    env.step(click("navy | blue"))
+    observation, reward, terminated, truncated, info = env.step(click("Buy Now"))
+    assert (terminated, truncated, info["success"]) == (True, False, False)
+    assert reward == info["score"] == pytest.approx(4 / 5), "the size was not chosen"
+    assert info["metrics"]["options"] == 0.5 and info["metrics"]["attributes"] == info["metrics"]["type"] == 1.0
+    assert observation["commands"] == ()
+    with pytest.raises(UsageError, match="after the episode has ended"):
+        env.step(click("buy now"))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("action", [click("buy now"), click(""), search(""), click("x" * 10_000)])
+def test_what_is_not_there_costs_a_step_changes_nothing_and_is_said(shop_path: Path, mode: Mode, action: Any) -> None:
+    env = made(shop_path, mode=mode)
+    before, _ = env.reset(options={"task_id": KETTLE})
+    state = env.session.state
+    observation, reward, terminated, _, info = env.step(action)
+    assert (reward, terminated, info["valid"], env.session.state) == (0.0, False, False, state)
+    assert info["error"] and len(info["error"]) < 200
+    if mode == "text":
+        assert observation == before, "as in the original"
+    else:
+        assert info["error"] in observation["text"] and before["text"] in observation["text"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "kettle " * 10_000,
+        '"steel kettle" AND (tea OR *) -x ~2 ^3 title:y',
+        "\u0447\u0430\u0439\u043d\u0438\u043a \u8336",
+        " ",
+    ],
+)
+def test_every_query_is_words(shop_path: Path, query: str) -> None:
+    env = made(shop_path)
+    env.reset(options={"task_id": KETTLE})
+    observation, _, _, _, info = env.step(search(query))
+    assert info["valid"] and "back to search" in observation["commands"]
+
+
+def test_the_same_seed_is_the_same_episode_in_every_process(official_path: Path) -> None:
+    code = (
+        "import sys; from envsuite.webshop.env import WebShop\n"
+        "env = WebShop(source=sys.argv[1])\n"
+        "print(*(env.reset(seed=seed) for seed in range(3)), env.tasks.hash)"
+    )
+    said = set()
+    for hash_seed in ("1", "2"):
+        run = subprocess.run(
+            [sys.executable, "-c", code, str(official_path)],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONHASHSEED": hash_seed, "PYTHONPATH": ":".join(sys.path), "OMP_NUM_THREADS": "1"},
+        )
+        said.add(run.stdout)
+    assert len(said) == 1 and "Find me" in said.pop()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_snapshot_goes_on_as_the_episode_did(shop_path: Path, mode: Mode) -> None:
+    env = made(shop_path, mode=mode)
+    env.reset(options={"task_id": KETTLE})
+    env.step(search("kettle"))
+    env.step(click("b000000001"))
+    env.step(click("2 l"))
+    token = pickle.loads(pickle.dumps(env.snapshot()))
+    then = env.observation
+    rest = [click("navy | blue"), click("features"), click("< prev"), click("buy now")]
+    wanted = [env.step(action) for action in rest]
+    other = made(shop_path, mode=mode)
+    assert other.restore(token) == then
+    assert [other.step(action) for action in rest] == wanted
+    assert wanted[-1][1] == 1.0
+    ended = env.snapshot()
+    assert other.restore(ended)["commands"] == ()
+
+
+def test_snapshots_of_others_and_before_reset_are_refused(shop_path: Path) -> None:
+    env = made(shop_path)
+    with pytest.raises(UsageError, match="before reset"):
+        env.snapshot()
+    with pytest.raises(UsageError, match="what snapshot"):
+        env.restore({"task_id": KETTLE})
+    with pytest.raises(UsageError, match="before reset"):
+        _ = env.observation
+
+
+def test_tasks_can_be_chosen_by_department_and_kind(shop_path: Path, official_path: Path) -> None:
+    assert made(shop_path, tasks=["fashion"]).tasks.ids("dev")[0].startswith("B000000005/")
+    assert made(shop_path, goals="human").tasks.ids("dev") == ("B000000001/human-0",)
+    summary = WebShop(source=str(official_path)).tasks.summary()
+    assert summary["splits"] == {"dev": 500, "train": 6410} and "nouns by recorded" in summary["version"]
+
+
+def test_wrong_arguments_are_refused_with_what_exists(shop_path: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match=r"Known: structured, text"):
+        made(shop_path, mode="html")
+    with pytest.raises(UnknownName, match="human"):
+        made(shop_path, goals="humans")
+    with pytest.raises(UnknownTask, match="Known: dev, train"):
+        WebShop(source=str(shop_path), split="test")
+    with pytest.raises(UsageError, match=r"has no source 'builtin'\. It has 'official'"):
+        WebShop(source="builtin")
+    with pytest.raises(DataError, match="no WebShop data"):
+        WebShop(source=str(tmp_path))
+    with pytest.raises(DataError, match="give the folder"):
+        WebShop(source=str(tmp_path / "items_shuffle.json"))
+    with pytest.raises(UnknownTask, match="B000000001/synthetic"):
+        made(shop_path).reset(options={"task_id": "B000000001/synthetic-9"})
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(st.lists(st.tuples(st.sampled_from(["search", "click", "buy"]), st.integers(0, 12) | st.text() | st.none())))
+def test_no_action_raises_and_commands_are_what_can_be_clicked(shop_path: Path, calls: list[tuple[str, Any]]) -> None:
+    env = made(shop_path, mode="structured")
+    observation, _ = env.reset(options={"task_id": KETTLE})
+    for tool, argument in calls:
+        chosen = observation["commands"][argument % 99 : argument % 99 + 1] if isinstance(argument, int) else ()
+        name = {"search": "query", "click": "element"}.get(tool, "x")
+        action = (ToolCall(tool, {name: chosen[0] if chosen else argument}),)
+        observation, reward, terminated, _, info = env.step(action)
+        assert 0.0 <= reward <= 1.0 and env.observation_space.contains(observation)
+        if tool == "click" and chosen:
+            assert info["valid"]
+        if terminated:
+            break
+
+
+def play(env: WebShop, player: Expert | Lexical, task_id: str) -> float:
+    env.reset(options={"task_id": task_id})
+    for _ in range(15):
+        _, reward, terminated, _, info = env.step(player.act(env))
+        assert info["valid"], info["error"]
+        if terminated:
+            return reward
+    return 0.0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_expert_earns_one_wherever_the_options_of_the_product_allow_it(official_path: Path, mode: Mode) -> None:
+    env = WebShop(source=str(official_path), mode=mode)
+    catalogue: Catalogue = env.catalogue
+    solved = 0
+    for task_id in env.tasks.ids("train")[:150]:
+        reward = play(env, Expert(), task_id)
+        goal = catalogue.goal(task_id)
+        every = [value for values in catalogue.product(goal.asin).options.values() for value in values]
+        if options_matched(every, goal.options) == len(goal.options):
+            assert reward == 1.0, task_id
+            solved += 1
+    assert solved > 130
+
+
+def test_the_expert_and_the_baseline_play_goals_of_people(official_path: Path) -> None:
+    env = WebShop(source=str(official_path), goals="human", split="dev")
+    rewards = [play(env, Expert(), task_id) for task_id in env.tasks.ids("dev")]
+    assert sum(rewards) / len(rewards) > 0.9
+    assert all(play(env, Lexical(), task_id) >= 0.0 for task_id in env.tasks.ids("dev"))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_baseline_does_better_than_nothing_and_worse_than_the_expert(official_path: Path, mode: Mode) -> None:
+    env = WebShop(source=str(official_path), mode=mode, split="dev")
+    rewards = [play(env, Lexical(), task_id) for task_id in env.tasks.ids("dev")[:100]]
+    assert 0.3 < sum(rewards) / len(rewards) < 0.8
+
+
+def test_an_option_that_cannot_count_is_still_chosen_as_asked(official: Catalogue) -> None:
+    goal = official.goal("B07FKGQKZ1/synthetic-40")
+    assert dict(plan(official.product(goal.asin), goal))["item shape"] == "rectangular"
+
+
+def test_players_refuse_other_environments_and_ended_episodes(shop_path: Path) -> None:
+    for player in (Expert(), Lexical()):
+        with pytest.raises(UsageError, match="this plays WebShop-v0, not TextCraft"):
+            player.act(TextCraft())
+        with pytest.raises(UsageError, match="before reset"):
+            player.act(made(shop_path))
+    env = made(shop_path)
+    assert play(env, Expert(), KETTLE) == 1.0
+    with pytest.raises(UsageError, match="has ended"):
+        Expert().act(env)

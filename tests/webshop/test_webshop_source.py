@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from shop_files import ATTRIBUTES, ENTRIES, HUMAN, entry, values, write_shop
+
+from envsuite.core import DataError
+from envsuite.webshop import json_stream
+from envsuite.webshop.json_stream import elements, members
+from envsuite.webshop.source import attributes_of, official_files, products_of, written_by_people
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=8,
+)
+in_one_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_stream, "PIECE", 3)
+
+
+@in_one_folder
+@given(st.lists(JSON, max_size=5), st.sampled_from([None, 2]))
+def test_an_array_is_read_element_by_element_as_json_reads_it(
+    tmp_path: Path, small_pieces: None, content: list[Any], indent: int | None
+) -> None:
+    path = tmp_path / "array.json"
+    path.write_text(json.dumps(content, indent=indent, ensure_ascii=len(content) % 2 == 0), "utf-8", "surrogatepass")
+    assert list(elements(path)) == content
+
+
+@in_one_folder
+@given(st.dictionaries(st.text(alphabet=st.characters(exclude_categories=["Cs"])), JSON, max_size=5))
+def test_an_object_is_read_member_by_member_as_json_reads_it(
+    tmp_path: Path, small_pieces: None, content: dict[str, Any]
+) -> None:
+    path = tmp_path / "object.json"
+    path.write_text(json.dumps(content))
+    assert dict(members(path)) == content
+
+
+@in_one_folder
+@given(st.data())
+def test_a_damaged_file_is_read_or_refused_with_its_name(tmp_path: Path, data: st.DataObject) -> None:
+    content = bytearray(json.dumps(ENTRIES[:2] + ENTRIES[3:7]).encode())
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(content) - 1))
+        kind = data.draw(st.integers(0, 2))
+        if kind == 0:
+            content[at] = data.draw(st.integers(0, 255))
+        elif kind == 1:
+            del content[at : at + data.draw(st.integers(1, 400))]
+        else:
+            content[at:at] = data.draw(st.binary(max_size=4))
+        content = content or bytearray(b"x")
+    path = tmp_path / "damaged.json"
+    path.write_bytes(content)
+    try:
+        list(products_of(path))
+    except DataError as error:
+        assert str(path) in str(error)
+
+
+@in_one_folder
+@given(st.dictionaries(st.sampled_from(sorted(ENTRIES[0])), JSON, min_size=1))
+def test_any_value_in_any_field_is_cleaned_or_refused_with_its_place(tmp_path: Path, changes: dict[str, Any]) -> None:
+    path = tmp_path / "changed.json"
+    path.write_text(json.dumps([ENTRIES[0], entry("B000000009", "Changed") | changes]))
+    try:
+        products = list(products_of(path))
+    except DataError as error:
+        assert "entry 1" in str(error)
+    else:
+        for product in products:
+            assert len(product.asin) <= 10 and product.price_tag.startswith("$") and product.prices
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "the file ends before a JSON array"),
+        ("{}", "a JSON array of products was expected, found '{'"),
+        ("[1]", "entry 0: a product was expected, not int"),
+        ("[{}]", "without asin, name, category"),
+        ("[[", "truncated"),
+        ('[{"asin": "B000', "truncated, or not JSON"),
+        ("[] []", "more after the end"),
+        ("\ufeff[]", "a JSON array of products was expected"),
+        ("[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_a_foreign_or_truncated_product_file_is_refused(tmp_path: Path, content: str, said: str) -> None:
+    path = tmp_path / "products.json"
+    path.write_text(content)
+    with pytest.raises(DataError, match=r"products\.json") as caught:
+        list(products_of(path))
+    assert said in str(caught.value)
+
+
+def test_entries_are_parted_by_commas(tmp_path: Path) -> None:
+    (tmp_path / "array.json").write_text("[{} {}]")
+    with pytest.raises(DataError, match=r"character 4: a comma or ']' was expected, found '\{'"):
+        list(elements(tmp_path / "array.json"))
+
+
+def test_a_file_that_is_missing_or_not_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"none.json: cannot be read \(No such file"):
+        list(products_of(tmp_path / "none.json"))
+    (tmp_path / "bytes.json").write_bytes(b'["\xff"]')
+    with pytest.raises(DataError, match="not UTF-8"):
+        list(products_of(tmp_path / "bytes.json"))
+
+
+def test_products_are_cleaned_as_the_original_cleans_them(tmp_path: Path) -> None:
+    products = {raw.asin: raw for raw in products_of(write_shop(tmp_path).products)}
+    assert list(products) == [f"B00000000{i}" for i in (1, 2, 3, 5, 6, 7)] + ["b00000000x"]
+    first = products["B000000001"]
+    assert first.title == "Steel Kettle for Tea", "the first of two with one ASIN counts"
+    assert first.options == {"color": ("navy | blue", "red"), "size": ("1 l", "2 l")}, "null options are none"
+    assert (first.prices, first.price_tag, first.query) == ((10.0, 30.0), "$10.0 to $30.0", "kettles")
+    assert (products["B000000002"].prices, products["B000000002"].price_tag) == ((100.0,), "$100.0")
+    assert (products["B000000003"].prices, products["B000000003"].bullets) == ((1847.0,), ("one bullet",))
+    assert products["B000000005"].prices == (5.0, 6.0)
+    assert products["B000000005"].options == {"size": ("s", "m", "m"), "fit": ("s", "buy now")}
+    broken = products["B000000006"]
+    assert (broken.title, broken.description, broken.image) == ("Broken \ufffd Pair", "", "")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"pricing": "call us"}, "pricing 'call us' names no price"),
+        ({"pricing": "$"}, "pricing '\\$' names no price"),
+        ({"pricing": 7}, "pricing 7 names no price"),
+        ({"customization_options": [1]}, "customization_options is list"),
+        ({"customization_options": {"size": [*values("s"), {"value": None}]}}, "option 'size' has an entry without"),
+        ({"small_description": [3]}, "small_description is int"),
+        ({"name": 3}, "name is int"),
+    ],
+)
+def test_what_the_original_would_die_of_is_refused_with_its_place(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    path = tmp_path / "products.json"
+    path.write_text(json.dumps([entry("B000000001", "Kettle") | changes]))
+    with pytest.raises(DataError, match=rf"products.json, entry 0 \(B000000001\): {said}"):
+        list(products_of(path))
+
+
+@pytest.mark.parametrize(
+    ("read", "content", "said"),
+    [
+        (attributes_of, [], "a JSON object with an entry for each product was expected"),
+        (attributes_of, {"B1": []}, "entry 'B1': an object was expected"),
+        (attributes_of, {"B1": {"attributes": "steel"}}, "attributes is str, not a list"),
+        (attributes_of, {"B1": {"instruction": 3}}, "instruction is int"),
+        (written_by_people, {"B1": {}}, "a list was expected"),
+        (written_by_people, {"B1": [{"instruction": "a"}]}, "needs instruction, instruction_attributes"),
+        (written_by_people, {"B1": [HUMAN["B000000001"][0] | {"instruction_options": "red"}]}, "is str, not a list"),
+    ],
+)
+def test_a_foreign_attribute_or_instruction_file_is_refused(
+    tmp_path: Path, read: Callable[[Path], Any], content: Any, said: str
+) -> None:
+    path = tmp_path / "file.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(DataError, match=said):
+        dict(read(path))
+
+
+def test_attributes_keep_what_goals_need(tmp_path: Path) -> None:
+    read = dict(attributes_of(write_shop(tmp_path).attributes))
+    assert {asin: json.loads(json.dumps(kept)) for asin, kept in read.items()} == ATTRIBUTES
+
+
+def test_the_official_files_are_looked_for_by_name(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no WebShop data. It needs items_shuffle.json"):
+        official_files(tmp_path)
+    for name in ("items_shuffle_1000.json", "items_ins_v2_1000.json", "items_shuffle.json"):
+        (tmp_path / name).write_text("[]")
+    found = official_files(tmp_path)
+    assert (found.products.name, found.human) == ("items_shuffle_1000.json", None)
+    (tmp_path / "items_ins_v2.json").write_text("{}")
+    (tmp_path / "items_human_ins.json").write_text("{}")
+    found = official_files(tmp_path)
+    assert found.human is not None and found.products.name == "items_shuffle.json"

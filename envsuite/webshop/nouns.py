@@ -56,10 +56,10 @@ class Spacy:
 
 
 class Builtin:
-    """Words that are neither function words, numbers, nor adjectives and verbs common in titles.
+    """Words that are neither function words, numbers, nor written small and common as adjectives or verbs in titles.
 
-    Titles are written in capitals and full of names, which leaves a grammar little to hold on to; a list of what is
-    no noun does better than its size suggests. ``docs/environments/webshop.md`` has its agreement with spaCy.
+    Titles leave a grammar little to hold on to: they are full of names, and what is written with a capital letter is
+    taken for part of one. ``docs/environments/webshop.md`` has the agreement with spaCy.
     """
 
     name = "builtin-1"
@@ -67,9 +67,17 @@ class Builtin:
     def __call__(self, titles: Sequence[str]) -> Iterator[tuple[str, ...]]:
         """The words of each title that are taken for nouns."""
         for title in titles:
-            yield tuple(
-                word for word in _WORD.findall(title.lower()) if word not in _NO_NOUNS and not _NUMBER.match(word)
-            )
+            yield tuple(found for word in _WORD.findall(title) if (found := _noun(word)))
+
+
+def _noun(word: str) -> str:
+    """``word`` in lower case where it is taken for a noun, the unit of a quantity, else nothing."""
+    lower = word.lower().removesuffix("'s").removesuffix("\u2019s")
+    if quantity := _QUANTITY.match(lower):
+        return quantity[1] if quantity[1] in _UNITS else ""
+    if lower in _FUNCTION or (word.islower() and lower in _DESCRIBING):
+        return ""
+    return lower
 
 
 TAGGERS: dict[str, Callable[[], Tagger]] = {"spacy": Spacy, "builtin": Builtin}
@@ -93,29 +101,32 @@ def tagger(name: str = "auto") -> Tagger:
 
 
 _WORD = re.compile(r"[^\W_]+(?:['\u2019.][^\W\d_]+)*")
-_NUMBER = re.compile(r"\d+(?:st|nd|rd|th)?$|\d+[.x]\d")
-_NO_NOUNS = frozenset(
+_QUANTITY = re.compile(r"\d[\d.,x]*(.*)")
+_UNITS = frozenset("mm cm gb tb g k ft".split())
+_FUNCTION = frozenset(
     """
     a an the this that these those and or nor but if of in on at by for from to into onto with without within over
-    under upon up down out off about above below between through during before after as than per via s t x
-    i you he she it we they my your his her its our their mine yours me us them who which what when where how why
-    is are was were be been being am do does did done has have had can could will would may might must should shall
-    not no yes all any both each every few more most other some such only own same so too very just also again once
-    here there then now while because until although
-    one two three four five six seven eight nine ten
+    under upon up down out off about above below between through during before after as than per via s full i you he
+    she it we they my your his her its our their mine yours me us them who which what when where how why is are was
+    were be been being am do does did done has have had can could will would may might must should shall not no yes
+    all any both each every few more most other some such only own same so too very just also again once here there
+    then now while because until although one two three four five six seven eight nine ten
+    """.split()
+)
+_DESCRIBING = frozenset(
+    """
     new best great good nice perfect beautiful cute cool funny fun happy lovely pretty sexy elegant stylish modern
     vintage classic retro rustic traditional contemporary decorative portable foldable folding adjustable removable
     reusable washable waterproof wireless rechargeable replaceable replacement compatible universal digital electric
     automatic manual professional natural organic fresh dry wet soft hard smooth thick thin slim slimming fit wide
     narrow long short tall large big small mini medium extra little high low deep heavy light lightweight strong
     durable sturdy solid firm stable flexible elastic stretchy stretch warm cold hot comfortable comfy cozy casual
-    formal loose tight regular plus free full half double single dual multi multiple different various premium deluxe
-    luxury original genuine real true pure safe easy quick fast slow quiet clean clear bright dark round square
-    rectangular flat open closed sleeveless strapless seamless breathable anti non ultra super
-    black white red blue green yellow pink purple brown grey gray orange
-    make made makes keep keeps get gets use used using fits suitable include includes included including wear wearing
-    based inspired printed designed handmade fitted quilted padded lined embroidered knitted woven upholstered mounted
-    walking running hiking hanging sleeping removing anti-slip
-    women's men's girl's boy's kid's
+    formal loose tight regular plus free full half double single dual multi multiple different various premium
+    deluxe luxury original genuine real true pure safe easy quick fast slow quiet clean clear bright dark round
+    square rectangular flat open closed sleeveless strapless seamless breathable anti non ultra super black white
+    red blue green yellow pink purple brown grey gray orange make made makes keep keeps get gets use used using fits
+    suitable include includes included including wear wearing based inspired printed designed handmade fitted
+    quilted padded lined embroidered knitted woven upholstered mounted walking running hiking hanging sleeping
+    removing women's men's girl's boy's kid's
     """.split()
 )

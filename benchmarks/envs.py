@@ -1,6 +1,7 @@
 """Measure environments: steps and resets a second, memory, start-up.
 
     python -m benchmarks.envs textcraft
+    python -m benchmarks.envs webshop
 
 Times are CPU seconds of one thread; the best of five rounds counts, since other programs only ever slow one down.
 """
@@ -120,7 +121,14 @@ def textcraft() -> list[Row]:
     return rows
 
 
-ENVIRONMENTS: dict[str, Callable[[], list[Row]]] = {"textcraft": textcraft}
+def webshop() -> list[Row]:
+    """The figures of WebShop-v0 on the official files in $ENVSUITE_DATA."""
+    from benchmarks.envs_webshop import webshop as measure  # it imports this module
+
+    return measure()
+
+
+ENVIRONMENTS: dict[str, Callable[[], list[Row]]] = {"textcraft": textcraft, "webshop": webshop}
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -82,40 +82,44 @@ def build(
     Raises:
         DataError: A file is missing, truncated or foreign, or has nothing to sell.
     """
-    find_nouns = find_nouns or tagger()
     with _lock(out):
-        folder = out.parent / f".{out.name}.building"
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        partial = folder / "catalogue"
-        try:
-            with IndexBuilder(folder) as index:
-                with closing(sqlite3.connect(partial, isolation_level=None)) as connection:
-                    _fill(connection, files, find_nouns, index, progress)
-                with partial.open("r+b") as file:
-                    file.seek(0, os.SEEK_END)
-                    index.write(file)  # SQLite leaves alone what lies behind its last page
-                    os.fsync(file.fileno())
-            os.replace(partial, out)
-        finally:
-            shutil.rmtree(folder)
+        _build(files, out, find_nouns or tagger(), progress)
     return out
 
 
-def cached(files: Files, find_nouns: Tagger | None = None) -> Path:
-    """The catalogue of ``files`` in the cache, built where it is not there yet."""
-    find_nouns = find_nouns or tagger()
-    name = f"{files.products.stem}-{_fingerprint(files, find_nouns.name)}.catalogue"
-    path = cache_root() / "webshop" / name
+def _build(files: Files, out: Path, find_nouns: Tagger, progress: Progress) -> None:
+    folder = out.parent / f".{out.name}.building"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    partial = folder / "catalogue"
+    try:
+        with IndexBuilder(folder) as index:
+            with closing(sqlite3.connect(partial, isolation_level=None)) as connection:
+                _fill(connection, files, find_nouns, index, progress)
+            with partial.open("r+b") as file:
+                file.seek(0, os.SEEK_END)
+                index.write(file)  # SQLite leaves alone what lies behind its last page
+                os.fsync(file.fileno())
+        os.replace(partial, out)
+    finally:
+        shutil.rmtree(folder)
+
+
+def cached(files: Files) -> Path:
+    """The catalogue of ``files`` in the cache, built where it is not there yet, by one process for all."""
+    path = cache_root() / "webshop" / f"{files.products.stem}-{_fingerprint(files)}.catalogue"
     if not path.is_file():
-        LOG.warning("building the WebShop catalogue %s once, from %s", path, files.products)
-        build(files, path, find_nouns)
+        with _lock(path):
+            if not path.is_file():
+                find_nouns = tagger()
+                LOG.warning("building the WebShop catalogue %s once, nouns by %s", path, find_nouns.name)
+                _build(files, path, find_nouns, lambda stage, done: None)
     return path
 
 
-def _fingerprint(files: Files, tagger_name: str) -> str:
-    """Changes with the files (by path, size and time), the tagger and the format."""
-    facts: list[object] = [FORMAT, tagger_name]
+def _fingerprint(files: Files) -> str:
+    """Changes with the files (by path, size and time) and the format."""
+    facts: list[object] = [FORMAT]
     for path in (files.products, files.attributes, files.human):
         if path is not None:
             stat = path.stat()

@@ -51,13 +51,27 @@ class Catalogue:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._connection, self._size = _opened(path)
-        self.meta: Mapping[str, str] = dict(self._connection.execute("SELECT key, value FROM meta"))
+        self.meta: Mapping[str, str] = dict(self._rows("SELECT key, value FROM meta"))
         self._index: Index | None = None
         self._product = lru_cache(maxsize=64)(self._read)
 
     def __len__(self) -> int:
         """Number of products."""
         return int(self.meta["products"])
+
+    def _rows(self, statement: str, *values: str) -> list[Any]:
+        """All rows that ``statement`` selects.
+
+        Raises:
+            DataError: The file is damaged.
+        """
+        try:
+            return self._connection.execute(statement, values).fetchall()
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            raise self._corrupt(error) from error
+
+    def _corrupt(self, error: Exception) -> DataError:
+        return DataError(f"{self.path}: damaged ({type(error).__name__}: {error}). {REMEDY}")
 
     @property
     def index(self) -> Index:
@@ -88,25 +102,24 @@ class Catalogue:
         return self._product(asin)
 
     def _read(self, asin: str) -> Product:
-        row = self._connection.execute(
-            "SELECT asin, title, price_tag, body FROM products WHERE asin = ?", (asin,)
-        ).fetchone()  # fmt: skip
-        if row is None:
+        rows = self._rows("SELECT asin, title, price_tag, body FROM products WHERE asin = ?", asin)
+        if not rows:
             raise DataError(f"{self.path}: no product {asin!r} among {len(self):,}")
-        return unpack(*row)
+        try:
+            return unpack(*rows[0])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise self._corrupt(error) from error
 
     def cards(self, asins: Sequence[str]) -> list[Card]:
         """What a page of results shows of ``asins``, in their order; those that are no products are left out."""
         marks = ", ".join("?" * len(asins))
-        rows = self._connection.execute(
-            f"SELECT asin, title, price_tag FROM products WHERE asin IN ({marks})", tuple(asins)
-        )
+        rows = self._rows(f"SELECT asin, title, price_tag FROM products WHERE asin IN ({marks})", *asins)
         found = {row[0]: Card(*row) for row in rows}
         return [found[asin] for asin in asins if asin in found]
 
     def __contains__(self, asin: str) -> bool:
         """Whether there is such a product."""
-        return bool(self._connection.execute("SELECT 1 FROM products WHERE asin = ?", (asin,)).fetchone())
+        return bool(self._rows("SELECT 1 FROM products WHERE asin = ?", asin))
 
     def products(self) -> Iterator[Product]:
         """All products, in the order of their source."""
@@ -144,10 +157,10 @@ class Catalogue:
 
     def _wishes(self, kind: str, asin: str) -> Iterator[tuple[int, Wish, int]]:
         """Number of the product's first goal within the product, wish and number of goals, for each wish."""
-        rows = self._connection.execute(
+        rows = self._rows(
             "SELECT instruction, attributes, options, price_upper, goals FROM wishes "
             "WHERE kind = ? AND asin = ? ORDER BY first",
-            (kind, asin),
+            *(kind, asin),
         )
         first = 0
         for instruction, attributes, options, limit, goals in rows:
@@ -177,17 +190,19 @@ class Catalogue:
         ids: list[str] = []
         types: dict[str, str] = {}
         met: Counter[str] = Counter()
-        rows = self._connection.execute(
-            "SELECT asin, goals, category FROM wishes WHERE kind = ? ORDER BY first", (kind,)
-        )
+        rows = self._rows("SELECT asin, goals, category FROM wishes WHERE kind = ? ORDER BY first", kind)
         for asin, goals, category in rows:
             for number in range(met[asin], met[asin] + goals):
                 ids.append(f"{asin}/{kind}-{number}")
                 types[ids[-1]] = category
             met[asin] += goals
-        (blob,) = self._connection.execute("SELECT numbers FROM orders WHERE kind = ?", (kind,)).fetchone()
-        numbers = array("I", blob)
-        ordered = tuple(ids[number] for number in numbers)
+        blobs = self._rows("SELECT numbers FROM orders WHERE kind = ?", kind)
+        try:
+            ordered = tuple(ids[number] for number in array("I", blobs[0][0]))
+        except (IndexError, ValueError, TypeError) as error:
+            raise self._corrupt(error) from error
+        if len(ordered) != len(ids) or len(set(ordered)) != len(ids):
+            raise self._corrupt(ValueError("the order of goals is none"))
         return TaskSet(ENV_ID, source, self.version, {"dev": ordered[:DEV], "train": ordered[DEV:]}, types)
 
 
@@ -242,7 +257,7 @@ def _opened(path: Path) -> tuple[sqlite3.Connection, int]:
     try:
         connection.execute(f"PRAGMA mmap_size = {1 << 40}")
         connection.execute("SELECT count(*) FROM meta").fetchone()
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         connection.close()
         raise DataError(f"{path}: corrupt ({error}). {REMEDY}") from error
     return connection, tables

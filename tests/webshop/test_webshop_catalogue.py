@@ -14,10 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from shop_files import ENTRIES, write_shop
 
+import envsuite.webshop.build as building
 from envsuite.core import DataError, UnknownName
 from envsuite.webshop.build import build, cached, main
 from envsuite.webshop.catalogue import REMEDY, Catalogue, open_catalogue
 from envsuite.webshop.nouns import Builtin, tagger
+from envsuite.webshop.pages import text
 from envsuite.webshop.source import Files
 from envsuite.webshop.world import Session
 
@@ -26,6 +28,7 @@ import sys, time
 from pathlib import Path
 from envsuite.webshop.build import build
 from envsuite.webshop.nouns import Builtin
+from envsuite.webshop.pages import text
 from envsuite.webshop.source import Files
 
 def slow(stage, done):
@@ -129,6 +132,25 @@ def test_a_catalogue_cut_off_anywhere_is_refused(shop_path: Path, tmp_path: Path
         _ = Catalogue(cut).index
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(st.data())
+def test_damage_anywhere_is_told_as_such_or_does_not_show(shop_path: Path, tmp_path: Path, data: st.DataObject) -> None:
+    content = bytearray(shop_path.read_bytes())
+    at = data.draw(st.integers(0, len(content) - 1))
+    content[at : at + 200] = bytes(data.draw(st.integers(0, 255)) for _ in content[at : at + 200])
+    damaged = tmp_path / "changed"
+    damaged.write_bytes(content)
+    try:
+        catalogue = Catalogue(damaged)
+        for task_id in ("B000000001/synthetic-1", "B000000005/synthetic-3"):
+            session = Session(catalogue, catalogue.search, catalogue.goal(task_id))
+            for command in ("search[kettle tea]", "click[b000000001]", "click[red]", "click[buy now]"):
+                session.do(command)
+                text(session)
+    except DataError as error:
+        assert "changed" in str(error)
+
+
 def test_a_foreign_file_and_another_version_are_refused_with_the_remedy(shop_path: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.db"
     with sqlite3.connect(other) as connection:
@@ -154,13 +176,14 @@ def test_a_foreign_file_and_another_version_are_refused_with_the_remedy(shop_pat
 
 def test_a_catalogue_of_files_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(building, "tagger", Builtin)
     files = write_shop(tmp_path)
-    path = cached(files, Builtin())
+    path = cached(files)
     made = path.stat().st_mtime_ns
-    assert path.is_relative_to(tmp_path / "data") and cached(files, Builtin()).stat().st_mtime_ns == made
+    assert path.is_relative_to(tmp_path / "data") and cached(files).stat().st_mtime_ns == made
     time.sleep(0.01)
     files.products.write_text(files.products.read_text() + " ")
-    assert cached(files, Builtin()) != path, "other files, another catalogue"
+    assert cached(files) != path, "other files, another catalogue"
 
 
 def test_a_session_takes_next_to_no_memory(shop_path: Path) -> None:

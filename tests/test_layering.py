@@ -14,7 +14,8 @@ LAYERS = {
     "envsuite": (
         {"registration", "core"},
         {"prompting", "wrappers", "data"},
-        {"textcraft", "alfworld"},
+        {"retrieval"},
+        {"textcraft", "alfworld", "webshop"},
         {"vector"},
         {"cli"},
     ),

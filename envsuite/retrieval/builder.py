@@ -26,10 +26,29 @@ from envsuite.retrieval.index import KIND, VERSION, encoded
 RUN = 1 << 23
 """Words of a run, and postings that are sorted at a time."""
 _REMEMBERED = 1 << 20
+_SHORT = 64
+"""Characters of the longest piece that is remembered."""
 _NARROW_SPACE = "\u202f"
 
 # A posting on its way: its term and document in one number, and occurrences and length byte in another.
 _POSTING = np.dtype([("place", "<u8"), ("pair", "<u4")])
+
+
+class _Pieces(dict[str, tuple[int, ...]]):
+    """The terms of a piece of text, as numbers; what was looked up before is remembered, within bounds."""
+
+    def __init__(self, terms: dict[str, int]) -> None:
+        super().__init__()
+        self._terms = terms
+
+    def __missing__(self, piece: str) -> tuple[int, ...]:
+        terms = self._terms
+        numbers = tuple([terms.setdefault(term, len(terms)) for term in analyze(piece)])
+        if len(self) >= _REMEMBERED:
+            self.clear()
+        if len(piece) <= _SHORT:
+            self[piece] = numbers
+        return numbers
 
 
 class IndexBuilder:
@@ -45,7 +64,7 @@ class IndexBuilder:
         self._folder = Path(tempfile.mkdtemp(prefix="index-", dir=scratch))
         self._keys: list[str] = []
         self._terms: dict[str, int] = {}
-        self._analysed: dict[str, tuple[int, ...]] = {}
+        self._pieces = _Pieces(self._terms)
         self._run = array("I")
         self._ends: list[int] = []
         self._first = 0
@@ -64,11 +83,10 @@ class IndexBuilder:
     def add(self, key: str, text: str) -> None:
         """Add a document; documents of equal score are found in the order of their keys (by code points)."""
         before = len(self._run)
-        known, run = self._analysed, self._run
+        run = self._run
         # White space ends every word, so pieces between it can be looked up. One space does not: U+202F joins words.
-        for piece in text.split() if _NARROW_SPACE not in text else text.split(" "):
-            terms = known.get(piece)
-            run.extend(self._learn(piece) if terms is None else terms)
+        pieces = text.split() if _NARROW_SPACE not in text else text.split(" ")
+        run.extend(itertools.chain.from_iterable(map(self._pieces.__getitem__, pieces)))
         length = len(run) - before
         self._keys.append(key)
         self._ends.append(len(run))
@@ -77,15 +95,6 @@ class IndexBuilder:
         self._documents += length > 0
         if len(run) >= RUN:
             self._spill()
-
-    def _learn(self, piece: str) -> tuple[int, ...]:
-        terms = self._terms
-        numbers = tuple([terms.setdefault(term, len(terms)) for term in analyze(piece)])
-        if len(self._analysed) >= _REMEMBERED:
-            self._analysed.clear()
-        if len(piece) <= 64:
-            self._analysed[piece] = numbers
-        return numbers
 
     def _spill(self) -> None:
         """Move the run to disk as postings."""
@@ -123,7 +132,7 @@ class IndexBuilder:
             DataError: Two documents have one key.
         """
         self._spill()
-        self._analysed.clear()
+        self._pieces.clear()
         order = sorted(range(len(self._keys)), key=self._keys.__getitem__)
         for i, j in itertools.pairwise(order):
             if self._keys[i] == self._keys[j]:

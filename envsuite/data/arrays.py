@@ -11,7 +11,8 @@ from __future__ import annotations
 import mmap
 import struct
 import zlib
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -28,6 +29,7 @@ PIECE = 1 << 16
 """Bytes that share a checksum."""
 _PREAMBLE = struct.Struct("<8s16sIQQIQI")  # magic, kind, version, table at, size, crc, block size, crc of all this
 _MAGIC = b"EnvArray"
+_SPAN = struct.Struct("<2Q")
 
 
 class ArrayWriter:
@@ -54,6 +56,23 @@ class ArrayWriter:
         for part in parts:
             self._put(np.ascontiguousarray(part, dtype=kind).tobytes())
         self._arrays[name] = (kind.str, at, (self._size - at) // kind.itemsize)
+
+    def add_strings(self, name: str, strings: Iterable[bytes]) -> None:
+        """Write strings end to end, and where each begins: two arrays, ``name.text`` and ``name.at``."""
+        ends = array("Q", [0])
+
+        def parts() -> Iterator[NDArray[np.uint8]]:
+            waiting = bytearray()
+            for string in strings:
+                waiting += string
+                ends.append(ends[-1] + len(string))
+                if len(waiting) >= PIECE:
+                    yield np.frombuffer(bytes(waiting), dtype=np.uint8)
+                    waiting.clear()
+            yield np.frombuffer(bytes(waiting), dtype=np.uint8)
+
+        self.add(f"{name}.text", "u1", parts())
+        self.add(f"{name}.at", "u8", [np.frombuffer(ends, dtype=np.uint64)])
 
     def close(self, facts: dict[str, Any]) -> None:
         """End the block; ``facts`` is what else a reader needs, as JSON."""
@@ -141,6 +160,7 @@ class Arrays:
         self._data = data
         self._sums = np.frombuffer(table, "<u4", pieces).tolist()
         self._seen = bytearray(pieces)
+        self._unseen = pieces
         self._places = {
             name: _Place(np.dtype(dtype), at, length) for name, (dtype, at, length) in names["arrays"].items()
         }
@@ -161,14 +181,39 @@ class Arrays:
         """
         place = self._places[name]
         first = place.at + start * place.dtype.itemsize
-        self._check(first, first + (stop - start) * place.dtype.itemsize)
+        if self._unseen:
+            self._check(first, first + (stop - start) * place.dtype.itemsize)
         return np.frombuffer(self._data, place.dtype, stop - start, first)
 
-    def bytes(self, name: str, start: int, stop: int) -> bytes:
-        """Elements ``start`` to ``stop`` of an array of bytes."""
-        at = self._places[name].at
-        self._check(at + start, at + stop)
-        return bytes(self._data[at + start : at + stop])
+    def strings(self, name: str) -> int:
+        """How many strings ``add_strings`` wrote."""
+        return self.length(f"{name}.at") - 1
+
+    def string(self, name: str, number: int) -> bytes:
+        """One of the strings, counted from 0.
+
+        Raises:
+            DataError: The file is damaged there.
+        """
+        at = self._places[f"{name}.at"].at + 8 * number
+        text = self._places[f"{name}.text"].at
+        if self._unseen:
+            self._check(at, at + 16)
+        start, stop = _SPAN.unpack_from(self._data, at)
+        if self._unseen:
+            self._check(text + start, text + stop)
+        return bytes(self._data[text + start : text + stop])
+
+    def find(self, name: str, wanted: bytes) -> int | None:
+        """The number of a string among strings that were written in order; None where it is not there."""
+        low, high = 0, self.strings(name)
+        while low < high:
+            middle = (low + high) // 2
+            found = self.string(name, middle)
+            if found == wanted:
+                return middle
+            low, high = (middle + 1, high) if found < wanted else (low, middle)
+        return None
 
     def _check(self, first: int, end: int) -> None:
         """See that the bytes are as they were written; each piece once."""
@@ -179,6 +224,7 @@ class Arrays:
             if zlib.crc32(self._data[at : at + PIECE]) != self._sums[piece]:
                 raise self._error(f"is damaged between its bytes {at:,} and {at + PIECE:,}")
             self._seen[piece] = 1
+            self._unseen = self._seen.count(0)
             piece = self._seen.find(0, piece + 1, high)
 
     def _error(self, what: str) -> DataError:

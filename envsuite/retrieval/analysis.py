@@ -6,6 +6,8 @@ Words (``word_break``), without a final ``'s``, in lower case, without 33 freque
 
 from __future__ import annotations
 
+import functools
+
 from envsuite.retrieval.porter import stem
 from envsuite.retrieval.word_break import properties, words
 
@@ -26,6 +28,7 @@ def analyze(text: str) -> list[str]:
     return terms
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def term_of(word: str) -> str | None:
     """The term that ``word`` is searched by; None for a stop word."""
     if word[-2:-1] in ("'", "\u2019", "\uff07") and word[-1] in "sS":

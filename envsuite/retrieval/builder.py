@@ -6,12 +6,13 @@ depends on the documents alone, not on the order in which they come.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import tempfile
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,15 +21,34 @@ from envsuite.core.errors import DataError
 from envsuite.data.arrays import ArrayWriter
 from envsuite.retrieval.analysis import analyze
 from envsuite.retrieval.bm25 import norm
-from envsuite.retrieval.index import KIND, VERSION
+from envsuite.retrieval.index import KIND, VERSION, encoded
 
 RUN = 1 << 23
 """Words of a run, and postings that are sorted at a time."""
 _REMEMBERED = 1 << 20
+_SHORT = 64
+"""Characters of the longest piece that is remembered."""
 _NARROW_SPACE = "\u202f"
 
 # A posting on its way: its term and document in one number, and occurrences and length byte in another.
 _POSTING = np.dtype([("place", "<u8"), ("pair", "<u4")])
+
+
+class _Pieces(dict[str, tuple[int, ...]]):
+    """The terms of a piece of text, as numbers; what was looked up before is remembered, within bounds."""
+
+    def __init__(self, terms: dict[str, int]) -> None:
+        super().__init__()
+        self._terms = terms
+
+    def __missing__(self, piece: str) -> tuple[int, ...]:
+        terms = self._terms
+        numbers = tuple([terms.setdefault(term, len(terms)) for term in analyze(piece)])
+        if len(self) >= _REMEMBERED:
+            self.clear()
+        if len(piece) <= _SHORT:
+            self[piece] = numbers
+        return numbers
 
 
 class IndexBuilder:
@@ -44,7 +64,7 @@ class IndexBuilder:
         self._folder = Path(tempfile.mkdtemp(prefix="index-", dir=scratch))
         self._keys: list[str] = []
         self._terms: dict[str, int] = {}
-        self._analysed: dict[str, tuple[int, ...]] = {}
+        self._pieces = _Pieces(self._terms)
         self._run = array("I")
         self._ends: list[int] = []
         self._first = 0
@@ -63,11 +83,10 @@ class IndexBuilder:
     def add(self, key: str, text: str) -> None:
         """Add a document; documents of equal score are found in the order of their keys (by code points)."""
         before = len(self._run)
-        known, run = self._analysed, self._run
+        run = self._run
         # White space ends every word, so pieces between it can be looked up. One space does not: U+202F joins words.
-        for piece in text.split() if _NARROW_SPACE not in text else text.split(" "):
-            terms = known.get(piece)
-            run.extend(self._learn(piece) if terms is None else terms)
+        pieces = text.split() if _NARROW_SPACE not in text else text.split(" ")
+        run.extend(itertools.chain.from_iterable(map(self._pieces.__getitem__, pieces)))
         length = len(run) - before
         self._keys.append(key)
         self._ends.append(len(run))
@@ -77,19 +96,11 @@ class IndexBuilder:
         if len(run) >= RUN:
             self._spill()
 
-    def _learn(self, piece: str) -> tuple[int, ...]:
-        terms = self._terms
-        numbers = tuple([terms.setdefault(term, len(terms)) for term in analyze(piece)])
-        if len(self._analysed) >= _REMEMBERED:
-            self._analysed.clear()
-        if len(piece) <= 64:
-            self._analysed[piece] = numbers
-        return numbers
-
     def _spill(self) -> None:
         """Move the run to disk as postings."""
         numbers = np.array(self._run, dtype=np.uint64)
-        lengths = np.diff(self._ends, prepend=0)
+        ends = np.array([0, *self._ends], dtype=np.int64)
+        lengths = ends[1:] - ends[:-1]
         documents = np.repeat(np.arange(self._first, self._first + len(lengths), dtype=np.uint64), lengths)
         places = np.sort(numbers << np.uint64(32) | documents)
         at = np.flatnonzero(np.diff(places, prepend=~places[:1]))
@@ -121,9 +132,9 @@ class IndexBuilder:
             DataError: Two documents have one key.
         """
         self._spill()
-        self._analysed.clear()
+        self._pieces.clear()
         order = sorted(range(len(self._keys)), key=self._keys.__getitem__)
-        for i, j in zip(order, order[1:], strict=False):
+        for i, j in itertools.pairwise(order):
             if self._keys[i] == self._keys[j]:
                 raise DataError(f"two documents have the key {self._keys[i]!r}; give each its own")
         rank = np.empty(len(order), dtype=np.uint64)
@@ -135,15 +146,15 @@ class IndexBuilder:
         ends = np.cumsum(self._holding[numbers])
 
         writer = ArrayWriter(file, KIND, VERSION)
-        _write_strings(writer, "keys", [self._keys[i] for i in order])
-        _write_strings(writer, "terms", words)
+        writer.add_strings("keys", (encoded(self._keys[i]) for i in order))
+        writer.add_strings("terms", map(encoded, words))
         writer.add("postings.at", "u8", [np.zeros(1, dtype=np.uint64), ends])
         writer.add("pairs.times", "u4", [self._pairs >> np.uint32(8)])
         writer.add("pairs.norm", "u1", [self._pairs & np.uint32(255)])
         buckets = self._distribute(rank, term_rank, ends)
         # The sorted postings are needed twice, so the codes wait in a file of their own.
         waiting = self._folder / "codes"
-        code = np.dtype(np.uint16 if len(self._pairs) <= 1 << 16 else np.uint32)
+        code: np.dtype[Any] = np.dtype(np.uint16 if len(self._pairs) <= 1 << 16 else np.uint32)
         writer.add("postings.document", "u4", self._sorted(buckets, waiting, code))
         writer.add("postings.pair", code, _parts(waiting, code))
         writer.close({"documents": self._documents, "words": self._words})
@@ -167,9 +178,7 @@ class IndexBuilder:
             path.unlink()
         return buckets
 
-    def _sorted(
-        self, buckets: list[Path], codes: Path, code: np.dtype[np.uint16 | np.uint32]
-    ) -> Iterator[NDArray[np.uint32]]:
+    def _sorted(self, buckets: list[Path], codes: Path, code: np.dtype[Any]) -> Iterator[NDArray[np.uint32]]:
         """The documents of all postings in order; which pair each has goes to the file ``codes``."""
         with open(codes, "wb") as file:
             for path in buckets:
@@ -182,17 +191,8 @@ class IndexBuilder:
                 yield (postings["place"][order] & np.uint64(0xFFFFFFFF)).astype(np.uint32)
 
 
-def _parts(path: Path, dtype: np.dtype[np.generic]) -> Iterator[NDArray[np.generic]]:
+def _parts(path: Path, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
     """The elements of a file, a part at a time."""
     with open(path, "rb") as file:
         while len(part := np.fromfile(file, dtype=dtype, count=RUN // 4)):
             yield part
-
-
-def _write_strings(writer: ArrayWriter, name: str, strings: list[str]) -> None:
-    """Strings end to end, and where each begins."""
-    parts = ("".join(strings[i : i + 65536]) for i in range(0, len(strings), 65536))
-    encoded = (np.frombuffer(part.encode("utf-8", "surrogatepass"), dtype=np.uint8) for part in parts)
-    writer.add(f"{name}.text", "u1", encoded)
-    lengths = np.fromiter((len(s.encode("utf-8", "surrogatepass")) for s in strings), dtype=np.int64)
-    writer.add(f"{name}.at", "u8", [np.zeros(1, dtype=np.uint64), np.cumsum(lengths)])

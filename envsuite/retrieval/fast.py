@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,17 @@ from numba import njit
 from numpy.typing import NDArray
 
 
-@njit(cache=True, nogil=True)
+def _compiled(function: Callable[..., None]) -> Callable[..., None]:
+    """Compiled when first called, without Python's lock; kept on disk where some folder can be written."""
+    compiled: Callable[..., None]
+    try:
+        compiled = njit(cache=True, nogil=True)(function)
+    except RuntimeError:
+        compiled = njit(nogil=True)(function)
+    return compiled
+
+
+@_compiled
 def add(
     scores: NDArray[np.float64],
     documents: NDArray[np.uint32],

@@ -30,11 +30,18 @@ Engine = Literal["auto", "numpy", "numba"]
 _BLOCK = 1 << 16
 _FEW = 64
 """Terms up to which a query goes block by block. More are rare, and their tables would fill the memory."""
+_REMEMBERED = 10_000
+"""Terms whose place in the file is kept."""
 _LARGE = 50_000
 """Documents from which on importing numba pays."""
 
 Adder = Callable[[NDArray[np.float64], NDArray[np.uint32], NDArray[Any], NDArray[np.float64], int], None]
 """(scores, documents, pairs, contribution of each pair, first document): adds what a term contributes to scores."""
+
+
+def encoded(string: str) -> bytes:
+    """A key or term as the file has it; their order is the same."""
+    return string.encode("utf-8", "surrogatepass")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +86,14 @@ class Index:
         """
         self._source = (path, offset, engine, remedy)
         self._arrays = Arrays(path, KIND, VERSION, remedy, offset)
-        self._size = self._arrays.length("keys.at") - 1
+        self._size = self._arrays.strings("keys")
         self._documents: int = self._arrays.facts["documents"]
         pairs = self._arrays.length("pairs.times")
         factors = length_factors(self._documents, self._arrays.facts["words"])
         self._times = self._arrays.read("pairs.times", 0, pairs).astype(np.float32)
         self._factors = factors[self._arrays.read("pairs.norm", 0, pairs)]
         self._edges = np.append(np.arange(0, self._size, _BLOCK), self._size)
+        self._places: dict[str, tuple[int, ...]] = {}
         self._add = _adder(engine, self._size)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -103,11 +111,11 @@ class Index:
         """
         if not 0 <= number < self._size:
             raise IndexError(f"no document {number}; there are {self._size}")
-        return self._string("keys", number).decode("utf-8", "surrogatepass")
+        return self._arrays.string("keys", number).decode("utf-8", "surrogatepass")
 
     def number(self, key: str) -> int | None:
         """The number of the document with this key; None where there is none."""
-        return self._find("keys", key)
+        return self._arrays.find("keys", encoded(key))
 
     def search(self, query: str, k: int = 10) -> list[Hit]:
         """The best ``k`` documents for the words of ``query``, best first; of equal ones the first key.
@@ -157,27 +165,18 @@ class Index:
         """The terms that occur, in an order of their own, so that sums do not depend on the query's."""
         known = []
         for term in sorted(terms):
-            number = self._find("terms", term)
-            if number is not None:
-                start, stop = self._arrays.read("postings.at", number, number + 2).tolist()
+            place = self._places.get(term)
+            if place is None:
+                number = self._arrays.find("terms", encoded(term))
+                read = self._arrays.read
+                place = (0, 0) if number is None else tuple(read("postings.at", number, number + 2).tolist())
+                if len(self._places) >= _REMEMBERED:
+                    self._places.clear()
+                self._places[term] = place
+            start, stop = place
+            if start < stop:
                 known.append(_Term(start, stop, weight(self._documents, stop - start, terms[term])))
         return known
-
-    def _find(self, name: str, wanted: str) -> int | None:
-        """Where among the sorted strings of ``name`` the wanted one is."""
-        sought = wanted.encode("utf-8", "surrogatepass")
-        low, high = 0, self._arrays.length(f"{name}.at") - 1
-        while low < high:
-            middle = (low + high) // 2
-            found = self._string(name, middle)
-            if found == sought:
-                return middle
-            low, high = (middle + 1, high) if found < sought else (low, middle)
-        return None
-
-    def _string(self, name: str, number: int) -> bytes:
-        start, stop = self._arrays.read(f"{name}.at", number, number + 2).tolist()
-        return self._arrays.bytes(f"{name}.text", start, stop)
 
 
 class _Best:

@@ -20,6 +20,8 @@ _STEP_3 = {"icate": "ic", "ative": "", "alize": "al", "iciti": "ic", "ical": "ic
 _STEP_4 = re.compile(
     "(?:al|ance|ence|er|ic|able|ible|ant|ement|ment|ent|(?<=[st])ion|ou|ism|ate|iti|ous|ive|ize)$", re.DOTALL
 )
+_LAST_LETTERS = "cdegilmnrstuy"
+"""Letters in which an ending of some step ends; words that end otherwise stay."""
 _ENDING_2 = re.compile(f"(?:{'|'.join(_STEP_2)})$")
 _ENDING_3 = re.compile(f"(?:{'|'.join(_STEP_3)})$")
 
@@ -34,7 +36,7 @@ def stem(word: str) -> str:
 
 
 def _stem(word: str) -> str:
-    if len(word) < 3:
+    if len(word) < 3 or word[-1] not in _LAST_LETTERS:
         return word
     word = _step_1(word)
     if word.endswith("y") and "v" in _shape(word[:-1]):

@@ -31,7 +31,7 @@ from envsuite.webshop.documents import document
 from envsuite.webshop.goals import PRICE_SEED, Wish, composed, count, draw_price, order, written
 from envsuite.webshop.nouns import Tagger, tagger
 from envsuite.webshop.products import Product, pack, unpack
-from envsuite.webshop.source import UNKNOWN_ATTRIBUTE, Files, RawProduct, attributes_of, products_of, written_by_people
+from envsuite.webshop.source import UNKNOWN_ATTRIBUTE, Files, RawProduct, Stock
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -63,18 +63,18 @@ CREATE INDEX wishes_by_asin ON wishes (kind, asin, first);
 
 
 def build(
-    files: Files,
+    stock: Stock,
     out: Path,
     find_nouns: Tagger | None = None,
     progress: Progress = lambda stage, done: None,
 ) -> Path:
-    """Build the catalogue ``out`` from ``files``, in the place of what is there.
+    """Build the catalogue ``out`` from ``stock``, in the place of what is there.
 
     It is written under another name beside ``out`` and renamed when it is whole; a build that was killed is simply
     started again, and takes the place of what it left. A second build of the same file waits for the first.
 
     Args:
-        files: The official files.
+        stock: What is sold: the official files (:class:`~envsuite.webshop.source.Files`), or another.
         out: Where the catalogue goes.
         find_nouns: Tags the titles; :func:`~envsuite.webshop.nouns.tagger` chooses by default.
         progress: Is told how it goes.
@@ -83,11 +83,11 @@ def build(
         DataError: A file is missing, truncated or foreign, or has nothing to sell.
     """
     with _lock(out):
-        _build(files, out, find_nouns or tagger(), progress)
+        _build(stock, out, find_nouns or tagger(), progress)
     return out
 
 
-def _build(files: Files, out: Path, find_nouns: Tagger, progress: Progress) -> None:
+def _build(stock: Stock, out: Path, find_nouns: Tagger, progress: Progress) -> None:
     folder = out.parent / f".{out.name}.building"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -95,7 +95,7 @@ def _build(files: Files, out: Path, find_nouns: Tagger, progress: Progress) -> N
     try:
         with IndexBuilder(folder) as index:
             with closing(sqlite3.connect(partial, isolation_level=None)) as connection:
-                _fill(connection, files, find_nouns, index, progress)
+                _fill(connection, stock, find_nouns, index, progress)
             with partial.open("r+b") as file:
                 file.seek(0, os.SEEK_END)
                 index.write(file)  # SQLite leaves alone what lies behind its last page
@@ -137,25 +137,25 @@ def _lock(out: Path) -> Iterator[None]:
 
 
 def _fill(
-    connection: sqlite3.Connection, files: Files, find_nouns: Tagger, index: IndexBuilder, progress: Progress
+    connection: sqlite3.Connection, stock: Stock, find_nouns: Tagger, index: IndexBuilder, progress: Progress
 ) -> None:
     settings = f"journal_mode = OFF, synchronous = OFF, application_id = {APPLICATION}, user_version = {FORMAT}"
     for setting in settings.split(", "):
         connection.execute(f"PRAGMA {setting}")
     _run(connection, _TABLES)
     connection.execute("BEGIN")
-    human = written_by_people(files.human) if files.human is not None else {}
-    _stage(connection, attributes_of(files.attributes), progress)
+    human = stock.wishes_of_people()
+    _stage(connection, stock.known_attributes(), progress)
     rng = random.Random(PRICE_SEED)
     total = 0
     known = _known(connection)
-    for batch in _batches(products_of(files.products), BATCH):
+    for batch in _batches(stock.raw_products(), BATCH):
         finished = _finished(batch, known, find_nouns, rng, index)
         connection.executemany("INSERT INTO products (asin, title, price_tag, body) VALUES (?, ?, ?, ?)", finished)
         total += len(batch)
         progress("products", total)
     if not total:
-        raise DataError(f"{files.products}: has no product")
+        raise DataError(f"{stock.title}: has no product")
     _run(connection, _INDICES)
     state = rng.getstate()
     goals = {}
@@ -166,9 +166,9 @@ def _fill(
         progress(f"{kind} goals", goals[kind])
     meta = {
         "products": str(total),
-        "digest": files.digest(),
+        "digest": stock.digest(),
         "tagger": find_nouns.name,
-        "files": ", ".join(path.name for path in (files.products, files.attributes, files.human) if path is not None),
+        "stock": stock.title,
         **{f"{kind} goals": str(number) for kind, number in goals.items()},
     }
     connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
@@ -216,6 +216,8 @@ def _finished(
             price=draw_price(raw.prices, rng),
             image=raw.image,
             option_images=raw.option_images,
+            rating=raw.rating,
+            reviews=raw.reviews,
             nouns=nouns,
         )
         index.add(product.asin, _document(product))

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
 from envsuite.core.errors import DataError
 from envsuite.data import data_root
 from envsuite.webshop.json_stream import elements, members
+from envsuite.webshop.products import Review
 
 LONGEST_ASIN = 10
 UNPRICED = 100.0
@@ -51,18 +52,58 @@ class RawProduct:
     """One or two prices, in dollars."""
     price_tag: str
     image: str
+    rating: str = "N.A."
+    reviews: tuple[Review, ...] = ()
+    """The official files have none, as in the original."""
+
+
+class Stock(Protocol):
+    """What a catalogue is built from."""
+
+    @property
+    def title(self) -> str:
+        """What it is, in a few words, written into the catalogue."""
+
+    def raw_products(self) -> Iterator[RawProduct]:
+        """The products, in their order; no ASIN comes twice."""
+
+    def known_attributes(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """ASIN and ``attributes``; for some ``instruction`` and ``instruction_attributes`` of composed goals."""
+
+    def wishes_of_people(self) -> dict[str, list[dict[str, Any]]]:
+        """ASIN -> instructions, each with ``instruction_attributes`` and ``instruction_options``."""
+
+    def digest(self) -> str:
+        """SHA-256 (hex) over the content."""
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The official files of one catalogue."""
+    """The official files of one catalogue: a :class:`Stock`."""
 
     products: Path
     attributes: Path
     human: Path | None = None
 
-    def digest(self, progress: Callable[[int], object] = lambda _: None) -> str:
-        """SHA-256 (hex) over the content of the files; ``progress`` is told the bytes of each piece.
+    @property
+    def title(self) -> str:
+        """The names of the files."""
+        return ", ".join(path.name for path in (self.products, self.attributes, self.human) if path is not None)
+
+    def raw_products(self) -> Iterator[RawProduct]:
+        """See :func:`products_of`."""
+        return products_of(self.products)
+
+    def known_attributes(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """See :func:`attributes_of`."""
+        return attributes_of(self.attributes)
+
+    def wishes_of_people(self) -> dict[str, list[dict[str, Any]]]:
+        """See :func:`written_by_people`; none without the file."""
+        return {} if self.human is None else written_by_people(self.human)
+
+    def digest(self) -> str:
+        """SHA-256 (hex) over the content of the files.
 
         Raises:
             DataError: A file is missing.
@@ -75,7 +116,6 @@ class Files:
                     with path.open("rb") as file:
                         while piece := file.read(1 << 22):
                             one.update(piece)
-                            progress(len(piece))
                 except OSError as error:
                     raise DataError(f"{path}: cannot be read ({error.strerror})") from error
             total.update(one.digest())

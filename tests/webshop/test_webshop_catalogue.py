@@ -7,7 +7,10 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,8 +22,9 @@ from envsuite.core import DataError, UnknownName
 from envsuite.webshop.build import build, cached, main
 from envsuite.webshop.catalogue import REMEDY, Catalogue, open_catalogue
 from envsuite.webshop.nouns import Builtin, tagger
-from envsuite.webshop.pages import text
-from envsuite.webshop.source import Files
+from envsuite.webshop.pages import structured, text
+from envsuite.webshop.products import Review
+from envsuite.webshop.source import Files, RawProduct
 from envsuite.webshop.world import Session
 
 BUILDING = """
@@ -28,8 +32,9 @@ import sys, time
 from pathlib import Path
 from envsuite.webshop.build import build
 from envsuite.webshop.nouns import Builtin
-from envsuite.webshop.pages import text
-from envsuite.webshop.source import Files
+from envsuite.webshop.pages import structured, text
+from envsuite.webshop.products import Review
+from envsuite.webshop.source import Files, RawProduct
 
 def slow(stage, done):
     print(stage, flush=True)
@@ -222,3 +227,49 @@ def test_an_unknown_tagger_is_refused() -> None:
 def test_the_official_catalogue_is_what_it_is_said_to_be(official: Catalogue, official_files: Files) -> None:
     assert len(official) == 1000
     assert official.version == f"1000 products {official_files.digest()[:12]}, nouns by recorded"
+
+
+@dataclass(frozen=True)
+class Reviewed:
+    """A stock that is no file."""
+
+    title: str = "two kettles"
+
+    def raw_products(self) -> Iterator[RawProduct]:
+        for number in (1, 2):
+            yield RawProduct(
+                asin=f"K{number}",
+                title=f"Kettle {number}",
+                description="",
+                bullets=(),
+                options={},
+                option_images={},
+                category="garden",
+                query="kettles",
+                product_category="Kitchen",
+                prices=(5.0,),
+                price_tag="$5.0",
+                image="",
+                rating="4.5",
+                reviews=(Review("Good", "5.0", "It boils."),),
+            )
+
+    def known_attributes(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        yield "K1", {"attributes": ["small"], "instruction": "Find me a kettle", "instruction_attributes": ["small"]}
+
+    def wishes_of_people(self) -> dict[str, list[dict[str, Any]]]:
+        return {}
+
+    def digest(self) -> str:
+        return "0" * 64
+
+
+def test_another_stock_goes_the_same_way_and_its_reviews_are_shown(tmp_path: Path) -> None:
+    catalogue = Catalogue(build(Reviewed(), tmp_path / "kettles", Builtin()))
+    assert catalogue.meta["stock"] == "two kettles" and len(catalogue) == 2
+    session = Session(catalogue, catalogue.search, catalogue.goal("K1/synthetic-0"))
+    for command in ("search[kettle 1]", "click[k1]"):
+        assert session.do(command)
+    assert "[SEP] Rating: 4.5 [SEP]" in text(session)
+    assert session.click("reviews") and text(session).endswith('< Prev [SEP] "Good" [SEP] 5.0 [SEP] It boils.')
+    assert structured(session).endswith('"Good"\n5.0\nIt boils.')

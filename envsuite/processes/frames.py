@@ -1,4 +1,4 @@
-"""Messages between a vector and its worker processes: length-prefixed frames of pickles over a socket pair.
+"""Messages between a program and its worker processes: length-prefixed frames of pickles over a socket pair.
 
 Both ends are processes of one program; nothing else can write to the socket, and nothing is read from disk.
 """

@@ -75,6 +75,11 @@ class Worker:
                 raise
             return answer
 
+    @property
+    def alive(self) -> bool:
+        """The process runs, as far as is known without asking it."""
+        return self.ended is None and os.getpid() == self._owner and self.child.process.poll() is None
+
     def release(self, seat: int) -> None:
         """A game is no longer played; takes no lock, since a garbage collector may call it at any time."""
         self.seats.discard(seat)
@@ -121,7 +126,7 @@ class Pool:
         with self._lock:
             if not self._finalizer.alive:
                 raise UsageError("a game of a pool that is closed; make another Pool()")
-            self.workers[:] = [worker for worker in self.workers if worker.ended is None]
+            self.workers[:] = [worker for worker in self.workers if worker.alive]
             worker = min(self.workers, key=lambda worker: len(worker.seats), default=None)
             if worker is None or (worker.seats and len(self.workers) < self.size):
                 worker = Worker()

@@ -49,7 +49,7 @@ class TextWorldEngine:
 
     def __init__(self, pool: Pool | None = None) -> None:
         self.version = _versions()
-        self.pool = default_pool() if pool is None else pool
+        self._pool = pool
 
     def open(self, path: Path) -> TextWorldGame:
         """A game of a ``game.tw-pddl`` file; a worker loads it at the first reset.
@@ -58,7 +58,7 @@ class TextWorldEngine:
             DataError: The file is missing, truncated, or not such a game.
         """
         read_game(path)
-        return TextWorldGame(path, self.pool)
+        return TextWorldGame(path, default_pool() if self._pool is None else self._pool)
 
 
 class TextWorldGame:
@@ -90,6 +90,8 @@ class TextWorldGame:
         if self._closed:
             raise UsageError(f"{self.path}: reset of a game that is closed; open it again")
         self._turn = None
+        if self._worker is not None and not self._worker.alive:
+            self._leave()
         if self._worker is None:
             self._worker, self._seat = self._pool.seat()
             self._release = weakref.finalize(self, self._worker.release, self._seat)

@@ -10,12 +10,14 @@ import hashlib
 import json
 import logging
 import os
+import selectors
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 
 from tqdm import tqdm
@@ -39,7 +41,7 @@ ALONE = 120
 """Games below which starting other processes takes longer than it saves."""
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from envsuite.alfworld.generate import work; work(json.loads(sys.argv[2]))"
+    "from envsuite.alfworld.generate import work; work(**json.loads(sys.argv[2]))"
 )
 
 
@@ -137,7 +139,7 @@ def ensure(root: Path, seed: int, games: int, difficulty: Difficulty = DEFAULT) 
 def _complete(folder: Path) -> bool:
     try:
         made = json.loads((folder / MANIFEST).read_bytes())["games"]
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, KeyError):
         return False
     return all((folder / "json_2.1.1" / path / "game.tw-pddl").is_file() for path in made)
 
@@ -150,16 +152,15 @@ def _build(folder: Path, plan: Plan) -> None:
             shutil.rmtree(leftover)
     workers = min(_cores(), plan.games // ALONE)
     with tqdm(total=plan.games, desc="ALFWorld games", disable=not sys.stderr.isatty(), file=sys.stderr) as bar:
-        made = []
-        for path in _share(partial, plan, 0, 1) if workers < 2 else _shared(partial, plan, workers):
-            made.append(path)
-            bar.update()
+        for made in _share(partial, plan, 0, 1) if workers < 2 else _shared(partial, plan, workers):
+            bar.update(made)
+    top = partial / "json_2.1.1"
     manifest = {
         "edition": EDITION,
         "seed": plan.seed,
         "difficulty": asdict(plan.difficulty),
         "splits": plan.splits,
-        "games": sorted(made),
+        "games": sorted(file.parent.relative_to(top).as_posix() for file in top.glob("*/*/*/game.tw-pddl")),
     }
     write_atomically(partial / MANIFEST, json.dumps(manifest, indent=1).encode())
     partial.rename(folder)
@@ -170,48 +171,47 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-def _share(folder: Path, plan: Plan, first: int, step: int) -> Iterator[str]:
-    """Write every ``step``-th game, from ``first`` on; yields the path of each."""
-    for split, index in list(plan.all())[first::step]:
+def _share(folder: Path, plan: Plan, first: int, step: int) -> Iterator[int]:
+    """Write every ``step``-th game, from ``first`` on; yields 1 after each."""
+    for split, index in islice(plan.all(), first, None, step):
         made = make(plan.seed, split, index, plan.difficulty)
         target = folder / "json_2.1.1" / made.path
         target.mkdir(parents=True, exist_ok=True)
         (target / "game.tw-pddl").write_text(made.game, encoding="utf-8")
         (target / "traj_data.json").write_text(made.record, encoding="utf-8")
-        yield made.path
+        yield 1
 
 
-def _shared(folder: Path, plan: Plan, workers: int) -> Iterator[str]:
-    """As :func:`_share`, all games, in processes of their own, which import nothing of the program's."""
+def _shared(folder: Path, plan: Plan, workers: int) -> Iterator[int]:
+    """Write all games in processes of their own, which import nothing of the program's; yields how many are new."""
     with ExitStack() as stack:
+        done = stack.enter_context(selectors.DefaultSelector())
         started = []
         for first in range(workers):
-            task = json.dumps({"folder": str(folder), **asdict(plan), "first": first, "step": workers})
-            process = stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-c", _BOOT, json.dumps(sys.path), task],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    encoding="utf-8",
-                )
-            )
+            share = {"folder": str(folder), **asdict(plan), "first": first, "step": workers}
+            command = [sys.executable, "-c", _BOOT, json.dumps(sys.path), json.dumps(share)]
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, bufsize=0)
+            started.append(stack.enter_context(process))
             stack.callback(process.kill)
-            started.append(process)
-        for process in started:
             assert process.stdout is not None
-            yield from (line.rstrip("\n") for line in process.stdout)
+            done.register(process.stdout, selectors.EVENT_READ)
+        while done.get_map():
+            for key, _ in done.select():
+                if new := os.read(key.fd, 4096):
+                    yield len(new)
+                else:
+                    done.unregister(key.fileobj)
+        for process in started:
             if process.wait():
                 raise RuntimeError(f"a process that made ALFWorld games exited with code {process.returncode}")
 
 
-def work(task: dict[str, object]) -> None:
-    """What such a process does; says the path of each game that it has written."""
-    match task:
-        case {"folder": str(folder), "seed": int(seed), "games": int(games), "difficulty": dict(difficulty), **rest}:
-            plan = Plan(seed, games, Difficulty(**difficulty))
-            for path in _share(Path(folder), plan, *map(int, map(str, rest.values()))):
-                sys.stdout.write(path + "\n")
-                sys.stdout.flush()
+def work(folder: str, seed: int, games: int, difficulty: dict[str, int | None], first: int, step: int) -> None:
+    """What such a process does; writes a dot for each game that it has made."""
+    plan = Plan(seed, games, Difficulty(**difficulty))  # type: ignore[arg-type]  # two of the fields are never None
+    for _ in _share(Path(folder), plan, first, step):
+        sys.stdout.write(".")
+        sys.stdout.flush()
 
 
 EXAMPLES = """examples:

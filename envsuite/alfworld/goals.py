@@ -17,6 +17,7 @@ from envsuite.alfworld.vocabulary import (
     KITCHEN,
     LAMP,
     LIVING_ROOM,
+    Counts,
     Room,
 )
 from envsuite.core.draws import Draw
@@ -33,6 +34,10 @@ class Family:
     rooms: tuple[tuple[Room, int], ...]
     """Where such tasks are done, with weights."""
     sentences: tuple[str, ...]
+    hidden: int
+    """Percent of games in which all things of the goal's kind are behind doors."""
+    decoys: Counts
+    """How many things there are of the goal's kind that the goal does not take."""
     needs: int = 1
     """How many things the goal takes."""
     kinds: frozenset[str] | None = None
@@ -52,16 +57,22 @@ FAMILIES = (
         "pick_and_place_simple",
         ((BATHROOM, 30), (LIVING_ROOM, 26), (BEDROOM, 26), (KITCHEN, 18)),
         ("put a {thing} in {target}.", "put some {thing} on {target}."),
+        hidden=3,
+        decoys=((0, 36), (1, 26), (2, 23), (3, 15)),
     ),
     Family(
         "look_at_obj_in_light",
         ((BEDROOM, 90), (LIVING_ROOM, 10)),
         ("look at {thing} under the {target}.", "examine the {thing} with the {target}."),
+        hidden=1,
+        decoys=((0, 31), (1, 22), (2, 25), (3, 22)),
     ),
     Family(
         "pick_clean_then_place_in_recep",
         ((KITCHEN, 72), (BATHROOM, 28)),
         ("put a clean {thing} in {target}.", "clean some {thing} and put it in {target}."),
+        hidden=5,
+        decoys=((0, 28), (1, 31), (2, 17), (3, 24)),
         kinds=CLEANABLE,
         verb="clean",
         tool="SinkBasin",
@@ -72,6 +83,8 @@ FAMILIES = (
         "pick_heat_then_place_in_recep",
         ((KITCHEN, 1),),
         ("put a hot {thing} in {target}.", "heat some {thing} and put it in {target}."),
+        hidden=17,
+        decoys=((0, 22), (1, 29), (2, 32), (3, 17)),
         kinds=HEATABLE,
         verb="heat",
         tool="Microwave",
@@ -82,6 +95,8 @@ FAMILIES = (
         "pick_cool_then_place_in_recep",
         ((KITCHEN, 1),),
         ("put a cool {thing} in {target}.", "cool some {thing} and put it in {target}."),
+        hidden=8,
+        decoys=((0, 58), (1, 25), (2, 11), (3, 6)),
         kinds=COOLABLE,
         verb="cool",
         tool="Fridge",
@@ -92,6 +107,8 @@ FAMILIES = (
         "pick_two_obj_and_place",
         ((BATHROOM, 33), (LIVING_ROOM, 30), (BEDROOM, 29), (KITCHEN, 8)),
         ("put two {thing} in {target}.", "find two {thing} and put them in {target}."),
+        hidden=1,
+        decoys=((0, 42), (1, 25), (2, 33)),
         needs=2,
     ),
 )
@@ -166,23 +183,15 @@ def draw_game(draw: Draw, family: Family, choice: Sequence[Layout], difficulty: 
             break
     target = draw.one(targets)
     goal = Goal(family, kind, target, draw.one(family.sentences).format(thing=kind.lower(), target=target.lower()))
-    number = None if difficulty.decoys is None else family.needs + difficulty.decoys
-    if number is None and family.needs == 2:
-        number = draw.weighted(((2, 42), (3, 26), (4, 32)))
-    return goal, furnish(draw, layout, difficulty.things, kind, number, _hosts(draw, goal, layout, difficulty))
-
-
-def _hosts(draw: Draw, goal: Goal, layout: Layout, difficulty: Difficulty) -> list[Receptacle]:
-    """Where things of the goal's kind may lie: not where one would already be as the goal wants it."""
-    places = next(thing.places for thing in layout.room.things if thing.kind == goal.thing)
-    free = [
-        r for r in layout.receptacles if goal.thing in CONTAINS[r.kind] and (goal.family.verb or r.kind != goal.target)
-    ]
-    if difficulty.hidden is not None:
-        hidden = draw.chance(difficulty.hidden)
-        if wished := [r for r in free if r.door == hidden]:
-            return wished
-    return [r for r in free if r.kind in places]
+    free = [r for r in layout.receptacles if kind in CONTAINS[r.kind] and (family.verb or r.kind != target)]
+    places = next(thing.places for thing in layout.room.things if thing.kind == kind)
+    usual = [r for r in free if r.kind in places]
+    decoys = draw.weighted(family.decoys) if difficulty.decoys is None else difficulty.decoys
+    if draw.chance(family.hidden if difficulty.hidden is None else difficulty.hidden):
+        choices = [[r for r in free if r.door] or usual] * (family.needs + decoys)
+    else:
+        choices = [[r for r in usual if not r.door] or usual] * family.needs + [usual] * decoys
+    return goal, furnish(draw, layout, difficulty.things, kind, choices)
 
 
 class Walk:

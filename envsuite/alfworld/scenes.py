@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import count
 
-from envsuite.alfworld.vocabulary import BEDROOM, BESIDE, FIXED, LAMP, ROOMS, SHUT, Counts, Room
+from envsuite.alfworld.vocabulary import BEDROOM, BESIDE, FIXED, LAMP, ROOMS, SHUT, Counts, Room, Thing
 from envsuite.core.draws import Draw
 from envsuite.core.errors import UsageError
 
-EDITION = 1
+EDITION = 2
 """Part of every generated game's place; raised when the same seed gives other games."""
 PLANS = 30
 """Floor plans of a kind of room."""
@@ -20,6 +20,8 @@ UNSEEN = 4
 """Of them, the last ones, are kept for ``valid_unseen``."""
 HABIT = 70
 """Percent of things that lie where their kind usually lies in that room."""
+DROPPED = 4
+"""Percent of things that lie on the floor."""
 NEAR = 15
 """Percent of things on the floor that lie beside a receptacle."""
 REACH = 600
@@ -38,10 +40,10 @@ class Difficulty:
     things: int = 100
     """Percent of the usual number of things of a kind."""
     hidden: int | None = None
-    """Percent of games whose goal things must all be found behind doors, the others having them in the open;
-    ``None`` leaves that to where things usually lie."""
+    """Percent of games in which all things of the goal's kind are behind doors; in the others, as many as the goal
+    takes are in the open. ``None``: as in the family's games in ALFWorld."""
     decoys: int | None = None
-    """How many things there are of the goal's kind that the goal does not take; ``None`` leaves that to chance."""
+    """How many things there are of the goal's kind that the goal does not take; ``None``: as in ALFWorld's games."""
 
     def __post_init__(self) -> None:
         for field, (low, high) in _BOUNDS.items():
@@ -226,36 +228,34 @@ class Scene:
     """Where the agent is at the start: not at any receptacle."""
 
 
-def furnish(
-    draw: Draw, layout: Layout, things: int, special: str, number: int | None, allowed: Sequence[Receptacle]
-) -> Scene:
+def furnish(draw: Draw, layout: Layout, percent: int, special: str, choices: Sequence[Sequence[Receptacle]]) -> Scene:
     """Put things into a room.
 
     Args:
         draw: Decides.
         layout: The room.
-        things: :attr:`Difficulty.things`.
+        percent: :attr:`Difficulty.things`.
         special: The kind of thing that a goal is about.
-        number: How many of them there are; ``None``: as many as usual, but at least one.
-        allowed: Where they may lie.
+        choices: For each of these things, where it may be.
     """
-    surveyor = Surveyor(
-        draw,
-        [n for r in layout.receptacles for n in (r.id, r.spot)] + [n for i in layout.fixed for n in (i.id, i.spot)],
-    )
+    taken = [name for r in layout.receptacles for name in (r.id, r.spot)]
+    surveyor = Surveyor(draw, taken + [name for item in layout.fixed for name in (item.id, item.spot)])
     items = list(layout.fixed)
     for thing in layout.room.things:
         if (usual := layout.usual.get(thing.kind)) is None:
             continue
-        among: Sequence[Receptacle] = layout.receptacles
-        total = _scaled(draw, thing.counts, things)
+        hosts: list[Receptacle | None]
         if thing.kind == special:
-            total = max(1, total) if number is None else number
-            among = allowed
-            usual = tuple(r for r in usual if r in allowed)
-        for _ in range(total):
-            host = draw.one(usual) if usual and draw.chance(HABIT) else place(draw, thing.places, among)
-            if host is None and thing.kind == special:
-                host = draw.one(among)
-            items.append(_put(draw, surveyor, thing.kind, host, layout.receptacles))
+            hosts = [_somewhere(draw, thing, usual, among) or draw.one(among) for among in choices]
+        else:
+            hosts = [
+                None if draw.chance(DROPPED) else _somewhere(draw, thing, usual, layout.receptacles)
+                for _ in range(_scaled(draw, thing.counts, percent))
+            ]
+        items += [_put(draw, surveyor, thing.kind, host, layout.receptacles) for host in hosts]
     return Scene(layout, tuple(items), surveyor.spot())
+
+
+def _somewhere(draw: Draw, thing: Thing, usual: Sequence[Receptacle], among: Sequence[Receptacle]) -> Receptacle | None:
+    habitual = [r for r in usual if r in among]
+    return draw.one(habitual) if habitual and draw.chance(HABIT) else place(draw, thing.places, among)

@@ -73,8 +73,7 @@ class ALFWorld(ToolEnv):
     ) -> None:
         self.engine = engine_of(engine)
         self.games, task_set = load(source, scene_seed, games)
-        versions = {"engine": f"{self.engine.name} ({self.engine.version})"}
-        super().__init__(task_set.select(tasks), split, render_mode, versions)
+        super().__init__(task_set.select(tasks), split, render_mode, {"engine": self.engine.version})
         self._game: Game | None = None
 
     def _describe(self, task_id: str) -> tuple[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from envsuite.alfworld.goals import Goal
+from envsuite.alfworld.sentences import Goal
 from envsuite.alfworld.reading import Reading, kind, read
 from envsuite.alfworld.whereabouts import OPENABLE, RECEPTACLES, likely
 from envsuite.core.errors import UsageError

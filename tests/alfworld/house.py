@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from envsuite.alfworld.engine import Turn
-from envsuite.alfworld.goals import Goal
+from envsuite.alfworld.sentences import Goal
 from envsuite.alfworld.reading import INTRODUCTION, kind
 
 

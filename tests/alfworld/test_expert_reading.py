@@ -9,7 +9,7 @@ from house import spoken
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envsuite.alfworld.goals import FORMS, Goal
+from envsuite.alfworld.sentences import FORMS, Goal
 from envsuite.alfworld.reading import INTRODUCTION, read
 from envsuite.core.errors import UsageError
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from envsuite.alfworld.sentences import Goal
 from envsuite.alfworld.reading import Reading, kind, read
+from envsuite.alfworld.sentences import Goal
 from envsuite.alfworld.whereabouts import OPENABLE, RECEPTACLES, likely
 from envsuite.core.errors import UsageError
 
@@ -216,10 +216,17 @@ class Seeker:
         """All receptacles, the likeliest for ``thing`` first."""
         return sorted(self.receptacles, key=lambda r: (r not in self.here, -self.likely(kind(thing), kind(r))))
 
-    def _search(self, wanted: dict[str, float]) -> Iterator[str]:
-        """Look into what has not been looked into, where most can be expected of a command first.
+    def _search(self, wanted: Mapping[str, float]) -> Iterator[str]:
+        """Look into what has not been looked into."""
+        for place in self.order([place for place in self.receptacles if place not in self.inside], wanted):
+            yield from self._reach(place)
+            yield f"examine {place}"
+
+    def order(self, places: Sequence[str], wanted: Mapping[str, float]) -> list[str]:
+        """The order in which to search: where most can be expected of a command first.
 
         Args:
+            places: Receptacles that have not been looked into.
             wanted: Types of what would be welcome, and how welcome.
         """
 
@@ -227,12 +234,9 @@ class Seeker:
             chance = sum(weight * self.likely(item, kind(place)) for item, weight in wanted.items())
             return chance / self._cost(place)
 
-        plain = not (self.goal.verb or self.goal.lamp) and self.goal.count == 1
-        unseen = [place for place in self.receptacles if place not in self.inside]
         # An object that only has to be put somewhere is not there yet, or the game would be won.
-        for place in sorted(unseen, key=lambda place: (plain and kind(place) == self.goal.target, -worth(place))):
-            yield from self._reach(place)
-            yield f"examine {place}"
+        plain = not (self.goal.verb or self.goal.lamp) and self.goal.count == 1
+        return sorted(places, key=lambda place: (plain and kind(place) == self.goal.target, -worth(place)))
 
     def _reach(self, place: str) -> Iterator[str]:
         yield f"open {place}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from envsuite.alfworld.engine import Turn
-from envsuite.alfworld.sentences import Goal
 from envsuite.alfworld.reading import INTRODUCTION, kind
+from envsuite.alfworld.sentences import Goal
 
 
 def spoken(names: list[str]) -> str:

@@ -10,9 +10,9 @@ from house import House
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envsuite.alfworld.sentences import FORMS, Goal
 from envsuite.alfworld.reading import kind
 from envsuite.alfworld.seeking import Seeker
+from envsuite.alfworld.sentences import FORMS, Goal
 from envsuite.alfworld.whereabouts import ODDS, OPENABLE, likely
 from envsuite.core.errors import UsageError
 

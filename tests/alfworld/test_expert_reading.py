@@ -9,8 +9,8 @@ from house import spoken
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envsuite.alfworld.sentences import FORMS, Goal
 from envsuite.alfworld.reading import INTRODUCTION, read
+from envsuite.alfworld.sentences import FORMS, Goal
 from envsuite.core.errors import UsageError
 
 WORDS = st.from_regex(r"[a-z]{2,12}", fullmatch=True)

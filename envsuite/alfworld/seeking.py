@@ -48,7 +48,8 @@ class Seeker:
         self.inside: dict[str, set[str]] = {}
         """What was seen in each receptacle that has been looked into."""
         self._shut: dict[str, bool] = {}
-        self._treated: set[str] = set()
+        self.treated: set[str] = set()
+        """Objects to which was done what the task asks."""
         self._useless: set[str] = set()
         self._refused: set[tuple[str, str]] = set()
         self._barred: set[str] = set()
@@ -106,7 +107,7 @@ class Seeker:
             self.held = ""
             self.inside.setdefault(place, set()).add(item)
         if said.treated is not None and said.treated[0] == self.goal.verb:
-            self._treated.add(said.treated[1])
+            self.treated.add(said.treated[1])
         for receptacle, things in said.inside:
             self.inside[receptacle] = set(things)
 
@@ -164,12 +165,11 @@ class Seeker:
             yield from (f"use {lamp}" for lamp in self.lamps)
             yield from (f"go to {place}" for place in self.lamps.values())
             yield from self._search({self.goal.lamp: 1.0})
-        elif self.goal.verb and self.held not in self._treated:
-            ways = [r for r in self.receptacles if kind(r) == self.goal.appliance]
-            yield from (f"{self.goal.verb} {self.held} with {way}" for way in ways)
-            yield from (f"go to {way}" for way in ways)
+        elif self.goal.verb and self.held not in self.treated:
+            yield from (f"{self.goal.verb} {self.held} with {way}" for way in self.appliances())
+            yield from (f"go to {way}" for way in self.appliances())
         else:
-            yield from self._put(self._targets())
+            yield from self._put(self.targets())
 
     def _fetch(self) -> Iterator[str]:
         """Take what is asked for; search if none is known of."""
@@ -206,7 +206,11 @@ class Seeker:
     def _count(self, place: str) -> int:
         return sum(kind(thing) == self.goal.item for thing in self.inside.get(place, ()))
 
-    def _targets(self) -> list[str]:
+    def appliances(self) -> list[str]:
+        """Receptacles in which to do to the object what the task asks."""
+        return [place for place in self.receptacles if kind(place) == self.goal.appliance]
+
+    def targets(self) -> list[str]:
         """Receptacles where the object belongs, the best first: where another is, then where it takes least."""
         home = self._settle() if self.goal.count > 1 else ""
         targets = [place for place in self.receptacles if kind(place) == self.goal.target]

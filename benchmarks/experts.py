@@ -23,6 +23,7 @@ from envsuite.alfworld.env import ENGINES, ALFWorld
 from envsuite.alfworld.expert import Expert as Housekeeper
 from envsuite.alfworld.expert import Seeker
 from envsuite.alfworld.game_file import read_game
+from envsuite.alfworld.tasks import load
 from envsuite.core.env import ToolEnv
 from envsuite.core.errors import EnvsuiteError, UsageError
 from envsuite.core.tools import Action
@@ -82,10 +83,11 @@ def steps_of(expert: Expert, env: ToolEnv, task_id: str) -> int | None:
 
 def alfworld(arguments: argparse.Namespace) -> list[Game]:
     """ALFWorld-v0: every game of a folder (``--split``: of one split) or of the built-in set."""
-    games = []
-    env = ALFWorld(arguments.games or "builtin", engine=arguments.engine, split=arguments.split or "train")
-    splits = [arguments.split] if arguments.split else list(env.tasks.splits)
+    source = arguments.games or "builtin"
+    splits = [arguments.split] if arguments.split else list(load(source)[1].splits)
+    env = ALFWorld(source, engine=arguments.engine, split=splits[0])
     ids = [task_id for split in splits for task_id in env.tasks.ids(split)]
+    games = []
     for task_id in track(ids, "playing", console=Console(stderr=True)):
         own = read_game(env.games.path(task_id)).walkthrough
         games.append(
@@ -119,7 +121,7 @@ def table(games: Iterable[Game]) -> str:
         "mean steps",
         "most",
         "in alphabetical order",
-        "walkthrough (games)",
+        "walkthrough, and steps there (games)",
     )
     rows = [
         head,
@@ -135,7 +137,8 @@ def row(name: str, games: Sequence[Game]) -> tuple[str, ...]:
     soon = sum(steps <= HORIZON for steps in solved)
     low, high = wilson(soon, len(games))
     plain = [game.plain for game in games if game.plain is not None]
-    own = [game.walkthrough for game in games if game.walkthrough is not None]
+    own = [(game.walkthrough, game.steps) for game in games if game.walkthrough and game.steps]
+    soon_plain = sum(steps <= HORIZON for steps in plain)
     return (
         name,
         f"{len(games)}",
@@ -143,8 +146,8 @@ def row(name: str, games: Sequence[Game]) -> tuple[str, ...]:
         f"{100 * len(solved) / max(len(games), 1):.1f} %",
         mean(solved),
         f"{max(solved, default=0)}",
-        mean(plain),
-        f"{mean(own)} ({len(own)})" if own else "–",  # noqa: RUF001
+        f"{mean(plain)}, {100 * soon_plain / len(games):.1f} % within {HORIZON}" if plain else "–",  # noqa: RUF001
+        f"{mean([a for a, _ in own])}, {mean([b for _, b in own])} ({len(own)})" if own else "–",  # noqa: RUF001
     )
 
 

@@ -255,7 +255,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--out", type=Path, default=ROOT / "runs" / "recipes", help="folder (default runs/recipes)")
     made.add_argument("--only", nargs="+", metavar="RECIPE", help="recipes, by default all")
     made.add_argument("--seeds", type=int, nargs="+", default=(0, 1, 2), help="(default 0 1 2)")
-    made.add_argument("--iterations", type=int, default=10, help="of a run (default 10; the quick start has 18)")
+    made.add_argument("--iterations", type=int, default=8, help="of a run (default 8; the quick start has 18)")
     made.add_argument("--jobs", type=int, default=2, help="runs at a time (default 2)")
     made.add_argument("--threads", type=int, default=1, help="of each run (default 1)")
     made.add_argument("--report", action="store_true", help="train nothing: write the report of what is there")

@@ -131,7 +131,7 @@ def make_table(runs: Mapping[str, Sequence[Run]], base: Sequence[EvalResult]) ->
     """Final success and costs of each row; the base model first."""
     reference = runs.get(REFERENCE)
     cost = None if reference is None else np.mean([run.cost for run in reference])
-    lines = [("base model", *_success(base), *[_NONE] * 5)] if base else []
+    lines: list[tuple[str, ...]] = [("base model", *_success(base), *[_NONE] * 5)] if base else []
     for name, found in runs.items():
         final = [run.final for run in found]
         apart = _NONE if reference is None or name == REFERENCE else _difference([r.final for r in reference], final)

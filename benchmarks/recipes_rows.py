@@ -65,7 +65,8 @@ def _row(name: str, iterations: int) -> Row:
 def settings(row: Row, iterations: int) -> dict[str, Any]:
     """A run of ``row`` as a configuration file has it: the quick start, its method section replaced.
 
-    Success on held-out tasks is measured afterwards, once, and not by the run.
+    Success on held-out tasks is measured afterwards, once, and not by the run. Smaller micro-batches change no result;
+    with one thread they take a fifth less time.
     """
     quick: dict[str, Any] = yaml.safe_load(QUICK_START.read_text(encoding="utf-8"))
     return {
@@ -75,6 +76,7 @@ def settings(row: Row, iterations: int) -> dict[str, Any]:
         "iterations": iterations,
         "rollout": {**quick["rollout"], "tasks": TASKS},
         "evaluation": {**quick["evaluation"], "envs": []},
+        "optim": {**quick["optim"], "tokens_per_microbatch": 2048},
         "checkpoint_every": 2,
         "keep_checkpoints": 1,
         "episodes_every": 0,

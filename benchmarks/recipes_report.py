@@ -31,7 +31,8 @@ COLUMNS = 5
 NOTE = (
     "Success in percent on {goals} held-out goals, temperature 1: mean over the seeds, 95 % Wilson interval of all "
     "their episodes together, and least and greatest of the seeds. Difference in points, with Newcombe's 95 % "
-    "interval; * where it leaves out 0. Intervals are of the sampled episodes; how far seeds are apart is said beside. "
+    "interval; * where that leaves out 0 and every seed lies on the same side. Intervals are of the sampled episodes; "
+    "how far seeds are apart is said beside. "
     "CPU seconds per iteration, means over {iterations} iterations and the seeds. Cost: credit and update for "
     "1,000 sampled response tokens, as a multiple of {reference}'s."
 )
@@ -41,6 +42,7 @@ NOTE = (
 class Run:
     """What a finished run left."""
 
+    seed: int
     success: NDArray[np.float64]
     """Share of the training episodes that solved their task, shape (iterations,)."""
     cpu: Mapping[str, float]
@@ -98,7 +100,8 @@ def read_run(folder: Path) -> Run:
         raise DataError(f"{folder / 'metrics.jsonl'}: has no iterations with CPU seconds")
     cpu = {part: float(np.mean([record[f"cpu/{part}"] for record in records])) for part in PARTS}
     tokens = records[-1]["train/tokens_total"] / len(records)
-    return Run(np.array([record["train/success"] for record in records]), cpu, tokens, evaluation(folder))
+    success = np.array([record["train/success"] for record in records])
+    return Run(int(folder.name.removeprefix("seed-")), success, cpu, tokens, evaluation(folder))
 
 
 def write_report(out: Path, rows: Sequence[Row], picture: Path) -> list[Path]:
@@ -134,15 +137,15 @@ def make_table(runs: Mapping[str, Sequence[Run]], base: Sequence[EvalResult]) ->
     lines: list[tuple[str, ...]] = [("base model", *_success(base), *[_NONE] * 5)] if base else []
     for name, found in runs.items():
         final = [run.final for run in found]
-        apart = _NONE if reference is None or name == REFERENCE else _difference([r.final for r in reference], final)
+        apart = _NONE if reference is None or name == REFERENCE else _difference(reference, found)
         seconds = [f"{np.mean([run.cpu[part] for run in found]):.2f}" for part in PARTS]
         relative = _NONE if cost is None else f"{np.mean([run.cost for run in found]) / cost:.2f}"
         lines.append((name, *_success(final), apart, *seconds, relative))
     heads = ("recipe", "seeds", "success %", "least, greatest", f"over {REFERENCE}")
-    heads = (*heads, "rollout s", "credit s", "update s", "cost")
+    costs = ("rollout s", "credit s", "update s", "cost")
     some = next(iter(runs.values()))[0]
     note = NOTE.format(goals=some.final.all.n, iterations=len(some.success), reference=REFERENCE)
-    return Table("recipes", "The quick start with every recipe", note, heads, tuple(lines))
+    return Table("recipes", "The quick start with every recipe", note, (*heads, *costs), tuple(lines), "benchmark")
 
 
 _NONE = "–"  # noqa: RUF001
@@ -175,11 +178,14 @@ def newcombe(one: tuple[float, float, float], two: tuple[float, float, float]) -
     return difference - down, difference + up
 
 
-def _difference(one: Sequence[EvalResult], two: Sequence[EvalResult]) -> str:
-    pooled = _pooled(one), _pooled(two)
-    low, high = newcombe(*pooled)
-    apart = "*" if low > 0 or high < 0 else ""
-    return f"{100 * (pooled[1][0] - pooled[0][0]):+.1f}{apart} [{100 * low:+.1f}, {100 * high:+.1f}]"
+def _difference(reference: Sequence[Run], found: Sequence[Run]) -> str:
+    one, two = (_pooled([run.final for run in runs]) for runs in (reference, found))
+    low, high = newcombe(one, two)
+    before = {run.seed: run.final.all.success for run in reference}
+    by_seed = [run.final.all.success - before[run.seed] for run in found if run.seed in before]
+    agree = by_seed and (min(by_seed) > 0 or max(by_seed) < 0)
+    mark = "*" if agree and (low > 0 or high < 0) else ""
+    return f"{100 * (two[0] - one[0]):+.1f}{mark} [{100 * low:+.1f}, {100 * high:+.1f}]"
 
 
 def _panels(runs: Mapping[str, Sequence[Run]], drawn: Figure, down: int) -> None:

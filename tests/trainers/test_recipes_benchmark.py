@@ -109,6 +109,7 @@ def test_the_report_pools_seeds_and_compares_with_grpo(tmp_path: Path) -> None:
     assert cells["gigpo"][3].startswith("+20.0* [") and cells["ppo"][3].startswith("+1.0 [-")
     assert cells["gigpo"][4:] == ["10.00", "0.50", "9.50", "2.00"], "ten CPU seconds where grpo has five"
     assert cells["grpo"][-1] == "1.00" and cells["base model"][1].startswith("20.0")
+    assert r"\label{tab:benchmark-recipes}" in (tmp_path / "recipes.tex").read_text("utf-8")
     assert "gigpo & 2 & 65.0" in (tmp_path / "recipes.tex").read_text("utf-8")
 
 

@@ -49,7 +49,8 @@ def test_the_response_tokens_of_a_transcript_are_the_actions_that_were_played(to
     task = env.tasks.ids("train")[0]
     codec = make_codec("tags", think=False)
     one = transcript(
-        env, task, Planner(), tokenizer, codec, [tokenizer.eos_token_id], 30, random.Random(0), instructions=False, commands=False,
+        env, task, Planner(), tokenizer, codec, [tokenizer.eos_token_id], 30, random.Random(0),
+        instructions=False, commands=False,
     )  # fmt: skip
     written = tokenizer.decode(one.tokens[one.parts == RESPONSE].tolist()).replace("<|end|>", "\n").split("\n")
     env.reset(options={"task_id": task})

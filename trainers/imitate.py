@@ -157,9 +157,11 @@ class Transcripts:
             self._world += 1
         play = self._rng.choices(stage.games, [game.weight for game in stage.games])[0]
         env = cast(ToolEnv, self._make(**play.kwargs, **{self.config.fresh: self._world}))
+        if (split := env.split) is None:
+            raise UsageError("imitation draws its games from a split; name one in the kwargs of the games")
         one = transcript(
             env,
-            self._rng.choice(env.tasks.ids(env.split)),
+            self._rng.choice(env.tasks.ids(split)),
             cast(Player, self._player(**play.player)),
             self.tokenizer,
             self.codec,

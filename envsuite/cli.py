@@ -102,7 +102,7 @@ def _task_set(env_id: str, source: str | None) -> TaskSet:
     """
     if env_id not in (known := [spec.id for spec in ENVIRONMENTS]):
         raise unknown("environment", env_id, known)
-    choice: dict[str, Any] = {} if source is None else {"source": source}
+    choice: dict[str, Any] = {"split": None} | ({} if source is None else {"source": source})
     env = gymnasium.make(env_id, disable_env_checker=True, **choice)
     try:
         if not isinstance(env.unwrapped, ToolEnv):

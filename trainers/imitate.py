@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import logging
 import random
+import string
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -102,11 +103,8 @@ class ImitateConfig:
     """Class of the environment."""
     player: str = "envsuite.textcraft.player:Planner"
     """Class of the player."""
-    texts: str = "trainers.imitation.texts:textcraft"
-    """Function that returns what is said in the environment; its words are the vocabulary."""
-    fresh: str | None = "book_seed"
-    """Argument of the environment that counts up, so that each few hundred games are of a world of their own; null is
-    none."""
+    fresh: str = "book_seed"
+    """Argument of the environment that counts up, so that each few hundred games are of a world of their own."""
     fresh_from: int = 1_000_000
     """Its first value."""
     fresh_every: int = 400
@@ -132,9 +130,8 @@ class Transcripts:
         self.config = config
         self.tokenizer = tokenizer
         self.codec = codec
-        self._env_class = named(config.env)
+        self._make = named(config.env)
         self._player = named(config.player)
-        self._envs: dict[str, ToolEnv] = {}
         self._rng = random.Random(config.seed)
         self._world = config.fresh_from
         self._games = 0
@@ -157,14 +154,15 @@ class Transcripts:
 
     def _play(self, stage: Stage) -> Transcript:
         self._games += 1
-        if self._games % self.config.fresh_every == 0 and self.config.fresh is not None:
+        if self._games % self.config.fresh_every == 0:
             self._world += 1
-            self._envs.clear()
         play = self._rng.choices(stage.games, [game.weight for game in stage.games])[0]
-        env = self._env(play.kwargs)
+        env = cast(ToolEnv, self._make(**play.kwargs, **{self.config.fresh: self._world}))
+        if (split := env.split) is None:
+            raise UsageError("imitation draws its games from a split; name one in the kwargs of the games")
         one = transcript(
             env,
-            self._rng.choice(env.tasks.ids(env.split)),
+            self._rng.choice(env.tasks.ids(split)),
             cast(Player, self._player(**play.player)),
             self.tokenizer,
             self.codec,
@@ -177,14 +175,6 @@ class Transcripts:
         self.played += 1
         self.won += one.success
         return one
-
-    def _env(self, kwargs: dict[str, Any]) -> ToolEnv:
-        """The environment of these arguments in the present world."""
-        key = repr(kwargs)
-        if key not in self._envs:
-            fresh = {} if self.config.fresh is None else {self.config.fresh: self._world}
-            self._envs[key] = self._env_class(**kwargs, **fresh)
-        return self._envs[key]
 
 
 def named(path: str) -> Any:
@@ -309,6 +299,42 @@ def imitate(config: ImitateConfig, tokenizer: PreTrainedTokenizerFast) -> LlamaF
     return model
 
 
+def textcraft_texts() -> list[str]:
+    """Everything that is said in TextCraft: all words of its recipe books, and one of each kind of sentence."""
+    from envsuite.core import ToolCall
+    from envsuite.textcraft.env import TextCraft
+    from envsuite.textcraft.source import vocabulary
+
+    env = TextCraft()
+    observation, _ = env.reset(seed=0)
+    texts = [" ".join(vocabulary()), observation["task"], observation["text"]]
+    commands = (
+        "inventory",
+        "get 1 planks",
+        "get 1 string",
+        "inventory",
+        "craft 1 white wool using 4 string",
+        "craft x using y",
+        "craft 1 x using 1 y",
+        "craft 1 stick using 1 string",
+        "fly",
+    )
+    for command in commands:
+        texts.append(env.step((ToolCall("env_step", {"command": command}),))[0]["text"])
+    texts.append(env.step(())[0]["text"])
+    texts.append("1 stick: get. 2 stick: B craft; 2 times. B 1 of 2")
+    texts.append(" ".join(string.ascii_uppercase))
+    texts += [make_codec("tags", think=False).parse(text, env.tools, 1).error or "" for text in ("", "<action>", "a")]
+    return [
+        *texts,
+        *commands,
+        "Crafted minecraft:",
+        "Invalid action",
+        "[1 earlier steps left out]",
+        "Observation: Action: none",
+    ]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
@@ -319,7 +345,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     values.pop("config")
     config = ImitateConfig(**vars(values))
     try:
-        tokenizer = word_tokenizer(named(config.texts)(), config.architecture.context)
+        tokenizer = word_tokenizer(textcraft_texts(), config.architecture.context)
         model = imitate(config, tokenizer)
     except EnvsuiteError as error:
         sys.stderr.write(f"error: {error}\n")

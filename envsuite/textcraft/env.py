@@ -8,11 +8,11 @@ from typing import TypedDict
 
 import numpy as np
 
+from envsuite.core.draws import Draw
 from envsuite.core.env import Observation, Outcome, ToolEnv
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.textcraft import prompts
-from envsuite.textcraft.draws import Draw
 from envsuite.textcraft.tasks import load
 from envsuite.textcraft.world import EMPTY, NAMESPACE, Crafting, Recipe, RecipeBook, spoken
 

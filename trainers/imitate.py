@@ -119,6 +119,8 @@ class ImitateConfig:
     """The training, one after the other."""
     batch: int = 16
     """Transcripts per optimiser step."""
+    epochs: int = 1
+    """How often a transcript is trained on; games that take long to play are worth more than one."""
     warmup: int = 60
     """Optimiser steps of linear warm-up."""
 
@@ -159,7 +161,8 @@ class Transcripts:
                         f"max_tokens={self.config.max_tokens}: {left_out} of {left_out + len(pool)} transcripts are "
                         f"longer, the shortest of them of {shortest} tokens; raise max_tokens, or lower max_steps"
                     )
-            yield from by_length(pool, self.config.batch, self._rng)
+            for _ in range(self.config.epochs):
+                yield from by_length(pool, self.config.batch, self._rng)
 
     def _play(self, stage: Stage) -> Transcript:
         self._games += 1

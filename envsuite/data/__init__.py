@@ -1,8 +1,8 @@
 """Where data lives, how it is fetched, checked and built."""
 
 from envsuite.data.catalog import CATALOG, DataSet, data_set
-from envsuite.data.fetch import State, Verified, fetch, state, verify
 from envsuite.data.files import write_atomically
+from envsuite.data.manager import State, Verified, fetch, state, verify
 from envsuite.data.places import cache_root, data_root
 
 __all__ = [

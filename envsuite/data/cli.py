@@ -6,8 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from envsuite.data.catalog import CATALOG, DataSet, data_set
-from envsuite.data.fetch import Verified, fetch, state, verify
+from envsuite.data import catalog
+from envsuite.data.catalog import DataSet, data_set
+from envsuite.data.manager import Verified, fetch, state, verify
 from envsuite.data.places import data_root
 from envsuite.data.progress import Shown, sized
 
@@ -34,7 +35,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         help="which data there are, and which of them are here",
         description="Lists the data sets: whether they are here, how large, which version, and where.",
     )
-    names = ", ".join(data.name for data in CATALOG)
+    names = ", ".join(data.name for data in catalog.CATALOG)
     fetching = commands.add_parser(
         "fetch",
         help="bring a data set here",
@@ -88,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _list() -> None:
     rows = [("name", "state", "size", "version", "where")]
-    for data in CATALOG:
+    for data in catalog.CATALOG:
         found = state(data)
         size = sized(found.size) if found.size else _to_fetch(data)
         rows.append((data.name, found.state, size, found.version, str(found.folder / (data.tree or ""))))
@@ -115,7 +116,9 @@ def _fetch(data: DataSet, root: Path | None, mirrors: list[str], keep_archives: 
 
 
 def _verify(name: str | None) -> int:
-    chosen = [data_set(name)] if name is not None else [data for data in CATALOG if state(data).state != "absent"]
+    chosen = (
+        [data_set(name)] if name is not None else [data for data in catalog.CATALOG if state(data).state != "absent"]
+    )
     if not chosen:
         sys.stderr.write(f"envsuite: nothing is in {data_root()}; envsuite data list shows what can be fetched\n")
         return 1

@@ -149,7 +149,7 @@ def answer_to(
         Refused: The file is not there, or not for us.
         NotSatisfiable: The range lies behind the end of the file.
     """
-    if urllib.parse.urlsplit(url).scheme == "file":
+    if url.startswith("file:"):
         with _local(url) as answer:
             yield answer
         return

@@ -147,9 +147,11 @@ def _receive(file: RemoteFile, url: str, answer: Answer, part: Part, offset: int
             part.drop()
             raise Again(f"it answers with another range than asked for (HTTP 206 from {start}, not {offset})")
         before = part.origin()
-        if before.url == url and (before.version, before.total) != (version, total):
-            part.drop()
-            raise Again("its file has changed meanwhile")
+        if before.url == url:
+            version = version or before.version  # a 206 may leave out what the 200 before it said
+            if before.version not in (None, version) or before.total not in (None, total):
+                part.drop()
+                raise Again("its file has changed meanwhile")
     elif answer.status == 200:
         offset, total = 0, None
     else:
@@ -159,17 +161,19 @@ def _receive(file: RemoteFile, url: str, answer: Answer, part: Part, offset: int
     if answer.headers.get_content_type() in ("text/html", "application/xhtml+xml") and "Content-Type" in answer.headers:
         raise Refused("a web page instead of the file (a log-in, a quota, or an error)")
     length = answer.headers.get("Content-Length", "")
-    if re.fullmatch("[0-9]{1,18}", length):
-        total = offset + int(length) if total is None else total
+    if total is None and re.fullmatch("[0-9]{1,18}", length):
+        total = offset + int(length)
+    elif total is None:
+        total = file.size
     if total is not None and file.size is not None and total != file.size:
         raise Refused(f"its file has {total:,} bytes, the right one {file.size:,}")
     if total is not None and total > file.at_most:
         raise Refused(f"its file has {total:,} bytes; at most {file.at_most:,} can be right")
     free = shutil.disk_usage(part.path.parent).free
-    if (needed := (total or file.size or 0) - offset) > free:
+    if (needed := (total or 0) - offset) > free:
         raise DataError(f"{part.path.parent}: {file.name} needs {needed:,} bytes more, and {free:,} are free there")
     part.begin(Origin(url, version, total), offset)
-    progress.start(file.name, total if total is not None else file.size, offset)
+    progress.start(file.name, total, offset)
     end = _append(file, answer, part, offset, progress)
     if total is not None and end < total:
         raise Again(f"the connection ended after {end:,} of {total:,} bytes")

@@ -110,8 +110,9 @@ def shape_trouble(path: Path, name: str) -> str | None:
     """What is wrong with a file whose checksum nobody knows, as far as its kind shows; ``None`` if nothing."""
     try:
         if name.endswith(".zip"):
-            with zipfile.ZipFile(path) as packed:
-                return None if packed.namelist() else "an archive without a file"
+            with path.open("rb") as file, zipfile.ZipFile(file) as packed:
+                file.seek(-22 - len(packed.comment), os.SEEK_END)  # its last record, which zipfile looks for further up
+                return None if file.read(4) == b"PK\x05\x06" else "an archive with something behind its end"
         if ".tar" in name:
             with tarfile.open(path) as archive:
                 return None if archive.getmembers() else "an archive without a file"

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from envsuite.core.errors import DataError, UsageError
-from envsuite.data.catalog import CATALOG, DataSet, RemoteFile, Unpack
+from envsuite.data import catalog
+from envsuite.data.catalog import DataSet, RemoteFile, Unpack
 from envsuite.data.download import Patience, download
 from envsuite.data.part import sha256_of, shape_trouble
 from envsuite.data.places import data_root
@@ -79,7 +80,7 @@ def fetch(
     """
     patience, progress = patience or Patience(), progress or Silent()
     for mirror in mirrors:
-        if urlsplit(mirror).scheme not in ("http", "https", "file"):
+        if not mirror.startswith(("http://", "https://", "file:///")):
             raise UsageError(f"--mirror {mirror}: not an address. It begins with http://, https:// or file:///")
     folder = (root if root is not None else data_root()) / data.folder
     try:
@@ -237,7 +238,7 @@ def state(data: DataSet, root: Path | None = None) -> State:
         return State(folder, "complete", sum(there.values()), version)
     others = {
         file.name
-        for other in CATALOG
+        for other in catalog.CATALOG
         if other.folder == data.folder and other.name != data.name
         for file in other.files
     }

@@ -75,18 +75,17 @@ class _Watch:
         self._thread.start()
 
     def _run(self) -> None:
-        before = 0
+        before: int | None = None  # no period counts that begins before there is a connection
         while not self._stop.wait(self._seconds):
             now = self.received
-            # Bytes that only began to come in this period get a whole period of their own.
-            if now == 0 or (before > 0 and now - before < self._least):
+            if before is not None and now - before < self._least:
                 self.expired = True
                 if self.socket is not None:
                     with contextlib.suppress(OSError):  # it has ended meanwhile
                         # of the class, for the TLS socket's own would hand the reader undeciphered bytes
                         socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
                 return
-            before = now
+            before = now if self.socket is not None else None
 
     def stop(self) -> None:
         self._stop.set()

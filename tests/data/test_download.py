@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 import zipfile
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -24,7 +25,7 @@ from hypothesis import strategies as st
 
 from envsuite.core.errors import DataError
 from envsuite.data.catalog import RemoteFile
-from envsuite.data.connection import answer_to
+from envsuite.data.connection import Refused, _Redirects, answer_to
 from envsuite.data.download import Fetched, Patience, download
 from envsuite.data.progress import Shown, Silent, sized
 
@@ -231,6 +232,14 @@ def test_redirects_that_lead_nowhere_are_said(server: Faulty, tmp_path: Path) ->
     with pytest.raises(DataError, match="redirects lead nowhere"):
         _get(server, tmp_path, ["redirects in a loop"])
     assert not WAITS
+
+
+def test_a_redirect_that_gives_up_encryption_is_refused() -> None:
+    request = urllib.request.Request("https://example.org/set.zip")
+    with pytest.raises(Refused, match="not encrypted"):
+        _Redirects().redirect_request(request, io.BytesIO(), 302, "Found", {}, "http://example.org/set.zip")
+    followed = _Redirects().redirect_request(request, io.BytesIO(), 302, "Found", {}, "https://other.example/set.zip")
+    assert followed is not None and followed.full_url == "https://other.example/set.zip"
 
 
 def test_an_endless_answer_is_cut(server: Faulty, tmp_path: Path) -> None:

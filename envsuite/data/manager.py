@@ -141,7 +141,7 @@ def _source(
     if path.is_file():
         found = sha256_of(path)
         if found == right or (right is None and shape_trouble(path, file.name) is None):
-            return before or Source(path.as_uri(), path.stat().st_size, found, file.sha256 is not None, now)
+            return before or Source(path.resolve().as_uri(), path.stat().st_size, found, file.sha256 is not None, now)
     urls = [f"{mirror.rstrip('/')}/{quote(file.name)}" for mirror in mirrors] or file.urls
     got = download(file, urls, folder, patience, progress)
     if file.sha256 is None:

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import errno
 import hashlib
 import io
 import random
+import resource
 import shutil
 import ssl
 import subprocess
@@ -145,6 +145,13 @@ def test_a_dropped_connection_goes_on_where_it_stopped(server: Faulty, tmp_path:
     assert _digest(tmp_path) == FILE.sha256
 
 
+@pytest.mark.parametrize("fault", ["range too early", "range too late"])
+def test_another_range_than_asked_for_is_not_joined(server: Faulty, tmp_path: Path, fault: str) -> None:
+    _get(server, tmp_path, ["drops", fault], file=UNKNOWN)
+    assert _digest(tmp_path) == FILE.sha256
+    assert "Range" not in server.seen[-1][1]
+
+
 def test_an_earlier_call_is_gone_on_with(server: Faulty, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"is kept \([\d,]+ bytes\)"):
         _get(server, tmp_path, ["drops", "503", "503", "503"])
@@ -251,16 +258,19 @@ def test_an_endless_answer_is_cut(server: Faulty, tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_said_and_the_part_kept(server: Faulty, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Full(Silent):
-        def advance(self, size: int) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    url = f"{server.url}/a/set.zip"
-    with pytest.raises(DataError, match=r"set\.zip\.part: cannot be written \(No space left on device\).*--to DIR"):
-        download(FILE, [url], tmp_path, PATIENCE, Full())
-    assert (tmp_path / ".set.zip.part").stat().st_size > 0
+    # A limit on the size of files fails as a full disk does, in the middle of a write.
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, hard))
+    try:
+        with pytest.raises(DataError, match=r"set\.zip\.part: cannot be written \(File too large\).*--to DIR"):
+            _get(server, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not (tmp_path / "set.zip").exists()
+    assert (tmp_path / ".set.zip.part").stat().st_size == 30_000
     _get(server, tmp_path)
-    assert "Range" in server.seen[-1][1] or (tmp_path / "set.zip").exists()
+    assert server.seen[-1][1]["Range"] == "bytes=30000-"
+    assert _digest(tmp_path) == FILE.sha256
     free = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
     with pytest.raises(DataError, match=r"needs [\d,]+ bytes more, and 1,000 are free"):

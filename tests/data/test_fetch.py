@@ -52,13 +52,16 @@ def test_archives_stay_if_asked_and_serve_the_next_machine(server: Faulty, tmp_p
     assert not server.seen
 
 
-def test_files_that_a_person_put_there_are_used(server: Faulty, tmp_path: Path) -> None:
+def test_files_that_a_person_put_there_are_used(
+    server: Faulty, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     for name in ("games.zip", "states.zip", "book.zip"):
         folder = tmp_path / ("book" if name == "book.zip" else "house")
         folder.mkdir(exist_ok=True)
         (folder / name).write_bytes(CONTENT[f"/{name}"])
-    fetch(data_set("house"), tmp_path)
-    fetch(data_set("book"), tmp_path)
+    fetch(data_set("house"), Path())
+    fetch(data_set("book"), Path())
     assert not server.seen
     record = read_record(tmp_path / "book", "book")
     assert record is not None and record.sources["book.zip"].url.startswith("file:///")

@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 FAULTS = (
     "honest",
     "ignores ranges",
+    "ignores conditions",
     "range too early",
     "range too late",
     "drops",
@@ -135,7 +136,8 @@ class _Handler(BaseHTTPRequestHandler):
             headers["ETag"] = tag
         start, status = 0, 200
         asked = self.headers.get("Range")
-        if asked and fault != "ignores ranges" and self.headers.get("If-Range", tag) == tag:
+        met = fault == "ignores conditions" or self.headers.get("If-Range", tag) == tag
+        if asked and fault != "ignores ranges" and met:
             start, status = int(asked.removeprefix("bytes=").rstrip("-")), 206
             if start >= len(content):
                 return self._head(416, {"Content-Range": f"bytes */{len(content)}", "Content-Length": "0"})

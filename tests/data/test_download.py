@@ -178,13 +178,30 @@ def test_a_part_of_other_bytes_is_begun_anew(server: Faulty, tmp_path: Path, siz
     assert _digest(tmp_path) == FILE.sha256
 
 
-def test_without_a_checksum_pieces_of_two_versions_are_never_joined(server: Faulty, tmp_path: Path) -> None:
+@pytest.mark.parametrize("fault", ["honest", "ignores conditions"])
+def test_without_a_checksum_pieces_of_two_versions_are_never_joined(server: Faulty, tmp_path: Path, fault: str) -> None:
     other = _zip(1)
     with pytest.raises(DataError):
         _get(server, tmp_path, ["drops", "503", "503", "503"], file=UNKNOWN)
     server.content["/a/set.zip"] = other
-    _get(server, tmp_path, file=UNKNOWN)
+    _get(server, tmp_path, [fault], file=UNKNOWN)
     assert _digest(tmp_path) == hashlib.sha256(other).hexdigest()
+
+
+def test_bytes_of_one_version_never_stand_beside_the_note_of_another(
+    server: Faulty, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(DataError):
+        _get(server, tmp_path, ["drops", "503", "503", "503"], file=UNKNOWN)
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    server.content["/a/set.zip"] = _zip(1)
+    monkeypatch.setattr("envsuite.data.part.Part.open", stop)
+    with pytest.raises(KeyboardInterrupt):
+        _get(server, tmp_path, file=UNKNOWN)
+    assert ".set.zip.part" not in _names(tmp_path)
 
 
 def test_a_file_with_another_checksum_is_named_and_not_kept(server: Faulty, tmp_path: Path) -> None:

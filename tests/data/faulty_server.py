@@ -26,6 +26,7 @@ FAULTS = (
     "chunks",
     "chunks, drops",
     "no version",
+    "no version, drops",
     "caps ranges",
     "404",
     "403",
@@ -132,7 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self, content: bytes, fault: str) -> None:
         tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
         headers = {"Content-Type": "application/octet-stream"}
-        if fault != "no version":
+        if not fault.startswith("no version"):
             headers["ETag"] = tag
         start, status = 0, 200
         asked = self.headers.get("Range")
@@ -150,7 +151,7 @@ class _Handler(BaseHTTPRequestHandler):
         if status == 206:
             headers["Content-Range"] = f"bytes {start}-{start + len(body) - 1}/{len(content)}"
         length = len(body) + {"announces too much": 50, "announces too little": -min(50, len(body))}.get(fault, 0)
-        if fault in ("drops", "no length, drops", "chunks, drops"):
+        if fault in ("drops", "no length, drops", "no version, drops", "chunks, drops"):
             body = body[: len(body) * 2 // 3]
         if fault == "drops early":
             body = body[:5]

@@ -27,6 +27,7 @@ from envsuite.core.errors import DataError
 from envsuite.data.catalog import RemoteFile
 from envsuite.data.connection import Refused, _Redirects, answer_to
 from envsuite.data.download import Fetched, Patience, download
+from envsuite.data.part import Origin, Part
 from envsuite.data.progress import Shown, Silent, sized
 
 
@@ -186,6 +187,20 @@ def test_without_a_checksum_pieces_of_two_versions_are_never_joined(server: Faul
     server.content["/a/set.zip"] = other
     _get(server, tmp_path, [fault], file=UNKNOWN)
     assert _digest(tmp_path) == hashlib.sha256(other).hexdigest()
+
+
+def test_without_checksum_and_version_a_file_is_begun_anew(server: Faulty, tmp_path: Path) -> None:
+    _get(server, tmp_path, ["no version, drops"], file=UNKNOWN)
+    assert not any("Range" in headers for _, headers in server.seen)
+
+
+def test_a_version_counts_only_at_the_place_that_named_it(tmp_path: Path) -> None:
+    part = Part(tmp_path / ".set.zip.part")
+    part.begin(Origin("https://a.example/set.zip", '"1"', len(CONTENT)), 0)
+    part.path.write_bytes(CONTENT[:100])
+    assert part.resumable(UNKNOWN, "https://a.example/set.zip") == (100, '"1"')
+    assert part.resumable(UNKNOWN, "https://b.example/set.zip") == (0, None)
+    assert part.resumable(FILE, "https://b.example/set.zip") == (100, None), "the checksum will tell"
 
 
 def test_bytes_of_one_version_never_stand_beside_the_note_of_another(

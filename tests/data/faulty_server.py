@@ -58,6 +58,8 @@ class Faulty:
     seen: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     """Path and headers of each request."""
     url: str = ""
+    go: threading.Event = field(default_factory=threading.Event)
+    """What an answer with the fault ``"waits"`` waits for."""
     quit: threading.Event = field(default_factory=threading.Event)
 
 
@@ -98,6 +100,8 @@ class _Handler(BaseHTTPRequestHandler):
         fault = faulty.script.popleft() if faulty.script and path == self.path else "honest"
         if content is None or fault in ("404", "403", "429", "500", "503", "416"):
             return self._fail(404 if content is None else int(fault))
+        if fault == "waits":
+            faulty.go.wait(30)
         match fault:
             case "hangs up":
                 return

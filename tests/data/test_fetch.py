@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
@@ -208,10 +209,19 @@ def test_two_processes_fetch_once(server: Faulty, tmp_path: Path) -> None:
         "from pathlib import Path; from small_catalog import small_catalog; from envsuite.data import fetch\n"
         f"fetch(small_catalog({server.url!r})[0], Path({str(tmp_path)!r}))"
     )
-    server.script = deque(["chunks"])
-    running = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE) for _ in range(2)]
-    assert [process.communicate()[1] for process in running] == [b"", b""]
-    assert sorted(path for path, _ in server.seen) == ["/games.zip", "/states.zip"]
+    server.script = deque(["waits"])
+    with subprocess.Popen([sys.executable, "-c", code]) as other:
+        while not server.seen and other.poll() is None:
+            time.sleep(0.01)
+
+        def wait(seconds: float) -> None:
+            server.go.set()
+            time.sleep(0.01)
+
+        fetch(data_set("house"), tmp_path, patience=Patience(sleep=wait))
+        server.go.set()
+    assert other.returncode == 0
+    assert [path for path, _ in server.seen] == ["/games.zip", "/states.zip"]
     assert not verify(data_set("house"), tmp_path).damages
 
 

@@ -80,27 +80,24 @@ def _unpack(archive: Path, packed: _Zip | _Tar, spec: Unpack, into: Path, progre
         wanted[path] = member
     if not wanted:
         raise DataError(f"{archive}: has no member like {' or '.join(spec.wanted)}; is it the right file?")
+    # No member yields more than it announces: zipfile and tarfile read no further.
     if (announced := sum(member.size for member in wanted.values())) > spec.at_most:
-        raise _too_large(archive, spec, announced)
+        raise DataError(f"{archive}: unpacks to {sized(announced)}; at most {sized(spec.at_most)} can be right")
     progress.start(f"unpacking {archive.name}", announced, 0)
-    entries, left = {}, spec.at_most
+    entries = {}
     for path, member in wanted.items():
         target = into / path
         target.parent.mkdir(parents=True, exist_ok=True)
         with packed.open(member) as source, target.open("xb") as out:
-            entries[path] = _copy(source, out, left)
-        left -= entries[path].size
-        if left < 0:
-            raise _too_large(archive, spec, spec.at_most - left)
+            entries[path] = _copy(source, out)
         progress.advance(entries[path].size)
     progress.done(f"unpacked {len(entries)} files of {archive.name}", sum(entry.size for entry in entries.values()))
     return entries
 
 
-def _copy(source: IO[bytes], out: IO[bytes], limit: int) -> Entry:
-    """Copy, and stop soon behind ``limit`` bytes."""
+def _copy(source: IO[bytes], out: IO[bytes]) -> Entry:
     digest, size = hashlib.sha256(), 0
-    while size <= limit and (chunk := source.read(CHUNK)):
+    while chunk := source.read(CHUNK):
         out.write(chunk)
         digest.update(chunk)
         size += len(chunk)
@@ -116,10 +113,6 @@ def _parts(archive: Path, name: str) -> list[str]:
 
 def _matches(parts: list[str], pattern: list[str]) -> bool:
     return len(parts) == len(pattern) and all(map(fnmatchcase, parts, pattern))
-
-
-def _too_large(archive: Path, spec: Unpack, size: int) -> DataError:
-    return DataError(f"{archive}: unpacks to {sized(size)} or more; at most {sized(spec.at_most)} can be right")
 
 
 class _Zip:

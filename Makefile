@@ -47,7 +47,7 @@ docs: $(VENV)/.installed  ## regenerate the generated pages, check links and com
 
 lock: $(VENV)/.installed  ## resolve requirements.lock anew from pyproject.toml
 	$(PIP) install --quiet uv==0.13.9
-	$(BIN)/uv pip compile pyproject.toml --quiet --upgrade --all-extras --universal --fork-strategy fewest \
+	$(BIN)/uv pip compile pyproject.toml --quiet --upgrade --extra dev --universal --fork-strategy fewest \
 		--python-version 3.11 --no-emit-index-url --custom-compile-command "make lock" --output-file $(LOCK)
 
 clean:  ## remove .venv and caches; leaves runs/ alone

@@ -18,7 +18,10 @@ class EnvSpec:
     """Name of the pip extra that it needs."""
 
 
-ENVIRONMENTS = (EnvSpec("TextCraft-v0", "envsuite.textcraft.env:TextCraft", max_episode_steps=50, extra="textcraft"),)
+ENVIRONMENTS = (
+    EnvSpec("ALFWorld-v0", "envsuite.alfworld.env:ALFWorld", max_episode_steps=50, extra="alfworld"),
+    EnvSpec("TextCraft-v0", "envsuite.textcraft.env:TextCraft", max_episode_steps=50, extra="textcraft"),
+)
 
 
 def register_envs() -> None:

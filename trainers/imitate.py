@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import logging
 import random
-import string
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -30,7 +29,7 @@ from envsuite.core.errors import EnvsuiteError
 from envsuite.prompting import Codec, make_codec
 from trainers.imitation.attention import look_back
 from trainers.imitation.play import ANSWER, PROMPT, RESPONSE, Player, Transcript, by_length, repeated_words, transcript
-from trainers.imitation.vocabulary import CONTROL, TAGS, word_tokenizer
+from trainers.imitation.vocabulary import CONTROL, NUMBERS, TAGS, word_tokenizer
 
 _LOG = logging.getLogger(__name__)
 SAVE_EVERY = 300
@@ -95,15 +94,19 @@ class ImitateConfig:
     output: str = "models/base"
     """Folder of the model."""
     start: str | None = None
-    """Folder of a model to go on from, in place of an untrained one of ``architecture``."""
+    """Folder of a model to go on from, in place of an untrained one of ``architecture``. Where its vocabulary is
+    another, words that both have keep their embeddings."""
     seed: int = 0
     """Seed of weights, tasks and slips."""
     env: str = "envsuite.textcraft.env:TextCraft"
     """Class of the environment."""
     player: str = "envsuite.textcraft.player:Planner"
     """Class of the player."""
-    fresh: str = "book_seed"
-    """Argument of the environment that counts up, so that each few hundred games are of a world of their own."""
+    texts: str = "trainers.imitation.texts:textcraft"
+    """Function that returns what is said in the environment; its words are the vocabulary."""
+    fresh: str | None = "book_seed"
+    """Argument of the environment that counts up, so that each few hundred games are of a world of their own; null is
+    none."""
     fresh_from: int = 1_000_000
     """Its first value."""
     fresh_every: int = 400
@@ -129,8 +132,9 @@ class Transcripts:
         self.config = config
         self.tokenizer = tokenizer
         self.codec = codec
-        self._make = named(config.env)
+        self._env_class = named(config.env)
         self._player = named(config.player)
+        self._envs: dict[str, ToolEnv] = {}
         self._rng = random.Random(config.seed)
         self._world = config.fresh_from
         self._games = 0
@@ -153,10 +157,11 @@ class Transcripts:
 
     def _play(self, stage: Stage) -> Transcript:
         self._games += 1
-        if self._games % self.config.fresh_every == 0:
+        if self._games % self.config.fresh_every == 0 and self.config.fresh is not None:
             self._world += 1
+            self._envs.clear()
         play = self._rng.choices(stage.games, [game.weight for game in stage.games])[0]
-        env = cast(ToolEnv, self._make(**play.kwargs, **{self.config.fresh: self._world}))
+        env = self._env(play.kwargs)
         one = transcript(
             env,
             self._rng.choice(env.tasks.ids(env.split)),
@@ -167,10 +172,19 @@ class Transcripts:
             stage.max_steps,
             self._rng,
             instructions=False,
+            commands=False,
         )
         self.played += 1
         self.won += one.success
         return one
+
+    def _env(self, kwargs: dict[str, Any]) -> ToolEnv:
+        """The environment of these arguments in the present world."""
+        key = repr(kwargs)
+        if key not in self._envs:
+            fresh = {} if self.config.fresh is None else {self.config.fresh: self._world}
+            self._envs[key] = self._env_class(**kwargs, **fresh)
+        return self._envs[key]
 
 
 def named(path: str) -> Any:
@@ -211,17 +225,30 @@ def new_model(config: ImitateConfig, tokenizer: PreTrainedTokenizerFast) -> Llam
     return model
 
 
-def started(folder: str, vocabulary: int) -> LlamaForCausalLM:
-    """The model in ``folder``.
+def started(folder: str, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    """The model in ``folder``, for the vocabulary of ``tokenizer``.
+
+    Words that its own vocabulary has keep their embeddings; the others begin as its numbers are spread.
 
     Raises:
-        UsageError: There is none, or it was made for another vocabulary.
+        UsageError: There is none.
     """
     if not (Path(folder) / "model.safetensors").is_file():
         raise UsageError(f"start: {folder} holds no model.safetensors; name a folder that trainers.imitate has written")
     model = LlamaForCausalLM.from_pretrained(folder)
-    if model.config.vocab_size != vocabulary:
-        raise UsageError(f"start: {folder} is of {model.config.vocab_size} tokens, the vocabulary has {vocabulary}")
+    known = PreTrainedTokenizerFast.from_pretrained(folder).get_vocab()
+    wanted = tokenizer.get_vocab()
+    if known == wanted:
+        return model
+    old = model.model.embed_tokens.weight.detach().clone()
+    numbers = old[[known[str(number)] for number in NUMBERS]]
+    new = torch.empty(len(tokenizer), old.shape[1])
+    for word, code in wanted.items():
+        new[code] = old[known[word]] if word in known else numbers.mean(0) + numbers.std(0) * torch.randn(old.shape[1])
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    with torch.no_grad():
+        model.model.embed_tokens.weight.copy_(new)
+    model.config.eos_token_id, model.config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
     return model
 
 
@@ -245,7 +272,7 @@ def loss_of(model: LlamaForCausalLM, batch: Sequence[Transcript], context_weight
 def imitate(config: ImitateConfig, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     """Train a model as ``config`` says."""
     torch.manual_seed(config.seed)
-    model = new_model(config, tokenizer) if config.start is None else started(config.start, len(tokenizer))
+    model = new_model(config, tokenizer) if config.start is None else started(config.start, tokenizer)
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
     rest = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
     optimizers: list[torch.optim.Optimizer] = [
@@ -282,42 +309,6 @@ def imitate(config: ImitateConfig, tokenizer: PreTrainedTokenizerFast) -> LlamaF
     return model
 
 
-def textcraft_texts() -> list[str]:
-    """Everything that is said in TextCraft: all words of its recipe books, and one of each kind of sentence."""
-    from envsuite.core import ToolCall
-    from envsuite.textcraft.env import TextCraft
-    from envsuite.textcraft.source import vocabulary
-
-    env = TextCraft()
-    observation, _ = env.reset(seed=0)
-    texts = [" ".join(vocabulary()), observation["task"], observation["text"]]
-    commands = (
-        "inventory",
-        "get 1 planks",
-        "get 1 string",
-        "inventory",
-        "craft 1 white wool using 4 string",
-        "craft x using y",
-        "craft 1 x using 1 y",
-        "craft 1 stick using 1 string",
-        "fly",
-    )
-    for command in commands:
-        texts.append(env.step((ToolCall("env_step", {"command": command}),))[0]["text"])
-    texts.append(env.step(())[0]["text"])
-    texts.append("1 stick: get. 2 stick: B craft; 2 times. B 1 of 2")
-    texts.append(" ".join(string.ascii_uppercase))
-    texts += [make_codec("tags", think=False).parse(text, env.tools, 1).error or "" for text in ("", "<action>", "a")]
-    return [
-        *texts,
-        *commands,
-        "Crafted minecraft:",
-        "Invalid action",
-        "[1 earlier steps left out]",
-        "Observation: Action: none",
-    ]
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
@@ -328,7 +319,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     values.pop("config")
     config = ImitateConfig(**vars(values))
     try:
-        tokenizer = word_tokenizer(textcraft_texts(), config.architecture.context)
+        tokenizer = word_tokenizer(named(config.texts)(), config.architecture.context)
         model = imitate(config, tokenizer)
     except EnvsuiteError as error:
         sys.stderr.write(f"error: {error}\n")

@@ -63,6 +63,9 @@ METRICS: dict[str, str] = {
     "time/eval": "Seconds spent on evaluation.",
     "time/log": "Seconds spent on metrics, episode files and the display.",
     "time/total": "Seconds of the whole iteration.",
+    "cpu/rollout": "CPU seconds of the first process, all its threads together, in what `time/rollout` covers.",
+    "cpu/estimator": "The same in what `time/estimator` covers.",
+    "cpu/update": "The same in what `time/update` covers.",
     "rate/tokens": "Response tokens sampled per second of rollout.",
     "rate/steps": "Environment steps per second of rollout.",
     "memory/rss": "Peak resident memory of the first process, GiB.",
@@ -212,6 +215,7 @@ class MetricsWriter:
 _GROUPS = {
     "train": "Training, one value per iteration",
     "time": "Time",
+    "cpu": "Time of the processor",
     "rate": "Throughput",
     "memory": "Memory",
     "eval": "Evaluation",

@@ -104,16 +104,21 @@ class Planner:
         careless: Probability that a plan names places at random.
         idle: Probability of a command that is of no use, at each step: a look around, at the hand, or at something.
         hasty: Probability of any command that the game offers, at each step.
+        clumsy: Probability of a command that the game does not offer, at each step: one with a wrong number.
     """
 
-    def __init__(self, rash: float = 0.0, careless: float = 0.0, idle: float = 0.0, hasty: float = 0.0) -> None:
-        for name, value in (("rash", rash), ("careless", careless), ("idle", idle), ("hasty", hasty)):
+    def __init__(
+        self, rash: float = 0.0, careless: float = 0.0, idle: float = 0.0, hasty: float = 0.0, clumsy: float = 0.0
+    ) -> None:
+        chances = {"rash": rash, "careless": careless, "idle": idle, "hasty": hasty, "clumsy": clumsy}
+        for name, value in chances.items():
             if not 0.0 <= value <= 1.0:
                 raise UsageError(f"{name}={value} is no probability; give a number from 0 to 1")
         self.rash = rash
         self.careless = careless
         self.idle = idle
         self.hasty = hasty
+        self.clumsy = clumsy
 
     def turns(self, env: gymnasium.Env[Any, Action], rng: random.Random) -> Iterator[tuple[str, Action]]:
         """Thought and action of each step of the episode that ``env`` is in; the caller steps ``env`` in between.
@@ -144,6 +149,10 @@ class Planner:
             return rng.choice([c for c in commands if c in ("look", "inventory") or c.startswith("examine ")])
         if self.hasty and rng.random() < self.hasty:
             return rng.choice(commands)
+        if self.clumsy and rng.random() < self.clumsy:
+            meant = [command for command in commands if command[-1].isdigit()]
+            wrong = f"{rng.choice(meant).rpartition(' ')[0]} {rng.randrange(1, 20)}"
+            return wrong if wrong not in commands else ""
         return ""
 
 

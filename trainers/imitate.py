@@ -7,8 +7,8 @@ left to reinforcement learning.
 
 from __future__ import annotations
 
-import importlib
 import logging
+import math
 import random
 import sys
 import time
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+import gymnasium
 import jsonargparse
 import numpy as np
 import torch
@@ -24,16 +25,20 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+import envsuite  # noqa: F401  # registers the environments
 from envsuite.core import ToolEnv, UsageError
 from envsuite.core.errors import EnvsuiteError
 from envsuite.prompting import Codec, make_codec
 from trainers.imitation.attention import look_back
-from trainers.imitation.play import ANSWER, PROMPT, RESPONSE, Player, Transcript, by_length, repeated_words, transcript
+from trainers.imitation.play import ANSWER, PROMPT, RESPONSE, Transcript, by_length, repeated_words, transcript
 from trainers.imitation.vocabulary import CONTROL, NUMBERS, TAGS, word_tokenizer
+from trainers.imitation.worlds import practice
 
 _LOG = logging.getLogger(__name__)
 SAVE_EVERY = 300
 """Optimiser steps after which the model is written, so that it can be tried meanwhile."""
+TOO_LONG = 200
+"""Transcripts that must have been too long before it is said that nearly all are."""
 POOL = 32
 """Batches that are drawn from at a time, sorted by length."""
 
@@ -98,19 +103,12 @@ class ImitateConfig:
     another, words that both have keep their embeddings."""
     seed: int = 0
     """Seed of weights, tasks and slips."""
-    env: str = "envsuite.textcraft.env:TextCraft"
-    """Class of the environment."""
-    player: str = "envsuite.textcraft.player:Planner"
-    """Class of the player."""
-    texts: str = "trainers.imitation.texts:textcraft"
-    """Function that returns what is said in the environment; its words are the vocabulary."""
-    fresh: str | None = "book_seed"
-    """Argument of the environment that counts up, so that each few hundred games are of a world of their own; null is
-    none."""
+    env: str = "TextCraft-v0"
+    """Id of the environment; whoever plays it for imitation is imitated."""
     fresh_from: int = 1_000_000
-    """Its first value."""
+    """First seed of the generated worlds, where every few hundred games are of a world of their own."""
     fresh_every: int = 400
-    """Games per value."""
+    """Games per world."""
     max_tokens: int = 640
     """Longer transcripts are left out."""
     codec: str = "tags"
@@ -121,6 +119,8 @@ class ImitateConfig:
     """The training, one after the other."""
     batch: int = 16
     """Transcripts per optimiser step."""
+    epochs: int = 1
+    """How often a transcript is trained on; games that take long to play are worth more than one."""
     warmup: int = 60
     """Optimiser steps of linear warm-up."""
 
@@ -132,9 +132,9 @@ class Transcripts:
         self.config = config
         self.tokenizer = tokenizer
         self.codec = codec
-        self._env_class = named(config.env)
-        self._player = named(config.player)
-        self._envs: dict[str, ToolEnv] = {}
+        self._practice = practice(config.env)
+        self._envs: dict[str, tuple[int, ToolEnv]] = {}
+        """Arguments -> number of the world, and its environment."""
         self._rng = random.Random(config.seed)
         self._world = config.fresh_from
         self._games = 0
@@ -149,23 +149,33 @@ class Transcripts:
                 yield repeated_words(words, self.config.batch, self._rng)
         while True:
             pool: list[Transcript] = []
+            shortest, left_out = math.inf, 0
             while len(pool) < POOL * self.config.batch:
                 one = self._play(stage)
                 if len(one.tokens) <= self.config.max_tokens:
                     pool.append(one)
-            yield from by_length(pool, self.config.batch, self._rng)
+                    continue
+                shortest, left_out = min(shortest, len(one.tokens)), left_out + 1
+                if left_out >= TOO_LONG and left_out > 99 * len(pool):
+                    raise UsageError(
+                        f"max_tokens={self.config.max_tokens}: {left_out} of {left_out + len(pool)} transcripts are "
+                        f"longer, the shortest of them of {shortest} tokens; raise max_tokens, or lower max_steps"
+                    )
+            for _ in range(self.config.epochs):
+                yield from by_length(pool, self.config.batch, self._rng)
 
     def _play(self, stage: Stage) -> Transcript:
         self._games += 1
-        if self._games % self.config.fresh_every == 0 and self.config.fresh is not None:
+        if self._games % self.config.fresh_every == 0:
             self._world += 1
-            self._envs.clear()
         play = self._rng.choices(stage.games, [game.weight for game in stage.games])[0]
         env = self._env(play.kwargs)
+        if (split := env.split) is None:
+            raise UsageError("imitation draws its games from a split; name one in the kwargs of the games")
         one = transcript(
             env,
-            self._rng.choice(env.tasks.ids(env.split)),
-            cast(Player, self._player(**play.player)),
+            self._rng.choice(env.tasks.ids(split)),
+            self._practice.player(**play.player),
             self.tokenizer,
             self.codec,
             [int(self.tokenizer.eos_token_id)],
@@ -179,25 +189,14 @@ class Transcripts:
         return one
 
     def _env(self, kwargs: dict[str, Any]) -> ToolEnv:
-        """The environment of these arguments in the present world."""
-        key = repr(kwargs)
-        if key not in self._envs:
-            fresh = {} if self.config.fresh is None else {self.config.fresh: self._world}
-            self._envs[key] = self._env_class(**kwargs, **fresh)
-        return self._envs[key]
-
-
-def named(path: str) -> Any:
-    """The object that ``"package.module:name"`` names.
-
-    Raises:
-        UsageError: There is none.
-    """
-    module, _, name = path.partition(":")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(f"{path!r} does not name a class ({error}); write it as package.module:Class") from error
+        """The environment of these arguments and the present world; the last one of each kind is kept."""
+        world, env = self._envs.get(str(kwargs), (self._world, None))
+        if env is None or (self._practice.fresh and world != self._world):
+            fresh = {self._practice.fresh: self._world} if self._practice.fresh else {}
+            made = gymnasium.make(self.config.env, disable_env_checker=True, **kwargs, **fresh)
+            env = cast(ToolEnv, made.unwrapped)
+            self._envs[str(kwargs)] = self._world, env
+        return env
 
 
 def new_model(config: ImitateConfig, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
@@ -319,7 +318,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     values.pop("config")
     config = ImitateConfig(**vars(values))
     try:
-        tokenizer = word_tokenizer(named(config.texts)(), config.architecture.context)
+        tokenizer = word_tokenizer(practice(config.env).texts(), config.architecture.context)
         model = imitate(config, tokenizer)
     except EnvsuiteError as error:
         sys.stderr.write(f"error: {error}\n")

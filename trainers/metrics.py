@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import orjson
 
 from envsuite.core.errors import DataError, UsageError, unknown
+from envsuite.data import write_atomically
 
 METRICS: dict[str, str] = {
     "train/success": "Share of the training episodes that solved their task, 0 to 1.",
@@ -189,13 +189,7 @@ class MetricsWriter:
             raise DataError(f"{self.path}: cannot write metrics ({error})") from error
 
     def _replace(self, content: bytes) -> None:
-        whole = content[: content.rfind(b"\n") + 1]
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
-        try:
-            temporary.write_bytes(whole)
-            os.replace(temporary, self.path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_atomically(self.path, content[: content.rfind(b"\n") + 1])
 
     def close(self) -> None:
         """Close the file."""

@@ -39,7 +39,8 @@ class ALFWorld(ToolEnv):
         source: ``"official"`` (the folder ``alfworld`` in ``$ENVSUITE_DATA``), ``"builtin"`` (generated games, made on
             first use), or the path of the folder that holds ``json_2.1.1``. By default official where it is there,
             else built-in; ``info["versions"]`` says which.
-        split: The split from which a reset draws: ``"train"``, ``"valid_seen"``, ``"valid_unseen"``, or another folder.
+        split: The split from which a reset draws: ``"train"``, ``"valid_seen"``, ``"valid_unseen"``, or another folder;
+            ``None``: none, each reset names its task.
         tasks: Task ids, or families such as ``"pick_heat_then_place_in_recep"``, to keep; all of them by default.
         render_mode: ``"ansi"`` or ``None``.
         engine: ``"native"``, or ``"textworld"``, the reference, which needs the extra ``alfworld-reference``.
@@ -68,7 +69,7 @@ class ALFWorld(ToolEnv):
     def __init__(
         self,
         source: str | Path | None = None,
-        split: str = "train",
+        split: str | None = "train",
         tasks: Iterable[str] | None = None,
         render_mode: str | None = None,
         engine: str = "native",

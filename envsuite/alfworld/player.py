@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from envsuite.alfworld.reading import kind
 from envsuite.alfworld.seeking import Seeker
@@ -115,7 +115,7 @@ class Planner:
         self.idle = idle
         self.hasty = hasty
 
-    def turns(self, env: gymnasium.Env[object, Action], rng: random.Random) -> Iterator[tuple[str, Action]]:
+    def turns(self, env: gymnasium.Env[Any, Action], rng: random.Random) -> Iterator[tuple[str, Action]]:
         """Thought and action of each step of the episode that ``env`` is in; the caller steps ``env`` in between.
 
         It ends when the player has looked everywhere in vain.
@@ -147,7 +147,7 @@ class Planner:
         return ""
 
 
-def _alfworld(env: gymnasium.Env[object, Action]) -> ALFWorld:
+def _alfworld(env: gymnasium.Env[Any, Action]) -> ALFWorld:
     from envsuite.alfworld.env import ALFWorld
 
     inner = env.unwrapped

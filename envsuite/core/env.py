@@ -74,7 +74,7 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
 
     Args:
         tasks: The tasks, already filtered.
-        split: The split from which a reset draws.
+        split: The split from which a reset draws; ``None``: no split, so that each reset must name its task.
         render_mode: ``"ansi"`` or ``None``.
         versions: What the episodes run on besides the data, e.g. the engine; part of every info.
     """
@@ -86,7 +86,7 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
     def __init__(
         self,
         tasks: TaskSet,
-        split: str,
+        split: str | None,
         render_mode: str | None = None,
         versions: Mapping[str, str] | None = None,
     ) -> None:
@@ -96,7 +96,7 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         self.split = split
         self.render_mode = render_mode
         self.versions = {"source": tasks.source, "data": tasks.version, **(versions or {})}
-        self._split_ids = tasks.ids(split)
+        self._split_ids = () if split is None else tasks.ids(split)
         self._next = 0
         self._task_id = ""
         self._done = True
@@ -164,6 +164,8 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
             raise UsageError(f"unknown reset option {sorted(extra)}; known: task_id")
         if (task_id := options.get("task_id")) is None:
             if not self._split_ids:
+                if self.split is None:
+                    raise UsageError(f"{self.tasks.env_id} was made without split; reset(options={{'task_id': …}})")
                 raise UsageError(f"split {self.split!r} of {self.tasks.env_id} has no task after filtering")
             index = self._next if seed is None else int(self.np_random.integers(len(self._split_ids)))
             self._next = (index + 1) % len(self._split_ids)  # a seed decides the episodes that follow, too

@@ -25,6 +25,7 @@ from envsuite.vector import EnvFactory, LocalVector
 
 LAPTOP = "look_at_obj_in_light-Laptop-None-DeskLamp-328/trial_T20190908_201550_622420"
 NOTHING = "Nothing happens."
+TASKS = [LAPTOP, "pick_and_place_simple-Candle-None-Toilet-407/trial_T20190909_055248_059513"]
 
 
 @pytest.fixture(params=["native", "textworld"])
@@ -237,14 +238,25 @@ def episode(arguments: dict[str, Any], seed: int, steps: int = 30) -> list[Any]:
     return record
 
 
-def test_32_threads_play_20_episodes_each_as_one_would_play_them_after_another(native: dict[str, Any]) -> None:
-    alone = [[episode(native, 100 * thread + number, 10) for number in range(20)] for thread in range(32)]
-    with ThreadPoolExecutor(32) as threads:
-        jobs = [
-            threads.submit(lambda t: [episode(native, 100 * t + n, 10) for n in range(20)], thread)
-            for thread in range(32)
-        ]
-        assert [job.result() for job in jobs] == alone
+def check_threads(arguments: dict[str, Any], threads: int, episodes: int, steps: int) -> None:
+    """``threads`` that play at the same time record what one records that plays their episodes one after another."""
+    jobs = [[100 * thread + number for number in range(episodes)] for thread in range(threads)]
+
+    def play(seeds: list[int]) -> list[Any]:
+        return [episode(arguments, seed, steps) for seed in seeds]
+
+    with ThreadPoolExecutor(threads) as pool:
+        together = list(pool.map(play, jobs))
+    assert together == [play(seeds) for seeds in jobs]
+
+
+def test_threads_play_as_one_would_play_their_episodes_one_after_another(native: dict[str, Any]) -> None:
+    check_threads(native | {"tasks": TASKS}, threads=8, episodes=3, steps=15)
+
+
+@pytest.mark.slow
+def test_32_threads_play_20_episodes_each_as_one_would_play_them_one_after_another(native: dict[str, Any]) -> None:
+    check_threads(native, threads=32, episodes=20, steps=20)
 
 
 def test_both_engines_play_alike(made: dict[str, Any], native: dict[str, Any]) -> None:
@@ -261,6 +273,13 @@ def test_both_engines_play_alike(made: dict[str, Any], native: dict[str, Any]) -
             assert ours.step(action) == theirs.step(action)
         assert ours.step(act("help")) == theirs.step(act("help"))
     theirs.close()
+
+
+def test_an_environment_without_a_split_plays_what_a_reset_names(native: dict[str, Any]) -> None:
+    env = ALFWorld(**(native | {"split": None}))
+    assert env.reset(options={"task_id": LAPTOP})[1]["split"] == "valid_seen"
+    with pytest.raises(UsageError, match="was made without split"):
+        env.reset()
 
 
 def test_the_command_lists_the_tasks_of_a_folder(native: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,20 +7,20 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from envsuite.core.errors import UsageError
+from envsuite.core.errors import UnknownName, UsageError
 from envsuite.prompting import make_codec
 from envsuite.textcraft.env import TextCraft
 from envsuite.textcraft.player import Planner
-from trainers.imitate import Architecture, ImitateConfig, Play, Stage, imitate, main, named, new_model
+from trainers.imitate import Architecture, ImitateConfig, Play, Stage, Transcripts, imitate, main, new_model
 from trainers.imitation.attention import look_back
 from trainers.imitation.play import RESPONSE, transcript
-from trainers.imitation.texts import alfworld, textcraft
 from trainers.imitation.vocabulary import word_tokenizer
+from trainers.imitation.worlds import alfworld_texts, practice, textcraft_texts
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return word_tokenizer(textcraft(), 2048)
+    return word_tokenizer(textcraft_texts(), 2048)
 
 
 @pytest.mark.parametrize("source", ["builtin", "generated"])
@@ -84,9 +84,16 @@ def test_the_command_writes_a_model_that_transformers_loads(tmp_path: Path) -> N
     assert (tmp_path / "model" / "model.safetensors").is_file()
 
 
-def test_a_class_that_does_not_exist_is_named_in_the_error() -> None:
-    with pytest.raises(Exception, match="nowhere:Nobody"):
-        named("nowhere:Nobody")
+def test_an_environment_that_nobody_plays_for_imitation_is_named_in_the_error_with_those_that_are_played() -> None:
+    with pytest.raises(UnknownName, match=r"'CraftText-v0'.*TextCraft-v0"):
+        practice("CraftText-v0")
+
+
+def test_where_every_transcript_is_too_long_it_says_so_and_does_not_play_for_ever(tokenizer) -> None:
+    config = ImitateConfig(max_tokens=40, batch=2)
+    source = Transcripts(config, tokenizer, make_codec("tags", think=False))
+    with pytest.raises(UsageError, match=r"max_tokens=40: 200 of 200 .* raise max_tokens"):
+        next(source.batches(Stage(1, [Play(kwargs={"source": "generated", "goals": 60})])))
 
 
 def test_a_start_that_holds_no_model_is_refused(tokenizer, tmp_path: Path) -> None:
@@ -96,11 +103,11 @@ def test_a_start_that_holds_no_model_is_refused(tokenizer, tmp_path: Path) -> No
 
 def test_words_that_two_vocabularies_share_keep_their_embeddings(tokenizer, tmp_path: Path) -> None:
     tiny = ImitateConfig(architecture=Architecture(layers=2, width=32))
-    old_words = word_tokenizer(textcraft(), 64)
+    old_words = word_tokenizer(textcraft_texts(), 64)
     old = new_model(tiny, old_words)
     old.save_pretrained(tmp_path)
     old_words.save_pretrained(tmp_path)
-    new_words = word_tokenizer(alfworld(), 64)
+    new_words = word_tokenizer(alfworld_texts(), 64)
     new = imitate(ImitateConfig(start=str(tmp_path), stages=[]), new_words)
     assert new.config.vocab_size == len(new_words) != len(old_words)
     known, wanted = old_words.get_vocab(), new_words.get_vocab()

@@ -99,7 +99,8 @@ OBJECTS = """hall_bar_1 kitchen_bar_1 attic_bar_1 - room
   chest_bar_1 chest_bar_2 shelf_bar_1 - box lamp_bar_1 lamp_bar_2 cup_bar_1 - thing"""
 INIT = """(in Rex hall_bar_1) (door hall_bar_1 kitchen_bar_1) (door kitchen_bar_1 attic_bar_1) (lamp lamp_bar_1)
   (lamp lamp_bar_2) (stands chest_bar_1 hall_bar_1) (stands shelf_bar_1 kitchen_bar_1)
-  (stands chest_bar_2 kitchen_bar_1) (lid chest_bar_1) (lid chest_bar_2) (inside cup_bar_1 shelf_bar_1) (inside lamp_bar_1 chest_bar_1)
+  (stands chest_bar_2 kitchen_bar_1) (lid chest_bar_1) (lid chest_bar_2) (inside cup_bar_1 shelf_bar_1)
+  (inside lamp_bar_1 chest_bar_1)
   (inside lamp_bar_2 shelf_bar_1) (= (total-cost) 0)"""
 GOAL = "(exists (?t - thing ?b - box) (and (lit ?t) (inside ?t ?b)))"
 

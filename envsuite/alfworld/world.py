@@ -6,12 +6,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-import orjson
 
 from envsuite.alfworld.compiled import Compiled
 from envsuite.alfworld.engine import Turn
+from envsuite.alfworld.game_file import REMEDY, read_game
 from envsuite.alfworld.pddl import Malformed
 from envsuite.alfworld.texts import speak
 from envsuite.core.errors import DataError, UsageError
@@ -21,7 +19,6 @@ VERSION = "1"
 NOTHING = "Nothing happens."
 MAX_BYTES = 8_000_000
 """Size of a game file; ALFWorld's largest has 140,000 bytes."""
-REMEDY = "A game.tw-pddl of ALFWorld's json_2.1.1 is meant; fetch it anew with: envsuite data fetch alfworld"
 
 
 class NativeGame:
@@ -138,7 +135,9 @@ class NativeEngine:
         try:
             stat = path.stat()
         except OSError as error:
-            raise DataError(f"{path}: {error.strerror or error}. {REMEDY}") from error
+            raise DataError(f"{path}: cannot be read ({error.strerror}). {REMEDY}") from error
+        if stat.st_size > MAX_BYTES:
+            raise DataError(f"{path}: has {stat.st_size:,} bytes, more than any game ({MAX_BYTES:,}). {REMEDY}")
         key = (str(path), stat.st_mtime_ns, stat.st_size)
         with self._lock:
             slot = self._slots.setdefault(key, _Slot())
@@ -165,28 +164,8 @@ def compile_game(path: Path) -> Compiled:
     Raises:
         DataError: The file is missing, truncated, or not such a game; the message names file and remedy.
     """
-    texts = _read(path)
+    file = read_game(path)
     try:
-        return Compiled(texts["pddl_domain"], texts["pddl_problem"], texts["grammar"])
+        return Compiled(file.domain, file.problem, file.grammar)
     except Malformed as error:
-        raise DataError(f"{path}: {error}. {REMEDY}") from error
-
-
-def _read(path: Path) -> dict[str, str]:
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}. {REMEDY}") from error
-    if len(content) > MAX_BYTES:
-        raise DataError(f"{path}: larger than any game ({MAX_BYTES:,} bytes). {REMEDY}")
-    try:
-        data: Any = orjson.loads(content)
-    except orjson.JSONDecodeError as error:
-        raise DataError(f"{path}: not JSON, or truncated ({error}). {REMEDY}") from error
-    if not isinstance(data, dict):
-        raise DataError(f"{path}: not a JSON object. {REMEDY}")
-    for key in ("pddl_domain", "pddl_problem", "grammar"):
-        if not isinstance(data.get(key), str):
-            raise DataError(f"{path}: has no text {key!r}. {REMEDY}")
-    return data
+        raise DataError(f"{path}: cannot be played: {error}. {REMEDY}") from error

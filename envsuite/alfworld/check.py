@@ -1,6 +1,6 @@
 """Plays a walkthrough on the facts of a written game: whether it wins, found without an engine.
 
-It reads the problem's text, and shares nothing with what wrote it but the rule that numbers things.
+It reads the problem's text, and shares nothing with what wrote it but the names of things.
 """
 
 from __future__ import annotations

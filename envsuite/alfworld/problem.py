@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from importlib.resources import files
 
 from envsuite.alfworld.goals import Goal
+from envsuite.alfworld.names import spoken_names
 from envsuite.alfworld.scenes import Scene
 from envsuite.alfworld.vocabulary import (
     CLEANABLE,
@@ -33,16 +33,10 @@ def template(name: str) -> str:
 
 
 def display_names(ids: Iterable[str]) -> dict[str, str]:
-    """What a game calls things and receptacles, by id: the kind and a number, the last id of a kind being number 1."""
-    # Engines fold ids to lower case before they sort them.
-    ordered = sorted(ids, key=str.lower)
-    kinds = {i: i.lower().split("_bar_", 1)[0] + ("basin" if "basin" in i.lower() else "") for i in ordered}
-    left = Counter(kinds.values())
-    names = {}
-    for i in ordered:
-        names[i] = f"{kinds[i]} {left[kinds[i]]}"
-        left[kinds[i]] -= 1
-    return names
+    """What a game calls the things and receptacles with these ids."""
+    ids = list(ids)
+    spoken = spoken_names(i.lower() for i in ids)  # engines fold ids to lower case before they number them
+    return {i: spoken[i.lower()] for i in ids}
 
 
 def scene_names(scene: Scene) -> dict[str, str]:

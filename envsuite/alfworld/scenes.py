@@ -12,7 +12,7 @@ from envsuite.alfworld.vocabulary import BEDROOM, BESIDE, FIXED, LAMP, ROOMS, SH
 from envsuite.core.draws import Draw
 from envsuite.core.errors import UsageError
 
-EDITION = 2
+EDITION = 3
 """Part of every generated game's place; raised when the same seed gives other games."""
 PLANS = 30
 """Floor plans of a kind of room."""

@@ -203,12 +203,12 @@ LIVING_ROOM = Room(
         ("CoffeeTable", ((0, 4), (1, 12), (2, 4))),
         ("Desk", ((0, 19), (1, 1))),
         ("DiningTable", ((0, 10), (1, 8), (2, 2))),
-        ("Drawer", ((0, 5), (1, 2), (2, 1), (4, 4), (6, 2), (7, 3), (8, 1), (12, 1), (16, 1))),
+        ("Drawer", ((0, 5), (1, 2), (2, 1), (4, 4), (6, 2), (7, 3), (8, 1), (12, 1), (21, 1))),
         ("Dresser", ((0, 13), (1, 6), (2, 1))),
         ("GarbageCan", ONE),
         ("Ottoman", ((0, 16), (1, 4))),
         ("Safe", ((0, 19), (1, 1))),
-        ("Shelf", ((0, 12), (1, 2), (3, 2), (6, 1), (8, 2), (13, 1))),
+        ("Shelf", ((0, 12), (1, 1), (2, 1), (3, 1), (6, 1), (8, 2), (13, 1), (14, 1))),
         ("SideTable", ((0, 5), (1, 6), (2, 3), (3, 6))),
         ("Sofa", ((1, 15), (2, 5))),
         ("TVStand", ((0, 11), (1, 9))),
@@ -328,24 +328,24 @@ BATHROOM = Room(
         ("TowelHolder", ((1, 17), (2, 8))),
     ),
     (
-        _thing("Candle", 100, SOME, Toilet=10, CounterTop=10, Cabinet=9, Shelf=10, Drawer=5, Dresser=6, Cart=6),
-        _thing("Cloth", 100, SOME, BathtubBasin=8, Cabinet=9, CounterTop=5, Drawer=6, SinkBasin=3, Shelf=8, Toilet=1),
+        _thing("Candle", 100, SOME, Toilet=10, CounterTop=10, Cabinet=14, Shelf=10, Drawer=5, Dresser=6, Cart=6),
+        _thing("Cloth", 100, SOME, BathtubBasin=8, Cabinet=14, CounterTop=5, Drawer=6, SinkBasin=3, Shelf=8, Toilet=1),
         _thing("HandTowel", 100, ((1, 8), (2, 2)), HandTowelHolder=12, CounterTop=1),
         _thing("Plunger", 100),
         _thing("ScrubBrush", 100),
         _thing(
-            "SoapBar", 100, SOME, CounterTop=10, SinkBasin=6, Toilet=5, Cabinet=5, Shelf=10, Drawer=4, BathtubBasin=3
+            "SoapBar", 100, SOME, CounterTop=10, SinkBasin=6, Toilet=5, Cabinet=8, Shelf=10, Drawer=4, BathtubBasin=3
         ),
-        _thing("SoapBottle", 100, SOME, CounterTop=10, Toilet=8, Cabinet=11, Shelf=10, GarbageCan=3, Drawer=2),
+        _thing("SoapBottle", 100, SOME, CounterTop=10, Toilet=8, Cabinet=17, Shelf=10, GarbageCan=3, Drawer=2),
         _thing(
-            "SprayBottle", 100, SOME, CounterTop=12, Toilet=8, Cabinet=11, GarbageCan=3, Shelf=10, Cart=16, Dresser=12
+            "SprayBottle", 100, SOME, CounterTop=12, Toilet=8, Cabinet=17, GarbageCan=3, Shelf=10, Cart=16, Dresser=12
         ),
         _thing(
             "ToiletPaper",
             100,
             ((1, 3), (2, 7), (3, 2)),
             Toilet=8,
-            Cabinet=11,
+            Cabinet=17,
             CounterTop=6,
             ToiletPaperHanger=5,
             Shelf=9,

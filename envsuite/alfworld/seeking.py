@@ -39,7 +39,7 @@ class Seeker:
         """Receptacles at the place where the player stands."""
         self.lamps: dict[str, str] = {}
         """Lamps of the kind that the task names, each with a receptacle at its place."""
-        self._commands: Sequence[str] = ()
+        self._commands: Mapping[str, None] = {}
         self._asked = ""
         self._looked_again = False
         self._forget()
@@ -64,7 +64,7 @@ class Seeker:
         if said.refused and self._asked:
             self._barred.add(self._asked)
         self._asked = ""
-        self._commands = commands
+        self._commands = dict.fromkeys(commands)
         self._locate(said)
         self._note(said)
         self._glance()
@@ -254,4 +254,4 @@ class Seeker:
 
 def _by_number(name: str) -> tuple[str, int]:
     word, _, number = name.partition(" ")
-    return word, int(number or 0)
+    return word, int(number) if number.isdecimal() else 0

@@ -108,6 +108,27 @@ def test_before_any_turn_it_asks_for_one() -> None:
         Seeker(Goal.parse("put a cup in safe")).act()
 
 
+ODDITIES = st.text(max_size=20) | st.sampled_from([
+    "go to safe 1", "go to safe", "go to", "take cup 1 from safe 1", "take cup 1", "use", "move cup 1",
+    "examine safe 1", "examine cup 1", "open safe 1", "open", "clean cup 1 with safe 1", "inventory",
+    "On the safe 1, you see a cup 1, and a cup 2.", "You pick up the cup 1 from the safe 1.", "Nothing happens.",
+    "You are carrying: a cup 1.", "-= Welcome to TextWorld, ALFRED! =-", "The safe 1 is closed.",
+])  # fmt: skip
+
+
+@given(st.sampled_from(FORMS), st.lists(st.tuples(ODDITIES, st.lists(ODDITIES, max_size=6)), max_size=8))
+def test_whatever_a_game_says_and_offers_it_picks_of_the_offer_or_says_that_it_cannot(
+    form: tuple[str, str, str], turns: list[tuple[str, list[str]]]
+) -> None:
+    seeker = Seeker(Goal.parse(form[2].format(item="cup", target="safe", lamp="lamp")))
+    for text, commands in turns:
+        seeker.observe(text, commands)
+        try:
+            assert seeker.act() in (*commands, "inventory")
+        except UsageError:
+            pass
+
+
 def test_it_follows_every_recorded_game_and_always_has_an_admissible_answer(shared: Path) -> None:
     with (shared / "data" / "alfworld" / "transcripts.jsonl").open() as lines:
         for row in map(json.loads, lines):

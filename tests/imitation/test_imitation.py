@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from envsuite.alfworld.env import ALFWorld
 from envsuite.core.errors import UnknownName, UsageError
 from envsuite.prompting import make_codec
 from envsuite.textcraft.env import TextCraft
@@ -127,3 +128,38 @@ def test_training_goes_on_from_the_start_that_is_named(tokenizer, tmp_path: Path
     tokenizer.save_pretrained(tmp_path)
     again = imitate(ImitateConfig(start=str(tmp_path), stages=[Stage(1, lr=0.0, lr_end=0.0)], batch=2), tokenizer)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+
+
+def test_in_alfworld_nothing_said_is_unknown_and_what_the_player_writes_is_what_it_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
+    here = practice("ALFWorld-v0")
+    tokenizer, codec = word_tokenizer(here.texts(), 2048), make_codec("tags", think=False)
+    env = ALFWorld("builtin", games=18)
+    for task in env.tasks.ids("train"):
+        one = transcript(
+            env, task, here.player(careless=0.5, idle=0.2, hasty=0.2), tokenizer, codec, [tokenizer.eos_token_id], 200,
+            random.Random(task), instructions=False, commands=False,
+        )  # fmt: skip
+        assert one.success and tokenizer.unk_token_id not in one.tokens.tolist()
+        written = tokenizer.decode(one.tokens[one.parts == RESPONSE].tolist()).split("<|end|>")
+        env.reset(options={"task_id": task})
+        for text in filter(None, map(str.strip, written)):
+            action = codec.parse(text, env.tools, 1).action
+            assert action is not None
+            _, _, done, _, info = env.step(action)
+            assert info["valid"]
+        assert done
+
+
+def test_a_model_of_alfworld_s_player_is_made_by_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
+    file = tmp_path / "tiny.yaml"
+    file.write_text(
+        f"output: {tmp_path / 'model'}\nenv: ALFWorld-v0\nbatch: 1\n"
+        "architecture: {layers: 2, width: 32}\n"
+        "stages: [{steps: 2, games: [{kwargs: {source: builtin, games: 18}, player: {rash: 0.2, careless: 0.5}}]}]\n"
+    )
+    assert main(["--config", str(file)]) == 0
+    assert (tmp_path / "model" / "model.safetensors").is_file()

@@ -259,7 +259,9 @@ def matcher_unit(case: Json, _: list[Json]) -> Outcome:
     table, played = failure_table(own, threshold), np.arange(similarity.shape[1])
 
     def credit(order: Ints, *, monotonic: bool = True) -> Floats:
-        return match_credit(similarity, table, order, threshold=threshold, base=base, monotonic=monotonic)
+        alike, found = similarity.tolist(), np.zeros(len(order))
+        found[order] = match_credit(alike, table, order.tolist(), threshold=threshold, base=base, monotonic=monotonic)
+        return found
 
     values = {
         "next": table,

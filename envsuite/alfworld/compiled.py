@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 from envsuite.alfworld.engine import Turn
-from envsuite.alfworld.grammar import Grammar, read_grammar
-from envsuite.alfworld.grounding import Ground, Operator
+from envsuite.alfworld.grammar import Grammar, Symbol, read_grammar
+from envsuite.alfworld.grounding import Ground, Rule
 from envsuite.alfworld.joins import Frame, Join
 from envsuite.alfworld.names import spoken_names
 from envsuite.alfworld.pddl import (
+    Action,
     Atom,
     Both,
     Condition,
@@ -50,43 +52,54 @@ class Bits:
         read |= _predicates(ground.problem.goal)
         self.unmade = frozenset(e.atom[0] for e in effects if not e.positive and f"not_{e.atom[0]}" in asked)
         self.announced = frozenset(e.atom[0] for e in effects if not e.always and e.atom[0] in asked)
-        listed = [(p, sorted(ground.facts.by_predicate.get(p, ()))) for p in sorted(read & ground.changing)]
+        self._sorted: dict[str, list[Atom]] = {}
+        listed = [(p, self._facts(p)) for p in sorted(read & ground.changing)]
         listed.sort(key=lambda entry: (len(entry[1]), entry[0]))  # what is few has low bits: short numbers
-        self.of: dict[Atom, int] = {}
-        """The mask of each fact that is read."""
+        self._numbers: dict[Atom, int] = {}
         for _, atoms in listed:
             for atom in atoms:
                 self._give(atom)
         for predicate in sorted(self.unmade | self.announced):
-            for atom in sorted(ground.facts.by_predicate.get(predicate, ())):
+            for atom in self._facts(predicate):
                 if predicate in self.unmade:
                     self._give((f"not_{predicate}", *atom[1:]))
                 if predicate in self.announced:
                     self._give((f"announced {predicate}", *atom[1:]))
 
     def _give(self, atom: Atom) -> None:
-        self.of[atom] = 1 << len(self.of)
+        self._numbers[atom] = len(self._numbers)
 
-    def mask(self, atoms: Sequence[Atom]) -> int:
-        """The bits of facts; of those that nothing reads, none."""
+    def of(self, atom: Atom) -> int:
+        """The bit of a fact; 0 if nothing reads it."""
+        number = self._numbers.get(atom)
+        return 0 if number is None else 1 << number
+
+    def mask(self, atoms: Iterable[Atom]) -> int:
+        """The bits of facts."""
         result = 0
         for atom in atoms:
-            result |= self.of.get(atom, 0)
+            result |= self.of(atom)
         return result
 
     def shown(self, atom: Atom) -> int:
         """The bit by which the grammar sees a fact that may hold; 0 if it always does."""
         if atom[0] in self.announced:
-            return self.of[(f"announced {atom[0]}", *atom[1:])]
-        return self.of.get(atom, 0)
+            return self.of((f"announced {atom[0]}", *atom[1:]))
+        return self.of(atom)
 
     def visible(self, predicate: str) -> Sequence[Atom]:
-        """Facts of a predicate, ``not_…`` as well, that the grammar may see."""
+        """Facts of a predicate, ``not_…`` as well, that the grammar may see; sorted."""
         if predicate.startswith("not_"):
             if predicate[4:] not in self.unmade:
                 return ()
-            return [(predicate, *atom[1:]) for atom in self.ground.facts.by_predicate.get(predicate[4:], ())]
-        return self.ground.facts.by_predicate.get(predicate, ())
+            return [(predicate, *atom[1:]) for atom in self._facts(predicate[4:])]
+        return self._facts(predicate)
+
+    def _facts(self, predicate: str) -> list[Atom]:
+        known = self._sorted.get(predicate)
+        if known is None:
+            known = self._sorted[predicate] = sorted(self.ground.facts.by_predicate.get(predicate, ()))
+        return known
 
     def start(self) -> int:
         """The state in which the game begins."""
@@ -101,14 +114,14 @@ class Move:
 
     __slots__ = ("made", "place", "text", "unmade", "when")
 
-    def __init__(self, game: Compiled, operator: Operator) -> None:
+    def __init__(self, game: Compiled, way: Way, objects: Sequence[str]) -> None:
         bits = game.bits
         self.made = self.unmade = 0
         self.when: list[tuple[int, int, int, int]] = []
         """Under conditions: bits that are tested, those of them that must be set, bits made and unmade."""
         self.place: int | None = None
-        for change in game.ground.changes(operator):
-            real = bits.of.get(change.atom, 0)
+        for change in game.ground.changes(way.rule, objects):
+            real = bits.of(change.atom)
             if change.required or change.refused:
                 need = bits.mask(change.required)
                 test = need | bits.mask(change.refused)
@@ -119,12 +132,12 @@ class Move:
                     self.place = game.numbers[change.atom]
             name, rest = change.atom[0], change.atom[1:]
             if name in bits.announced:
-                self._set(bits.of[(f"announced {name}", *rest)], change.positive)
+                self._set(bits.of((f"announced {name}", *rest)), change.positive)
             if name in bits.unmade:
-                self._set(bits.of[(f"not_{name}", *rest)], not change.positive)
-        spelling = game.grammar.actions[operator.action.name]
-        given = scene(operator.action.parameters, operator.arguments)
-        self.text: tuple[Piece, ...] = game.texts.prepare(spelling.feedback, given)
+                self._set(bits.of((f"not_{name}", *rest)), not change.positive)
+        action = way.rule.action
+        given = scene(action.parameters, objects[: len(action.parameters)])
+        self.text: tuple[Piece, ...] = game.texts.prepare(game.grammar.actions[action.name].feedback, given)
 
     def _set(self, bit: int, on: bool) -> None:
         self.made = self.made | bit if on else self.made & ~bit
@@ -140,51 +153,75 @@ class Move:
         return state ^ (state & unmade) | made
 
 
-class Way:
-    """An operator, as one of those that a command may mean."""
+class Way(NamedTuple):
+    """One of the operators that a command may mean."""
 
-    __slots__ = ("_move", "need", "operator", "test")
-
-    def __init__(self, operator: Operator, test: int, need: int) -> None:
-        self.operator = operator
-        self.test = test
-        """Bits that matter."""
-        self.need = need
-        """Those of them that must be set; the others must not."""
-        self._move: Move | None = None
-
-    def move(self, game: Compiled) -> Move:
-        """What it does; worked out when it is first done."""
-        if self._move is None:
-            self._move = Move(game, self.operator)
-        return self._move
+    command: str
+    test: int
+    """Bits that matter."""
+    need: int
+    """Those of them that must be set; the others must not."""
+    rule: Rule
+    objects: tuple[str, ...]
 
 
 class Place:
-    """What can be typed where the player stands."""
+    """What can be typed where the player stands.
 
-    def __init__(self, ways: Sequence[tuple[str, Way]]) -> None:
-        self.ways: dict[str, list[Way]] = {}
-        """By command, in the order in which they are tried."""
-        for command, way in ways:
-            self.ways.setdefault(command, []).append(way)
-        self._tests = [(c, w.test, w.need) for c in sorted(self.ways) for w in self.ways[c]]
+    Args:
+        game: The game.
+        fact: What says that the player is there; ``None`` in a game without places.
+    """
+
+    def __init__(self, game: Compiled, fact: Atom | None) -> None:
+        self._game = game
+        self._fact = fact
+        self._anywhere = game.anywhere if fact is not None else {}
+        self._here: dict[str, tuple[Way, ...]] = {}
+        """By command what is different here."""
+        for way in game.ways(fact, here=True):
+            before = self._here.get(way.command) or self._anywhere.get(way.command, ())
+            self._here[way.command] = (*before, way)
+        for command, ways in self._anywhere.items():
+            if any(way.rule.place is not None and self._objects(way) is None for way in ways):
+                tried = self._here.get(command, ways)
+                self._here[command] = tuple(w for w in tried if w not in ways or self._objects(w) is not None)
+        elsewhere = [way for command, ways in self._anywhere.items() if command not in self._here for way in ways]
+        self._always = [way.command for way in elsewhere if not way.test]
+        self._tests = [way for way in elsewhere if way.test]
+        self._tests += [way for ways in self._here.values() for way in ways]
         self._mask = 0
-        for _, test, _ in self._tests:
-            self._mask |= test
+        for way in self._tests:
+            self._mask |= way.test
         self._known: dict[int, tuple[str, ...]] = {}
+        self._moves: dict[Way, Move] = {}
+
+    def ways(self, command: str) -> tuple[Way, ...]:
+        """What a command may mean, in the order in which it is tried."""
+        ways = self._here.get(command)
+        return self._anywhere.get(command, ()) if ways is None else ways
 
     def commands(self, state: int) -> tuple[str, ...]:
         """Admissible commands, sorted."""
         key = state & self._mask
         known = self._known.get(key)
         if known is None:
-            found = [command for command, test, need in self._tests if state & test == need]
-            known = tuple(dict.fromkeys(found))
+            found = [command for command, test, need, _, _ in self._tests if state & test == need]
+            known = tuple(sorted({*found, *self._always}))
             if len(self._known) >= MEMORIES:
                 self._known.clear()
             self._known[key] = known
         return known
+
+    def move(self, way: Way) -> Move:
+        """What a way does; worked out when it is first gone."""
+        move = self._moves.get(way)
+        if move is None:
+            move = self._moves[way] = Move(self._game, way, self._objects(way) or way.objects)
+        return move
+
+    def _objects(self, way: Way) -> tuple[str, ...] | None:
+        return self._game.ground.settled(way.rule, way.objects, self._fact)
 
 
 class Compiled:
@@ -212,12 +249,20 @@ class Compiled:
         self.bits = Bits(self.ground, self.grammar)
         names = self._names(read)
         self.texts = Texts(self.grammar, read, self.ground.problem.objects, names, self.bits.visible, self.bits.shown)
+        self._commands: dict[tuple[str, ...], str] = {}
+        self._spoken_of = {
+            action.name: self.texts.parameters(self.grammar.actions[action.name].template, action.parameters)
+            for action in read.actions
+        }
         atoms = self.ground.places()
         self.numbers: Mapping[Atom, int] = {atom: number for number, atom in enumerate(atoms)}
         """Places by the fact that makes them."""
         self._atoms: Sequence[Atom | None] = atoms or [None]
         self._places: list[Place | None] = [None] * len(self._atoms)
-        self._anywhere = self._ways(None) if atoms else []
+        self.anywhere: dict[str, tuple[Way, ...]] = {}
+        """What can be typed at several places, by command, in the order in which it is tried."""
+        for way in self.ways(None, here=False):
+            self.anywhere[way.command] = (*self.anywhere.get(way.command, ()), way)
         self.start_state = self.bits.start()
         self._goal = _Goal(self)
         self._won: dict[int, bool] = {}
@@ -226,13 +271,13 @@ class Compiled:
 
     def place_of(self, state: int) -> int:
         """The number of the place at which the player stands."""
-        return next((n for atom, n in self.numbers.items() if state & self.bits.of[atom]), 0)
+        return next((n for atom, n in self.numbers.items() if state & self.bits.of(atom)), 0)
 
     def place(self, number: int) -> Place:
         """A place; made when someone is there first."""
         place = self._places[number]
         if place is None:
-            place = self._places[number] = Place([*self._ways(self._atoms[number]), *self._anywhere])
+            place = self._places[number] = Place(self, self._atoms[number])
         return place
 
     def won(self, state: int) -> bool:
@@ -250,26 +295,36 @@ class Compiled:
         spoken = spoken_names(name for atom in problem.init for name in atom[1:])
         return {name: spoken.get(name, name) for name in problem.objects}
 
-    def _ways(self, place: Atom | None) -> list[tuple[str, Way]]:
-        found = []
-        for operator in self.ground.operators(place):
-            need = self.bits.mask(operator.required)
-            test = need | self.bits.mask(operator.refused) if operator.refused else need
-            found.append((self._command(operator), Way(operator, test, need)))
-        return found
+    def ways(self, place: Atom | None, here: bool) -> Iterator[Way]:
+        """What may become possible at a place, and at no other; ``here`` false: at several."""
+        for rule in self.ground.rules:
+            if self._is_local(rule) != here:
+                continue
+            for _, objects, required, refused in self.ground.operators(rule, place):
+                need = self.bits.mask(required)
+                test = need | self.bits.mask(refused) if refused else need
+                yield Way(self._command(rule.action, objects), test, need, rule, objects)
 
-    def _command(self, operator: Operator) -> str:
-        action = operator.action
-        pieces = self.texts.prepare(
-            self.grammar.actions[action.name].template, scene(action.parameters, operator.arguments)
-        )
-        words = [piece for piece in pieces if isinstance(piece, str)]
-        if len(words) < len(pieces):
-            raise Malformed(f"grammar: the template of {action.name} depends on what has happened in the game")
-        return "".join(words)
+    def _is_local(self, rule: Rule) -> bool:
+        """Whether and how it can be typed depends on the place."""
+        if not self.numbers:
+            return True
+        spoken = {rule.action.parameters[n][0] for n in self._spoken_of[rule.action.name]}
+        return rule.place is not None and (rule.elsewhere is None or not rule.own.isdisjoint(spoken))
+
+    def _command(self, action: Action, objects: Sequence[str]) -> str:
+        key = (action.name, *(objects[n] for n in self._spoken_of[action.name]))
+        command = self._commands.get(key)
+        if command is None:
+            spelling = self.grammar.actions[action.name]
+            command = self.texts.fixed(spelling.template, scene(action.parameters, objects[: len(action.parameters)]))
+            if command is None:
+                raise Malformed(f"grammar: the template of {action.name} depends on what has happened in the game")
+            self._commands[key] = command
+        return command
 
     def _begin(self) -> Turn:
-        text = speak(self.texts.prepare(self.grammar.rules["intro"][0].parts, scene((), ())), self.start_state)
+        text = speak(self.texts.prepare((Symbol("intro"),), scene((), ())), self.start_state)
         commands = self.place(self.place_of(self.start_state)).commands(self.start_state)
         return Turn(text, commands, self.won(self.start_state), True)
 
@@ -321,7 +376,7 @@ class _Goal:
             unwanted = [frame.fill(x.atom) for x in case.literals if not x.positive]
             for row in join.answers(None, frame.template.copy()):
                 refused = [fill(row) for fill in unwanted]
-                if any(atom in ground.facts.atoms and atom not in ground.fluents for atom in refused):
+                if any(atom in ground.facts.atoms and not ground.varies(atom) for atom in refused):
                     continue
                 need = self.bits.mask([fill(row) for fill in wanted])
                 test = self.bits.mask(refused)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import TypedDict
@@ -11,6 +12,7 @@ import numpy as np
 
 from envsuite.alfworld import prompts
 from envsuite.alfworld.engine import Engine, Game, Turn
+from envsuite.alfworld.scenes import Difficulty
 from envsuite.alfworld.tasks import load
 from envsuite.core.env import Observation, Outcome, ToolEnv
 from envsuite.core.errors import DataError, UnknownTask, UsageError, unknown
@@ -44,6 +46,8 @@ class ALFWorld(ToolEnv):
         engine: ``"native"``, or ``"textworld"``, the reference, which needs the extra ``alfworld-reference``.
         scene_seed: Seed of the built-in games.
         games: Number of built-in games, of all splits together.
+        difficulty: How hard they are, e.g. ``{"receptacles": 40}`` for rooms with two fifths of the usual number; keys
+            are the fields of :class:`envsuite.alfworld.scenes.Difficulty`.
 
     A task id is ``<task folder>/<trial folder>``. The text is the game's, exactly; a command that is not admissible is
     answered "Nothing happens.", and ``info["error"]`` names admissible ones that are near.
@@ -71,9 +75,10 @@ class ALFWorld(ToolEnv):
         engine: str = "native",
         scene_seed: int = 0,
         games: int = 600,
+        difficulty: Mapping[str, int] | None = None,
     ) -> None:
         self.engine = engine_of(engine)
-        self.games, task_set = load(source, scene_seed, games)
+        self.games, task_set = load(source, scene_seed, games, difficulty_of(difficulty or {}))
         super().__init__(task_set.select(tasks), split, render_mode, {"engine": self.engine.version})
         self._game: Game | None = None
 
@@ -169,6 +174,20 @@ def engine_of(name: str) -> Engine:
 
         return TextWorldEngine()
     raise unknown("engine of ALFWorld-v0", name, ENGINES)
+
+
+def difficulty_of(settings: Mapping[str, int]) -> Difficulty:
+    """The difficulty that ``settings`` name.
+
+    Raises:
+        UnknownName: There is no such setting.
+        UsageError: A number is out of its range.
+    """
+    known = [field.name for field in fields(Difficulty)]
+    for name in settings:
+        if name not in known:
+            raise unknown("difficulty of ALFWorld-v0", name, known)
+    return Difficulty(**settings)
 
 
 def refusal(command: str, commands: Sequence[str]) -> str:

@@ -139,7 +139,7 @@ def ensure(root: Path, seed: int, games: int, difficulty: Difficulty = DEFAULT) 
 def _complete(folder: Path) -> bool:
     try:
         made = json.loads((folder / MANIFEST).read_bytes())["games"]
-    except (FileNotFoundError, ValueError, KeyError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError):
         return False
     return all((folder / "json_2.1.1" / path / "game.tw-pddl").is_file() for path in made)
 

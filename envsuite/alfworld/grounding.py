@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from envsuite.alfworld.joins import Facts, Fill, Frame, Join, Row
-from envsuite.alfworld.pddl import Action, Atom, Case, Domain, Malformed, Problem
+from envsuite.alfworld.pddl import Action, Atom, Case, Domain, Literal, Malformed, Problem
 
 MAX_FACTS = 200_000
 """Facts that one game may have; ALFWorld's largest has 4,000."""
@@ -20,28 +21,16 @@ OF_TYPE = ":"
 """Begins the predicate that says of what type an object is."""
 
 
-class Operator:
+class Operator(NamedTuple):
     """An action on given objects, in one of the cases of its precondition."""
 
-    __slots__ = ("refused", "required", "row", "rule")
-
-    def __init__(self, rule: _Rule, row: Row, required: tuple[Atom, ...], refused: tuple[Atom, ...]) -> None:
-        self.rule = rule
-        self.row = row
-        self.required = required
-        """Facts that vary and must hold, besides the place."""
-        self.refused = refused
-        """Facts that vary and must not."""
-
-    @property
-    def action(self) -> Action:
-        """What it does."""
-        return self.rule.action
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """The objects of the action's parameters."""
-        return tuple(self.row[: len(self.rule.action.parameters)])
+    rule: Rule
+    objects: tuple[str, ...]
+    """Of the action's parameters, then of the variables of the case."""
+    required: tuple[Atom, ...]
+    """Facts that vary and must hold, besides the place."""
+    refused: tuple[Atom, ...]
+    """Facts that vary and must not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +43,24 @@ class Change:
     refused: tuple[Atom, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
+@dataclass(frozen=True, slots=True, eq=False)
+class Rule:
     """An action in one of its cases."""
 
     action: Action
+    case: Case
     join: Join
     moving: tuple[tuple[str, Fill], ...]
     """What must hold and may change."""
-    positive: tuple[Fill, ...]
     negative: tuple[Fill, ...]
     added: tuple[tuple[Fill, tuple[Fill, ...]], ...]
     """What it makes so under no further condition, each with what of the same predicate must hold before."""
+    place: int | None
+    """Number of the atom of the join that says where the player stands."""
+    elsewhere: Join | None
+    """The join without that atom, if the place decides nothing but the place's own variables."""
+    own: frozenset[str]
+    """Those variables."""
 
 
 class Ground:
@@ -83,38 +78,52 @@ class Ground:
         self.members = _members(domain, problem)
         self.facts = Facts()
         """What holds and never changes, and what may hold at some time."""
-        made = [self._rule(action, case) for action in domain.actions for case in action.cases]
-        self.rules = [rule for rule in made if not rule.join.frame.empty]
+        self._add_lasting()
         self._explore()
-        self.fluents = frozenset(a for p in self.changing for a in self.facts.by_predicate.get(p, ()))
-        """Facts that may hold at some time."""
         self.pivot = self._find_pivot()
         """Of this predicate's facts exactly one holds at any time; ``None`` if no predicate is like that."""
+        rules = [self._rule(action, case) for action in domain.actions for case in action.cases]
+        self.rules = [rule for rule in rules if not rule.join.frame.empty]
 
     def places(self) -> list[Atom]:
         """The facts of the pivot, in order."""
         return sorted(self.facts.by_predicate.get(self.pivot, ())) if self.pivot is not None else []
 
-    def operators(self, place: Atom | None) -> Iterator[Operator]:
-        """What may become possible while ``place`` holds and would not without; for ``None`` what needs no place."""
-        for rule in self.rules:
-            first = next((n for n, atom in enumerate(rule.join.atoms) if atom[0] == self.pivot), None)
-            if (first is None) != (place is None):
-                continue
-            start = rule.join.start(first, place)
-            if start is not None:
-                for row in rule.join.answers(first, start):
-                    operator = self._operator(rule, row, place)
-                    if operator is not None:
-                        yield operator
+    def operators(self, rule: Rule, place: Atom | None) -> Iterator[Operator]:
+        """What may become possible by a rule.
 
-    def changes(self, operator: Operator) -> tuple[Change, ...]:
-        """What ``operator`` does: first what it makes so, then what it makes not so.
+        While ``place`` holds; for ``None`` wherever the player stands: then :meth:`settled` says for which objects.
+        """
+        join, first = rule.join, rule.place
+        if place is None and rule.elsewhere is not None:
+            join, first = rule.elsewhere, None
+        start = join.start(first, place)
+        for row in join.answers(first, start) if start is not None else ():
+            operator = self._operator(rule, row, place)
+            if operator is not None:
+                yield operator
+
+    def settled(self, rule: Rule, objects: Sequence[str], place: Atom | None) -> tuple[str, ...] | None:
+        """The objects of an operator at a place; ``None`` if it is not possible there, or does nothing."""
+        row = rule.join.frame.row(objects)
+        if place is not None and rule.place is not None:
+            start = rule.join.start(rule.place, place)
+            if start is None:
+                return None
+            row = [there or known for there, known in zip(start, row, strict=True)]
+        return rule.join.frame.objects(row) if self._effective(rule, row) else None
+
+    def varies(self, atom: Atom) -> bool:
+        """It may hold at some time, and is not what never changes."""
+        return atom[0] in self.changing and atom in self.facts.atoms
+
+    def changes(self, rule: Rule, objects: Sequence[str]) -> tuple[Change, ...]:
+        """What an operator does: first what it makes so, then what it makes not so.
 
         What is so already by the precondition is left out, and what is unmade that is made under the same condition.
         """
-        rule, row = operator.rule, operator.row
-        holds = {fill(row) for fill in rule.positive}
+        row = rule.join.frame.row(objects)
+        holds = {fill(row) for _, fill in rule.moving}
         fails = {fill(row) for fill in rule.negative}
         found: list[Change] = []
         always: set[Atom] = set()
@@ -122,7 +131,7 @@ class Ground:
             atom = self._atom(rule, effect.atom, row)
             if effect.positive and effect.always:
                 always.add(atom)
-            if atom not in self.fluents or atom in (holds if effect.positive else fails):
+            if not self.varies(atom) or atom in (holds if effect.positive else fails):
                 continue
             for case in effect.condition:
                 condition = self._condition(case, rule, row, holds, fails)
@@ -133,19 +142,19 @@ class Ground:
         unmade = (c for c in found if not c.positive and c.atom not in always and c.atom not in c.refused)
         return (*made, *(c for c in unmade if (c.atom, c.required, c.refused) not in also))
 
-    def _atom(self, rule: _Rule, atom: Atom, row: Row) -> Atom:
+    def _atom(self, rule: Rule, atom: Atom, row: Row) -> Atom:
         numbers = rule.join.frame.numbers
         return (atom[0], *(row[numbers[name]] if name in numbers else name for name in atom[1:]))
 
     def _condition(
-        self, case: Case, rule: _Rule, row: Row, holds: set[Atom], fails: set[Atom]
+        self, case: Case, rule: Rule, row: Row, holds: set[Atom], fails: set[Atom]
     ) -> tuple[tuple[Atom, ...], tuple[Atom, ...]] | None:
         """What of ``case`` the precondition leaves open: facts that must and that must not hold; ``None``: never."""
         required: list[Atom] = []
         refused: list[Atom] = []
         for literal in case.literals:
             atom = self._atom(rule, literal.atom, row)
-            if atom in self.fluents:
+            if self.varies(atom):
                 if atom in (fails if literal.positive else holds):
                     return None
                 if atom not in (holds if literal.positive else fails):
@@ -156,59 +165,100 @@ class Ground:
             return None
         return tuple(required), tuple(refused)
 
-    def _operator(self, rule: _Rule, row: Row, place: Atom | None) -> Operator | None:
+    def _operator(self, rule: Rule, row: Row, place: Atom | None) -> Operator | None:
         required = []
         for predicate, fill in rule.moving:
-            atom = fill(row)
             if predicate != self.pivot:
-                required.append(atom)
-            elif atom != place:
+                required.append(fill(row))
+            elif place is not None and fill(row) != place:
                 return None  # two places at once
         refused = []
         for fill in rule.negative:
             atom = fill(row)
-            if atom in self.fluents:
+            if self.varies(atom):
                 if atom == place or atom in required:
                     return None
                 refused.append(atom)
             elif atom in self.facts.atoms:
                 return None
-        operator = Operator(rule, row, tuple(required), tuple(refused))
+        if (place is not None or rule.place is None) and not self._effective(rule, row):
+            return None
+        return Operator(rule, rule.join.frame.objects(row), tuple(required), tuple(refused))
+
+    def _effective(self, rule: Rule, row: Row) -> bool:
+        """It changes something in some state; the original leaves out what does not."""
         for fill, before in rule.added:
             atom = fill(row)
             if all(other(row) != atom for other in before):
-                return operator
-        return operator if self.changes(operator) else None  # what changes nothing is no operator
+                return True
+        return bool(self.changes(rule, rule.join.frame.objects(row)))
 
-    def _rule(self, action: Action, case: Case) -> _Rule:
-        variables = (*action.parameters, *case.variables)
-        frame = Frame([name for name, _ in variables], [self.members.get(kind, frozenset()) for _, kind in variables])
-        positive = [x.atom for x in case.literals if x.positive]
-        named = {name for atom in positive for name in atom[1:]}
-        loose = [(OF_TYPE + kind, name) for name, kind in variables if name not in named]
+    def _rule(self, action: Action, case: Case) -> Rule:
+        join = self._join(action, case, True)
+        frame = join.frame
+        positive = [atom for atom in join.atoms if not atom[0].startswith(OF_TYPE)]
         added = [e.atom for e in action.effects if e.positive and e.always]
-        return _Rule(
+        places = [n for n, atom in enumerate(join.atoms) if atom[0] == self.pivot]
+        elsewhere = None
+        own: frozenset[str] = frozenset()
+        if len(places) == 1:
+            rest = [atom for n, atom in enumerate(join.atoms) if n not in places]
+            read = {name for atom in (*rest, *(x.atom for x in case.literals if not x.positive)) for name in atom[1:]}
+            own = frozenset(n for n in join.atoms[places[0]][1:] if len(frame.domain(n)) > 1)
+            elsewhere = Join(rest, frame, self.facts) if own.isdisjoint(read) else None
+        return Rule(
             action,
-            Join((*positive, *loose), frame, self.facts),
+            case,
+            join,
             tuple((atom[0], frame.fill(atom)) for atom in positive if atom[0] in self.changing),
-            tuple(frame.fill(atom) for atom in positive),
             tuple(frame.fill(x.atom) for x in case.literals if not x.positive),
             tuple((frame.fill(atom), tuple(frame.fill(p) for p in positive if p[0] == atom[0])) for atom in added),
+            places[0] if places else None,
+            elsewhere,
+            own,
         )
 
-    def _explore(self) -> None:
-        """Find everything that may hold: what does, and what follows from it when nothing is ever unmade."""
+    def _join(self, action: Action, case: Case, negative: bool, more: Sequence[Atom] = ()) -> Join:
+        """What must hold for a case, and ``more``.
+
+        What never changes and is said of one variable only says which objects the variable can be; ``negative``: also
+        what must not hold.
+        """
+        variables = (*action.parameters, *case.variables)
+        domains = {name: self.members.get(kind, frozenset()) for name, kind in variables}
+        atoms = []
+        for literal in (*case.literals, *(Literal(atom, True) for atom in more)):
+            named = set(literal.atom[1:]) & domains.keys()
+            if len(named) == 1 and literal.atom[0] not in self.changing and literal.positive | negative:
+                (name,) = named
+                fitting = self._fitting(literal.atom, name)
+                domains[name] = domains[name] & fitting if literal.positive else domains[name] - fitting
+            elif literal.positive:
+                atoms.append(literal.atom)
+        named = {name for atom in atoms for name in atom[1:]}
+        atoms += [(OF_TYPE + kind, name) for name, kind in variables if name not in named]
+        return Join(atoms, Frame(list(domains), list(domains.values())), self.facts)
+
+    def _fitting(self, atom: Atom, name: str) -> frozenset[str]:
+        """Objects for which an atom with that variable holds, now and ever."""
+        places = [n for n, term in enumerate(atom) if term == name]
+        found = {fact[places[0]] for fact in self.facts.by_predicate.get(atom[0], ())}
+        return frozenset(o for o in found if tuple(o if term == name else term for term in atom) in self.facts.atoms)
+
+    def _add_lasting(self) -> None:
+        """Add what holds and never changes."""
         for kind in sorted(self.members):
             for name in sorted(self.members[kind]):
                 self.facts.add((OF_TYPE + kind, name))
         for name in sorted(self.problem.objects):
             self.facts.add(("=", name, name))
-        queue = []
         for atom in self.problem.init:
-            if atom[0] in self.changing:
-                queue.append(atom)
-            else:
+            if atom[0] not in self.changing:
                 self.facts.add(atom)
+
+    def _explore(self) -> None:
+        """Find everything that may hold: what does, and what follows from it when nothing is ever unmade."""
+        queue = [atom for atom in self.problem.init if atom[0] in self.changing]
         seen = set(queue)
         watchers: dict[str, list[tuple[_Consequence, int]]] = {}
         for consequence in self._consequences():
@@ -227,14 +277,15 @@ class Ground:
     def _consequences(self) -> list[_Consequence]:
         """What each rule makes so, without those of which another says as much under fewer conditions."""
         result = []
-        for rule in self.rules:
+        for action, case in ((a, c) for a in self.domain.actions for c in a.cases):
             heads: dict[tuple[Atom, ...], list[Atom]] = {}
-            for effect in rule.action.effects:
-                for case in effect.condition if effect.positive else ():
-                    heads.setdefault(tuple(x.atom for x in case.literals if x.positive), []).append(effect.atom)
+            for effect in action.effects:
+                for when in effect.condition if effect.positive else ():
+                    heads.setdefault(tuple(x.atom for x in when.literals if x.positive), []).append(effect.atom)
             for condition, atoms in heads.items():
-                join = Join((*rule.join.atoms, *condition), rule.join.frame, self.facts)
-                result.append(_Consequence(join, tuple(atoms)))
+                join = self._join(action, case, False, condition)
+                if not join.frame.empty:
+                    result.append(_Consequence(join, tuple(atoms)))
         kept: list[_Consequence] = []
         for one in sorted(result, key=lambda c: len(c.join.atoms)):
             if not any(other.says_as_much_as(one) for other in kept):
@@ -266,7 +317,15 @@ class _Consequence:
 
     def says_as_much_as(self, other: _Consequence) -> bool:
         """All that follows from the other follows from this."""
-        return set(self.join.atoms) <= set(other.join.atoms) and set(self.atoms) >= set(other.atoms)
+        return (
+            set(self.join.atoms) <= set(other.join.atoms)
+            and set(self.atoms) >= set(other.atoms)
+            and all(
+                other.join.frame.domain(name) <= self.join.frame.domain(name)
+                for atom in (*self.join.atoms, *self.atoms)
+                for name in atom[1:]
+            )
+        )
 
     def heads(self, first: int | None, fact: Atom | None, seen: set[Atom]) -> list[Atom]:
         """What follows from ``fact``, as atom number ``first``, with the facts known by now, and is not in ``seen``.

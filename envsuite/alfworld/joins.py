@@ -75,6 +75,11 @@ class Frame:
         """A variable has no object to be."""
         return not all(self.domains)
 
+    def domain(self, name: str) -> Set[str]:
+        """The objects that a variable can be; of another name itself."""
+        number = self.numbers.get(name, len(self.domains))
+        return self.domains[number] if number < len(self.domains) else {name}
+
     def number(self, name: str) -> int:
         """Where a row has the variable or name."""
         number = self.numbers.get(name)
@@ -82,6 +87,14 @@ class Frame:
             number = self.numbers[name] = len(self.template)
             self.template.append(name)
         return number
+
+    def objects(self, row: Row) -> tuple[str, ...]:
+        """What the variables are in a row."""
+        return tuple(row[: len(self.domains)])
+
+    def row(self, objects: Sequence[str]) -> Row:
+        """The row in which the variables are these."""
+        return [*objects, *self.template[len(objects) :]]
 
     def fill(self, atom: Atom) -> Fill:
         """What makes the atom from a row."""
@@ -165,34 +178,47 @@ class Join:
         return rows
 
     def _extend(self, lookup: _Lookup, rows: list[Row]) -> list[Row]:
+        """``rows`` with the variables that the lookup gives their objects."""
         domains = self.frame.domains
         result = []
         looked = 0
+        simple = len(lookup.known) < 2 and len(lookup.fresh) == 1 and not lookup.again
         for row in rows:
-            candidates: Sequence[Atom] | None = None
-            for _, number, index in lookup.known:
-                found = index.get(row[number], ())
-                if candidates is None or len(found) < len(candidates):
-                    candidates = found
-            if candidates is None:
-                candidates = self.facts.by_predicate.get(lookup.predicate, ())
+            candidates = self._candidates(lookup, row)
             looked += len(candidates)
+            if simple:
+                place, number = lookup.fresh[0]
+                domain = domains[number]
+                for atom in candidates:
+                    if atom[place] in domain:
+                        new = row.copy()
+                        new[number] = atom[place]
+                        result.append(new)
+                continue
             for atom in candidates:
-                for place, number, _ in lookup.known:
-                    if atom[place] != row[number]:
-                        break
-                else:
-                    new = row.copy()
-                    for place, number in lookup.fresh:
-                        value = atom[place]
-                        if value not in domains[number]:
-                            break
-                        new[number] = value
-                    else:
-                        if all(atom[place] == new[number] for place, number in lookup.again):
-                            result.append(new)
+                if any(atom[place] != row[number] for place, number, _ in lookup.known):
+                    continue
+                new = row.copy()
+                for place, number in lookup.fresh:
+                    new[number] = atom[place]
+                if all(new[number] in domains[number] for _, number in lookup.fresh) and all(
+                    atom[place] == new[number] for place, number in lookup.again
+                ):
+                    result.append(new)
         self.facts.looked(looked)
         return result
+
+    def _candidates(self, lookup: _Lookup, row: Row) -> Sequence[Atom]:
+        """Atoms found by the known argument that fewest atoms have."""
+        if not lookup.known:
+            return self.facts.by_predicate.get(lookup.predicate, ())
+        _, number, index = lookup.known[0]
+        best = index.get(row[number], ())
+        for _, number, index in lookup.known[1:]:
+            found = index.get(row[number], ())
+            if len(found) < len(best):
+                best = found
+        return best
 
     def _plan(self, first: int | None) -> tuple[_Lookup, ...]:
         """Lookups in an order in which each knows as much as possible."""

@@ -136,6 +136,7 @@ def parse(text: str, what: str) -> list[Expression]:
         raise Malformed(f"{what} has a character {odd!r}; PDDL is written in ASCII")
     top: list[Expression] = []
     stack = [top]
+    known: dict[str, str] = {}  # one object for each name, however often it is written
     for token in re.findall(r"[()]|\?[^\s()?]*|[^\s()?]+", plain):
         if token == "(":
             if len(stack) > MAX_DEPTH:
@@ -148,7 +149,7 @@ def parse(text: str, what: str) -> list[Expression]:
                 raise Malformed(f"{what} closes a parenthesis that is not open")
             stack.pop()
         else:
-            stack[-1].append(token)
+            stack[-1].append(known.setdefault(token, token))
     if len(stack) > 1:
         raise Malformed(f"{what} ends with {len(stack) - 1} parentheses open (is it truncated?)")
     if len(top) != 1 or isinstance(top[0], str):

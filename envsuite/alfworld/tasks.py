@@ -7,6 +7,7 @@ import logging
 from functools import lru_cache
 from pathlib import Path
 
+from envsuite.alfworld.scenes import Difficulty
 from envsuite.alfworld.source import Games, find_root, games_of, has_official, official_folder
 from envsuite.core.tasks import TaskSet
 from envsuite.data import cache_root
@@ -15,10 +16,17 @@ ENV_ID = "ALFWorld-v0"
 PUBLISHED = {"train": 3553, "valid_seen": 140, "valid_unseen": 134}
 """Number of games of each published split."""
 
+DEFAULT = Difficulty()
+
 _log = logging.getLogger(__name__)
 
 
-def load(source: str | Path | None = None, scene_seed: int = 0, games: int = 600) -> tuple[Games, TaskSet]:
+def load(
+    source: str | Path | None = None,
+    scene_seed: int = 0,
+    games: int = 600,
+    difficulty: Difficulty = DEFAULT,
+) -> tuple[Games, TaskSet]:
     """The games of a source and all its tasks.
 
     Args:
@@ -26,6 +34,7 @@ def load(source: str | Path | None = None, scene_seed: int = 0, games: int = 600
             ``"official"`` where the official games are there, else ``"builtin"``.
         scene_seed: Seed of the built-in games.
         games: Number of built-in games, of all splits together.
+        difficulty: How hard the built-in games are.
 
     Raises:
         DataError: There are no games where they are looked for, or one of them is corrupt.
@@ -34,7 +43,7 @@ def load(source: str | Path | None = None, scene_seed: int = 0, games: int = 600
     if source is None:
         source = "official" if has_official() else "builtin"
     if source == "builtin":
-        return _loaded(find_root(_builtin(scene_seed, games)), "builtin")
+        return _loaded(find_root(_builtin(scene_seed, games, difficulty)), "builtin")
     if source == "official":
         found = _loaded(find_root(official_folder()), "official")
         there = found[1].summary()["splits"]
@@ -48,10 +57,10 @@ def load(source: str | Path | None = None, scene_seed: int = 0, games: int = 600
 
 
 @lru_cache(maxsize=8)
-def _builtin(scene_seed: int, games: int) -> Path:
+def _builtin(scene_seed: int, games: int, difficulty: Difficulty) -> Path:
     from envsuite.alfworld.generate import ensure
 
-    return ensure(cache_root() / "alfworld" / "builtin", scene_seed, games)
+    return ensure(cache_root() / "alfworld" / "builtin", scene_seed, games, difficulty)
 
 
 def _loaded(root: Path, source: str) -> tuple[Games, TaskSet]:

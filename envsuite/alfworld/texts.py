@@ -41,8 +41,9 @@ class Scene:
 
 
 def scene(parameters: Sequence[Thing], objects: Sequence[str]) -> Scene:
-    """What an action's parameters stand for."""
-    things = {(name[1:], kind): (thing, kind) for (name, kind), thing in zip(parameters, objects, strict=True)}
+    """What an action's parameters stand for; those whose object is blank are not known."""
+    pairs = zip(parameters, objects, strict=True)
+    things = {(name[1:], kind): (thing, kind) for (name, kind), thing in pairs if thing}
     return Scene(things, {name: thing[0] for (name, _), thing in things.items()})
 
 
@@ -140,6 +141,7 @@ class Texts:
         self._indices: dict[tuple[str, tuple[str, ...], int], list[dict[str, list[Atom]]]] = {}
         self._symbols: dict[tuple[object, ...], tuple[Piece, ...]] = {}
         self._reads: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
+        self._kinds: dict[str, frozenset[str]] = {}
 
     def prepare(self, text: Sequence[Part], given: Scene) -> tuple[Piece, ...]:
         """``text`` with its placeholders filled in."""
@@ -163,13 +165,31 @@ class Texts:
                     pieces += _listed(listing, [text for _, text in items])
         return _joined(pieces)
 
+    def fixed(self, text: Sequence[Part], given: Scene) -> str | None:
+        """``text`` as it always is; ``None`` if it depends on the state."""
+        said = []
+        for part in text:
+            if isinstance(part, str):
+                said.append(part)
+            elif isinstance(part, Hole) and part.query is None and isinstance(part.what, Value):
+                said.append(self._value(part.what, given))
+            else:
+                for piece in self.prepare((part,), given):
+                    if not isinstance(piece, str):
+                        return None
+                    said.append(piece)
+        return "".join(said)
+
     def _what(self, what: Value | Symbol, given: Scene) -> tuple[Piece, ...]:
         return self._symbol(what.name, given) if isinstance(what, Symbol) else (self._value(what, given),)
 
     def _value(self, value: Value, given: Scene) -> str:
         text = ""
         for terms in value.sums:
-            text = "".join(self._term(variable, attribute, given) for variable, attribute in terms)
+            if len(terms) == 1:
+                text = self._term(*terms[0], given)
+            else:
+                text = "".join([self._term(variable, attribute, given) for variable, attribute in terms])
             if text:
                 break
         return text
@@ -177,12 +197,11 @@ class Texts:
     def _term(self, variable: str, attribute: str, given: Scene) -> str:
         if not variable:
             return attribute
-        thing = given.names[variable]
-        if attribute == "indefinite":
-            return "a"
-        if attribute == "definite":
-            return "the"
-        return thing if attribute == "id" else self.names[thing]
+        if attribute == "name":
+            return self.names[given.names[variable]]
+        if attribute == "id":
+            return given.names[variable]
+        return "a" if attribute == "indefinite" else "the"
 
     def _symbol(self, name: str, given: Scene) -> tuple[Piece, ...]:
         reads, kinds = self._reads_of(name)
@@ -299,40 +318,64 @@ class Texts:
             for below in self._below.get(kind, ()):
                 yield (*kinds[:place], below, *kinds[place + 1 :])
 
+    def parameters(self, text: Sequence[Part], parameters: Sequence[Thing]) -> tuple[int, ...]:
+        """Numbers of the parameters that ``text`` depends on."""
+        names, kinds = self._reads_of_text(text)
+        given = {(name[1:], kind) for name, kind in parameters}
+        holes = [part for part in text if isinstance(part, Hole)]
+        asked = {p for hole in holes for _, placeholders in hole.query or () for p in placeholders}
+        if (
+            asked <= given
+            and not any(isinstance(hole.what, Symbol) for hole in holes)
+            and Symbol not in map(type, text)
+        ):
+            kinds = frozenset()  # nothing new is looked for, so that it does not matter what else is taken
+        return tuple(n for n, (name, _) in enumerate(parameters) if name[1:] in names or kinds)
+
     def _reads_of(self, name: str) -> tuple[frozenset[str], frozenset[str]]:
         """Names of placeholders that the symbol mentions, and types of what its queries look through."""
         known = self._reads.get(name)
-        if known is not None:
-            return known
+        if known is None:
+            rules = self.grammar.rules[name]
+            conditions = [rule.condition for rule in rules if rule.condition is not None]
+            known = self._reads[name] = self._reads_of_text([p for rule in rules for p in rule.parts], conditions)
+        return known
+
+    def _reads_of_text(
+        self, text: Sequence[Part], queries: Sequence[Query] = ()
+    ) -> tuple[frozenset[str], frozenset[str]]:
         names: set[str] = set()
         kinds: set[str] = set()
-        queries: list[Query] = []
-        for rule in self.grammar.rules[name]:
-            if rule.condition is not None:
-                queries.append(rule.condition)
-            for part in rule.parts:
-                symbols: tuple[str, ...] = ()
-                if isinstance(part, Hole):
-                    if part.query is not None:
-                        queries.append(part.query)
-                        symbols = LISTS if part.listed else ()
-                    if isinstance(part.what, Value):
-                        names |= {variable for terms in part.what.sums for variable, _ in terms}
-                    else:
-                        symbols = (*symbols, part.what.name)
-                elif isinstance(part, Symbol):
-                    symbols = (part.name,)
-                for symbol in symbols:
-                    more_names, more_kinds = self._reads_of(symbol)
-                    names |= more_names
-                    kinds |= more_kinds
+        symbols: set[str] = set()
+        queries = list(queries)
+        for part in text:
+            if isinstance(part, Symbol):
+                symbols.add(part.name)
+            elif isinstance(part, Hole):
+                if part.query is not None:
+                    queries.append(part.query)
+                    symbols.update(LISTS if part.listed else ())
+                if isinstance(part.what, Value):
+                    names |= {variable for terms in part.what.sums for variable, _ in terms}
+                else:
+                    symbols.add(part.what.name)
         for query in queries:
             for predicate, placeholders in query:
                 names |= {name for name, _ in placeholders}
-                for atom in self._atoms(predicate):
-                    kinds |= {self.objects[thing] for thing in atom[1:]}
-        self._reads[name] = frozenset(names), frozenset(kinds)
-        return self._reads[name]
+                kinds |= self._kinds_of(predicate)
+        for symbol in symbols:
+            more_names, more_kinds = self._reads_of(symbol)
+            names |= more_names
+            kinds |= more_kinds
+        return frozenset(names), frozenset(kinds)
+
+    def _kinds_of(self, predicate: str) -> frozenset[str]:
+        """Types of what the predicate's facts are about."""
+        known = self._kinds.get(predicate)
+        if known is None:
+            things = {thing for atom in self._atoms(predicate) for thing in atom[1:]}
+            known = self._kinds[predicate] = frozenset(self.objects[thing] for thing in things)
+        return known
 
 
 def check(grammar: Grammar, domain: Domain) -> None:

@@ -54,10 +54,10 @@ class NativeGame:
         if last is None:
             raise UsageError("step before reset: call reset() once before the first step")
         state = self._state
-        for way in self._place.ways.get(command.strip(), ()):
+        for way in self._place.ways(command.strip()):
             if state & way.test == way.need:
                 try:
-                    move = way.move(game)
+                    move = self._place.move(way)
                     state = move.apply(state)
                     text = speak(move.text, state)
                 except Malformed as error:

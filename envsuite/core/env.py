@@ -123,6 +123,17 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
     def _propose(self, rng: np.random.Generator) -> ToolCall:
         """A random call that fits a tool's schema, for ``action_space.sample``."""
 
+    @property
+    def observation(self) -> Observation:
+        """What the agent sees now.
+
+        Raises:
+            UsageError: No episode is under way.
+        """
+        if self._done or self._last is None:
+            raise UsageError(f"{type(self).__name__} has no episode under way; call reset() first")
+        return self._last
+
     def snapshot(self) -> object:
         """A token of the episode state, for :meth:`restore` of any environment made with the same arguments."""
         raise UsageError(f"{type(self).__name__} cannot be snapshot")

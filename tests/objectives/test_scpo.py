@@ -119,8 +119,7 @@ def test_the_scorer_is_asked_once_for_each_pair_of_texts(steps: StepTable):
 
 
 def test_credit_grows_from_the_base_to_one():
-    similarity, order = np.array([[0.6, 0.4, 1.0]]).T.reshape(1, 3), np.arange(3)
-    alone = [match_credit(similarity[:, [v]], [-1], np.arange(1), threshold=0.3, base=0.4)[0] for v in order]
+    alone = [match_credit([[0.6, 0.4, 1.0]], [-1], [text], threshold=0.3, base=0.4)[0] for text in range(3)]
     np.testing.assert_allclose(alone, [1 / 3, 0.0, 1.0])
 
 
@@ -128,9 +127,9 @@ def test_after_a_mismatch_matching_goes_on_where_the_reference_repeats_itself():
     own = np.array([[float(a == b) for b in "abac"] for a in "abac"])
     assert failure_table(own, 0.5) == [-1, -1, 0, -1]
     # "aba" then "b": back to the beginning "a", after which "b" matches again, then "a", "c".
-    similarity = np.array([[float(a == b) for b in "ababac"] for a in "abac"])
-    credit = match_credit(similarity, failure_table(own, 0.5), np.arange(6), threshold=0.5, base=0.0)
-    assert credit.tolist() == [1, 1, 1, 0, 0, 1]
+    similarity = [[float(a == b) for b in "abc"] for a in "abac"]
+    taken = ["abc".index(text) for text in "ababac"]
+    assert match_credit(similarity, failure_table(own, 0.5), taken, threshold=0.5, base=0.0) == [1, 1, 1, 0, 0, 1]
 
 
 def test_an_empty_reference_or_an_empty_failed_episode_credits_nothing():

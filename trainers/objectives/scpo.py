@@ -45,27 +45,32 @@ def failure_table(similarity: Floats, threshold: float) -> list[int]:
 
 
 def match_credit(
-    similarity: Floats, table: Sequence[int], order: Ints, *, threshold: float, base: float, monotonic: bool = True
-) -> Floats:
-    """Credit of each step of a failed episode (SCPO, Algorithm 2), shape (l,), in [0, 1].
+    similarity: Sequence[Sequence[float]],
+    table: Sequence[int],
+    taken: Sequence[int],
+    *,
+    threshold: float,
+    base: float,
+    monotonic: bool = True,
+) -> list[float]:
+    """Credit of each step of a failed episode, in the order in which they are taken (SCPO, Algorithm 2), in [0, 1].
 
     Args:
-        similarity: Of the m steps of the reference with the l of the failed episode, shape (m, l).
+        similarity: Of the m steps of the reference with u texts, m rows of u numbers.
         table: See :func:`failure_table`.
-        order: The order in which the failed steps are taken, a permutation of shape (l,).
+        taken: Which of the u texts each step of the failed episode is, in the order in which they are taken.
         threshold: From which similarity on a step matches.
         base: Similarity that is worth nothing; the credit grows linearly from there to 1.
         monotonic: Credit a position of the reference only the first time it is reached.
     """
-    credit, j, furthest = np.zeros(similarity.shape[1]), -1, -1
-    last, alike = len(similarity) - 1, similarity.tolist()
-    for v in order.tolist() if last >= 0 else ():
-        while j >= 0 and alike[j + 1][v] < threshold:
+    credit, j, furthest, last = [0.0] * len(taken), -1, -1, len(similarity) - 1
+    for place, text in enumerate(taken) if last >= 0 else ():
+        while j >= 0 and similarity[j + 1][text] < threshold:
             j = table[j]
-        if alike[j + 1][v] >= threshold:
+        if (alike := similarity[j + 1][text]) >= threshold:
             j += 1
             if j > furthest or not monotonic:
-                credit[v] = max(0.0, (alike[j][v] - base) / (1.0 - base))
+                credit[place] = max(0.0, (alike - base) / (1.0 - base))
             furthest = max(furthest, j)
         if j == last:
             break
@@ -147,19 +152,20 @@ class SCPO:
             (own[code_of[own] >= 0], [rows[code_of[rows] >= 0] for rows in failed])
             for own, failed in self.references(steps)
         ]
-        known = _Scores(
-            list(number), [(code_of[own], code_of[np.concatenate([own, *lost])]) for own, lost in plan], score
-        )
+        met = [np.unique(code_of[np.concatenate([own, *failed])]) for own, failed in plan]
+        asked = [(np.unique(code_of[own]), texts_met) for (own, _), texts_met in zip(plan, met, strict=True)]
+        known = _Scores(list(number), asked, score)
         out, length = np.zeros(len(steps)), steps.response.lengths
-        for own, failed in plan:
-            table = failure_table(known(code_of[own], code_of[own]), self.threshold)
+        for (own, failed), texts_met in zip(plan, met, strict=True):
+            similarity = known(code_of[own], texts_met)
+            table = failure_table(similarity[:, np.searchsorted(texts_met, code_of[own])], self.threshold)
+            alike = similarity.tolist()
             for rows in failed:
-                by_length = np.argsort(-length[rows], kind="stable")
-                order = by_length if self.order == "longest_first" else np.arange(len(rows))
-                similarity = known(code_of[own], code_of[rows])
-                out[rows] = match_credit(
-                    similarity, table, order, threshold=self.threshold, base=self.base, monotonic=self.monotonic
-                )
+                taken = rows[np.argsort(-length[rows], kind="stable")] if self.order == "longest_first" else rows
+                out[taken] = match_credit(
+                    alike, table, np.searchsorted(texts_met, code_of[taken]).tolist(),
+                    threshold=self.threshold, base=self.base, monotonic=self.monotonic,
+                )  # fmt: skip
         return out
 
     def references(self, steps: StepTable) -> list[tuple[Ints, list[Ints]]]:
@@ -181,14 +187,14 @@ class _Scores:
 
     Args:
         texts: By code.
-        asked: Codes of a reference, and of what it is compared with.
+        asked: Distinct codes of a reference, and of what it is compared with.
         score: Scores pairs.
     """
 
     def __init__(self, texts: Sequence[str], asked: Sequence[tuple[Ints, Ints]], score: Score) -> None:
         self._count = len(texts)
-        keys = [self._keys(np.unique(one), np.unique(other)).ravel() for one, other in asked]
-        self._pairs = np.unique(np.concatenate(keys)) if keys else np.zeros(0, np.int64)
+        keys = np.sort(np.concatenate([np.zeros(0, np.int64), *(self._keys(*pair).ravel() for pair in asked)]))
+        self._pairs = keys[np.diff(keys, prepend=-1) > 0]  # np.unique hashes, which takes ten times as long
         self._values = score([(texts[key // self._count], texts[key % self._count]) for key in self._pairs.tolist()])
 
     def __call__(self, reference: Ints, others: Ints) -> Floats:

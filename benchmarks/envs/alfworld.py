@@ -32,7 +32,7 @@ from envsuite.core.tools import ToolCall
 
 PLAYED = 12
 """Games that are played, of all families in turn."""
-COMMANDS = 60
+COMMANDS = 40
 """Commands in each: the walkthrough, then random ones, a tenth of them nonsense."""
 
 
@@ -61,7 +61,7 @@ def alfworld(folder: Path | None = None, episodes: int = 128) -> list[Row]:
     rows, native_steps, answers = _native(chosen)
     rows += _contract(source, chosen)
     try:
-        reference = TextWorldEngine(Pool(workers=1))
+        reference = TextWorldEngine(Pool(workers=1, deadline=600))
     except MissingExtra as missing:
         rows.append(("reference engine", f"not measured: {missing}"))
     else:

@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from pathlib import Path
 from typing import Any
 
 from envsuite.alfworld.reference_worker import READY, Answer
@@ -53,7 +54,8 @@ class Worker:
             dropped = []
             while self._dropped:
                 dropped.append(self._dropped.popleft())
-            during = f"during the reset of {argument}" if name == "reset" else f"during the command {argument[:80]!r}"
+            game = "/".join(Path(argument).parts[-3:-1])
+            during = f"during the reset of {game}" if name == "reset" else f"during the command {argument[:80]!r}"
             try:
                 if not self._ready:
                     self._receive(START_SECONDS)

@@ -51,6 +51,11 @@ class TextWorldEngine:
         self.version = _versions()
         self._pool = pool
 
+    @property
+    def pool(self) -> Pool:
+        """The worker processes."""
+        return default_pool() if self._pool is None else self._pool
+
     def open(self, path: Path) -> TextWorldGame:
         """A game of a ``game.tw-pddl`` file; a worker loads it at the first reset.
 
@@ -58,7 +63,7 @@ class TextWorldEngine:
             DataError: The file is missing, truncated, or not such a game.
         """
         read_game(path)
-        return TextWorldGame(path, default_pool() if self._pool is None else self._pool)
+        return TextWorldGame(path, self.pool)
 
 
 class TextWorldGame:

@@ -28,7 +28,7 @@ NOTHING = "Nothing happens."
 TASKS = [LAPTOP, "pick_and_place_simple-Candle-None-Toilet-407/trial_T20190909_055248_059513"]
 
 
-@pytest.fixture(params=["native", "textworld"])
+@pytest.fixture(params=["native", pytest.param("textworld", marks=pytest.mark.slow)])
 def made(request: pytest.FixtureRequest, games_root: Path, cache: Path) -> dict[str, Any]:
     """Arguments of an environment on the real games, with each engine."""
     if request.param == "textworld":

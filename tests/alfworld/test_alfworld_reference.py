@@ -106,6 +106,7 @@ def test_blanks_around_a_command_do_not_count_and_a_wrong_one_does_nothing(
     assert game.reset() == first
 
 
+@pytest.mark.slow
 def test_a_game_continues_from_a_snapshot_in_another_process(small: Path, engine: TextWorldEngine) -> None:
     game = engine.open(small)
     game.reset()
@@ -119,6 +120,7 @@ def test_a_game_continues_from_a_snapshot_in_another_process(small: Path, engine
     other.close()
 
 
+@pytest.mark.slow
 def test_a_token_that_is_not_of_this_game_is_refused(small: Path, engine: TextWorldEngine) -> None:
     game = engine.open(small)
     with pytest.raises(UsageError, match=r"snapshot of a game that is not being played; call reset\(\) first"):
@@ -180,6 +182,7 @@ def test_a_worker_that_hangs_is_killed_when_the_deadline_is_over(small: Path) ->
     pool.close()
 
 
+@pytest.mark.slow
 def test_a_worker_that_died_over_nothing_is_replaced_by_a_reset_and_missed_by_a_step(small: Path) -> None:
     pool = Pool(workers=1)
     game = TextWorldEngine(pool).open(small)
@@ -193,6 +196,7 @@ def test_a_worker_that_died_over_nothing_is_replaced_by_a_reset_and_missed_by_a_
     pool.close()
 
 
+@pytest.mark.slow
 def test_workers_are_started_as_games_need_them_and_games_left_behind_give_their_place_back(small: Path) -> None:
     pool = Pool(workers=2)
     engine = TextWorldEngine(pool)
@@ -214,6 +218,7 @@ def test_workers_are_started_as_games_need_them_and_games_left_behind_give_their
         engine.open(small).reset()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
@@ -245,6 +250,7 @@ def test_a_missing_or_truncated_game_is_named_when_it_is_opened(
         engine.open(tmp_path / GAME)
 
 
+@pytest.mark.slow
 def test_an_edited_game_is_loaded_anew(engine: TextWorldEngine, small: Path, tmp_path: Path) -> None:
     copy = tmp_path / GAME
     shutil.copy(small, copy)
@@ -291,6 +297,7 @@ print(default_pool().workers[0].child.process.pid, file=sys.stderr)
 """
 
 
+@pytest.mark.slow
 def test_a_game_is_the_same_in_every_process_and_workers_end_with_the_program(small: Path) -> None:
     command = [sys.executable, "-c", IN_A_FRESH_PROCESS, str(small)]
     runs = [
@@ -303,6 +310,7 @@ def test_a_game_is_the_same_in_every_process_and_workers_end_with_the_program(sm
         assert not psutil.pid_exists(int(run.stderr.split()[-1]))
 
 
+@pytest.mark.slow
 def test_threads_that_play_at_the_same_time_do_not_disturb_each_other(engine: TextWorldEngine, small: Path) -> None:
     alone = [walk(engine.open(small), seed, 5) for seed in range(3)]
     barrier = threading.Barrier(3)

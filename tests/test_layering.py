@@ -14,7 +14,8 @@ LAYERS = {
     "envsuite": (
         {"registration", "core"},
         {"prompting", "wrappers", "data", "processes"},
-        {"textcraft", "alfworld"},
+        {"retrieval"},
+        {"textcraft", "alfworld", "webshop"},
         {"vector"},
         {"cli"},
     ),

@@ -1,7 +1,7 @@
 """Where data lives, how it is fetched, checked and built."""
 
 from envsuite.data.catalog import CATALOG, DataSet, data_set
-from envsuite.data.files import write_atomically
+from envsuite.data.files import atomic_file, write_atomically
 from envsuite.data.manager import State, Verified, fetch, state, verify
 from envsuite.data.places import cache_root, data_root
 
@@ -10,6 +10,7 @@ __all__ = [
     "DataSet",
     "State",
     "Verified",
+    "atomic_file",
     "cache_root",
     "data_root",
     "data_set",

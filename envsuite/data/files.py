@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -12,11 +15,18 @@ def write_atomically(path: Path, content: bytes) -> None:
 
     The folder is made where it is missing. Several processes may write the same file: the last one to finish counts.
     """
+    with atomic_file(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """A new file that takes the place of ``path`` when the block ends; an error in the block leaves the old file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(number, "wb") as file:
-            file.write(content)
+            yield file
         os.chmod(name, 0o644)
         os.replace(name, path)
     except BaseException:

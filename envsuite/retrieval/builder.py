@@ -1,0 +1,198 @@
+"""Making an index: texts in, one file out, with memory that does not grow with the texts.
+
+In memory are the distinct terms, the keys and one run of words; runs that are full wait on disk, sorted. The file
+depends on the documents alone, not on the order in which they come.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envsuite.core.errors import DataError
+from envsuite.data.arrays import ArrayWriter
+from envsuite.retrieval.analysis import analyze
+from envsuite.retrieval.bm25 import norm
+from envsuite.retrieval.index import KIND, VERSION, encoded
+
+RUN = 1 << 23
+"""Words of a run, and postings that are sorted at a time."""
+_REMEMBERED = 1 << 20
+_SHORT = 64
+"""Characters of the longest piece that is remembered."""
+_NARROW_SPACE = "\u202f"
+
+# A posting on its way: its term and document in one number, and occurrences and length byte in another.
+_POSTING = np.dtype([("place", "<u8"), ("pair", "<u4")])
+
+
+class _Pieces(dict[str, tuple[int, ...]]):
+    """The terms of a piece of text, as numbers; what was looked up before is remembered, within bounds."""
+
+    def __init__(self, terms: dict[str, int]) -> None:
+        super().__init__()
+        self._terms = terms
+
+    def __missing__(self, piece: str) -> tuple[int, ...]:
+        terms = self._terms
+        numbers = tuple([terms.setdefault(term, len(terms)) for term in analyze(piece)])
+        if len(self) >= _REMEMBERED:
+            self.clear()
+        if len(piece) <= _SHORT:
+            self[piece] = numbers
+        return numbers
+
+
+class IndexBuilder:
+    """Takes documents one by one; ``write`` makes the index. Used as a context, it cleans up what lies on disk."""
+
+    def __init__(self, scratch: Path | None = None) -> None:
+        """Begin with no documents.
+
+        Args:
+            scratch: A folder for what does not fit in memory, about 24 bytes for each distinct word of each
+                document; without one, the system's folder for temporary files.
+        """
+        self._folder = Path(tempfile.mkdtemp(prefix="index-", dir=scratch))
+        self._keys: list[str] = []
+        self._terms: dict[str, int] = {}
+        self._pieces = _Pieces(self._terms)
+        self._run = array("I")
+        self._ends: list[int] = []
+        self._first = 0
+        self._norms = bytearray()
+        self._documents = self._words = 0
+        self._holding = np.zeros(0, dtype=np.int64)
+        self._pairs = np.zeros(0, dtype=np.uint32)
+        self._runs: list[Path] = []
+
+    def __enter__(self) -> IndexBuilder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def add(self, key: str, text: str) -> None:
+        """Add a document; documents of equal score are found in the order of their keys (by code points)."""
+        before = len(self._run)
+        run = self._run
+        # White space ends every word, so pieces between it can be looked up. One space does not: U+202F joins words.
+        pieces = text.split() if _NARROW_SPACE not in text else text.split(" ")
+        run.extend(itertools.chain.from_iterable(map(self._pieces.__getitem__, pieces)))
+        length = len(run) - before
+        self._keys.append(key)
+        self._ends.append(len(run))
+        self._norms.append(norm(length))
+        self._words += length
+        self._documents += length > 0
+        if len(run) >= RUN:
+            self._spill()
+
+    def _spill(self) -> None:
+        """Move the run to disk as postings."""
+        numbers = np.array(self._run, dtype=np.uint64)
+        ends = np.array([0, *self._ends], dtype=np.int64)
+        lengths = ends[1:] - ends[:-1]
+        documents = np.repeat(np.arange(self._first, self._first + len(lengths), dtype=np.uint64), lengths)
+        places = np.sort(numbers << np.uint64(32) | documents)
+        at = np.flatnonzero(np.diff(places, prepend=~places[:1]))
+        times = np.diff(at, append=len(places))
+        if times.max(initial=0) >= 1 << 24:
+            raise DataError("a document repeats one word 16,777,216 times or more, which the index cannot hold")
+        postings = np.empty(len(at), dtype=_POSTING)
+        postings["place"] = places[at]
+        norms = np.frombuffer(self._norms, dtype=np.uint8)[(postings["place"] & np.uint64(0xFFFFFFFF)).astype(np.intp)]
+        postings["pair"] = times.astype(np.uint32) << np.uint32(8) | norms
+        self._pairs = np.union1d(self._pairs, postings["pair"])
+        holding = np.bincount((postings["place"] >> np.uint64(32)).astype(np.intp), minlength=len(self._terms))
+        holding[: len(self._holding)] += self._holding
+        self._holding = holding
+        path = self._folder / f"run-{len(self._runs)}"
+        postings.tofile(path)
+        self._runs.append(path)
+        self._first += len(lengths)
+        self._run = array("I")
+        self._ends = []
+
+    def write(self, file: BinaryIO) -> int:
+        """Write the index into ``file`` from where it stands; the builder is used up.
+
+        Returns:
+            Where in the file the index begins: the next multiple of 64 bytes. ``Index`` takes it as ``offset``.
+
+        Raises:
+            DataError: Two documents have one key.
+        """
+        self._spill()
+        self._pieces.clear()
+        order = sorted(range(len(self._keys)), key=self._keys.__getitem__)
+        for i, j in itertools.pairwise(order):
+            if self._keys[i] == self._keys[j]:
+                raise DataError(f"two documents have the key {self._keys[i]!r}; give each its own")
+        rank = np.empty(len(order), dtype=np.uint64)
+        rank[order] = np.arange(len(order), dtype=np.uint64)
+        words = sorted(self._terms)
+        numbers = np.array([self._terms[word] for word in words], dtype=np.intp)
+        term_rank = np.empty(len(words), dtype=np.uint64)
+        term_rank[numbers] = np.arange(len(words), dtype=np.uint64)
+        ends = np.cumsum(self._holding[numbers])
+
+        writer = ArrayWriter(file, KIND, VERSION)
+        writer.add_strings("keys", (encoded(self._keys[i]) for i in order))
+        writer.add_strings("terms", map(encoded, words))
+        writer.add("postings.at", "u8", [np.zeros(1, dtype=np.uint64), ends])
+        writer.add("pairs.times", "u4", [self._pairs >> np.uint32(8)])
+        writer.add("pairs.norm", "u1", [self._pairs & np.uint32(255)])
+        buckets = self._distribute(rank, term_rank, ends)
+        # The sorted postings are needed twice, so the codes wait in a file of their own.
+        waiting = self._folder / "codes"
+        code: np.dtype[Any] = np.dtype(np.uint16 if len(self._pairs) <= 1 << 16 else np.uint32)
+        writer.add("postings.document", "u4", self._sorted(buckets, waiting, code))
+        writer.add("postings.pair", code, _parts(waiting, code))
+        writer.close({"documents": self._documents, "words": self._words})
+        return writer.offset
+
+    def _distribute(
+        self, rank: NDArray[np.uint64], term_rank: NDArray[np.uint64], ends: NDArray[np.int64]
+    ) -> list[Path]:
+        """Move the postings from the runs to files that hold all postings of some neighbouring terms."""
+        bucket_of = np.maximum(ends - 1, 0) // RUN
+        buckets = [self._folder / f"bucket-{i}" for i in range(int(bucket_of[-1]) + 1 if len(bucket_of) else 0)]
+        for path in self._runs:
+            for postings in _parts(path, _POSTING):
+                term = term_rank[(postings["place"] >> np.uint64(32)).astype(np.intp)]
+                document = rank[(postings["place"] & np.uint64(0xFFFFFFFF)).astype(np.intp)]
+                postings["place"] = term << np.uint64(32) | document
+                bucket = bucket_of[term.astype(np.intp)]
+                for number in np.unique(bucket).tolist():
+                    with open(buckets[number], "ab") as file:
+                        postings[bucket == number].tofile(file)
+            path.unlink()
+        return buckets
+
+    def _sorted(self, buckets: list[Path], codes: Path, code: np.dtype[Any]) -> Iterator[NDArray[np.uint32]]:
+        """The documents of all postings in order; which pair each has goes to the file ``codes``."""
+        with open(codes, "wb") as file:
+            for path in buckets:
+                if not path.exists():
+                    continue
+                postings = np.fromfile(path, dtype=_POSTING)
+                path.unlink()
+                order = np.argsort(postings["place"])
+                np.searchsorted(self._pairs, postings["pair"][order]).astype(code).tofile(file)
+                yield (postings["place"][order] & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+
+
+def _parts(path: Path, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
+    """The elements of a file, a part at a time."""
+    with open(path, "rb") as file:
+        while len(part := np.fromfile(file, dtype=dtype, count=RUN // 4)):
+            yield part

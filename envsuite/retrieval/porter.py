@@ -1,0 +1,106 @@
+"""Porter's stemmer, as Lucene has it.
+
+M. F. Porter, An algorithm for suffix stripping, Program 14(3), 1980, with the departures of his own later programs:
+``bli`` becomes ``ble``, ``logi`` becomes ``log``, and words of one or two letters stay as they are. Letters other than
+a to z are consonants; lengths count UTF-16 units, as Java's do.
+"""
+
+from __future__ import annotations
+
+import re
+
+# The step's endings, each with what takes its place where m > 0 before it.
+_STEP_2 = {
+    "ational": "ate", "tional": "tion", "enci": "ence", "anci": "ance", "izer": "ize", "bli": "ble", "alli": "al",
+    "entli": "ent", "eli": "e", "ousli": "ous", "ization": "ize", "ation": "ate", "ator": "ate", "alism": "al",
+    "iveness": "ive", "fulness": "ful", "ousness": "ous", "aliti": "al", "iviti": "ive", "biliti": "ble", "logi": "log",
+}  # fmt: skip
+_STEP_3 = {"icate": "ic", "ative": "", "alize": "al", "iciti": "ic", "ical": "ic", "ful": "", "ness": ""}
+# Taken off where m > 1 before them; the first that fits decides, and of "ion" only the three letters go.
+_STEP_4 = re.compile(
+    "(?:al|ance|ence|er|ic|able|ible|ant|ement|ment|ent|(?<=[st])ion|ou|ism|ate|iti|ous|ive|ize)$", re.DOTALL
+)
+_LAST_LETTERS = "cdegilmnrstuy"
+"""Letters in which an ending of some step ends; words that end otherwise stay."""
+_ENDING_2 = re.compile(f"(?:{'|'.join(_STEP_2)})$")
+_ENDING_3 = re.compile(f"(?:{'|'.join(_STEP_3)})$")
+
+
+def stem(word: str) -> str:
+    """The stem of ``word``, which is in lower case."""
+    if word.isascii() or max(word) <= "\uffff":
+        return _stem(word)
+    pairs = word.encode("utf-16-be", "surrogatepass")
+    units = "".join(chr(pairs[i] << 8 | pairs[i + 1]) for i in range(0, len(pairs), 2))
+    return _stem(units).encode("utf-16-be", "surrogatepass").decode("utf-16-be", "surrogatepass")
+
+
+def _stem(word: str) -> str:
+    if len(word) < 3 or word[-1] not in _LAST_LETTERS:
+        return word
+    word = _step_1(word)
+    if word.endswith("y") and "v" in _shape(word[:-1]):
+        word = word[:-1] + "i"
+    word = _replaced(word, _ENDING_2, _STEP_2)
+    word = _replaced(word, _ENDING_3, _STEP_3)
+    ending = _STEP_4.search(word)
+    if ending and _measure(word[: ending.start()]) > 1:
+        word = word[: ending.start()]
+    return _step_5(word)
+
+
+def _step_1(word: str) -> str:
+    """Plurals, -ed and -ing."""
+    if word.endswith("sses"):
+        word = word[:-2]
+    elif word.endswith("ies"):
+        word = word[:-2]
+    elif word.endswith("s") and not word.endswith("ss"):
+        word = word[:-1]
+    if word.endswith("eed"):
+        return word[:-1] if _measure(word[:-3]) > 0 else word
+    rest = word[:-2] if word.endswith("ed") else word[:-3] if word.endswith("ing") else ""
+    if "v" not in _shape(rest):
+        return word
+    if rest.endswith(("at", "bl", "iz")):
+        return rest + "e"
+    if _ends_double(rest):
+        return rest if rest[-1] in "lsz" else rest[:-1]
+    return rest + "e" if _measure(rest) == 1 and _ends_cvc(rest) else rest
+
+
+def _step_5(word: str) -> str:
+    """A last -e, and one of a last -ll."""
+    whole = _measure(word)
+    if word.endswith("e") and (whole > 1 or (whole == 1 and not _ends_cvc(word[:-1]))):
+        word = word[:-1]
+    return word[:-1] if whole > 1 and word.endswith("ll") else word
+
+
+def _replaced(word: str, endings: re.Pattern[str], instead: dict[str, str]) -> str:
+    found = endings.search(word)
+    if found is None or _measure(word[: found.start()]) == 0:
+        return word
+    return word[: found.start()] + instead[found.group()]
+
+
+def _shape(word: str) -> str:
+    """``c`` for each consonant, ``v`` for each vowel; y is a vowel after a consonant."""
+    shape = ""
+    for letter in word:
+        vowel = letter in "aeiou" or (letter == "y" and shape.endswith("c"))
+        shape += "v" if vowel else "c"
+    return shape
+
+
+def _measure(word: str) -> int:
+    """Porter's m: how often a consonant follows a vowel."""
+    return _shape(word).count("vc")
+
+
+def _ends_double(word: str) -> bool:
+    return len(word) > 1 and word[-1] == word[-2] and _shape(word).endswith("c")
+
+
+def _ends_cvc(word: str) -> bool:
+    return len(word) > 2 and word[-1] not in "wxy" and _shape(word).endswith("cvc")

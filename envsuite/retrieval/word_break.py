@@ -1,0 +1,227 @@
+"""Where words are: Lucene 9's ``StandardTokenizer``.
+
+Its rules are those of UAX #29 (word boundaries) at Unicode 12.1, with differences that matter for a search: only what
+holds a letter or a digit is a word; an ideograph or a hiragana is a word by itself; a run of Thai, Lao, Khmer or
+Burmese is one; emoji, flags, key caps and symbols such as ★ ® are words (UTS #51); no word is longer than 255 UTF-16
+units. The rules form a regular language, compiled here to a table of states; at each place the longest word counts.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+
+import orjson
+
+LONGEST = 255
+"""UTF-16 units of the longest word; a longer one is cut there, and what follows is read as if it began there."""
+
+# ASCII text of up to LONGEST characters needs no table.
+_ASCII_WORD = re.compile(r"_*[A-Za-z0-9](?:_*[A-Za-z0-9]|(?<=[A-Za-z])[.:'][A-Za-z]|(?<=[0-9])[.,;'][0-9])*_*")
+
+
+@dataclass(frozen=True)
+class Properties:
+    """Classes of code points."""
+
+    names: tuple[frozenset[str], ...]
+    """The properties that each class has."""
+    of: bytes
+    """The class of each code point."""
+    lower: dict[int, int]
+    """Java's lower case of the code points that have one."""
+
+
+@functools.cache
+def properties() -> Properties:
+    """The table that ``tools/unicode_tables.py`` made."""
+    table = orjson.loads((resources.files("envsuite.retrieval") / "unicode_12_1.json").read_bytes())
+    of = bytearray(0x110000)
+    starts = [(int(start, 16), int(number)) for start, number in (run.split() for run in table["runs"])]
+    for (start, number), (end, _) in zip(starts, [*starts[1:], (len(of), 0)], strict=True):
+        of[start:end] = bytes([number]) * (end - start)
+    lower = {c: c + by for first, last, step, by in table["lower"] for c in range(first, last + 1, step)}
+    return Properties(tuple(map(frozenset, table["classes"])), bytes(of), lower)
+
+
+def words(text: str) -> list[str]:
+    """The words of ``text`` in order, as written."""
+    if text.isascii() and len(text) <= LONGEST:
+        return _ASCII_WORD.findall(text)
+    return [text[start:end] for start, end in _spans(text)]
+
+
+def _spans(text: str) -> Iterator[tuple[int, int]]:
+    machine = _machine()
+    of = properties().of
+    classes = bytes([of[ord(character)] for character in text])
+    wide = not text.isascii() and max(text) > "\uffff"
+    start, length = 0, len(text)
+    while start < length:
+        limit = _limit(text, start) if wide else min(length, start + LONGEST)
+        state, at, end = 0, start, 0
+        while at < limit:
+            state = machine.next[state][classes[at]]
+            if state < 0:
+                break
+            at += 1
+            if machine.accepts[state]:
+                end = at
+        if end:
+            yield start, end
+            start = end
+            continue
+        start += 1
+        if at == limit:
+            # What could still have become a word fills the window. In a long run of connectors that happens at every
+            # place, until a window of it ends beyond the run.
+            run = machine.idle.match(classes, start)
+            start = max(start, run.end() - LONGEST) if run else start
+
+
+def _limit(text: str, start: int) -> int:
+    """Where a word that begins at ``start`` ends at the latest."""
+    units, at = 0, start
+    while at < len(text):
+        units += 1 + (text[at] > "\uffff")
+        if units > LONGEST:
+            break
+        at += 1
+    return at
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A deterministic automaton that begins in state 0."""
+
+    next: list[list[int]]
+    """(state, class) -> state; -1 where no word goes on."""
+    accepts: list[bool]
+    """Whether a word may end in the state."""
+    idle: re.Pattern[bytes]
+    """Runs of classes that may precede a word but never hold one."""
+
+
+# The grammar is a tree: a set of classes, or an operator with its parts.
+_Tree = frozenset[int] | tuple[object, ...]
+
+
+def _then(*parts: _Tree) -> _Tree:
+    return ("then", *parts)
+
+
+def _either(*parts: _Tree) -> _Tree:
+    return ("either", *parts)
+
+
+def _many(part: _Tree) -> _Tree:
+    return ("many", part)
+
+
+def _some(part: _Tree) -> _Tree:
+    return _then(part, _many(part))
+
+
+def _maybe(part: _Tree) -> _Tree:
+    return _either(part, _then())
+
+
+def _grammar(held: tuple[frozenset[str], ...]) -> _Tree:
+    """What a word is."""
+
+    def having(name: str, *without: str) -> frozenset[int]:
+        return frozenset(i for i, names in enumerate(held) if name in names and not names & set(without))
+
+    extend = _many(having("extend"))
+
+    def extended(name: str) -> _Tree:
+        return _then(having(name), extend)
+
+    letter, hebrew, digit, katakana = map(extended, ("letter", "hebrew", "digit", "katakana"))
+    connectors = _many(extended("connector"))
+    digits = _then(digit, _many(_then(_either(connectors, extended("mid_digit")), digit)))
+    letters = _then(letter, _many(_then(_either(connectors, extended("mid_letter")), letter)))
+    quoted = _then(hebrew, _either(extended("single_quote"), _then(extended("double_quote"), hebrew)))
+    kana = _then(katakana, _many(_then(connectors, katakana)))
+    unit = _either(kana, _some(_either(quoted, digits, letters)))
+    joined = _many(_then(extended("connector"), connectors, unit))
+    word = _then(connectors, unit, joined, connectors)
+
+    # A presentation selector ends an emoji, so it is not among what merely extends one.
+    plain = _many(having("extend", "presentation"))
+    emoji = having("pictograph") | having("emoji", "flag", "keycap_base", "modifier")
+    joiners = _many(having("joiner"))
+    pictured = _then(joiners, emoji, plain, _maybe(having("emoji_presentation")))
+    coloured = _then(_maybe(_then(joiners, having("modifier_base"), plain)), having("modifier"), plain)
+    element = _either(pictured, coloured)
+    tagged = _then(_some(having("tag")), having("tag_end"))
+    sequence = _then(element, _either(_many(_then(having("joiner"), element)), tagged))
+    keycap = _then(having("keycap_base"), plain, _maybe(having("emoji_presentation")), having("keycap"), plain)
+    flag = _then(extended("flag"), extended("flag"))
+
+    single = _either(extended("ideograph"), extended("hiragana"), _some(extended("complex")))
+    return _either(word, sequence, keycap, flag, single)
+
+
+@functools.cache
+def _machine() -> Machine:
+    held = properties().names
+    moves: list[list[tuple[frozenset[int], int]]] = []
+    empty: list[list[int]] = []
+
+    def node() -> int:
+        moves.append([])
+        empty.append([])
+        return len(moves) - 1
+
+    def build(tree: _Tree, start: int) -> int:
+        """Add the paths of ``tree`` from ``start``; the node where they end."""
+        if isinstance(tree, frozenset):
+            end = node()
+            moves[start].append((tree, end))
+            return end
+        operator, *parts = tree
+        if operator == "then":
+            for part in parts:
+                start = build(part, start)  # type: ignore[arg-type]
+            return start
+        if operator == "many":
+            loop = node()
+            empty[start].append(loop)
+            empty[build(parts[0], loop)].append(loop)  # type: ignore[arg-type]
+            return loop
+        end = node()
+        for part in parts:
+            branch = node()
+            empty[start].append(branch)
+            empty[build(part, branch)].append(end)  # type: ignore[arg-type]
+        return end
+
+    def closure(nodes: set[int]) -> frozenset[int]:
+        pending = list(nodes)
+        while pending:
+            for target in empty[pending.pop()]:
+                if target not in nodes:
+                    nodes.add(target)
+                    pending.append(target)
+        return frozenset(nodes)
+
+    start = node()
+    final = build(_grammar(held), start)
+    states = {closure({start}): 0}
+    table: list[list[int]] = []
+    queue = list(states)
+    for nodes in queue:
+        row = []
+        for number in range(len(held)):
+            reached = closure({target for n in nodes for classes, target in moves[n] if number in classes})
+            if reached and reached not in states:
+                states[reached] = len(states)
+                queue.append(reached)
+            row.append(states[reached] if reached else -1)
+        table.append(row)
+    idle = bytes(i for i, names in enumerate(held) if names in ({"connector"}, {"extend"}, {"extend", "joiner"}))
+    return Machine(table, [final in nodes for nodes in states], re.compile(b"[" + re.escape(idle) + b"]*"))

@@ -1,0 +1,1 @@
+"""WebShop: buying the product that an instruction asks for."""

@@ -1,0 +1,42 @@
+"""What of a product the search sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+
+def documents(products: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """ASIN and text of each product, as the original builds its index (WebShop, Yao et al. 2022).
+
+    A product whose ASIN is ``nan``, is longer than ten characters, or came before, is left out.
+    """
+    seen = set()
+    for product in products:
+        asin = product["asin"]
+        if asin != "nan" and len(asin) <= 10 and asin not in seen:
+            seen.add(asin)
+            yield asin, document(product)
+
+
+def document(product: Mapping[str, Any]) -> str:
+    """The text by which a product is found: name, description, first bullet and options, in lower case.
+
+    Args:
+        product: A product of the official JSON: ``name``, ``full_description``, ``small_description`` (bullets as a
+            list, or one text) and ``customization_options`` (lists of values by name). Each may be null or empty.
+    """
+    bullets = product["small_description"] or ""
+    first = bullets if isinstance(bullets, str) else bullets[0]
+    told = ", and ".join(f"{name}: {', '.join(values)}" for name, values in options(product).items())
+    return " ".join((product["name"] or "", product["full_description"] or "", first or "", told)).lower()
+
+
+def options(product: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The values of each option in lower case, with `` | `` for a slash; an option that is null is none."""
+    offered = product["customization_options"] or {}
+    return {
+        name.lower(): [value["value"].strip().replace("/", " | ").lower() for value in values]
+        for name, values in offered.items()
+        if values
+    }

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from envsuite.alfworld.env import ALFWorld
 
-AHEAD = 6
-"""Places that a plan names."""
+LABELS = "ABCDEF"
+"""What a plan calls the places that it names, of which there are at most so many."""
 
 
 class Talker(Seeker):
@@ -52,12 +52,20 @@ class Talker(Seeker):
             self._plan = []
 
     def act(self) -> str:
-        """The next command; on the way to a thing that was seen before, that is said."""
+        """The next command; what was found, or where to look next, is said."""
+        planned = self._plan
         command = super().act()
-        place = command.removeprefix("go to ")
+        if self.held != "":
+            return command
+        verb, _, rest = command.partition(" ")
+        place = rest.removeprefix("to ")
         known = [thing for thing in self.inside.get(place, ()) if kind(thing) == self.goal.item]
-        if self.held == "" and place != command and known:
+        if verb == "take":
+            self.thought = rest.partition(" from ")[0]
+        elif verb == "go" and known:
             self.thought = f"take {min(known)} in {place}"
+        elif verb == "go" and self._plan is planned and place in planned:
+            self.thought = f"{self.goal.item} none. {LABELS[planned.index(place)]}"
         return command
 
     def _intend(self, thing: str) -> None:
@@ -85,18 +93,20 @@ class Talker(Seeker):
         ordered = super().order(places, wanted)
         if self.careless and self.rng.random() < self.careless:
             self.rng.shuffle(ordered)
-        self._plan, self._looked_for = ordered[:AHEAD], tuple(wanted)
+        self._plan, self._looked_for = ordered[: len(LABELS)], tuple(wanted)
         if self._plan:
-            self.thought = f"find {' and '.join(wanted)}: {', '.join(self._plan)}"
+            places = ", ".join(f"{label} {place}" for label, place in zip(LABELS, self._plan, strict=False))
+            self.thought = f"find {' and '.join(wanted)}: {places}"
         return self._plan
 
 
 class Planner:
-    """Says where it will look before it looks, and what it will do with what it has taken; otherwise it says nothing.
+    """Says where it will look before it looks, what it has found, and what it will do with what it has taken.
 
-    ``find cup: fridge 1, countertop 2, cabinet 4`` is followed by just these visits, until the cup is seen; ``cup 2:
-    clean in sinkbasin 1, put in shelf 1`` by what is said there. So the next command always stands in the last
-    thought or in what the game has just said.
+    ``find cup: A fridge 1, B countertop 2, C cabinet 4`` is followed by just these visits, each but the first announced
+    by ``cup none. B``, until ``cup 2`` is seen; ``cup 2: clean in sinkbasin 1, put in shelf 1`` by what is said there.
+    So each decision is spelt out where it is made, and the next command stands in a thought or in what the game has
+    just said.
 
     Args:
         rash: Probability that the player does not plan in this episode and says nothing: it looks here and there, and

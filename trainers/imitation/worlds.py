@@ -109,7 +109,8 @@ You open the x 1. You close the x 1. You pick up the x 1 from the y 1. You move 
 You are carrying: a x 1. You are not carrying anything. You turn on the x 1. You turn off the x 1. any switch
 You heat the x 1 using the y 1. You cool the x 1 using the y 1. You clean the x 1 using the y 1. You sliced the x 1.
 There's nothing special about x 1. This is a normal x 1. This is a hot, cold, cool and clean sliced x 1. This x 1 is off
-go to, take, examine, look, inventory, slice x 1 with y 1. find x and y: A x 1, B. x none. C D E F. x 1: clean in y 1, put in y 1. use x in y
+go to, take, examine, look, inventory, slice x 1 with y 1. x 1: clean in y 1, put in y 1. use x in y
+find x and y: A x 1, B y 1, C x 2, D y 2, E x 3, F y 3. x none. B
 Available commands: look around your current location; check your current inventory; move to a receptacle (object)
 open a receptacle; close; take an object from a receptacle; place an object in or on a receptacle; (something)
 examine a receptacle or an object; use; heat an object using a receptacle; slice an object using a sharp object

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from envsuite.alfworld.engine import Turn
 from envsuite.alfworld.grammar import Grammar, Symbol, read_grammar
 from envsuite.alfworld.grounding import Ground, Rule
-from envsuite.alfworld.joins import Frame, Join
+from envsuite.alfworld.joins import Frame, Join, Row
 from envsuite.alfworld.names import spoken_names
 from envsuite.alfworld.pddl import (
     Action,
@@ -26,7 +26,7 @@ from envsuite.alfworld.pddl import (
     read_domain,
     read_problem,
 )
-from envsuite.alfworld.texts import Piece, Texts, check, scene, speak
+from envsuite.alfworld.texts import Piece, Texts, check, form, scene, speak
 
 MEMORIES = 256
 """Sets of facts for which a place remembers the commands."""
@@ -90,10 +90,19 @@ class Bits:
     def visible(self, predicate: str) -> Sequence[Atom]:
         """Facts of a predicate, ``not_…`` as well, that the grammar may see; sorted."""
         if predicate.startswith("not_"):
-            if predicate[4:] not in self.unmade:
-                return ()
-            return [(predicate, *atom[1:]) for atom in self._facts(predicate[4:])]
+            known = predicate[4:] in self.unmade
+            return [(predicate, *atom[1:]) for atom in self._facts(predicate[4:])] if known else ()
         return self._facts(predicate)
+
+    def visible_with(self, predicate: str, place: int, thing: str) -> Sequence[Atom]:
+        """Those of them that have the object at that place, counted from 1; sorted."""
+        real = predicate.removeprefix("not_")
+        if real != predicate and real not in self.unmade:
+            return ()
+        if self.ground.domain.predicates.get(real, 0) < place:
+            return ()
+        found = sorted(self.ground.facts.by_argument(real, place).get(thing, ()))
+        return found if real == predicate else [(predicate, *atom[1:]) for atom in found]
 
     def _facts(self, predicate: str) -> list[Atom]:
         known = self._sorted.get(predicate)
@@ -182,6 +191,7 @@ class Place:
         for way in game.ways(fact, here=True):
             before = self._here.get(way.command) or self._anywhere.get(way.command, ())
             self._here[way.command] = (*before, way)
+        self._starts: dict[Rule, Row | None] = {}
         for command, ways in self._anywhere.items():
             if any(way.rule.place is not None and self._objects(way) is None for way in ways):
                 tried = self._here.get(command, ways)
@@ -221,7 +231,10 @@ class Place:
         return move
 
     def _objects(self, way: Way) -> tuple[str, ...] | None:
-        return self._game.ground.settled(way.rule, way.objects, self._fact)
+        rule = way.rule
+        if rule not in self._starts:
+            self._starts[rule] = self._game.ground.arrival(rule, self._fact)
+        return self._game.ground.settled(rule, way.objects, self._starts[rule])
 
 
 class Compiled:
@@ -247,13 +260,16 @@ class Compiled:
         check(self.grammar, read)
         self.ground = Ground(read, read_problem(problem, read))
         self.bits = Bits(self.ground, self.grammar)
-        names = self._names(read)
-        self.texts = Texts(self.grammar, read, self.ground.problem.objects, names, self.bits.visible, self.bits.shown)
+        self.names = self._names(read)
+        """What things are called."""
+        objects, bits = self.ground.problem.objects, self.bits
+        self.texts = Texts(self.grammar, read, objects, self.names, bits.visible, bits.visible_with, bits.shown)
         self._commands: dict[tuple[str, ...], str] = {}
         self._spoken_of = {
             action.name: self.texts.parameters(self.grammar.actions[action.name].template, action.parameters)
             for action in read.actions
         }
+        self._forms = {a.name: form(self.grammar.actions[a.name].template, a.parameters) for a in read.actions}
         atoms = self.ground.places()
         self.numbers: Mapping[Atom, int] = {atom: number for number, atom in enumerate(atoms)}
         """Places by the fact that makes them."""
@@ -313,6 +329,9 @@ class Compiled:
         return rule.place is not None and (rule.elsewhere is None or not rule.own.isdisjoint(spoken))
 
     def _command(self, action: Action, objects: Sequence[str]) -> str:
+        form = self._forms[action.name]
+        if form is not None:
+            return "".join([part if isinstance(part, str) else self.names[objects[part]] for part in form])
         key = (action.name, *(objects[n] for n in self._spoken_of[action.name]))
         command = self._commands.get(key)
         if command is None:

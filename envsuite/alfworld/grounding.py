@@ -50,11 +50,16 @@ class Rule:
     action: Action
     case: Case
     join: Join
-    moving: tuple[tuple[str, Fill], ...]
-    """What must hold and may change."""
+    places: tuple[Fill, ...]
+    """Where the player must stand; more than one place can't be."""
+    moving: tuple[Fill, ...]
+    """What else must hold and may change."""
     negative: tuple[Fill, ...]
-    added: tuple[tuple[Fill, tuple[Fill, ...]], ...]
-    """What it makes so under no further condition, each with what of the same predicate must hold before."""
+    added: tuple[tuple[Fill, tuple[Fill, ...]], ...] | None
+    """What it makes so under no further condition, each with what of the same predicate must hold before.
+
+    ``None`` if some of it can't have held before.
+    """
     place: int | None
     """Number of the atom of the join that says where the player stands."""
     elsewhere: Join | None
@@ -103,15 +108,22 @@ class Ground:
             if operator is not None:
                 yield operator
 
-    def settled(self, rule: Rule, objects: Sequence[str], place: Atom | None) -> tuple[str, ...] | None:
-        """The objects of an operator at a place; ``None`` if it is not possible there, or does nothing."""
-        row = rule.join.frame.row(objects)
-        if place is not None and rule.place is not None:
-            start = rule.join.start(rule.place, place)
-            if start is None:
-                return None
-            row = [there or known for there, known in zip(start, row, strict=True)]
+    def settled(self, rule: Rule, objects: Sequence[str], start: Row | None) -> tuple[str, ...] | None:
+        """The objects of an operator at a place; ``None`` if it is not possible there, or does nothing.
+
+        Args:
+            rule: The operator's rule.
+            objects: Its objects, blank where the place decides.
+            start: What the place decides, from :meth:`arrival`.
+        """
+        if start is None:
+            return None
+        row = [there or known for there, known in zip(start, rule.join.frame.row(objects), strict=True)]
         return rule.join.frame.objects(row) if self._effective(rule, row) else None
+
+    def arrival(self, rule: Rule, place: Atom | None) -> Row | None:
+        """What a place decides for a rule; ``None`` if the rule does not fit it."""
+        return rule.join.start(rule.place if place is not None else None, place)
 
     def varies(self, atom: Atom) -> bool:
         """It may hold at some time, and is not what never changes."""
@@ -123,7 +135,7 @@ class Ground:
         What is so already by the precondition is left out, and what is unmade that is made under the same condition.
         """
         row = rule.join.frame.row(objects)
-        holds = {fill(row) for _, fill in rule.moving}
+        holds = {fill(row) for fill in (*rule.places, *rule.moving)}
         fails = {fill(row) for fill in rule.negative}
         found: list[Change] = []
         always: set[Atom] = set()
@@ -166,12 +178,9 @@ class Ground:
         return tuple(required), tuple(refused)
 
     def _operator(self, rule: Rule, row: Row, place: Atom | None) -> Operator | None:
-        required = []
-        for predicate, fill in rule.moving:
-            if predicate != self.pivot:
-                required.append(fill(row))
-            elif place is not None and fill(row) != place:
-                return None  # two places at once
+        if place is not None and len(rule.places) > 1 and any(fill(row) != place for fill in rule.places):
+            return None  # two places at once
+        required = [fill(row) for fill in rule.moving]
         refused = []
         for fill in rule.negative:
             atom = fill(row)
@@ -187,6 +196,8 @@ class Ground:
 
     def _effective(self, rule: Rule, row: Row) -> bool:
         """It changes something in some state; the original leaves out what does not."""
+        if rule.added is None:
+            return True
         for fill, before in rule.added:
             atom = fill(row)
             if all(other(row) != atom for other in before):
@@ -198,6 +209,7 @@ class Ground:
         frame = join.frame
         positive = [atom for atom in join.atoms if not atom[0].startswith(OF_TYPE)]
         added = [e.atom for e in action.effects if e.positive and e.always]
+        changed = tuple((frame.fill(atom), tuple(frame.fill(p) for p in positive if p[0] == atom[0])) for atom in added)
         places = [n for n, atom in enumerate(join.atoms) if atom[0] == self.pivot]
         elsewhere = None
         own: frozenset[str] = frozenset()
@@ -210,9 +222,10 @@ class Ground:
             action,
             case,
             join,
-            tuple((atom[0], frame.fill(atom)) for atom in positive if atom[0] in self.changing),
+            tuple(frame.fill(atom) for atom in positive if atom[0] == self.pivot),
+            tuple(frame.fill(atom) for atom in positive if atom[0] in self.changing and atom[0] != self.pivot),
             tuple(frame.fill(x.atom) for x in case.literals if not x.positive),
-            tuple((frame.fill(atom), tuple(frame.fill(p) for p in positive if p[0] == atom[0])) for atom in added),
+            None if any(not before for _, before in changed) else changed,
             places[0] if places else None,
             elsewhere,
             own,

@@ -39,9 +39,10 @@ class Facts:
         """The predicate's atoms by their argument number ``place``, counted from 1; grows with the facts."""
         indices = self._indices.setdefault(predicate, {})
         if place not in indices:
-            index = indices[place] = {}
+            index: dict[str, list[Atom]] = {}
             for atom in self.by_predicate.get(predicate, ()):
                 index.setdefault(atom[place], []).append(atom)
+            indices.setdefault(place, index)  # when it is whole: another thread may look for it
         return indices[place]
 
     def looked(self, count: int) -> None:

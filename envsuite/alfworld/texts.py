@@ -47,6 +47,23 @@ def scene(parameters: Sequence[Thing], objects: Sequence[str]) -> Scene:
     return Scene(things, {name: thing[0] for (name, _), thing in things.items()})
 
 
+def form(text: Sequence[Part], parameters: Sequence[Thing]) -> tuple[str | int, ...] | None:
+    """A text of words and of names, each by the number of its parameter; ``None`` if it is made of more."""
+    numbers = {name[1:]: number for number, (name, _) in enumerate(parameters)}
+    result: list[str | int] = []
+    for part in text:
+        if isinstance(part, str):
+            result.append(part)
+        elif not isinstance(part, Hole) or part.query is not None or not isinstance(part.what, Value):
+            return None
+        else:
+            term = part.what.sums[0][0]
+            if len(part.what.sums) > 1 or len(part.what.sums[0]) > 1 or term[1] != "name" or term[0] not in numbers:
+                return None
+            result.append(numbers[term[0]])
+    return tuple(result)
+
+
 @dataclass(frozen=True, slots=True)
 class Listing:
     """Texts of which those count whose bits are set."""
@@ -118,7 +135,8 @@ class Texts:
         domain: Its types.
         objects: The type of each object.
         names: What things are called; only these can be spoken of.
-        atoms: For each predicate that queries may have (``not_…`` as well) the facts that may hold.
+        atoms: For each predicate that queries may have (``not_…`` as well) the facts that may hold, sorted.
+        atoms_with: The same, those only that have the object at that place, counted from 1.
         mask: The bits of a fact: 0 if it always holds.
     """
 
@@ -129,16 +147,18 @@ class Texts:
         objects: Mapping[str, str],
         names: Mapping[str, str],
         atoms: Callable[[str], Sequence[Atom]],
+        atoms_with: Callable[[str, int, str], Sequence[Atom]],
         mask: Callable[[Atom], int],
     ) -> None:
         self.grammar = grammar
         self.objects = objects
         self.names = names
         self._atoms = atoms
+        self._atoms_with = atoms_with
         self._mask = mask
         self._below = {kind: _children(domain, kind) for kind in domain.above}
-        self._groups: dict[tuple[str, tuple[str, ...]], list[list[Atom]]] = {}
-        self._indices: dict[tuple[str, tuple[str, ...], int], list[dict[str, list[Atom]]]] = {}
+        self._found: dict[tuple[str, tuple[str, ...], int, str], list[Atom]] = {}
+        self._orders: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
         self._symbols: dict[tuple[object, ...], tuple[Piece, ...]] = {}
         self._reads: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
         self._kinds: dict[str, frozenset[str]] = {}
@@ -265,53 +285,35 @@ class Texts:
             for placeholder in fresh:
                 used.discard(things.pop(placeholder))
 
-    def _candidates(
-        self, predicate: str, placeholders: Sequence[Thing], things: Mapping[Thing, Thing]
-    ) -> Iterator[Atom]:
+    def _candidates(self, predicate: str, placeholders: Sequence[Thing], things: Mapping[Thing, Thing]) -> list[Atom]:
         """Facts that may answer, a group for each combination of types at or below those asked for."""
+        place, thing = next(((n, things[p][0]) for n, p in enumerate(placeholders, 1) if p in things), (0, ""))
         kinds = tuple(kind for _, kind in placeholders)
-        groups = self._groups.get((predicate, kinds))
-        if groups is None:
-            groups = self._groups[predicate, kinds] = self._grouped(predicate, kinds)
-        place, thing = next(((n, things[p]) for n, p in enumerate(placeholders, 1) if p in things), (0, None))
-        if thing is None:
-            for group in groups:
-                yield from group
-            return
-        key = (predicate, kinds, place)
-        indices = self._indices.get(key)
-        if indices is None:
-            indices = []
-            for group in groups:
-                index: dict[str, list[Atom]] = {}
-                for atom in group:
-                    index.setdefault(atom[place], []).append(atom)
-                indices.append(index)
-            self._indices[key] = indices
-        for index in indices:
-            yield from index.get(thing[0], ())
+        key = (predicate, kinds, place, thing)
+        known = self._found.get(key)
+        if known is None:
+            by_kinds: dict[tuple[str, ...], list[Atom]] = {}
+            for atom in self._atoms_with(predicate, place, thing) if place else self._atoms(predicate):
+                by_kinds.setdefault(tuple([self.objects[name] for name in atom[1:]]), []).append(atom)
+            known = [atom for k in self._combinations(kinds) for atom in by_kinds.get(k, ())]
+            self._found[key] = known
+        return known
 
-    def _grouped(self, predicate: str, kinds: tuple[str, ...]) -> list[list[Atom]]:
-        by_kinds: dict[tuple[str, ...], list[Atom]] = {}
-        for atom in self._atoms(predicate):
-            if len(atom) == len(kinds) + 1:
-                by_kinds.setdefault(tuple(self.objects[thing] for thing in atom[1:]), []).append(atom)
-        return [sorted(by_kinds[k]) for k in self._combinations(kinds, len(by_kinds)) if k in by_kinds]
-
-    def _combinations(self, kinds: tuple[str, ...], groups: int) -> Iterator[tuple[str, ...]]:
+    def _combinations(self, kinds: tuple[str, ...]) -> list[tuple[str, ...]]:
         """``kinds`` and the combinations of types below, breadth first; one that is in reach twice may come twice."""
-        yield kinds
-        if not groups:
-            return
-        queue = deque(self._lower(kinds))
-        seen: set[tuple[str, ...]] = set()
-        while queue:
-            one = queue.popleft()
-            yield one
-            for lower in self._lower(one):
-                if lower not in seen:
-                    seen.add(lower)
-                    queue.append(lower)
+        known = self._orders.get(kinds)
+        if known is None:
+            known = [kinds]
+            queue = deque(self._lower(kinds))
+            seen: set[tuple[str, ...]] = set()
+            while queue:
+                known.append(queue[0])
+                for lower in self._lower(queue.popleft()):
+                    if lower not in seen:
+                        seen.add(lower)
+                        queue.append(lower)
+            self._orders[kinds] = known
+        return known
 
     def _lower(self, kinds: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         for place, kind in enumerate(kinds):

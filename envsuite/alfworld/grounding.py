@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from envsuite.alfworld.formulas import Action, Atom, Case, Domain, Literal, Malformed, Problem
 from envsuite.alfworld.joins import Facts, Fill, Frame, Join, Row
-from envsuite.alfworld.pddl import Action, Atom, Case, Domain, Literal, Malformed, Problem
 
 MAX_FACTS = 200_000
 """Facts that one game may have; ALFWorld's largest has 4,000."""
@@ -66,6 +66,13 @@ class Rule:
     """The join without that atom, if the place decides nothing but the place's own variables."""
     own: frozenset[str]
     """Those variables."""
+    guard: int | None
+    """Number of an atom of which no fact holds in the beginning; what needs one can wait until then."""
+
+    @property
+    def guarded(self) -> str | None:
+        """Predicate of the guard."""
+        return None if self.guard is None else self.join.atoms[self.guard][0]
 
 
 class Ground:
@@ -80,6 +87,8 @@ class Ground:
         self.problem = problem
         self.changing = frozenset(e.atom[0] for action in domain.actions for e in action.effects)
         """Predicates that some action changes."""
+        self.early = frozenset(atom[0] for atom in problem.init)
+        """Predicates of which something holds in the beginning."""
         self.members = _members(domain, problem)
         self.facts = Facts()
         """What holds and never changes, and what may hold at some time."""
@@ -94,16 +103,22 @@ class Ground:
         """The facts of the pivot, in order."""
         return sorted(self.facts.by_predicate.get(self.pivot, ())) if self.pivot is not None else []
 
-    def operators(self, rule: Rule, place: Atom | None) -> Iterator[Operator]:
+    def operators(self, rule: Rule, place: Atom | None, guard: Atom | None = None) -> Iterator[Operator]:
         """What may become possible by a rule.
 
-        While ``place`` holds; for ``None`` wherever the player stands: then :meth:`settled` says for which objects.
+        While ``place`` holds; for ``None`` wherever the player stands: then :meth:`settled` says for which objects. If
+        the rule has a guard, only while the fact ``guard`` holds.
         """
-        join, first = rule.join, rule.place
-        if place is None and rule.elsewhere is not None:
-            join, first = rule.elsewhere, None
-        start = join.start(first, place)
-        for row in join.answers(first, start) if start is not None else ():
+        join = rule.join
+        known = []
+        if place is not None and rule.place is not None:
+            known.append((rule.place, place))
+        elif rule.elsewhere is not None:
+            join = rule.elsewhere
+        if guard is not None and rule.guard is not None:
+            known.append((rule.guard, guard))
+        start = join.start(known)
+        for row in join.answers(tuple(number for number, _ in known), start) if start is not None else ():
             operator = self._operator(rule, row, place)
             if operator is not None:
                 yield operator
@@ -123,7 +138,7 @@ class Ground:
 
     def arrival(self, rule: Rule, place: Atom | None) -> Row | None:
         """What a place decides for a rule; ``None`` if the rule does not fit it."""
-        return rule.join.start(rule.place if place is not None else None, place)
+        return rule.join.start([(rule.place, place)] if place is not None and rule.place is not None else [])
 
     def varies(self, atom: Atom) -> bool:
         """It may hold at some time, and is not what never changes."""
@@ -211,6 +226,7 @@ class Ground:
         added = [e.atom for e in action.effects if e.positive and e.always]
         changed = tuple((frame.fill(atom), tuple(frame.fill(p) for p in positive if p[0] == atom[0])) for atom in added)
         places = [n for n, atom in enumerate(join.atoms) if atom[0] == self.pivot]
+        guards = [n for n, atom in enumerate(join.atoms) if atom[0] in self.changing - {self.pivot} - self.early]
         elsewhere = None
         own: frozenset[str] = frozenset()
         if len(places) == 1:
@@ -229,6 +245,7 @@ class Ground:
             places[0] if places else None,
             elsewhere,
             own,
+            max(guards, key=lambda n: len(self.facts.by_predicate.get(join.atoms[n][0], ())), default=None),
         )
 
     def _join(self, action: Action, case: Case, negative: bool, more: Sequence[Atom] = ()) -> Join:
@@ -346,7 +363,7 @@ class _Consequence:
         It is added to ``seen``. Facts that differ only in objects that matter neither to the other atoms nor to what
         follows are asked about once.
         """
-        row = self.join.start(first, fact)
+        row = self.join.start([(first, fact)] if first is not None and fact is not None else [])
         if row is None:
             return []
         if first not in self._open:
@@ -359,7 +376,7 @@ class _Consequence:
             return []
         self._asked.add(key)
         found = []
-        for answer in self.join.answers(first, row):
+        for answer in self.join.answers(() if first is None else (first,), row):
             for fill, _ in self._fills:
                 atom = fill(answer)
                 if atom not in seen:

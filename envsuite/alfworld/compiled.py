@@ -1,112 +1,29 @@
-"""A game made ready to be played: its state is one number, a bit for each fact that matters."""
+"""A game made ready to be played: what can be typed where, what it does, and what is said then."""
 
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from envsuite.alfworld.bits import Bits, Goal
 from envsuite.alfworld.engine import Turn
-from envsuite.alfworld.grammar import Grammar, Symbol, read_grammar
+from envsuite.alfworld.formulas import Action, Atom, Domain, Malformed
+from envsuite.alfworld.grammar import Symbol, read_grammar
+from envsuite.alfworld.grammar_check import check
 from envsuite.alfworld.grounding import Ground, Rule
-from envsuite.alfworld.joins import Frame, Join
+from envsuite.alfworld.joins import Row
 from envsuite.alfworld.names import spoken_names
-from envsuite.alfworld.pddl import (
-    Action,
-    Atom,
-    Both,
-    Condition,
-    Domain,
-    Either,
-    Literal,
-    Malformed,
-    Some,
-    cases,
-    read_domain,
-    read_problem,
-)
-from envsuite.alfworld.texts import Piece, Texts, check, scene, speak
+from envsuite.alfworld.pddl import read_domain, read_problem
+from envsuite.alfworld.texts import Piece, Texts, form, scene, speak
 
 MEMORIES = 256
 """Sets of facts for which a place remembers the commands."""
 
 _domain = lru_cache(16)(read_domain)
 _grammar = lru_cache(64)(read_grammar)
-
-
-class Bits:
-    """Which bit of the state stands for what.
-
-    A fact has a bit if something reads it. The grammar sees facts as the original shows them: ``not_…`` only after
-    something has unmade the fact, and where it is made or unmade under a condition, what was last announced, not what
-    happened; those have bits of their own.
-    """
-
-    def __init__(self, ground: Ground, grammar: Grammar) -> None:
-        self.ground = ground
-        asked = {predicate for query in grammar.queries() for predicate, _ in query}
-        read = asked | {x.atom[0] for a in ground.domain.actions for case in a.cases for x in case.literals}
-        effects = [effect for action in ground.domain.actions for effect in action.effects]
-        read |= {x.atom[0] for effect in effects for case in effect.condition for x in case.literals}
-        read |= _predicates(ground.problem.goal)
-        self.unmade = frozenset(e.atom[0] for e in effects if not e.positive and f"not_{e.atom[0]}" in asked)
-        self.announced = frozenset(e.atom[0] for e in effects if not e.always and e.atom[0] in asked)
-        self._sorted: dict[str, list[Atom]] = {}
-        listed = [(p, self._facts(p)) for p in sorted(read & ground.changing)]
-        listed.sort(key=lambda entry: (len(entry[1]), entry[0]))  # what is few has low bits: short numbers
-        self._numbers: dict[Atom, int] = {}
-        for _, atoms in listed:
-            for atom in atoms:
-                self._give(atom)
-        for predicate in sorted(self.unmade | self.announced):
-            for atom in self._facts(predicate):
-                if predicate in self.unmade:
-                    self._give((f"not_{predicate}", *atom[1:]))
-                if predicate in self.announced:
-                    self._give((f"announced {predicate}", *atom[1:]))
-
-    def _give(self, atom: Atom) -> None:
-        self._numbers[atom] = len(self._numbers)
-
-    def of(self, atom: Atom) -> int:
-        """The bit of a fact; 0 if nothing reads it."""
-        number = self._numbers.get(atom)
-        return 0 if number is None else 1 << number
-
-    def mask(self, atoms: Iterable[Atom]) -> int:
-        """The bits of facts."""
-        result = 0
-        for atom in atoms:
-            result |= self.of(atom)
-        return result
-
-    def shown(self, atom: Atom) -> int:
-        """The bit by which the grammar sees a fact that may hold; 0 if it always does."""
-        if atom[0] in self.announced:
-            return self.of((f"announced {atom[0]}", *atom[1:]))
-        return self.of(atom)
-
-    def visible(self, predicate: str) -> Sequence[Atom]:
-        """Facts of a predicate, ``not_…`` as well, that the grammar may see; sorted."""
-        if predicate.startswith("not_"):
-            if predicate[4:] not in self.unmade:
-                return ()
-            return [(predicate, *atom[1:]) for atom in self._facts(predicate[4:])]
-        return self._facts(predicate)
-
-    def _facts(self, predicate: str) -> list[Atom]:
-        known = self._sorted.get(predicate)
-        if known is None:
-            known = self._sorted[predicate] = sorted(self.ground.facts.by_predicate.get(predicate, ()))
-        return known
-
-    def start(self) -> int:
-        """The state in which the game begins."""
-        state = self.mask(self.ground.problem.init)
-        for atom in self.ground.problem.init:
-            state |= self.shown(atom)
-        return state
 
 
 class Move:
@@ -165,8 +82,25 @@ class Way(NamedTuple):
     objects: tuple[str, ...]
 
 
+class _Offer(NamedTuple):
+    """What is known of a place so far."""
+
+    here: Mapping[str, tuple[Way, ...]]
+    """By command what is different from what can be typed anywhere."""
+    always: Sequence[str]
+    tests: Sequence[Way]
+    mask: int
+    """All bits that matter to ``tests``."""
+    guards: int
+    """Bits of guards that have been seen set."""
+    known: dict[int, tuple[str, ...]]
+    """Commands by what those bits are."""
+
+
 class Place:
     """What can be typed where the player stands.
+
+    What needs a guard is worked out when the guard is first seen: what can be done with a thing, when it is held.
 
     Args:
         game: The game.
@@ -176,42 +110,61 @@ class Place:
     def __init__(self, game: Compiled, fact: Atom | None) -> None:
         self._game = game
         self._fact = fact
+        self._lock = threading.Lock()
         self._anywhere = game.anywhere if fact is not None else {}
-        self._here: dict[str, tuple[Way, ...]] = {}
-        """By command what is different here."""
-        for way in game.ways(fact, here=True):
-            before = self._here.get(way.command) or self._anywhere.get(way.command, ())
-            self._here[way.command] = (*before, way)
+        self._starts: dict[Rule, Row | None] = {}
+        self._moves: dict[Way, Move] = {}
+        here: dict[str, tuple[Way, ...]] = {}
         for command, ways in self._anywhere.items():
             if any(way.rule.place is not None and self._objects(way) is None for way in ways):
-                tried = self._here.get(command, ways)
-                self._here[command] = tuple(w for w in tried if w not in ways or self._objects(w) is not None)
-        elsewhere = [way for command, ways in self._anywhere.items() if command not in self._here for way in ways]
-        self._always = [way.command for way in elsewhere if not way.test]
-        self._tests = [way for way in elsewhere if way.test]
-        self._tests += [way for ways in self._here.values() for way in ways]
-        self._mask = 0
-        for way in self._tests:
-            self._mask |= way.test
-        self._known: dict[int, tuple[str, ...]] = {}
-        self._moves: dict[Way, Move] = {}
+                here[command] = tuple(way for way in ways if self._objects(way) is not None)
+        self._offer = self._with(here, game.ways(fact, here=True), 0)
 
     def ways(self, command: str) -> tuple[Way, ...]:
-        """What a command may mean, in the order in which it is tried."""
-        ways = self._here.get(command)
+        """What a command may mean in the state for which :meth:`commands` was asked, in the order of trying."""
+        ways = self._offer.here.get(command)
         return self._anywhere.get(command, ()) if ways is None else ways
 
     def commands(self, state: int) -> tuple[str, ...]:
         """Admissible commands, sorted."""
-        key = state & self._mask
-        known = self._known.get(key)
+        offer = self._offer
+        if state & self._game.guards & ~offer.guards:
+            offer = self._grown(state)
+        key = state & offer.mask
+        known = offer.known.get(key)
         if known is None:
-            found = [command for command, test, need, _, _ in self._tests if state & test == need]
-            known = tuple(sorted({*found, *self._always}))
-            if len(self._known) >= MEMORIES:
-                self._known.clear()
-            self._known[key] = known
+            found = [command for command, test, need, _, _ in offer.tests if state & test == need]
+            known = tuple(sorted({*found, *offer.always}))
+            if len(offer.known) >= MEMORIES:
+                offer.known.clear()
+            offer.known[key] = known
         return known
+
+    def _grown(self, state: int) -> _Offer:
+        """With what the guards in ``state`` make possible."""
+        with self._lock:
+            offer = self._offer
+            fresh = state & self._game.guards & ~offer.guards
+            ways = [
+                way
+                for atom in self._game.bits.atoms(fresh)
+                for way in self._game.ways(self._fact, here=True, guard=atom)
+            ]
+            self._offer = self._with(dict(offer.here), ways, offer.guards | fresh)
+            return self._offer
+
+    def _with(self, here: dict[str, tuple[Way, ...]], ways: Iterable[Way], guards: int) -> _Offer:
+        for way in ways:
+            before = here.get(way.command)
+            if before is None:
+                before = self._anywhere.get(way.command, ())
+            here[way.command] = tuple(sorted((*before, way), key=self._game.order)) if before else (way,)
+        elsewhere = [way for command, ways in self._anywhere.items() if command not in here for way in ways]
+        tests = [way for way in elsewhere if way.test] + [way for ways in here.values() for way in ways]
+        mask = 0
+        for way in tests:
+            mask |= way.test
+        return _Offer(here, [way.command for way in elsewhere if not way.test], tests, mask, guards, {})
 
     def move(self, way: Way) -> Move:
         """What a way does; worked out when it is first gone."""
@@ -221,7 +174,10 @@ class Place:
         return move
 
     def _objects(self, way: Way) -> tuple[str, ...] | None:
-        return self._game.ground.settled(way.rule, way.objects, self._fact)
+        rule = way.rule
+        if rule not in self._starts:
+            self._starts[rule] = self._game.ground.arrival(rule, self._fact)
+        return self._game.ground.settled(rule, way.objects, self._starts[rule])
 
 
 class Compiled:
@@ -247,24 +203,32 @@ class Compiled:
         check(self.grammar, read)
         self.ground = Ground(read, read_problem(problem, read))
         self.bits = Bits(self.ground, self.grammar)
-        names = self._names(read)
-        self.texts = Texts(self.grammar, read, self.ground.problem.objects, names, self.bits.visible, self.bits.shown)
+        self.names = self._names(read)
+        """What things are called."""
+        objects, bits = self.ground.problem.objects, self.bits
+        self.texts = Texts(self.grammar, read, objects, self.names, bits.visible, bits.visible_with, bits.shown)
         self._commands: dict[tuple[str, ...], str] = {}
         self._spoken_of = {
             action.name: self.texts.parameters(self.grammar.actions[action.name].template, action.parameters)
             for action in read.actions
         }
+        self._forms = {a.name: form(self.grammar.actions[a.name].template, a.parameters) for a in read.actions}
         atoms = self.ground.places()
         self.numbers: Mapping[Atom, int] = {atom: number for number, atom in enumerate(atoms)}
         """Places by the fact that makes them."""
         self._atoms: Sequence[Atom | None] = atoms or [None]
         self._places: list[Place | None] = [None] * len(self._atoms)
+        self._order = {rule: number for number, rule in enumerate(self.ground.rules)}
+        guarded = {rule.guarded for rule in self.ground.rules if rule.guarded is not None and self._is_local(rule)}
+        self.guards = self.bits.mask(a for p in sorted(guarded) for a in self.ground.facts.by_predicate.get(p, ()))
+        """Bits of the guards."""
         self.anywhere: dict[str, tuple[Way, ...]] = {}
         """What can be typed at several places, by command, in the order in which it is tried."""
         for way in self.ways(None, here=False):
-            self.anywhere[way.command] = (*self.anywhere.get(way.command, ()), way)
+            ways = (*self.anywhere.get(way.command, ()), way)
+            self.anywhere[way.command] = tuple(sorted(ways, key=self.order))
         self.start_state = self.bits.start()
-        self._goal = _Goal(self)
+        self._goal = Goal(self.bits)
         self._won: dict[int, bool] = {}
         self.start = self._begin()
         """The turn after a reset."""
@@ -295,15 +259,25 @@ class Compiled:
         spoken = spoken_names(name for atom in problem.init for name in atom[1:])
         return {name: spoken.get(name, name) for name in problem.objects}
 
-    def ways(self, place: Atom | None, here: bool) -> Iterator[Way]:
-        """What may become possible at a place, and at no other; ``here`` false: at several."""
+    def ways(self, place: Atom | None, here: bool, guard: Atom | None = None) -> Iterator[Way]:
+        """What may become possible at a place.
+
+        Args:
+            place: What says that the player is there.
+            here: Of the rules that are worked out for each place; else of those that are for all places at once.
+            guard: Of the rules with this guard; ``None``: of those without. Rules for all places need none.
+        """
         for rule in self.ground.rules:
-            if self._is_local(rule) != here:
+            if self._is_local(rule) != here or (here and rule.guarded != (guard[0] if guard is not None else None)):
                 continue
-            for _, objects, required, refused in self.ground.operators(rule, place):
+            for _, objects, required, refused in self.ground.operators(rule, place, guard):
                 need = self.bits.mask(required)
                 test = need | self.bits.mask(refused) if refused else need
                 yield Way(self._command(rule.action, objects), test, need, rule, objects)
+
+    def order(self, way: Way) -> tuple[int, tuple[str, ...]]:
+        """In which order ways of one command are tried."""
+        return self._order[way.rule], way.objects
 
     def _is_local(self, rule: Rule) -> bool:
         """Whether and how it can be typed depends on the place."""
@@ -313,6 +287,9 @@ class Compiled:
         return rule.place is not None and (rule.elsewhere is None or not rule.own.isdisjoint(spoken))
 
     def _command(self, action: Action, objects: Sequence[str]) -> str:
+        form = self._forms[action.name]
+        if form is not None:
+            return "".join([part if isinstance(part, str) else self.names[objects[part]] for part in form])
         key = (action.name, *(objects[n] for n in self._spoken_of[action.name]))
         command = self._commands.get(key)
         if command is None:
@@ -327,81 +304,3 @@ class Compiled:
         text = speak(self.texts.prepare((Symbol("intro"),), scene((), ())), self.start_state)
         commands = self.place(self.place_of(self.start_state)).commands(self.start_state)
         return Turn(text, commands, self.won(self.start_state), True)
-
-
-class _Goal:
-    """What is wanted, as tests of bits: all of them, each in any of its ways."""
-
-    def __init__(self, game: Compiled) -> None:
-        self.bits = game.bits
-        self.ground = game.ground
-        self.mask = 0
-        """All bits that matter."""
-        found = self._test(game.ground.problem.goal)
-        if isinstance(found, bool):
-            raise Malformed(
-                "pddl_problem has a goal that is reached whatever happens"
-                if found
-                else "pddl_problem has a goal that can't be reached"
-            )
-        self._tests = found
-
-    def reached(self, state: int) -> bool:
-        """It is so."""
-        return _holds(self._tests, state)
-
-    def _test(self, condition: Condition) -> bool | _Tests:
-        if isinstance(condition, Both | Either):
-            every = isinstance(condition, Both)
-            parts = [self._test(part) for part in condition.parts]
-            if (not every) in parts:
-                return not every
-            open_parts = [part for part in parts if not isinstance(part, bool)]
-            return (every, open_parts) if open_parts else every
-        return self._ways(condition)
-
-    def _ways(self, condition: Literal | Some) -> bool | _Tests:
-        ground = self.ground
-        ways: dict[tuple[int, int], None] = {}
-        for case in cases(condition):
-            kinds = [ground.members.get(kind, frozenset()) for _, kind in case.variables]
-            frame = Frame([name for name, _ in case.variables], kinds)
-            if frame.empty:
-                continue
-            positive = [x.atom for x in case.literals if x.positive]
-            named = {name for atom in positive for name in atom[1:]}
-            loose = [(f":{kind}", name) for name, kind in case.variables if name not in named]
-            join = Join((*positive, *loose), frame, ground.facts)
-            wanted = [frame.fill(atom) for atom in positive]
-            unwanted = [frame.fill(x.atom) for x in case.literals if not x.positive]
-            for row in join.answers(None, frame.template.copy()):
-                refused = [fill(row) for fill in unwanted]
-                if any(atom in ground.facts.atoms and not ground.varies(atom) for atom in refused):
-                    continue
-                need = self.bits.mask([fill(row) for fill in wanted])
-                test = self.bits.mask(refused)
-                if not need & test:
-                    ways[need | test, need] = None
-        if any(test == 0 for test, _ in ways):
-            return True
-        for test, _ in ways:
-            self.mask |= test
-        return list(ways) if ways else False
-
-
-_Tests = tuple[bool, list["_Tests"]] | list[tuple[int, int]]
-
-
-def _holds(tests: _Tests, state: int) -> bool:
-    if isinstance(tests, list):
-        return any(state & test == need for test, need in tests)
-    every, parts = tests
-    return (all if every else any)(_holds(part, state) for part in parts)
-
-
-def _predicates(condition: Condition) -> set[str]:
-    if isinstance(condition, Literal):
-        return {condition.atom[0]}
-    if isinstance(condition, Some):
-        return _predicates(condition.part)
-    return set().union(*map(_predicates, condition.parts))

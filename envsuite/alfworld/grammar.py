@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from envsuite.alfworld.pddl import Malformed
+from envsuite.alfworld.formulas import Malformed
 
 Query: TypeAlias = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
 """Predicates that hold together, each with the name and type of its placeholders."""

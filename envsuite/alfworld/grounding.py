@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from envsuite.alfworld.formulas import Action, Atom, Case, Domain, Literal, Malformed, Problem
 from envsuite.alfworld.joins import Facts, Fill, Frame, Join, Row
-from envsuite.alfworld.pddl import Action, Atom, Case, Domain, Literal, Malformed, Problem
 
 MAX_FACTS = 200_000
 """Facts that one game may have; ALFWorld's largest has 4,000."""
@@ -50,17 +50,29 @@ class Rule:
     action: Action
     case: Case
     join: Join
-    moving: tuple[tuple[str, Fill], ...]
-    """What must hold and may change."""
+    places: tuple[Fill, ...]
+    """Where the player must stand; more than one place can't be."""
+    moving: tuple[Fill, ...]
+    """What else must hold and may change."""
     negative: tuple[Fill, ...]
-    added: tuple[tuple[Fill, tuple[Fill, ...]], ...]
-    """What it makes so under no further condition, each with what of the same predicate must hold before."""
+    added: tuple[tuple[Fill, tuple[Fill, ...]], ...] | None
+    """What it makes so under no further condition, each with what of the same predicate must hold before.
+
+    ``None`` if some of it can't have held before.
+    """
     place: int | None
     """Number of the atom of the join that says where the player stands."""
     elsewhere: Join | None
     """The join without that atom, if the place decides nothing but the place's own variables."""
     own: frozenset[str]
     """Those variables."""
+    guard: int | None
+    """Number of an atom of which no fact holds in the beginning; what needs one can wait until then."""
+
+    @property
+    def guarded(self) -> str | None:
+        """Predicate of the guard."""
+        return None if self.guard is None else self.join.atoms[self.guard][0]
 
 
 class Ground:
@@ -75,6 +87,8 @@ class Ground:
         self.problem = problem
         self.changing = frozenset(e.atom[0] for action in domain.actions for e in action.effects)
         """Predicates that some action changes."""
+        self.early = frozenset(atom[0] for atom in problem.init)
+        """Predicates of which something holds in the beginning."""
         self.members = _members(domain, problem)
         self.facts = Facts()
         """What holds and never changes, and what may hold at some time."""
@@ -89,29 +103,42 @@ class Ground:
         """The facts of the pivot, in order."""
         return sorted(self.facts.by_predicate.get(self.pivot, ())) if self.pivot is not None else []
 
-    def operators(self, rule: Rule, place: Atom | None) -> Iterator[Operator]:
+    def operators(self, rule: Rule, place: Atom | None, guard: Atom | None = None) -> Iterator[Operator]:
         """What may become possible by a rule.
 
-        While ``place`` holds; for ``None`` wherever the player stands: then :meth:`settled` says for which objects.
+        While ``place`` holds; for ``None`` wherever the player stands: then :meth:`settled` says for which objects. If
+        the rule has a guard, only while the fact ``guard`` holds.
         """
-        join, first = rule.join, rule.place
-        if place is None and rule.elsewhere is not None:
-            join, first = rule.elsewhere, None
-        start = join.start(first, place)
-        for row in join.answers(first, start) if start is not None else ():
+        join = rule.join
+        known = []
+        if place is not None and rule.place is not None:
+            known.append((rule.place, place))
+        elif rule.elsewhere is not None:
+            join = rule.elsewhere
+        if guard is not None and rule.guard is not None:
+            known.append((rule.guard, guard))
+        start = join.start(known)
+        for row in join.answers(tuple(number for number, _ in known), start) if start is not None else ():
             operator = self._operator(rule, row, place)
             if operator is not None:
                 yield operator
 
-    def settled(self, rule: Rule, objects: Sequence[str], place: Atom | None) -> tuple[str, ...] | None:
-        """The objects of an operator at a place; ``None`` if it is not possible there, or does nothing."""
-        row = rule.join.frame.row(objects)
-        if place is not None and rule.place is not None:
-            start = rule.join.start(rule.place, place)
-            if start is None:
-                return None
-            row = [there or known for there, known in zip(start, row, strict=True)]
+    def settled(self, rule: Rule, objects: Sequence[str], start: Row | None) -> tuple[str, ...] | None:
+        """The objects of an operator at a place; ``None`` if it is not possible there, or does nothing.
+
+        Args:
+            rule: The operator's rule.
+            objects: Its objects, blank where the place decides.
+            start: What the place decides, from :meth:`arrival`.
+        """
+        if start is None:
+            return None
+        row = [there or known for there, known in zip(start, rule.join.frame.row(objects), strict=True)]
         return rule.join.frame.objects(row) if self._effective(rule, row) else None
+
+    def arrival(self, rule: Rule, place: Atom | None) -> Row | None:
+        """What a place decides for a rule; ``None`` if the rule does not fit it."""
+        return rule.join.start([(rule.place, place)] if place is not None and rule.place is not None else [])
 
     def varies(self, atom: Atom) -> bool:
         """It may hold at some time, and is not what never changes."""
@@ -123,7 +150,7 @@ class Ground:
         What is so already by the precondition is left out, and what is unmade that is made under the same condition.
         """
         row = rule.join.frame.row(objects)
-        holds = {fill(row) for _, fill in rule.moving}
+        holds = {fill(row) for fill in (*rule.places, *rule.moving)}
         fails = {fill(row) for fill in rule.negative}
         found: list[Change] = []
         always: set[Atom] = set()
@@ -166,12 +193,9 @@ class Ground:
         return tuple(required), tuple(refused)
 
     def _operator(self, rule: Rule, row: Row, place: Atom | None) -> Operator | None:
-        required = []
-        for predicate, fill in rule.moving:
-            if predicate != self.pivot:
-                required.append(fill(row))
-            elif place is not None and fill(row) != place:
-                return None  # two places at once
+        if place is not None and len(rule.places) > 1 and any(fill(row) != place for fill in rule.places):
+            return None  # two places at once
+        required = [fill(row) for fill in rule.moving]
         refused = []
         for fill in rule.negative:
             atom = fill(row)
@@ -187,6 +211,8 @@ class Ground:
 
     def _effective(self, rule: Rule, row: Row) -> bool:
         """It changes something in some state; the original leaves out what does not."""
+        if rule.added is None:
+            return True
         for fill, before in rule.added:
             atom = fill(row)
             if all(other(row) != atom for other in before):
@@ -198,7 +224,9 @@ class Ground:
         frame = join.frame
         positive = [atom for atom in join.atoms if not atom[0].startswith(OF_TYPE)]
         added = [e.atom for e in action.effects if e.positive and e.always]
+        changed = tuple((frame.fill(atom), tuple(frame.fill(p) for p in positive if p[0] == atom[0])) for atom in added)
         places = [n for n, atom in enumerate(join.atoms) if atom[0] == self.pivot]
+        guards = [n for n, atom in enumerate(join.atoms) if atom[0] in self.changing - {self.pivot} - self.early]
         elsewhere = None
         own: frozenset[str] = frozenset()
         if len(places) == 1:
@@ -210,12 +238,14 @@ class Ground:
             action,
             case,
             join,
-            tuple((atom[0], frame.fill(atom)) for atom in positive if atom[0] in self.changing),
+            tuple(frame.fill(atom) for atom in positive if atom[0] == self.pivot),
+            tuple(frame.fill(atom) for atom in positive if atom[0] in self.changing and atom[0] != self.pivot),
             tuple(frame.fill(x.atom) for x in case.literals if not x.positive),
-            tuple((frame.fill(atom), tuple(frame.fill(p) for p in positive if p[0] == atom[0])) for atom in added),
+            None if any(not before for _, before in changed) else changed,
             places[0] if places else None,
             elsewhere,
             own,
+            max(guards, key=lambda n: len(self.facts.by_predicate.get(join.atoms[n][0], ())), default=None),
         )
 
     def _join(self, action: Action, case: Case, negative: bool, more: Sequence[Atom] = ()) -> Join:
@@ -333,7 +363,7 @@ class _Consequence:
         It is added to ``seen``. Facts that differ only in objects that matter neither to the other atoms nor to what
         follows are asked about once.
         """
-        row = self.join.start(first, fact)
+        row = self.join.start([(first, fact)] if first is not None and fact is not None else [])
         if row is None:
             return []
         if first not in self._open:
@@ -346,7 +376,7 @@ class _Consequence:
             return []
         self._asked.add(key)
         found = []
-        for answer in self.join.answers(first, row):
+        for answer in self.join.answers(() if first is None else (first,), row):
             for fill, _ in self._fills:
                 atom = fill(answer)
                 if atom not in seen:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, TypeAlias
 
-from envsuite.alfworld.pddl import Atom, Malformed
+from envsuite.alfworld.formulas import Atom, Malformed
 
 Row: TypeAlias = list[str]
 """Objects of the variables, blank where still open, then names that patterns mention, predicates among them."""
@@ -39,9 +39,10 @@ class Facts:
         """The predicate's atoms by their argument number ``place``, counted from 1; grows with the facts."""
         indices = self._indices.setdefault(predicate, {})
         if place not in indices:
-            index = indices[place] = {}
+            index: dict[str, list[Atom]] = {}
             for atom in self.by_predicate.get(predicate, ()):
                 index.setdefault(atom[place], []).append(atom)
+            indices.setdefault(place, index)  # when it is whole: another thread may look for it
         return indices[place]
 
     def looked(self, count: int) -> None:
@@ -135,29 +136,32 @@ class Join:
         self.atoms = tuple(atoms)
         self.frame = frame
         self.facts = facts
-        self._plans: dict[int | None, tuple[_Lookup, ...]] = {}
+        self._plans: dict[tuple[int, ...], tuple[_Lookup, ...]] = {}
         for atom in self.atoms:
             for name in atom:
                 frame.number(name)
 
-    def start(self, first: int | None, fact: Atom | None) -> Row | None:
-        """A row in which atom number ``first`` is ``fact``; ``None`` if it can't be."""
+    def start(self, known: Sequence[tuple[int, Atom]]) -> Row | None:
+        """A row in which some atoms, by their numbers, are facts; ``None`` if they can't be."""
         row = self.frame.template.copy()
-        if first is None or fact is None:
-            return row
-        for name, value in zip(self.atoms[first][1:], fact[1:], strict=True):
-            number = self.frame.numbers[name]
-            if row[number]:
-                if row[number] != value:
+        for first, fact in known:
+            for name, value in zip(self.atoms[first][1:], fact[1:], strict=True):
+                number = self.frame.numbers[name]
+                if row[number]:
+                    if row[number] != value:
+                        return None
+                elif value in self.frame.domains[number]:
+                    row[number] = value
+                else:
                     return None
-            elif value in self.frame.domains[number]:
-                row[number] = value
-            else:
-                return None
         return row
 
-    def answers(self, first: int | None, row: Row) -> list[Row]:
+    def answers(self, first: tuple[int, ...], row: Row) -> list[Row]:
         """All ways to complete a row from :meth:`start`.
+
+        Args:
+            first: Numbers of the atoms that are known.
+            row: What they are known to be.
 
         Raises:
             Malformed: There are too many.
@@ -220,13 +224,11 @@ class Join:
                 best = found
         return best
 
-    def _plan(self, first: int | None) -> tuple[_Lookup, ...]:
+    def _plan(self, first: tuple[int, ...]) -> tuple[_Lookup, ...]:
         """Lookups in an order in which each knows as much as possible."""
         frame = self.frame
-        bound = set(frame.given)
-        if first is not None:
-            bound |= frame.variables(self.atoms[first])
-        left = [n for n in range(len(self.atoms)) if n != first]
+        bound = set(frame.given).union(*(frame.variables(self.atoms[number]) for number in first))
+        left = [n for n in range(len(self.atoms)) if n not in first]
         plan = []
         while left:
             best = min(left, key=lambda n: (*self._unknown(self.atoms[n], bound), n))

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from envsuite.alfworld.formulas import Atom, Domain, Malformed
 from envsuite.alfworld.grammar import Grammar, Hole, Part, Query, Rule, Symbol, Value
-from envsuite.alfworld.pddl import Atom, Domain, Malformed
 
 Thing: TypeAlias = tuple[str, str]
 """An object and its type, or a placeholder and its type."""
@@ -21,8 +21,6 @@ Piece: TypeAlias = "str | Listing | Choice"
 
 MAX_ANSWERS = 100_000
 """Ways to answer one query that are prepared; ALFWorld's largest has 500."""
-MAX_DEPTH = 40
-"""Symbols within symbols; ALFWorld needs 4."""
 LISTS = ("list_empty", "list_separator", "list_last_separator")
 
 
@@ -45,6 +43,23 @@ def scene(parameters: Sequence[Thing], objects: Sequence[str]) -> Scene:
     pairs = zip(parameters, objects, strict=True)
     things = {(name[1:], kind): (thing, kind) for (name, kind), thing in pairs if thing}
     return Scene(things, {name: thing[0] for (name, _), thing in things.items()})
+
+
+def form(text: Sequence[Part], parameters: Sequence[Thing]) -> tuple[str | int, ...] | None:
+    """A text of words and of names, each by the number of its parameter; ``None`` if it is made of more."""
+    numbers = {name[1:]: number for number, (name, _) in enumerate(parameters)}
+    result: list[str | int] = []
+    for part in text:
+        if isinstance(part, str):
+            result.append(part)
+        elif not isinstance(part, Hole) or part.query is not None or not isinstance(part.what, Value):
+            return None
+        else:
+            term = part.what.sums[0][0]
+            if len(part.what.sums) > 1 or len(part.what.sums[0]) > 1 or term[1] != "name" or term[0] not in numbers:
+                return None
+            result.append(numbers[term[0]])
+    return tuple(result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +133,8 @@ class Texts:
         domain: Its types.
         objects: The type of each object.
         names: What things are called; only these can be spoken of.
-        atoms: For each predicate that queries may have (``not_…`` as well) the facts that may hold.
+        atoms: For each predicate that queries may have (``not_…`` as well) the facts that may hold, sorted.
+        atoms_with: The same, those only that have the object at that place, counted from 1.
         mask: The bits of a fact: 0 if it always holds.
     """
 
@@ -129,16 +145,18 @@ class Texts:
         objects: Mapping[str, str],
         names: Mapping[str, str],
         atoms: Callable[[str], Sequence[Atom]],
+        atoms_with: Callable[[str, int, str], Sequence[Atom]],
         mask: Callable[[Atom], int],
     ) -> None:
         self.grammar = grammar
         self.objects = objects
         self.names = names
         self._atoms = atoms
+        self._atoms_with = atoms_with
         self._mask = mask
         self._below = {kind: _children(domain, kind) for kind in domain.above}
-        self._groups: dict[tuple[str, tuple[str, ...]], list[list[Atom]]] = {}
-        self._indices: dict[tuple[str, tuple[str, ...], int], list[dict[str, list[Atom]]]] = {}
+        self._found: dict[tuple[str, tuple[str, ...], int, str], list[Atom]] = {}
+        self._orders: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
         self._symbols: dict[tuple[object, ...], tuple[Piece, ...]] = {}
         self._reads: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
         self._kinds: dict[str, frozenset[str]] = {}
@@ -265,53 +283,35 @@ class Texts:
             for placeholder in fresh:
                 used.discard(things.pop(placeholder))
 
-    def _candidates(
-        self, predicate: str, placeholders: Sequence[Thing], things: Mapping[Thing, Thing]
-    ) -> Iterator[Atom]:
+    def _candidates(self, predicate: str, placeholders: Sequence[Thing], things: Mapping[Thing, Thing]) -> list[Atom]:
         """Facts that may answer, a group for each combination of types at or below those asked for."""
+        place, thing = next(((n, things[p][0]) for n, p in enumerate(placeholders, 1) if p in things), (0, ""))
         kinds = tuple(kind for _, kind in placeholders)
-        groups = self._groups.get((predicate, kinds))
-        if groups is None:
-            groups = self._groups[predicate, kinds] = self._grouped(predicate, kinds)
-        place, thing = next(((n, things[p]) for n, p in enumerate(placeholders, 1) if p in things), (0, None))
-        if thing is None:
-            for group in groups:
-                yield from group
-            return
-        key = (predicate, kinds, place)
-        indices = self._indices.get(key)
-        if indices is None:
-            indices = []
-            for group in groups:
-                index: dict[str, list[Atom]] = {}
-                for atom in group:
-                    index.setdefault(atom[place], []).append(atom)
-                indices.append(index)
-            self._indices[key] = indices
-        for index in indices:
-            yield from index.get(thing[0], ())
+        key = (predicate, kinds, place, thing)
+        known = self._found.get(key)
+        if known is None:
+            by_kinds: dict[tuple[str, ...], list[Atom]] = {}
+            for atom in self._atoms_with(predicate, place, thing) if place else self._atoms(predicate):
+                by_kinds.setdefault(tuple([self.objects[name] for name in atom[1:]]), []).append(atom)
+            known = [atom for k in self._combinations(kinds) for atom in by_kinds.get(k, ())]
+            self._found[key] = known
+        return known
 
-    def _grouped(self, predicate: str, kinds: tuple[str, ...]) -> list[list[Atom]]:
-        by_kinds: dict[tuple[str, ...], list[Atom]] = {}
-        for atom in self._atoms(predicate):
-            if len(atom) == len(kinds) + 1:
-                by_kinds.setdefault(tuple(self.objects[thing] for thing in atom[1:]), []).append(atom)
-        return [sorted(by_kinds[k]) for k in self._combinations(kinds, len(by_kinds)) if k in by_kinds]
-
-    def _combinations(self, kinds: tuple[str, ...], groups: int) -> Iterator[tuple[str, ...]]:
+    def _combinations(self, kinds: tuple[str, ...]) -> list[tuple[str, ...]]:
         """``kinds`` and the combinations of types below, breadth first; one that is in reach twice may come twice."""
-        yield kinds
-        if not groups:
-            return
-        queue = deque(self._lower(kinds))
-        seen: set[tuple[str, ...]] = set()
-        while queue:
-            one = queue.popleft()
-            yield one
-            for lower in self._lower(one):
-                if lower not in seen:
-                    seen.add(lower)
-                    queue.append(lower)
+        known = self._orders.get(kinds)
+        if known is None:
+            known = [kinds]
+            queue = deque(self._lower(kinds))
+            seen: set[tuple[str, ...]] = set()
+            while queue:
+                known.append(queue[0])
+                for lower in self._lower(queue.popleft()):
+                    if lower not in seen:
+                        seen.add(lower)
+                        queue.append(lower)
+            self._orders[kinds] = known
+        return known
 
     def _lower(self, kinds: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         for place, kind in enumerate(kinds):
@@ -376,66 +376,6 @@ class Texts:
             things = {thing for atom in self._atoms(predicate) for thing in atom[1:]}
             known = self._kinds[predicate] = frozenset(self.objects[thing] for thing in things)
         return known
-
-
-def check(grammar: Grammar, domain: Domain) -> None:
-    """Make sure that the grammar can say whatever a game of the domain asks of it.
-
-    Raises:
-        Malformed: An action has no spelling; a symbol, type or placeholder is used that there is not; a symbol needs
-            itself; a template depends on more than the action's objects.
-    """
-    for query in grammar.queries():
-        for predicate, placeholders in query:
-            for _, kind in placeholders:
-                if kind not in domain.above:
-                    raise Malformed(f"grammar: {predicate} is asked about a {kind}, a type the domain does not have")
-    walk = _Walk(grammar)
-    walk.text((Symbol("intro"),), frozenset(), ())
-    for action in domain.actions:
-        spelling = grammar.actions.get(action.name)
-        if spelling is None:
-            raise Malformed(f"grammar: the action {action.name} has no template and feedback")
-        known = frozenset(name[1:] for name, _ in action.parameters)
-        walk.text(spelling.template, known, ())
-        walk.text(spelling.feedback, known, ())
-
-
-class _Walk:
-    """Goes through all that a text may need."""
-
-    def __init__(self, grammar: Grammar) -> None:
-        self.grammar = grammar
-        self.done: set[tuple[str, frozenset[str]]] = set()
-
-    def text(self, text: Sequence[Part], known: frozenset[str], above: tuple[str, ...]) -> None:
-        for part in text:
-            if isinstance(part, Symbol):
-                self.symbol(part.name, known, above)
-            elif isinstance(part, Hole):
-                inner = known
-                if part.query is not None:
-                    inner = known | {name for _, placeholders in part.query for name, _ in placeholders}
-                    for name in LISTS if part.listed else ():
-                        self.symbol(name, known, above)
-                if isinstance(part.what, Symbol):
-                    self.symbol(part.what.name, inner, above)
-                    continue
-                for variable in (v for terms in part.what.sums for v, _ in terms if v and v not in inner):
-                    where = f"the text of {above[-1]}" if above else "a template or feedback"
-                    raise Malformed(f"grammar: {where} speaks of {variable}, which stands for nothing there")
-
-    def symbol(self, name: str, known: frozenset[str], above: tuple[str, ...]) -> None:
-        if not self.grammar.rules.get(name):
-            raise Malformed(f"grammar: there is no rule for #{name}#")
-        if name in above:
-            raise Malformed(f"grammar: #{name}# needs itself to be written")
-        if len(above) > MAX_DEPTH:
-            raise Malformed(f"grammar: #{above[0]}# needs symbols more than {MAX_DEPTH} deep")
-        if (name, known) not in self.done:
-            for rule in self.grammar.rules[name]:
-                self.text(rule.parts, known, (*above, name))
-            self.done.add((name, known))
 
 
 def _children(domain: Domain, kind: str) -> list[str]:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from envsuite.alfworld.compiled import Compiled
 from envsuite.alfworld.engine import Turn
+from envsuite.alfworld.formulas import Malformed
 from envsuite.alfworld.game_file import REMEDY, read_game
-from envsuite.alfworld.pddl import Malformed
 from envsuite.alfworld.texts import speak
 from envsuite.core.errors import DataError, UsageError
 

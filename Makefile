@@ -37,6 +37,7 @@ format: $(VENV)/.installed  ## mend what ruff can mend
 
 bench: $(VENV)/.models  ## measure speed; compare with recordings of the originals where ../shared has them
 	$(BIN)/python -m benchmarks.envs textcraft
+	$(BIN)/python -m benchmarks.envs alfworld
 	$(BIN)/python -m benchmarks.estimators
 	test ! -d ../shared/golden || $(BIN)/python -m benchmarks.golden ../shared/golden
 	test ! -d ../shared/golden/textcraft || $(BIN)/python -m benchmarks.parity textcraft \
@@ -47,7 +48,7 @@ docs: $(VENV)/.installed  ## regenerate the generated pages, check links and com
 
 lock: $(VENV)/.installed  ## resolve requirements.lock anew from pyproject.toml
 	$(PIP) install --quiet uv==0.13.9
-	$(BIN)/uv pip compile pyproject.toml --quiet --upgrade --all-extras --universal --fork-strategy fewest \
+	$(BIN)/uv pip compile pyproject.toml --quiet --upgrade --extra dev --universal --fork-strategy fewest \
 		--python-version 3.11 --no-emit-index-url --custom-compile-command "make lock" --output-file $(LOCK)
 
 clean:  ## remove .venv and caches; leaves runs/ alone

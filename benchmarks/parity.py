@@ -1,164 +1,41 @@
-"""Compare environments with recordings of the originals, step by step.
+"""Compare environments with the originals, step by step.
 
-    python -m benchmarks.parity textcraft --recipes DIR --episodes FILE [--tree FILE]
-    python -m benchmarks.parity webshop --products FILE --attributes FILE [--human FILE] --rewards FILE --searches FILE
-        --episodes FILE [--sessions DIR]
+    python -m benchmarks.parity textcraft --recipes DIR --episodes FILE... [--tree FILE]
+    python -m benchmarks.parity alfworld --games DIR --transcripts FILE... [--engine native|textworld|both]
+    python -m benchmarks.parity webshop --products FILE --attributes FILE [--human FILE] [--rewards FILE...]
+        [--searches FILE...] [--episodes FILE...] [--sessions DIR]
+    python -m benchmarks.parity alfworld --games DIR --against textworld [--commands N] [--jobs N] [--limit N]
 
-Exits with 1 on any difference, after listing the first ones.
+Exits with 1 on any difference, after listing the first ones, and with 2 if nothing could be compared.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
-import orjson
-
-from envsuite.core.errors import DataError, EnvsuiteError
-from envsuite.core.tools import ToolCall
-from envsuite.textcraft import prompts
-from envsuite.textcraft.env import TextCraft
-from envsuite.textcraft.source import folder_book
-from envsuite.textcraft.world import NAMESPACE, Crafting, RecipeBook, spoken
-
-SHOWN = 20
-"""Differences that are printed."""
-
-
-@dataclass
-class Report:
-    """What was compared, and what differed."""
-
-    counts: dict[str, int] = field(default_factory=dict)
-    differences: list[str] = field(default_factory=list)
-
-    def same(self, kind: str, where: str, ours: object, recorded: object) -> None:
-        """Count one comparison of ``kind``; note a difference at ``where``."""
-        self.counts[kind] = self.counts.get(kind, 0) + 1
-        if ours != recorded:
-            self.differences.append(f"{kind}, {where}:\n    ours     {ours!r}\n    recorded {recorded!r}")
-
-    def text(self) -> str:
-        """The report as lines: a count of each kind, then the first differences."""
-        lines = [f"{count:>8,} {kind}" for kind, count in self.counts.items()]
-        lines.append(f"{len(self.differences):>8,} differences")
-        lines += [f"  {difference}" for difference in self.differences[:SHOWN]]
-        return "\n".join(lines)
-
-
-def read(path: Path) -> Any:
-    """The JSON content of a recording.
-
-    Raises:
-        DataError: It is missing or not JSON.
-    """
-    try:
-        return orjson.loads(path.read_bytes())
-    except (OSError, orjson.JSONDecodeError) as error:
-        raise DataError(f"{path}: not a readable recording ({error})") from error
-
-
-def textcraft(recipes: Path, episodes: Sequence[Path], tree: Path | None = None) -> Report:
-    """Compare TextCraft with recordings.
-
-    Args:
-        recipes: Folder of the recipe files of the recorded world.
-        episodes: Files with a list of episodes: goal, depth, reset, steps of action, obs, reward, terminated.
-        tree: The recorded recipe book: craftable, depth, groups, base; ``None`` leaves it out.
-    """
-    report = Report()
-    book = folder_book(recipes)
-    if tree is not None:
-        _book(report, book, read(tree))
-    env = TextCraft(source=str(recipes))
-    for path in episodes:
-        for number, episode in enumerate(read(path)):
-            where = f"{path.name}, episode {number} ({episode['goal']})"
-            report.same("depths of goals", where, book.depth.get(episode["goal"]), episode["depth"])
-            _reset(report, book, where, episode["goal"], episode["reset"], "recorded")
-            _world(report, book, where, episode)
-            if episode["goal"].removeprefix(NAMESPACE) in env.tasks.types:
-                _environment(report, env, where, episode)
-    return report
-
-
-def _book(report: Report, book: RecipeBook, recorded: Mapping[str, Any]) -> None:
-    for item in sorted(book.recipes.keys() | recorded["craftable"].keys()):
-        ours = [{"count": r.count, "inputs": [[i.count, i.name] for i in r.inputs]} for r in book.recipes.get(item, ())]
-        report.same("craftable items with their recipes", item, ours, recorded["craftable"].get(item, []))
-    for item in sorted(book.depth.keys() | recorded["depth"].keys()):
-        report.same("depths", item, book.depth.get(item), recorded["depth"].get(item))
-    for kind, names, key in (("families", book.families, "groups"), ("base items", book.base, "base")):
-        for name in sorted(names | set(recorded[key])):
-            report.same(kind, name, name in names, name in recorded[key])
-
-
-def _reset(report: Report, book: RecipeBook, where: str, goal: str, text: str, whose: str) -> None:
-    """``text`` is one that a reset for ``goal`` could give."""
-    lines = text.removeprefix("Crafting commands:\n").split("\n\n")[0].split("\n")
-    report.same(f"{whose} reset texts, layout and goal", where, prompts.task(lines, spoken(goal)), text)
-    needed = book.needed(goal)
-    missing = sorted({recipe.text for recipe in needed} - set(lines))
-    report.same(f"{whose} reset texts: recipes needed but not shown", where, missing, [])
-    extra = set(lines) - {recipe.text for recipe in needed}
-    foreign = sorted(extra - {recipe.text for recipe in book.distractors(needed)})
-    report.same(f"{whose} reset texts: recipes shown that use nothing needed", where, foreign, [])
-    report.same(f"{whose} reset texts: at most 10 distractors", where, len(extra) <= 10, True)
-    report.same(f"{whose} reset texts: no line twice", where, len(lines), len(set(lines)))
-
-
-def _world(report: Report, book: RecipeBook, where: str, episode: Mapping[str, Any]) -> None:
-    world = Crafting(book, episode["goal"])
-    for number, step in enumerate(episode["steps"]):
-        text, _, done = world.do(step["action"])
-        recorded = (step["obs"], step["reward"], step["terminated"])
-        report.same(
-            "steps of the world", f"{where}, step {number} {step['action']!r}", (text, int(done), done), recorded
-        )
-
-
-def _environment(report: Report, env: TextCraft, where: str, episode: Mapping[str, Any]) -> None:
-    """The same through the environment, whose own instruction must keep to the same rules."""
-    first, _ = env.reset(options={"task_id": episode["goal"].removeprefix(NAMESPACE)})
-    _reset(report, env.book, where, episode["goal"], first["task"], "our")
-    for number, step in enumerate(episode["steps"]):
-        place = f"{where}, step {number} {step['action']!r}"
-        observation, reward, done, _, info = env.step((ToolCall("env_step", {"command": step["action"]}),))
-        recorded = (step["obs"], step["reward"], step["terminated"])
-        report.same("steps of the environment", place, (observation["text"], reward, done), recorded)
-        refused = step["obs"].startswith(("Could not ", "Wrong item format: "))
-        report.same("verdicts on actions", place, info["valid"], not refused)
-        if done:
-            break
+from benchmarks import parity_alfworld, parity_textcraft, parity_webshop
+from envsuite.core.errors import EnvsuiteError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the comparison that ``argv`` names; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.parity", description=__doc__.split("\n")[0])
     commands = parser.add_subparsers(dest="environment", required=True)
-    command = commands.add_parser("textcraft", help="TextCraft-v0 against recorded episodes and a recorded recipe book")
-    command.add_argument("--recipes", type=Path, required=True, help="folder of Minecraft recipe files")
-    command.add_argument("--episodes", type=Path, required=True, nargs="+", help="recorded episodes (JSON)")
-    command.add_argument("--tree", type=Path, help="recorded recipe book; tree.json beside the episodes by default")
-    from benchmarks import parity_webshop  # it imports this module
-
-    parity_webshop.configure(commands)
+    for name, module in (("textcraft", parity_textcraft), ("alfworld", parity_alfworld), ("webshop", parity_webshop)):
+        about = module.__doc__ or ""
+        command = commands.add_parser(
+            name, help=about.split("\n")[0], description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        module.arguments(command)
+        command.set_defaults(run=module.run)
     args = parser.parse_args(argv)
-    if args.environment == "webshop":
-        return parity_webshop.run(args)
-    beside = args.episodes[0].parent / "tree.json"
-    tree = args.tree or (beside if beside.is_file() else None)
     try:
-        report = textcraft(args.recipes, args.episodes, tree)
+        report = args.run(args)
     except EnvsuiteError as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    if tree is None:
-        sys.stdout.write("recipe book: not compared (no tree.json beside the episodes, and no --tree)\n")
     sys.stdout.write(report.text() + "\n")
     return 1 if report.differences else 0
 

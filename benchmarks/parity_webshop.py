@@ -9,12 +9,12 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
-from benchmarks.parity import Report, read
-from envsuite.core.errors import DataError, EnvsuiteError, MissingExtra
+from benchmarks.parity_report import Report, read
+from envsuite.core.errors import DataError, MissingExtra
 from envsuite.core.tools import ToolCall
 from envsuite.webshop import pages
 from envsuite.webshop.build import build
@@ -25,9 +25,6 @@ from envsuite.webshop.nouns import Builtin, Spacy, Tagger
 from envsuite.webshop.reward import options_matched, score, total, type_reward
 from envsuite.webshop.source import Files, products_of
 from envsuite.webshop.world import Session
-
-if TYPE_CHECKING:
-    from argparse import _SubParsersAction
 
 REWARD_ERROR = 1e-9
 SCORE_ERROR = 1e-3
@@ -197,35 +194,28 @@ def _human(report: Report, catalogue: Catalogue, where: str, entry: Mapping[str,
     report.same("people: rewards of these parts", where, *_near(value, entry["reward"], REWARD_ERROR))
 
 
-def configure(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command ``webshop``."""
-    command = commands.add_parser("webshop", help="WebShop-v0 against recorded rewards, rankings and episodes")
-    command.add_argument("--products", type=Path, required=True, help="product file of the recordings")
-    command.add_argument("--attributes", type=Path, required=True, help="attribute file of the recordings")
-    command.add_argument("--human", type=Path, help="instructions of people")
-    command.add_argument("--rewards", type=Path, nargs="+", default=[], help="recorded purchases (JSON)")
-    command.add_argument("--searches", type=Path, nargs="+", default=[], help="recorded rankings (JSON)")
-    command.add_argument("--episodes", type=Path, nargs="+", default=[], help="recorded episodes (JSON)")
-    command.add_argument("--sessions", type=Path, help="folder of people's sessions (JSON lines)")
-    command.add_argument(
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument("--products", type=Path, required=True, help="product file of the recordings")
+    parser.add_argument("--attributes", type=Path, required=True, help="attribute file of the recordings")
+    parser.add_argument("--human", type=Path, help="instructions of people")
+    parser.add_argument("--rewards", type=Path, nargs="+", default=[], help="recorded purchases (JSON)")
+    parser.add_argument("--searches", type=Path, nargs="+", default=[], help="recorded rankings (JSON)")
+    parser.add_argument("--episodes", type=Path, nargs="+", default=[], help="recorded episodes (JSON)")
+    parser.add_argument("--sessions", type=Path, help="folder of people's sessions (JSON lines)")
+    parser.add_argument(
         "--nouns", type=Path, help="nouns to use instead of spaCy's; title_nouns.json beside the rewards"
     )
 
 
-def run(args: argparse.Namespace) -> int:
-    """Compare what ``args`` name and print the report; 0: no difference, 1: some, 2: something to mend."""
+def run(args: argparse.Namespace) -> Report:
+    """Compare what the options name."""
+    if not any((args.rewards, args.searches, args.episodes, args.sessions)):
+        raise DataError("nothing to compare with: give --rewards, --searches, --episodes or --sessions")
     beside = args.rewards[0].parent / "title_nouns.json" if args.rewards else None
     beside = beside if beside is not None and beside.is_file() else None
     files = Files(args.products, args.attributes, args.human)
-    try:
-        if not any((args.rewards, args.searches, args.episodes, args.sessions)):
-            raise DataError("nothing to compare with: give --rewards, --searches, --episodes or --sessions")
-        find_nouns = tagger(files, args.nouns, beside)
-        sys.stdout.write(f"nouns of titles: {find_nouns.name}\n")
-        recordings = Recordings(args.rewards, args.searches, args.episodes, args.sessions, args.nouns or beside)
-        report = webshop(files, recordings, find_nouns)
-    except EnvsuiteError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    sys.stdout.write(report.text() + "\n")
-    return 1 if report.differences else 0
+    find_nouns = tagger(files, args.nouns, beside)
+    sys.stdout.write(f"nouns of titles: {find_nouns.name}\n")
+    recordings = Recordings(args.rewards, args.searches, args.episodes, args.sessions, args.nouns or beside)
+    return webshop(files, recordings, find_nouns)

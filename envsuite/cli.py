@@ -14,6 +14,7 @@ import gymnasium
 from envsuite import __version__
 from envsuite.core import EnvsuiteError, TaskSet, ToolEnv, UsageError
 from envsuite.core.errors import unknown
+from envsuite.data import cli as data_cli
 from envsuite.registration import ENVIRONMENTS
 
 EXAMPLES = """examples:
@@ -21,18 +22,23 @@ EXAMPLES = """examples:
   envsuite tasks TextCraft-v0 --split test
   envsuite tasks TextCraft-v0 --split test --type depth-3 | shuf -n 5
   envsuite tasks TextCraft-v0 --source path/to/recipes > tasks.tsv
+  envsuite data fetch alfworld
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (default: that of the process) and return its exit code.
 
-    0: done. 2: the user can mend it (an unknown name, a missing file or extra); one message on stderr, no traceback.
+    0: done. 1: ``data verify`` found something wrong. 2: the user can mend it (an unknown name, a missing file or
+    extra); one message on stderr, no traceback. 130: ``data fetch`` was interrupted.
     """
     arguments = _parser().parse_args(argv)
+    code = 0
     try:
         if arguments.command == "list":
             _list()
+        elif arguments.command == "data":
+            code = data_cli.run(arguments)
         else:
             _tasks(arguments.env_id, arguments.source, arguments.split, arguments.type)
         sys.stdout.flush()
@@ -41,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except BrokenPipeError:  # the reader (`head`) has seen enough; keep the interpreter from flushing into it again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -67,6 +73,14 @@ def _parser() -> argparse.ArgumentParser:
     tasks.add_argument("--type", help="only tasks of this type, e.g. depth-3")
     tasks.add_argument(
         "--source", help="where tasks come from: builtin, generated or a path (default: the environment's own)"
+    )
+    data_cli.add_commands(
+        commands.add_parser(
+            "data",
+            help="the benchmarks' own files: list, fetch, verify",
+            description="Brings the benchmarks' own files here, and checks them. No environment needs them to start: "
+            "each has tasks built in.",
+        )
     )
     return parser
 
@@ -102,7 +116,7 @@ def _task_set(env_id: str, source: str | None) -> TaskSet:
     """
     if env_id not in (known := [spec.id for spec in ENVIRONMENTS]):
         raise unknown("environment", env_id, known)
-    choice: dict[str, Any] = {} if source is None else {"source": source}
+    choice: dict[str, Any] = {"split": None} | ({} if source is None else {"source": source})
     env = gymnasium.make(env_id, disable_env_checker=True, **choice)
     try:
         if not isinstance(env.unwrapped, ToolEnv):

@@ -19,6 +19,7 @@ class EnvSpec:
 
 
 ENVIRONMENTS = (
+    EnvSpec("ALFWorld-v0", "envsuite.alfworld.env:ALFWorld", max_episode_steps=50, extra="alfworld"),
     EnvSpec("TextCraft-v0", "envsuite.textcraft.env:TextCraft", max_episode_steps=50, extra="textcraft"),
     EnvSpec("WebShop-v0", "envsuite.webshop.env:WebShop", max_episode_steps=15, extra="webshop"),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,15 @@ ROOT = Path(__file__).resolve().parents[1]
 # No deadline: timings on shared machines are noise. In CI the examples are the same each time.
 settings.register_profile("repository", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("repository")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where data is looked for and cached in this session, by the processes that tests start too."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("data")
+        patch.setenv("ENVSUITE_DATA", str(folder))
+        yield folder
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = {
     "envsuite": (
         {"registration", "core"},
-        {"prompting", "wrappers", "data"},
+        {"prompting", "wrappers", "data", "processes"},
         {"retrieval"},
         {"textcraft", "alfworld", "webshop"},
         {"vector"},

@@ -55,6 +55,8 @@ class PromptConfig:
     """Ask for a thought before the action (codec tags)."""
     instructions: bool = True
     """Begin with a system message that explains format and tools; a model that was trained on the format needs none."""
+    commands: bool = True
+    """Show the admissible commands with the observation, where the environment lists them."""
     memory: str = "window(2)"
     """Which part of the history is shown: window(k), full, or compact(budget in tokens)."""
 

@@ -79,6 +79,7 @@ def make_manager(
         make_codec(config.prompt.codec, **options),
         make_memory(config.prompt.memory),
         instructions=config.prompt.instructions,
+        commands=config.prompt.commands,
         episode_tokens=config.rollout.episode_tokens,
     )
 

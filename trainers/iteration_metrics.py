@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,6 +43,26 @@ class IterationMetrics:
     """Response tokens sampled in the iteration, by all processes."""
     steps: int
     """Environment steps of the iteration, by all processes."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A moment of this process."""
+
+    wall: float
+    """Seconds on the clock."""
+    cpu: float
+    """Seconds of the processor that the process has used, all its threads together."""
+
+    @classmethod
+    def now(cls) -> Moment:
+        """This one."""
+        return cls(time.perf_counter(), time.process_time())
+
+
+def passed(part: str, begin: Moment, end: Moment) -> dict[str, float]:
+    """The metrics ``time/<part>`` and ``cpu/<part>`` of what was done from ``begin`` to ``end``."""
+    return {f"time/{part}": end.wall - begin.wall, f"cpu/{part}": end.cpu - begin.cpu}
 
 
 _PER_TOKEN = ("policy_shift", "clip_fraction", "ratio_mean", "kl", "entropy", "logprob_gap")

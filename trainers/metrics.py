@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import orjson
 
 from envsuite.core.errors import DataError, UsageError, unknown
+from envsuite.data import write_atomically
 
 METRICS: dict[str, str] = {
     "train/success": "Share of the training episodes that solved their task, 0 to 1.",
@@ -63,6 +63,9 @@ METRICS: dict[str, str] = {
     "time/eval": "Seconds spent on evaluation.",
     "time/log": "Seconds spent on metrics, episode files and the display.",
     "time/total": "Seconds of the whole iteration.",
+    "cpu/rollout": "CPU seconds of the first process, all its threads together, in what `time/rollout` covers.",
+    "cpu/estimator": "The same in what `time/estimator` covers.",
+    "cpu/update": "The same in what `time/update` covers.",
     "rate/tokens": "Response tokens sampled per second of rollout.",
     "rate/steps": "Environment steps per second of rollout.",
     "memory/rss": "Peak resident memory of the first process, GiB.",
@@ -186,13 +189,7 @@ class MetricsWriter:
             raise DataError(f"{self.path}: cannot write metrics ({error})") from error
 
     def _replace(self, content: bytes) -> None:
-        whole = content[: content.rfind(b"\n") + 1]
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
-        try:
-            temporary.write_bytes(whole)
-            os.replace(temporary, self.path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_atomically(self.path, content[: content.rfind(b"\n") + 1])
 
     def close(self) -> None:
         """Close the file."""
@@ -212,6 +209,7 @@ class MetricsWriter:
 _GROUPS = {
     "train": "Training, one value per iteration",
     "time": "Time",
+    "cpu": "Time of the processor",
     "rate": "Throughput",
     "memory": "Memory",
     "eval": "Evaluation",

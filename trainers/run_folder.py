@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from accelerate import Accelerator
 from transformers import PreTrainedTokenizerBase
 
 from envsuite.core.errors import DataError
+from envsuite.data import write_atomically
 from trainers.config import ConfigError
 from trainers.iteration_metrics import Credit
 from trainers.processes import every
@@ -77,12 +77,9 @@ class RunFolder:
         if not self.accelerator.is_main_process:
             return
         path = self.path / name
-        partial = path.with_name(f".{path.name}.partial")
         try:
-            partial.write_bytes(content)
-            os.replace(partial, path)
+            write_atomically(path, content)
         except OSError as error:
-            partial.unlink(missing_ok=True)
             raise DataError(f"{path}: cannot be written ({error})") from error
 
     def write_summary(self, body: Mapping[str, Any]) -> None:

@@ -22,7 +22,7 @@ from trainers.config import ConfigError, TrainConfig
 from trainers.crediting import Crediting
 from trainers.estimators import ESTIMATORS, Calibrating
 from trainers.evaluate import Evaluator, make_manager, sampling_of, tasks_of
-from trainers.iteration_metrics import iteration_metrics
+from trainers.iteration_metrics import Moment, iteration_metrics, passed
 from trainers.metrics import MetricsWriter, read_metrics
 from trainers.policy.model import Policy, load_policy, stop_ids
 from trainers.processes import agreed, every
@@ -209,10 +209,10 @@ class Trainer:
     # -- one iteration -----------------------------------------------------------------------------------------------
 
     def _iterate(self, writer: MetricsWriter | None) -> None:
-        began = time.perf_counter()
+        began = Moment.now()
         config, iteration = self.config, self.iteration + 1
         episodes, timing, refilled = self._roll_out(iteration)
-        rolled = time.perf_counter()
+        rolled = Moment.now()
         self._check(episodes, f"iteration {iteration}")
         credit = self.crediting(episodes, iteration)
         rests = self.supply.policy_rests(iteration)
@@ -223,11 +223,11 @@ class Trainer:
         replay: dict[str, float] = {}
         if self.replay is not None and not rests:
             imitated, replay = self.replay.advance(credit, iteration, self.updater.logprobs)
-        credited = time.perf_counter()
+        credited = Moment.now()
         self.progress.stage("update")
         update = self.updater.update(batch, np.random.default_rng([config.seed, iteration]), imitated)
         learnt = self.supply.learn(credit.table, np.random.default_rng([config.seed, iteration, 1]))
-        updated = time.perf_counter()
+        updated = Moment.now()
         self.progress.stage("writing")
         found = iteration_metrics(
             self.accelerator, episodes, credit, {**update.train, **learnt}, update.replay, self.tokens
@@ -240,16 +240,16 @@ class Trainer:
             **found.values,
             **refilled,
             **replay,
-            "time/rollout": rolled - began,
+            **passed("rollout", began, rolled),
             "time/engine": timing.engine,
             "time/env": timing.env,
             "time/codec": timing.codec,
-            "time/estimator": credited - rolled,
-            "time/update": updated - credited,
-            "time/log": time.perf_counter() - updated,
-            "time/total": time.perf_counter() - began,
-            "rate/tokens": found.sampled / max(rolled - began, 1e-9),
-            "rate/steps": found.steps / max(rolled - began, 1e-9),
+            **passed("estimator", rolled, credited),
+            **passed("update", credited, updated),
+            "time/log": time.perf_counter() - updated.wall,
+            "time/total": time.perf_counter() - began.wall,
+            "rate/tokens": found.sampled / max(rolled.wall - began.wall, 1e-9),
+            "rate/steps": found.steps / max(rolled.wall - began.wall, 1e-9),
         }
         if writer is not None:
             writer.write(iteration, metrics)

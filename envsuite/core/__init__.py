@@ -1,7 +1,15 @@
 """The contract that every environment keeps."""
 
 from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
-from envsuite.core.errors import DataError, EnvsuiteError, MissingExtra, UnknownName, UnknownTask, UsageError
+from envsuite.core.errors import (
+    DataError,
+    EnvsuiteError,
+    MissingExtra,
+    UnknownName,
+    UnknownTask,
+    UsageError,
+    WorkerLost,
+)
 from envsuite.core.tasks import TaskSet
 from envsuite.core.tools import Action, Tool, ToolCall
 
@@ -20,4 +28,5 @@ __all__ = [
     "UnknownName",
     "UnknownTask",
     "UsageError",
+    "WorkerLost",
 ]

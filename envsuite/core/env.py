@@ -33,7 +33,7 @@ class StepInfo(TypedDict):
     valid: bool
     """The action was well-formed and executable."""
     error: str | None
-    """Why not; also said in ``observation["text"]``."""
+    """Why not; ``observation["text"]`` says so too, in the world's own words where it has some."""
     success: bool
     """The task is solved."""
     score: float
@@ -45,6 +45,8 @@ class StepInfo(TypedDict):
     """Identity of the current observation, for grouping steps."""
     metrics: dict[str, float]
     """What the environment's papers report besides."""
+    versions: dict[str, str]
+    """What the episode runs on: ``source`` and ``data`` (its version), and what else the environment stands on."""
 
 
 @dataclass(frozen=True)
@@ -72,21 +74,29 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
 
     Args:
         tasks: The tasks, already filtered.
-        split: The split from which a reset draws.
+        split: The split from which a reset draws; ``None``: no split, so that each reset must name its task.
         render_mode: ``"ansi"`` or ``None``.
+        versions: What the episodes run on besides the data, e.g. the engine; part of every info.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
     tools: tuple[Tool, ...]
     max_calls: int = 1
 
-    def __init__(self, tasks: TaskSet, split: str, render_mode: str | None = None) -> None:
+    def __init__(
+        self,
+        tasks: TaskSet,
+        split: str | None,
+        render_mode: str | None = None,
+        versions: Mapping[str, str] | None = None,
+    ) -> None:
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise unknown("render mode", str(render_mode), self.metadata["render_modes"])
         self.tasks = tasks
         self.split = split
         self.render_mode = render_mode
-        self._split_ids = tasks.ids(split)
+        self.versions = {"source": tasks.source, "data": tasks.version, **(versions or {})}
+        self._split_ids = () if split is None else tasks.ids(split)
         self._next = 0
         self._task_id = ""
         self._done = True
@@ -112,6 +122,17 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
     @abstractmethod
     def _propose(self, rng: np.random.Generator) -> ToolCall:
         """A random call that fits a tool's schema, for ``action_space.sample``."""
+
+    @property
+    def observation(self) -> Observation:
+        """What the agent sees now.
+
+        Raises:
+            UsageError: No episode is under way.
+        """
+        if self._done or self._last is None:
+            raise UsageError(f"{type(self).__name__} has no episode under way; call reset() first")
+        return self._last
 
     def snapshot(self) -> object:
         """A token of the episode state, for :meth:`restore` of any environment made with the same arguments."""
@@ -143,12 +164,15 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
             raise UsageError(f"unknown reset option {sorted(extra)}; known: task_id")
         if (task_id := options.get("task_id")) is None:
             if not self._split_ids:
+                if self.split is None:
+                    raise UsageError(f"{self.tasks.env_id} was made without split; reset(options={{'task_id': …}})")
                 raise UsageError(f"split {self.split!r} of {self.tasks.env_id} has no task after filtering")
             index = self._next if seed is None else int(self.np_random.integers(len(self._split_ids)))
             self._next = (index + 1) % len(self._split_ids)  # a seed decides the episodes that follow, too
             task_id = self._split_ids[index]
-        self._task_split, self._task_type = self._describe(task_id)
+        described = self._describe(task_id)
         self._instruction, outcome = self._begin(task_id)
+        self._task_split, self._task_type = described
         self._task_id = task_id
         self._done = False
         return self._observe(outcome), self._info(outcome)
@@ -202,6 +226,7 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
             split=self._task_split,
             state_key=self._state_key(),
             metrics=outcome.metrics,
+            versions=self.versions.copy(),
         )
 
 

@@ -34,6 +34,10 @@ class MissingExtra(EnvsuiteError, ImportError):
     """An optional dependency is not installed; the message has the pip command that mends it."""
 
 
+class WorkerLost(EnvsuiteError, RuntimeError):
+    """A process that an environment plays its world in has died or hung; this episode is lost, others are not."""
+
+
 def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
     """The ``limit`` entries of ``known`` that look most like ``name``, nearest first."""
     return difflib.get_close_matches(name, list(known), n=limit, cutoff=0.4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,15 @@ class ToolCalls(spaces.Space[Action]):
     def contains(self, x: Any) -> bool:
         """Whether every call of ``x`` names a tool and fits its schema."""
         return check_action(x, self.tools, self.max_calls) is None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ToolCalls:
+        """A space of the same tools that goes on with the same random numbers.
+
+        What proposes calls is shared, not copied: it is mostly an environment, whose world may have no copy.
+        """
+        copied = memo[id(self)] = ToolCalls(self.tools, self.max_calls, self.propose)
+        copied._np_random = deepcopy(self._np_random, memo)
+        return copied
 
     def __eq__(self, other: object) -> bool:
         """Equal if the tools and the number of calls are."""

@@ -39,6 +39,7 @@ class Conversation:
         tools: The tools of the environment.
         max_calls: The most calls in one step.
         instructions: Begin with the codec's instructions; ``False`` for a model that was trained to know them.
+        commands: Show the admissible commands with each observation that is not history.
 
     Raises:
         UsageError: The chat template is missing or cannot be used.
@@ -53,12 +54,14 @@ class Conversation:
         max_calls: int = 1,
         *,
         instructions: bool = True,
+        commands: bool = True,
     ) -> None:
         self.tokenizer = tokenizer
         self.codec = codec
         self.memory = memory
         self.tools = tools
         self.max_calls = max_calls
+        self.commands = commands
         self._template = chat_template(tokenizer, codec, tools, max_calls, instructions)
         self._start: Observation | None = None
         self._turns: list[_Turn] = []
@@ -116,7 +119,7 @@ class Conversation:
             return
         prompt = self.prompt_ids()
         ended = bool(response) and response[-1] in self._template.turn_ends
-        follow = tuple(self._template.follow(self.tokenizer, _said(observation), ended))
+        follow = tuple(self._template.follow(self.tokenizer, self._said(observation), ended))
         self._turns.append(_Turn(response, response_text, follow, observation))
         self._ids = (*prompt, *response, *follow)
         self._fold()
@@ -131,7 +134,7 @@ class Conversation:
         if not isinstance(self.memory, Window):
             for turn in self._turns[self._left_out :]:
                 messages.append({"role": "assistant", "content": turn.response_text})
-                messages.append({"role": "user", "content": _said(turn.observation)})
+                messages.append({"role": "user", "content": self._said(turn.observation)})
         return messages
 
     def _first(self) -> Observation:
@@ -148,12 +151,12 @@ class Conversation:
         now = len(self._turns)
         if not isinstance(self.memory, Window):
             note = f"[{self._left_out} earlier steps left out]\n\n" if self._left_out else ""
-            return task, note + _said(self._observation(self._left_out))
+            return task, note + self._said(self._observation(self._left_out))
         pairs = [
             f"Observation: {self._observation(t)['text']}\nAction: {self._actions[t]}\n"
             for t in range(max(0, now - self.memory.k), now)
         ]
-        return task, f"{''.join(pairs)}Observation: {_said(self._observation(now))}"
+        return task, f"{''.join(pairs)}Observation: {self._said(self._observation(now))}"
 
     def _fold(self) -> None:
         """Leave out the oldest half of the steps until the prompt fits the budget."""
@@ -170,8 +173,7 @@ class Conversation:
             kept = [i for turn in self._turns[self._left_out :] for i in (*turn.response_ids, *turn.follow_ids)]
             self._ids = (*self._template.begin(self.tokenizer, "".join(self._opening())), *kept)
 
-
-def _said(observation: Observation) -> str:
-    if not observation["commands"]:
-        return observation["text"]
-    return f"{observation['text']}\nCommands: {' | '.join(observation['commands'])}"
+    def _said(self, observation: Observation) -> str:
+        if not observation["commands"] or not self.commands:
+            return observation["text"]
+        return f"{observation['text']}\nCommands: {' | '.join(observation['commands'])}"

@@ -8,11 +8,11 @@ from typing import TypedDict
 
 import numpy as np
 
+from envsuite.core.draws import Draw
 from envsuite.core.env import Observation, Outcome, ToolEnv
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.textcraft import prompts
-from envsuite.textcraft.draws import Draw
 from envsuite.textcraft.tasks import load
 from envsuite.textcraft.world import EMPTY, NAMESPACE, Crafting, Recipe, RecipeBook, spoken
 
@@ -33,7 +33,8 @@ class TextCraft(ToolEnv):
         source: ``"builtin"`` (the recipes of Minecraft 1.16), ``"generated"`` (a recipe book drawn from ``book_seed``),
             ``"official"`` (the folder ``textcraft`` in ``$ENVSUITE_DATA``), or the path of a folder of Minecraft recipe
             files.
-        split: The split from which a reset draws: ``"train"``, ``"validation"`` or ``"test"``.
+        split: The split from which a reset draws: ``"train"``, ``"validation"`` or ``"test"``;
+            ``None``: none, each reset names its task.
         tasks: Task ids, or types such as ``"depth-2"``, to keep; all of them by default.
         render_mode: ``"ansi"`` or ``None``.
         book_seed: Seed of the generated book.
@@ -60,7 +61,7 @@ class TextCraft(ToolEnv):
     def __init__(
         self,
         source: str = "builtin",
-        split: str = "train",
+        split: str | None = "train",
         tasks: Iterable[str] | None = None,
         render_mode: str | None = None,
         book_seed: int = 0,

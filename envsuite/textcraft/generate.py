@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
+from envsuite.core.draws import Draw
 from envsuite.core.errors import UsageError
-from envsuite.textcraft.draws import Draw
 from envsuite.textcraft.source import craftable_names, vocabulary
 from envsuite.textcraft.world import NAMESPACE, Ingredient, Recipe, RecipeBook
 

@@ -6,7 +6,7 @@ import random
 import string
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Action, ToolCall
@@ -123,7 +123,7 @@ class Planner:
         self.careless = careless
         self.hasty = hasty
 
-    def turns(self, env: gymnasium.Env[object, Action], rng: random.Random) -> Iterator[tuple[str, Action]]:
+    def turns(self, env: gymnasium.Env[Any, Action], rng: random.Random) -> Iterator[tuple[str, Action]]:
         """Thought and action of each step of the episode that ``env`` is in; the caller steps ``env`` in between."""
         world = _textcraft(env).world
         rash = self.rash > 0.0 and rng.random() < self.rash
@@ -153,7 +153,7 @@ class Planner:
                     yield thought, f"craft {recipe.count} {spoken(recipe.output)} using {using}"
 
 
-def _textcraft(env: gymnasium.Env[object, Action]) -> TextCraft:
+def _textcraft(env: gymnasium.Env[Any, Action]) -> TextCraft:
     from envsuite.textcraft.env import TextCraft
 
     inner = env.unwrapped

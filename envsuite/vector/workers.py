@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import selectors
-import signal
-import socket
-import subprocess
-import sys
 import time
 import weakref
 from collections import deque
@@ -19,19 +14,13 @@ from typing import Any
 
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Action, Tool
+from envsuite.processes import START_SECONDS, Channel, Child
 from envsuite.vector.base import Description, EnvFactory, Event, Vector, failed
-from envsuite.vector.frames import Channel
 from envsuite.vector.local import checked
 from envsuite.vector.worker import READY
 
-START_SECONDS = 120.0
-"""How long a new worker may take to import its modules, before the deadline of its first call begins."""
 CLOSE_SECONDS = 1.0
 """How long idle workers get to close their environments before they are killed."""
-_BOOT = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from envsuite.vector.worker import main; main(int(sys.argv[2]), int(sys.argv[3]))"
-)
 
 
 @dataclass(frozen=True)
@@ -51,19 +40,8 @@ class _Worker:
 
     def __init__(self, index: int, factories: Sequence[EnvFactory]) -> None:
         self.index = index
-        ours, theirs = socket.socketpair()
-        with theirs:
-            # A process of its own making: it imports neither the program's main module nor what that imports (torch),
-            # inherits no thread or lock, and, in a process group of its own, gets no Ctrl-C and takes its children
-            # along when it is killed.
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, json.dumps(sys.path), str(theirs.fileno()), str(os.getpid())],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                process_group=0,
-                env={"OMP_NUM_THREADS": "1", **os.environ},  # many workers on few cores; what the user set counts
-            )
-        self.channel = Channel(ours)
+        self.child = Child("envsuite.vector.worker:serve")
+        self.channel = Channel(self.child.socket)
         self.calls: deque[_Call] = deque()
         self.unsent: list[bytes] = []
         self.ready = False
@@ -95,20 +73,7 @@ class _Worker:
 
     def stop(self, grace: float = 0.0) -> str:
         """End the process and all that it started, and say how it ended; after ``grace`` seconds it is killed."""
-        self.channel.socket.close()
-        ended: int | None = None
-        try:
-            ended = self.process.wait(grace)
-        except subprocess.TimeoutExpired:
-            pass
-        try:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):  # it is gone, with all it had started
-            pass
-        self.process.wait()
-        if ended is None:
-            return "was killed"
-        return f"was killed by {signal.Signals(-ended).name}" if ended < 0 else f"exited with code {ended}"
+        return self.child.stop(grace)
 
 
 class WorkerVector(Vector):

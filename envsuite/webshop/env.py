@@ -80,7 +80,8 @@ class WebShop(ToolEnv):
         self.mode = mode
         self._search = search if search is not None else self.catalogue.search
         kind = goals if goals is not None else self.catalogue.default_kind
-        super().__init__(task_set(self.catalogue, kind).select(tasks), split, render_mode)
+        chosen = task_set(self.catalogue, kind).select(tasks)
+        super().__init__(chosen, split, render_mode, {"nouns": self.catalogue.meta["tagger"]})
         self._session: Session | None = None
 
     @property

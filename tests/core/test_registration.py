@@ -13,6 +13,8 @@ from envsuite.core import DataError
 from envsuite.registration import ENVIRONMENTS
 
 IDS = [spec.id for spec in ENVIRONMENTS]
+SMALL = {"ALFWorld-v0": {"games": 18}}
+"""Arguments of environments whose defaults make a lot on first use."""
 
 WHAT_IMPORTING_LOADS = """
 import json, sys
@@ -34,21 +36,22 @@ def test_importing_envsuite_registers_the_ids_and_loads_nothing_more() -> None:
 def env_id(request: pytest.FixtureRequest) -> str:
     """Every id whose default data are there."""
     try:
-        gymnasium.make(request.param, disable_env_checker=True)
+        gymnasium.make(request.param, disable_env_checker=True, **SMALL.get(request.param, {}))
     except DataError as error:
         pytest.skip(f"needs data: {error}")
     return str(request.param)
 
 
 def test_gymnasium_finds_an_id_by_the_name_of_the_package_alone(env_id: str) -> None:
-    code = f"import gymnasium; print(gymnasium.make('envsuite:{env_id}').reset(seed=0)[1]['task_id'])"
+    made = f"gymnasium.make('envsuite:{env_id}', **{SMALL.get(env_id, {})})"
+    code = f"import gymnasium; print({made}.reset(seed=0)[1]['task_id'])"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == gymnasium.make(env_id).reset(seed=0)[1]["task_id"]
+    assert run.stdout.strip() == gymnasium.make(env_id, **SMALL.get(env_id, {})).reset(seed=0)[1]["task_id"]
 
 
 @pytest.mark.filterwarnings("error")
 def test_every_registered_environment_passes_gymnasiums_checker(env_id: str) -> None:
-    check_env(gymnasium.make(env_id).unwrapped)
+    check_env(gymnasium.make(env_id, **SMALL.get(env_id, {})).unwrapped)
 
 
 def test_registering_twice_changes_nothing() -> None:

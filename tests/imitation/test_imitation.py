@@ -7,14 +7,16 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from envsuite.core.errors import UsageError
+from envsuite.alfworld.env import ALFWorld
+from envsuite.core.errors import UnknownName, UsageError
 from envsuite.prompting import make_codec
 from envsuite.textcraft.env import TextCraft
 from envsuite.textcraft.player import Planner
-from trainers.imitate import Architecture, ImitateConfig, Play, Stage, imitate, main, named, new_model, textcraft_texts
+from trainers.imitate import Architecture, ImitateConfig, Play, Stage, Transcripts, imitate, main, new_model
 from trainers.imitation.attention import look_back
 from trainers.imitation.play import RESPONSE, transcript
 from trainers.imitation.vocabulary import word_tokenizer
+from trainers.imitation.worlds import alfworld_texts, practice, textcraft_texts
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,7 @@ def test_nothing_that_is_said_in_a_game_is_unknown_to_the_tokenizer(tokenizer, s
     for task in env.tasks.ids("test")[:40]:
         one = transcript(
             env, task, Planner(rash=0.3, careless=0.3), tokenizer, make_codec("tags", think=False),
-            [tokenizer.eos_token_id], 20, rng, instructions=False,
+            [tokenizer.eos_token_id], 20, rng, instructions=False, commands=False,
         )  # fmt: skip
         assert tokenizer.unk_token_id not in one.tokens.tolist()
 
@@ -48,7 +50,8 @@ def test_the_response_tokens_of_a_transcript_are_the_actions_that_were_played(to
     task = env.tasks.ids("train")[0]
     codec = make_codec("tags", think=False)
     one = transcript(
-        env, task, Planner(), tokenizer, codec, [tokenizer.eos_token_id], 30, random.Random(0), instructions=False,
+        env, task, Planner(), tokenizer, codec, [tokenizer.eos_token_id], 30, random.Random(0),
+        instructions=False, commands=False,
     )  # fmt: skip
     written = tokenizer.decode(one.tokens[one.parts == RESPONSE].tolist()).replace("<|end|>", "\n").split("\n")
     env.reset(options={"task_id": task})
@@ -82,18 +85,38 @@ def test_the_command_writes_a_model_that_transformers_loads(tmp_path: Path) -> N
     assert (tmp_path / "model" / "model.safetensors").is_file()
 
 
-def test_a_class_that_does_not_exist_is_named_in_the_error() -> None:
-    with pytest.raises(Exception, match="nowhere:Nobody"):
-        named("nowhere:Nobody")
+def test_an_environment_that_nobody_plays_for_imitation_is_named_in_the_error_with_those_that_are_played() -> None:
+    with pytest.raises(UnknownName, match=r"'CraftText-v0'.*TextCraft-v0"):
+        practice("CraftText-v0")
 
 
-def test_a_start_that_holds_no_model_or_one_of_another_vocabulary_is_refused(tokenizer, tmp_path: Path) -> None:
-    tiny = Architecture(layers=2, width=32)
+def test_where_every_transcript_is_too_long_it_says_so_and_does_not_play_for_ever(tokenizer) -> None:
+    config = ImitateConfig(max_tokens=40, batch=2)
+    source = Transcripts(config, tokenizer, make_codec("tags", think=False))
+    with pytest.raises(UsageError, match=r"max_tokens=40: 200 of 200 .* raise max_tokens"):
+        next(source.batches(Stage(1, [Play(kwargs={"source": "generated", "goals": 60})])))
+
+
+def test_a_start_that_holds_no_model_is_refused(tokenizer, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"holds no model\.safetensors"):
         imitate(ImitateConfig(start=str(tmp_path)), tokenizer)
-    new_model(ImitateConfig(architecture=tiny), word_tokenizer(["other words"], 64)).save_pretrained(tmp_path)
-    with pytest.raises(UsageError, match="tokens"):
-        imitate(ImitateConfig(start=str(tmp_path)), tokenizer)
+
+
+def test_words_that_two_vocabularies_share_keep_their_embeddings(tokenizer, tmp_path: Path) -> None:
+    tiny = ImitateConfig(architecture=Architecture(layers=2, width=32))
+    old_words = word_tokenizer(textcraft_texts(), 64)
+    old = new_model(tiny, old_words)
+    old.save_pretrained(tmp_path)
+    old_words.save_pretrained(tmp_path)
+    new_words = word_tokenizer(alfworld_texts(), 64)
+    new = imitate(ImitateConfig(start=str(tmp_path), stages=[]), new_words)
+    assert new.config.vocab_size == len(new_words) != len(old_words)
+    known, wanted = old_words.get_vocab(), new_words.get_vocab()
+    for word in ("<action>", "<|end|>", "7", "take", "cup", "."):
+        if word in known:
+            assert torch.equal(new.model.embed_tokens.weight[wanted[word]], old.model.embed_tokens.weight[known[word]])
+    assert torch.equal(new.model.layers[0].mlp.up_proj.weight, old.model.layers[0].mlp.up_proj.weight)
+    assert new.lm_head.weight is new.model.embed_tokens.weight, "tied as before"
 
 
 def test_training_goes_on_from_the_start_that_is_named(tokenizer, tmp_path: Path) -> None:
@@ -102,5 +125,41 @@ def test_training_goes_on_from_the_start_that_is_named(tokenizer, tmp_path: Path
     with torch.no_grad():
         model.model.norm.weight.fill_(3.0)
     model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
     again = imitate(ImitateConfig(start=str(tmp_path), stages=[Stage(1, lr=0.0, lr_end=0.0)], batch=2), tokenizer)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+
+
+def test_in_alfworld_nothing_said_is_unknown_and_what_the_player_writes_is_what_it_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
+    here = practice("ALFWorld-v0")
+    tokenizer, codec = word_tokenizer(here.texts(), 2048), make_codec("tags", think=False)
+    env = ALFWorld("builtin", games=18)
+    for task in env.tasks.ids("train"):
+        one = transcript(
+            env, task, here.player(careless=0.5, idle=0.2, hasty=0.2), tokenizer, codec, [tokenizer.eos_token_id], 200,
+            random.Random(task), instructions=False, commands=False,
+        )  # fmt: skip
+        assert one.success and tokenizer.unk_token_id not in one.tokens.tolist()
+        written = tokenizer.decode(one.tokens[one.parts == RESPONSE].tolist()).split("<|end|>")
+        env.reset(options={"task_id": task})
+        for text in filter(None, map(str.strip, written)):
+            action = codec.parse(text, env.tools, 1).action
+            assert action is not None
+            _, _, done, _, info = env.step(action)
+            assert info["valid"]
+        assert done
+
+
+def test_a_model_of_alfworld_s_player_is_made_by_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
+    file = tmp_path / "tiny.yaml"
+    file.write_text(
+        f"output: {tmp_path / 'model'}\nenv: ALFWorld-v0\nbatch: 1\n"
+        "architecture: {layers: 2, width: 32}\n"
+        "stages: [{steps: 2, games: [{kwargs: {source: builtin, games: 18}, player: {rash: 0.2, careless: 0.5}}]}]\n"
+    )
+    assert main(["--config", str(file)]) == 0
+    assert (tmp_path / "model" / "model.safetensors").is_file()

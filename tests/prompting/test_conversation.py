@@ -301,3 +301,19 @@ def test_a_changed_chat_template_is_noticed(with_template):
         conversation.start(observation("a door"))
         prompts.append(conversation.prompt_ids())
     assert prompts[0] == prompts[2] != prompts[1]
+
+
+@LOOSE
+@given(st.lists(TEXTS, min_size=1, max_size=4), st.lists(TEXTS, min_size=1, max_size=3).map(tuple))
+def test_without_commands_a_prompt_is_that_of_a_world_that_names_none(words, texts, commands):
+    for memory in (Full(), Window(2), Compact(10_000)):
+        bare = conversation_of(words, memory, commands=False)
+        plain = conversation_of(words, memory)
+        shown = conversation_of(words, memory)
+        for conversation, named in ((bare, commands), (plain, ()), (shown, commands)):
+            conversation.start(observation(texts[0], named))
+            for text in texts[1:]:
+                ids = ids_of(words, said("look") + turn_end(words))
+                conversation.add(ids, said("look"), observation(text, named))
+        assert bare.prompt_ids() == plain.prompt_ids() != shown.prompt_ids()
+        assert bare.messages() == plain.messages()

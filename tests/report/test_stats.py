@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -99,6 +100,22 @@ def test_the_three_tables_hold_the_same_numbers() -> None:
             assert cell in latex
     assert comparison(before, after)[-1][-1].endswith("*")
     assert latex.count(r"\\") == 1 + len(comparison(before, after))
+
+
+def test_long_names_of_strata_leave_room_for_every_number_on_80_columns() -> None:
+    rng = np.random.default_rng(0)
+    before, after = evaluate(rng, "before", 0, 0.3), evaluate(rng, "after", 9, 0.9)
+    long = {f"depth-{depth}": f"pick_{depth}_and_then_place_in_receptacle" for depth in (1, 2, 3)}
+    renamed = [
+        replace(r, strata=tuple(replace(s, stratum=long.get(s.stratum, s.stratum)) for s in r.strata))
+        for r in (before, after)
+    ]
+    console = Console(width=80, record=True, file=open("/dev/null", "w"))
+    console.print(before_after_table(*renamed))
+    text = console.export_text()
+    for row in comparison(*renamed):
+        for cell in map(str, row[1:]):
+            assert cell in text
 
 
 def test_a_stratum_that_one_side_lacks_has_a_dash() -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.parity import main, textcraft
+from benchmarks.parity import main
+from benchmarks.parity_textcraft import compare
 
 
 @pytest.fixture
@@ -15,7 +16,7 @@ def recordings(shared: Path) -> tuple[Path, Path]:
 
 def test_the_world_equals_the_original_on_every_recorded_step(recordings: tuple[Path, Path]) -> None:
     recipes, golden = recordings
-    report = textcraft(recipes, [golden / "episodes_a.json"], golden / "tree.json")
+    report = compare(recipes, [golden / "episodes_a.json"], golden / "tree.json")
     assert not report.differences, report.text()
     assert report.counts["craftable items with their recipes"] == 544
     assert report.counts["steps of the world"] == report.counts["steps of the environment"] == 1755

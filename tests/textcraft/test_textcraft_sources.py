@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from envsuite.core import DataError, MissingExtra, UsageError
+from envsuite.core.draws import Draw
 from envsuite.textcraft import source
-from envsuite.textcraft.draws import Draw
 from envsuite.textcraft.generate import generated_book
 from envsuite.textcraft.source import builtin_book, craftable_names, fold, folder_book, vocabulary
 from envsuite.textcraft.tasks import load

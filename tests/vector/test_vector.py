@@ -43,7 +43,7 @@ def reset_all(vector, env=0, **options):
 
 
 def pids(vector):
-    return [worker.process.pid for worker in vector._workers if worker is not None]
+    return [worker.child.process.pid for worker in vector._workers if worker is not None]
 
 
 def gone(pid, timeout=5.0):
@@ -314,7 +314,7 @@ done = []
 while len(done) < 2: done += vector.poll()
 vector.step(0, (ToolCall("do", {{"command": "sleep 600"}}),))
 vector.poll(0.1)
-print(*[worker.process.pid for worker in vector._workers], flush=True)
+print(*[worker.child.process.pid for worker in vector._workers], flush=True)
 time.sleep(600)
 """
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)

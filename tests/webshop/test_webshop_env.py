@@ -150,6 +150,7 @@ def test_tasks_can_be_chosen_by_department_and_kind(shop_path: Path, official_pa
     assert made(shop_path, tasks=["fashion"]).tasks.ids("dev")[0].startswith("B000000005/")
     assert made(shop_path, goals="human").tasks.ids("dev") == ("B000000001/human-0",)
     summary = WebShop(source=str(official_path)).tasks.summary()
+    assert WebShop(source=str(official_path)).reset(seed=0)[1]["versions"]["nouns"] == "recorded"
     assert summary["splits"] == {"dev": 500, "train": 6410} and "nouns by recorded" in summary["version"]
 
 

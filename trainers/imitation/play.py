@@ -52,6 +52,7 @@ def transcript(
     rng: random.Random,
     *,
     instructions: bool,
+    commands: bool,
 ) -> Transcript:
     """Play ``task_id`` and write it down.
 
@@ -65,9 +66,12 @@ def transcript(
         max_steps: The episode is cut after so many.
         rng: What the player draws from.
         instructions: Begin with the codec's instructions.
+        commands: Show the admissible commands.
     """
     observation, _ = env.reset(options={"task_id": task_id})
-    conversation = Conversation(tokenizer, codec, Full(), env.tools, env.max_calls, instructions=instructions)
+    conversation = Conversation(
+        tokenizer, codec, Full(), env.tools, env.max_calls, instructions=instructions, commands=commands
+    )
     conversation.start(observation)
     tokens = list(conversation.prompt_ids())
     parts = [PROMPT] * len(tokens)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator, PercentFormatter
 
 from trainers.lab.methods import methods
 from trainers.lab.tables import Record, distinct, estimate, places, select
+from trainers.report.plots import figure
 
 # Okabe and Ito's palette; line style and marker tell apart what colour cannot.
 LineStyle = Literal["-", "--", "-.", ":"]
@@ -57,30 +55,6 @@ AXES = {
     "gamma": "discount of the estimator",
     "names": "names of each state",
 }
-_RC: dict[Any, Any] = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#E6E6E6",
-    "grid.linewidth": 0.7,
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "legend.frameon": False,
-    "savefig.dpi": 170,
-}
-
-
-@contextmanager
-def figure(path: Path, width: float, height: float) -> Iterator[Figure]:
-    """A figure of ``width`` by ``height`` inches that is written to ``path``."""
-    with mpl.rc_context(_RC):
-        drawn = Figure(figsize=(width, height), layout="constrained")
-        FigureCanvasAgg(drawn)
-        yield drawn
-        drawn.savefig(path, facecolor="white")
 
 
 def write_figures(records: Sequence[Record], folder: Path) -> list[Path]:
@@ -95,7 +69,7 @@ def write_figures(records: Sequence[Record], folder: Path) -> list[Path]:
     written = []
     for name, (draw, width, height) in drawings.items():
         path = folder / f"{name}.png"
-        with figure(path, width, height) as drawn:
+        with figure(path, width, height, size=9) as drawn:
             draw(records, drawn)
         written.append(path)
     return written

@@ -24,6 +24,8 @@ class Table:
     note: str
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    family: str = "lab"
+    """What the LaTeX label begins with."""
 
     def markdown(self) -> str:
         """A heading, the table, the note."""
@@ -36,7 +38,7 @@ class Table:
         lines = [
             r"\begin{table}",
             rf"\caption{{{_latex(self.title)}. {_latex(self.note)}}}",
-            rf"\label{{tab:lab-{self.name}}}",
+            rf"\label{{tab:{self.family}-{self.name}}}",
             rf"\begin{{tabular}}{{l{'r' * (len(self.heads) - 1)}}}",
             r"\toprule",
             " & ".join(map(_latex, self.heads)) + r" \\",

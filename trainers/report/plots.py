@@ -31,7 +31,6 @@ PANELS = {
 """Metrics of each figure of small multiples."""
 
 _STYLE: dict[Any, Any] = {
-    "font.size": 10,
     "font.family": "DejaVu Sans",
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -40,7 +39,6 @@ _STYLE: dict[Any, Any] = {
     "grid.color": "#E4E4E4",
     "grid.linewidth": 0.8,
     "axes.edgecolor": "#555555",
-    "axes.titlesize": 11,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
     "legend.frameon": False,
@@ -64,14 +62,14 @@ def write_plots(run: RunData, folder: Path | None = None) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     if run.series("train/success")[0] or run.evaluation_points():
-        with _figure(folder / "success.png", 7.2, 4.0) as figure:
-            _success(run, figure.subplots())
+        with figure(folder / "success.png", 7.2, 4.0) as drawn:
+            _success(run, drawn.subplots())
         written.append(folder / "success.png")
     for name, metrics in PANELS.items():
         present = [metric for metric in metrics if run.series(metric)[0]]
         if present:
-            with _figure(folder / f"{name}.png", 7.2, 2.5 * ((len(present) + 1) // 2)) as figure:
-                axes = figure.subplots((len(present) + 1) // 2, 2, squeeze=False).ravel()
+            with figure(folder / f"{name}.png", 7.2, 2.5 * ((len(present) + 1) // 2)) as drawn:
+                axes = drawn.subplots((len(present) + 1) // 2, 2, squeeze=False).ravel()
                 for axis, metric in zip(axes, present, strict=False):
                     _curve(run, metric, axis)
                 for axis in axes[len(present) :]:
@@ -79,22 +77,30 @@ def write_plots(run: RunData, folder: Path | None = None) -> list[Path]:
             written.append(folder / f"{name}.png")
     for index, (before, after) in enumerate(run.pairs()):
         path = folder / ("before_after.png" if index == 0 else f"before_after_{index + 1}.png")
-        with _figure(path, 1.9 + 1.15 * len(comparison(before, after)), 3.8) as figure:
-            _before_after(before, after, figure.subplots())
+        with figure(path, 1.9 + 1.15 * len(comparison(before, after)), 3.8) as drawn:
+            _before_after(before, after, drawn.subplots())
         written.append(path)
     return written
 
 
 @contextmanager
-def _figure(path: Path, width: float, height: float) -> Iterator[Figure]:
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        FigureCanvasAgg(figure)
-        yield figure
+def figure(path: Path, width: float, height: float, size: float = 10) -> Iterator[Figure]:
+    """A figure that is written to ``path`` at the end of the block.
+
+    Args:
+        path: The file; its ending says the format.
+        width: Inches.
+        height: Inches.
+        size: Of the text, in points; titles are one larger.
+    """
+    with mpl.rc_context({**_STYLE, "font.size": size, "axes.titlesize": size + 1}):
+        drawn = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasAgg(drawn)
+        yield drawn
         with warnings.catch_warnings():
             # A name in a script that the font lacks is drawn as boxes; no reason to warn in the middle of a run.
             warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-            figure.savefig(path, facecolor="white")
+            drawn.savefig(path, facecolor="white")
 
 
 def _success(run: RunData, axis: Axes) -> None:

@@ -228,9 +228,14 @@ def before_after_table(before: EvalResult, after: EvalResult) -> Table:
     table = Table(
         title=f"Success on {after.env_id}, split {after.split}", caption=NOTE.format(mark="*"), title_justify="left"
     )
+    rows = comparison(before, after)
     for index, head in enumerate(_heads(before, after)):
-        table.add_column(head, justify="left" if index == 0 else "right", no_wrap=True)
-    for name, n, old, new, change in comparison(before, after):
+        if index == 0:  # the one that may be broken where the terminal is narrow
+            table.add_column(head, overflow="fold")
+        else:
+            width = max(len(head), *(len(str(row[index])) for row in rows))
+            table.add_column(head, justify="right", no_wrap=True, min_width=width)
+    for name, n, old, new, change in rows:
         if name == "all":
             table.add_section()
         style = "bold green" if change.startswith("+") and change.endswith("*") else ""

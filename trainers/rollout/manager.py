@@ -76,6 +76,7 @@ class RolloutManager:
         codec: Format of actions.
         memory: Which part of the history is shown.
         instructions: Begin prompts with the codec's instructions.
+        commands: Show the admissible commands.
         episode_tokens: An episode that has written so many response tokens is cut; ``None`` for no limit.
     """
 
@@ -89,6 +90,7 @@ class RolloutManager:
         memory: Memory,
         *,
         instructions: bool = True,
+        commands: bool = True,
         episode_tokens: int | None = None,
     ) -> None:
         self.engine = engine
@@ -98,6 +100,7 @@ class RolloutManager:
         self.codec = codec
         self.memory = memory
         self.instructions = instructions
+        self.commands = commands
         self.episode_tokens = episode_tokens
         self.timing = Timing()
 
@@ -136,7 +139,13 @@ class RolloutManager:
     def _start(self, slot: int, plan: EpisodePlan) -> _Running:
         tools, max_calls = self.vector.tools(plan.env), self.vector.max_calls(plan.env)
         conversation = Conversation(
-            self.tokenizer, self.codec, self.memory, tools, max_calls, instructions=self.instructions
+            self.tokenizer,
+            self.codec,
+            self.memory,
+            tools,
+            max_calls,
+            instructions=self.instructions,
+            commands=self.commands,
         )
         began = time.perf_counter()
         self.vector.reset(slot, plan.env, task_id=plan.task_id)

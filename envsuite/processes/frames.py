@@ -1,4 +1,4 @@
-"""Messages between a vector and its worker processes: length-prefixed frames of pickles over a socket pair.
+"""Messages between a program and its worker processes: length-prefixed frames of pickles over a socket pair.
 
 Both ends are processes of one program; nothing else can write to the socket, and nothing is read from disk.
 """
@@ -9,6 +9,7 @@ import io
 import pickle
 import socket
 import struct
+import time
 from typing import Any
 
 _LENGTH = struct.Struct("<Q")
@@ -30,19 +31,26 @@ def unpack(body: bytes) -> list[Any]:
     return messages
 
 
-def receive(channel: socket.socket) -> list[Any]:
+def receive(channel: socket.socket, until: float | None = None) -> list[Any]:
     """Wait for a frame and return its messages.
+
+    Args:
+        channel: A blocking socket.
+        until: When to give up (``time.monotonic``); ``None`` waits as long as it takes.
 
     Raises:
         EOFError: The other end is closed.
+        TimeoutError: The time is up; what has arrived of the frame is lost.
     """
-    (length,) = _LENGTH.unpack(_exactly(channel, _LENGTH.size))
-    return unpack(_exactly(channel, length))
+    (length,) = _LENGTH.unpack(_exactly(channel, _LENGTH.size, until))
+    return unpack(_exactly(channel, length, until))
 
 
-def _exactly(channel: socket.socket, size: int) -> bytes:
+def _exactly(channel: socket.socket, size: int, until: float | None) -> bytes:
     parts: list[bytes] = []
     while size:
+        if until is not None:
+            channel.settimeout(max(until - time.monotonic(), 0.001))
         part = channel.recv(min(size, _CHUNK))
         if not part:
             raise EOFError

@@ -1,24 +1,14 @@
-"""Measure environments: steps and resets a second, memory, start-up.
-
-    python -m benchmarks.envs textcraft
-    python -m benchmarks.envs webshop
-
-Times are CPU seconds of one thread; the best of five rounds counts, since other programs only ever slow one down.
-"""
+"""The figures of TextCraft-v0."""
 
 from __future__ import annotations
 
-import argparse
-import subprocess
-import sys
-import time
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 
-import envsuite
+from benchmarks.envs.measure import Row, import_seconds, seconds
 from envsuite.core.tools import Action, ToolCall
 from envsuite.textcraft.env import TextCraft, instruct
 from envsuite.textcraft.generate import generated_book
@@ -26,28 +16,6 @@ from envsuite.textcraft.planning import plan
 from envsuite.textcraft.source import builtin_book, craftable_names
 from envsuite.textcraft.tasks import task_set
 from envsuite.textcraft.world import NAMESPACE, Crafting
-
-ROUNDS = 5
-
-Row = tuple[str, str]
-"""What was measured, and the figure with its unit."""
-
-
-def seconds(work: Callable[[], object], rounds: int = ROUNDS) -> float:
-    """CPU seconds that ``work`` takes, at best."""
-    times = []
-    for _ in range(rounds):
-        start = time.process_time()
-        work()
-        times.append(time.process_time() - start)
-    return min(times)
-
-
-def import_seconds() -> float:
-    """CPU seconds that ``import envsuite`` takes in a fresh interpreter that has imported gymnasium."""
-    code = "import gymnasium, time; start = time.process_time(); import envsuite; print(time.process_time() - start)"
-    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(3)]
-    return min(float(run.stdout) for run in runs)
 
 
 def textcraft() -> list[Row]:
@@ -119,29 +87,3 @@ def textcraft() -> list[Row]:
     rows.append(("generating a book of 2,000 goals and its tasks", f"{seconds(draw_book, 3) * 1e3:.0f} ms"))
     rows.append(("import envsuite, over importing gymnasium", f"{import_seconds() * 1e3:.0f} ms"))
     return rows
-
-
-def webshop() -> list[Row]:
-    """The figures of WebShop-v0 on the official files in $ENVSUITE_DATA."""
-    from benchmarks.envs_webshop import webshop as measure  # it imports this module
-
-    return measure()
-
-
-ENVIRONMENTS: dict[str, Callable[[], list[Row]]] = {"textcraft": textcraft, "webshop": webshop}
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Print the figures of the environment that ``argv`` names."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.envs", description=__doc__.split("\n")[0])
-    commands = parser.add_subparsers(dest="environment", required=True)
-    for name, measure in ENVIRONMENTS.items():
-        commands.add_parser(name, help=(measure.__doc__ or "").split("\n")[0])
-    rows = ENVIRONMENTS[parser.parse_args(argv).environment]()
-    width = max(len(what) for what, _ in rows)
-    sys.stdout.write(f"envsuite {envsuite.__version__}, gymnasium {gymnasium.__version__}\n")
-    sys.stdout.writelines(f"{what:<{width}}  {figure:>18}\n" for what, figure in rows)
-
-
-if __name__ == "__main__":
-    main()

@@ -7,7 +7,7 @@ import tracemalloc
 from collections import Counter
 from random import Random
 
-from benchmarks.envs import Row, seconds
+from benchmarks.envs.measure import Row, seconds
 from envsuite.core.tools import Action, ToolCall
 from envsuite.webshop.catalogue import Catalogue
 from envsuite.webshop.env import WebShop

@@ -1,0 +1,1 @@
+"""Measure environments: steps and resets a second, memory, start-up."""

@@ -1,0 +1,54 @@
+"""Measure environments: steps and resets a second, memory, start-up.
+
+    python -m benchmarks.envs textcraft
+    python -m benchmarks.envs alfworld --games DIR
+    python -m benchmarks.envs webshop [--source DIR]
+
+Times are CPU seconds of one thread; the best of several rounds counts, since other programs only ever slow one down.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import gymnasium
+
+import envsuite
+from benchmarks.envs.alfworld import alfworld
+from benchmarks.envs.textcraft import textcraft
+from benchmarks.envs.webshop import webshop
+from envsuite.core.errors import EnvsuiteError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the figures of the environment that ``argv`` names; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.envs", description=__doc__.split("\n")[0])
+    commands = parser.add_subparsers(dest="environment", required=True)
+    commands.add_parser("textcraft", help="TextCraft-v0 on the built-in source")
+    command = commands.add_parser("alfworld", help="ALFWorld-v0, the native engine beside the reference")
+    command.add_argument("--games", type=Path, help="folder that holds json_2.1.1; the built-in games by default")
+    command.add_argument("--episodes", type=int, default=128, help="episodes whose memory is measured")
+    command = commands.add_parser("webshop", help="WebShop-v0 on official files or a catalogue")
+    command.add_argument("--source", default="official", help="folder of the official files, or a catalogue")
+    arguments = parser.parse_args(argv)
+    try:
+        if arguments.environment == "textcraft":
+            rows = textcraft()
+        elif arguments.environment == "webshop":
+            rows = webshop(arguments.source)
+        else:
+            rows = alfworld(arguments.games, arguments.episodes)
+    except EnvsuiteError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    width = max(len(what) for what, _ in rows)
+    sys.stdout.write(f"envsuite {envsuite.__version__}, gymnasium {gymnasium.__version__}\n")
+    sys.stdout.writelines(f"{what:<{width}}  {figure:>18}\n" for what, figure in rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,207 @@
+"""``ALFWorld-v0``: household tasks as an environment of tool calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import TypedDict
+
+import numpy as np
+
+from envsuite.alfworld import prompts
+from envsuite.alfworld.engine import Engine, Game, Turn
+from envsuite.alfworld.scenes import Difficulty
+from envsuite.alfworld.tasks import load
+from envsuite.core.env import Observation, Outcome, ToolEnv
+from envsuite.core.errors import DataError, UnknownTask, UsageError, unknown
+from envsuite.core.tools import Tool, ToolCall
+
+ENGINES = ("native", "textworld")
+
+
+class Token(TypedDict):
+    """The state of an episode, as plain data."""
+
+    task_id: str
+    task: str
+    game: object
+    """Of the engine."""
+    text: str
+    done: bool
+
+
+class ALFWorld(ToolEnv):
+    """Find things in a house and bring them where they belong, clean, hot, cold or under a lamp.
+
+    Args:
+        source: ``"official"`` (the folder ``alfworld`` in ``$ENVSUITE_DATA``), ``"builtin"`` (generated games, made on
+            first use), or the path of the folder that holds ``json_2.1.1``. By default official where it is there,
+            else built-in; ``info["versions"]`` says which.
+        split: The split from which a reset draws: ``"train"``, ``"valid_seen"``, ``"valid_unseen"``, or another folder;
+            ``None``: none, each reset names its task.
+        tasks: Task ids, or families such as ``"pick_heat_then_place_in_recep"``, to keep; all of them by default.
+        render_mode: ``"ansi"`` or ``None``.
+        engine: ``"native"``, or ``"textworld"``, the reference, which needs the extra ``alfworld-reference``.
+        scene_seed: Seed of the built-in games.
+        games: Number of built-in games, of all splits together.
+        difficulty: How hard they are, e.g. ``{"receptacles": 40}`` for rooms with two fifths of the usual number; keys
+            are the fields of :class:`envsuite.alfworld.scenes.Difficulty`.
+
+    A task id is ``<task folder>/<trial folder>``. The text is the game's, exactly; a command that is not admissible is
+    answered "Nothing happens.", and ``info["error"]`` names admissible ones that are near.
+    """
+
+    tools = (
+        Tool(
+            "env_step",
+            prompts.TOOL,
+            {
+                "type": "object",
+                "properties": {"command": {"type": "string", "description": prompts.COMMAND}},
+                "required": ["command"],
+                "additionalProperties": False,
+            },
+        ),
+    )
+
+    def __init__(
+        self,
+        source: str | Path | None = None,
+        split: str | None = "train",
+        tasks: Iterable[str] | None = None,
+        render_mode: str | None = None,
+        engine: str = "native",
+        scene_seed: int = 0,
+        games: int = 600,
+        difficulty: Mapping[str, int] | None = None,
+    ) -> None:
+        self.engine = engine_of(engine)
+        self.games, task_set = load(source, scene_seed, games, difficulty_of(difficulty or {}))
+        super().__init__(task_set.select(tasks), split, render_mode, {"engine": self.engine.version})
+        self._game: Game | None = None
+
+    def _describe(self, task_id: str) -> tuple[str, str]:
+        if (why := self.games.left_out.get(task_id)) is not None:
+            raise UnknownTask(f"{self.tasks.env_id} does not play task {task_id!r}: {why}")
+        return super()._describe(task_id)
+
+    def _begin(self, task_id: str) -> tuple[str, Outcome]:
+        path = self.games.path(task_id)
+        game = self.engine.open(path)
+        turn = game.reset()
+        goal = turn.feedback.find(prompts.GOAL)
+        if goal < 0:
+            game.close()
+            raise DataError(f"{path}: the game does not say what the task is ({prompts.GOAL!r}); remove its folder")
+        self._play(game)
+        return turn.feedback[goal:].strip(), _outcome(turn)
+
+    def _call(self, call: ToolCall) -> Outcome:
+        assert self._game is not None
+        command: str = call.arguments["command"]
+        turn = self._game.step(command)
+        return _outcome(turn, None if turn.valid else refusal(command, turn.commands))
+
+    def _state_key(self) -> str:
+        return "" if self._last is None else "\n".join((self._last["text"], *self._last["commands"]))
+
+    def _propose(self, rng: np.random.Generator) -> ToolCall:
+        commands = ("look",) if self._last is None else self._last["commands"]
+        return ToolCall("env_step", {"command": commands[int(rng.integers(len(commands)))]})
+
+    def snapshot(self) -> Token:
+        """The state of the episode, as plain data that can be pickled.
+
+        Raises:
+            UsageError: No episode has been started.
+        """
+        if self._last is None or self._game is None:
+            raise UsageError("ALFWorld.snapshot called before reset; call reset() first")
+        return Token(
+            task_id=self._task_id,
+            task=self._instruction,
+            game=self._game.snapshot(),
+            text=self._last["text"],
+            done=self._done,
+        )
+
+    def restore(self, token: object) -> Observation:
+        """Continue from ``token``; returns the observation that was current when it was taken.
+
+        Raises:
+            UsageError: ``token`` is not of :meth:`snapshot` of an environment with the same engine.
+            UnknownTask: Its task is not one of this environment.
+        """
+        if not isinstance(token, dict) or token.keys() != Token.__annotations__.keys():
+            raise UsageError("ALFWorld.restore takes what snapshot() returned")
+        described = self._describe(token["task_id"])
+        game = self.engine.open(self.games.path(token["task_id"]))
+        turn = game.restore(token["game"])
+        self._play(game)
+        self._task_split, self._task_type = described
+        self._task_id, self._instruction = token["task_id"], token["task"]
+        self._done = token["done"]
+        return self._observe(Outcome(token["text"], commands=turn.commands))
+
+    def close(self) -> None:
+        """Give back what the game holds."""
+        self._play(None)
+        self._done = True
+
+    def _play(self, game: Game | None) -> None:
+        """Go on with ``game`` in place of the present one."""
+        if self._game is not None:
+            self._game.close()
+        self._game = game
+
+
+@cache
+def engine_of(name: str) -> Engine:
+    """The engine called ``name``; one for all environments of this process.
+
+    Raises:
+        UnknownName: There is none.
+        MissingExtra: It needs packages that are not installed.
+    """
+    if name == "native":
+        from envsuite.alfworld.world import NativeEngine
+
+        return NativeEngine()
+    if name == "textworld":
+        from envsuite.alfworld.reference import TextWorldEngine
+
+        return TextWorldEngine()
+    raise unknown("engine of ALFWorld-v0", name, ENGINES)
+
+
+def difficulty_of(settings: Mapping[str, int]) -> Difficulty:
+    """The difficulty that ``settings`` name.
+
+    Raises:
+        UnknownName: There is no such setting.
+        UsageError: A number is out of its range.
+    """
+    known = [field.name for field in fields(Difficulty)]
+    for name in settings:
+        if name not in known:
+            raise unknown("difficulty of ALFWorld-v0", name, known)
+    return Difficulty(**settings)
+
+
+def refusal(command: str, commands: Sequence[str]) -> str:
+    """Why ``command`` is refused, with the admissible ``commands`` that share most words with it."""
+    words = set(command.split())
+    shared = sorted(
+        (-len(common), other) for other in commands if any(map(str.isalpha, common := words & set(other.split())))
+    )
+    near = [repr(other) for _, other in shared[:3]]
+    hint = f"Nearest: {', '.join(near)}" if near else f"Admissible are e.g. {', '.join(map(repr, commands[:3]))}"
+    shown = command if len(command) <= 80 else command[:79] + "…"
+    return f"{shown!r} is not an admissible command now. {hint}; observation['commands'] lists all {len(commands)}"
+
+
+def _outcome(turn: Turn, error: str | None = None) -> Outcome:
+    won = float(turn.won)
+    return Outcome(turn.feedback, won, turn.won, error, turn.commands, success=turn.won, score=won)

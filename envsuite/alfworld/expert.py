@@ -1,0 +1,55 @@
+"""An oracle that explores as an agent must, and solves every task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from envsuite.alfworld.env import ALFWorld
+from envsuite.alfworld.seeking import Seeker
+from envsuite.alfworld.sentences import Goal
+from envsuite.alfworld.whereabouts import likely
+from envsuite.core.env import Observation
+from envsuite.core.errors import UsageError
+from envsuite.core.tools import Action, ToolCall
+
+if TYPE_CHECKING:
+    import gymnasium
+
+__all__ = ["Expert", "Goal", "Seeker", "likely"]
+
+
+class Expert:
+    """Plays ALFWorld from what the game shows: task, texts and admissible commands, never the files.
+
+    It remembers what it has seen in the episode of each environment; asked before every step, it sees all. Asked for
+    the first time in the middle of an episode, it starts looking there.
+
+    Args:
+        seeker: Makes what plays an episode; another :class:`Seeker` may search in another order.
+    """
+
+    def __init__(self, seeker: Callable[[Goal], Seeker] = Seeker) -> None:
+        self._seeker = seeker
+        self._episodes: WeakKeyDictionary[ALFWorld, tuple[Seeker, Observation]] = WeakKeyDictionary()
+
+    def act(self, env: gymnasium.Env[Any, Action]) -> Action:
+        """The next action in the episode that ``env``, an ALFWorld in any wrappers, is in.
+
+        Raises:
+            UsageError: ``env`` is another environment, no episode is under way, the task's sentence is not one that
+                the expert knows, or it has looked everywhere in vain.
+        """
+        inner = env.unwrapped
+        if not isinstance(inner, ALFWorld):
+            raise UsageError(f"this expert plays ALFWorld-v0, not {type(inner).__name__}")
+        observation = inner.observation
+        seeker, seen = self._episodes.get(inner, (None, None))
+        if seeker is None or seen is not observation:
+            goal = Goal.parse(observation["task"])
+            if seeker is None or seeker.goal != goal:
+                seeker = self._seeker(goal)
+            seeker.observe(observation["text"], observation["commands"])
+            self._episodes[inner] = seeker, observation
+        return (ToolCall("env_step", {"command": seeker.act()}),)

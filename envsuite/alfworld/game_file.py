@@ -1,0 +1,103 @@
+"""The files of a game: what is needed of them, checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from envsuite.core.errors import DataError, unknown
+
+FAMILIES = (
+    "look_at_obj_in_light",
+    "pick_and_place_simple",
+    "pick_clean_then_place_in_recep",
+    "pick_cool_then_place_in_recep",
+    "pick_heat_then_place_in_recep",
+    "pick_two_obj_and_place",
+)
+"""The families of tasks: ALFRED's, but those with sliced objects or movable receptacles."""
+GAME = "game.tw-pddl"
+TRAJECTORY = "traj_data.json"
+REMEDY = "Fetch it again (`envsuite data fetch alfworld`), or remove its folder"
+_TEXTS = ("pddl_domain", "grammar", "pddl_problem")
+
+
+@dataclass(frozen=True)
+class GameFile:
+    """The content of a ``game.tw-pddl`` file."""
+
+    domain: str
+    """PDDL of the domain."""
+    grammar: str
+    """TextWorld's grammar: commands, and what the game says."""
+    problem: str
+    """PDDL of the scene and the goal."""
+    solvable: bool | None
+    """What ALFWorld found; ``None`` where it has not looked."""
+    walkthrough: tuple[str, ...]
+    """Commands that win; empty where the file has none."""
+
+
+def read_game(path: Path) -> GameFile:
+    """Read a game.
+
+    Raises:
+        DataError: The file is missing, truncated, or not a game.
+    """
+    return parse_game(path, _bytes(path))
+
+
+def parse_game(path: Path, content: bytes) -> GameFile:
+    """The game in ``content``, which was read from ``path``.
+
+    Raises:
+        DataError: It is truncated or not a game.
+    """
+    body = _object(path, content)
+    for key in _TEXTS:
+        if not isinstance(body.get(key), str):
+            raise DataError(f"{path}: not a game of ALFWorld: it has no text {key!r}. {REMEDY}")
+    solvable = body.get("solvable")
+    walkthrough = body.get("walkthrough") or []
+    if not isinstance(solvable, bool | None):
+        raise DataError(f"{path}: not a game of ALFWorld: 'solvable' is {solvable!r}. {REMEDY}")
+    if not isinstance(walkthrough, list) or not all(isinstance(command, str) for command in walkthrough):
+        raise DataError(f"{path}: not a game of ALFWorld: 'walkthrough' is not a list of commands. {REMEDY}")
+    return GameFile(body["pddl_domain"], body["grammar"], body["pddl_problem"], solvable, tuple(walkthrough))
+
+
+def parse_family(path: Path, content: bytes) -> str:
+    """The family of a game, by ``content`` of its ``traj_data.json``, read from ``path``, and by its folder's name.
+
+    Raises:
+        DataError: The file is truncated or not a trajectory, the family is unknown, or the two differ.
+    """
+    family = _object(path, content).get("task_type")
+    if not isinstance(family, str):
+        raise DataError(f"{path}: not a trajectory of ALFRED: it has no text 'task_type'. {REMEDY}")
+    if family not in FAMILIES:
+        raise DataError(f"{path}: {unknown('family', family, FAMILIES)}. {REMEDY}")
+    folder = path.parts[-3]
+    if folder.partition("-")[0] != family:
+        raise DataError(f"{path}: it is of the family {family}, but its folder is called {folder}. {REMEDY}")
+    return family
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}). {REMEDY}") from error
+
+
+def _object(path: Path, content: bytes) -> dict[str, Any]:
+    try:
+        body = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise DataError(f"{path}: truncated, or not JSON ({error}). {REMEDY}") from error
+    if not isinstance(body, dict):
+        raise DataError(f"{path}: not an object of JSON but {type(body).__name__}. {REMEDY}")
+    return body

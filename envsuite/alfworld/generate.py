@@ -1,0 +1,255 @@
+"""ALFWorld games made from a seed: the built-in source.
+
+They are files as ALFWorld's own are, in the same layout of folders, so that whatever plays those plays these.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import logging
+import os
+import selectors
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+
+from tqdm import tqdm
+
+from envsuite.alfworld.check import wins
+from envsuite.alfworld.goals import FAMILIES, draw_game, walkthrough
+from envsuite.alfworld.problem import folder_name, game_file, problem_text, record_file, scene_names
+from envsuite.alfworld.scenes import EDITION, Difficulty, layouts
+from envsuite.core.draws import Draw
+from envsuite.core.errors import EnvsuiteError, UsageError
+from envsuite.data.files import write_atomically
+from envsuite.data.locks import locked
+
+logger = logging.getLogger(__name__)
+
+SPLITS = ("train", "valid_seen", "valid_unseen")
+FEWEST = len(SPLITS) * len(FAMILIES)
+MANIFEST = "manifest.json"
+DEFAULT = Difficulty()
+ALONE = 120
+"""Games below which starting other processes takes longer than it saves."""
+_BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from envsuite.alfworld.generate import work; work(**json.loads(sys.argv[2]))"
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which games to make."""
+
+    seed: int
+    games: int
+    difficulty: Difficulty = DEFAULT
+
+    def __post_init__(self) -> None:
+        if self.games < FEWEST:
+            raise UsageError(f"at least {FEWEST} games: one of each family for each split; got {self.games}")
+
+    @property
+    def name(self) -> str:
+        """The folder of the games."""
+        name = f"alfworld-{EDITION}-{self.seed}-{self.games}"
+        if self.difficulty == DEFAULT:
+            return name
+        return name + "".join(f"-{key}{value}" for key, value in asdict(self.difficulty).items() if value is not None)
+
+    @property
+    def splits(self) -> dict[str, int]:
+        """How many games each split has."""
+        held_out = max(len(FAMILIES), self.games // 10)
+        return {"train": self.games - 2 * held_out, "valid_seen": held_out, "valid_unseen": held_out}
+
+    def all(self) -> Iterator[tuple[str, int]]:
+        """Split and index of every game; the families take turns."""
+        for split, number in self.splits.items():
+            for index in range(number):
+                yield split, index
+
+
+@dataclass(frozen=True)
+class Made:
+    """A game, as it is written."""
+
+    path: str
+    """Its folder, below the one that holds the splits."""
+    game: str
+    """``game.tw-pddl``."""
+    record: str
+    """``traj_data.json``."""
+
+
+def make(seed: int, split: str, index: int, difficulty: Difficulty = DEFAULT) -> Made:
+    """The game of a seed, split and index: the same everywhere, and won by its walkthrough."""
+    known, unseen = layouts(seed, difficulty.receptacles)
+    key = f"game {EDITION} {seed} {split} {index} {asdict(difficulty)}"
+    family = FAMILIES[index % len(FAMILIES)]
+    goal, scene = draw_game(Draw(key), family, unseen if split == "valid_unseen" else known, difficulty)
+    number = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
+    name = f"trial_T{number % 10**8:08d}_{SPLITS.index(split)}{index:05d}_{number // 10**8 % 10**6:06d}"
+    problem = problem_text(name, goal, scene)
+    commands = walkthrough(goal, scene, scene_names(scene))
+    if not wins(problem, commands):
+        raise RuntimeError(f"{goal.sentence!r} of {name} is not reached by {commands}")
+    path = f"{split}/{folder_name(goal, scene)}/{name}"
+    return Made(path, game_file(goal, problem, commands), record_file(name, goal, scene))
+
+
+def ensure(root: Path, seed: int, games: int, difficulty: Difficulty = DEFAULT) -> Path:
+    """Make what is missing of ``games`` games below ``root``; returns the folder that holds ``json_2.1.1``.
+
+    A tenth of the games is valid_seen, a tenth valid_unseen, whose rooms are laid out as none of the others; the six
+    families are equally frequent. The same games come out on every machine, and more games begin, in each split, with
+    those that there are of fewer. The folder appears when it is complete; processes that want it at once wait for the
+    one that makes it.
+
+    Args:
+        root: Where to look, and to write.
+        seed: Chooses rooms and games.
+        games: How many, in all splits.
+        difficulty: How hard they are.
+
+    Raises:
+        UsageError: Too few games, or ``root`` can't be written to.
+    """
+    plan = Plan(seed, games, difficulty)
+    folder = root / plan.name
+    if _complete(folder):
+        return folder
+    try:
+        with locked(root / f".{plan.name}.lock"):
+            if not _complete(folder):
+                _build(folder, plan)
+    except OSError as error:
+        raise UsageError(f"can't write ALFWorld games to {root}: {error}. Name another folder.") from error
+    return folder
+
+
+def _complete(folder: Path) -> bool:
+    try:
+        made = json.loads((folder / MANIFEST).read_bytes())["games"]
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError):
+        return False
+    return all((folder / "json_2.1.1" / path / "game.tw-pddl").is_file() for path in made)
+
+
+def _build(folder: Path, plan: Plan) -> None:
+    logger.info("making %d ALFWorld games in %s", plan.games, folder)
+    partial = folder.with_name(f".{folder.name}.partial")
+    for leftover in (partial, folder):
+        if leftover.exists():
+            shutil.rmtree(leftover)
+    workers = min(_cores(), plan.games // ALONE)
+    with tqdm(total=plan.games, desc="ALFWorld games", disable=not sys.stderr.isatty(), file=sys.stderr) as bar:
+        for made in _share(partial, plan, 0, 1) if workers < 2 else _shared(partial, plan, workers):
+            bar.update(made)
+    top = partial / "json_2.1.1"
+    manifest = {
+        "edition": EDITION,
+        "seed": plan.seed,
+        "difficulty": asdict(plan.difficulty),
+        "splits": plan.splits,
+        "games": sorted(file.parent.relative_to(top).as_posix() for file in top.glob("*/*/*/game.tw-pddl")),
+    }
+    write_atomically(partial / MANIFEST, json.dumps(manifest, indent=1).encode())
+    partial.rename(folder)
+    logger.info("made %d ALFWorld games in %s", plan.games, folder)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def _share(folder: Path, plan: Plan, first: int, step: int) -> Iterator[int]:
+    """Write every ``step``-th game, from ``first`` on; yields 1 after each."""
+    for split, index in islice(plan.all(), first, None, step):
+        made = make(plan.seed, split, index, plan.difficulty)
+        target = folder / "json_2.1.1" / made.path
+        target.mkdir(parents=True, exist_ok=True)
+        (target / "game.tw-pddl").write_text(made.game, encoding="utf-8")
+        (target / "traj_data.json").write_text(made.record, encoding="utf-8")
+        yield 1
+
+
+def _shared(folder: Path, plan: Plan, workers: int) -> Iterator[int]:
+    """Write all games in processes of their own, which import nothing of the program's; yields how many are new."""
+    with ExitStack() as stack:
+        done = stack.enter_context(selectors.DefaultSelector())
+        started = []
+        for first in range(workers):
+            share = {"folder": str(folder), **asdict(plan), "first": first, "step": workers}
+            command = [sys.executable, "-c", _BOOT, json.dumps(sys.path), json.dumps(share)]
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, bufsize=0)
+            started.append(stack.enter_context(process))
+            stack.callback(process.kill)
+            assert process.stdout is not None
+            done.register(process.stdout, selectors.EVENT_READ)
+        while done.get_map():
+            for key, _ in done.select():
+                if new := os.read(key.fd, 4096):
+                    yield len(new)
+                else:
+                    done.unregister(key.fileobj)
+        for process in started:
+            if process.wait():
+                raise RuntimeError(f"a process that made ALFWorld games exited with code {process.returncode}")
+
+
+def work(folder: str, seed: int, games: int, difficulty: dict[str, int | None], first: int, step: int) -> None:
+    """What such a process does; writes a dot for each game that it has made."""
+    plan = Plan(seed, games, Difficulty(**difficulty))  # type: ignore[arg-type]  # two of the fields are never None
+    for _ in _share(Path(folder), plan, first, step):
+        sys.stdout.write(".")
+        sys.stdout.flush()
+
+
+EXAMPLES = """examples:
+  python -m envsuite.alfworld.generate --out games
+  python -m envsuite.alfworld.generate --out games --games 6000 --seed 7
+  python -m envsuite.alfworld.generate --out hard --hidden 80 --decoys 3
+  python -m envsuite.alfworld.generate --out easy --receptacles 40 --things 50 --hidden 0 --decoys 0
+
+The folder that is printed holds json_2.1.1/<split>/<task>/<trial>/game.tw-pddl, as ALFWorld's own data do. The same
+arguments make the same files on every machine; a folder that is there already is left as it is.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Make games, and print their folder; 0: done, 2: the user can mend it, with a message on stderr."""
+    parser = argparse.ArgumentParser(
+        prog="python -m envsuite.alfworld.generate",
+        description="Makes ALFWorld games: rooms, what is in them, and a task that can be done there.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--out", type=Path, required=True, help="the folder to make the folder of the games in")
+    parser.add_argument("--games", type=int, default=600, help="how many: 80 %% train, 10 %% each valid split (600)")
+    parser.add_argument("--seed", type=int, default=0, help="chooses rooms and games (0)")
+    parser.add_argument("--receptacles", type=int, default=100, help="percent of what ALFRED's rooms have (100)")
+    parser.add_argument("--things", type=int, default=100, help="percent of what ALFRED's rooms have (100)")
+    parser.add_argument("--hidden", type=int, help="percent of games whose goal things are all behind doors (any)")
+    parser.add_argument("--decoys", type=int, help="things of the goal's kind that the goal does not take (any)")
+    given = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    try:
+        difficulty = Difficulty(given.receptacles, given.things, given.hidden, given.decoys)
+        sys.stdout.write(f"{ensure(given.out, given.seed, given.games, difficulty)}\n")
+    except EnvsuiteError as error:
+        sys.stderr.write(f"envsuite: {error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,276 @@
+"""The six families of tasks: what each asks for, in words and in PDDL, and how it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+
+from envsuite.alfworld.scenes import Difficulty, Item, Layout, Receptacle, Scene, furnish
+from envsuite.alfworld.vocabulary import (
+    BATHROOM,
+    BEDROOM,
+    CLEANABLE,
+    CONTAINS,
+    COOLABLE,
+    HEATABLE,
+    KITCHEN,
+    LAMP,
+    LIVING_ROOM,
+    Counts,
+    Room,
+)
+from envsuite.core.draws import Draw
+
+WASHBOWLS = frozenset({"SinkBasin", "BathtubBasin"})
+"""Things are washed there, and not kept."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of tasks."""
+
+    name: str
+    rooms: tuple[tuple[Room, int], ...]
+    """Where such tasks are done, with weights."""
+    sentences: tuple[str, ...]
+    hidden: int
+    """Percent of games in which all things of the goal's kind are behind doors."""
+    decoys: Counts
+    """How many things there are of the goal's kind that the goal does not take."""
+    needs: int = 1
+    """How many things the goal takes."""
+    kinds: frozenset[str] | None = None
+    """Kinds of things that it can be done with; ``None``: all that can be picked up."""
+    verb: str = ""
+    """What is done to the thing before it is put down."""
+    tool: str = ""
+    """Kind of receptacle that this takes."""
+    able: str = ""
+    """The predicate that a thing must have for it."""
+    done: str = ""
+    """The predicate that it has afterwards."""
+
+
+FAMILIES = (
+    Family(
+        "pick_and_place_simple",
+        ((BATHROOM, 30), (LIVING_ROOM, 26), (BEDROOM, 26), (KITCHEN, 18)),
+        ("put a {thing} in {target}.", "put some {thing} on {target}."),
+        hidden=3,
+        decoys=((0, 36), (1, 26), (2, 23), (3, 15)),
+    ),
+    Family(
+        "look_at_obj_in_light",
+        ((BEDROOM, 90), (LIVING_ROOM, 10)),
+        ("look at {thing} under the {target}.", "examine the {thing} with the {target}."),
+        hidden=1,
+        decoys=((0, 31), (1, 22), (2, 25), (3, 22)),
+    ),
+    Family(
+        "pick_clean_then_place_in_recep",
+        ((KITCHEN, 72), (BATHROOM, 28)),
+        ("put a clean {thing} in {target}.", "clean some {thing} and put it in {target}."),
+        hidden=5,
+        decoys=((0, 28), (1, 31), (2, 17), (3, 24)),
+        kinds=CLEANABLE,
+        verb="clean",
+        tool="SinkBasin",
+        able="cleanable",
+        done="isClean",
+    ),
+    Family(
+        "pick_heat_then_place_in_recep",
+        ((KITCHEN, 1),),
+        ("put a hot {thing} in {target}.", "heat some {thing} and put it in {target}."),
+        hidden=17,
+        decoys=((0, 22), (1, 29), (2, 32), (3, 17)),
+        kinds=HEATABLE,
+        verb="heat",
+        tool="Microwave",
+        able="heatable",
+        done="isHot",
+    ),
+    Family(
+        "pick_cool_then_place_in_recep",
+        ((KITCHEN, 1),),
+        ("put a cool {thing} in {target}.", "cool some {thing} and put it in {target}."),
+        hidden=8,
+        decoys=((0, 58), (1, 25), (2, 11), (3, 6)),
+        kinds=COOLABLE,
+        verb="cool",
+        tool="Fridge",
+        able="coolable",
+        done="isCool",
+    ),
+    Family(
+        "pick_two_obj_and_place",
+        ((BATHROOM, 33), (LIVING_ROOM, 30), (BEDROOM, 29), (KITCHEN, 8)),
+        ("put two {thing} in {target}.", "find two {thing} and put them in {target}."),
+        hidden=1,
+        decoys=((0, 42), (1, 25), (2, 33)),
+        needs=2,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a game asks for."""
+
+    family: Family
+    thing: str
+    """Kind of thing."""
+    target: str
+    """Kind of receptacle that it goes to, or of lamp that it is looked at under."""
+    sentence: str
+
+    @property
+    def pddl(self) -> str:
+        """The condition of having won."""
+        if self.target == LAMP:
+            return (
+                f"(and (exists (?ot - object ?r - receptacle ?a - agent ?l - location)\n"
+                f"    (and (objectType ?ot {LAMP}Type) (toggleable ?ot) (isToggled ?ot)\n"
+                f"      (receptacleAtLocation ?r ?l) (atLocation ?a ?l) (inReceptacle ?ot ?r)))\n"
+                f"  (exists (?o - object ?a - agent) (and (objectType ?o {self.thing}Type) (holds ?a ?o))))"
+            )
+        kinds = f"(objectType ?o {self.thing}Type) (receptacleType ?r {self.target}Type)"
+        more = ""
+        if self.family.needs == 2:
+            more = (
+                f"\n      (exists (?o2 - object) (and (not (= ?o ?o2))\n"
+                f"        (objectType ?o2 {self.thing}Type) (inReceptacle ?o2 ?r)))"
+            )
+        elif self.family.verb:
+            more = f" ({self.family.able} ?o) ({self.family.done} ?o)"
+        return f"(exists (?r - receptacle) (exists (?o - object)\n    (and {kinds} (inReceptacle ?o ?r){more})))"
+
+
+def _targets(family: Family, layout: Layout, kind: str) -> list[str]:
+    """Kinds of receptacles in the room that a thing of the kind can be asked to be put in."""
+    return [
+        target
+        for target in dict.fromkeys(r.kind for r in layout.receptacles)
+        if kind in CONTAINS[target]
+        and target not in WASHBOWLS | {family.tool}
+        and (family.verb or _lies_elsewhere(layout, kind, target))
+    ]
+
+
+def _lies_elsewhere(layout: Layout, kind: str, target: str) -> bool:
+    places = next(thing.places for thing in layout.room.things if thing.kind == kind)
+    return any(r.kind in places and r.kind != target for r in layout.receptacles)
+
+
+def draw_game(draw: Draw, family: Family, choice: Sequence[Layout], difficulty: Difficulty) -> tuple[Goal, Scene]:
+    """A goal of ``family``, and a room of ``choice`` with things in it where it can be reached, and is not yet.
+
+    Args:
+        draw: Decides.
+        family: What is asked for.
+        choice: Layouts; some with a lamp, and some of every kind of room.
+        difficulty: How hard it is.
+    """
+    fit = [layout for layout in choice if family.name != "look_at_obj_in_light" or layout.lamp is not None]
+    rooms = [(room, weight) for room, weight in family.rooms if any(layout.room is room for layout in fit)]
+    while True:
+        room = draw.weighted(rooms)
+        layout = draw.one([layout for layout in fit if layout.room is room])
+        kind = draw.one([k for k, places in layout.usual.items() if places and k in (family.kinds or layout.usual)])
+        targets = [LAMP] if family.name == "look_at_obj_in_light" else _targets(family, layout, kind)
+        if targets:
+            break
+    target = draw.one(targets)
+    goal = Goal(family, kind, target, draw.one(family.sentences).format(thing=kind.lower(), target=target.lower()))
+    free = [r for r in layout.receptacles if kind in CONTAINS[r.kind] and (family.verb or r.kind != target)]
+    places = next(thing.places for thing in layout.room.things if thing.kind == kind)
+    usual = [r for r in free if r.kind in places]
+    decoys = draw.weighted(family.decoys) if difficulty.decoys is None else difficulty.decoys
+    if draw.chance(family.hidden if difficulty.hidden is None else difficulty.hidden):
+        choices = [[r for r in free if r.door] or usual] * (family.needs + decoys)
+    else:
+        choices = [[r for r in usual if not r.door] or usual] * family.needs + [usual] * decoys
+    return goal, furnish(draw, layout, difficulty.things, kind, choices)
+
+
+class Walk:
+    """Commands that an agent who knows everything types."""
+
+    def __init__(self, scene: Scene, names: dict[str, str]) -> None:
+        self.names = names
+        self.spot = scene.start
+        self.opened: set[str] = set()
+        self.commands: list[str] = []
+
+    def _say(self, command: str, *ids: str) -> None:
+        self.commands.append(command.format(*(self.names[i] for i in ids)))
+
+    def go(self, receptacle: Receptacle, reach: bool = True) -> None:
+        """Walk to a receptacle, and open it to ``reach`` into it."""
+        if self.spot != receptacle.spot:
+            self._say("go to {}", receptacle.id)
+            self.spot = receptacle.spot
+        if reach and receptacle.door and receptacle.id not in self.opened:
+            self._say("open {}", receptacle.id)
+            self.opened.add(receptacle.id)
+
+    def take(self, item: Item, host: Receptacle) -> None:
+        """Fetch a thing from its receptacle."""
+        self.go(host)
+        self._say("take {} from {}", item.id, host.id)
+
+    def put(self, item: Item, target: Receptacle) -> None:
+        """Bring a thing to a receptacle."""
+        self.go(target)
+        self._say("move {} to {}", item.id, target.id)
+
+    def use(self, lamp: Item, host: Receptacle) -> None:
+        """Switch a lamp on."""
+        self.go(host, reach=False)
+        self._say("use {}", lamp.id)
+
+    def treat(self, verb: str, item: Item, tool: Receptacle) -> None:
+        """Clean, heat or cool a thing."""
+        self.go(tool, reach=False)
+        self._say(verb + " {} with {}", item.id, tool.id)
+
+
+def walkthrough(goal: Goal, scene: Scene, names: dict[str, str]) -> list[str]:
+    """The shortest way to win a game, of those that carry one thing after the other and turn aside for nothing."""
+    return min(_walks(goal, scene, names), key=lambda walk: len(walk.commands)).commands
+
+
+def _walks(goal: Goal, scene: Scene, names: dict[str, str]) -> Iterator[Walk]:
+    things = [(item, item.host) for item in scene.items if item.kind == goal.thing and item.host is not None]
+    if goal.target == LAMP:
+        lamps = [(item, item.host) for item in scene.items if item.kind == LAMP and item.host is not None]
+        for item, host in things:
+            for lamp, stand in lamps:
+                walk = Walk(scene, names)
+                walk.take(item, host)
+                walk.use(lamp, stand)
+                yield walk
+        return
+    spots = {host.spot for _, host in things}
+    tools: list[Receptacle | None] = [r for r in scene.layout.receptacles if r.kind == goal.family.tool] or [None]
+    spots.update(tool.spot for tool in tools if tool is not None)
+    for target in _worth_trying(scene.layout.receptacles, goal.target, spots):
+        for tool in tools:
+            for chosen in permutations(things, goal.family.needs):
+                walk = Walk(scene, names)
+                for item, host in chosen:
+                    walk.take(item, host)
+                    if tool is not None:
+                        walk.treat(goal.family.verb, item, tool)
+                    walk.put(item, target)
+                yield walk
+
+
+def _worth_trying(receptacles: Iterable[Receptacle], kind: str, spots: set[str]) -> list[Receptacle]:
+    """Receptacles of ``kind``: of those that differ in nothing that counts, the first."""
+    different: dict[tuple[bool, str | None], Receptacle] = {}
+    for r in receptacles:
+        if r.kind == kind:
+            different.setdefault((r.door, r.spot if r.spot in spots else None), r)
+    return list(different.values())

@@ -1,0 +1,269 @@
+r"""Reads a game's grammar: how its commands are spelt and what it says.
+
+A grammar lists actions, each with a template and a feedback, and rules::
+
+    "examine": [{"condition": "opened(r:receptacle)", "rhs": "In it, you see [{o.name | in(o:object, r:receptacle)}]."},
+                {"rhs": "The {r.name} is closed."}]
+
+Of a symbol's rules the first counts whose condition some objects meet. A text is made of words, symbols
+(``#examine#``), values (``{r.name}``, or ``{o.name | query}`` for all objects that answer the query) and lists
+(``[{…}]``, joined by the symbols ``list_separator``, ``list_last_separator`` and, for none, ``list_empty``).
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import orjson
+
+from envsuite.alfworld.formulas import Malformed
+
+Query: TypeAlias = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+"""Predicates that hold together, each with the name and type of its placeholders."""
+
+ATTRIBUTES = ("definite", "id", "indefinite", "name")
+"""What can be said of a thing."""
+
+MAX_TEXT = 10_000
+"""Characters of one text; ALFWorld's longest has 1,000."""
+MAX_PREDICATES = 16
+"""Predicates of one query; ALFWorld's longest has 4."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """``o.indefinite + ' ' + o.name or o.id``: the first of several sums that is not empty."""
+
+    sums: tuple[tuple[tuple[str, str], ...], ...]
+    """Of pairs: a variable and an attribute, or the empty string and a text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """``#name#``: what the rules of that name make of it."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """``{what | query}`` or, as a list, ``[{what | query}]``."""
+
+    what: Value | Symbol
+    query: Query | None
+    listed: bool
+
+
+Part: TypeAlias = str | Symbol | Hole
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One way to write a symbol."""
+
+    condition: Query | None
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """How an action is typed and answered."""
+
+    template: tuple[Part, ...]
+    feedback: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """How a game talks."""
+
+    actions: Mapping[str, Spelling]
+    """By the action's name in lower case."""
+    rules: Mapping[str, tuple[Rule, ...]]
+
+    def queries(self) -> Iterator[Query]:
+        """Every query in it."""
+        texts = [text for spelling in self.actions.values() for text in (spelling.template, spelling.feedback)]
+        for rules in self.rules.values():
+            for rule in rules:
+                texts.append(rule.parts)
+                if rule.condition is not None:
+                    yield rule.condition
+        for text in texts:
+            for part in text:
+                if isinstance(part, Hole) and part.query is not None:
+                    yield part.query
+
+
+def read_grammar(text: str) -> Grammar:
+    """The grammar that ``text`` (of a ``.twl`` file) describes.
+
+    Raises:
+        Malformed: It is not one, or has an expression that is not supported.
+    """
+    actions: dict[str, Spelling] = {}
+    written: dict[str, Any] = {}
+    scanner = _Scanner(text)
+    while not scanner.done():
+        word = scanner.take(r"action|grammar", "action or grammar")
+        if word == "grammar":
+            written.update(_rules(scanner.block(), "the grammar"))
+            continue
+        name = scanner.take(r"[\w/-]+", "the name of an action").lower()
+        scanner.take(r"\{", "{")
+        fields: dict[str, str] = {}
+        while (key := scanner.take(r"template|feedback|pddl|grammar|\}", "template, feedback, grammar or }")) != "}":
+            fields[key] = scanner.block() if key in ("pddl", "grammar") else scanner.string()
+        for key in ("template", "feedback"):
+            if key not in fields:
+                raise Malformed(f"grammar: action {name} has no {key}")
+        if "grammar" in fields:
+            lines = (line for line in fields["grammar"].split("\n") if not line.lstrip().startswith("#"))
+            written.update(_rules("\n".join(lines), f"action {name}"))
+        actions[name] = Spelling(read_text(fields["template"]), read_text(fields["feedback"]))
+    return Grammar(actions, {name: tuple(_rule(name, rule) for rule in rules) for name, rules in written.items()})
+
+
+@lru_cache(4096)
+def read_text(text: str) -> tuple[Part, ...]:
+    """The parts of a text; what follows a character that has no meaning where it stands is left out.
+
+    Raises:
+        Malformed: An expression or query in it is not supported.
+    """
+    if len(text) > MAX_TEXT:
+        raise Malformed(f"grammar: a text has more than {MAX_TEXT:,} characters")
+    parts: list[Part] = []
+    position = _START.match(text).end()  # type: ignore[union-attr]  # matches everywhere
+    while position < len(text):
+        found = _PART.match(text, position)
+        if found is None or found.end() == position:
+            break
+        position = found.end()
+        if found["symbol"] is not None:
+            parts.append(Symbol(found["symbol"]))
+        elif found["inner"] is not None or found["value"] is not None:
+            what = Symbol(found["inner"]) if found["inner"] is not None else _value(found["value"])
+            query = None if found["query"] is None else read_query(found["query"])
+            if found["open"] is None or found["close"] is not None:
+                parts.append(Hole(what, query, found["open"] is not None))
+            else:
+                break
+        else:
+            parts.append(found["quoted"] if found["quoted"] is not None else found["words"])
+    return tuple(parts)
+
+
+@lru_cache(4096)
+def read_query(text: str) -> Query:
+    """``opened(r:receptacle) & in(o:object, r:receptacle)`` as predicates with placeholders.
+
+    Raises:
+        Malformed: It is not of that form.
+    """
+    predicates = []
+    if text.count("&") >= MAX_PREDICATES:
+        raise Malformed(f"grammar: a query has more than {MAX_PREDICATES} predicates")
+    for part in text.split("&"):
+        found = re.fullmatch(r"\s*(!?[\w/]+)\s*\(([^()]*)\)\s*", part)
+        if found is None:
+            raise Malformed(
+                f"grammar: {text!r} is not a query such as opened(r:receptacle) & in(o:object, r:receptacle)"
+            )
+        placeholders = []
+        for argument in found[2].split(",") if found[2].strip() else ():
+            named = re.fullmatch(r"\s*([\w']+)\s*(?::\s*([\w/-]+)\s*)?", argument)
+            if named is None:
+                raise Malformed(f"grammar: {argument!r} in {text!r} is not name:type")
+            placeholders.append((named[1], named[2] or named[1].rstrip("'")))
+        predicates.append((found[1], tuple(placeholders)))
+    return tuple(predicates)
+
+
+_START = re.compile(r"(?:\s|//.*)*")
+_QUERY = r"(?:\s*\|\s*(?P<query>[^;|{}\n\[\]#]+))?"
+_TAG = r"[\w()/!<>\-\s,.]+"
+_PART = re.compile(
+    rf"\t*(?:(?P<open>\[)?\t*\{{\t*(?:\#(?P<inner>{_TAG})\#|(?P<value>(?!\#{_TAG}\#)[^|\[\]{{}}\n<>]+))\t*{_QUERY}\t*\}}"
+    rf"(?P<close>(?<=\}})\t*\])?"
+    rf"|\#(?P<symbol>{_TAG})\#"
+    r'|"(?P<quoted>[^;|"<>\[\]#{}]*)"'
+    r'|(?P<words>[^;|"<>\[\]#{}]+))'
+)
+
+
+def _value(text: str) -> Value:
+    sums = []
+    for alternative in re.split(r"\bor\b(?=(?:[^']*'[^']*')*[^']*$)", text):
+        terms = []
+        for term in re.split(r"\+(?=(?:[^']*'[^']*')*[^']*$)", alternative):
+            named = re.fullmatch(r"\s*([A-Za-z_]\w*)(?:\.(\w+))?\s*", term)
+            quoted = re.fullmatch(r"\s*'([^'\\]*)'\s*", term)
+            if named is not None and (named[2] in ATTRIBUTES or (named[2] is None and "+" not in alternative)):
+                terms.append((named[1], named[2] or "name"))
+            elif quoted is not None:
+                terms.append(("", quoted[1]))
+            else:
+                raise Malformed(
+                    f"grammar: {{{text}}} is not made of variables with one of {', '.join(ATTRIBUTES)}, texts in "
+                    f"single quotes, + and or"
+                )
+        sums.append(tuple(terms))
+    return Value(tuple(sums))
+
+
+def _rules(text: str, where: str) -> dict[str, Any]:
+    try:
+        rules = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise Malformed(f"grammar: the rules of {where} are not JSON ({error})") from error
+    if not isinstance(rules, dict) or not all(isinstance(listed, list) for listed in rules.values()):
+        raise Malformed(f"grammar: the rules of {where} are not lists by symbol")
+    return rules
+
+
+def _rule(symbol: str, rule: Any) -> Rule:
+    if not isinstance(rule, dict) or not isinstance(rule.get("rhs"), str):
+        raise Malformed(f"grammar: a rule of {symbol} has no text rhs")
+    condition = rule.get("condition", "")
+    if not isinstance(condition, str):
+        raise Malformed(f"grammar: a rule of {symbol} has a condition that is not a text")
+    return Rule(read_query(condition) if condition else None, read_text(rule["rhs"]))
+
+
+class _Scanner:
+    """Takes a ``.twl`` text apart from the left."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.position = 0
+
+    def done(self) -> bool:
+        self.position = re.compile(r"(?:\s|#.*)*").match(self.text, self.position).end()  # type: ignore[union-attr]
+        return self.position == len(self.text)
+
+    def take(self, pattern: str, what: str) -> str:
+        self.done()
+        found = re.compile(pattern).match(self.text, self.position)
+        if found is None:
+            line = self.text.count("\n", 0, self.position) + 1
+            raise Malformed(f"grammar, line {line}: expected {what}, not {self.text[self.position :][:20]!r}")
+        self.position = found.end()
+        return found[0]
+
+    def block(self) -> str:
+        self.take("::", "::")
+        text = self.take(r'"""(?s:.*?)"""', 'a text in """')
+        self.take(";", ";")
+        return textwrap.dedent(text[3:-3])
+
+    def string(self) -> str:
+        self.take("::", "::")
+        text = self.take(r'"[^"]*"', "a text in quotes")
+        self.take(";", ";")
+        return text[1:-1]

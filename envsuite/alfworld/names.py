@@ -1,0 +1,40 @@
+"""What things are called in the game: ``cabinet 2`` for ``Cabinet_bar__minus_00_dot_36_bar__plus_00_dot_38_…``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+_SIGNS = (("_minus_", "-"), ("_plus_", "+"), ("_dot_", "."), ("_comma_", ","))
+
+
+def spoken_names(ids: Iterable[str]) -> dict[str, str]:
+    """A name for each id: its kind and a number.
+
+    Ids of one kind are numbered downwards in their alphabetical order. An id without a position keeps its text, with a
+    blank at the end, and has no number.
+    """
+    ordered = sorted(set(ids))
+    left = Counter(kind for kind in map(_kind, ordered) if kind is not None)
+    names = {}
+    for name in ordered:
+        kind = _kind(name)
+        if kind is None:
+            names[name] = f"{_plain(name)} "
+        else:
+            names[name] = f"{kind} {left[kind]}"
+            left[kind] -= 1
+    return names
+
+
+def _kind(name: str) -> str | None:
+    kind, bar, _ = name.partition("_bar_")
+    if not bar:
+        return None
+    return _plain(kind) + ("basin" if "basin" in name else "")
+
+
+def _plain(text: str) -> str:
+    for mangled, sign in _SIGNS:
+        text = text.replace(mangled, sign)
+    return text

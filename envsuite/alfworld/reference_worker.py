@@ -1,0 +1,83 @@
+"""What plays games on ``textworld`` in a worker process: calls in, answers out, in order."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+from typing import Any
+
+from envsuite.processes import frame, receive
+
+READY = "ready"
+Answer = tuple[str, Any]
+"""``("turn", (feedback, commands, won))``, ``("data", why it cannot be loaded)`` or ``("bug", what went wrong)``."""
+Edition = tuple[str, int, int]
+"""A game file as it was when it was loaded: path, time of change (ns), size."""
+
+
+def serve(channel: socket.socket) -> None:
+    """Answer calls until the other end is closed."""
+    player = Player()
+    channel.sendall(frame([pickle.dumps(READY)]))
+    while True:
+        for dropped, name, game, argument in receive(channel):
+            for old in dropped:
+                player.drop(old)
+            channel.sendall(frame([pickle.dumps(player.answer(name, game, argument))]))
+
+
+class Player:
+    """Plays many games on interpreters of ``textworld``, each of which plays one at a time and is used again."""
+
+    def __init__(self) -> None:
+        import textworld
+        from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
+        from textworld.envs.pddl import PddlEnv
+
+        def interpreter() -> Any:
+            wanted = textworld.EnvInfos(feedback=True, admissible_commands=True, won=True, score=True)
+            return AlfredDemangler(PddlEnv(wanted), shuffle=False)
+
+        self._interpreter = interpreter
+        self._playing: dict[int, tuple[Edition, Any]] = {}
+        self._idle: list[tuple[Edition, Any]] = []
+
+    def answer(self, name: str, game: int, argument: str) -> Answer:
+        """Reset ``game`` from the file ``argument``, or step it with the command ``argument``."""
+        try:
+            if name == "reset":
+                return self._reset(game, argument)
+            state, _, _ = self._playing[game][1].step(argument)
+        except Exception as error:  # a fault of the reference in one game must not end the others
+            self._playing.pop(game, None)
+            return "bug", f"{type(error).__name__}: {error}"
+        return _turn(state)
+
+    def drop(self, game: int) -> None:
+        """Keep the interpreter of ``game`` for another one."""
+        if game in self._playing:
+            self._idle.append(self._playing.pop(game))
+
+    def _reset(self, game: int, path: str) -> Answer:
+        if game not in self._playing:
+            try:
+                self._playing[game] = self._load(path)
+            except (Exception, SystemExit) as error:  # the planner's parser exits where it cannot read
+                return "data", f"{type(error).__name__}: {error}"
+        return _turn(self._playing[game][1].reset())
+
+    def _load(self, path: str) -> tuple[Edition, Any]:
+        """An interpreter that holds the game; loading takes as long as a reset, so one that has it is preferred."""
+        about = os.stat(path)
+        edition = (path, about.st_mtime_ns, about.st_size)
+        for index, (loaded, _) in enumerate(self._idle):
+            if loaded == edition:
+                return self._idle.pop(index)
+        world = self._idle.pop(0)[1] if self._idle else self._interpreter()
+        world.load(path)
+        return edition, world
+
+
+def _turn(state: Any) -> Answer:
+    return "turn", (str(state.feedback), tuple(map(str, state.admissible_commands)), bool(state["won"]))

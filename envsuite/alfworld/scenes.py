@@ -1,0 +1,261 @@
+"""Rooms drawn from a seed: which receptacles stand where, and what lies in them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from itertools import count
+
+from envsuite.alfworld.vocabulary import BEDROOM, BESIDE, FIXED, LAMP, ROOMS, SHUT, Counts, Room, Thing
+from envsuite.core.draws import Draw
+from envsuite.core.errors import UsageError
+
+EDITION = 3
+"""Part of every generated game's place; raised when the same seed gives other games."""
+PLANS = 30
+"""Floor plans of a kind of room."""
+UNSEEN = 4
+"""Of them, the last ones, are kept for ``valid_unseen``."""
+HABIT = 70
+"""Percent of things that lie where their kind usually lies in that room."""
+DROPPED = 4
+"""Percent of things that lie on the floor."""
+NEAR = 15
+"""Percent of things on the floor that lie beside a receptacle."""
+REACH = 600
+"""How far things are from the middle of a room, in centimetres."""
+TILTS = (60, 60, 45, 30, 15)
+"""Of the head of whoever stands at a location, in degrees."""
+_BOUNDS = {"receptacles": (1, 300), "things": (1, 300), "hidden": (0, 100), "decoys": (0, 20)}
+
+
+@dataclass(frozen=True)
+class Difficulty:
+    """How hard the games are; the defaults are as in ALFRED's rooms."""
+
+    receptacles: int = 100
+    """Percent of the usual number of receptacles; a kind that a room has is there at least once."""
+    things: int = 100
+    """Percent of the usual number of things of a kind."""
+    hidden: int | None = None
+    """Percent of games in which all things of the goal's kind are behind doors; in the others, as many as the goal
+    takes are in the open. ``None``: as in the family's games in ALFWorld."""
+    decoys: int | None = None
+    """How many things there are of the goal's kind that the goal does not take; ``None``: as in ALFWorld's games."""
+
+    def __post_init__(self) -> None:
+        for field, (low, high) in _BOUNDS.items():
+            value = asdict(self)[field]
+            if value is not None and not low <= value <= high:
+                raise UsageError(f"Difficulty.{field} must be from {low} to {high}, got {value}")
+
+
+@dataclass(frozen=True)
+class Receptacle:
+    """Something that things lie in or on."""
+
+    id: str
+    kind: str
+    spot: str
+    """Location of whoever stands at it."""
+    door: bool
+    """It must be opened; it is closed at the start."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """A thing in a room."""
+
+    id: str
+    kind: str
+    host: Receptacle | None
+    """``None``: it is on the floor, and out of reach."""
+    spot: str
+    """Its location: that of its receptacle, or on the floor."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A room without the things that can be carried."""
+
+    room: Room
+    plan: int
+    """Number of the floor plan."""
+    receptacles: tuple[Receptacle, ...]
+    fixed: tuple[Item, ...]
+    usual: Mapping[str, tuple[Receptacle, ...]]
+    """Where each kind of thing that the room has usually lies; nowhere: on the floor."""
+
+    @property
+    def signature(self) -> tuple[tuple[str, int], ...]:
+        """What tells the layout from others: how many receptacles of which kind."""
+        return tuple(sorted(Counter(r.kind for r in self.receptacles).items()))
+
+    @property
+    def lamp(self) -> Item | None:
+        """A lamp that can be switched on."""
+        return next((item for item in self.fixed if item.kind == LAMP and item.host is not None), None)
+
+
+class Surveyor:
+    """Gives out ids, which say where something is; no two are equal."""
+
+    def __init__(self, draw: Draw, taken: Iterable[str] = ()) -> None:
+        self.draw = draw
+        self.taken = set(taken)
+
+    def thing(self, kind: str) -> str:
+        """A new id of a thing or receptacle."""
+        stem, basin = (kind.removesuffix("Basin"), f"_bar_{kind}") if kind.endswith("Basin") else (kind, "")
+        while True:
+            x, y, z = (self.draw.below(2 * REACH) - REACH, self.draw.below(200), self.draw.below(2 * REACH) - REACH)
+            name = f"{stem}_bar_{_metres(x)}_bar_{_metres(y)}_bar_{_metres(z)}{basin}"
+            if self._is_new(name):
+                return name
+
+    def spot(self) -> str:
+        """A new location: square, direction, tilt of the head."""
+        while True:
+            x, z = (self.draw.below(41) - 20, self.draw.below(41) - 20)
+            name = f"loc_bar_{_steps(x)}_bar_{_steps(z)}_bar_{self.draw.below(4)}_bar_{self.draw.one(TILTS)}"
+            if self._is_new(name):
+                return name
+
+    def _is_new(self, name: str) -> bool:
+        new = name not in self.taken
+        self.taken.add(name)
+        return new
+
+
+def _metres(centimetres: int) -> str:
+    sign = "minus" if centimetres < 0 else "plus"
+    return f"_{sign}_{abs(centimetres) // 100:02d}_dot_{abs(centimetres) % 100:02d}"
+
+
+def _steps(number: int) -> str:
+    return f"_minus_{-number}" if number < 0 else str(number)
+
+
+def _scaled(draw: Draw, counts: Counts, percent: int) -> int:
+    """A drawn number, times ``percent``; what is left over is a chance of one more."""
+    whole, rest = divmod(draw.weighted(counts) * percent, 100)
+    return whole + draw.chance(rest)
+
+
+def place(draw: Draw, weights: Mapping[str, int], among: Sequence[Receptacle]) -> Receptacle | None:
+    """One of the receptacles of a kind drawn by ``weights`` (those of kinds that are there); ``None`` without any."""
+    kinds = {r.kind for r in among}
+    table = [(kind, weight) for kind, weight in weights.items() if kind in kinds]
+    if not table:
+        return None
+    chosen = draw.weighted(table)
+    return draw.one([r for r in among if r.kind == chosen])
+
+
+def _draw_layout(draw: Draw, room: Room, plan: int, percent: int) -> Layout:
+    surveyor = Surveyor(draw)
+    receptacles: list[Receptacle] = []
+    for kind, counts in room.receptacles:
+        usual = draw.weighted(counts)
+        for _ in range(usual and max(1, (usual * percent + 50) // 100)):
+            other, chance = BESIDE.get(kind, ("", 0))
+            neighbours = [r for r in receptacles if r.kind == other]
+            shared = neighbours[-1].spot if neighbours and draw.chance(chance) else None
+            name = surveyor.thing(kind)
+            receptacles.append(
+                Receptacle(name, kind, shared or surveyor.spot(), kind in SHUT and draw.chance(SHUT[kind]))
+            )
+    fixed: list[Item] = []
+    usual_places: dict[str, tuple[Receptacle, ...]] = {}
+    for thing in room.things:
+        if not draw.chance(thing.percent):
+            continue
+        if thing.kind in FIXED:
+            fixed += [
+                _put(draw, surveyor, thing.kind, place(draw, thing.places, receptacles), receptacles)
+                for _ in range(draw.weighted(thing.counts))
+            ]
+        else:
+            drawn = (place(draw, thing.places, receptacles) for _ in range(3))
+            usual_places[thing.kind] = tuple(dict.fromkeys(r for r in drawn if r is not None))
+    return Layout(room, plan, tuple(receptacles), tuple(fixed), usual_places)
+
+
+def _put(draw: Draw, surveyor: Surveyor, kind: str, host: Receptacle | None, receptacles: Sequence[Receptacle]) -> Item:
+    if host is not None:
+        return Item(surveyor.thing(kind), kind, host, host.spot)
+    spot = draw.one(receptacles).spot if draw.chance(NEAR) else surveyor.spot()
+    return Item(surveyor.thing(kind), kind, None, spot)
+
+
+@lru_cache(maxsize=8)
+def layouts(seed: int, percent: int = 100) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+    """The layouts of train and valid_seen, and those of valid_unseen, which differ from all of the former.
+
+    Each has rooms of every kind, and a bedroom with a lamp.
+
+    Args:
+        seed: Chooses the layouts; the same everywhere.
+        percent: :attr:`Difficulty.receptacles`.
+    """
+    known = [
+        _draw_layout(Draw(f"layout {EDITION} {seed} {percent} {plan} {0}"), room, plan, percent)
+        for room in ROOMS
+        for plan in range(room.first_plan, room.first_plan + PLANS - UNSEEN)
+    ]
+    signatures = {layout.signature for layout in known}
+    unseen = []
+    for room in ROOMS:
+        for plan in range(room.first_plan + PLANS - UNSEEN, room.first_plan + PLANS):
+            for attempt in count():
+                layout = _draw_layout(Draw(f"layout {EDITION} {seed} {percent} {plan} {attempt}"), room, plan, percent)
+                lit = room is not BEDROOM or layout.lamp is not None
+                if layout.signature not in signatures and lit:
+                    break
+            unseen.append(layout)
+    return tuple(known), tuple(unseen)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A room with all that is in it."""
+
+    layout: Layout
+    items: tuple[Item, ...]
+    start: str
+    """Where the agent is at the start: not at any receptacle."""
+
+
+def furnish(draw: Draw, layout: Layout, percent: int, special: str, choices: Sequence[Sequence[Receptacle]]) -> Scene:
+    """Put things into a room.
+
+    Args:
+        draw: Decides.
+        layout: The room.
+        percent: :attr:`Difficulty.things`.
+        special: The kind of thing that a goal is about.
+        choices: For each of these things, where it may be.
+    """
+    taken = [name for r in layout.receptacles for name in (r.id, r.spot)]
+    surveyor = Surveyor(draw, taken + [name for item in layout.fixed for name in (item.id, item.spot)])
+    items = list(layout.fixed)
+    for thing in layout.room.things:
+        if (usual := layout.usual.get(thing.kind)) is None:
+            continue
+        hosts: list[Receptacle | None]
+        if thing.kind == special:
+            hosts = [_somewhere(draw, thing, usual, among) or draw.one(among) for among in choices]
+        else:
+            hosts = [
+                None if draw.chance(DROPPED) else _somewhere(draw, thing, usual, layout.receptacles)
+                for _ in range(_scaled(draw, thing.counts, percent))
+            ]
+        items += [_put(draw, surveyor, thing.kind, host, layout.receptacles) for host in hosts]
+    return Scene(layout, tuple(items), surveyor.spot())
+
+
+def _somewhere(draw: Draw, thing: Thing, usual: Sequence[Receptacle], among: Sequence[Receptacle]) -> Receptacle | None:
+    habitual = [r for r in usual if r in among]
+    return draw.one(habitual) if habitual and draw.chance(HABIT) else place(draw, thing.places, among)

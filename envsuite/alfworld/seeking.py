@@ -1,0 +1,257 @@
+"""Looking for things and bringing them where they belong, by what a game shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from envsuite.alfworld.reading import Reading, kind, read
+from envsuite.alfworld.sentences import Goal
+from envsuite.alfworld.whereabouts import OPENABLE, RECEPTACLES, likely
+from envsuite.core.errors import UsageError
+
+Likely = Callable[[str, str], float]
+"""Type of a thing, type of a receptacle -> probability that the receptacle holds such a thing."""
+
+
+class Seeker:
+    """Plays one game: hand it each turn with :meth:`observe`, and ask :meth:`act` for the next command.
+
+    It knows what the turns have said and nothing else. Where it has to search, it goes where it is most likely to find
+    something per command that it takes to look. It may be asked in the middle of a game that others have played so
+    far, or play on: what it did not see, it looks for once more.
+
+    Args:
+        goal: What to do.
+        likely: Where things are.
+    """
+
+    def __init__(self, goal: Goal, likely: Likely = likely) -> None:
+        self.goal = goal
+        self.likely = likely
+        self._begin()
+
+    def _begin(self) -> None:
+        self.held: str | None = None
+        """The object in the hand; ``""`` if there is none, ``None`` if that is not known."""
+        self.receptacles: dict[str, None] = {}
+        """Every receptacle of the room that is known, in the order in which it became so."""
+        self.here: frozenset[str] = frozenset()
+        """Receptacles at the place where the player stands."""
+        self.lamps: dict[str, str] = {}
+        """Lamps of the kind that the task names, each with a receptacle at its place."""
+        self._commands: Mapping[str, None] = {}
+        self._asked = ""
+        self._looked_again = False
+        self._forget()
+
+    def _forget(self) -> None:
+        self.inside: dict[str, set[str]] = {}
+        """What was seen in each receptacle that has been looked into."""
+        self._shut: dict[str, bool] = {}
+        self.treated: set[str] = set()
+        """Objects to which was done what the task asks."""
+        self._useless: set[str] = set()
+        self._refused: set[tuple[str, str]] = set()
+        self._barred: set[str] = set()
+        self._home = ""
+
+    def observe(self, text: str, commands: Sequence[str]) -> None:
+        """Take note of a turn: what the game says, and the commands that it then offers."""
+        said = read(text)
+        if said.first:
+            self._begin()
+            self.held = ""
+        if said.refused and self._asked:
+            self._barred.add(self._asked)
+        self._asked = ""
+        self._commands = dict.fromkeys(commands)
+        self._locate(said)
+        self._note(said)
+        self._glance()
+        self._judge()
+
+    def act(self) -> str:
+        """The next command; asked again without another turn, the same.
+
+        Raises:
+            UsageError: There is nothing left to try, or no turn has been observed.
+        """
+        if not self._commands:
+            raise UsageError("the Seeker has seen no command that the game offers; call observe first")
+        self._asked = next((c for c in self._wishes() if c in self._commands and c not in self._barred), "")
+        if not self._asked and not self._looked_again:
+            self._looked_again = True
+            self._forget()
+            self.held = None
+            self._asked = "inventory"
+        if not self._asked:
+            raise UsageError(f"the expert has looked everywhere, twice, and sees no way to do {self.goal}")
+        return self._asked
+
+    def _locate(self, said: Reading) -> None:
+        elsewhere = [command[6:] for command in self._commands if command.startswith("go to ")]
+        seen = [*said.room, *elsewhere, *(receptacle for receptacle, _ in said.inside), *said.closed]
+        here = [command[8:] for command in self._commands if command.startswith("examine ")]
+        seen += [name for name in here if kind(name) in RECEPTACLES]
+        self.receptacles.update(dict.fromkeys(sorted(seen, key=_by_number)))
+        self.here = frozenset(self.receptacles).difference(elsewhere)
+
+    def _note(self, said: Reading) -> None:
+        if said.carried is not None:
+            self.held = said.carried
+        if said.taken is not None:
+            self.held, source = said.taken
+            self.inside.setdefault(source, set()).discard(self.held)
+        if said.placed is not None:
+            item, place = said.placed
+            self.held = ""
+            self.inside.setdefault(place, set()).add(item)
+        if said.treated is not None and said.treated[0] == self.goal.verb:
+            self.treated.add(said.treated[1])
+        for receptacle, things in said.inside:
+            self.inside[receptacle] = set(things)
+
+    def _glance(self) -> None:
+        """What the commands show: doors, lamps, and what lies in everything that is open at this place."""
+        takeable: dict[str, set[str]] = {receptacle: set() for receptacle in self.here}
+        visible = set()
+        for receptacle in self.here:
+            self._shut[receptacle] = f"open {receptacle}" in self._commands
+        for command in self._commands:
+            verb, _, rest = command.partition(" ")
+            thing, _, place = rest.partition(" from ")
+            if verb == "take":
+                self.held = ""
+                takeable.setdefault(place, set()).add(thing)
+            elif verb == "use" and kind(rest) == self.goal.lamp:
+                self.lamps[rest] = min(self.here, default="")
+            elif verb == "examine" and rest not in self.receptacles:
+                visible.add(rest)
+            elif verb == "move":
+                self.held = rest.partition(" to ")[0]
+        if self.held and self.held not in visible:
+            self.held = None
+        opened = [receptacle for receptacle in takeable if not self._shut.get(receptacle)]
+        if self.held == "":
+            self.inside.update({receptacle: takeable[receptacle] for receptacle in opened})
+            return
+        # With full hands it is only shown what there is at the place, not in which of its receptacles.
+        news = visible - {self.held, *(thing for place in opened for thing in self.inside.get(place, ()))}
+        news = {thing for thing in news if kind(thing) == self.goal.item}
+        unseen = [receptacle for receptacle in opened if receptacle not in self.inside]
+        if not news or len(unseen) == 1:
+            self.inside.update({receptacle: news for receptacle in unseen})
+
+    def _judge(self) -> None:
+        """Give up what has turned out not to work."""
+        if not self.held:
+            return
+        for receptacle in self.here:
+            if not self._shut[receptacle] and f"move {self.held} to {receptacle}" not in self._commands:
+                self._refused.add((kind(self.held), receptacle))
+            treatment = f"{self.goal.verb} {self.held} with {receptacle}"
+            if kind(receptacle) == self.goal.appliance and treatment not in self._commands:
+                self._useless.add(self.held)
+
+    def _wishes(self) -> Iterator[str]:
+        """Commands, the best first; the first that the game offers is it."""
+        if self.held is None:
+            yield "inventory"
+        elif self.held == "":
+            yield from self._fetch()
+        elif kind(self.held) != self.goal.item or self.held in self._useless:
+            yield from self._put(self._places(self.held))
+        elif self.goal.lamp:
+            yield from (f"use {lamp}" for lamp in self.lamps)
+            yield from (f"go to {place}" for place in self.lamps.values())
+            yield from self._search({self.goal.lamp: 1.0})
+        elif self.goal.verb and self.held not in self.treated:
+            yield from (f"{self.goal.verb} {self.held} with {way}" for way in self.appliances())
+            yield from (f"go to {way}" for way in self.appliances())
+        else:
+            yield from self._put(self.targets())
+
+    def _fetch(self) -> Iterator[str]:
+        """Take what is asked for; search if none is known of."""
+        home = self._settle() if self.goal.count > 1 else ""
+        known = [
+            (place not in self.here, self._shut.get(place, False), thing, place)
+            for place, things in self.inside.items()
+            for thing in things
+            if kind(thing) == self.goal.item and thing not in self._useless and place != home
+        ]
+        for _, _, thing, place in sorted(known):
+            yield f"take {thing} from {place}"
+            yield from self._reach(place)
+        wanted = {self.goal.item: 1.0}
+        if self.goal.lamp and not self.lamps:
+            wanted[self.goal.lamp] = 1.0
+        yield from self._search(wanted)
+
+    def _put(self, places: Sequence[str]) -> Iterator[str]:
+        """Put down what is held, in the first of ``places`` that takes it."""
+        for place in places:
+            if (kind(self.held or ""), place) not in self._refused:
+                yield f"move {self.held} to {place}"
+                yield from self._reach(place)
+
+    def _settle(self) -> str:
+        """The receptacle in which the objects are gathered; empty while none holds one."""
+        targets = (place for place in self.receptacles if kind(place) == self.goal.target)
+        count = {place: self._count(place) for place in targets if (self.goal.item, place) not in self._refused}
+        best = max(count, key=lambda place: (count[place], place == self._home), default="")
+        self._home = best if count.get(best) else ""
+        return self._home
+
+    def _count(self, place: str) -> int:
+        return sum(kind(thing) == self.goal.item for thing in self.inside.get(place, ()))
+
+    def appliances(self) -> list[str]:
+        """Receptacles in which to do to the object what the task asks."""
+        return [place for place in self.receptacles if kind(place) == self.goal.appliance]
+
+    def targets(self) -> list[str]:
+        """Receptacles where the object belongs, the best first: where another is, then where it takes least."""
+        home = self._settle() if self.goal.count > 1 else ""
+        targets = [place for place in self.receptacles if kind(place) == self.goal.target]
+        return sorted(targets, key=lambda place: (place != home, self._cost(place)))
+
+    def _places(self, thing: str) -> list[str]:
+        """All receptacles, the likeliest for ``thing`` first."""
+        return sorted(self.receptacles, key=lambda r: (r not in self.here, -self.likely(kind(thing), kind(r))))
+
+    def _search(self, wanted: Mapping[str, float]) -> Iterator[str]:
+        """Look into what has not been looked into."""
+        for place in self.order([place for place in self.receptacles if place not in self.inside], wanted):
+            yield from self._reach(place)
+            yield f"examine {place}"
+
+    def order(self, places: Sequence[str], wanted: Mapping[str, float]) -> list[str]:
+        """The order in which to search: where most can be expected of a command first.
+
+        Args:
+            places: Receptacles that have not been looked into.
+            wanted: Types of what would be welcome, and how welcome.
+        """
+
+        def worth(place: str) -> float:
+            chance = sum(weight * self.likely(item, kind(place)) for item, weight in wanted.items())
+            return chance / self._cost(place)
+
+        # An object that only has to be put somewhere is not there yet, or the game would be won.
+        plain = not (self.goal.verb or self.goal.lamp) and self.goal.count == 1
+        return sorted(places, key=lambda place: (plain and kind(place) == self.goal.target, -worth(place)))
+
+    def _reach(self, place: str) -> Iterator[str]:
+        yield f"open {place}"
+        yield f"go to {place}"
+
+    def _cost(self, place: str) -> float:
+        """Commands until the player stands before ``place`` and it is open, about."""
+        shut = float(self._shut[place]) if place in self._shut else OPENABLE.get(kind(place), 0.0)
+        return shut + (place not in self.here) or 1.0
+
+
+def _by_number(name: str) -> tuple[str, int]:
+    word, _, number = name.partition(" ")
+    return word, int(number) if number.isdecimal() else 0

@@ -1,0 +1,288 @@
+"""Where games come from: a folder in the official layout, indexed once, and looked over at every start.
+
+The layout is ``json_2.1.1/<split>/<task>/<trial>/`` with ``game.tw-pddl`` and ``traj_data.json``. Reading all games
+takes a while, so what is known of each is kept in an index in the cache, together with size and times (modification,
+status change) of both files. Every start lists all folders and looks at these: games that were added, removed or edited
+are noticed, and only those are read again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+import orjson
+
+from envsuite.alfworld.game_file import GAME, REMEDY, TRAJECTORY, parse_family, parse_game
+from envsuite.core.errors import DataError, MissingExtra
+from envsuite.data import cache_root, data_root, write_atomically
+
+LAYOUT = "json_2.1.1"
+"""Name of the folder that has a folder for each split."""
+SPLITS = ("train", "valid_seen", "valid_unseen")
+"""The published splits; others come after them, in alphabetical order."""
+LEFT_OUT = ("movable", "Sliced")
+"""Folders whose names have one of these are no tasks of ALFWorld's."""
+FORMAT = 1
+"""Version of the index; one of another version is made anew."""
+FRESH_SECONDS = 2.0
+"""What changed so shortly before it was read may change again within one tick of a file system's clock; it is read
+again at the next start."""
+READERS = 8
+"""Threads that read games."""
+
+_log = logging.getLogger(__name__)
+
+Stamp = tuple[int, int, int]
+"""Size, and times of modification and of status change in ns, of a file."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What is known of one folder with a game."""
+
+    stamps: tuple[Stamp, Stamp]
+    """Of the game and of the trajectory."""
+    family: str
+    digest: str
+    """SHA-256 (hex) of the game file."""
+    solvable: bool | None
+
+
+@dataclass(frozen=True, eq=False)
+class Games:
+    """The games of a folder."""
+
+    root: Path
+    """The folder that has a folder for each split."""
+    splits: Mapping[str, tuple[str, ...]]
+    """Split -> task ids, sorted."""
+    families: Mapping[str, str] = field(repr=False)
+    """Task id -> family."""
+    left_out: Mapping[str, str] = field(repr=False)
+    """Task id -> why the game is not played."""
+    version: str
+    """``json_2.1.1-…`` with a digest of ids, splits, families and the content of all games."""
+    _trials: Mapping[str, tuple[str, Trial]] = field(repr=False)
+
+    def path(self, task_id: str) -> Path:
+        """The game file of a task, which is still the one that was indexed.
+
+        Raises:
+            DataError: It has been removed or edited since.
+        """
+        place, trial = self._trials[task_id]
+        path = self.root / place / GAME
+        try:
+            if _stamp(str(path)) == trial.stamps[0] or hashlib.sha256(path.read_bytes()).hexdigest() == trial.digest:
+                return path
+        except OSError as error:
+            games_of.cache_clear()
+            raise DataError(f"{path}: cannot be read ({error.strerror}), though it could before. {REMEDY}") from error
+        games_of.cache_clear()
+        raise DataError(f"{path}: the game has changed since it was indexed; make the environment anew")
+
+
+def official_folder() -> Path:
+    """Where ``source="official"`` looks: ``alfworld`` in :func:`envsuite.data.data_root`."""
+    return data_root() / "alfworld"
+
+
+def has_official() -> bool:
+    """The official games are there."""
+    return (official_folder() / LAYOUT).is_dir()
+
+
+def find_root(folder: Path) -> Path:
+    """The folder that has a folder for each split: ``json_2.1.1`` in ``folder``, or ``folder`` itself.
+
+    Raises:
+        DataError: There is no such folder.
+    """
+    if not folder.is_dir():
+        raise DataError(
+            f"ALFWorld-v0: there is no folder {folder}. source= takes 'builtin', 'official' (the folder alfworld in "
+            f"$ENVSUITE_DATA; `envsuite data fetch alfworld` fills it), or the path of the folder that holds {LAYOUT}"
+        )
+    inner = folder / LAYOUT
+    return (inner if inner.is_dir() else folder).resolve()
+
+
+@lru_cache(maxsize=8)
+def games_of(root: Path) -> Games:
+    """The games in ``root``, as :func:`find_root` returns it; looked over once per process.
+
+    Raises:
+        DataError: There is no game, or a file of one is truncated, foreign or contradicts its folder; the message names
+            up to three of them, and nothing is loaded.
+        MissingExtra: There is progress to be shown and the package for it is not installed.
+    """
+    began = time.time_ns()
+    there = dict(_survey(root))
+    cached = _read_index(root)
+    trials = {place: trial for place, trial in cached.items() if there.get(place) == trial.stamps}
+    news = [place for place in there if place not in trials]
+    trials.update(zip(news, _read(root, news, there), strict=True))
+    if news or cached.keys() - there.keys():
+        edge = began - int(FRESH_SECONDS * 1e9)
+        _write_index(root, {place: t for place, t in trials.items() if max(max(s[1:]) for s in t.stamps) < edge})
+    return _games(root, trials)
+
+
+def _games(root: Path, trials: Mapping[str, Trial]) -> Games:
+    rank = {split: number for number, split in enumerate(SPLITS)}
+    places = sorted(trials, key=lambda place: (rank.get(place.split("/")[0], len(SPLITS)), place))
+    splits: dict[str, list[str]] = {}
+    families: dict[str, str] = {}
+    left_out: dict[str, str] = {}
+    chosen: dict[str, tuple[str, Trial]] = {}
+    digest = hashlib.sha256()
+    for place in places:
+        trial = trials[place]
+        split, _, name = place.partition("/")
+        task_id = place if name in chosen else name  # valid_train repeats games of train
+        if trial.solvable:
+            splits.setdefault(split, []).append(task_id)
+            families[task_id] = trial.family
+            chosen[task_id] = (place, trial)
+            digest.update(f"{split} {task_id} {trial.family} {trial.digest}\n".encode())
+        else:
+            why = "is marked as not solvable" if trial.solvable is False else "was never checked to be solvable"
+            left_out[name] = f"{root / place / GAME} {why}"
+    if not chosen:
+        raise DataError(f"{root}: none of its {len(trials)} games is marked as solvable. {REMEDY}")
+    ids = {split: tuple(sorted(names)) for split, names in splits.items()}
+    return Games(root, ids, families, left_out, f"{LAYOUT}-{digest.hexdigest()[:12]}", chosen)
+
+
+def _survey(root: Path) -> Iterator[tuple[str, tuple[Stamp, Stamp]]]:
+    """Every folder that has both files of a game, as ``<split>/<task>/<trial>``, with their stamps."""
+    found = trajectories = 0
+    try:
+        for split in _folders(str(root)):
+            for task in _folders(split.path):
+                if any(word in task.name for word in LEFT_OUT):
+                    continue
+                for trial in _folders(task.path):
+                    trajectory = _stamp_or_none(f"{trial.path}/{TRAJECTORY}")
+                    game = _stamp_or_none(f"{trial.path}/{GAME}")
+                    trajectories += trajectory is not None
+                    if trajectory is not None and game is not None:
+                        found += 1
+                        yield f"{split.name}/{task.name}/{trial.name}", (game, trajectory)
+    except OSError as error:
+        raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from error
+    if found:
+        return
+    hint = f"`envsuite data fetch alfworld` gets them; source= takes the folder that holds {LAYOUT}"
+    if trajectories:
+        hint = f"there are {trajectories} trajectories without game, as in ALFRED's own data set. {hint}"
+    elif any(root.glob(f"*/{GAME}")) or any(root.glob(f"*/*/{GAME}")):
+        hint = f"it looks like a single split or task; source= takes the folder that holds {LAYOUT}"
+    raise DataError(f"{root}: no game of ALFWorld (<split>/<task>/<trial>/{GAME} with {TRAJECTORY}): {hint}")
+
+
+def _folders(place: str) -> list[os.DirEntry[str]]:
+    with os.scandir(place) as entries:
+        folders = [entry for entry in entries if entry.name[0] != "." and entry.is_dir()]
+    for entry in folders:
+        if not entry.name.isprintable():  # also what is no UTF-8
+            raise DataError(f"{entry.path!a}: not a folder of ALFWorld's, by its name. Remove it")
+    return folders
+
+
+def _stamp(path: str) -> Stamp:
+    about = os.stat(path)
+    return about.st_size, about.st_mtime_ns, about.st_ctime_ns
+
+
+def _stamp_or_none(path: str) -> Stamp | None:
+    try:
+        return _stamp(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _read(root: Path, places: Sequence[str], stamps: Mapping[str, tuple[Stamp, Stamp]]) -> list[Trial]:
+    """What the files of ``places`` say; with progress on a terminal."""
+
+    def read(place: str) -> Trial | DataError:
+        game, trajectory = root / place / GAME, root / place / TRAJECTORY
+        try:
+            content = game.read_bytes()
+            solvable = parse_game(game, content).solvable
+            family = parse_family(trajectory, trajectory.read_bytes())
+        except DataError as error:
+            return error
+        except OSError as error:
+            return DataError(f"{error.filename}: cannot be read ({error.strerror}). {REMEDY}")
+        return Trial(stamps[place], family, hashlib.sha256(content).hexdigest(), solvable)
+
+    if not places:
+        return []
+    with ThreadPoolExecutor(READERS) as readers:
+        outcomes = list(_shown(readers.map(read, places), len(places)))
+    errors = [str(outcome) for outcome in outcomes if isinstance(outcome, DataError)]
+    if errors:
+        more = [f"and {len(errors) - 3} more"] if len(errors) > 3 else []
+        raise DataError("\n".join(errors[:3] + more))
+    return [outcome for outcome in outcomes if isinstance(outcome, Trial)]
+
+
+def _shown(outcomes: Iterator[Trial | DataError], total: int) -> Iterator[Trial | DataError]:
+    if not sys.stderr.isatty():
+        return outcomes
+    try:
+        from tqdm import tqdm
+    except ImportError as error:
+        raise MissingExtra('ALFWorld-v0 needs the package tqdm: pip install "envsuite[alfworld]"') from error
+    shown: Iterator[Trial | DataError] = iter(
+        tqdm(outcomes, "ALFWorld: reading games", total, file=sys.stderr, delay=1)
+    )
+    return shown
+
+
+def index_file(root: Path) -> Path:
+    """Where the index of the games in ``root`` is kept."""
+    name = hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
+    return cache_root() / "alfworld" / "index" / f"{name}.json"
+
+
+def _write_index(root: Path, trials: Mapping[str, Trial]) -> None:
+    body = orjson.dumps({place: (t.stamps, t.family, t.digest, t.solvable) for place, t in trials.items()})
+    path = index_file(root)
+    try:
+        write_atomically(path, f"{_seal(body)}\n".encode() + body)
+    except OSError as error:  # a home that cannot be written to: every start reads all games
+        _log.warning("%s: the index of games cannot be kept (%s); set ENVSUITE_DATA", path, error.strerror)
+
+
+def _read_index(root: Path) -> dict[str, Trial]:
+    """What is kept; nothing where it is missing, damaged, or of another version."""
+    try:
+        seal, _, body = index_file(root).read_bytes().partition(b"\n")
+    except OSError:
+        return {}
+    if seal.decode("ascii", "replace") != _seal(body):
+        return {}
+    return {
+        place: Trial((_triple(game), _triple(trajectory)), family, digest, solvable)
+        for place, ((game, trajectory), family, digest, solvable) in orjson.loads(body).items()
+    }
+
+
+def _seal(body: bytes) -> str:
+    return f"envsuite alfworld index {FORMAT} {hashlib.sha256(body).hexdigest()}"
+
+
+def _triple(stamp: Sequence[int]) -> Stamp:
+    size, modified, changed = stamp
+    return size, modified, changed

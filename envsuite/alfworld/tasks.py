@@ -1,0 +1,79 @@
+"""Task sets: the games of a source, by split and family."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from functools import lru_cache
+from pathlib import Path
+
+from envsuite.alfworld.scenes import Difficulty
+from envsuite.alfworld.source import Games, find_root, games_of, has_official, official_folder
+from envsuite.core.tasks import TaskSet
+from envsuite.data import cache_root
+
+ENV_ID = "ALFWorld-v0"
+PUBLISHED = {"train": 3553, "valid_seen": 140, "valid_unseen": 134}
+"""Number of games of each published split."""
+
+DEFAULT = Difficulty()
+
+_log = logging.getLogger(__name__)
+
+
+def load(
+    source: str | Path | None = None,
+    scene_seed: int = 0,
+    games: int = 600,
+    difficulty: Difficulty = DEFAULT,
+) -> tuple[Games, TaskSet]:
+    """The games of a source and all its tasks.
+
+    Args:
+        source: ``"official"``, ``"builtin"``, or the path of a folder in the official layout. ``None`` is
+            ``"official"`` where the official games are there, else ``"builtin"``.
+        scene_seed: Seed of the built-in games.
+        games: Number of built-in games, of all splits together.
+        difficulty: How hard the built-in games are.
+
+    Raises:
+        DataError: There are no games where they are looked for, or one of them is corrupt.
+        UsageError: ``games`` is too small to fill the splits.
+    """
+    if source is None:
+        source = "official" if has_official() else "builtin"
+    if source == "builtin":
+        return _loaded(find_root(_builtin(scene_seed, games, difficulty)), "builtin")
+    if source == "official":
+        found = _loaded(find_root(official_folder()), "official")
+        there = found[1].summary()["splits"]
+        if any(there.get(split, 0) != count for split, count in PUBLISHED.items()):
+            _log.warning(
+                "%s has %s games, the published splits have %s; look with `envsuite data verify alfworld`",
+                official_folder(), there, PUBLISHED,
+            )  # fmt: skip
+        return found
+    return _loaded(find_root(Path(source)), "official")
+
+
+@lru_cache(maxsize=8)
+def _builtin(scene_seed: int, games: int, difficulty: Difficulty) -> Path:
+    from envsuite.alfworld.generate import ensure
+
+    return ensure(cache_root() / "alfworld" / "builtin", scene_seed, games, difficulty)
+
+
+def _loaded(root: Path, source: str) -> tuple[Games, TaskSet]:
+    games = games_of(root)
+    return games, _task_set(games, source)
+
+
+@lru_cache(maxsize=8)
+def _task_set(games: Games, source: str) -> TaskSet:
+    """The tasks in an order that mixes families and scenes, and is the same everywhere: that of a hash of their ids."""
+    splits = {name: tuple(sorted(ids, key=_place)) for name, ids in games.splits.items()}
+    return TaskSet(ENV_ID, source, games.version, splits, games.families)
+
+
+def _place(task_id: str) -> str:
+    return hashlib.sha256(f"{ENV_ID} {task_id}".encode()).hexdigest()

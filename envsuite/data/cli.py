@@ -1,0 +1,144 @@
+"""``envsuite data``: the benchmarks' own files, from a shell."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from envsuite.data import catalog
+from envsuite.data.catalog import DataSet, data_set
+from envsuite.data.manager import Verified, fetch, state, verify
+from envsuite.data.places import data_root
+from envsuite.data.progress import Shown, sized
+
+EXAMPLES = """examples:
+  envsuite data list
+  envsuite data fetch webshop
+  envsuite data fetch alfworld --to /data/envsuite
+  envsuite data fetch alfworld --mirror https://files.example.org/alfworld --mirror file:///mnt/share/alfworld
+  envsuite data verify alfworld
+  ENVSUITE_DATA=/data/envsuite envsuite data verify
+
+A download that was interrupted goes on where it stopped when the same command is given again. Where there is no
+network, copy the files to a folder and name it: --mirror file:///mnt/share/folder
+"""
+
+
+def add_commands(parser: argparse.ArgumentParser) -> None:
+    """Give ``parser``, which is that of ``envsuite data``, its commands."""
+    parser.epilog = EXAMPLES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    commands = parser.add_subparsers(dest="data_command", required=True, metavar="COMMAND")
+    commands.add_parser(
+        "list",
+        help="which data there are, and which of them are here",
+        description="Lists the data sets: whether they are here, how large, which version, and where.",
+    )
+    names = ", ".join(data.name for data in catalog.CATALOG)
+    fetching = commands.add_parser(
+        "fetch",
+        help="bring a data set here",
+        description="Downloads a data set, checks it and unpacks it. What is here already and right stays; what is\n"
+        "damaged is replaced. HTTP_PROXY, HTTPS_PROXY and NO_PROXY are heeded.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    fetching.add_argument("name", metavar="NAME", help=names)
+    fetching.add_argument(
+        "--mirror",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="take the files from here and not from the public places: the address (http://, https://, file:///) of a "
+        "folder that holds them under their own names; may be given several times",
+    )
+    fetching.add_argument(
+        "--to",
+        type=Path,
+        metavar="DIR",
+        help="below this folder and not below $ENVSUITE_DATA; set ENVSUITE_DATA=DIR to use the data from there",
+    )
+    fetching.add_argument(
+        "--keep-archives", action="store_true", help="leave the archives where they were unpacked, e.g. for a mirror"
+    )
+    verifying = commands.add_parser(
+        "verify",
+        help="check what is here, byte by byte",
+        description="Reads every file and compares it with its checksum. The exit code is 1 if a file is missing,\n"
+        "truncated or changed; the files are named on stdout.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verifying.add_argument("name", nargs="?", metavar="NAME", help=f"{names}; default: all that are here")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what the command line says; returns the exit code.
+
+    Raises:
+        EnvsuiteError: As :func:`envsuite.data.fetch` and :func:`envsuite.data.verify`.
+    """
+    if arguments.data_command == "list":
+        _list()
+        return 0
+    if arguments.data_command == "verify":
+        return _verify(arguments.name)
+    return _fetch(data_set(arguments.name), arguments.to, arguments.mirror, arguments.keep_archives)
+
+
+def _list() -> None:
+    rows = [("name", "state", "size", "version", "where")]
+    for data in catalog.CATALOG:
+        found = state(data)
+        size = sized(found.size) if found.size else _to_fetch(data)
+        rows.append((data.name, found.state, size, found.version, str(found.folder / (data.tree or ""))))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        sys.stdout.write(f"{line.rstrip()}\n")
+
+
+def _to_fetch(data: DataSet) -> str:
+    sizes = [file.size for file in data.files if file.size is not None]
+    return f"{sized(sum(sizes))} to fetch" if len(sizes) == len(data.files) else "not known"
+
+
+def _fetch(data: DataSet, root: Path | None, mirrors: list[str], keep_archives: bool) -> int:
+    sys.stderr.write(f"{data.name} ({data.version}): {data.purpose}\nlicense: {data.license}\n")
+    try:
+        folder = fetch(data, root, mirrors=mirrors, keep_archives=keep_archives, progress=Shown(sys.stderr))
+    except KeyboardInterrupt:
+        sys.stderr.write("\nenvsuite: interrupted; the same command goes on where this one stopped\n")
+        return 130
+    sys.stdout.write(f"{folder}\n")
+    return 0
+
+
+def _verify(name: str | None) -> int:
+    chosen = (
+        [data_set(name)] if name is not None else [data for data in catalog.CATALOG if state(data).state != "absent"]
+    )
+    if not chosen:
+        sys.stderr.write(f"envsuite: nothing is in {data_root()}; envsuite data list shows what can be fetched\n")
+        return 1
+    return max(_verified(data, verify(data)) for data in chosen)
+
+
+def _verified(data: DataSet, found: Verified) -> int:
+    for damage in found.damages:
+        sys.stdout.write(f"{damage.path}: {damage.what}\n")
+    if found.damages:
+        sys.stderr.write(
+            f"{data.name}: {len(found.damages)} of {max(found.files, len(found.damages))} files are not as they should "
+            f"be. Type: envsuite data fetch {data.name}\n"
+        )
+        return 1
+    by = "their checksums are those that others report"
+    sources = found.record.sources if found.record is not None else {}
+    if unknown := [name for name, source in sources.items() if not source.known]:
+        by = f"no checksum is known for {', '.join(unknown)}: compared with what was recorded at the first fetch"
+    elif data.tree is not None:
+        by = "unpacked from archives whose checksums are those that others report"
+    sys.stdout.write(f"{data.name}: {found.files} files, {sized(found.size)}, all right ({by})\n")
+    return 0

@@ -1,0 +1,227 @@
+"""A file from the network: whole and checked under its own name, or under ``.NAME.part`` until it is."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from envsuite.core.errors import DataError
+from envsuite.data.catalog import MIB, RemoteFile
+from envsuite.data.connection import Again, Answer, NotSatisfiable, Refused, answer_to
+from envsuite.data.part import Origin, Part, sha256_of, shape_trouble, version_of
+from envsuite.data.progress import Progress
+
+PAGE = re.compile(rb"(\xef\xbb\xbf)?\s*<(!doctype html|html|head|body|script|\?xml)", re.IGNORECASE)
+"""How a web page begins, or an error of a storage service in XML."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long is waited, for what."""
+
+    attempts: int = 5
+    """In a row, at one place, that bring less than :attr:`worth`."""
+    worth: int = MIB
+    """Bytes that an attempt must bring beyond all before it, to count as a success."""
+    first_wait: float = 1.0
+    """Seconds after the first failure; doubled after each further one, and shortened at random by up to a half."""
+    longest_wait: float = 120.0
+    """Seconds; bounds these waits, and those that a server asks for."""
+    timeout: float = 30.0
+    """Seconds for connecting, and for any silence of the server."""
+    stall: float = 60.0
+    """Seconds in which the rate is measured."""
+    least_rate: float = 1024.0
+    """Bytes per second; a slower connection is cut, and tried anew."""
+    sleep: Callable[[float], None] = time.sleep
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What was downloaded."""
+
+    url: str
+    """From where its last bytes came."""
+    size: int
+    sha256: str
+
+
+def download(file: RemoteFile, urls: Sequence[str], folder: Path, patience: Patience, progress: Progress) -> Fetched:
+    """Fetch ``file`` into ``folder``; what an earlier call left unfinished is gone on with.
+
+    Args:
+        file: What is expected.
+        urls: Where to look, in this order.
+        folder: It must exist.
+        patience: How long is waited, for what.
+        progress: Is told what happens.
+
+    Raises:
+        DataError: No place has the right file, or it cannot be written; the message says what each place answered.
+    """
+    part = Part(folder / f".{file.name}.part")
+    troubles = []
+    try:
+        for url in urls:
+            try:
+                sha256 = _from_place(file, url, part, patience, progress)
+            except Refused as reason:
+                troubles.append(f"  {url}: {reason}")
+                progress.note(f"{file.name}: {url}: {reason}")
+                continue
+            size = part.size()
+            part.finish(folder / file.name)
+            progress.done(file.name, size)
+            return Fetched(url, size, sha256)
+    except OSError as error:  # of the disk: what the network raises has become another class by now
+        raise DataError(
+            f"{part.path}: cannot be written ({error.strerror or error}). Make room there, or choose another place "
+            f"with --to DIR. What came so far is kept, and gone on with"
+        ) from error
+    kept = f" What came so far is kept ({part.size():,} bytes), and gone on with." if part.size() else ""
+    raise DataError(
+        f"{folder / file.name}: could not be fetched.\n" + "\n".join(troubles) + f"\nTry again later, or name another "
+        f"place that has {file.name}: --mirror URL (http://…, https://… or file:///…).{kept}"
+    )
+
+
+def _from_place(file: RemoteFile, url: str, part: Part, patience: Patience, progress: Progress) -> str:
+    """Fetch from one place, as often as it takes; returns the SHA-256 of what then lies in ``part``."""
+    high = part.size()
+    fruitless = 0
+    while True:
+        try:
+            resumed = _attempt(file, url, part, patience, progress)
+            return _checked(file, part, resumed)
+        except Again as trouble:
+            if part.size() >= high + patience.worth:
+                high, fruitless = part.size(), 0
+            else:
+                fruitless += 1
+            if fruitless >= patience.attempts:
+                raise Refused(f"{trouble} ({fruitless} attempts)") from trouble
+            wait = min(patience.longest_wait, patience.first_wait * 2.0 ** max(0, fruitless - 1))
+            wait = max(wait * random.uniform(0.5, 1.0), trouble.wait)
+            progress.note(f"{file.name}: {trouble}; attempt {fruitless + 1} of {patience.attempts} in {wait:.0f} s")
+            patience.sleep(wait)
+
+
+def _attempt(file: RemoteFile, url: str, part: Part, patience: Patience, progress: Progress) -> bool:
+    """One request, after which ``part`` is as long as it should be; says whether it holds bytes of earlier ones."""
+    offset, condition = part.resumable(file, url)
+    if offset and offset == part.total(file):
+        return True
+    headers = {"Accept-Encoding": "identity", "User-Agent": "envsuite"}
+    if offset:
+        headers["Range"] = f"bytes={offset}-"
+        if condition is not None:
+            headers["If-Range"] = condition
+    try:
+        with answer_to(
+            url,
+            headers,
+            timeout=patience.timeout,
+            stall=patience.stall,
+            least_rate=patience.least_rate,
+            longest_wait=patience.longest_wait,
+        ) as answer:
+            offset = _receive(file, url, answer, part, offset, progress)
+    except NotSatisfiable as reason:
+        if not offset or reason.total != offset or file.size not in (None, offset):
+            part.drop()
+            raise Again("HTTP 416: it has no such range") from reason
+    return offset > 0
+
+
+def _receive(file: RemoteFile, url: str, answer: Answer, part: Part, offset: int, progress: Progress) -> int:
+    """Write the body into ``part``; returns from where on."""
+    version = version_of(answer.headers)
+    if answer.status == 206:
+        start, total = _content_range(answer)
+        if start != offset:
+            part.drop()
+            raise Again(f"it answers with another range than asked for (HTTP 206 from {start}, not {offset})")
+        before = part.origin()
+        if before.url == url:
+            version = version or before.version  # a 206 may leave out what the 200 before it said
+            if before.version not in (None, version) or before.total not in (None, total):
+                part.drop()
+                raise Again("its file has changed meanwhile")
+    elif answer.status == 200:
+        offset, total = 0, None
+    else:
+        raise Refused(f"HTTP {answer.status}")
+    if (coding := answer.headers.get("Content-Encoding", "identity").strip().lower()) not in ("", "identity"):
+        raise Refused(f"it sends the file in the encoding {coding!r}, though asked not to")
+    if answer.headers.get_content_type() in ("text/html", "application/xhtml+xml") and "Content-Type" in answer.headers:
+        raise Refused("a web page instead of the file (a log-in, a quota, or an error)")
+    length = answer.headers.get("Content-Length", "")
+    if total is None and re.fullmatch("[0-9]{1,18}", length):
+        total = offset + int(length)
+    elif total is None:
+        total = file.size
+    if total is not None and file.size is not None and total != file.size:
+        raise Refused(f"its file has {total:,} bytes, the right one {file.size:,}")
+    if total is not None and total > file.at_most:
+        raise Refused(f"its file has {total:,} bytes; at most {file.at_most:,} can be right")
+    free = shutil.disk_usage(part.path.parent).free
+    if (needed := (total or 0) - offset) > free:
+        raise DataError(f"{part.path.parent}: {file.name} needs {needed:,} bytes more, and {free:,} are free there")
+    part.begin(Origin(url, version, total), offset)
+    progress.start(file.name, total, offset)
+    end = _append(file, answer, part, offset, progress)
+    if total is not None and end < total:
+        raise Again(f"the connection ended after {end:,} of {total:,} bytes")
+    if total is not None and end > total:
+        part.drop()
+        raise Again(f"it sent {end:,} bytes and had announced {total:,}")
+    return offset
+
+
+def _append(file: RemoteFile, answer: Answer, part: Part, offset: int, progress: Progress) -> int:
+    """Write what comes behind ``offset``; returns where it ends."""
+    end = offset
+    with part.open(offset) as out:
+        while chunk := answer.read():
+            if end == 0 and PAGE.match(chunk) is not None:
+                raise Refused("a web page instead of the file (a log-in, a quota, or an error)")
+            if end + len(chunk) > file.at_most:
+                break
+            out.write(chunk)
+            end += len(chunk)
+            progress.advance(len(chunk))
+    if chunk:
+        part.drop()
+        raise Refused(f"it does not end after {file.at_most:,} bytes, where it should at the latest")
+    return end
+
+
+def _content_range(answer: Answer) -> tuple[int | None, int | None]:
+    """Where the part that was sent starts, and how long the whole file is; ``None`` where that is not told."""
+    found = re.fullmatch(r"bytes ([0-9]{1,18})-[0-9]{1,18}/([0-9]{1,18}|\*)", answer.headers.get("Content-Range", ""))
+    if found is None:
+        return None, None
+    return int(found[1]), None if found[2] == "*" else int(found[2])
+
+
+def _checked(file: RemoteFile, part: Part, resumed: bool) -> str:
+    """SHA-256 of ``part``, which is then as it should be.
+
+    Raises:
+        Again: It is not, and was put together from pieces, or is known to be cut off.
+        Refused: It is not, and came in one piece.
+    """
+    if file.sha256 is None and (trouble := shape_trouble(part.path, file.name)) is not None:
+        part.drop()
+        raise Again(trouble)
+    size, sha256 = part.size(), sha256_of(part.path)
+    if file.sha256 in (None, sha256) and file.size in (None, size):
+        return sha256
+    part.drop()
+    found = f"its file is another one ({size:,} bytes, SHA-256 {sha256}; the right one has {file.sha256})"
+    raise Again(f"{found}, from the start this time") if resumed else Refused(found)

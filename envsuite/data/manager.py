@@ -1,0 +1,251 @@
+"""Official data: fetched, checked, and seen to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+from urllib.parse import quote
+
+from envsuite.core.errors import DataError, UsageError
+from envsuite.data import catalog
+from envsuite.data.catalog import DataSet, RemoteFile, Unpack
+from envsuite.data.download import Patience, download
+from envsuite.data.part import sha256_of, shape_trouble
+from envsuite.data.places import data_root
+from envsuite.data.progress import Progress, Silent
+from envsuite.data.record import Damage, Record, Source, damages, expected_files, read_record, write_record
+from envsuite.data.unpack import Entry, unpack
+
+
+@dataclass(frozen=True)
+class State:
+    """What is there of a data set."""
+
+    folder: Path
+    state: Literal["absent", "partial", "complete"]
+    size: int
+    """Bytes of its files that are there, unfinished ones included."""
+    version: str
+    """Of what is there; where nothing is, of what would be fetched."""
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What a check of a data set found."""
+
+    folder: Path
+    files: int
+    """How many there should be."""
+    size: int
+    """Bytes that they should have."""
+    damages: tuple[Damage, ...]
+    record: Record | None
+    """By which was checked; ``None``: by the checksums that are known."""
+
+
+def fetch(
+    data: DataSet,
+    root: Path | None = None,
+    *,
+    mirrors: Sequence[str] = (),
+    keep_archives: bool = False,
+    patience: Patience | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """Bring ``data`` to this machine; what is there and right stays, what is damaged is replaced.
+
+    One process at a time works on a folder; another waits for it. What an interrupted call leaves is gone on with.
+
+    Args:
+        data: Which data set.
+        root: Below which folder; default: :func:`envsuite.data.data_root`.
+        mirrors: Addresses of folders that hold the files under their names; asked in this order *in place of* the
+            public places. ``http``, ``https`` or ``file``.
+        keep_archives: Leave the archives where they were unpacked.
+        patience: How long is waited, for what.
+        progress: Is told what happens.
+
+    Returns:
+        The folder of the data set.
+
+    Raises:
+        DataError: The data cannot be had, are not the right ones, or cannot be written.
+        UsageError: A mirror is not such an address.
+    """
+    patience, progress = patience or Patience(), progress or Silent()
+    for mirror in mirrors:
+        if not mirror.startswith(("http://", "https://", "file:///")):
+            raise UsageError(f"--mirror {mirror}: not an address. It begins with http://, https:// or file:///")
+    folder = (root if root is not None else data_root()) / data.folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _alone(folder, patience, progress):
+            if state(data, root).state == "complete":
+                progress.note(f"{data.name}: there already; checking it")
+                if not verify(data, root).damages:
+                    progress.note(f"{data.name}: all right, in {folder}")
+                    return folder
+            _fetch(data, folder, mirrors, keep_archives, patience, progress)
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be written ({error.strerror or error})") from error
+    return folder
+
+
+def _fetch(
+    data: DataSet,
+    folder: Path,
+    mirrors: Sequence[str],
+    keep_archives: bool,
+    patience: Patience,
+    progress: Progress,
+) -> None:
+    record = read_record(folder, data.name)
+    if data.tree is not None and record is None and (folder / data.tree).exists():
+        raise DataError(
+            f"{folder / data.tree}: is there already, and not from here. Move it away, or choose another place "
+            f"with --to DIR"
+        )
+    sources, entries = {}, {}
+    for file in data.files:
+        sources[file.name] = source = _source(file, folder, mirrors, record, patience, progress)
+        if file.unpack is None:
+            entries[file.name] = Entry(source.size, source.sha256)
+    if data.tree is None:
+        write_record(folder, data.name, Record(data.version, sources, entries))
+        return
+    _unpack(data, data.tree, folder, Record(data.version, sources, entries), progress)
+    if not keep_archives:
+        for file in data.files:
+            if file.unpack is not None:
+                (folder / file.name).unlink(missing_ok=True)
+
+
+def _source(
+    file: RemoteFile,
+    folder: Path,
+    mirrors: Sequence[str],
+    record: Record | None,
+    patience: Patience,
+    progress: Progress,
+) -> Source:
+    """The file, fetched unless it lies there already: from an earlier call, or because a person put it there."""
+    path, now = folder / file.name, datetime.now(UTC).isoformat(timespec="seconds")
+    before = record.sources.get(file.name) if record is not None else None
+    right = file.sha256 or (before.sha256 if before is not None else None)
+    if path.is_file():
+        found = sha256_of(path)
+        if found == right or (right is None and shape_trouble(path, file.name) is None):
+            return before or Source(path.resolve().as_uri(), path.stat().st_size, found, file.sha256 is not None, now)
+    urls = [f"{mirror.rstrip('/')}/{quote(file.name)}" for mirror in mirrors] or file.urls
+    got = download(file, urls, folder, patience, progress)
+    if file.sha256 is None:
+        progress.note(f"{file.name}: no checksum is known for it; that of what came is recorded ({got.sha256})")
+    if right not in (None, got.sha256):
+        progress.note(
+            f"{file.name}: not the same as when it was fetched first (SHA-256 {got.sha256}, then {right}); its "
+            f"content counts as right from now on"
+        )
+    return Source(got.url, got.size, got.sha256, file.sha256 is not None, now)
+
+
+def _unpack(data: DataSet, tree: str, folder: Path, record: Record, progress: Progress) -> None:
+    """Unpack the archives beside ``tree``, then put the whole in its place."""
+    staging, old = folder / f".{tree}.unpacking", folder / f".{tree}.old"
+    entries = dict(record.files)
+    try:
+        for leftover in (staging, old):
+            shutil.rmtree(leftover, ignore_errors=True)
+        for file in data.files:
+            if file.unpack is not None:
+                found = _unpacked(file, file.unpack, folder, staging, progress)
+                entries |= {f"{tree}/{path}": entry for path, entry in found.items()}
+        # Recorded first: killed after this, the next call finds files missing, and not files of unknown origin.
+        write_record(folder, data.name, Record(record.version, record.sources, entries))
+        if (folder / tree).exists():
+            os.replace(folder / tree, old)
+        os.replace(staging, folder / tree)
+    finally:
+        for leftover in (staging, old):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _unpacked(file: RemoteFile, spec: Unpack, folder: Path, staging: Path, progress: Progress) -> dict[str, Entry]:
+    archive = folder / file.name
+    try:
+        return unpack(archive, spec, staging, progress)
+    except DataError as error:
+        if file.sha256 is not None:  # it is the right one, so that it is not to blame
+            raise
+        aside = archive.with_name(f"{archive.name}.bad")
+        os.replace(archive, aside)
+        raise DataError(f"{error}. It is {aside} now, and will be fetched again") from error
+
+
+@contextlib.contextmanager
+def _alone(folder: Path, patience: Patience, progress: Progress) -> Iterator[None]:
+    """Hold the folder's lock, which ends with the process at the latest."""
+    import fcntl  # not on Windows, where everything but this works
+
+    with (folder / ".lock").open("ab") as lock:
+        told = False
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not told:
+                    progress.note(f"{folder}: another process is fetching into it; waiting until it has finished")
+                    told = True
+                patience.sleep(0.5)
+        yield
+
+
+def verify(data: DataSet, root: Path | None = None) -> Verified:
+    """Read every file of ``data`` and compare it with what is known, or was recorded when it was fetched.
+
+    Raises:
+        DataError: The record beside the data cannot be read.
+    """
+    folder = (root if root is not None else data_root()) / data.folder
+    record = read_record(folder, data.name)
+    expected = expected_files(data, record)
+    found = tuple(damages(folder, expected, contents=True))
+    if not _all_told(data, record, expected):
+        found += (Damage(folder / (data.tree or ""), "not fetched"),)
+    return Verified(folder, len(expected), sum(entry.size for entry in expected.values()), found, record)
+
+
+def state(data: DataSet, root: Path | None = None) -> State:
+    """What is there of ``data``, by the sizes of its files.
+
+    Raises:
+        DataError: The record beside the data cannot be read.
+    """
+    folder = (root if root is not None else data_root()) / data.folder
+    record = read_record(folder, data.name)
+    expected = expected_files(data, record)
+    wrong = list(damages(folder, expected, contents=False))
+    names = {*expected, *(name for file in data.files for name in (file.name, f".{file.name}.part"))}
+    there = {name: path.stat().st_size for name in names if (path := folder / name).is_file()}
+    version = record.version if record is not None else data.version
+    if not wrong and version == data.version and _all_told(data, record, expected):
+        return State(folder, "complete", sum(there.values()), version)
+    others = {
+        file.name
+        for other in catalog.CATALOG
+        if other.folder == data.folder and other.name != data.name
+        for file in other.files
+    }
+    begun = record is not None or there.keys() - others
+    return State(folder, "partial" if begun else "absent", sum(there.values()) if begun else 0, version)
+
+
+def _all_told(data: DataSet, record: Record | None, expected: Mapping[str, Entry]) -> bool:
+    """Whether ``expected`` is all that there is to check: archives have contents that only a record tells."""
+    return record is not None or len(expected) == len(data.files)

@@ -1,0 +1,107 @@
+"""The player that a base model imitates in ALFWorld."""
+
+import itertools
+import random
+import re
+
+import gymnasium
+import pytest
+
+from envsuite.alfworld.env import ALFWorld
+from envsuite.alfworld.player import LABELS, Planner
+from envsuite.core.errors import UsageError
+
+FORMS = (
+    r"find [a-z]+( and [a-z]+)?: [A-F] [a-z]+ \d+(, [A-F] [a-z]+ \d+)*",
+    r"[a-z]+ none\. [B-F]",
+    r"[a-z]+ \d+",
+    r"[a-z]+ \d+: ((clean|heat|cool) in [a-z]+ \d+, )?put in [a-z]+ \d+",
+    r"[a-z]+ \d+: use [a-z]+ \d+ in [a-z]+ \d+",
+    r"take [a-z]+ \d+ in [a-z]+ \d+",
+)
+"""All that the player ever says."""
+
+
+@pytest.fixture(scope="module")
+def env(tmp_path_factory: pytest.TempPathFactory) -> ALFWorld:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ENVSUITE_DATA", str(tmp_path_factory.mktemp("data")))
+        return ALFWorld("builtin", scene_seed=3, games=60)
+
+
+def play(env: ALFWorld, task_id: str, player: Planner, steps: int) -> tuple[bool, list[tuple[str, str, str]]]:
+    """Whether it won, and thought, command and the game's answer of each step."""
+    env.reset(options={"task_id": task_id})
+    moves: list[tuple[str, str, str]] = []
+    for thought, action in itertools.islice(player.turns(env, random.Random(task_id)), steps):
+        observation, _, done, _, info = env.step(action)
+        assert info["valid"]
+        moves.append((thought, action[0].arguments["command"], observation["text"]))
+        if done:
+            return info["success"], moves
+    return False, moves
+
+
+def test_a_careful_player_wins_every_game_and_each_name_stands_in_its_plan_its_thought_or_the_last_answer(
+    env: ALFWorld,
+) -> None:
+    for task_id in env.tasks.ids("train"):
+        won, moves = play(env, task_id, Planner(), 60)
+        assert won
+        said = shown = ""
+        plan: dict[str, str] = {}
+        for thought, command, answer in moves:
+            assert not thought or any(re.fullmatch(form, thought) for form in FORMS), thought
+            said = thought or said
+            if thought.startswith("find"):
+                plan = dict(re.findall(r"([A-F]) ([a-z]+ \d+)", thought))
+            elif " none. " in thought:
+                said = plan[thought[-1]]
+            for name in re.findall(r"[a-z]+ \d+", command):
+                assert name in said or name in shown, (command, said, shown)
+            shown = answer
+
+
+def test_a_plan_names_few_places_and_is_followed_in_its_order(env: ALFWorld) -> None:
+    for task_id in env.tasks.ids("train"):
+        _, moves = play(env, task_id, Planner(careless=0.5), 200)
+        plan: list[str] = []
+        for thought, command, _ in moves:
+            if thought and " none. " not in thought:
+                plan = re.findall(r"[a-z]+ \d+", thought) if thought.startswith("find") else []
+                assert len(plan) <= len(LABELS)
+            place = command.removeprefix("go to ").removeprefix("open ")
+            if place in plan:
+                plan = plan[plan.index(place) :]
+            else:
+                assert not plan or not command.startswith("go to ")
+
+
+@pytest.mark.parametrize("slips", [{"careless": 1.0}, {"idle": 0.3}, {"hasty": 0.3}])
+def test_a_player_who_errs_needs_longer_and_still_wins(env: ALFWorld, slips: dict[str, float]) -> None:
+    steps = {"careful": 0, "slips": 0}
+    for task_id in env.tasks.ids("train"):
+        for name, player in (("careful", Planner()), ("slips", Planner(**slips))):
+            won, moves = play(env, task_id, player, 600)
+            assert won
+            steps[name] += len(moves)
+    assert steps["slips"] > 1.2 * steps["careful"]
+
+
+def test_a_rash_player_says_nothing_and_wins_where_nothing_is_to_be_done_to_one_thing(env: ALFWorld) -> None:
+    for task_id in env.tasks.ids("train"):
+        won, moves = play(env, task_id, Planner(rash=1.0), 120)
+        assert not any(thought for thought, _, _ in moves)
+        assert won == (env.tasks.types[task_id] in ("pick_and_place_simple", "look_at_obj_in_light"))
+
+
+def test_a_player_is_rash_for_a_whole_episode_or_not_at_all(env: ALFWorld) -> None:
+    spoken = [bool(play(env, task_id, Planner(rash=0.5), 3)[1][0][0]) for task_id in env.tasks.ids("train")]
+    assert 0.25 < sum(spoken) / len(spoken) < 0.75
+
+
+def test_a_probability_that_is_none_and_another_environment_are_refused(env: ALFWorld) -> None:
+    with pytest.raises(UsageError, match=r"hasty=-0.1"):
+        Planner(hasty=-0.1)
+    with pytest.raises(UsageError, match="not TextCraft"):
+        next(Planner().turns(gymnasium.make("TextCraft-v0"), random.Random(0)))

@@ -1,0 +1,332 @@
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import orjson
+import psutil
+import pytest
+
+from envsuite.alfworld import reference
+from envsuite.alfworld.engine import Game, Turn
+from envsuite.alfworld.game_file import GAME
+from envsuite.alfworld.pool import Pool
+from envsuite.alfworld.reference import TextWorldEngine
+from envsuite.core import DataError, MissingExtra, UsageError, WorkerLost
+
+try:
+    version("textworld"), version("alfworld")
+except PackageNotFoundError as missing:
+    pytest.skip(f'needs {missing.name}: pip install "envsuite[alfworld-reference]"', allow_module_level=True)
+
+SMALL = "valid_seen/look_at_obj_in_light-Laptop-None-DeskLamp-328/trial_T20190908_201550_622420"
+
+
+@pytest.fixture(scope="module")
+def small(games_root: Path) -> Path:
+    return games_root / "json_2.1.1" / SMALL / GAME
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    pool = Pool(workers=2)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(scope="module")
+def engine(pool: Pool) -> TextWorldEngine:
+    return TextWorldEngine(pool)
+
+
+def transcripts(shared: Path) -> list[dict[str, Any]]:
+    lines = (shared / "data" / "alfworld" / "transcripts.jsonl").read_bytes().splitlines()
+    return [orjson.loads(line) for line in lines]
+
+
+def recorded(state: dict[str, Any]) -> tuple[Any, ...]:
+    return state["feedback"], tuple(state["admissible_commands"]), state.get("won", False)
+
+
+def said(turn: Turn) -> tuple[Any, ...]:
+    return turn.feedback, turn.commands, turn.won
+
+
+def walk(game: Game, seed: int, steps: int) -> list[Turn]:
+    """A reset, and commands drawn from the admissible ones."""
+    draw = random.Random(seed)
+    turns = [game.reset()]
+    for _ in range(steps):
+        turns.append(game.step(draw.choice(turns[-1].commands)))
+    return turns
+
+
+def check_episode(engine: TextWorldEngine, games_root: Path, episode: dict[str, Any]) -> None:
+    game = engine.open(games_root / "json_2.1.1" / episode["gamefile"])
+    assert said(game.reset()) == recorded(episode["reset"])
+    for step in episode["steps"]:
+        turn = game.step(step["command"])
+        assert said(turn) == recorded(step)
+    game.close()
+
+
+def test_a_recorded_episode_is_played_as_it_was(engine: TextWorldEngine, games_root: Path, shared: Path) -> None:
+    (short,) = [e for e in transcripts(shared) if e["gamefile"].startswith(SMALL)]
+    check_episode(engine, games_root, short)
+
+
+@pytest.mark.slow
+def test_every_recorded_episode_is_played_as_it_was(engine: TextWorldEngine, games_root: Path, shared: Path) -> None:
+    for episode in transcripts(shared):
+        check_episode(engine, games_root, episode)
+
+
+def test_blanks_around_a_command_do_not_count_and_a_wrong_one_does_nothing(
+    engine: TextWorldEngine, small: Path
+) -> None:
+    game = engine.open(small)
+    first = game.reset()
+    there = game.step("  go to desk 1 \n")
+    assert there.valid and there.feedback.startswith("You arrive at desk 1.")
+    assert game.step("go to desk 1") == Turn("Nothing happens.", there.commands, False, False)
+    assert game.step("") == Turn("Nothing happens.", there.commands, False, False)
+    assert game.reset() == first
+
+
+@pytest.mark.slow
+def test_a_game_continues_from_a_snapshot_in_another_process(small: Path, engine: TextWorldEngine) -> None:
+    game = engine.open(small)
+    game.reset()
+    game.step("go to desk 1")
+    turn = game.step("dance")
+    token = pickle.loads(pickle.dumps(game.snapshot()))
+    other = Pool(workers=1)
+    again = TextWorldEngine(other).open(small)
+    assert again.restore(token) == turn
+    assert again.step("use desklamp 1") == game.step("use desklamp 1")
+    other.close()
+
+
+@pytest.mark.slow
+def test_a_token_that_is_not_of_this_game_is_refused(small: Path, engine: TextWorldEngine) -> None:
+    game = engine.open(small)
+    with pytest.raises(UsageError, match=r"snapshot of a game that is not being played; call reset\(\) first"):
+        game.snapshot()
+    with pytest.raises(UsageError, match=r"step of a game that is not being played; call reset\(\) first"):
+        game.step("look")
+    for token in (None, {"game": "other"}, {"game": "other/trial", "commands": (), "feedback": "", "valid": True}):
+        with pytest.raises(UsageError, match="restore takes what snapshot"):
+            game.restore(token)
+    own = {"game": "/".join(small.parts[-3:-1]), "commands": ("fly",), "feedback": "", "valid": True}
+    with pytest.raises(DataError, match="'fly' is not admissible as it was"):
+        game.restore(own)
+    game.close()
+    with pytest.raises(UsageError, match="closed"):
+        game.reset()
+
+
+def test_only_the_episodes_of_a_killed_worker_are_lost_and_the_next_reset_replaces_it(small: Path) -> None:
+    pool = Pool(workers=2)
+    games = [TextWorldEngine(pool).open(small) for _ in range(3)]
+    firsts = [game.reset() for game in games]
+    victim = pool.workers[0]
+    held = len(victim.seats)
+    os.kill(victim.child.process.pid, signal.SIGKILL)
+    outcomes = []
+    for game in games:
+        try:
+            outcomes.append(game.step("look").valid)
+        except WorkerLost as lost:
+            outcomes.append(str(lost))
+    lost = [outcome for outcome in outcomes if outcome is not True]
+    assert len(lost) == held and all(str(small) in text and "was killed by SIGKILL" in text for text in lost)
+    assert all("reset() starts it anew" in text for text in lost)
+    with pytest.raises(UsageError, match="call reset"):
+        games[outcomes.index(lost[0])].step("look")
+    assert [game.reset() for game in games] == firsts
+    assert len(pool.workers) == 2 and victim not in pool.workers
+    pool.close()
+
+
+def test_a_worker_that_hangs_is_killed_when_the_deadline_is_over(small: Path) -> None:
+    pool = Pool(workers=1, deadline=30.0)
+    game = TextWorldEngine(pool).open(small)
+    waiting = TextWorldEngine(pool).open(small)
+    first = game.reset()
+    waiting.reset()
+    worker = psutil.Process(pool.workers[0].child.process.pid)
+    worker.suspend()
+    pool.deadline = 0.3
+    start = time.monotonic()
+    with pytest.raises(WorkerLost, match=r"took more than 0.3 s during the command 'look' and was killed"):
+        game.step("look")
+    assert time.monotonic() - start < 10
+    with pytest.raises(WorkerLost, match="over another game"):
+        waiting.step("look")
+    assert not psutil.pid_exists(worker.pid)
+    pool.deadline = 60.0
+    assert game.reset() == first
+    pool.close()
+
+
+@pytest.mark.slow
+def test_a_worker_that_died_over_nothing_is_replaced_by_a_reset_and_missed_by_a_step(small: Path) -> None:
+    pool = Pool(workers=1)
+    game = TextWorldEngine(pool).open(small)
+    first = game.reset()
+    pool.workers[0].child.process.kill()
+    pool.workers[0].child.process.wait()
+    assert game.reset() == first
+    pool.workers[0].child.process.kill()
+    with pytest.raises(WorkerLost, match="was killed by SIGKILL"):
+        game.step("look")
+    pool.close()
+
+
+@pytest.mark.slow
+def test_workers_are_started_as_games_need_them_and_games_left_behind_give_their_place_back(small: Path) -> None:
+    pool = Pool(workers=2)
+    engine = TextWorldEngine(pool)
+    assert pool.workers == []
+    game = engine.open(small)
+    game.reset()
+    assert len(pool.workers) == 1
+    game.close()
+    left = engine.open(small)
+    left.reset()
+    assert [len(worker.seats) for worker in pool.workers] == [1]
+    del left
+    gc.collect()
+    assert [len(worker.seats) for worker in pool.workers] == [0]
+    process = pool.workers[0].child.process
+    pool.close()
+    assert process.poll() is not None
+    with pytest.raises(UsageError, match="closed"):
+        engine.open(small).reset()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda game: game | {"pddl_problem": "(define (problem x"},
+        lambda game: game | {"pddl_domain": "nonsense"},
+        lambda game: game | {"grammar": "{"},
+    ],
+    ids=["problem", "domain", "grammar"],
+)
+def test_a_game_that_textworld_cannot_load_is_named_and_the_worker_goes_on(
+    engine: TextWorldEngine, small: Path, tmp_path: Path, change: Any
+) -> None:
+    bad = tmp_path / GAME
+    bad.write_bytes(orjson.dumps(change(orjson.loads(small.read_bytes()))))
+    game = engine.open(bad)
+    with pytest.raises((DataError, WorkerLost)) as caught:
+        game.reset()
+    assert str(bad) in str(caught.value)
+    assert engine.open(small).reset().commands
+
+
+def test_a_missing_or_truncated_game_is_named_when_it_is_opened(
+    engine: TextWorldEngine, small: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError, match="cannot be read"):
+        engine.open(tmp_path / GAME)
+    (tmp_path / GAME).write_bytes(small.read_bytes()[:5000])
+    with pytest.raises(DataError, match=r"truncated.*envsuite data fetch alfworld"):
+        engine.open(tmp_path / GAME)
+
+
+@pytest.mark.slow
+def test_an_edited_game_is_loaded_anew(engine: TextWorldEngine, small: Path, tmp_path: Path) -> None:
+    copy = tmp_path / GAME
+    shutil.copy(small, copy)
+    game = engine.open(copy)
+    game.reset()
+    game.close()
+    copy.write_bytes(copy.read_bytes().replace(b"Welcome to TextWorld", b"Welcome to my world"))
+    assert "Welcome to my world" in engine.open(copy).reset().feedback
+
+
+def test_without_the_packages_the_command_that_installs_them_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(package: str) -> str:
+        raise PackageNotFoundError(package)
+
+    monkeypatch.setattr(reference, "version", absent)
+    reference._versions.cache_clear()
+    with pytest.raises(MissingExtra, match=r'textworld: pip install "envsuite\[alfworld-reference\]"'):
+        TextWorldEngine()
+    reference._versions.cache_clear()
+
+
+IN_A_FRESH_PROCESS = """
+import os, sys
+from pathlib import Path
+from envsuite.alfworld.reference import TextWorldEngine, default_pool
+engine = TextWorldEngine()
+print(engine.version)
+game = engine.open(Path(sys.argv[1]))
+print(game.reset())
+print(game.step("go to desk 1"))
+assert not {"textworld", "alfworld", "fast_downward"} & set(sys.modules)
+if (child := os.fork()) == 0:
+    from envsuite.core import WorkerLost
+    try:
+        game.step("look")
+    except WorkerLost as lost:
+        assert "forked" in str(lost)
+    assert game.reset() is not None and len(default_pool().workers) == 1
+    default_pool().close()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print(game.step("look"))
+print(default_pool().workers[0].child.process.pid, file=sys.stderr)
+"""
+
+
+@pytest.mark.slow
+def test_a_game_is_the_same_in_every_process_and_workers_end_with_the_program(small: Path) -> None:
+    command = [sys.executable, "-c", IN_A_FRESH_PROCESS, str(small)]
+    runs = [
+        subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONHASHSEED": seed})
+        for seed in ("1", "2")
+    ]
+    assert all(run.returncode == 0 for run in runs), runs[0].stderr
+    assert runs[0].stdout == runs[1].stdout and runs[0].stdout.startswith("textworld ")
+    for run in runs:
+        assert not psutil.pid_exists(int(run.stderr.split()[-1]))
+
+
+@pytest.mark.slow
+def test_threads_that_play_at_the_same_time_do_not_disturb_each_other(engine: TextWorldEngine, small: Path) -> None:
+    alone = [walk(engine.open(small), seed, 5) for seed in range(3)]
+    barrier = threading.Barrier(3)
+
+    def play(seed: int) -> list[Turn]:
+        barrier.wait()
+        return walk(engine.open(small), seed, 5)
+
+    with ThreadPoolExecutor(3) as threads:
+        assert list(threads.map(play, range(3))) == alone
+
+
+@pytest.mark.slow
+def test_32_threads_play_as_one_would_play_after_another(engine: TextWorldEngine, games_root: Path) -> None:
+    paths = sorted(games_root.glob(f"json_2.1.1/valid_seen/*/*/{GAME}"))
+    jobs = [(paths[(7 * thread + 5 * number) % len(paths)], thread) for thread in range(32) for number in range(2)]
+    alone = [walk(engine.open(path), seed, 4) for path, seed in jobs]
+    with ThreadPoolExecutor(32) as threads:
+        assert list(threads.map(lambda job: walk(engine.open(job[0]), job[1], 4), jobs)) == alone

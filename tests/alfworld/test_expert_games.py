@@ -1,0 +1,58 @@
+"""The expert on real games."""
+
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+from benchmarks import experts
+from envsuite.alfworld.env import ALFWorld
+from envsuite.alfworld.expert import Expert
+from envsuite.core.errors import UsageError
+
+
+@pytest.mark.parametrize("split", ["valid_seen", "valid_train"])
+def test_it_wins_real_games_of_all_six_families_within_the_horizon(games_root: Path, cache: Path, split: str) -> None:
+    env = gymnasium.make("ALFWorld-v0", source=str(games_root), split=split)
+    world, expert, families = env.unwrapped, Expert(), set()
+    assert isinstance(world, ALFWorld)
+    for task_id in world.tasks.ids(split)[::9]:
+        observation, info = env.reset(options={"task_id": task_id})
+        families.add(info["task_type"])
+        done = cut = False
+        while not (done or cut):
+            action = expert.act(env)
+            assert action == expert.act(env)
+            assert action[0].arguments["command"] in observation["commands"]
+            observation, _, done, cut, info = env.step(action)
+        assert info["success"], task_id
+    assert len(families) == 6
+
+
+def test_one_expert_plays_many_episodes_at_once(games_root: Path, cache: Path) -> None:
+    envs = [ALFWorld(games_root, split="valid_seen") for _ in range(4)]
+    expert, playing = Expert(), set(envs)
+    for number, env in enumerate(envs):
+        env.reset(seed=number)
+    for _ in range(50):
+        for env in list(playing):
+            _, _, done, _, _ = env.step(expert.act(env))
+            if done:
+                playing.remove(env)
+    assert not playing
+
+
+def test_without_an_episode_and_in_another_environment_it_says_what_is_wrong(games_root: Path, cache: Path) -> None:
+    env = ALFWorld(games_root, split="valid_seen")
+    with pytest.raises(UsageError, match="call reset"):
+        Expert().act(env)
+    with pytest.raises(UsageError, match="not TextCraft"):
+        Expert().act(gymnasium.make("TextCraft-v0"))
+
+
+@pytest.mark.slow
+def test_the_benchmark_finds_every_real_game_won_within_the_horizon(
+    games_root: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert experts.main(["alfworld", "--games", str(games_root)]) == 0
+    assert "| all | 340 | 100.0 % (98.9–100.0) | 100.0 % | 7.2 | 25 |" in capsys.readouterr().out  # noqa: RUF001

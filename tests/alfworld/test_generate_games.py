@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter, defaultdict
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envsuite.alfworld.check import Facts, wins
+from envsuite.alfworld.generate import SPLITS, Made, make
+from envsuite.alfworld.goals import FAMILIES
+from envsuite.alfworld.problem import display_names
+from envsuite.alfworld.scenes import EDITION, PLANS, UNSEEN, Difficulty, layouts
+from envsuite.alfworld.vocabulary import CONTAINS, FIXED, LAMP, ROOMS
+from envsuite.core.errors import UsageError
+
+GOLDEN = {3: "569e55ff"}
+
+difficulties = st.one_of(
+    st.just(Difficulty()),
+    st.builds(
+        Difficulty,
+        st.sampled_from((20, 100, 150)),
+        st.integers(20, 200),
+        st.none() | st.integers(0, 100),
+        st.none() | st.integers(0, 4),
+    ),
+)
+
+
+class Game:
+    """A written game, read back."""
+
+    def __init__(self, made: Made) -> None:
+        self.path = made.path
+        self.game = json.loads(made.game)
+        self.record = json.loads(made.record)
+        self.problem: str = self.game["pddl_problem"]
+        self.facts: dict[str, list[Any]] = defaultdict(list)
+        start = self.problem.split("(:init", 1)[1].split("(:goal", 1)[0]
+        for fact in re.findall(r"\(([^()]+)\)", start):
+            predicate, *arguments = fact.split()
+            self.facts[predicate].append(tuple(arguments))
+        self.kind = {i: t.removesuffix("Type") for i, t in self.facts["objectType"] + self.facts["receptacleType"]}
+        self.host = dict(self.facts["inReceptacle"])
+        self.thing = self.record["pddl_params"]["object_target"]
+        self.target = self.record["pddl_params"]["parent_target"]
+        self.of_goal = [i for i, kind in self.kind.items() if kind == self.thing]
+
+    def ids(self, predicate: str) -> set[str]:
+        return {fact[0] for fact in self.facts[predicate]}
+
+    def behind_door(self, thing: str) -> bool:
+        return self.host[thing] in self.ids("openable")
+
+
+games = st.builds(
+    lambda *arguments: Game(make(*arguments)),
+    st.integers(0, 1),
+    st.sampled_from(SPLITS),
+    st.integers(0, 10_000),
+    difficulties,
+)
+
+
+@settings(max_examples=50)
+@given(games)
+def test_a_walkthrough_wins_with_its_last_command_and_not_before(game: Game) -> None:
+    walk = game.game["walkthrough"]
+    assert wins(game.problem, walk)
+    assert not wins(game.problem, walk[:-1])
+    assert not Facts(game.problem).won()
+    assert game.game["solvable"] is True
+
+
+@settings(max_examples=50)
+@given(games)
+def test_everything_is_in_one_place_that_may_hold_it(game: Game) -> None:
+    things = game.ids("objectType")
+    spot = dict(game.facts["receptacleAtLocation"]) | dict(game.facts["objectAtLocation"])
+    for predicate, over in (("objectAtLocation", things), ("receptacleAtLocation", game.ids("receptacleType"))):
+        assert Counter(fact[0] for fact in game.facts[predicate]) == Counter(over)
+    assert max(Counter(fact[0] for fact in game.facts["inReceptacle"]).values()) == 1
+    may = set(game.facts["canContain"])
+    for thing, receptacle in game.facts["inReceptacle"]:
+        assert spot[thing] == spot[receptacle]
+        if thing in game.ids("pickupable"):
+            assert (f"{game.kind[receptacle]}Type", f"{game.kind[thing]}Type") in may
+    ((agent, start),) = game.facts["atLocation"]
+    assert agent == "agent1"
+    assert start not in set(spot.values())
+
+
+@settings(max_examples=50)
+@given(games)
+def test_a_problem_declares_each_name_once_and_all_that_it_uses(game: Game) -> None:
+    objects = game.problem.split("(:objects", 1)[1].split("(:init", 1)[0]
+    declared = re.findall(r"^\s+(\S+) - \w+\)?$", objects, re.MULTILINE)
+    assert len(declared) == len({name.lower() for name in declared})
+    assert {i for facts in game.facts.values() for fact in facts for i in fact} <= set(declared)
+    named = set(re.findall(r"\b\w+Type\b", game.game["pddl_domain"].split("(:action", 1)[1]))
+    assert named - {"receptacleType", "objectType"} <= set(declared)
+    assert game.problem.count("(") == game.problem.count(")")
+
+
+@settings(max_examples=50)
+@given(games)
+def test_a_goal_is_of_its_family_and_can_be_read_in_the_sentence(game: Game) -> None:
+    family = next(f for f in FAMILIES if f.name == game.record["task_type"])
+    assert game.path.split("/")[1].startswith(f"{family.name}-{game.thing}-None-")
+    assert len([i for i in game.of_goal if i in game.host]) >= family.needs
+    assert game.ids("pickupable") >= set(game.of_goal)
+    sentence = game.record["turk_annotations"]["anns"][0]["task_desc"]
+    assert f"Your task is to: {sentence[0].lower()}{sentence[1:]}" in game.game["grammar"]
+    words = re.findall(r"\w+", sentence.lower())
+    assert game.thing.lower() in words
+    if family.name == "look_at_obj_in_light":
+        assert game.record["pddl_params"]["toggle_target"] == LAMP and LAMP.lower() in words
+        assert any(game.kind[lamp] == LAMP and lamp in game.host for lamp in game.ids("toggleable"))
+        return
+    assert game.target.lower() in words
+    assert game.target in game.kind.values()
+    assert ("two" in words) == (family.needs == 2)
+    assert any(
+        verb in words
+        for verb in {"clean": ["clean"], "heat": ["hot", "heat"], "cool": ["cool"]}.get(family.verb, words)
+    )
+    if family.verb:
+        assert game.ids(family.able) >= set(game.of_goal)
+        assert f"({family.done} ?o)" in game.problem
+    else:
+        assert all(game.kind[game.host[i]] != game.target for i in game.of_goal)
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 50), st.integers(0, 500), st.integers(0, 4))
+def test_nothing_is_hidden_or_all_of_it_as_the_difficulty_says(seed: int, index: int, decoys: int) -> None:
+    index -= index % len(FAMILIES)  # pick_and_place_simple
+    game = Game(make(seed % 2, "train", index, Difficulty(hidden=0, decoys=decoys)))
+    assert len(game.of_goal) == 1 + decoys
+    usual = {"Fridge", "Microwave", "Cabinet", "Drawer", "Safe"}
+    doorless = {game.kind[r] for r in game.ids("receptacleType") - game.ids("openable")} - usual - {game.target}
+    if any(game.thing in CONTAINS[kind] for kind in doorless) and all(map(game.behind_door, game.of_goal)):
+        room = next(r for r in ROOMS if r.first_plan <= game.record["scene"]["scene_num"] < r.first_plan + PLANS)
+        places = next(thing.places for thing in room.things if thing.kind == game.thing)
+        assert not doorless & set(places)
+    game = Game(make(seed % 2, "train", index, Difficulty(hidden=100, decoys=decoys)))
+    doors = {game.kind[r] for r in game.ids("openable")} - {game.target}
+    if any(game.thing in CONTAINS[kind] for kind in doors):
+        assert all(map(game.behind_door, game.of_goal))
+
+
+def test_fewer_receptacles_and_things_make_smaller_rooms() -> None:
+    def size(difficulty: Difficulty) -> tuple[int, int]:
+        made = [Game(make(0, "train", index, difficulty)) for index in range(30)]
+        return sum(len(g.ids("receptacleType")) for g in made), sum(len(g.ids("pickupable")) for g in made)
+
+    receptacles, things = size(Difficulty())
+    few = size(Difficulty(receptacles=30, things=30))
+    assert few[0] < 0.7 * receptacles and few[1] < 0.5 * things
+    many = size(Difficulty(receptacles=150, things=150))
+    assert many[0] > 1.2 * receptacles and many[1] > 1.2 * things
+
+
+@pytest.mark.parametrize("wrong", [{"receptacles": 0}, {"things": 301}, {"hidden": 101}, {"decoys": -1}])
+def test_a_difficulty_out_of_bounds_is_an_error_that_names_them(wrong: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match=rf"Difficulty\.{next(iter(wrong))} must be from \d+ to \d+"):
+        Difficulty(**wrong)
+
+
+@settings(max_examples=5)
+@given(st.integers(0, 10**9))
+def test_unseen_rooms_are_laid_out_as_no_other(seed: int) -> None:
+    known, unseen = layouts(seed)
+    assert len(known) == len(ROOMS) * (PLANS - UNSEEN) and len(unseen) == len(ROOMS) * UNSEEN
+    assert not {layout.signature for layout in known} & {layout.signature for layout in unseen}
+    assert not {layout.plan for layout in known} & {layout.plan for layout in unseen}
+
+
+def test_the_games_of_an_edition_never_change() -> None:
+    made = [make(seed, split, index) for seed in (0, 1) for split in SPLITS for index in range(12)]
+    digest = hashlib.sha256("".join(m.path + m.game + m.record for m in made).encode()).hexdigest()[:8]
+    # Changed on purpose? Raise EDITION: folders of games that exist must not be mistaken for the new ones.
+    assert GOLDEN == {EDITION: digest}
+
+
+def test_what_lies_somewhere_is_allowed_there() -> None:
+    for room in ROOMS:
+        kinds = {kind for kind, _ in room.receptacles}
+        assert kinds <= set(CONTAINS)
+        for thing in room.things:
+            assert set(thing.places) <= kinds
+            assert thing.kind in FIXED or all(thing.kind in CONTAINS[place] for place in thing.places)
+
+
+def test_the_vocabulary_is_that_of_alfred() -> None:
+    alfred = pytest.importorskip("alfworld.gen.constants", reason="needs the package alfworld")
+    for room in ROOMS:
+        for kind, _ in room.receptacles:
+            assert kind in alfred.RECEPTACLES
+            assert CONTAINS[kind] <= set(alfred.VAL_RECEPTACLE_OBJECTS[kind])
+        assert {thing.kind for thing in room.things} <= alfred.OBJECTS_SET
+
+
+def test_names_count_down_in_the_order_of_ids_folded_to_lower_case() -> None:
+    ids = [
+        "Mug_bar__plus_01",
+        "Mug_bar__minus_02",
+        "mug_bar__minus_01",
+        "Sink_bar__plus_01_bar_SinkBasin",
+        "Sink_bar__plus_02",
+    ]
+    assert display_names(ids) == {
+        "mug_bar__minus_01": "mug 3",
+        "Mug_bar__minus_02": "mug 2",
+        "Mug_bar__plus_01": "mug 1",
+        "Sink_bar__plus_01_bar_SinkBasin": "sinkbasin 1",
+        "Sink_bar__plus_02": "sink 1",
+    }

@@ -1,0 +1,205 @@
+"""The native engine on a small house of our own; what it should say was taken from ``textworld``."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import toy_house
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envsuite.alfworld.engine import Turn
+from envsuite.alfworld.world import NativeEngine, NativeGame
+from envsuite.core.errors import UsageError
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toy_house.write(tmp_path_factory.mktemp("house"))
+
+
+@pytest.fixture(scope="module")
+def engine() -> NativeEngine:
+    return NativeEngine()
+
+
+@pytest.fixture
+def game(path: Path, engine: NativeEngine) -> Iterator[NativeGame]:
+    game = engine.open(path)
+    yield game
+    game.close()
+
+
+def played(game: NativeGame, *commands: str) -> Turn:
+    turn = game.reset()
+    for command in commands:
+        turn = game.step(command)
+        assert turn.valid, f"{command!r} is not among {turn.commands}"
+    return turn
+
+
+def test_a_reset_says_the_intro_and_the_sorted_commands(game: NativeGame) -> None:
+    assert game.reset() == Turn(
+        "Hello.\n\nIn hall 1: a chest 2/shut.\n\nYour task is to: light a lamp.",
+        ("count", "go to kitchen 1", "look", "open chest 2"),
+        False,
+        True,
+    )
+
+
+def test_a_list_follows_the_internal_names_and_not_the_spoken_ones(tmp_path: Path, engine: NativeEngine) -> None:
+    init = toy_house.INIT.replace("_1 shelf_bar_1)", "_1 chest_bar_1)").replace("_2 shelf_bar_1)", "_2 chest_bar_1)")
+    game = engine.open(toy_house.write(tmp_path, pddl_problem=toy_house.problem(init=init)))
+    assert played(game, "open chest 2").feedback == "Open: a cup 1, a lamp 2, and a lamp 1"
+    assert played(game, "go to kitchen 1", "open chest 1").feedback == "Open: nothing"
+
+
+def test_a_placeholder_that_is_known_stays_what_it_is_in_a_query(game: NativeGame) -> None:
+    turn = played(game, "go to kitchen 1", "take cup 1 from shelf 1")
+    assert turn.feedback == "Taken. Left: nothingOnce: cup 1."  # the blank at the beginning of a text is lost
+    assert game.step("put cup 1 into shelf 1").feedback == "Put. Now: a cup 1"
+    assert game.step("look").feedback == "In kitchen 1: a chest 1/shut, and a shelf 1."
+
+
+def test_what_is_typed_wrongly_changes_nothing(game: NativeGame) -> None:
+    first = game.reset()
+    for command in ("", "xyzzy", "LOOK", "look.", "go to", "go to  kitchen 1", "open chest 1", "stay", "{x}", "#look#"):
+        assert game.step(command) == Turn("Nothing happens.", first.commands, False, False)
+    assert game.step("look").feedback == "In hall 1: a chest 2/shut."
+
+
+def test_blanks_around_a_command_do_not_count(game: NativeGame) -> None:
+    game.reset()
+    assert game.step("  go to kitchen 1\n").feedback == "You are in the kitchen 1."
+
+
+def test_an_action_that_changes_nothing_is_not_offered(game: NativeGame) -> None:
+    assert "stay" not in game.reset().commands
+
+
+def test_the_grammar_hears_of_both_effects_of_a_switch_and_the_goal_of_the_one_that_happened(game: NativeGame) -> None:
+    turn = played(game, "open chest 2", "take lamp 2 from chest 2", "press lamp 2")
+    assert turn.feedback == "It said dark."
+    assert game.step("put lamp 2 into chest 2").won
+    assert not game.step("take lamp 2 from chest 2").won
+    assert game.step("press lamp 2").feedback == "It said dark."
+    assert not game.step("put lamp 2 into chest 2").won
+
+
+def test_a_game_that_is_won_goes_on(game: NativeGame) -> None:
+    turn = played(game, "open chest 2", "take lamp 2 from chest 2", "press lamp 2", "put lamp 2 into chest 2")
+    assert turn.won
+    assert game.step("dance") == Turn("Nothing happens.", turn.commands, True, False)
+    assert game.step("go to kitchen 1").won
+
+
+def test_a_game_asks_to_be_reset_first_and_not_to_be_closed(path: Path, engine: NativeEngine) -> None:
+    game = engine.open(path)
+    for call in (lambda: game.step("look"), game.snapshot):
+        with pytest.raises(UsageError, match="reset"):
+            call()
+    game.close()
+    with pytest.raises(UsageError, match="closed"):
+        game.reset()
+
+
+def walk(game: NativeGame, choices: list[int]) -> list[Turn]:
+    """Turns of a walk on which each choice takes one of the commands, or nonsense."""
+    turns = []
+    commands = game.restore(game.snapshot()).commands
+    for choice in choices:
+        turn = game.step((*commands, "nonsense")[choice % (len(commands) + 1)])
+        commands = turn.commands
+        turns.append(turn)
+    return turns
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(0, 30), max_size=25), st.lists(st.integers(0, 30), max_size=25))
+def test_what_follows_a_restore_is_what_followed_the_snapshot(path: Path, before: list[int], after: list[int]) -> None:
+    game = NativeEngine().open(path)
+    last = [game.reset(), *walk(game, before)][-1]
+    token = pickle.loads(pickle.dumps(game.snapshot()))
+    expected = walk(game, after)
+    other = NativeEngine().open(path)
+    assert other.restore(token) == last
+    assert walk(other, after) == expected
+
+
+def test_a_snapshot_goes_to_another_process(game: NativeGame, path: Path) -> None:
+    turn = played(game, "open chest 2", "take lamp 2 from chest 2")
+    token = game.snapshot()
+    program = (
+        "import json, sys; from pathlib import Path; from envsuite.alfworld.world import NativeEngine\n"
+        "game = NativeEngine().open(Path(sys.argv[1])); turn = game.restore(json.loads(sys.argv[2]))\n"
+        "print(json.dumps([turn.feedback, turn.commands, game.step('press lamp 2').feedback]))"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", program, str(path), json.dumps(token)], capture_output=True, check=True, text=True
+    )
+    assert json.loads(child.stdout) == [turn.feedback, list(turn.commands), "It said dark."]
+
+
+def test_a_snapshot_of_another_game_is_refused(game: NativeGame, tmp_path: Path, engine: NativeEngine) -> None:
+    game.reset()
+    other = engine.open(toy_house.write(tmp_path, pddl_problem=toy_house.problem(goal="(busy Rex)")))
+    other.reset()
+    for token in (other.snapshot(), None, {}, ()):
+        with pytest.raises(UsageError, match="snapshot of this game"):
+            game.restore(token)
+
+
+def test_threads_that_share_a_game_play_as_if_alone(path: Path) -> None:
+    alone = NativeEngine().open(path)
+    expected = []
+    for seed in range(32):
+        alone.reset()
+        expected.append(walk(alone, [seed * 7 + step * (seed + 3) for step in range(40)]))
+    engine = NativeEngine()
+    found: dict[int, list[Turn]] = {}
+    start = threading.Barrier(32)
+
+    def play(seed: int) -> None:
+        start.wait()
+        game = engine.open(path)
+        game.reset()
+        found[seed] = walk(game, [seed * 7 + step * (seed + 3) for step in range(40)])
+
+    threads = [threading.Thread(target=play, args=(seed,)) for seed in range(32)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found[seed] for seed in range(32)] == expected
+
+
+def test_a_game_without_one_place_for_the_player_is_played_as_well(tmp_path: Path, engine: NativeEngine) -> None:
+    problem = toy_house.problem(toy_house.OBJECTS + " Tom - cat", toy_house.INIT + " (in Tom attic_bar_1)")
+    grammar = toy_house.GRAMMAR.replace('template :: "', 'template :: "{x}: ')
+    game = engine.open(toy_house.write(tmp_path, pddl_problem=problem, grammar=grammar))
+    turn = played(game, "tom : go to kitchen 1", "rex : go to kitchen 1", "tom : take cup 1 from shelf 1")
+    assert turn.feedback == "Taken. Left: nothingOnce: cup 1."
+    assert [command for command in turn.commands if command.startswith("tom")] == [
+        "tom : count",
+        "tom : go to attic 1",
+        "tom : go to hall 1",
+        "tom : open chest 1",
+        "tom : put cup 1 into shelf 1",
+    ]
+
+
+def test_a_file_that_changes_is_read_anew_and_old_games_are_dropped(tmp_path: Path) -> None:
+    engine = NativeEngine(kept=1)
+    path = toy_house.write(tmp_path)
+    first = engine.open(path)
+    assert first.reset().feedback.startswith("Hello.")
+    toy_house.write(tmp_path, grammar=toy_house.GRAMMAR.replace("Hello.", "Good morning."))
+    assert engine.open(path).reset().feedback.startswith("Good morning.")
+    assert first.reset().feedback.startswith("Hello.")

@@ -1,0 +1,192 @@
+"""The benchmark that trains every recipe: its configurations, its report, and two runs of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import orjson
+import pytest
+import yaml
+from tiny_runs import ROOT, environment, settings
+
+from benchmarks import recipes_rows
+from benchmarks.recipes import Job, jobs, main, write_settings
+from benchmarks.recipes_report import newcombe, write_report
+from benchmarks.recipes_rows import LAST, Row, rows
+from envsuite.core.errors import UsageError
+from trainers.cli import EVALUATE, parse
+from trainers.metrics import MetricsWriter
+from trainers.recipes import recipe, recipes
+from trainers.report.stats import EvalResult, StratumResult, wilson
+
+ITERATIONS = 8
+
+
+@pytest.mark.parametrize("row", rows(ITERATIONS), ids=lambda row: row.folder)
+def test_every_row_is_the_quick_start_but_for_its_method(tmp_path: Path, row: Row) -> None:
+    write_settings([row], tmp_path, ITERATIONS)
+    config = parse(["--config", str(tmp_path / "settings" / f"{row.folder}.yaml")]).config
+    quick = parse(["--config", str(recipes_rows.QUICK_START)]).config
+    assert config.method.estimator == recipe(row.recipe).method["estimator"]
+    for section in ("model", "envs", "prompt"):
+        assert getattr(config, section) == getattr(quick, section)
+    assert dataclasses.replace(config.optim, tokens_per_microbatch=quick.optim.tokens_per_microbatch) == quick.optim
+    assert dataclasses.replace(config.rollout, tasks=quick.rollout.tasks) == quick.rollout
+    assert config.iterations == ITERATIONS and not config.evaluation.envs
+    assert config.method.shapers["invalid_action_penalty"] == {"coef": 0.0}
+    if row.folder == "quickstart":
+        assert config.method == quick.method
+    else:
+        assert config.method.options == recipe(row.recipe).method.get("options", {})
+    if config.method.replay is not None:
+        assert config.method.shapers["spear"]["decay"] == ITERATIONS
+        assert config.method.replay.warmup < ITERATIONS, "what is replayed counts in a run this short"
+    measured = parse(["--config", str(tmp_path / "settings" / "evaluation.yaml")], EVALUATE).config
+    assert measured.evaluation == quick.evaluation and measured.rollout == quick.rollout
+
+
+def test_there_is_a_row_for_every_recipe_and_no_two_share_a_folder() -> None:
+    made = rows(ITERATIONS)
+    assert {row.recipe for row in made} >= {recipe(name).name for name in recipes()}
+    assert len({row.folder for row in made}) == len({row.name for row in made}) == len(made)
+
+
+def test_seeds_are_worked_off_one_after_the_other_and_compositions_last(tmp_path: Path) -> None:
+    order = jobs(rows(ITERATIONS), [0, 1], tmp_path, ITERATIONS)
+    first = [job for job in order if job.row is None or job.row.name not in LAST]
+    assert order[: len(first)] == first
+    assert [job.seed for job in first] == sorted(job.seed for job in first)
+    assert [job.seed for job in first if job.row is None] == [0, 1]
+
+
+def test_a_folder_of_runs_with_other_settings_is_not_gone_on_with(tmp_path: Path) -> None:
+    write_settings(rows(8), tmp_path, 8)
+    write_settings(rows(8), tmp_path, 8)
+    with pytest.raises(UsageError, match="choose another --out"):
+        write_settings(rows(9), tmp_path, 9)
+
+
+def _result(successes: int, n: int = 100) -> EvalResult:
+    low, high = wilson(successes, n)
+    every = StratumResult("all", n, successes, successes / n, 5.0, low, high)
+    return EvalResult("m", "TextCraft-v0", "test", "3f", 8, 1.0, 0, 2.0, (every,))
+
+
+def _record(job: Job, successes: int, update: float) -> None:
+    """What a finished run leaves."""
+    job.folder.mkdir(parents=True)
+    (job.folder / "evaluation.json").write_bytes(orjson.dumps([_result(successes).to_json()]))
+    if job.row is None:
+        return
+    with MetricsWriter(job.folder / "metrics.jsonl") as writer:
+        for i in range(1, job.iterations + 1):
+            cpu = {"cpu/rollout": 10.0, "cpu/estimator": 0.5, "cpu/update": update}
+            writer.write(i, {"train/success": i / 10, "train/tokens_total": 2000 * i, **cpu})
+
+
+def test_the_report_pools_seeds_and_compares_with_grpo(tmp_path: Path) -> None:
+    made = rows(4)
+    chosen = [row for row in made if row.name in ("grpo", "gigpo", "ppo")]
+    for seed, extra in ((0, 0), (1, 10)):
+        _record(Job(None, seed, tmp_path, 4), 20, 0.0)
+        for row, successes, update in zip(chosen, (60, 40, 41), (9.5, 4.5, 19.5), strict=True):
+            _record(Job(row, seed, tmp_path, 4), successes + extra, update)
+    unfinished = Job(chosen[0], 2, tmp_path, 4)
+    unfinished.folder.mkdir(parents=True)
+    picture = tmp_path / "figures" / "recipes.png"
+    written = write_report(tmp_path, made, picture)
+    assert written == [tmp_path / "recipes.md", tmp_path / "recipes.tex", picture] and picture.stat().st_size > 10_000
+    lines = (tmp_path / "recipes.md").read_text("utf-8").splitlines()
+    cells = {line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:-1]] for line in lines[2:-2]}
+    assert list(cells)[2:] == ["base model", "gigpo", "grpo", "ppo"]
+    low, high = wilson(130, 200)
+    assert cells["gigpo"][:3] == ["2", f"65.0 [{100 * low:.1f}, {100 * high:.1f}]", "60.0, 70.0"]
+    assert cells["gigpo"][3].startswith("+20.0* [") and cells["ppo"][3].startswith("+1.0 [-")
+    assert cells["gigpo"][4:] == ["10.00", "0.50", "9.50", "2.00"], "ten CPU seconds where grpo has five"
+    assert cells["grpo"][-1] == "1.00" and cells["base model"][1].startswith("20.0")
+    assert r"\label{tab:benchmark-recipes}" in (tmp_path / "recipes.tex").read_text("utf-8")
+    assert "gigpo & 2 & 65.0" in (tmp_path / "recipes.tex").read_text("utf-8")
+
+
+def test_a_report_of_nothing_says_how_to_make_something(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"python -m benchmarks\.recipes --out"):
+        write_report(tmp_path, rows(4), tmp_path / "recipes.png")
+
+
+def test_the_interval_of_a_difference_is_newcombes() -> None:
+    low, high = newcombe((48 / 80, *wilson(48, 80)), (56 / 70, *wilson(56, 70)))
+    assert (round(low, 4), round(high, 4)) == (0.0524, 0.3339), "his first example"
+
+
+def _tiny(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+    """In place of the quick start, a run of seconds."""
+    quick = place / "quick.yaml"
+    body = settings(place, recipe="gigpo")
+    quick.write_text(yaml.safe_dump({**body, "method": {"shapers": {"invalid_action_penalty": {"coef": 0.0}}}}))
+    monkeypatch.setattr(recipes_rows, "QUICK_START", quick)
+
+
+@pytest.mark.slow
+def test_two_recipes_are_trained_measured_and_reported_and_nothing_is_done_twice(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _tiny(monkeypatch, place)
+    out = place / "out"
+    words = ["--out", str(out), "--only", "grpo", "gigpo", "--seeds", "0", "--iterations", "1"]
+    assert main(words) == 0, capsys.readouterr().out
+    text = (out / "recipes.md").read_text("utf-8")
+    assert all(f"| {name} |" in text for name in ("base model", "grpo", "gigpo"))
+    assert (out / "recipes.png").exists() and not list(out.glob("*/*/checkpoints"))
+    before = {path: path.stat().st_mtime_ns for path in out.glob("*/*/evaluation.json")}
+    assert len(before) == 3
+    began = time.monotonic()
+    assert main(words) == 0
+    assert time.monotonic() - began < 5.0 and before == {path: path.stat().st_mtime_ns for path in before}
+    assert main(["--out", str(out), "--report"]) == 0
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_is_reported_and_the_others_go_on(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _tiny(monkeypatch, place)
+    out = place / "out"
+    broken = out / "gigpo" / "seed-0" / "checkpoints" / "iteration-00001"  # there, and empty
+    broken.mkdir(parents=True)
+    words = ["--out", str(out), "--only", "grpo", "gigpo", "--seeds", "0", "--iterations", "1", "--jobs", "1"]
+    assert main(words) == 1
+    assert "failed: gigpo, seed 0" in capsys.readouterr().out
+    failure = (out / "gigpo" / "seed-0" / "failed.txt").read_text("utf-8")
+    assert failure.startswith("evaluation, exit status") and "iteration-00001" in failure
+    assert (out / "grpo" / "seed-0" / "evaluation.json").exists()
+    broken.rmdir()
+    assert main(words) == 0 and not (out / "gigpo" / "seed-0" / "failed.txt").exists()
+
+
+@pytest.mark.slow
+def test_what_is_stopped_goes_on_where_it_was(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _tiny(monkeypatch, place)
+    out, run = place / "out", place / "out" / "grpo" / "seed-0"
+    words = ["--out", str(out), "--only", "grpo", "--seeds", "0", "--iterations", "60"]
+    code = (
+        "import sys; from pathlib import Path; from benchmarks import recipes, recipes_rows\n"
+        "recipes_rows.QUICK_START = Path(sys.argv[1]); sys.exit(recipes.main(sys.argv[2:]))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(recipes_rows.QUICK_START), *words], cwd=ROOT, env=environment()
+    )
+    until = time.monotonic() + 90
+    while not list(run.glob("checkpoints/iteration-*")) and time.monotonic() < until:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 130
+    kept = {path.name for path in run.glob("checkpoints/iteration-*")}
+    assert kept and f"iteration-{60:05d}" not in kept and not (run / "evaluation.json").exists()
+    assert main(words) == 0
+    log = (run / "training.log").read_text("utf-8")
+    assert "resuming after iteration" in log and (run / "evaluation.json").exists()

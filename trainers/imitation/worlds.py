@@ -1,0 +1,123 @@
+"""What is practised where: for each environment the player to imitate, and the words that are said there."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from envsuite.core import ToolCall
+from envsuite.core.errors import unknown
+from envsuite.prompting import make_codec
+from trainers.imitation.play import Player
+
+
+@dataclass(frozen=True)
+class Practice:
+    """How an environment is practised."""
+
+    player: Callable[..., Player]
+    """Makes whom to imitate, from the arguments that a game of the mixture gives."""
+    texts: Callable[[], list[str]]
+    """Everything that is said there: each word at least once, and one of each kind of sentence."""
+    fresh: str = ""
+    """Argument of the environment that counts up, so that each few hundred games are of a world of their own; empty
+    where the number of tasks is an argument too."""
+
+
+def practice(env_id: str) -> Practice:
+    """How the environment called ``env_id`` is practised.
+
+    Raises:
+        UnknownName: Nobody plays it who could be imitated.
+    """
+    if env_id not in _PRACTICES:
+        raise unknown("environment to imitate a player of", env_id, _PRACTICES)
+    return _PRACTICES[env_id]()
+
+
+def _textcraft() -> Practice:
+    from envsuite.textcraft.player import Planner
+
+    return Practice(Planner, textcraft_texts, fresh="book_seed")
+
+
+def _alfworld() -> Practice:
+    from envsuite.alfworld.player import Planner
+
+    return Practice(Planner, alfworld_texts)
+
+
+_PRACTICES: Mapping[str, Callable[[], Practice]] = {"TextCraft-v0": _textcraft, "ALFWorld-v0": _alfworld}
+
+
+def textcraft_texts() -> list[str]:
+    """Everything that is said in TextCraft: all words of its recipe books, and one of each kind of sentence."""
+    from envsuite.textcraft.env import TextCraft
+    from envsuite.textcraft.source import vocabulary
+
+    env = TextCraft()
+    observation, _ = env.reset(seed=0)
+    texts = [" ".join(vocabulary()), observation["task"], observation["text"]]
+    commands = (
+        "inventory",
+        "get 1 planks",
+        "get 1 string",
+        "inventory",
+        "craft 1 white wool using 4 string",
+        "craft x using y",
+        "craft 1 x using 1 y",
+        "craft 1 stick using 1 string",
+        "fly",
+    )
+    for command in commands:
+        texts.append(env.step((ToolCall("env_step", {"command": command}),))[0]["text"])
+    texts.append(env.step(())[0]["text"])
+    texts.append("1 stick: get. 2 stick: B craft; 2 times. B 1 of 2")
+    texts.append(" ".join(string.ascii_uppercase))
+    return [*texts, *_codec_errors(env.tools), *commands, "Crafted minecraft:", "Invalid action", *_HISTORY]
+
+
+def alfworld_texts() -> list[str]:
+    """Everything that is said in ALFWorld: all kinds of things, and one of each kind of sentence."""
+    from envsuite.alfworld import vocabulary
+    from envsuite.alfworld.env import ALFWorld
+    from envsuite.alfworld.reading import INTRODUCTION, NOTHING_HAPPENS
+    from envsuite.alfworld.sentences import FORMS
+    from envsuite.alfworld.whereabouts import ODDS
+
+    kinds = {kind.lower() for row in (vocabulary.CONTAINS, *vocabulary.CONTAINS.values()) for kind in row}
+    kinds |= {*ODDS, *(kind for row in ODDS.values() for kind in row), *map(str.lower, vocabulary.FIXED)}
+    return [
+        " ".join(sorted(kinds - {"*"})),
+        *(form for _, _, form in FORMS),
+        INTRODUCTION,
+        NOTHING_HAPPENS,
+        *_HOUSE.splitlines(),
+        *_codec_errors(ALFWorld.tools),
+        "Invalid action",
+        *_HISTORY,
+    ]
+
+
+_HOUSE = """
+Your task is to: find two x and put them in y. Commands: close x 1 | use x 1 | help
+You are in the middle of a room. Looking quickly around you, you see a x 1, and a y 1. Next to it, you see nothing.
+You are facing the x 1. You arrive at x 1. On the x 1, you see nothing. The x 1 is closed. The x 1 is open. In it, you
+You open the x 1. You close the x 1. You pick up the x 1 from the y 1. You move the x 1 to the y 1.
+You are carrying: a x 1. You are not carrying anything. You turn on the x 1. You turn off the x 1. any switch
+You heat the x 1 using the y 1. You cool the x 1 using the y 1. You clean the x 1 using the y 1. You sliced the x 1.
+There's nothing special about x 1. This is a normal x 1. This is a hot, cold, cool and clean sliced x 1. This x 1 is off
+go to, take, examine, look, inventory, slice x 1 with y 1. x 1: clean in y 1, put in y 1. use x in y
+find x and y: A x 1, B y 1, C x 2, D y 2, E x 3, F y 3. x none. B
+Available commands: look around your current location; check your current inventory; move to a receptacle (object)
+open a receptacle; close; take an object from a receptacle; place an object in or on a receptacle; (something)
+examine a receptacle or an object; use; heat an object using a receptacle; slice an object using a sharp object
+"""
+_HISTORY = ("[1 earlier steps left out]", "Observation: Action: none")
+
+
+def _codec_errors(tools: Any) -> list[str]:
+    codec = make_codec("tags", think=False)
+    return [codec.parse(text, tools, 1).error or "" for text in ("", "<action>", "a")]

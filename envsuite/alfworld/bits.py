@@ -53,7 +53,12 @@ class Bits:
 
     def atoms(self, mask: int) -> list[Atom]:
         """The facts whose bits these are."""
-        return [self._listed[n] for n in range(mask.bit_length()) if mask >> n & 1]
+        found = []
+        while mask:
+            number = mask.bit_length() - 1
+            found.append(self._listed[number])
+            mask ^= 1 << number
+        return found
 
     def mask(self, atoms: Iterable[Atom]) -> int:
         """The bits of facts."""

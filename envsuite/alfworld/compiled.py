@@ -118,7 +118,7 @@ class Place:
         for command, ways in self._anywhere.items():
             if any(way.rule.place is not None and self._objects(way) is None for way in ways):
                 here[command] = tuple(way for way in ways if self._objects(way) is not None)
-        self._offer = self._with(here, game.ways(fact, here=True), 0)
+        self._offer = self._with(here, game.ways(fact), 0)
 
     def ways(self, command: str) -> tuple[Way, ...]:
         """What a command may mean in the state for which :meth:`commands` was asked, in the order of trying."""
@@ -145,11 +145,7 @@ class Place:
         with self._lock:
             offer = self._offer
             fresh = state & self._game.guards & ~offer.guards
-            ways = [
-                way
-                for atom in self._game.bits.atoms(fresh)
-                for way in self._game.ways(self._fact, here=True, guard=atom)
-            ]
+            ways = [way for atom in self._game.bits.atoms(fresh) for way in self._game.ways(self._fact, atom)]
             self._offer = self._with(dict(offer.here), ways, offer.guards | fresh)
             return self._offer
 
@@ -219,12 +215,16 @@ class Compiled:
         self._atoms: Sequence[Atom | None] = atoms or [None]
         self._places: list[Place | None] = [None] * len(self._atoms)
         self._order = {rule: number for number, rule in enumerate(self.ground.rules)}
-        guarded = {rule.guarded for rule in self.ground.rules if rule.guarded is not None and self._is_local(rule)}
-        self.guards = self.bits.mask(a for p in sorted(guarded) for a in self.ground.facts.by_predicate.get(p, ()))
+        self._local: dict[str | None, list[Rule]] = {}
+        """Rules that are worked out for each place, by the predicate of their guard."""
+        for rule in (rule for rule in self.ground.rules if self._is_local(rule)):
+            self._local.setdefault(rule.guarded, []).append(rule)
+        guards = (self.ground.facts.by_predicate.get(p, ()) for p in self._local if p is not None)
+        self.guards = self.bits.mask(atom for atoms in guards for atom in atoms)
         """Bits of the guards."""
         self.anywhere: dict[str, tuple[Way, ...]] = {}
         """What can be typed at several places, by command, in the order in which it is tried."""
-        for way in self.ways(None, here=False):
+        for way in self._ways((r for r in self.ground.rules if not self._is_local(r)), None, None):
             ways = (*self.anywhere.get(way.command, ()), way)
             self.anywhere[way.command] = tuple(sorted(ways, key=self.order))
         self.start_state = self.bits.start()
@@ -259,17 +259,17 @@ class Compiled:
         spoken = spoken_names(name for atom in problem.init for name in atom[1:])
         return {name: spoken.get(name, name) for name in problem.objects}
 
-    def ways(self, place: Atom | None, here: bool, guard: Atom | None = None) -> Iterator[Way]:
-        """What may become possible at a place.
+    def ways(self, place: Atom | None, guard: Atom | None = None) -> Iterator[Way]:
+        """What may become possible at a place, by the rules that are worked out for each place.
 
         Args:
             place: What says that the player is there.
-            here: Of the rules that are worked out for each place; else of those that are for all places at once.
-            guard: Of the rules with this guard; ``None``: of those without. Rules for all places need none.
+            guard: Of the rules with this guard; ``None``: of those without.
         """
-        for rule in self.ground.rules:
-            if self._is_local(rule) != here or (here and rule.guarded != (guard[0] if guard is not None else None)):
-                continue
+        return self._ways(self._local.get(None if guard is None else guard[0], ()), place, guard)
+
+    def _ways(self, rules: Iterable[Rule], place: Atom | None, guard: Atom | None) -> Iterator[Way]:
+        for rule in rules:
             for _, objects, required, refused in self.ground.operators(rule, place, guard):
                 need = self.bits.mask(required)
                 test = need | self.bits.mask(refused) if refused else need

@@ -115,12 +115,19 @@ class Planner:
         idle: Probability of a command that is of no use, at each step: a look around, at the hand, or at something.
         hasty: Probability of any command that the game offers, at each step.
         clumsy: Probability of a command that the game does not offer, at each step: one with a wrong number.
+        dreamy: Probability of seeing what it looks for where it is not, at each step with empty hands.
     """
 
     def __init__(
-        self, rash: float = 0.0, careless: float = 0.0, idle: float = 0.0, hasty: float = 0.0, clumsy: float = 0.0
+        self,
+        rash: float = 0.0,
+        careless: float = 0.0,
+        idle: float = 0.0,
+        hasty: float = 0.0,
+        clumsy: float = 0.0,
+        dreamy: float = 0.0,
     ) -> None:
-        chances = {"rash": rash, "careless": careless, "idle": idle, "hasty": hasty, "clumsy": clumsy}
+        chances = {"rash": rash, "careless": careless, "idle": idle, "hasty": hasty, "clumsy": clumsy, "dreamy": dreamy}
         for name, value in chances.items():
             if not 0.0 <= value <= 1.0:
                 raise UsageError(f"{name}={value} is no probability; give a number from 0 to 1")
@@ -129,6 +136,7 @@ class Planner:
         self.idle = idle
         self.hasty = hasty
         self.clumsy = clumsy
+        self.dreamy = dreamy
 
     def turns(self, env: gymnasium.Env[Any, Action], rng: random.Random) -> Iterator[tuple[str, Action]]:
         """Thought and action of each step of the episode that ``env`` is in; the caller steps ``env`` in between.
@@ -145,6 +153,9 @@ class Planner:
             slip = self._slip(observation["commands"], rng)
             if slip:
                 yield "", (ToolCall("env_step", {"command": slip}),)
+                continue
+            if dream := self._dream(talker, observation["commands"], rng):
+                yield "" if rash else dream.split(" from ")[0][5:], (ToolCall("env_step", {"command": dream}),)
                 continue
             try:
                 command = talker.act()
@@ -164,6 +175,13 @@ class Planner:
             wrong = f"{rng.choice(meant).rpartition(' ')[0]} {rng.randrange(1, 20)}"
             return wrong if wrong not in commands else ""
         return ""
+
+    def _dream(self, talker: Talker, commands: Sequence[str], rng: random.Random) -> str:
+        """A command that takes what is looked for from where it is not; empty if the player does not dream."""
+        if not self.dreamy or talker.held != "" or not talker.here or rng.random() >= self.dreamy:
+            return ""
+        dream = f"take {talker.goal.item} {rng.randrange(1, 4)} from {rng.choice(sorted(talker.here))}"
+        return "" if dream in commands else dream
 
 
 def _alfworld(env: gymnasium.Env[Any, Action]) -> ALFWorld:

@@ -88,6 +88,22 @@ def test_a_player_who_errs_needs_longer_and_still_wins(env: ALFWorld, slips: dic
     assert steps["slips"] > 1.2 * steps["careful"]
 
 
+@pytest.mark.parametrize("slips", [{"clumsy": 0.3}, {"dreamy": 0.3}])
+def test_a_player_whose_commands_are_refused_at_times_goes_on_and_wins(env: ALFWorld, slips: dict[str, float]) -> None:
+    refused = 0
+    for task_id in env.tasks.ids("train"):
+        env.reset(options={"task_id": task_id})
+        success = False
+        for _, action in itertools.islice(Planner(**slips).turns(env, random.Random(task_id)), 600):
+            _, _, done, _, info = env.step(action)
+            refused += not info["valid"]
+            if done:
+                success = info["success"]
+                break
+        assert success
+    assert refused > 20
+
+
 def test_a_rash_player_says_nothing_and_wins_where_nothing_is_to_be_done_to_one_thing(env: ALFWorld) -> None:
     for task_id in env.tasks.ids("train"):
         won, moves = play(env, task_id, Planner(rash=1.0), 120)

@@ -137,7 +137,7 @@ def official_files(folder: Path | None = None) -> Files:
     raise DataError(
         f"{place}: no WebShop data. It needs items_shuffle.json and items_ins_v2.json (or items_shuffle_1000.json and "
         "items_ins_v2_1000.json), and items_human_ins.json for the instructions of people. "
-        "Put them there, or give source= the folder or the catalogue file you have"
+        "`envsuite data fetch webshop` gets them; or give source= the folder or the catalogue file you have"
     )
 
 

@@ -31,7 +31,7 @@ from envsuite.core.errors import EnvsuiteError
 from envsuite.prompting import Codec, make_codec
 from trainers.imitation.attention import look_back
 from trainers.imitation.play import ANSWER, PROMPT, RESPONSE, Transcript, by_length, repeated_words, transcript
-from trainers.imitation.vocabulary import CONTROL, NUMBERS, TAGS, word_tokenizer
+from trainers.imitation.vocabulary import CONTROL, TAGS, word_tokenizer
 from trainers.imitation.worlds import practice
 
 _LOG = logging.getLogger(__name__)
@@ -123,6 +123,10 @@ class ImitateConfig:
     """How often a transcript is trained on; games that take long to play are worth more than one."""
     warmup: int = 60
     """Optimiser steps of linear warm-up."""
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1:
+            raise UsageError(f"epochs is {self.epochs}; a transcript must be trained on at least once")
 
 
 class Transcripts:
@@ -227,23 +231,24 @@ def new_model(config: ImitateConfig, tokenizer: PreTrainedTokenizerFast) -> Llam
 def started(folder: str, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     """The model in ``folder``, for the vocabulary of ``tokenizer``.
 
-    Words that its own vocabulary has keep their embeddings; the others begin as its numbers are spread.
+    Words that its own vocabulary has keep their embeddings; those of the others are drawn with the same mean and
+    spread.
 
     Raises:
         UsageError: There is none.
     """
-    if not (Path(folder) / "model.safetensors").is_file():
-        raise UsageError(f"start: {folder} holds no model.safetensors; name a folder that trainers.imitate has written")
+    for file in ("model.safetensors", "tokenizer.json"):
+        if not (Path(folder) / file).is_file():
+            raise UsageError(f"start: {folder} holds no {file}; name a folder that trainers.imitate has written")
     model = LlamaForCausalLM.from_pretrained(folder)
     known = PreTrainedTokenizerFast.from_pretrained(folder).get_vocab()
     wanted = tokenizer.get_vocab()
     if known == wanted:
         return model
     old = model.model.embed_tokens.weight.detach().clone()
-    numbers = old[[known[str(number)] for number in NUMBERS]]
-    new = torch.empty(len(tokenizer), old.shape[1])
-    for word, code in wanted.items():
-        new[code] = old[known[word]] if word in known else numbers.mean(0) + numbers.std(0) * torch.randn(old.shape[1])
+    new = old.mean(0) + old.std(0) * torch.randn(len(tokenizer), old.shape[1])
+    for word in wanted.keys() & known.keys():
+        new[wanted[word]] = old[known[word]]
     model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     with torch.no_grad():
         model.model.embed_tokens.weight.copy_(new)
@@ -316,8 +321,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_class_arguments(ImitateConfig)
     values = parser.instantiate(parser.parse_args(arguments))
     values.pop("config")
-    config = ImitateConfig(**vars(values))
     try:
+        config = ImitateConfig(**vars(values))
         tokenizer = word_tokenizer(practice(config.env).texts(), config.architecture.context)
         model = imitate(config, tokenizer)
     except EnvsuiteError as error:

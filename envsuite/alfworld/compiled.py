@@ -228,6 +228,8 @@ class Compiled:
             ways = (*self.anywhere.get(way.command, ()), way)
             self.anywhere[way.command] = tuple(sorted(ways, key=self.order))
         self.start_state = self.bits.start()
+        self.start_place = self.place_of(self.start_state)
+        """Number of the place where the player begins."""
         self._goal = Goal(self.bits)
         self._won: dict[int, bool] = {}
         self.start = self._begin()
@@ -270,7 +272,7 @@ class Compiled:
 
     def _ways(self, rules: Iterable[Rule], place: Atom | None, guard: Atom | None) -> Iterator[Way]:
         for rule in rules:
-            for _, objects, required, refused in self.ground.operators(rule, place, guard):
+            for objects, required, refused in self.ground.operators(rule, place, guard):
                 need = self.bits.mask(required)
                 test = need | self.bits.mask(refused) if refused else need
                 yield Way(self._command(rule.action, objects), test, need, rule, objects)
@@ -302,5 +304,5 @@ class Compiled:
 
     def _begin(self) -> Turn:
         text = speak(self.texts.prepare((Symbol("intro"),), scene((), ())), self.start_state)
-        commands = self.place(self.place_of(self.start_state)).commands(self.start_state)
+        commands = self.place(self.start_place).commands(self.start_state)
         return Turn(text, commands, self.won(self.start_state), True)

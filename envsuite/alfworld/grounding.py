@@ -24,7 +24,6 @@ OF_TYPE = ":"
 class Operator(NamedTuple):
     """An action on given objects, in one of the cases of its precondition."""
 
-    rule: Rule
     objects: tuple[str, ...]
     """Of the action's parameters, then of the variables of the case."""
     required: tuple[Atom, ...]
@@ -45,10 +44,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rule:
-    """An action in one of its cases."""
+    """An action in one of the cases of its precondition."""
 
     action: Action
-    case: Case
     join: Join
     places: tuple[Fill, ...]
     """Where the player must stand; more than one place can't be."""
@@ -207,7 +205,7 @@ class Ground:
                 return None
         if (place is not None or rule.place is None) and not self._effective(rule, row):
             return None
-        return Operator(rule, rule.join.frame.objects(row), tuple(required), tuple(refused))
+        return Operator(rule.join.frame.objects(row), tuple(required), tuple(refused))
 
     def _effective(self, rule: Rule, row: Row) -> bool:
         """It changes something in some state; the original leaves out what does not."""
@@ -236,7 +234,6 @@ class Ground:
             elsewhere = Join(rest, frame, self.facts) if own.isdisjoint(read) else None
         return Rule(
             action,
-            case,
             join,
             tuple(frame.fill(atom) for atom in positive if atom[0] == self.pivot),
             tuple(frame.fill(atom) for atom in positive if atom[0] in self.changing and atom[0] != self.pivot),

@@ -154,7 +154,7 @@ class Texts:
         self._atoms = atoms
         self._atoms_with = atoms_with
         self._mask = mask
-        self._below = {kind: _children(domain, kind) for kind in domain.above}
+        self._below = {kind: _descendants(domain, kind) for kind in domain.above}
         self._found: dict[tuple[str, tuple[str, ...], int, str], list[Atom]] = {}
         self._orders: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
         self._symbols: dict[tuple[object, ...], tuple[Piece, ...]] = {}
@@ -185,18 +185,9 @@ class Texts:
 
     def fixed(self, text: Sequence[Part], given: Scene) -> str | None:
         """``text`` as it always is; ``None`` if it depends on the state."""
-        said = []
-        for part in text:
-            if isinstance(part, str):
-                said.append(part)
-            elif isinstance(part, Hole) and part.query is None and isinstance(part.what, Value):
-                said.append(self._value(part.what, given))
-            else:
-                for piece in self.prepare((part,), given):
-                    if not isinstance(piece, str):
-                        return None
-                    said.append(piece)
-        return "".join(said)
+        pieces = self.prepare(text, given)
+        said = [piece for piece in pieces if isinstance(piece, str)]
+        return "".join(said) if len(said) == len(pieces) else None
 
     def _what(self, what: Value | Symbol, given: Scene) -> tuple[Piece, ...]:
         return self._symbol(what.name, given) if isinstance(what, Symbol) else (self._value(what, given),)
@@ -378,7 +369,7 @@ class Texts:
         return known
 
 
-def _children(domain: Domain, kind: str) -> list[str]:
+def _descendants(domain: Domain, kind: str) -> list[str]:
     return sorted(name for name, above in domain.above.items() if kind in above)
 
 

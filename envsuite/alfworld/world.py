@@ -30,12 +30,12 @@ class NativeGame:
         self._game: Compiled | None = game
         self._turn: Turn | None = None
         self._state = 0
-        self._place = game.place(0)
+        self._place = game.place(game.start_place)
 
     def reset(self) -> Turn:
         """Start anew."""
         game = self._open()
-        self._to(game.start_state, game.place_of(game.start_state))
+        self._state, self._place = game.start_state, game.place(game.start_place)
         self._turn = game.start
         return self._turn
 
@@ -44,7 +44,8 @@ class NativeGame:
 
         Raises:
             UsageError: Before the first :meth:`reset`.
-            DataError: The game's grammar has nothing to say to what happened.
+            DataError: The game can't be played on: its grammar has nothing to say to what happened, or no spelling for
+                what can be typed then. The game stays where it was.
         """
         game = self._open()
         last = self._turn
@@ -56,12 +57,12 @@ class NativeGame:
                 try:
                     move = self._place.move(way)
                     state = move.apply(state)
-                    text = speak(move.text, state)
+                    place = self._place if move.place is None else game.place(move.place)
+                    turn = Turn(speak(move.text, state), place.commands(state), game.won(state), True)
                 except Malformed as error:
                     raise DataError(f"a game can't be played on after {command!r}: {error}. {REMEDY}") from error
-                self._to(state, move.place)
-                self._turn = Turn(text, self._place.commands(state), game.won(state), True)
-                return self._turn
+                self._state, self._place, self._turn = state, place, turn
+                return turn
         self._turn = Turn(NOTHING, last.commands, last.won, False)
         return self._turn
 
@@ -92,7 +93,7 @@ class NativeGame:
         if not isinstance(token, Mapping) or (token.get("game"), token.get("version")) != (game.digest, VERSION):
             raise UsageError("restore: not a snapshot of this game by this version of the native engine")
         state = token["state"]
-        self._to(state, game.place_of(state))
+        self._state, self._place = state, game.place(game.place_of(state))
         self._turn = Turn(token["feedback"], self._place.commands(state), game.won(state), token["valid"])
         return self._turn
 
@@ -104,11 +105,6 @@ class NativeGame:
         if self._game is None:
             raise UsageError("the game is closed: open it again with the engine")
         return self._game
-
-    def _to(self, state: int, place: int | None) -> None:
-        self._state = state
-        if place is not None and self._game is not None:
-            self._place = self._game.place(place)
 
 
 class NativeEngine:

@@ -147,3 +147,19 @@ def test_an_edited_game_is_refused_or_can_be_played(key: str, changes: list[tupl
                 turn = game.step(turn.commands[number * 5 % len(turn.commands)] if turn.commands else "look")
         except DataError as error:
             assert "envsuite data fetch" in str(error)
+
+
+def test_a_game_that_cannot_be_played_on_says_so_and_stays_where_it_was(tmp_path: Path) -> None:
+    grammar = toy_house.GRAMMAR.replace('template :: "press {t}"', 'template :: "press {t} #light#"')
+    game = NativeEngine().open(toy_house.write(tmp_path, grammar=grammar))
+    game.reset()
+    commands = ["open chest 1", "take lamp 1 from chest 1", "open chest 2", "take lamp 2 from chest 2"]
+    for command in commands:
+        before = game.snapshot()
+        try:
+            game.step(command)
+        except DataError as error:
+            assert "template of press depends" in str(error)
+            assert game.snapshot() == before
+            return
+    pytest.fail("no command was refused")

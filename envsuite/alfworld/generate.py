@@ -17,14 +17,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-
-from tqdm import tqdm
 
 from envsuite.alfworld.check import wins
 from envsuite.alfworld.goals import FAMILIES, draw_game, walkthrough
 from envsuite.alfworld.problem import folder_name, game_file, problem_text, record_file, scene_names
+from envsuite.alfworld.progress import shown
 from envsuite.alfworld.scenes import EDITION, Difficulty, layouts
 from envsuite.core.draws import Draw
 from envsuite.core.errors import EnvsuiteError, UsageError
@@ -139,7 +138,7 @@ def ensure(root: Path, seed: int, games: int, difficulty: Difficulty = DEFAULT) 
 def _complete(folder: Path) -> bool:
     try:
         made = json.loads((folder / MANIFEST).read_bytes())["games"]
-    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
         return False
     return all((folder / "json_2.1.1" / path / "game.tw-pddl").is_file() for path in made)
 
@@ -151,9 +150,9 @@ def _build(folder: Path, plan: Plan) -> None:
         if leftover.exists():
             shutil.rmtree(leftover)
     workers = min(_cores(), plan.games // ALONE)
-    with tqdm(total=plan.games, desc="ALFWorld games", disable=not sys.stderr.isatty(), file=sys.stderr) as bar:
-        for made in _share(partial, plan, 0, 1) if workers < 2 else _shared(partial, plan, workers):
-            bar.update(made)
+    made = _share(partial, plan, 0, 1) if workers < 2 else _shared(partial, plan, workers)
+    for _ in shown(chain.from_iterable(map(range, made)), "ALFWorld: making games", plan.games):
+        pass
     top = partial / "json_2.1.1"
     manifest = {
         "edition": EDITION,

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +21,8 @@ from pathlib import Path
 import orjson
 
 from envsuite.alfworld.game_file import GAME, REMEDY, TRAJECTORY, parse_family, parse_game
-from envsuite.core.errors import DataError, MissingExtra
+from envsuite.alfworld.progress import shown
+from envsuite.core.errors import DataError
 from envsuite.data import cache_root, data_root, write_atomically
 
 LAYOUT = "json_2.1.1"
@@ -151,12 +151,13 @@ def _games(root: Path, trials: Mapping[str, Trial]) -> Games:
         task_id = place if name in chosen else name  # valid_train repeats games of train
         if trial.solvable:
             splits.setdefault(split, []).append(task_id)
+            left_out.pop(task_id, None)  # that was the same game in another split
             families[task_id] = trial.family
             chosen[task_id] = (place, trial)
             digest.update(f"{split} {task_id} {trial.family} {trial.digest}\n".encode())
         else:
             why = "is marked as not solvable" if trial.solvable is False else "was never checked to be solvable"
-            left_out[name] = f"{root / place / GAME} {why}"
+            left_out[task_id] = f"{root / place / GAME} {why}"
     if not chosen:
         raise DataError(f"{root}: none of its {len(trials)} games is marked as solvable. {REMEDY}")
     ids = {split: tuple(sorted(names)) for split, names in splits.items()}
@@ -229,25 +230,12 @@ def _read(root: Path, places: Sequence[str], stamps: Mapping[str, tuple[Stamp, S
     if not places:
         return []
     with ThreadPoolExecutor(READERS) as readers:
-        outcomes = list(_shown(readers.map(read, places), len(places)))
+        outcomes = list(shown(readers.map(read, places), "ALFWorld: reading games", len(places)))
     errors = [str(outcome) for outcome in outcomes if isinstance(outcome, DataError)]
     if errors:
         more = [f"and {len(errors) - 3} more"] if len(errors) > 3 else []
         raise DataError("\n".join(errors[:3] + more))
     return [outcome for outcome in outcomes if isinstance(outcome, Trial)]
-
-
-def _shown(outcomes: Iterator[Trial | DataError], total: int) -> Iterator[Trial | DataError]:
-    if not sys.stderr.isatty():
-        return outcomes
-    try:
-        from tqdm import tqdm
-    except ImportError as error:
-        raise MissingExtra('ALFWorld-v0 needs the package tqdm: pip install "envsuite[alfworld]"') from error
-    shown: Iterator[Trial | DataError] = iter(
-        tqdm(outcomes, "ALFWorld: reading games", total, file=sys.stderr, delay=1)
-    )
-    return shown
 
 
 def index_file(root: Path) -> Path:

@@ -200,6 +200,16 @@ def test_a_game_that_is_in_two_splits_has_two_ids(root: Path) -> None:
     assert games.path(f"valid_train/{task}/trial_train").parts[-4] == "valid_train"
 
 
+@pytest.mark.parametrize("known", ["train", "valid_train"])
+def test_a_game_that_one_split_marks_as_solvable_is_played_whatever_the_other_says(root: Path, known: str) -> None:
+    task = f"{FAMILY}-Pen-None-Desk-9"
+    for split in ("train", "valid_train"):
+        write_game(root, split, task, solvable=True if split == known else None)
+    games, tasks = load(root)
+    assert tasks.ids(known).count(f"{task}/trial_T1") == 1
+    assert f"{task}/trial_T1" not in games.left_out
+
+
 def test_tasks_are_in_an_order_that_their_ids_decide(root: Path) -> None:
     ids = load(root)[1].ids("train")
     shutil.rmtree(root / "json_2.1.1" / "train" / ids[1].split("/")[0])

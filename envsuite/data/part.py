@@ -6,7 +6,6 @@ import hashlib
 import os
 import tarfile
 import zipfile
-import zlib
 from dataclasses import asdict, dataclass
 from email.message import Message
 from pathlib import Path
@@ -16,6 +15,7 @@ import orjson
 
 from envsuite.data.catalog import RemoteFile
 from envsuite.data.files import write_atomically
+from envsuite.data.unpack import DAMAGE
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def shape_trouble(path: Path, name: str) -> str | None:
                 return None if archive.getmembers() else "an archive without a file"
         if name.endswith(".json"):
             return None if _closed(path) else "JSON that is cut off"
-    except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, OSError) as error:
+    except (*DAMAGE, OSError) as error:
         return f"an archive that is cut off or damaged ({error})"
     return None
 

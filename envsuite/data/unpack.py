@@ -20,7 +20,11 @@ from envsuite.data.catalog import Unpack
 from envsuite.data.connection import CHUNK
 from envsuite.data.progress import Progress, sized
 
-_DAMAGE = (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, NotImplementedError)
+DAMAGE = (
+    zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, NotImplementedError,
+    ValueError, IndexError, OverflowError,  # what zipfile and tarfile raise at names and numbers that are damaged
+)  # fmt: skip
+"""What reading a damaged archive can raise."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,9 @@ def unpack(archive: Path, spec: Unpack, into: Path, progress: Progress) -> dict[
     try:
         with closing(kind(archive)) as packed:
             return _unpack(archive, packed, spec, into, progress)
-    except _DAMAGE as error:
+    except DataError:  # a ValueError, too
+        raise
+    except DAMAGE as error:
         raise DataError(f"{archive}: cut off, damaged, or no archive ({error})") from error
     except OSError as error:
         raise DataError(f"{archive}: cannot be unpacked into {into} ({error.strerror or error})") from error

@@ -16,8 +16,9 @@ from faulty_server import Faulty
 from small_catalog import BOOK, CONTENT, HOUSE, SHOP, zipped
 
 from envsuite.core.errors import DataError, UnknownName, UsageError
-from envsuite.data import CATALOG, DataSet, catalog, data_set, fetch, state, verify
+from envsuite.data import CATALOG, DataSet, catalog, data_set
 from envsuite.data.download import Patience
+from envsuite.data.manager import fetch, state, verify
 from envsuite.data.progress import Shown
 from envsuite.data.record import read_record
 
@@ -195,6 +196,7 @@ def test_an_interruption_at_any_time_is_gone_on_with(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(when, stop)
         fetch(house, tmp_path)
+        assert left[0] < count, f"{when} was never called"
         raise KeyboardInterrupt  # there were not so many calls
     if state(house, tmp_path).state == "complete":
         assert not verify(house, tmp_path).damages
@@ -206,7 +208,7 @@ def test_an_interruption_at_any_time_is_gone_on_with(
 def test_two_processes_fetch_once(server: Faulty, tmp_path: Path) -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "from pathlib import Path; from small_catalog import small_catalog; from envsuite.data import fetch\n"
+        "from pathlib import Path; from small_catalog import small_catalog; from envsuite.data.manager import fetch\n"
         f"fetch(small_catalog({server.url!r})[0], Path({str(tmp_path)!r}))"
     )
     server.script = deque(["waits"])

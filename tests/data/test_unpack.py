@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from envsuite.core.errors import DataError
 from envsuite.data.catalog import Unpack
+from envsuite.data.part import shape_trouble
 from envsuite.data.progress import Silent
 from envsuite.data.unpack import unpack
 
@@ -179,3 +180,16 @@ def test_a_damaged_archive_is_an_error_or_does_no_harm(
             name: entry.sha256 for name, entry in entries.items()
         }
     assert set(os.listdir(folder)) <= before | {"out"}
+
+
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_a_name_that_is_damaged_is_damage(tmp_path: Path, place: str) -> None:
+    archive = tmp_path / "set.zip"
+    with zipfile.ZipFile(archive, "w") as packed:
+        packed.writestr("a/\u00e9", "text")
+    content, name = archive.read_bytes(), "\u00e9".encode()
+    at = content.index(name) if place == "first" else content.rindex(name)
+    archive.write_bytes(content[:at] + b"\xff\xff" + content[at + len(name) :])
+    with pytest.raises(DataError, match="damaged"):
+        unpack(archive, Unpack(("a/*",), strip=0, at_most=1000), tmp_path / "into", Silent())
+    assert place == "first" or shape_trouble(archive, "set.zip") is not None

@@ -6,7 +6,6 @@ python -m envsuite.webshop.build --products FILE --attributes FILE [--human FILE
 from __future__ import annotations
 
 import argparse
-import fcntl
 import hashlib
 import logging
 import os
@@ -25,6 +24,7 @@ import orjson
 
 from envsuite.core.errors import DataError, EnvsuiteError
 from envsuite.data import cache_root
+from envsuite.data.locks import locked
 from envsuite.retrieval.builder import IndexBuilder
 from envsuite.webshop.catalogue import APPLICATION, FORMAT, KINDS, Catalogue
 from envsuite.webshop.documents import document
@@ -129,11 +129,16 @@ def _fingerprint(files: Files) -> str:
 
 @contextmanager
 def _lock(out: Path) -> Iterator[None]:
-    """Keeps others from building ``out`` at the same time."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with (out.parent / f".{out.name}.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    """Keeps others from building ``out`` at the same time.
+
+    Raises:
+        DataError: What is built cannot be written.
+    """
+    try:
+        with locked(out.parent / f".{out.name}.lock"):
+            yield
+    except (OSError, sqlite3.OperationalError) as error:
+        raise DataError(f"{out}: cannot be written ({error}). Make room there, or name another place") from error
 
 
 def _fill(
@@ -241,8 +246,8 @@ def _document(product: Product) -> str:
 def _written(
     connection: sqlite3.Connection, human: Mapping[str, list[dict[str, Any]]], rng: random.Random
 ) -> Iterator[tuple[Product, Wish]]:
-    marked = "SELECT number, asin FROM products ORDER BY number"
-    wanted = [asin for _, asin in connection.execute(marked) if asin in human]
+    known = connection.execute("SELECT asin FROM products ORDER BY number")
+    wanted = [asin for (asin,) in known if asin in human]
     for asin in wanted:
         product = _product(connection, asin)
         for entry in human[asin]:

@@ -121,11 +121,6 @@ class Catalogue:
         """Whether there is such a product."""
         return bool(self._rows("SELECT 1 FROM products WHERE asin = ?", asin))
 
-    def products(self) -> Iterator[Product]:
-        """All products, in the order of their source."""
-        for row in self._connection.execute("SELECT asin, title, price_tag, body FROM products ORDER BY number"):
-            yield unpack(*row)
-
     def goals(self, kind: str) -> int:
         """Number of goals of a :data:`KINDS`."""
         return int(self.meta[f"{kind} goals"])
@@ -261,8 +256,3 @@ def _opened(path: Path) -> tuple[sqlite3.Connection, int]:
         connection.close()
         raise DataError(f"{path}: corrupt ({error}). {REMEDY}") from error
     return connection, tables
-
-
-def manifest(catalogue: Catalogue) -> dict[str, Any]:
-    """What the catalogue is, as results and people are told."""
-    return {"path": str(catalogue.path), "format": FORMAT, **catalogue.meta}

@@ -95,17 +95,6 @@ class WebShop(ToolEnv):
             raise UsageError("WebShop has no session before reset; call reset() first")
         return self._session
 
-    @property
-    def observation(self) -> Observation:
-        """What the agent sees now.
-
-        Raises:
-            UsageError: No episode has been started.
-        """
-        if self._last is None:
-            raise UsageError("WebShop has no observation before reset; call reset() first")
-        return self._last
-
     def _begin(self, task_id: str) -> tuple[str, Outcome]:
         self._session = Session(self.catalogue, self._search, self.catalogue.goal(task_id))
         return self._session.goal.instruction, self._outcome()
@@ -151,7 +140,9 @@ class WebShop(ToolEnv):
         Raises:
             UsageError: No episode has been started.
         """
-        return Token(task_id=self._task_id, state=self.session.state, text=self.observation["text"], done=self._done)
+        if self._last is None:
+            raise UsageError("WebShop.snapshot called before reset; call reset() first")
+        return Token(task_id=self._task_id, state=self.session.state, text=self._last["text"], done=self._done)
 
     def restore(self, token: object) -> Observation:
         """Continue from ``token``; returns the observation that was current when it was taken.

@@ -49,15 +49,15 @@ def members(path: Path) -> Iterator[tuple[str, Any]]:
     with _opened(path) as file:
         text = _Text(path, file)
         text.expect("{", "a JSON object with an entry for each product")
-        while text.peek() != "}":
+        more = text.peek() != "}"
+        while more:
             name = text.value()
             if not isinstance(name, str):
                 raise text.broken(f"a name was expected, not {type(name).__name__}")
             text.expect(":", "a name followed by a colon")
             yield name, text.value()
-            if text.peek() != ",":
-                break
-            text.advance()
+            if more := text.peek() == ",":
+                text.advance()
         text.end("}")
 
 

@@ -142,7 +142,7 @@ def test_snapshots_of_others_and_before_reset_are_refused(shop_path: Path) -> No
         env.snapshot()
     with pytest.raises(UsageError, match="what snapshot"):
         env.restore({"task_id": KETTLE})
-    with pytest.raises(UsageError, match="before reset"):
+    with pytest.raises(UsageError, match="no episode under way"):
         _ = env.observation
 
 
@@ -257,9 +257,11 @@ def test_players_refuse_other_environments_and_ended_episodes(shop_path: Path) -
     for player in (Expert(), Lexical()):
         with pytest.raises(UsageError, match="this plays WebShop-v0, not TextCraft"):
             player.act(TextCraft())
-        with pytest.raises(UsageError, match="before reset"):
+        with pytest.raises(UsageError, match=r"call reset\(\) first"):
             player.act(made(shop_path))
     env = made(shop_path)
     assert play(env, Expert(), KETTLE) == 1.0
     with pytest.raises(UsageError, match="has ended"):
         Expert().act(env)
+    with pytest.raises(UsageError, match="no episode under way"):
+        Lexical().act(env)

@@ -193,3 +193,12 @@ def test_the_official_files_are_looked_for_by_name(tmp_path: Path) -> None:
     (tmp_path / "items_human_ins.json").write_text("{}")
     found = official_files(tmp_path)
     assert found.human is not None and found.products.name == "items_shuffle.json"
+
+
+def test_an_object_that_json_would_refuse_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "attributes.json"
+    path.write_text('{"a": 1,}')
+    with pytest.raises(DataError, match=r"attributes\.json"):
+        list(members(path))
+    path.write_text('{"a": 1, "b": [2]}')
+    assert list(members(path)) == [("a", 1), ("b", [2])]

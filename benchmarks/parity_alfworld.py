@@ -221,7 +221,7 @@ def _play(root: Path, name: str, native: Engine, reference: Engine, count: int) 
             if not _same(played.report, "steps", f"{name}, step {steps - 1} {command!r}", _seen(left), seen):
                 break
     except EnvsuiteError as error:
-        played.report.same("games that both engines play", name, str(error), "played to the end")
+        played.report.same("games not played to the end", name, str(error), "played to the end")
     finally:
         ours.close()
         theirs.close()

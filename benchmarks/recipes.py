@@ -171,7 +171,11 @@ class Queue:
                     time.sleep(0.5)
                     for ended in [entry for entry in self._seen(progress) if entry.process.returncode is not None]:
                         self._end(ended, progress)
-                        if not self.console.is_terminal and ended not in self.running and ended.stage == "evaluation":
+                        if (
+                            not self.console.is_terminal
+                            and ended.stage == "evaluation"
+                            and not ended.process.returncode
+                        ):
                             done = sum(job.finished for job in jobs)
                             left = (total - done) * (time.monotonic() - began) / max(1, done - before)
                             self.console.print(f"{ended.job.name} done; about {left / 60:.0f} minutes left")

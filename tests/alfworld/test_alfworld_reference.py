@@ -288,6 +288,8 @@ if (child := os.fork()) == 0:
         game.step("look")
     except WorkerLost as lost:
         assert "forked" in str(lost)
+    else:
+        raise AssertionError("the parent's game was played on")
     assert game.reset() is not None and len(default_pool().workers) == 1
     default_pool().close()
     os._exit(0)

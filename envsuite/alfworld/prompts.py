@@ -1,11 +1,5 @@
 """Wording of ALFWorld."""
 
-SYSTEM = (
-    "You do a household task in a house that you can only read about. You go to places, open and search them, take, "
-    "clean, heat, cool and move things. The episode ends when the task is done."
-)
-"""What the agent is told once, before the first observation."""
-
 TOOL = "Do one thing: one of the admissible commands, word for word."
 """What the tool ``env_step`` is said to do."""
 

@@ -1,11 +1,5 @@
 """Wording of TextCraft."""
 
-SYSTEM = (
-    "You craft items. You get base items with `get`, and make others with `craft`, following the crafting commands "
-    "exactly. The episode ends when you craft the goal."
-)
-"""What the agent is told once, before the first observation."""
-
 TOOL = (
     "Execute one crafting command: `get N item` (base items only), `craft N item using n a, m b` "
     "(one of the crafting commands, with exact counts; a specific item may stand for its family), or `inventory`."

@@ -1,11 +1,5 @@
 """Wording of WebShop."""
 
-SYSTEM = (
-    "You shop online. Search for products, open them, choose the options that the instruction asks for, and buy the "
-    "one that fits best with `buy now`. Buying ends the episode."
-)
-"""What the agent is told once, before the first observation."""
-
 SEARCH = "Search the shop; shows the first page of results. Words count, not their order; there are no operators."
 """What the tool ``search`` is said to do."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
 import socket
+from collections.abc import Callable
 from typing import Any
 
 from envsuite.processes import frame, receive
@@ -34,6 +36,8 @@ class Player:
         import textworld
         from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
         from textworld.envs.pddl import PddlEnv
+
+        _remember_parses()
 
         def interpreter() -> Any:
             wanted = textworld.EnvInfos(feedback=True, admissible_commands=True, won=True, score=True)
@@ -77,6 +81,36 @@ class Player:
         world = self._idle.pop(0)[1] if self._idle else self._interpreter()
         world.load(path)
         return edition, world
+
+
+class Remembered:
+    """A parser of ``textworld`` that reads each text once instead of at every use of it.
+
+    A game has some hundred texts, the same at every step, and parsing them is two thirds of what a step takes.
+
+    Args:
+        parse: The function that parses a text by the rule of that name.
+    """
+
+    def __init__(self, parse: Callable[..., Any]) -> None:
+        @functools.lru_cache(4096)
+        def parsed(text: str, rule_name: str) -> bytes:
+            return pickle.dumps(parse(text, rule_name=rule_name))
+
+        self._parsed = parsed
+
+    def __call__(self, text: str, rule_name: str, trace: bool = False) -> Any:
+        """What the text says, as objects of the caller's own: ``textworld`` writes into them."""
+        return pickle.loads(self._parsed(text, rule_name))
+
+
+def _remember_parses() -> None:
+    from textworld import logic
+    from textworld.envs.pddl import textgen
+
+    for module in (textgen, logic):
+        if not isinstance(module._parse_and_convert, Remembered):
+            module._parse_and_convert = Remembered(module._parse_and_convert)
 
 
 def _turn(state: Any) -> Answer:

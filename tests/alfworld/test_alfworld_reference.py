@@ -25,6 +25,7 @@ from envsuite.alfworld.engine import Game, Turn
 from envsuite.alfworld.game_file import GAME
 from envsuite.alfworld.pool import Pool
 from envsuite.alfworld.reference import TextWorldEngine
+from envsuite.alfworld.reference_worker import Player, Remembered
 from envsuite.core import DataError, MissingExtra, UsageError, WorkerLost
 
 try:
@@ -92,6 +93,38 @@ def test_a_recorded_episode_is_played_as_it_was(engine: TextWorldEngine, games_r
 def test_every_recorded_episode_is_played_as_it_was(engine: TextWorldEngine, games_root: Path, shared: Path) -> None:
     for episode in transcripts(shared):
         check_episode(engine, games_root, episode)
+
+
+def test_a_text_parsed_before_is_what_the_parser_made_of_it_whatever_was_written_into_it() -> None:
+    from textworld.envs.pddl.textgen import _parse_and_convert as parse
+
+    remembered = Remembered(parse)
+    text = "You see {o.name | on(o, r)} and #list#."
+    for _ in range(3):
+        symbols = remembered(text, rule_name="symbols")
+        assert repr(symbols) == repr(parse(text, rule_name="symbols")) and not any(one.context for one in symbols)
+        symbols[0].context = {"state": 1}
+
+
+def test_remembering_what_was_parsed_changes_no_answer(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from textworld import logic
+    from textworld.envs.pddl import textgen
+
+    def played() -> list[Any]:
+        player, rng = Player(), random.Random(0)
+        answers = [player.answer("reset", 0, str(small))]
+        for _ in range(20):
+            answers.append(player.answer("step", 0, rng.choice([*answers[-1][1][1], "help", "take nothing"])))
+        return answers
+
+    for module in (textgen, logic):
+        monkeypatch.setattr(module, "_parse_and_convert", module._parse_and_convert)
+    remembered = played()
+    assert isinstance(textgen._parse_and_convert, Remembered) and isinstance(logic._parse_and_convert, Remembered)
+    monkeypatch.undo()
+    monkeypatch.setattr("envsuite.alfworld.reference_worker._remember_parses", lambda: None)
+    assert not isinstance(textgen._parse_and_convert, Remembered)
+    assert played() == remembered
 
 
 def test_blanks_around_a_command_do_not_count_and_a_wrong_one_does_nothing(

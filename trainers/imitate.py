@@ -257,7 +257,7 @@ def started(folder: str, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM
 
 
 def loss_of(model: LlamaForCausalLM, batch: Sequence[Transcript], context_weight: float) -> tuple[Tensor, float]:
-    """The training loss, and the loss on the player's tokens alone."""
+    """The training loss, and the loss on the player's tokens alone; slips are read, not learnt."""
     width = max(len(one.tokens) for one in batch)
     tokens = np.zeros((len(batch), width), np.int64)
     parts = np.full((len(batch), width), -1, np.int64)

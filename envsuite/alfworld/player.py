@@ -11,7 +11,7 @@ from envsuite.alfworld.reading import kind
 from envsuite.alfworld.seeking import Seeker
 from envsuite.alfworld.sentences import Goal
 from envsuite.core.errors import UsageError
-from envsuite.core.tools import Action, ToolCall
+from envsuite.core.tools import Action, Move, ToolCall
 
 if TYPE_CHECKING:
     import gymnasium
@@ -138,8 +138,8 @@ class Planner:
         self.clumsy = clumsy
         self.dreamy = dreamy
 
-    def turns(self, env: gymnasium.Env[Any, Action], rng: random.Random) -> Iterator[tuple[str, Action]]:
-        """Thought and action of each step of the episode that ``env`` is in; the caller steps ``env`` in between.
+    def turns(self, env: gymnasium.Env[Any, Action], rng: random.Random) -> Iterator[Move]:
+        """Each step of the episode that ``env`` is in; the caller steps ``env`` in between.
 
         It ends when the player has looked everywhere in vain.
         """
@@ -152,17 +152,18 @@ class Planner:
             talker.observe(observation["text"], observation["commands"])
             slip = self._slip(observation["commands"], rng)
             if slip:
-                yield "", (ToolCall("env_step", {"command": slip}),)
+                yield Move("", (ToolCall("env_step", {"command": slip}),), slip=True)
                 continue
             if dream := self._dream(talker, observation["commands"], rng):
-                yield "" if rash else dream.split(" from ")[0][5:], (ToolCall("env_step", {"command": dream}),)
+                said = "" if rash else dream.split(" from ")[0][5:]
+                yield Move(said, (ToolCall("env_step", {"command": dream}),), slip=True)
                 continue
             try:
                 command = talker.act()
             except UsageError:
                 return
             thought, talker.thought = talker.thought, ""
-            yield "" if rash else thought, (ToolCall("env_step", {"command": command}),)
+            yield Move("" if rash else thought, (ToolCall("env_step", {"command": command}),))
 
     def _slip(self, commands: Sequence[str], rng: random.Random) -> str:
         """A command that does not help; empty if the player does not slip."""

@@ -11,13 +11,14 @@ from envsuite.core.errors import (
     WorkerLost,
 )
 from envsuite.core.tasks import TaskSet
-from envsuite.core.tools import Action, Tool, ToolCall
+from envsuite.core.tools import Action, Move, Tool, ToolCall
 
 __all__ = [
     "Action",
     "DataError",
     "EnvsuiteError",
     "MissingExtra",
+    "Move",
     "Observation",
     "Outcome",
     "StepInfo",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
@@ -23,6 +23,16 @@ class ToolCall:
 
 Action = Sequence[ToolCall]
 """What an agent does in one step: 1 to ``max_calls`` calls, executed in order."""
+
+
+class Move(NamedTuple):
+    """One step of a player that can be imitated."""
+
+    thought: str
+    """What it says before it acts; may be empty."""
+    action: Action
+    slip: bool = False
+    """Whoever imitates the player should see this happen, and how the player goes on, but not do it."""
 
 
 @dataclass(frozen=True)

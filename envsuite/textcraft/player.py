@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from envsuite.core.errors import UsageError
-from envsuite.core.tools import Action, ToolCall
+from envsuite.core.tools import Action, Move, ToolCall
 from envsuite.textcraft.planning import Choices, choices
 from envsuite.textcraft.world import Ingredient, Recipe, RecipeBook, spoken
 
@@ -123,8 +123,8 @@ class Planner:
         self.careless = careless
         self.hasty = hasty
 
-    def turns(self, env: gymnasium.Env[Any, Action], rng: random.Random) -> Iterator[tuple[str, Action]]:
-        """Thought and action of each step of the episode that ``env`` is in; the caller steps ``env`` in between."""
+    def turns(self, env: gymnasium.Env[Any, Action], rng: random.Random) -> Iterator[Move]:
+        """Each step of the episode that ``env`` is in; the caller steps ``env`` in between."""
         world = _textcraft(env).world
         rash = self.rash > 0.0 and rng.random() < self.rash
         while True:
@@ -133,7 +133,7 @@ class Planner:
             for due, command in self._rounds(plan, rng):
                 before = dict(world.inventory)
                 said = "" if rash else ". ".join(filter(None, (thought, due)))
-                yield said, (ToolCall("env_step", {"command": command}),)
+                yield Move(said, (ToolCall("env_step", {"command": command}),))
                 thought = ""
                 if world.inventory == before and not rash:
                     break

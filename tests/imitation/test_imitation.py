@@ -1,20 +1,24 @@
 """The base model: its words, its transcripts, its first attention, its training."""
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from transformers import AutoTokenizer
 
 from envsuite.alfworld.env import ALFWorld
+from envsuite.core import Move, ToolCall
 from envsuite.core.errors import UnknownName, UsageError
 from envsuite.prompting import make_codec
 from envsuite.textcraft.env import TextCraft
 from envsuite.textcraft.player import Planner
-from trainers.imitate import Architecture, ImitateConfig, Play, Stage, Transcripts, imitate, main, new_model
+from trainers.imitate import Architecture, ImitateConfig, Play, Stage, Transcripts, imitate, loss_of, main, new_model
 from trainers.imitation.attention import look_back
-from trainers.imitation.play import RESPONSE, transcript
+from trainers.imitation.play import RESPONSE, SLIP, transcript
 from trainers.imitation.vocabulary import word_tokenizer
 from trainers.imitation.worlds import alfworld_texts, practice, textcraft_texts
 
@@ -61,6 +65,32 @@ def test_the_response_tokens_of_a_transcript_are_the_actions_that_were_played(to
         _, _, done, _, info = env.step(action)
         assert info["valid"]
     assert done and one.success
+
+
+def test_what_a_player_does_by_mistake_is_read_and_not_learnt(tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = TextCraft(source="generated", goals=100)
+    moves = Planner.turns
+
+    def stumbling(self: Planner, env: Any, rng: random.Random) -> Iterator[Move]:
+        for number, move in enumerate(moves(self, env, rng)):
+            if number == 1:
+                yield Move("", (ToolCall("env_step", {"command": "get 7 string"}),), slip=True)
+            yield move
+
+    monkeypatch.setattr(Planner, "turns", stumbling)
+    one = transcript(
+        env, env.tasks.ids("train")[0], Planner(), tokenizer, make_codec("tags", think=False),
+        [tokenizer.eos_token_id], 30, random.Random(0), instructions=False, commands=False,
+    )  # fmt: skip
+    slip = one.parts == SLIP
+    assert tokenizer.decode(one.tokens[slip].tolist()).startswith("<action>get 7 string</action>")
+    model = new_model(ImitateConfig(architecture=Architecture(layers=2, width=32)), tokenizer)
+    logits = model(input_ids=torch.from_numpy(one.tokens[None])).logits
+    logits.retain_grad()
+    monkeypatch.setattr(model, "forward", lambda **_: SimpleNamespace(logits=logits))
+    loss_of(model, [one], 1.0)[0].backward()
+    learnt = logits.grad[0, :-1].abs().sum(-1) > 0
+    assert not learnt[slip[1:]].any() and learnt[~slip[1:]].all()
 
 
 def test_a_head_that_looks_back_attends_to_that_token_whatever_the_tokens_are(tokenizer) -> None:
@@ -147,7 +177,7 @@ def test_in_alfworld_nothing_said_is_unknown_and_what_the_player_writes_is_what_
             random.Random(task), instructions=False, commands=False,
         )  # fmt: skip
         assert one.success and tokenizer.unk_token_id not in one.tokens.tolist()
-        written = tokenizer.decode(one.tokens[one.parts == RESPONSE].tolist()).split("<|end|>")
+        written = tokenizer.decode(one.tokens[(one.parts == RESPONSE) | (one.parts == SLIP)].tolist()).split("<|end|>")
         env.reset(options={"task_id": task})
         for text in filter(None, map(str.strip, written)):
             action = codec.parse(text, env.tools, 1).action

@@ -18,7 +18,7 @@ Move = tuple[str, str, bool]
 def play(env: TextCraft, task_id: str, player: Planner, steps: int, seed: int = 0) -> tuple[bool, list[Move]]:
     env.reset(options={"task_id": task_id})
     moves: list[Move] = []
-    for thought, action in itertools.islice(player.turns(env, random.Random(f"{seed} {task_id}")), steps):
+    for thought, action, _ in itertools.islice(player.turns(env, random.Random(f"{seed} {task_id}")), steps):
         _, _, done, _, info = env.step(action)
         moves.append((thought, action[0].arguments["command"], info["valid"] and info.get("error") is None))
         if done:

@@ -12,19 +12,19 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from envsuite.core import Action, Observation, ToolEnv
+from envsuite.core import Action, Move, Observation, ToolEnv
 from envsuite.prompting import Codec, Conversation, Full
 from envsuite.prompting.template import ChatTokenizer
 
-PROMPT, ANSWER, RESPONSE = 0, 1, 2
-"""What a token belongs to: the first prompt, a later observation, or what the player wrote."""
+PROMPT, ANSWER, RESPONSE, SLIP = 0, 1, 2, 3
+"""What a token belongs to: the first prompt, a later observation, what the player wrote, or wrote by mistake."""
 
 
 class Player(Protocol):
     """Plays an environment from its state."""
 
-    def turns(self, env: gymnasium.Env[Observation, Action], rng: random.Random) -> Iterator[tuple[str, Action]]:
-        """Thought (may be empty) and action of each step of the episode that ``env`` is in.
+    def turns(self, env: gymnasium.Env[Observation, Action], rng: random.Random) -> Iterator[Move]:
+        """Each step of the episode that ``env`` is in.
 
         Whoever iterates steps ``env`` with each action before asking for the next.
         """
@@ -37,7 +37,7 @@ class Transcript:
 
     tokens: NDArray[np.int64]
     parts: NDArray[np.int8]
-    """:data:`PROMPT`, :data:`ANSWER` or :data:`RESPONSE` of each token."""
+    """:data:`PROMPT`, :data:`ANSWER`, :data:`RESPONSE` or :data:`SLIP` of each token."""
     success: bool
 
 
@@ -76,13 +76,13 @@ def transcript(
     tokens = list(conversation.prompt_ids())
     parts = [PROMPT] * len(tokens)
     success = False
-    for thought, action in itertools.islice(player.turns(env, rng), max_steps):
+    for thought, action, slip in itertools.islice(player.turns(env, rng), max_steps):
         text = codec.write(action, thought, tools=env.tools)
         response = [*tokenizer.encode(text, add_special_tokens=False), *end]
         observation, _, terminated, truncated, info = env.step(action)
         conversation.add(response, text, observation)
         tokens += response
-        parts += [RESPONSE] * len(response)
+        parts += [SLIP if slip else RESPONSE] * len(response)
         if terminated or truncated:
             success = info["success"]
             break

@@ -37,6 +37,8 @@ class Talker(Seeker):
         self.careless = careless
         self.thought = ""
         """What is to be said with the next command."""
+        self.careless_now = False
+        """The plan that is to be said was made at random."""
         self._plan: list[str] = []
         self._looked_for: tuple[str, ...] = ()
         self._had = ""
@@ -91,7 +93,8 @@ class Talker(Seeker):
         if left and tuple(wanted) == self._looked_for:
             return left
         ordered = super().order(places, wanted)
-        if self.careless and self.rng.random() < self.careless:
+        self.careless_now = self.careless > 0.0 and self.rng.random() < self.careless
+        if self.careless_now:
             self.rng.shuffle(ordered)
         self._plan, self._looked_for = ordered[: len(LABELS)], tuple(wanted)
         if self._plan:
@@ -106,7 +109,7 @@ class Planner:
     ``find cup: A fridge 1, B countertop 2, C cabinet 4`` is followed by just these visits, each but the first announced
     by ``cup none. B``, until ``cup 2`` is seen; ``cup 2: clean in sinkbasin 1, put in shelf 1`` by what is said there.
     So each decision is spelt out where it is made, and the next command stands in a thought or in what the game has
-    just said.
+    just said. What it does by mistake, a careless plan included, is marked as a slip, and gone on from.
 
     Args:
         rash: Probability that the player does not plan in this episode and says nothing: it looks here and there, and
@@ -163,7 +166,8 @@ class Planner:
             except UsageError:
                 return
             thought, talker.thought = talker.thought, ""
-            yield Move("" if rash else thought, (ToolCall("env_step", {"command": command}),))
+            careless, talker.careless_now = talker.careless_now, False
+            yield Move("" if rash else thought, (ToolCall("env_step", {"command": command}),), careless and not rash)
 
     def _slip(self, commands: Sequence[str], rng: random.Random) -> str:
         """A command that does not help; empty if the player does not slip."""
@@ -181,8 +185,9 @@ class Planner:
         """A command that takes what is looked for from where it is not; empty if the player does not dream."""
         if not self.dreamy or talker.held != "" or not talker.here or rng.random() >= self.dreamy:
             return ""
-        dream = f"take {talker.goal.item} {rng.randrange(1, 4)} from {rng.choice(sorted(talker.here))}"
-        return "" if dream in commands else dream
+        if any(command.startswith(f"take {talker.goal.item} ") for command in commands):
+            return ""
+        return f"take {talker.goal.item} {rng.randrange(1, 4)} from {rng.choice(sorted(talker.here))}"
 
 
 def _alfworld(env: gymnasium.Env[Any, Action]) -> ALFWorld:

@@ -134,13 +134,9 @@ class Shop:
         facts = (EDITION, self.seed, self.products, sorted(asdict(self.difficulty).items()))
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 
-    def raw_products(self) -> Iterator[RawProduct]:
-        """The products, in the order of their numbers."""
-        return self.part(0, self.products)
-
-    def part(self, first: int, end: int) -> Iterator[RawProduct]:
-        """The products from number ``first`` up to, and without, ``end``."""
-        for number, plan in self._plans(first, end):
+    def raw_products(self, skip: int = 0) -> Iterator[RawProduct]:
+        """The products from number ``skip`` on, in the order of their numbers."""
+        for number, plan in self._plans(skip, self.products):
             yield self._written(number, plan)
 
     def known_attributes(self) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -4,6 +4,8 @@ Products come in families. The products of a family are of one kind and mostly a
 first in what decides: another value of an attribute that every goal asks for, other values of an option, or a price
 above any limit. Words find them all, and only reading tells them apart.
 
+All goals can be reached: the product that a goal was written for earns reward 1.
+
 Every product is a function of seed, difficulty and number alone, so that a shop needs no memory and parts of it can be
 made in parallel.
 """
@@ -30,8 +32,8 @@ WISHES_EACH = 2
 """Instructions for a product that has any."""
 COMPOSED = 40
 """Percent of the families for whose products goals are composed, about as in the official shop."""
-RANGES = 10
-"""Percent of the products whose price is a range."""
+RANGES = 20
+"""Percent of the products with a range of prices, among those that may have one: about half."""
 BEYOND = 4_100
 """Cents above the price of another product that no goal of that product allows: limits are at most 40 dollars above."""
 MOST = 1 << 32
@@ -249,13 +251,14 @@ def _varied(model: Plan, rest: tuple[str, ...], member: int, dice: Dice) -> Plan
     (price,) = model.cents
     if not member:
         return replace(model, cents=_range(price, dice))
-    around = price * (90 + dice.below(16)) // 10_000 * 100 + price % 100
+    # No dearer than the family's first, so that the price is not what tells it apart.
+    around = price * (85 + dice.below(16)) // 10_000 * 100 + price % 100
     turn = (member - 1) % 3
     if turn == 1 and rest:
         name, values = model.options[0]
         chosen = frozenset(dice.sample(rest, len(values)))
         options = ((name, tuple(value for value in rest if value in chosen)), *model.options[1:])
-        return replace(model, options=options, cents=_range(around, dice))
+        return replace(model, options=options, cents=(around,))
     if turn == 2:
         dearest = price + price // 5 // 100 * 100
         return replace(model, cents=_range(dearest + BEYOND + dice.below(30) * 100 + price // 3 // 100 * 100, dice))
@@ -263,7 +266,7 @@ def _varied(model: Plan, rest: tuple[str, ...], member: int, dice: Dice) -> Plan
     facet = next(facet for facet in model.kind.facets if own in facet)
     others = [fact for fact in facet if fact != own]
     facts = (others[(member - 1) // 3 % len(others)], *model.facts[1:])
-    return replace(model, facts=facts, cents=_range(around, dice))
+    return replace(model, facts=facts, cents=(around,))
 
 
 def _range(price: int, dice: Dice) -> tuple[int, ...]:

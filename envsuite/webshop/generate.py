@@ -24,7 +24,7 @@ from envsuite.webshop.assortment import Fact, Kind, kinds
 from envsuite.webshop.dice import Dice
 from envsuite.webshop.source import RawProduct
 
-EDITION = 1
+EDITION = 2
 """Of the shop; raised whenever the same seed gives another."""
 WISHES = 12_000
 """The most instructions in the manner of people, about as many as the official shop has."""
@@ -39,6 +39,7 @@ BEYOND = 4_100
 MOST = 1 << 32
 """Products of a shop."""
 _BOUNDS = {"near_misses": (0, 20), "attributes": (1, 6), "options": (0, 3), "hidden": (0, 100), "vagueness": (0, 100)}
+_PLAIN = str.maketrans("", "", "{}':")
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _BITS = 45
 _MASK = (1 << _BITS) - 1
@@ -114,17 +115,10 @@ class Shop:
             raise UsageError(f"the seed of a shop is a whole number from 0, got {self.seed!r}")
 
     @property
-    def name(self) -> str:
-        """What tells it from other shops, for the name of a file."""
-        name = f"builtin-{EDITION}-{self.seed}-{self.products}"
-        if self.difficulty == DEFAULT:
-            return name
-        return name + "".join(f"-{key}{value}" for key, value in asdict(self.difficulty).items())
-
-    @property
     def title(self) -> str:
         """What it is, in a few words."""
-        return f"built-in shop {self.name.removeprefix('builtin-')}"
+        knobs = "" if self.difficulty == DEFAULT else f", {str(asdict(self.difficulty)).translate(_PLAIN)}"
+        return f"built-in shop {EDITION}, seed {self.seed}{knobs}"
 
     @property
     def family(self) -> int:
@@ -196,7 +190,7 @@ class Shop:
                 yield number, _varied(model, rest, member, Dice(f"member {EDITION} {self.seed} {number}"))
 
     def _model(self, dice: Dice) -> tuple[Plan, tuple[str, ...]]:
-        """The first product of a family, and the values of its deciding option that it does not come in."""
+        """The first product of a family, and the values that its deciding option has in other products."""
         kind = dice.one(kinds())
         facets = dice.sample(kind.facets, self.difficulty.attributes)
         facts = tuple(dice.one(facet) for facet in facets)

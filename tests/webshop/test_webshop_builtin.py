@@ -51,7 +51,7 @@ def test_without_official_files_the_shop_is_the_built_in_one() -> None:
         "data": f"1000 products {Shop().digest()[:12]}, nouns by builtin-1",
         "nouns": "builtin-1",
     }
-    assert load().meta["stock"] == "built-in shop 1-0-1000"
+    assert load().meta["stock"] == "built-in shop 2, seed 0"
     assert env.tasks.hash == WebShop(source="builtin", goals="human").tasks.hash
 
 

@@ -33,7 +33,7 @@ FORMAT = 1
 """Of the file; raised whenever the content changes its meaning."""
 APPLICATION = 0x57425348
 """The number by which SQLite's header tells a catalogue from other databases."""
-REMEDY = "Build it anew: python -m envsuite.webshop.build --products FILE --attributes FILE --out CATALOGUE"
+REMEDY = "Build it anew: envsuite data build webshop --out CATALOGUE"
 KINDS = ("human", "synthetic")
 """Goals written by people, and goals composed of the options of a product."""
 

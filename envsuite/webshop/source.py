@@ -64,8 +64,8 @@ class Stock(Protocol):
     def title(self) -> str:
         """What it is, in a few words, written into the catalogue."""
 
-    def raw_products(self) -> Iterator[RawProduct]:
-        """The products, in their order; no ASIN comes twice."""
+    def raw_products(self, skip: int = 0) -> Iterator[RawProduct]:
+        """The products after the first ``skip``, in their order; no ASIN comes twice."""
 
     def known_attributes(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """ASIN and ``attributes``; for some ``instruction`` and ``instruction_attributes`` of composed goals."""
@@ -90,9 +90,9 @@ class Files:
         """The names of the files."""
         return ", ".join(path.name for path in (self.products, self.attributes, self.human) if path is not None)
 
-    def raw_products(self) -> Iterator[RawProduct]:
+    def raw_products(self, skip: int = 0) -> Iterator[RawProduct]:
         """See :func:`products_of`."""
-        return products_of(self.products)
+        return products_of(self.products, skip)
 
     def known_attributes(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """See :func:`attributes_of`."""
@@ -141,10 +141,10 @@ def official_files(folder: Path | None = None) -> Files:
     )
 
 
-def products_of(path: Path) -> Iterator[RawProduct]:
-    """The products of a product file, in its order; the ones that the original drops are left out.
+def products_of(path: Path, skip: int = 0) -> Iterator[RawProduct]:
+    """The products of a product file after the first ``skip``, in its order.
 
-    Dropped are ASINs that are ``"nan"``, longer than 10 characters, or were there before.
+    Left out is what the original drops: ASINs that are ``"nan"``, longer than 10 characters, or were there before.
 
     Raises:
         DataError: The file is missing, truncated or foreign, or an entry cannot be a product.
@@ -160,7 +160,8 @@ def products_of(path: Path) -> Iterator[RawProduct]:
         if not asin or asin == "nan" or len(asin) > LONGEST_ASIN or asin in seen:
             continue
         seen.add(asin)
-        yield _product(asin, entry, f"{where} ({asin})")
+        if len(seen) > skip:
+            yield _product(asin, entry, f"{where} ({asin})")
 
 
 def attributes_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

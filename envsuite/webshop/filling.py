@@ -30,7 +30,7 @@ from envsuite.webshop.source import UNKNOWN_ATTRIBUTE, RawProduct, Stock
 T = TypeVar("T")
 BATCH = 1000
 """Products that are tagged and written at a time."""
-STEP = 20
+STEP = 50
 """Batches after which what was done is kept for good."""
 STEPS = 1
 """Version of what ``staged`` holds; raised whenever a build must not go on from what an earlier version left."""

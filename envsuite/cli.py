@@ -79,7 +79,8 @@ def _parser() -> argparse.ArgumentParser:
         commands.add_parser(
             "data",
             help="the benchmarks' own files: list, fetch, verify, build",
-            description="Brings the benchmarks' own files here, checks them, and builds what is made of them.",
+            description="Brings the benchmarks' own files here, checks them, and builds what is made of them. "
+            "TextCraft-v0, ALFWorld-v0 and WebShop-v0 have tasks built in.",
         )
     )
     build_cli.add_arguments(

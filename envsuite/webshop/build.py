@@ -42,14 +42,14 @@ def build(
     Args:
         stock: What is sold: the official files (:class:`~envsuite.webshop.source.Files`), or another.
         out: Where the catalogue goes.
-        find_nouns: Tags the titles; :func:`~envsuite.webshop.nouns.tagger` chooses by default.
+        find_nouns: Tags the titles; by default :func:`default_tagger`.
         progress: Is told how it goes.
 
     Raises:
         DataError: A file is missing, truncated or foreign, or has nothing to sell.
     """
     with _lock(out):
-        _build(stock, out, find_nouns or tagger(), progress or Silent())
+        _build(stock, out, find_nouns or default_tagger(stock), progress or Silent())
     return out
 
 
@@ -93,10 +93,18 @@ def cached(stock: Stock) -> Path:
     if not path.is_file():
         with _lock(path):
             if not path.is_file():
-                find_nouns = tagger()
+                find_nouns = default_tagger(stock)
                 LOG.warning("building the WebShop catalogue %s once, nouns by %s", path, find_nouns.name)
                 _build(stock, path, find_nouns, Silent())
     return path
+
+
+def default_tagger(stock: Stock) -> Tagger:
+    """spaCy for the official files where it is installed, else the built-in one.
+
+    The nouns of a shop that is made are found by the built-in tagger, so that it is the same on every machine.
+    """
+    return tagger("auto" if isinstance(stock, Files) else "builtin")
 
 
 def place(stock: Stock) -> Path:
@@ -105,7 +113,10 @@ def place(stock: Stock) -> Path:
     Raises:
         DataError: A file of it is missing.
     """
-    name = f"{stock.products.stem}-{_fingerprint(stock)}" if isinstance(stock, Files) else stock.digest()[:20]
+    if isinstance(stock, Files):
+        name = f"{stock.products.stem}-{_fingerprint(stock)}"
+    else:
+        name = f"builtin-{FORMAT}-{stock.digest()[:20]}"
     return cache_root() / "webshop" / f"{name}.catalogue"
 
 

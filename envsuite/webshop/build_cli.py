@@ -10,8 +10,9 @@ from pathlib import Path
 
 from envsuite.core.errors import UsageError
 from envsuite.data.progress import Shown, sized
-from envsuite.webshop.build import build, place
+from envsuite.webshop.build import build, default_tagger, place
 from envsuite.webshop.catalogue import Catalogue
+from envsuite.webshop.generate import Shop
 from envsuite.webshop.nouns import tagger
 from envsuite.webshop.source import Files, Stock, official_files
 
@@ -42,9 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="FILE", help="the catalogue; replaced when it is there")
     parser.add_argument(
         "--tagger",
-        default="auto",
         metavar="NAME",
-        help="finds the nouns of titles: spacy, builtin, or auto (default): spacy where it is installed",
+        help="finds the nouns of titles: spacy, or builtin; default: spacy for official files where it is installed",
     )
 
 
@@ -54,8 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         EnvsuiteError: As :func:`envsuite.webshop.build.build`; or the command line contradicts itself.
     """
-    find_nouns = tagger(arguments.tagger)
     stock = _stock(arguments)
+    find_nouns = tagger(arguments.tagger) if arguments.tagger is not None else default_tagger(stock)
     out = arguments.out if arguments.out is not None else place(stock)
     sys.stderr.write(f"{stock.title}: nouns by {find_nouns.name}\n")
     start = time.monotonic()
@@ -79,8 +79,6 @@ def _stock(arguments: argparse.Namespace) -> Stock:
     if arguments.seed is not None and arguments.builtin is None:
         raise UsageError("--seed is that of generated products; give --builtin N with it")
     if arguments.builtin is not None:
-        from envsuite.webshop.generate import Shop
-
         return Shop(arguments.seed or 0, arguments.builtin)
     if named:
         if arguments.products is None or arguments.attributes is None:

@@ -227,6 +227,7 @@ class Filling:
             "digest": digest,
             "tagger": find_nouns.name,
             "stock": stock.title,
+            "family": str(stock.family),
             **{f"{kind} goals": str(number) for kind, number in goals.items()},
         }
         self._connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())

@@ -51,6 +51,7 @@ class Many:
 
     products: int = 600
     title: str = "many lamps"
+    family: int = 4
 
     def raw_products(self, skip: int = 0) -> Iterator[RawProduct]:
         for number in range(skip, self.products):
@@ -248,6 +249,18 @@ def test_the_command_takes_the_folder_of_the_official_files(
         assert load("official").path == Path(said["catalogue"]) and said["human goals"] == "0"
 
 
+def test_the_command_makes_the_shop_that_the_environment_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
+    assert main(["data", "build", "webshop", "--builtin", "30", "--seed", "5"]) == 0
+    said = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
+    made = Path(said["catalogue"]).stat().st_mtime_ns
+    catalogue = load("builtin", shop_seed=5, products=30)
+    assert catalogue.path == Path(said["catalogue"]) and catalogue.path.stat().st_mtime_ns == made
+    assert len(catalogue) == 30 and catalogue.meta["tagger"] == "builtin-1"
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -256,7 +269,8 @@ def test_the_command_takes_the_folder_of_the_official_files(
         (["folder", "--products", "none"], "one of the three"),
         (["folder"], "folder: no WebShop data"),
         (["--seed", "3"], "give --builtin N"),
-        (["folder", "--tagger", "spacey"], "Nearest: 'spacy'"),
+        (["--builtin", "0"], "a shop has from 1"),
+        (["--builtin", "5", "--tagger", "spacey"], "Nearest: 'spacy'"),
     ],
 )
 def test_what_the_command_cannot_do_is_one_message(
@@ -304,6 +318,7 @@ class Reviewed:
     """A stock that is no file."""
 
     title: str = "two kettles"
+    family: int = 0
 
     def raw_products(self, skip: int = 0) -> Iterator[RawProduct]:
         for number in (1, 2)[skip:]:

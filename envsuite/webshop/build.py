@@ -100,7 +100,7 @@ def cached(stock: Stock) -> Path:
 
 
 def default_tagger(stock: Stock) -> Tagger:
-    """spaCy for the official files where it is installed, else the built-in one.
+    """The tagger of ``stock`` where none is named: for official files spaCy, if it is installed; else the built-in one.
 
     The nouns of a shop that is made are found by the built-in tagger, so that it is the same on every machine.
     """

@@ -25,8 +25,8 @@ from envsuite.retrieval.analysis import analyze
 from envsuite.retrieval.bm25 import norm
 from envsuite.retrieval.index import KIND, VERSION, encoded
 
-RUN = 1 << 23
-"""Words of a run, and postings that are sorted at a time."""
+RUN = 1 << 22
+"""Words of a run, and postings that are sorted at a time: the memory that building takes, times about 50 bytes."""
 _REMEMBERED = 1 << 20
 _SHORT = 64
 """Characters of the longest piece that is remembered."""

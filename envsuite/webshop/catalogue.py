@@ -51,7 +51,8 @@ class Catalogue:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._connection, self._size = _opened(path)
+        self._connection, self.index_at = _opened(path)
+        """Bytes of the tables, behind which the search index begins."""
         self.meta: Mapping[str, str] = dict(self._rows("SELECT key, value FROM meta"))
         self._index: Index | None = None
         self._product = lru_cache(maxsize=64)(self._read)
@@ -82,7 +83,7 @@ class Catalogue:
             DataError: It is truncated or damaged.
         """
         if self._index is None:
-            self._index = Index(self.path, self._size, remedy=REMEDY)
+            self._index = Index(self.path, self.index_at, remedy=REMEDY)
         return self._index
 
     def search(self, query: str, k: int) -> list[str]:

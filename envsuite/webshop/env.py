@@ -56,7 +56,7 @@ class WebShop(ToolEnv):
         render_mode: ``"ansi"`` or ``None``.
         mode: ``"text"`` (the original's observation) or ``"structured"`` (plain lines, chosen options marked).
         goals: ``"human"`` (written by people) or ``"synthetic"`` (composed of a product's options). By default those of
-            people, where there are a thousand or more.
+            people, where there are a thousand or more, and in a built-in shop those in their manner.
         search: What finds products; by default the index of the catalogue.
         shop_seed: Seed of the built-in shop.
         products: Number of its products.

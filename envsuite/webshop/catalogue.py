@@ -235,11 +235,11 @@ class Catalogue:
 
 
 def _split(family: int) -> str:
-    """The split of the goals of a family of products: of any ten neighbours one is ``dev`` and one is ``test``."""
+    """The split of a family of products: of each ten neighbours one is ``dev`` and one ``test``, never the first."""
     ten, place = divmod(family, 10)
     drawn = int.from_bytes(hashlib.sha256(f"families {ten}".encode()).digest()[:8], "big")
-    dev, other = drawn % 10, 1 + drawn // 10 % 9
-    return {dev: "dev", (dev + other) % 10: "test"}.get(place, "train")
+    dev, other = drawn % 9, 1 + drawn // 9 % 8
+    return {dev: "dev", (dev + other) % 9: "test"}.get(place - 1, "train")
 
 
 def goal_for(

@@ -107,10 +107,23 @@ class Catalogue:
         rows = self._rows("SELECT asin, title, price_tag, body FROM products WHERE asin = ?", asin)
         if not rows:
             raise DataError(f"{self.path}: no product {asin!r} among {len(self):,}")
+        return self._unpacked(rows[0])
+
+    def _unpacked(self, row: Sequence[Any]) -> Product:
         try:
-            return unpack(*rows[0])
+            return unpack(*row)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._corrupt(error) from error
+
+    def products(self) -> Iterator[Product]:
+        """All products, in the order of the source.
+
+        Raises:
+            DataError: The catalogue is damaged.
+        """
+        for number in range(1, len(self) + 1):
+            for row in self._rows("SELECT asin, title, price_tag, body FROM products WHERE number = ?", str(number)):
+                yield self._unpacked(row)
 
     def cards(self, asins: Sequence[str]) -> list[Card]:
         """What a page of results shows of ``asins``, in their order; those that are no products are left out."""

@@ -15,6 +15,7 @@ from envsuite.core.tools import Tool, ToolCall
 from envsuite.webshop import pages, prompts
 from envsuite.webshop.generate import Difficulty
 from envsuite.webshop.reward import Score
+from envsuite.webshop.search import search_of
 from envsuite.webshop.tasks import load, task_set
 from envsuite.webshop.world import SEARCH, Search, Session, State
 
@@ -57,7 +58,8 @@ class WebShop(ToolEnv):
         mode: ``"text"`` (the original's observation) or ``"structured"`` (plain lines, chosen options marked).
         goals: ``"human"`` (written by people) or ``"synthetic"`` (composed of a product's options). By default those of
             people, where there are a thousand or more, and in a built-in shop those in their manner.
-        search: What finds products; by default the index of the catalogue.
+        search: What finds products: ``"bm25"`` (the index of the catalogue), ``"lucene"`` (Lucene itself, the same
+            ranking; needs the extra ``webshop-lucene``), or a function of your own.
         shop_seed: Seed of the built-in shop.
         products: Number of its products.
         difficulty: How hard its goals are, e.g. ``{"near_misses": 7}``; keys are the fields of
@@ -80,7 +82,7 @@ class WebShop(ToolEnv):
         render_mode: str | None = None,
         mode: Literal["text", "structured"] = "text",
         goals: Literal["human", "synthetic"] | None = None,
-        search: Search | None = None,
+        search: Literal["bm25", "lucene"] | Search = "bm25",
         shop_seed: int = 0,
         products: int = 1000,
         difficulty: Mapping[str, int] | None = None,
@@ -89,10 +91,11 @@ class WebShop(ToolEnv):
             raise unknown("mode of WebShop-v0", mode, MODES)
         self.catalogue = load(source, shop_seed, products, difficulty_of(difficulty or {}))
         self.mode = mode
-        self._search = search if search is not None else self.catalogue.search
+        self._search = search_of(search, self.catalogue) if isinstance(search, str) else search
         kind = goals if goals is not None else self.catalogue.default_kind
         chosen = task_set(self.catalogue, kind).select(tasks)
-        super().__init__(chosen, split, render_mode, {"nouns": self.catalogue.meta["tagger"]})
+        versions = {"nouns": self.catalogue.meta["tagger"], "search": search if isinstance(search, str) else "own"}
+        super().__init__(chosen, split, render_mode, versions)
         self._session: Session | None = None
 
     @property

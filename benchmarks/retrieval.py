@@ -157,7 +157,8 @@ def run(arguments: argparse.Namespace, folder: Path) -> None:
         )
     start = time.perf_counter()
     try:
-        engines["lucene"] = LuceneIndex.build(documents(), folder / "lucene").search
+        LuceneIndex.build(documents(), folder / "lucene")
+        engines["lucene"] = LuceneIndex(folder / "lucene").search
     except MissingExtra as error:
         report("lucene", f"not measured: {error}")
     else:

@@ -11,6 +11,7 @@ columns, the rest in ``body``), ``wishes`` (what goals have in common, by the nu
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sqlite3
 from array import array
@@ -29,11 +30,11 @@ from envsuite.webshop.goals import DEV, Goal, Option, Wish, choose
 from envsuite.webshop.products import Card, Product, unpack
 
 ENV_ID = "WebShop-v0"
-FORMAT = 1
+FORMAT = 2
 """Of the file; raised whenever the content changes its meaning."""
 APPLICATION = 0x57425348
 """The number by which SQLite's header tells a catalogue from other databases."""
-REMEDY = "Build it anew: python -m envsuite.webshop.build --products FILE --attributes FILE --out CATALOGUE"
+REMEDY = "Build it anew: envsuite data build webshop --out CATALOGUE"
 KINDS = ("human", "synthetic")
 """Goals written by people, and goals composed of the options of a product."""
 
@@ -50,7 +51,8 @@ class Catalogue:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._connection, self._size = _opened(path)
+        self._connection, self.index_at = _opened(path)
+        """Bytes of the tables, behind which the search index begins."""
         self.meta: Mapping[str, str] = dict(self._rows("SELECT key, value FROM meta"))
         self._index: Index | None = None
         self._product = lru_cache(maxsize=64)(self._read)
@@ -81,7 +83,7 @@ class Catalogue:
             DataError: It is truncated or damaged.
         """
         if self._index is None:
-            self._index = Index(self.path, self._size, remedy=REMEDY)
+            self._index = Index(self.path, self.index_at, remedy=REMEDY)
         return self._index
 
     def search(self, query: str, k: int) -> list[str]:
@@ -105,10 +107,23 @@ class Catalogue:
         rows = self._rows("SELECT asin, title, price_tag, body FROM products WHERE asin = ?", asin)
         if not rows:
             raise DataError(f"{self.path}: no product {asin!r} among {len(self):,}")
+        return self._unpacked(rows[0])
+
+    def _unpacked(self, row: Sequence[Any]) -> Product:
         try:
-            return unpack(*rows[0])
+            return unpack(*row)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._corrupt(error) from error
+
+    def products(self) -> Iterator[Product]:
+        """All products, in the order of the source.
+
+        Raises:
+            DataError: The catalogue is damaged.
+        """
+        for number in range(1, len(self) + 1):
+            for row in self._rows("SELECT asin, title, price_tag, body FROM products WHERE number = ?", str(number)):
+                yield self._unpacked(row)
 
     def cards(self, asins: Sequence[str]) -> list[Card]:
         """What a page of results shows of ``asins``, in their order; those that are no products are left out."""
@@ -127,8 +142,8 @@ class Catalogue:
 
     @property
     def default_kind(self) -> str:
-        """``"human"`` where people wrote enough goals for both splits, else ``"synthetic"``."""
-        return "human" if self.goals("human") >= 2 * DEV else "synthetic"
+        """``"human"`` in a shop that is made, and where people wrote enough for both splits; else ``"synthetic"``."""
+        return "human" if self.family or self.goals("human") >= 2 * DEV else "synthetic"
 
     def goal(self, task_id: str) -> Goal:
         """The goal of a task.
@@ -168,10 +183,17 @@ class Catalogue:
         instruction, options = choose(wish, product.options, number)
         return goal_for(product, instruction, wish.attributes, options, wish.price_upper)
 
-    def tasks(self, kind: str, source: str) -> TaskSet:
-        """The goals of a kind as tasks, in the published order: the first 500 are ``dev``, the rest ``train``.
+    @property
+    def family(self) -> int:
+        """So many neighbouring products are nearly alike, and stay in one split; 0: the splits are as published."""
+        return int(self.meta["family"])
 
-        An id is the ASIN and the number of the goal among those of its product; the type is the department.
+    def tasks(self, kind: str, source: str) -> TaskSet:
+        """The goals of a kind as tasks, in the published order.
+
+        Of the official ones the first 500 are ``dev``, the rest ``train``. Of a shop that is made, a tenth of the
+        families of products is ``dev`` and another tenth ``test``. An id is the ASIN and the number of the goal among
+        those of its product; the type is the department.
 
         Raises:
             UnknownName: There is no such kind.
@@ -184,12 +206,18 @@ class Catalogue:
             raise DataError(f"{self.path}: has no {kind} goals (it has: {other})")
         ids: list[str] = []
         types: dict[str, str] = {}
+        owners: dict[str, int] = {}
         met: Counter[str] = Counter()
-        rows = self._rows("SELECT asin, goals, category FROM wishes WHERE kind = ? ORDER BY first", kind)
-        for asin, goals, category in rows:
+        rows = self._rows(
+            "SELECT asin, goals, wishes.category, number FROM wishes JOIN products USING (asin) "
+            "WHERE kind = ? ORDER BY first",
+            kind,
+        )
+        for asin, goals, category, product in rows:
             for number in range(met[asin], met[asin] + goals):
                 ids.append(f"{asin}/{kind}-{number}")
                 types[ids[-1]] = category
+                owners[ids[-1]] = product - 1
             met[asin] += goals
         blobs = self._rows("SELECT numbers FROM orders WHERE kind = ?", kind)
         try:
@@ -198,7 +226,20 @@ class Catalogue:
             raise self._corrupt(error) from error
         if len(ordered) != len(ids) or len(set(ordered)) != len(ids):
             raise self._corrupt(ValueError("the order of goals is none"))
-        return TaskSet(ENV_ID, source, self.version, {"dev": ordered[:DEV], "train": ordered[DEV:]}, types)
+        if not self.family:
+            return TaskSet(ENV_ID, source, self.version, {"dev": ordered[:DEV], "train": ordered[DEV:]}, types)
+        splits: dict[str, list[str]] = {"train": [], "dev": [], "test": []}
+        for task_id in ordered:
+            splits[_split(owners[task_id] // self.family)].append(task_id)
+        return TaskSet(ENV_ID, source, self.version, {name: tuple(found) for name, found in splits.items()}, types)
+
+
+def _split(family: int) -> str:
+    """The split of a family of products: of each ten neighbours one is ``dev`` and one ``test``, never the first."""
+    ten, place = divmod(family, 10)
+    drawn = int.from_bytes(hashlib.sha256(f"families {ten}".encode()).digest()[:8], "big")
+    dev, other = drawn % 9, 1 + drawn // 9 % 8
+    return {dev: "dev", (dev + other) % 9: "test"}.get(place - 1, "train")
 
 
 def goal_for(

@@ -64,8 +64,12 @@ class Stock(Protocol):
     def title(self) -> str:
         """What it is, in a few words, written into the catalogue."""
 
-    def raw_products(self) -> Iterator[RawProduct]:
-        """The products, in their order; no ASIN comes twice."""
+    @property
+    def family(self) -> int:
+        """So many neighbours are nearly alike, and stay in one split; 0 where splits are as published."""
+
+    def raw_products(self, skip: int = 0) -> Iterator[RawProduct]:
+        """The products after the first ``skip``, in their order; no ASIN comes twice."""
 
     def known_attributes(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """ASIN and ``attributes``; for some ``instruction`` and ``instruction_attributes`` of composed goals."""
@@ -90,9 +94,14 @@ class Files:
         """The names of the files."""
         return ", ".join(path.name for path in (self.products, self.attributes, self.human) if path is not None)
 
-    def raw_products(self) -> Iterator[RawProduct]:
+    @property
+    def family(self) -> int:
+        """0: the official goals have published splits."""
+        return 0
+
+    def raw_products(self, skip: int = 0) -> Iterator[RawProduct]:
         """See :func:`products_of`."""
-        return products_of(self.products)
+        return products_of(self.products, skip)
 
     def known_attributes(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """See :func:`attributes_of`."""
@@ -129,11 +138,8 @@ def official_files(folder: Path | None = None) -> Files:
         DataError: Neither set is complete.
     """
     place = data_root() / "webshop" if folder is None else folder
-    for suffix in ("", "_1000"):
-        products, attributes = (place / f"{name}{suffix}.json" for name in ("items_shuffle", "items_ins_v2"))
-        if products.is_file() and attributes.is_file():
-            human = place / "items_human_ins.json"
-            return Files(products, attributes, human if human.is_file() else None)
+    if (found := _official(place)) is not None:
+        return found
     raise DataError(
         f"{place}: no WebShop data. It needs items_shuffle.json and items_ins_v2.json (or items_shuffle_1000.json and "
         "items_ins_v2_1000.json), and items_human_ins.json for the instructions of people. "
@@ -141,10 +147,24 @@ def official_files(folder: Path | None = None) -> Files:
     )
 
 
-def products_of(path: Path) -> Iterator[RawProduct]:
-    """The products of a product file, in its order; the ones that the original drops are left out.
+def has_official(folder: Path) -> bool:
+    """The official files are in ``folder``."""
+    return _official(folder) is not None
 
-    Dropped are ASINs that are ``"nan"``, longer than 10 characters, or were there before.
+
+def _official(place: Path) -> Files | None:
+    for suffix in ("", "_1000"):
+        products, attributes = (place / f"{name}{suffix}.json" for name in ("items_shuffle", "items_ins_v2"))
+        if products.is_file() and attributes.is_file():
+            human = place / "items_human_ins.json"
+            return Files(products, attributes, human if human.is_file() else None)
+    return None
+
+
+def products_of(path: Path, skip: int = 0) -> Iterator[RawProduct]:
+    """The products of a product file after the first ``skip``, in its order.
+
+    Left out is what the original drops: ASINs that are ``"nan"``, longer than 10 characters, or were there before.
 
     Raises:
         DataError: The file is missing, truncated or foreign, or an entry cannot be a product.
@@ -160,7 +180,8 @@ def products_of(path: Path) -> Iterator[RawProduct]:
         if not asin or asin == "nan" or len(asin) > LONGEST_ASIN or asin in seen:
             continue
         seen.add(asin)
-        yield _product(asin, entry, f"{where} ({asin})")
+        if len(seen) > skip:
+            yield _product(asin, entry, f"{where} ({asin})")
 
 
 def attributes_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -1,0 +1,66 @@
+"""What finds products, by name: the index in the catalogue, or Lucene itself to compare with."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from functools import lru_cache
+
+from envsuite.core.errors import unknown
+from envsuite.data import cache_root
+from envsuite.data.locks import locked
+from envsuite.retrieval.lucene import LuceneIndex
+from envsuite.webshop.catalogue import Catalogue
+from envsuite.webshop.documents import text_of
+from envsuite.webshop.world import Search
+
+LOG = logging.getLogger(__name__)
+
+
+def search_of(name: str, catalogue: Catalogue) -> Search:
+    """What finds the products of ``catalogue``.
+
+    Args:
+        name: ``"bm25"``: the index that lies in the catalogue. ``"lucene"``: Lucene, in a JVM in this process; its own
+            index is built once and kept in the cache. Both rank alike.
+        catalogue: The shop.
+
+    Raises:
+        UnknownName: There is no such search.
+        MissingExtra: It is not installed, or no JVM is.
+        DataError: The catalogue is damaged.
+    """
+    if name not in SEARCHES:
+        raise unknown("search of WebShop-v0", name, SEARCHES)
+    return SEARCHES[name](catalogue)
+
+
+@lru_cache(maxsize=8)
+def _lucene(catalogue: Catalogue) -> Search:
+    folder = cache_root() / "webshop" / f"{catalogue.meta['digest'][:20]}.lucene"
+    with locked(folder.with_name(f".{folder.name}.lock")):
+        if not folder.is_dir():
+            LOG.warning("building Lucene's index of %s once, in %s", catalogue.path, folder)
+            partial = folder.with_name(f".{folder.name}.building")
+            shutil.rmtree(partial, ignore_errors=True)
+            products = catalogue.products()
+            LuceneIndex.build(
+                ((p.asin, text_of(p.title, p.description, p.bullets, p.options)) for p in products), partial
+            )
+            os.replace(partial, folder)
+    index = LuceneIndex(folder)
+
+    def search(query: str, k: int) -> list[str]:
+        return [hit.key for hit in index.search(query, k)]
+
+    return search
+
+
+def _bm25(catalogue: Catalogue) -> Search:
+    return catalogue.search
+
+
+SEARCHES: dict[str, Callable[[Catalogue], Search]] = {"bm25": _bm25, "lucene": _lucene}
+"""By name, what makes the search of a catalogue."""

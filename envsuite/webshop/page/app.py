@@ -6,8 +6,11 @@ sees; actions are sent there by POST and answered with a redirect. The pages nee
 
 from __future__ import annotations
 
+import logging
+import re
 import secrets
 import socket
+from collections.abc import Collection
 from importlib.resources import files
 from typing import cast
 from urllib.parse import quote
@@ -58,6 +61,10 @@ _WHAT_WENT_WRONG = {
         "What you bought before is paid.",
     ),
     413: ("That was too much", f"The shop reads at most {LARGEST_BODY:,} bytes at once. Try fewer words."),
+    421: (
+        "This is not the shop's name",
+        "It goes by the names of this machine only. Start it with --host 0.0.0.0, and it answers to any.",
+    ),
     500: ("Something broke in the shop", "That is our fault. What happened stands in the log of the shop."),
 }
 
@@ -66,7 +73,7 @@ def create_app(
     catalogue: Catalogue,
     customers: Customers,
     cookie: str = "webshop",
-    hosts: list[str] | None = None,
+    hosts: Collection[str] | None = None,
     remote_images: bool = False,
 ) -> Flask:
     """The shop as a WSGI application.
@@ -79,7 +86,7 @@ def create_app(
         remote_images: Show the products' own pictures, which the browser fetches from other servers.
     """
     app = Flask("envsuite.webshop.page", static_folder=None)
-    app.config.update(MAX_CONTENT_LENGTH=LARGEST_BODY, MAX_FORM_MEMORY_SIZE=LARGEST_BODY, TRUSTED_HOSTS=hosts)
+    app.config.update(MAX_CONTENT_LENGTH=LARGEST_BODY, MAX_FORM_MEMORY_SIZE=LARGEST_BODY)
     app.jinja_options = {"trim_blocks": True, "lstrip_blocks": True}
     style = (files("envsuite.webshop.page") / "style.css").read_text("utf-8")
 
@@ -101,6 +108,11 @@ def create_app(
         value = request.form.get(argument, "")
         with customer.lock:
             return make_response(redirect(f"/#{_act(customer, tool, argument, value)}", 303))
+
+    @app.before_request
+    def named() -> None:
+        if hosts is not None and re.sub(r":\d+$", "", request.host) not in hosts:
+            abort(421)
 
     @app.get("/")
     def shop() -> Response:
@@ -130,7 +142,7 @@ def create_app(
             customer.begin(customer.task_id if request.form.get("task") == "same" else None)
         return make_response(redirect("/#query", 303))
 
-    @app.get("/picture/<asin>.svg")
+    @app.get("/image/<asin>.svg")
     def drawn(asin: str) -> Response:
         if asin not in catalogue:
             abort(404)
@@ -175,6 +187,7 @@ def create_app(
 
 def serve(app: Flask, listener: socket.socket) -> None:
     """Answer what comes to a listening socket, until Ctrl-C."""
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a page with ten pictures is no reason to warn
     server = create_server(
         app, sockets=[listener], threads=_THREADS, max_request_body_size=_CUT_OFF, clear_untrusted_proxy_headers=True
     )
@@ -220,7 +233,7 @@ def _page(customer: Customer, remote_images: bool) -> str:
 
     def image(product: Product, chosen: tuple[tuple[str, str], ...] = ()) -> str:
         found = remote(product, (value for _, value in chosen)) if remote_images else None
-        return found or f"/picture/{quote(product.asin, safe='')}.svg"
+        return found or f"/image/{quote(product.asin, safe='')}.svg"
 
     names = {"search": "search.html", "results": "results.html", "item": "item.html", "done": "done.html"}
     return render_template(

@@ -63,14 +63,14 @@ def run(arguments: argparse.Namespace) -> int:
             env.catalogue,
             Customers(make, ids, arguments.task),
             cookie=f"webshop-{port}",
-            hosts=["127.0.0.1", "localhost", "[::1]"] if private else None,
+            hosts=("127.0.0.1", "localhost", "[::1]") if private else None,
             remote_images=arguments.remote_images,
         )
         shown = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
+        whom = "this machine alone" if private else "WHOEVER REACHES THIS ADDRESS, without a password"
         sys.stdout.write(
-            f"The shop ({len(env.catalogue):,} products, {len(ids):,} tasks) is open at http://{shown}:{port}/\n"
-            f"{'Only this machine can reach it' if private else 'WHOEVER REACHES THIS ADDRESS MAY SHOP: no password'}. "
-            "Ctrl-C closes it.\n"
+            f"The shop ({len(env.catalogue):,} products, {len(ids):,} tasks) is open at http://{shown}:{port}/ "
+            f"for {whom}; Ctrl-C closes it.\n"
         )
         sys.stdout.flush()
         serve(app, listener)

@@ -64,9 +64,10 @@ def receipt(session: Session) -> Receipt:
     Raises:
         ValueError: It has not bought anything.
     """
-    score, goal, bought = session.state.score, session.goal, session.product
+    score, goal = session.state.score, session.goal
     if score is None:
         raise ValueError("nothing was bought")
+    bought = session.product
     values = [value for _, value in session.state.options]
     lines = [
         *(_attribute(bought, attribute) for attribute in goal.attributes),

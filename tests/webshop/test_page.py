@@ -37,6 +37,9 @@ WAY = (
     ("click", "buy now"),
 )
 """Through every kind of page to a purchase."""
+SHARED_VALUES = (("search", "shirt"), ("click", "b000000005"), ("click", "m"), ("click", "buy now"))
+"""Of a product whose options share values, one of them among the names of buttons, and repeat one."""
+NOTHING_FOUND = (("search", "zzz"), ("click", "next >"), ("click", "not there"), ("search", ""))
 
 
 def walk(browser: Browser, actions: Iterable[tuple[str, str]] = WAY) -> Iterable[Page]:
@@ -106,8 +109,11 @@ def test_whatever_is_done_page_and_environment_go_on_alike(
             break
 
 
-def test_every_page_can_be_read_and_used_without_seeing_it(shop_path: Path) -> None:
-    for page in walk(Browser(client(shop_path))):
+@pytest.mark.parametrize(
+    "way", [WAY, SHARED_VALUES, NOTHING_FOUND], ids=["all pages", "shared values", "nothing found"]
+)
+def test_every_page_can_be_read_and_used_without_seeing_it(shop_path: Path, way: Iterable[tuple[str, str]]) -> None:
+    for page in walk(Browser(client(shop_path)), way):
         assert page.one("html").attributes["lang"] == "en"
         assert len(page.all("title")) == len(page.all("main")) == len(page.all("h1")) == 1
         assert page.one("h1").text.strip() and page.one("title").text.strip()

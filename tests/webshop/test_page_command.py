@@ -83,3 +83,18 @@ def test_without_the_extra_the_message_is_the_command_that_mends_it(shop_path: P
 def test_other_commands_load_no_web_server() -> None:
     code = "import sys, envsuite.cli; sys.exit(bool({'flask', 'waitress', 'rapidfuzz'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize(("host", "alone"), [("localhost", True), ("127.0.0.2", True), ("0.0.0.0", False)])
+def test_the_shop_says_who_can_reach_it_and_answers_to_its_names(shop_path: Path, host: str, alone: bool) -> None:
+    with opened("--source", str(shop_path), "--split", "dev", "--port", "0", "--host", host) as (said, _):
+        assert ("for this machine alone" in said) is alone and ("WHOEVER" in said) is not alone
+        port = found(said).split(":")[2].strip("/")
+        asked = urllib.request.Request(found(said), headers={"Host": f"elsewhere.example:{port}"})
+        with urllib.request.urlopen(found(said), timeout=20) as response:
+            assert response.status == 200
+        if alone:
+            with pytest.raises(urllib.error.HTTPError, match="421"):
+                urllib.request.urlopen(asked, timeout=20)
+        else:
+            urllib.request.urlopen(asked, timeout=20).close()

@@ -57,8 +57,7 @@ _WHAT_WENT_WRONG = {
     405: ("There is no such page", "Use the buttons of the shop; this address is not one to open."),
     410: (
         "Your visit is over",
-        "The shop does not remember it: it was closed in between, or many others came after you. "
-        "What you bought before is paid.",
+        "The shop does not remember it: it was closed in between, or many others came after you.",
     ),
     413: ("That was too much", f"The shop reads at most {LARGEST_BODY:,} bytes at once. Try fewer words."),
     421: (
@@ -93,10 +92,8 @@ def create_app(
     def known() -> Customer | None:
         return customers.find(request.cookies.get(cookie, ""))
 
-    def admitted() -> Response:
-        """The first page, for a new customer, with the cookie."""
-        customer = customers.admit()
-        response = make_response(_page(customer, remote_images))
+    def admitted(response: Response, customer: Customer) -> Response:
+        """An answer that lets the browser keep who it is."""
         response.set_cookie(cookie, customer.key, httponly=True, samesite="Lax", secure=request.is_secure)
         return response
 
@@ -117,7 +114,9 @@ def create_app(
     @app.get("/")
     def shop() -> Response:
         if cookie not in request.cookies:
-            return admitted()
+            # No redirect: a browser that keeps no cookies would be sent in circles.
+            new = customers.admit()
+            return admitted(make_response(_page(new, remote_images)), new)
         customer = known()
         if customer is None:
             abort(410)
@@ -133,11 +132,11 @@ def create_app(
         return acted("click", "element")
 
     @app.post("/new")
-    def new() -> Response:
+    def other() -> Response:
         customer = known()
         _check(customer)
         if customer is None:
-            return admitted()
+            return admitted(make_response(redirect("/#query", 303)), customers.admit())
         with customer.lock:
             customer.begin(customer.task_id if request.form.get("task") == "same" else None)
         return make_response(redirect("/#query", 303))
@@ -198,7 +197,7 @@ def serve(app: Flask, listener: socket.socket) -> None:
 
 
 def _check(customer: Customer | None) -> None:
-    """Turn away what another site has sent: the browser says where it comes from, and the form lacks the token."""
+    """Turn away what another site has sent: by where the browser says it comes from, and by the form's token."""
     origin = request.headers.get("Origin")
     if origin is not None and origin not in (f"http://{request.host}", f"https://{request.host}"):
         abort(403)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import ipaddress
 import socket
 import sys
 from functools import partial
@@ -13,13 +14,13 @@ from envsuite.core.errors import UsageError
 
 HOST = "127.0.0.1"
 PORT = 8765
-_HERE = ("127.0.0.1", "localhost", "::1")
-"""Hosts that only this machine can reach."""
+_HERE = ("127.0.0.1", "localhost", "[::1]")
+"""What this machine calls itself."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give ``parser``, which is that of ``envsuite play webshop``, its options."""
-    parser.add_argument("--source", help="the shop: official, or a path (default: the environment's own)")
+    parser.add_argument("--source", help="a source of WebShop-v0: its name, or a path (default: the environment's own)")
     parser.add_argument("--split", default="train", help="where tasks are drawn from (default: train)")
     parser.add_argument("--task", metavar="ID", help="the first task of each visitor; `envsuite tasks` lists them")
     parser.add_argument("--host", default=HOST, help=f"the address to listen at (default: {HOST}, this machine alone)")
@@ -56,17 +57,17 @@ def run(arguments: argparse.Namespace) -> int:
     if not ids:
         others = ", ".join(name for name, some in env.tasks.splits.items() if some)
         raise UsageError(f"split {arguments.split!r} of {env.tasks.env_id} has no task; give another: --split {others}")
-    private = arguments.host in _HERE
     with listening(arguments.host, arguments.port) as listener:
-        port = listener.getsockname()[1]
+        address, port = listener.getsockname()[:2]
+        shown = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
+        private = ipaddress.ip_address(address.partition("%")[0]).is_loopback
         app = create_app(
             env.catalogue,
             Customers(make, ids, arguments.task),
             cookie=f"webshop-{port}",
-            hosts=("127.0.0.1", "localhost", "[::1]") if private else None,
+            hosts=(*_HERE, shown) if private else None,
             remote_images=arguments.remote_images,
         )
-        shown = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
         whom = "this machine alone" if private else "WHOEVER REACHES THIS ADDRESS, without a password"
         sys.stdout.write(
             f"The shop ({len(env.catalogue):,} products, {len(ids):,} tasks) is open at http://{shown}:{port}/ "

@@ -35,6 +35,7 @@ class Customer:
         self.lock = threading.Lock()
         self.env = env
         self.ids = ids
+        """The tasks that are drawn from."""
         self.task_id = ""
         self.actions = 0
         """Actions since the task began: an agent would have used as many steps."""

@@ -129,7 +129,7 @@ def _reason(score: Score) -> str:
     if score.r_type == 0.1:
         return f"Only {share}, less than 0.1: most likely another kind of product."
     if score.r_type == 0.5:
-        return f"{share[0].upper()}{share[1:]}, not more than 0.2, and neither search nor categories agree: half."
+        return f"{share}, not more than 0.2, and neither search nor categories agree: half."
     by = [
         *(["it was found by the same search"] if score.query_match else []),
         *(["it shares two categories or more"] if score.category_match else []),

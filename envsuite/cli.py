@@ -6,7 +6,8 @@ import argparse
 import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -17,6 +18,7 @@ from envsuite.core.errors import unknown
 from envsuite.data import cli as data_cli
 from envsuite.registration import ENVIRONMENTS
 from envsuite.webshop import build_cli
+from envsuite.webshop.page import command as shop
 
 EXAMPLES = """examples:
   envsuite list
@@ -24,7 +26,20 @@ EXAMPLES = """examples:
   envsuite tasks TextCraft-v0 --split test --type depth-3 | shuf -n 5
   envsuite tasks TextCraft-v0 --source path/to/recipes > tasks.tsv
   envsuite data fetch alfworld
+  envsuite play webshop
 """
+
+
+@dataclass(frozen=True)
+class Played:
+    """An environment that people can play, and how its command is built and run."""
+
+    help: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+PLAYED = {"webshop": Played("shop in a browser, as an agent does with tools", shop.add_arguments, shop.run)}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,6 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             _list()
         elif arguments.command == "data":
             code = build_cli.run(arguments) if arguments.data_command == "build" else data_cli.run(arguments)
+        elif arguments.command == "play":
+            code = PLAYED[arguments.game].run(arguments)
         else:
             _tasks(arguments.env_id, arguments.source, arguments.split, arguments.type)
         sys.stdout.flush()
@@ -90,6 +107,14 @@ def _parser() -> argparse.ArgumentParser:
             description="Builds the catalogue of WebShop-v0: products, goals and search index in one file.",
         )
     )
+    playing = commands.add_parser(
+        "play", help="play an environment yourself", description="Plays an environment as an agent would."
+    )
+    games = playing.add_subparsers(dest="game", required=True, metavar="ENVIRONMENT")
+    for name, game in PLAYED.items():
+        game.add_arguments(
+            games.add_parser(name, help=game.help, description=f"{game.help[0].upper()}{game.help[1:]}.")
+        )
     return parser
 
 

@@ -60,10 +60,10 @@ class Score:
 def score(product: Product, goal: Goal, chosen: Iterable[str]) -> Score:
     """The value of buying ``product`` with the values ``chosen`` of its options, for ``goal``."""
     query_match = product.query == goal.query
-    category_match = len(_categories(product.product_category) & _categories(goal.product_category)) >= 2
+    category_match = len(categories(product.product_category) & categories(goal.product_category)) >= 2
     title_score = title_share(product.nouns, goal.nouns)
     r_type = type_reward(query_match or category_match, title_score)
-    attributes = sum(_has(product, attribute) for attribute in goal.attributes)
+    attributes = sum(has_attribute(product, attribute) for attribute in goal.attributes)
     options = options_matched(chosen, goal.options)
     r_price = product.price <= goal.price_upper
     return Score(
@@ -127,12 +127,14 @@ def _colour(value: str) -> str:
     return next((colour for colour in COLOURS if colour in value), value)
 
 
-def _has(product: Product, attribute: str) -> bool:
+def has_attribute(product: Product, attribute: str) -> bool:
+    """Whether an attribute counts as the product's: one of its own is like it, or its text says it."""
     if any(alike(known, attribute) for known in product.attributes):
         return True
     texts = (product.title, " ".join(product.bullets), product.description)
     return any(attribute in text.lower() for text in texts)
 
 
-def _categories(path: str) -> set[str]:
+def categories(path: str) -> set[str]:
+    """The categories on a product's path."""
     return {part.strip() for part in path.split("\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}")}

@@ -1,0 +1,258 @@
+"""The shop's pages, served: each is a rendering of a session's state, each button one of the session's elements.
+
+Nothing here knows the shop's rules: an action is a step of the environment. There is one address for what a customer
+sees; actions are sent there by POST and answered with a redirect. The pages need no script.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import socket
+from collections.abc import Collection
+from importlib.resources import files
+from typing import cast
+from urllib.parse import quote
+
+from envsuite.core.errors import EnvsuiteError, MissingExtra
+from envsuite.webshop.catalogue import Catalogue
+from envsuite.webshop.page.customers import Customer, Customers, option_of
+from envsuite.webshop.page.pictures import picture, remote
+from envsuite.webshop.page.receipt import receipt
+from envsuite.webshop.products import Product
+from envsuite.webshop.tasks import HORIZON
+from envsuite.webshop.world import BACK, BUY, NEXT, PREVIOUS, SEARCH, SHOWN, SUB_PAGES
+
+try:
+    from flask import Flask, Response, abort, make_response, redirect, render_template, request
+    from waitress import create_server
+    from werkzeug.exceptions import HTTPException
+except ImportError as error:
+    raise MissingExtra(
+        "`envsuite play webshop` needs Flask and waitress: pip install 'envsuite[webshop-play]'"
+    ) from error
+
+LARGEST_BODY = 1 << 18
+"""Bytes of a request's body that a page reads; a query of 10,000 words has about 70,000."""
+_CUT_OFF = 1 << 22
+"""Bytes from which on a request is not even received."""
+_THREADS = 8
+"""More than the connections that a browser opens at once."""
+
+_OUR_PICTURES = "'self'"
+_ANY_PICTURES = "'self' https:"
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    # Not "no-referrer": browsers then say in a form that it comes from nowhere, and it would be turned away.
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_WHAT_WENT_WRONG = {
+    400: ("That was no request", "The shop did not understand what the browser sent."),
+    403: ("This came from elsewhere", "The shop takes orders from its own pages only, and this was none of them."),
+    404: ("There is no such page", "The shop has one page, which shows where you are."),
+    405: ("There is no such page", "Use the buttons of the shop; this address is not one to open."),
+    410: (
+        "Your visit is over",
+        "The shop does not remember it: it was closed in between, or many others came after you.",
+    ),
+    413: ("That was too much", f"The shop reads at most {LARGEST_BODY:,} bytes at once. Try fewer words."),
+    421: (
+        "This is not the shop's name",
+        "It goes by the names of this machine only. Start it with --host 0.0.0.0, and it answers to any.",
+    ),
+    500: ("Something broke in the shop", "That is our fault. What happened stands in the log of the shop."),
+}
+
+
+def create_app(
+    catalogue: Catalogue,
+    customers: Customers,
+    cookie: str = "webshop",
+    hosts: Collection[str] | None = None,
+    remote_images: bool = False,
+) -> Flask:
+    """The shop as a WSGI application.
+
+    Args:
+        catalogue: What is sold.
+        customers: Who is in the shop.
+        cookie: Name of the cookie. Browsers do not tell the ports of a machine apart: two shops need two names.
+        hosts: The names that the shop goes by; requests for others are refused. By default any.
+        remote_images: Show the products' own pictures, which the browser fetches from other servers.
+    """
+    app = Flask("envsuite.webshop.page", static_folder=None)
+    app.config.update(MAX_CONTENT_LENGTH=LARGEST_BODY, MAX_FORM_MEMORY_SIZE=LARGEST_BODY)
+    app.jinja_options = {"trim_blocks": True, "lstrip_blocks": True}
+    style = (files("envsuite.webshop.page") / "style.css").read_text("utf-8")
+
+    def known() -> Customer | None:
+        return customers.find(request.cookies.get(cookie, ""))
+
+    def admitted(response: Response, customer: Customer) -> Response:
+        """An answer that lets the browser keep who it is."""
+        response.set_cookie(cookie, customer.key, httponly=True, samesite="Lax", secure=request.is_secure)
+        return response
+
+    def acted(tool: str, argument: str) -> Response:
+        customer = known()
+        if customer is None:
+            abort(410)
+        _check(customer)
+        value = request.form.get(argument, "")
+        with customer.lock:
+            return make_response(redirect(f"/#{_act(customer, tool, argument, value)}", 303))
+
+    @app.before_request
+    def named() -> None:
+        if hosts is not None and re.sub(r":\d+$", "", request.host) not in hosts:
+            abort(421)
+
+    @app.get("/")
+    def shop() -> Response:
+        if cookie not in request.cookies:
+            # No redirect: a browser that keeps no cookies would be sent in circles.
+            new = customers.admit()
+            return admitted(make_response(_page(new, remote_images)), new)
+        customer = known()
+        if customer is None:
+            abort(410)
+        with customer.lock:
+            return make_response(_page(customer, remote_images))
+
+    @app.post("/search")
+    def search() -> Response:
+        return acted("search", "query")
+
+    @app.post("/click")
+    def click() -> Response:
+        return acted("click", "element")
+
+    @app.post("/new")
+    def other() -> Response:
+        customer = known()
+        _check(customer)
+        if customer is None:
+            return admitted(make_response(redirect("/#query", 303)), customers.admit())
+        with customer.lock:
+            customer.begin(customer.task_id if request.form.get("task") == "same" else None)
+        return make_response(redirect("/#query", 303))
+
+    @app.get("/image/<asin>.svg")
+    def drawn(asin: str) -> Response:
+        if asin not in catalogue:
+            abort(404)
+        return _file(picture(catalogue.product(asin)), "image/svg+xml")
+
+    @app.get("/style.css")
+    def styled() -> Response:
+        return _file(style, "text/css")
+
+    @app.get("/icon.svg")
+    def icon() -> Response:
+        return _file(render_template("icon.svg"), "image/svg+xml")
+
+    @app.after_request
+    def guarded(response: Response) -> Response:
+        images = _ANY_PICTURES if remote_images else _OUR_PICTURES
+        response.headers["Content-Security-Policy"] = (
+            f"default-src 'none'; style-src 'self'; img-src {images}; form-action 'self'; base-uri 'none'; "
+            "frame-ancestors 'none'"
+        )
+        response.headers.setdefault("Cache-Control", "no-store")
+        response.headers.update(_HEADERS)
+        return response
+
+    @app.errorhandler(HTTPException)
+    def refused(error: HTTPException) -> Response:
+        status = error.code or 500
+        heading, text = _WHAT_WENT_WRONG.get(status, (error.name, error.description or ""))
+        response = make_response(render_template("notice.html", heading=heading, text=text, status=status), status)
+        response.headers.extend({name: value for name, value in error.get_headers() if name == "Allow"})
+        return response
+
+    @app.errorhandler(EnvsuiteError)
+    def broken(error: EnvsuiteError) -> Response:
+        app.logger.error("%s", error)
+        return make_response(
+            render_template("notice.html", heading=_WHAT_WENT_WRONG[500][0], text=str(error), status=500), 500
+        )
+
+    return app
+
+
+def serve(app: Flask, listener: socket.socket) -> None:
+    """Answer what comes to a listening socket, until Ctrl-C."""
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a page with ten pictures is no reason to warn
+    server = create_server(
+        app, sockets=[listener], threads=_THREADS, max_request_body_size=_CUT_OFF, clear_untrusted_proxy_headers=True
+    )
+    try:
+        server.run()
+    finally:
+        server.close()
+
+
+def _check(customer: Customer | None) -> None:
+    """Turn away what another site has sent: by where the browser says it comes from, and by the form's token."""
+    origin = request.headers.get("Origin")
+    if origin is not None and origin not in (f"http://{request.host}", f"https://{request.host}"):
+        abort(403)
+    if origin is None and request.headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none"):
+        abort(403)
+    # Bytes: of texts only ASCII ones can be compared.
+    if customer and not secrets.compare_digest(request.form.get("token", "").encode(), customer.token.encode()):
+        abort(403)
+
+
+def _act(customer: Customer, tool: str, argument: str, value: str) -> str:
+    """Do what a form says; returns which part of the page comes next."""
+    session = customer.env.session
+    if request.form.get("visit") != str(customer.visits):
+        customer.refuse("that page was out of date; this is where you are")
+    elif not session.done:
+        customer.act(tool, argument, value)
+        if customer.message and not customer.refused:
+            return _place(session.product, *option_of(session, value))
+    return "query" if session.state.page == "search" else "main"
+
+
+def _place(product: Product, name: str, value: str) -> str:
+    """The id of an option's button."""
+    return f"option-{list(product.options).index(name)}-{product.options[name].index(value)}"
+
+
+def _page(customer: Customer, remote_images: bool) -> str:
+    """The page where the customer is."""
+    session = customer.env.session
+    state = session.state
+
+    def image(product: Product, chosen: tuple[tuple[str, str], ...] = ()) -> str:
+        found = remote(product, (value for _, value in chosen)) if remote_images else None
+        return found or f"/image/{quote(product.asin, safe='')}.svg"
+
+    names = {"search": "search.html", "results": "results.html", "item": "item.html", "done": "done.html"}
+    return render_template(
+        names.get(state.page, "about.html"),
+        customer=customer,
+        session=session,
+        state=state,
+        elements=session.elements(),
+        image=image,
+        place=_place,
+        first=(state.number - 1) * SHOWN + 1,
+        horizon=HORIZON,
+        receipt=receipt(session) if session.done else None,
+        names={"search": SEARCH, "back": BACK, "next": NEXT, "previous": PREVIOUS, "buy": BUY, "about": SUB_PAGES},
+    )
+
+
+def _file(content: str, kind: str) -> Response:
+    """What never changes while the shop is open; the browser asks whether it has it still."""
+    response = Response(content, mimetype=kind)
+    response.headers["Cache-Control"] = "no-cache"
+    response.add_etag()
+    return cast(Response, response.make_conditional(request))

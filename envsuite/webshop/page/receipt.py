@@ -1,0 +1,138 @@
+"""What a purchase was worth, in words: every part of the reward, with what was asked for and what was bought."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from envsuite.webshop.goals import NO_LIMIT, Goal, Option
+from envsuite.webshop.products import Product
+from envsuite.webshop.reward import Score, alike, categories, has_attribute, options_matched
+from envsuite.webshop.world import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One thing that was asked for."""
+
+    kind: str
+    """``"Attribute"``, ``"Option"`` or ``"Price"``."""
+    asked: str
+    bought: str
+    met: bool
+    """It counts 1, else 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """A purchase, explained."""
+
+    score: Score
+    bought: Product
+    chosen: tuple[tuple[str, str], ...]
+    """Name and value of the options that were chosen."""
+    target: Product
+    """What the instruction was written for."""
+    wanted: tuple[str, ...]
+    """The options that the instruction asks for, as text."""
+    lines: tuple[Line, ...]
+    queries: tuple[str, str]
+    """The searches that found what was bought, and the target, when the data were collected."""
+    shared_categories: tuple[str, ...]
+    shared_nouns: tuple[str, ...]
+    missing_nouns: tuple[str, ...]
+    """Nouns of the target's title that what was bought has in its own, and has not."""
+    nouns: int
+    """How many nouns the target's title has, repeated ones counted again: what the shared ones are divided by."""
+    reason: str
+    """Why the type is worth what it is."""
+
+    @property
+    def met(self) -> int:
+        """How many things that were asked for the purchase has."""
+        return sum(line.met for line in self.lines)
+
+    def counted(self, kind: str) -> tuple[int, int]:
+        """Of the lines of a kind how many are met, and how many there are."""
+        of_kind = [line.met for line in self.lines if line.kind == kind]
+        return sum(of_kind), len(of_kind)
+
+
+def receipt(session: Session) -> Receipt:
+    """The explanation of what ``session`` has bought.
+
+    Raises:
+        ValueError: It has not bought anything.
+    """
+    score, goal = session.state.score, session.goal
+    if score is None:
+        raise ValueError("nothing was bought")
+    bought = session.product
+    values = [value for _, value in session.state.options]
+    lines = [
+        *(_attribute(bought, attribute) for attribute in goal.attributes),
+        *(_option(values, option) for option in goal.options),
+        _price(bought, goal, score),
+    ]
+    wanted = dict.fromkeys(goal.nouns)
+    return Receipt(
+        score=score,
+        bought=bought,
+        chosen=session.state.options,
+        target=session.catalogue.product(goal.asin),
+        wanted=tuple(_named(option) for option in goal.options),
+        lines=tuple(lines),
+        queries=(bought.query, goal.query),
+        shared_categories=tuple(sorted(categories(bought.product_category) & categories(goal.product_category))),
+        shared_nouns=tuple(noun for noun in wanted if noun in bought.nouns),
+        missing_nouns=tuple(noun for noun in wanted if noun not in bought.nouns),
+        nouns=len(goal.nouns),
+        reason=_reason(score),
+    )
+
+
+def _attribute(product: Product, attribute: str) -> Line:
+    met = has_attribute(product, attribute)
+    known = next((known for known in product.attributes if alike(known, attribute)), None)
+    if known is not None:
+        found = "one of its attributes" if known == attribute else f"its attribute “{known}” is alike"
+    else:
+        found = "said in its title, features or description" if met else "not among its attributes, nor in its text"
+    return Line("Attribute", attribute, found, met)
+
+
+def _option(values: Sequence[str], option: Option) -> Line:
+    found = next((value for value in values if options_matched([value], [option])), None)
+    if found is not None:
+        return Line("Option", _named(option), f"“{found}” was chosen", True)
+    chosen = ", ".join(f"“{value}”" for value in values)
+    return Line("Option", _named(option), f"chosen was {chosen}" if chosen else "nothing was chosen", False)
+
+
+def _price(product: Product, goal: Goal, score: Score) -> Line:
+    asked = "no limit" if goal.price_upper == NO_LIMIT else f"at most ${goal.price_upper:,.2f}"
+    found = f"${product.price:,.2f}"
+    if " to " in product.price_tag:
+        found += f", drawn from {product.price_tag}"
+    return Line("Price", asked, found, score.r_price)
+
+
+def _named(option: Option) -> str:
+    return option if isinstance(option, str) else f"{option[0]}: {option[1]}"
+
+
+def _reason(score: Score) -> str:
+    """The rule that gave the type its worth."""
+    share = f"{score.title_score:.2f} of the title's nouns are shared"
+    if score.r_type == 0.0:
+        return "No noun of the title is shared, so this is taken for something else entirely."
+    if score.r_type == 0.1:
+        return f"Only {share}, less than 0.1: most likely another kind of product."
+    if score.r_type == 0.5:
+        return f"{share}, not more than 0.2, and neither search nor categories agree: half."
+    by = [
+        *(["it was found by the same search"] if score.query_match else []),
+        *(["it shares two categories or more"] if score.category_match else []),
+        *([f"{share}, more than 0.2"] if score.title_score > 0.2 else []),
+    ]
+    return f"The right kind of product: {', and '.join(by)}."

@@ -1,0 +1,349 @@
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from browsing import TASK, Browser, Page, client
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shop_files import MARKUP
+
+from envsuite.core.tools import ToolCall
+from envsuite.webshop.catalogue import Catalogue
+from envsuite.webshop.env import WebShop
+from envsuite.webshop.goals import Goal
+from envsuite.webshop.page.app import LARGEST_BODY
+from envsuite.webshop.page.customers import Customers
+from envsuite.webshop.page.pictures import picture, remote
+from envsuite.webshop.page.receipt import receipt
+from envsuite.webshop.world import Session
+
+WAY = (
+    ("search", "kettle"),
+    ("click", "next >"),
+    ("click", "< prev"),
+    ("click", "b000000001"),
+    ("click", "navy | blue"),
+    ("click", "2 l"),
+    ("click", "description"),
+    ("click", "< prev"),
+    ("click", "features"),
+    ("click", "< prev"),
+    ("click", "reviews"),
+    ("click", "< prev"),
+    ("click", "buy now"),
+)
+"""Through every kind of page to a purchase."""
+SHARED_VALUES = (("search", "shirt"), ("click", "b000000005"), ("click", "m"), ("click", "buy now"))
+"""Of a product whose options share values, one of them among the names of buttons, and repeat one."""
+NOTHING_FOUND = (("search", "zzz"), ("click", "next >"), ("click", "not there"), ("search", ""))
+
+
+def walk(browser: Browser, actions: Iterable[tuple[str, str]] = WAY) -> Iterable[Page]:
+    """The pages that one comes by."""
+    yield browser.page
+    for tool, argument in actions:
+        browser.search(argument) if tool == "search" else browser.click(argument)
+        yield browser.page
+
+
+def call(tool: str, argument: str) -> list[ToolCall]:
+    return [ToolCall(tool, {"query" if tool == "search" else "element": argument})]
+
+
+def said(page: Page, env: WebShop) -> None:
+    """Check that a page says what the environment's text says, and has its elements."""
+    session = env.session
+    if session.done:
+        score = session.state.score
+        assert score is not None
+        assert f"Your score (min 0.0, max 1.0) {round(score.total, 3)}" in page.text
+        assert page.elements == set()
+        return
+    assert page.elements == {element for element in session.elements() if element} - {"search"}
+    text = f" {page.text} "
+    for piece in env.observation["text"].split(" [SEP] "):
+        assert " ".join(piece.split()) in text, piece
+
+
+def test_a_purchase_through_the_page_is_that_of_the_environment(shop_path: Path) -> None:
+    env = WebShop(source=str(shop_path), split="dev")
+    env.reset(options={"task_id": TASK})
+    reward = 0.0
+    pages = iter(walk(Browser(client(shop_path))))
+    said(next(pages), env)
+    for action, page in zip(WAY, pages, strict=True):
+        _, reward, done, _, _ = env.step(call(*action))
+        said(page, env)
+    assert done and reward == 1.0
+
+
+ACTIONS = st.one_of(
+    st.tuples(st.just("search"), st.sampled_from(["kettle", "shirt", "red kettle", "", "zzz", "<b>", "KETTLE \u0130"])),
+    st.tuples(st.just("click"), st.integers(0, 40)),
+    st.tuples(st.just("click"), st.sampled_from(["buy now", "not there", "", "Next >", "B000000002"])),
+)
+
+
+@given(st.lists(ACTIONS, max_size=12), st.sampled_from([TASK, "B000000005/synthetic-2", "B000000003/synthetic-0"]))
+@settings(max_examples=30)
+def test_whatever_is_done_page_and_environment_go_on_alike(
+    shop_path: Path, actions: list[tuple[str, str | int]], task: str
+) -> None:
+    env = WebShop(source=str(shop_path), split="dev")
+    env.reset(options={"task_id": task})
+    browser = Browser(client(shop_path, task))
+    for tool, argument in actions:
+        if isinstance(argument, int):
+            offered = sorted(browser.page.elements) or ["nothing"]
+            argument = offered[argument % len(offered)]
+        _, reward, done, _, info = env.step(call(tool, argument))
+        browser.search(argument) if tool == "search" else browser.click(argument)
+        said(browser.page, env)
+        assert ("Nothing happened" in browser.message) == (info["error"] is not None)
+        if done:
+            assert f" {round(reward, 3)} " in browser.page.text
+            break
+
+
+@pytest.mark.parametrize(
+    "way", [WAY, SHARED_VALUES, NOTHING_FOUND], ids=["all pages", "shared values", "nothing found"]
+)
+def test_every_page_can_be_read_and_used_without_seeing_it(shop_path: Path, way: Iterable[tuple[str, str]]) -> None:
+    for page in walk(Browser(client(shop_path)), way):
+        assert page.one("html").attributes["lang"] == "en"
+        assert len(page.all("title")) == len(page.all("main")) == len(page.all("h1")) == 1
+        assert page.one("h1").text.strip() and page.one("title").text.strip()
+        assert page.one("p", role="status").attributes["aria-live"] == "polite"
+        assert page.all("a")[0].attributes["href"] == "#main" and page.one("main").attributes["id"] == "main"
+        ids = Counter(tag.attributes["id"] for tag in page.tags if "id" in tag.attributes)
+        assert set(ids.values()) == {1}
+        labelled = {tag.attributes["for"] for tag in page.all("label")}
+        assert all(tag.attributes["id"] in labelled for tag in page.all("input") if tag.attributes["type"] != "hidden")
+        assert all(button.text.strip() for button in page.all("button"))
+        assert all("alt" in image.attributes for image in page.all("img"))
+        for tag in page.tags:
+            for name in ("aria-labelledby", "aria-describedby", "form"):
+                assert all(ids[target] == 1 for target in tag.attributes.get(name, "").split())
+        levels = [int(tag.name[1]) for tag in page.tags if tag.name in ("h1", "h2", "h3")]
+        assert max(levels) == 2
+        for group in page.all("fieldset"):
+            assert group.text.split()
+        assert len(page.all("legend")) == len(page.all("fieldset"))
+
+
+def test_a_page_loads_nothing_from_elsewhere_and_runs_no_script(shop_path: Path) -> None:
+    shop = client(shop_path)
+    for page in walk(Browser(shop)):
+        for tag in page.tags:
+            assert tag.name not in ("script", "style", "iframe", "object", "embed", "base")
+            assert not [name for name in tag.attributes if name.startswith("on") or name == "style"]
+            for name in ("src", "href", "action", "formaction"):
+                assert tag.attributes.get(name, "/").startswith(("/", "#"))
+                assert not tag.attributes.get(name, "/").startswith("//")
+        for tag in (*page.all("img"), *page.all("link")):
+            response = shop.get(tag.attributes.get("src") or tag.attributes["href"])
+            assert response.status_code == 200 and response.mimetype in ("image/svg+xml", "text/css")
+            assert (
+                shop.get(response.request.path, headers={"If-None-Match": response.headers["ETag"]}).status_code == 304
+            )
+
+
+def test_what_the_headers_say_keeps_others_out(shop_path: Path) -> None:
+    shop = client(shop_path)
+    for path in ("/", "/style.css", "/image/B000000001.svg", "/nowhere"):
+        headers = shop.get(path).headers
+        policy = dict(part.strip().split(" ", 1) for part in headers["Content-Security-Policy"].split(";"))
+        assert policy.pop("style-src") == policy.pop("img-src") == policy.pop("form-action") == "'self'"
+        assert set(policy) == {"default-src", "base-uri", "frame-ancestors"} and set(policy.values()) == {"'none'"}
+        assert headers["X-Content-Type-Options"] == "nosniff"
+    cookie = client(shop_path).get("/").headers["Set-Cookie"]
+    assert "HttpOnly" in cookie and "SameSite=Lax" in cookie and len(cookie.split(";")[0]) > 40
+    assert "no-store" in shop.get("/").headers["Cache-Control"]
+
+
+def test_markup_in_titles_and_options_stays_text(shop_path: Path) -> None:
+    browser = Browser(client(shop_path))
+    browser.search("<i>red</i> <script>alert(1)</script> kettle")
+    assert "b000000002" in browser.page.elements and MARKUP in browser.page.text
+    assert "<i>red</i> <script>alert(1)</script> kettle" in browser.page.one("q").text
+    browser.click("b000000002")
+    assert browser.page.one("h1").text == MARKUP
+    browser.click('it\'s "blue"')
+    assert browser.message == 'Chosen: colour = it\'s "blue".'
+    assert not [tag for tag in browser.page.tags if tag.name in ("script", "b", "i")]
+
+
+def test_a_chosen_option_is_shown_as_pressed_and_the_focus_stays_at_it(shop_path: Path) -> None:
+    browser = Browser(client(shop_path))
+    browser.search("kettle")
+    assert browser.click("b000000001") == "main"
+    assert {button.attributes["aria-pressed"] for button in browser.page.all("button", **{"class": "option"})} == {
+        "false"
+    }
+    assert browser.click("2 l") == "option-1-1"
+    (pressed,) = browser.page.all("button", **{"aria-pressed": "true"})
+    assert (pressed.text, pressed.attributes["id"]) == ("2 l", "option-1-1")
+    assert browser.message == "Chosen: size = 2 l."
+    assert browser.click("1 l") == "option-1-0"
+    assert [button.text for button in browser.page.all("button", **{"aria-pressed": "true"})] == ["1 l"]
+
+
+def test_of_options_that_share_a_value_the_one_that_the_session_takes_is_shown(shop_path: Path) -> None:
+    browser = Browser(client(shop_path))
+    browser.search("cotton shirt")
+    browser.click("b000000005")
+    assert browser.click("s") == "option-1-0"
+    assert browser.message == "Chosen: fit = s."
+
+
+@pytest.mark.parametrize(
+    ("task", "actions", "lines"),
+    [
+        (
+            TASK,
+            WAY,
+            [
+                "Attribute easy clean",
+                "1 matched",
+                "Option color: navy | blue",
+                "Price at most $",
+                "= 1.0",
+                "very product",
+            ],
+        ),
+        (
+            TASK,
+            [("search", "kettle"), ("click", "b000000002"), ("click", "buy now")],
+            ["0 missing", "nothing was chosen", "not among its attributes", "You bought", "was written for"],
+        ),
+        (
+            "B000000005/synthetic-0",
+            [("search", "kettle"), ("click", "b000000007"), ("click", "buy now")],
+            ["Type: is it the right kind of product? 0.0", "No noun of the title is shared", "None is shared", "= 0.0"],
+        ),
+        (
+            "B000000003/synthetic-0",
+            [("search", "huge kettle"), ("click", "b000000003"), ("click", "buy now")],
+            ["none asked for", "no limit", "$1,847.00"],
+        ),
+    ],
+)
+def test_the_last_page_explains_each_part_of_the_reward(
+    shop_path: Path, task: str, actions: list[tuple[str, str]], lines: list[str]
+) -> None:
+    *_, page = walk(Browser(client(shop_path, task)), actions)
+    assert not [line for line in lines if line not in page.text], page.text
+
+
+@given(st.data())
+@settings(max_examples=60)
+def test_the_parts_that_are_explained_make_up_the_score(shop: Catalogue, data: st.DataObject) -> None:
+    ids = [task for tasks in shop.tasks("synthetic", "x").splits.values() for task in tasks] + ["B000000001/human-0"]
+    goal: Goal = shop.goal(data.draw(st.sampled_from(ids)))
+    session = Session(shop, shop.search, goal)
+    session.search("kettle shirt")
+    session.click(data.draw(st.sampled_from(session.state.hits)))
+    for value in data.draw(st.lists(st.sampled_from(session.elements()), max_size=4)):
+        if any(value in values for values in session.product.options.values()):
+            session.click(value)
+    session.click("buy now")
+    found, score = receipt(session), session.state.score
+    assert score is not None
+    assert found.met / len(found.lines) * score.r_type == pytest.approx(score.total, abs=1e-12)
+    matched, asked = found.counted("Attribute")
+    assert matched / asked == score.r_att
+    matched, asked = found.counted("Option")
+    assert (matched / asked if asked else None) == score.r_option
+    assert found.counted("Price") == (int(score.r_price), 1)
+    assert len(found.shared_categories) >= 2 or not score.category_match
+    assert len(found.shared_nouns) / found.nouns == score.title_score
+    assert (found.queries[0] == found.queries[1]) is score.query_match
+
+
+def test_nothing_is_explained_before_something_is_bought(shop: Catalogue) -> None:
+    with pytest.raises(ValueError, match="nothing was bought"):
+        receipt(Session(shop, shop.search, shop.goal(TASK)))
+
+
+def test_the_task_is_not_named_before_it_is_over_since_its_id_is_the_answer(shop_path: Path) -> None:
+    *pages, last = walk(Browser(client(shop_path)))
+    assert not [page for page in pages if TASK in page.html]
+    assert TASK in last.text
+
+
+def test_a_new_task_is_another_and_the_same_can_be_tried_again(shop_path: Path) -> None:
+    browser = Browser(client(shop_path))
+    *_, last = walk(browser)
+    first = last.one("p", id="instruction").text
+    browser.send("/new", task="same")
+    assert browser.page.one("p", id="instruction").text == first and "0 actions" in browser.page.text
+    assert browser.send("/new", task="new") == "query"
+    assert browser.page.one("p", id="instruction").text != first
+
+
+def test_every_attempt_is_counted_as_a_step_of_an_agent(shop_path: Path) -> None:
+    browser = Browser(client(shop_path))
+    browser.search("")
+    assert browser.message == "Nothing happened: the query is empty."
+    assert "1 action so far; an agent has 15" in browser.page.text
+    browser.search("kettle")
+    assert "2 actions so far" in browser.page.text
+
+
+def test_pictures_are_drawn_unless_those_of_others_are_asked_for(shop_path: Path, shop: Catalogue) -> None:
+    drawn = Browser(client(shop_path))
+    drawn.search("kettle")
+    assert {tag.attributes["src"][:7] for tag in drawn.page.all("img", width="112")} == {"/image/"}
+    there = Browser(client(shop_path, remote_images=True))
+    there.search("kettle broken pair")
+    sources = {tag.attributes["src"] for tag in there.page.all("img", width="112")}
+    assert "https://example.org/picture.jpg" in sources
+    assert "/image/B000000006.svg" in sources  # has none of its own
+    assert "img-src 'self' https:;" in there.client.get("/").headers["Content-Security-Policy"]
+    product = shop.product("B000000002")
+    assert "<script" not in picture(product) and picture(product) == picture(product)
+    assert remote(product, []) == "https://example.org/picture.jpg"
+
+
+def test_threads_may_shop_at_once_with_one_cookie_and_with_many(shop_path: Path) -> None:
+    first = client(shop_path, capacity=4)
+    failures: list[int] = []
+    browser = Browser(first)
+    cookie = first.get_cookie("webshop")
+    assert cookie is not None
+
+    def shopping(with_cookie: bool) -> None:
+        mine = first.application.test_client()
+        if with_cookie:
+            mine.set_cookie("webshop", cookie.value)
+        for _ in range(8):
+            form = browser.page.proof | {"query": "kettle", "element": "b000000001"}
+            for response in (mine.get("/"), mine.post("/search", data=form), mine.post("/click", data=form)):
+                if response.status_code not in (200, 303, 403, 410):
+                    failures.append(response.status_code)
+
+    threads = [threading.Thread(target=shopping, args=(number % 2 == 0,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_the_longest_idle_customer_is_forgotten_first(shop_path: Path) -> None:
+    customers = Customers(lambda: WebShop(source=str(shop_path), split="dev"), [TASK], capacity=2)
+    one, two = customers.admit(), customers.admit()
+    assert customers.find(one.key) is one
+    three = customers.admit()
+    assert len(customers) == 2
+    assert customers.find(two.key) is None
+    assert customers.find(one.key) is one and customers.find(three.key) is three
+    assert len({one.key, two.key, three.key}) == len({one.token, two.token, three.token}) == 3
+
+
+def test_the_largest_body_has_room_for_ten_thousand_words() -> None:
+    assert LARGEST_BODY > 10_000 * 15

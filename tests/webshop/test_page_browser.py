@@ -1,0 +1,179 @@
+"""The page in a real browser: Debian's packages ``chromium`` and ``chromium-driver``, moved by keys alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browsing import TASK, found, opened
+from shop_files import MARKUP
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium: pip install selenium")
+
+from selenium.webdriver.chrome.service import Service  # noqa: E402
+from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.common.keys import Keys  # noqa: E402
+from selenium.webdriver.remote.webelement import WebElement  # noqa: E402
+from selenium.webdriver.support.wait import WebDriverWait  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+ROLES_WITH_NAMES = {"button", "searchbox", "link", "group", "navigation", "region", "meter", "heading", "table"}
+SMALL, WIDE = (400, 800), (1400, 900)
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[webdriver.Chrome]:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    chromedriver = shutil.which("chromedriver")
+    if chromium is None or chromedriver is None:
+        pytest.skip("needs a browser and its driver: apt-get install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for argument in ("--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"):
+        options.add_argument(argument)
+    if os.geteuid() == 0:
+        options.add_argument("--no-sandbox")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(chromedriver))
+    driver.set_page_load_timeout(60)
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def address(shop_path: Path) -> Iterator[str]:
+    with opened("--source", str(shop_path), "--split", "dev", "--task", TASK, "--port", "0") as (said, _):
+        yield found(said)
+
+
+class Typist:
+    """Somebody who has a keyboard and no mouse."""
+
+    def __init__(self, driver: webdriver.Chrome, address: str, size: tuple[int, int]) -> None:
+        self.driver = driver
+        screen = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": False}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+        driver.delete_all_cookies()
+        driver.get(address)
+        self.arrived()
+
+    @property
+    def focus(self) -> WebElement:
+        return self.driver.switch_to.active_element
+
+    def keys(self, *keys: str) -> None:
+        webdriver.ActionChains(self.driver).send_keys(*keys).perform()
+
+    def tab_to(self, value: str) -> None:
+        """Press Tab until the button with this value has the focus; each on the way can be seen to have it."""
+        for _ in range(60):
+            self.keys(Keys.TAB)
+            name, reached, outlines = self.driver.execute_script(
+                "const e = document.activeElement, after = getComputedStyle(e, '::after');"
+                "return [e.tagName, e.value, [getComputedStyle(e).outlineStyle, after.outlineStyle]]"
+            )
+            assert "solid" in outlines or name == "BODY", self.focus.get_attribute("outerHTML")
+            if reached == value:
+                return
+        raise AssertionError(f"no way to {value!r} with Tab")
+
+    def press(self, value: str, key: str = Keys.ENTER) -> None:
+        """Go to a button, press it, and wait for the page that follows."""
+        self.tab_to(value)
+        self.leave(key)
+
+    def leave(self, key: str) -> None:
+        """Press what leads to another page."""
+        old = self.driver.find_element(By.TAG_NAME, "html")
+        self.keys(key)
+        WebDriverWait(self.driver, 30).until(lambda driver: driver.find_element(By.TAG_NAME, "html") != old)
+        self.arrived()
+
+    def arrived(self) -> None:
+        """Check what holds for every page."""
+        wide, scripts = self.driver.execute_script(
+            "return [document.documentElement.scrollWidth - window.innerWidth, document.scripts.length]"
+        )
+        assert wide <= 0, f"{self.driver.title} is {wide} pixels too wide"
+        assert scripts == 0
+        tree = self.driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+        named = [(node["role"]["value"], node["name"]["value"].strip()) for node in tree if "name" in node]
+        assert {"main", "banner", "contentinfo", "heading", "button"} <= {role for role, _ in named}
+        assert [role for role, name in named if role in ROLES_WITH_NAMES and not name] == []
+        assert [log for log in self.driver.get_log("browser") if log["level"] != "INFO"] == []
+
+    @property
+    def text(self) -> str:
+        return self.driver.find_element(By.TAG_NAME, "main").text
+
+
+@pytest.mark.parametrize("size", [SMALL, WIDE], ids=["small", "wide"])
+def test_a_whole_purchase_is_made_by_keyboard_alone(
+    driver: webdriver.Chrome, address: str, size: tuple[int, int]
+) -> None:
+    typist = Typist(driver, address, size)
+    assert typist.focus.accessible_name == "Search the shop"
+    typist.keys("kettle")
+    typist.leave(Keys.ENTER)
+    assert "Page 1 (Total results: 5)" in typist.text
+    assert typist.focus.tag_name == "main"
+
+    typist.press("next >")
+    assert "no more products" in typist.text
+    typist.press("< prev")
+    typist.press("b000000001")
+    assert typist.driver.find_element(By.TAG_NAME, "h1").text == "Steel Kettle for Tea"
+
+    typist.press("navy | blue", Keys.SPACE)
+    assert (typist.focus.text, typist.focus.get_attribute("aria-pressed")) == ("navy | blue", "true")
+    assert driver.title.startswith("Chosen: color = navy | blue.")
+    typist.press("2 l")
+    assert typist.focus.get_attribute("value") == "2 l"
+    on_screen = driver.execute_script("return document.activeElement.getBoundingClientRect().top")
+    assert 0 < on_screen < size[1]
+
+    for page in ("description", "features", "reviews"):
+        typist.press(page)
+        assert typist.driver.find_element(By.TAG_NAME, "h1").text.lower() == page
+        typist.press("< prev")
+    pressed = driver.find_elements(By.CSS_SELECTOR, "[aria-pressed=true]")
+    assert [option.get_attribute("value") for option in pressed] == ["navy | blue", "2 l"]
+
+    typist.press("buy now")
+    assert "Your score (min 0.0, max 1.0)\n1.0" in typist.text
+    assert "the task is solved" in typist.text
+    typist.press("new")
+    assert typist.focus.accessible_name == "Search the shop"
+
+
+@pytest.mark.parametrize("size", [SMALL, WIDE], ids=["small", "wide"])
+def test_markup_in_a_title_stays_text(driver: webdriver.Chrome, address: str, size: tuple[int, int]) -> None:
+    typist = Typist(driver, address, size)
+    typist.keys("<script>document.title = 'broken into'</script> red kettle")
+    typist.leave(Keys.ENTER)
+    assert MARKUP in typist.text and "<script>document.title" in typist.text
+    typist.press("b000000002")
+    assert driver.find_element(By.TAG_NAME, "h1").text == MARKUP
+    typist.press("<i>red< | i>")
+    assert typist.focus.text == "<i>red< | i>"
+    typist.press("buy now")
+    assert MARKUP in typist.text
+    assert not driver.find_elements(By.CSS_SELECTOR, "main b, main i, script")
+
+
+def test_the_first_tab_leads_past_what_every_page_repeats(driver: webdriver.Chrome, address: str) -> None:
+    typist = Typist(driver, address, WIDE)
+    typist.keys("kettle")
+    typist.leave(Keys.ENTER)
+    driver.get(address)  # without the focus that an action leaves
+    typist.keys(Keys.TAB)
+    assert typist.focus.text == "Skip to the content"
+    assert driver.execute_script("return document.activeElement.getBoundingClientRect().top") >= 0
+    typist.keys(Keys.ENTER)
+    assert typist.focus.tag_name == "main"
+    typist.keys(Keys.TAB)
+    assert typist.focus.get_attribute("value") == "back to search"

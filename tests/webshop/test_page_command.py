@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from browsing import found, opened
+
+from envsuite.cli import main
+
+
+def test_the_shop_opens_on_this_machine_alone_says_so_and_closes_with_ctrl_c(shop_path: Path) -> None:
+    with opened("--source", str(shop_path), "--split", "dev", "--port", "0") as (said, process):
+        assert "for this machine alone" in said
+        address = found(said)
+        assert address.startswith("http://127.0.0.1:")
+        with urllib.request.urlopen(address, timeout=20) as response:
+            assert "What would you like to buy?" in response.read().decode()
+            assert f"webshop-{address.split(':')[2].strip('/')}=" in response.headers["Set-Cookie"]
+        big = urllib.request.Request(address + "search", data=b"x" * (5 << 20))
+        with pytest.raises(urllib.error.URLError):
+            urllib.request.urlopen(big, timeout=20)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=20)
+        assert said == "The shop is closed.\n"
+        assert process.returncode == 0
+
+
+def test_a_port_in_use_is_named_with_what_to_type(shop_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["play", "webshop", "--source", str(shop_path), "--split", "dev", "--port", str(port)]) == 2
+    said = capsys.readouterr().err
+    assert f"port {port}" in said and "--port 0" in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--split", "test"], "unknown split"),
+        (["--split", "train"], "no task; give another: --split dev"),
+        (["--split", "dev", "--task", "B000000001/synthetic-77"], "B000000001/synthetic-77"),
+        (["--split", "dev", "--host", "192.0.2.1"], "--host 127.0.0.1"),
+        (["--split", "dev", "--host", "no.such.host.invalid"], "--host 127.0.0.1"),
+        (["--split", "dev", "--host", "\u00e9" * 70], "--host 127.0.0.1"),
+        (["--source", "nowhere.catalogue"], "nowhere.catalogue: no catalogue there"),
+    ],
+)
+def test_what_a_user_can_mend_is_one_message(
+    shop_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert main(["play", "webshop", "--source", str(shop_path), "--port", "0", *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--port", "65536"], ["--port", "-1"], ["--port", "http"], ["chess"], []])
+def test_what_cannot_be_meant_is_refused_before_anything_is_loaded(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    game = ["webshop"] if arguments[:1] == ["--port"] else []
+    with pytest.raises(SystemExit) as ended:
+        main(["play", *game, *arguments])
+    assert ended.value.code == 2
+    assert "usage: envsuite play" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("missing", ["flask", "waitress"])
+def test_without_the_extra_the_message_is_the_command_that_mends_it(shop_path: Path, missing: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None; from envsuite.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "play", "webshop", "--source", str(shop_path)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 2
+    assert run.stderr == (
+        "envsuite: `envsuite play webshop` needs Flask and waitress: pip install 'envsuite[webshop-play]'\n"
+    )
+
+
+def test_other_commands_load_no_web_server() -> None:
+    code = "import sys, envsuite.cli; sys.exit(bool({'flask', 'waitress', 'rapidfuzz'} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize(("host", "alone"), [("localhost", True), ("127.0.0.2", True), ("0.0.0.0", False)])
+def test_the_shop_says_who_can_reach_it_and_answers_to_its_names(shop_path: Path, host: str, alone: bool) -> None:
+    with opened("--source", str(shop_path), "--split", "dev", "--port", "0", "--host", host) as (said, _):
+        assert ("for this machine alone" in said) is alone and ("WHOEVER" in said) is not alone
+        port = found(said).split(":")[2].strip("/")
+        asked = urllib.request.Request(found(said), headers={"Host": f"elsewhere.example:{port}"})
+        with urllib.request.urlopen(found(said), timeout=20) as response:
+            assert response.status == 200
+        if alone:
+            with pytest.raises(urllib.error.HTTPError, match="421"):
+                urllib.request.urlopen(asked, timeout=20)
+        else:
+            urllib.request.urlopen(asked, timeout=20).close()

@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> Report:
         raise UsageError("--save goes with --against: it writes new recordings")
     if args.against and args.engine:
         raise UsageError("--engine goes with --transcripts; --against always plays native and textworld")
-    pool = Pool(args.jobs)
+    pool = Pool(args.jobs, deadline=600.0)  # a machine that does much else, or slept, is no difference
     try:
         if args.transcripts:
             return replay(args.games, args.transcripts, args.engine or "both", pool, args.limit)

@@ -57,7 +57,7 @@ class WebShop(ToolEnv):
         render_mode: ``"ansi"`` or ``None``.
         mode: ``"text"`` (the original's observation) or ``"structured"`` (plain lines, chosen options marked).
         goals: ``"human"`` (written by people) or ``"synthetic"`` (composed of a product's options). By default those of
-            people, where there are a thousand or more.
+            people, where there are a thousand or more, and in a built-in shop those in their manner.
         search: What finds products: ``"bm25"`` (the index of the catalogue), ``"lucene"`` (Lucene itself, the same
             ranking; needs the extra ``webshop-lucene``), or a function of your own.
         shop_seed: Seed of the built-in shop.

@@ -224,7 +224,8 @@ class _Best:
         if groups < self._k:
             return _LEAST
         best = scores[: groups * _GROUP].reshape(_GROUP, groups).max(axis=0)
-        return max(np.partition(best, -self._k)[-self._k], _LEAST)
+        enough: np.float32 = np.partition(best, -self._k)[-self._k]
+        return max(enough, _LEAST)
 
     def result(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Numbers and scores, best first, then by number."""

@@ -37,7 +37,7 @@ _LARGE = 50_000
 
 _GROUP = 64
 """Documents of which the best stands for all when a block is looked through first."""
-_LEAST = np.nextafter(np.float32(0), np.float32(1))
+_LEAST: np.float32 = np.nextafter(np.float32(0), np.float32(1))
 
 Adder = Callable[[NDArray[np.float64], NDArray[np.uint32], NDArray[Any], NDArray[np.float64], int], None]
 """(scores, documents, pairs, contribution of each pair, first document): adds what a term contributes to scores."""

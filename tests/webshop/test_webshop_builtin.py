@@ -46,11 +46,9 @@ def play(env: WebShop, player: Expert | Lexical, task_id: str) -> float:
 def test_without_official_files_the_shop_is_the_built_in_one() -> None:
     env = WebShop()
     _, info = env.reset(seed=0)
-    assert info["versions"] == {
-        "source": "builtin",
-        "data": f"1000 products {Shop().digest()[:12]}, nouns by builtin-1",
-        "nouns": "builtin-1",
-    }
+    versions = info["versions"]
+    assert (versions["source"], versions["nouns"]) == ("builtin", "builtin-1")
+    assert versions["data"] == f"1000 products {Shop().digest()[:12]}, nouns by builtin-1"
     assert load().meta["stock"] == "built-in shop 2, seed 0"
     assert env.tasks.hash == WebShop(source="builtin", goals="human").tasks.hash
 

@@ -248,7 +248,7 @@ def test_a_build_that_fails_leaves_the_old_catalogue_and_nothing_else(tmp_path: 
 
 def test_a_catalogue_of_files_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(building, "tagger", Builtin)
+    monkeypatch.setattr(building, "tagger", lambda name: Builtin())
     files = write_shop(tmp_path)
     path = cached(files)
     made = path.stat().st_mtime_ns

@@ -27,7 +27,7 @@ from envsuite.retrieval.index import KIND, VERSION, encoded
 
 RUN = 1 << 22
 """Words of a run, and postings that are sorted at a time: the memory that building takes, times about 50 bytes."""
-_REMEMBERED = 1 << 20
+_REMEMBERED = 1 << 18
 _SHORT = 64
 """Characters of the longest piece that is remembered."""
 _NARROW_SPACE = "\u202f"
@@ -173,7 +173,10 @@ class IndexBuilder:
 
     def _count(self, postings: NDArray[Any]) -> None:
         """Count a run that is on disk in."""
-        self._pairs = np.union1d(self._pairs, postings["pair"])
+        pairs = postings["pair"].astype(np.intp)
+        if pairs.max(initial=0) < RUN:
+            pairs = np.flatnonzero(np.bincount(pairs))  # without sorting all of them
+        self._pairs = np.union1d(self._pairs, pairs).astype(np.uint32)
         holding = np.bincount((postings["place"] >> np.uint64(32)).astype(np.intp), minlength=len(self._terms))
         holding[: len(self._holding)] += self._holding
         self._holding = holding

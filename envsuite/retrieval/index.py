@@ -35,6 +35,10 @@ _REMEMBERED = 10_000
 _LARGE = 50_000
 """Documents from which on importing numba pays."""
 
+_GROUP = 64
+"""Documents of which the best stands for all when a block is looked through first."""
+_LEAST: np.float32 = np.nextafter(np.float32(0), np.float32(1))
+
 Adder = Callable[[NDArray[np.float64], NDArray[np.uint32], NDArray[Any], NDArray[np.float64], int], None]
 """(scores, documents, pairs, contribution of each pair, first document): adds what a term contributes to scores."""
 
@@ -198,7 +202,7 @@ class _Best:
         """Take what is better than the last of the best so far. Later documents lose where scores are equal."""
         if scores.max() <= self._least:
             return
-        better = np.flatnonzero(scores > self._least)
+        better = np.flatnonzero(scores >= self._enough(scores) if self._least == 0 else scores > self._least)
         self._numbers = np.concatenate([self._numbers, better + first])
         self._scores = np.concatenate([self._scores, scores[better]])
         if len(self._scores) > self._k:
@@ -210,6 +214,18 @@ class _Best:
                 equal = np.flatnonzero(self._scores[kept] == self._least)
                 kept = np.delete(kept, equal[len(equal) - surplus :])
             self._numbers, self._scores = self._numbers[kept], self._scores[kept]
+
+    def _enough(self, scores: NDArray[np.float32]) -> np.float32:
+        """A positive score that ``k`` of these documents reach, so that the others need not be looked at.
+
+        In k groups of documents the best has at least the k-th of all groups' best scores.
+        """
+        groups = len(scores) // _GROUP
+        if groups < self._k:
+            return _LEAST
+        best = scores[: groups * _GROUP].reshape(_GROUP, groups).max(axis=0)
+        enough: np.float32 = np.partition(best, -self._k)[-self._k]
+        return max(enough, _LEAST)
 
     def result(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Numbers and scores, best first, then by number."""

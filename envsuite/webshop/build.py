@@ -70,6 +70,13 @@ def _build(stock: Stock, out: Path, find_nouns: Tagger, progress: Progress) -> N
     except DataError:
         shutil.rmtree(folder)  # no build can go on from here, where after a full disk it can
         raise
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, sqlite3.OperationalError | sqlite3.IntegrityError):
+            raise
+        shutil.rmtree(folder)
+        raise DataError(
+            f"{out}: what an earlier build left beside it is damaged ({error}), and was removed; build it again"
+        ) from error
     shutil.rmtree(folder)
 
 

@@ -114,12 +114,13 @@ class Filling:
         Raises:
             DataError: ``stock`` is damaged, or has nothing to sell.
         """
+        human = stock.wishes_of_people()  # before the long part, so that a damaged file is found at once
         if self._done("attributes") is None:
             self._stage(stock, progress)
         if self._done("products") is None:
             self._add_products(stock, find_nouns, progress)
         if self._done("goals") is None:
-            self._add_goals(stock, digest, find_nouns, progress)
+            self._add_goals(stock, human, digest, find_nouns.name, progress)
         return self._index
 
     @property
@@ -211,9 +212,10 @@ class Filling:
         rows = self._connection.execute(f"SELECT asin, body FROM staged.attributes WHERE asin IN ({marks})", asins)
         return {asin: orjson.loads(body) for asin, body in rows}
 
-    def _add_goals(self, stock: Stock, digest: str, find_nouns: Tagger, progress: Progress) -> None:
+    def _add_goals(
+        self, stock: Stock, human: Mapping[str, list[dict[str, Any]]], digest: str, tagger: str, progress: Progress
+    ) -> None:
         total, _, state = self._progress()
-        human = stock.wishes_of_people()
         goals = {}
         progress.start("goals", None, 0)
         self._begin()
@@ -225,7 +227,7 @@ class Filling:
         meta = {
             "products": str(total),
             "digest": digest,
-            "tagger": find_nouns.name,
+            "tagger": tagger,
             "stock": stock.title,
             "family": str(stock.family),
             **{f"{kind} goals": str(number) for kind, number in goals.items()},

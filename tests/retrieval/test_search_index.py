@@ -254,3 +254,16 @@ def test_lengths_are_those_of_lucenes_small_float() -> None:
     assert norm(2**31 - 1) == 255
     assert all(norm(length_of(byte)) == byte for byte in range(256))
     assert all(length_of(norm(n)) <= n < length_of(norm(n) + 1) for n in range(20_000))
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.integers(1, 5), st.sampled_from([3, 1000]))
+def test_the_best_are_kept_in_order_whatever_the_blocks(seed: int, k: int, blocks: int, values: int) -> None:
+    draw = np.random.default_rng(seed)
+    scores = draw.integers(0, values, size=blocks * 700).astype(np.float32)
+    scores[draw.random(len(scores)) < draw.random()] = 0
+    best = searching._Best(k)
+    for first in range(0, len(scores), 700):
+        best.offer(first, scores[first : first + 700])
+    wanted = [n for n in np.lexsort((np.arange(len(scores)), -scores)).tolist() if scores[n] > 0][:k]
+    numbers, found = best.result()
+    assert numbers.tolist() == wanted and found.tolist() == scores[wanted].tolist()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 from shop_files import ENTRIES, write_shop
@@ -174,6 +174,40 @@ def test_what_another_build_left_is_not_gone_on_from(tmp_path: Path) -> None:
     assert len(Catalogue(build(write_shop(tmp_path), out, Builtin()))) == 7
 
 
+def test_a_build_that_is_stopped_while_it_writes_the_index_writes_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = build(Many(60), tmp_path / "whole", Builtin()).read_bytes()
+
+    def half(index: IndexBuilder, file: BinaryIO, progress: object) -> None:
+        file.write(b"half an index" * 100_000)
+        file.flush()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(IndexBuilder, "write", half)
+        with pytest.raises(KeyboardInterrupt):
+            build(Many(60), tmp_path / "lamps", Builtin())
+    assert build(Many(60), tmp_path / "lamps", Builtin()).read_bytes() == whole
+
+
+def test_damage_in_the_middle_of_what_was_left_is_said_and_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "lamps"
+    with monkeypatch.context() as patched:
+        patched.setattr(filling.Filling, "_add_goals", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            build(Many(60), out, Builtin())
+    left = tmp_path / ".lamps.building" / "catalogue"
+    content = bytearray(left.read_bytes())
+    content[4096:] = bytes(len(content) - 4096)
+    left.write_bytes(content)
+    with pytest.raises(DataError, match=r"lamps: what an earlier build left beside it is damaged .* build it again"):
+        build(Many(60), out, Builtin())
+    assert len(Catalogue(build(Many(60), out, Builtin()))) == 60
+
+
 @pytest.mark.parametrize("damage", ["catalogue", "staged", "run-1", "run-1.json"])
 def test_what_a_machine_that_went_down_left_damaged_is_begun_anew(
     damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -214,7 +248,7 @@ def test_a_build_that_fails_leaves_the_old_catalogue_and_nothing_else(tmp_path: 
 
 def test_a_catalogue_of_files_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(building, "tagger", Builtin)
+    monkeypatch.setattr(building, "tagger", lambda name: Builtin())
     files = write_shop(tmp_path)
     path = cached(files)
     made = path.stat().st_mtime_ns

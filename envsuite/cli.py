@@ -78,8 +78,8 @@ def _parser() -> argparse.ArgumentParser:
         commands.add_parser(
             "data",
             help="the benchmarks' own files: list, fetch, verify",
-            description="Brings the benchmarks' own files here, and checks them. TextCraft-v0 and ALFWorld-v0 have "
-            "tasks built in; WebShop-v0 needs its files.",
+            description="Brings the benchmarks' own files here, and checks them. TextCraft-v0, ALFWorld-v0 and "
+            "WebShop-v0 have tasks built in.",
         )
     )
     return parser

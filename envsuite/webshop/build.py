@@ -105,16 +105,28 @@ def _build(stock: Stock, out: Path, find_nouns: Tagger, progress: Progress) -> N
         shutil.rmtree(folder)
 
 
-def cached(files: Files) -> Path:
-    """The catalogue of ``files`` in the cache, built where it is not there yet, by one process for all."""
-    path = cache_root() / "webshop" / f"{files.products.stem}-{_fingerprint(files)}.catalogue"
+def cached(stock: Stock) -> Path:
+    """The catalogue of ``stock`` in the cache, built where it is not there yet, by one process for all.
+
+    The nouns of a shop that is made are found by the built-in tagger, so that it is the same on every machine.
+    """
+    path = place(stock)
     if not path.is_file():
         with _lock(path):
             if not path.is_file():
-                find_nouns = tagger()
+                find_nouns = tagger("auto" if isinstance(stock, Files) else "builtin")
                 LOG.warning("building the WebShop catalogue %s once, nouns by %s", path, find_nouns.name)
-                _build(files, path, find_nouns, lambda stage, done: None)
+                _build(stock, path, find_nouns, lambda stage, done: None)
     return path
+
+
+def place(stock: Stock) -> Path:
+    """Where the catalogue of ``stock`` is in the cache."""
+    if isinstance(stock, Files):
+        name = f"{stock.products.stem}-{_fingerprint(stock)}"
+    else:
+        name = f"builtin-{FORMAT}-{stock.digest()[:20]}"
+    return cache_root() / "webshop" / f"{name}.catalogue"
 
 
 def _fingerprint(files: Files) -> str:
@@ -174,6 +186,7 @@ def _fill(
         "digest": stock.digest(),
         "tagger": find_nouns.name,
         "stock": stock.title,
+        "family": str(stock.family),
         **{f"{kind} goals": str(number) for kind, number in goals.items()},
     }
     connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())

@@ -11,6 +11,7 @@ columns, the rest in ``body``), ``wishes`` (what goals have in common, by the nu
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sqlite3
 from array import array
@@ -29,7 +30,7 @@ from envsuite.webshop.goals import DEV, Goal, Option, Wish, choose
 from envsuite.webshop.products import Card, Product, unpack
 
 ENV_ID = "WebShop-v0"
-FORMAT = 1
+FORMAT = 2
 """Of the file; raised whenever the content changes its meaning."""
 APPLICATION = 0x57425348
 """The number by which SQLite's header tells a catalogue from other databases."""
@@ -168,10 +169,17 @@ class Catalogue:
         instruction, options = choose(wish, product.options, number)
         return goal_for(product, instruction, wish.attributes, options, wish.price_upper)
 
-    def tasks(self, kind: str, source: str) -> TaskSet:
-        """The goals of a kind as tasks, in the published order: the first 500 are ``dev``, the rest ``train``.
+    @property
+    def family(self) -> int:
+        """So many neighbouring products are nearly alike, and stay in one split; 0: the splits are as published."""
+        return int(self.meta["family"])
 
-        An id is the ASIN and the number of the goal among those of its product; the type is the department.
+    def tasks(self, kind: str, source: str) -> TaskSet:
+        """The goals of a kind as tasks, in the published order.
+
+        Of the official ones the first 500 are ``dev``, the rest ``train``. Of a shop that is made, a tenth of the
+        families of products is ``dev`` and another tenth ``test``. An id is the ASIN and the number of the goal among
+        those of its product; the type is the department.
 
         Raises:
             UnknownName: There is no such kind.
@@ -184,12 +192,18 @@ class Catalogue:
             raise DataError(f"{self.path}: has no {kind} goals (it has: {other})")
         ids: list[str] = []
         types: dict[str, str] = {}
+        owners: dict[str, int] = {}
         met: Counter[str] = Counter()
-        rows = self._rows("SELECT asin, goals, category FROM wishes WHERE kind = ? ORDER BY first", kind)
-        for asin, goals, category in rows:
+        rows = self._rows(
+            "SELECT asin, goals, wishes.category, number FROM wishes JOIN products USING (asin) "
+            "WHERE kind = ? ORDER BY first",
+            kind,
+        )
+        for asin, goals, category, product in rows:
             for number in range(met[asin], met[asin] + goals):
                 ids.append(f"{asin}/{kind}-{number}")
                 types[ids[-1]] = category
+                owners[ids[-1]] = product - 1
             met[asin] += goals
         blobs = self._rows("SELECT numbers FROM orders WHERE kind = ?", kind)
         try:
@@ -198,7 +212,20 @@ class Catalogue:
             raise self._corrupt(error) from error
         if len(ordered) != len(ids) or len(set(ordered)) != len(ids):
             raise self._corrupt(ValueError("the order of goals is none"))
-        return TaskSet(ENV_ID, source, self.version, {"dev": ordered[:DEV], "train": ordered[DEV:]}, types)
+        if not self.family:
+            return TaskSet(ENV_ID, source, self.version, {"dev": ordered[:DEV], "train": ordered[DEV:]}, types)
+        splits: dict[str, list[str]] = {"train": [], "dev": [], "test": []}
+        for task_id in ordered:
+            splits[_split(owners[task_id] // self.family)].append(task_id)
+        return TaskSet(ENV_ID, source, self.version, {name: tuple(found) for name, found in splits.items()}, types)
+
+
+def _split(family: int) -> str:
+    """The split of the goals of a family of products: of any ten neighbours one is ``dev`` and one is ``test``."""
+    ten, place = divmod(family, 10)
+    drawn = int.from_bytes(hashlib.sha256(f"families {ten}".encode()).digest()[:8], "big")
+    dev, other = drawn % 10, 1 + drawn // 10 % 9
+    return {dev: "dev", (dev + other) % 10: "test"}.get(place, "train")
 
 
 def goal_for(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
 from typing import Literal, TypedDict
 
 import numpy as np
@@ -11,6 +13,7 @@ from envsuite.core.env import Observation, Outcome, ToolEnv
 from envsuite.core.errors import UsageError, unknown
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.webshop import pages, prompts
+from envsuite.webshop.generate import Difficulty
 from envsuite.webshop.reward import Score
 from envsuite.webshop.tasks import load, task_set
 from envsuite.webshop.world import SEARCH, Search, Session, State
@@ -45,15 +48,20 @@ class WebShop(ToolEnv):
     """Buy the product that an instruction asks for, with the options that it asks for, for no more than it allows.
 
     Args:
-        source: ``"official"`` (the folder ``webshop`` in ``$ENVSUITE_DATA``), or the path of a folder with the official
-            files, or of a catalogue.
-        split: The split from which a reset draws: ``"train"`` or ``"dev"`` (the first 500 goals).
+        source: ``"official"`` (the folder ``webshop`` in ``$ENVSUITE_DATA``), ``"builtin"`` (a shop made from a seed on
+            first use), or the path of a folder with the official files, or of a catalogue. By default official where
+            it is there, else built-in.
+        split: The split from which a reset draws: ``"train"`` or ``"dev"``, of a built-in shop also ``"test"``.
         tasks: Task ids, or departments such as ``"fashion"``, to keep; all of them by default.
         render_mode: ``"ansi"`` or ``None``.
         mode: ``"text"`` (the original's observation) or ``"structured"`` (plain lines, chosen options marked).
         goals: ``"human"`` (written by people) or ``"synthetic"`` (composed of a product's options). By default those of
             people, where there are a thousand or more.
         search: What finds products; by default the index of the catalogue.
+        shop_seed: Seed of the built-in shop.
+        products: Number of its products.
+        difficulty: How hard its goals are, e.g. ``{"near_misses": 7}``; keys are the fields of
+            :class:`envsuite.webshop.generate.Difficulty`.
 
     An observation's commands are the elements that ``click`` takes. A task id is the ASIN of the product that the
     instruction was written for, and the number of the goal among the product's.
@@ -66,17 +74,20 @@ class WebShop(ToolEnv):
 
     def __init__(
         self,
-        source: str = "official",
+        source: str | Path | None = None,
         split: str = "train",
         tasks: Iterable[str] | None = None,
         render_mode: str | None = None,
         mode: Literal["text", "structured"] = "text",
         goals: Literal["human", "synthetic"] | None = None,
         search: Search | None = None,
+        shop_seed: int = 0,
+        products: int = 1000,
+        difficulty: Mapping[str, int] | None = None,
     ) -> None:
         if mode not in MODES:
             raise unknown("mode of WebShop-v0", mode, MODES)
-        self.catalogue = load(str(source))
+        self.catalogue = load(source, shop_seed, products, difficulty_of(difficulty or {}))
         self.mode = mode
         self._search = search if search is not None else self.catalogue.search
         kind = goals if goals is not None else self.catalogue.default_kind
@@ -160,6 +171,20 @@ class WebShop(ToolEnv):
         self.session.state = token["state"]
         self._done = token["done"]
         return self._observe(Outcome(token["text"], commands=() if self.session.done else self._commands()))
+
+
+def difficulty_of(settings: Mapping[str, int]) -> Difficulty:
+    """The difficulty that ``settings`` name.
+
+    Raises:
+        UnknownName: There is no such setting.
+        UsageError: A number is out of its range.
+    """
+    known = [field.name for field in fields(Difficulty)]
+    for name in settings:
+        if name not in known:
+            raise unknown("difficulty of WebShop-v0", name, known)
+    return Difficulty(**settings)
 
 
 def _metrics(score: Score) -> dict[str, float]:

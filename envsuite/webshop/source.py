@@ -64,6 +64,10 @@ class Stock(Protocol):
     def title(self) -> str:
         """What it is, in a few words, written into the catalogue."""
 
+    @property
+    def family(self) -> int:
+        """So many neighbours are nearly alike, and stay in one split; 0 where splits are as published."""
+
     def raw_products(self) -> Iterator[RawProduct]:
         """The products, in their order; no ASIN comes twice."""
 
@@ -89,6 +93,11 @@ class Files:
     def title(self) -> str:
         """The names of the files."""
         return ", ".join(path.name for path in (self.products, self.attributes, self.human) if path is not None)
+
+    @property
+    def family(self) -> int:
+        """0: the official goals have published splits."""
+        return 0
 
     def raw_products(self) -> Iterator[RawProduct]:
         """See :func:`products_of`."""
@@ -129,16 +138,27 @@ def official_files(folder: Path | None = None) -> Files:
         DataError: Neither set is complete.
     """
     place = data_root() / "webshop" if folder is None else folder
-    for suffix in ("", "_1000"):
-        products, attributes = (place / f"{name}{suffix}.json" for name in ("items_shuffle", "items_ins_v2"))
-        if products.is_file() and attributes.is_file():
-            human = place / "items_human_ins.json"
-            return Files(products, attributes, human if human.is_file() else None)
+    if (found := _official(place)) is not None:
+        return found
     raise DataError(
         f"{place}: no WebShop data. It needs items_shuffle.json and items_ins_v2.json (or items_shuffle_1000.json and "
         "items_ins_v2_1000.json), and items_human_ins.json for the instructions of people. "
         "`envsuite data fetch webshop` gets them; or give source= the folder or the catalogue file you have"
     )
+
+
+def has_official(folder: Path) -> bool:
+    """The official files are in ``folder``."""
+    return _official(folder) is not None
+
+
+def _official(place: Path) -> Files | None:
+    for suffix in ("", "_1000"):
+        products, attributes = (place / f"{name}{suffix}.json" for name in ("items_shuffle", "items_ins_v2"))
+        if products.is_file() and attributes.is_file():
+            human = place / "items_human_ins.json"
+            return Files(products, attributes, human if human.is_file() else None)
+    return None
 
 
 def products_of(path: Path) -> Iterator[RawProduct]:

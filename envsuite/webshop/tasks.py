@@ -7,29 +7,44 @@ from pathlib import Path
 
 from envsuite.core.errors import DataError, UsageError
 from envsuite.core.tasks import TaskSet
+from envsuite.data import data_root
 from envsuite.webshop.build import cached
 from envsuite.webshop.catalogue import Catalogue, open_catalogue
-from envsuite.webshop.source import official_files
+from envsuite.webshop.generate import DEFAULT, Difficulty, Shop
+from envsuite.webshop.source import has_official, official_files
 
 HORIZON = 15
 """Steps of an episode."""
 
 
-def load(source: str) -> Catalogue:
-    """The catalogue of a source; official files are built into one where that was not done yet.
+def load(
+    source: str | Path | None = None,
+    shop_seed: int = 0,
+    products: int = 1000,
+    difficulty: Difficulty = DEFAULT,
+) -> Catalogue:
+    """The catalogue of a source; built where that was not done yet.
 
     Args:
-        source: ``"official"`` (the folder ``webshop`` in ``$ENVSUITE_DATA``), the path of a folder with the official
-            files, or of a catalogue.
+        source: ``"official"`` (the folder ``webshop`` in ``$ENVSUITE_DATA``), ``"builtin"``, the path of a folder with
+            the official files, or of a catalogue. ``None`` is ``"official"`` where the official files are there, else
+            ``"builtin"``.
+        shop_seed: Seed of the built-in shop.
+        products: Number of its products.
+        difficulty: How hard its goals are.
 
     Raises:
         DataError: There is nothing of the kind, or it is truncated or foreign.
-        UsageError: ``source`` names a kind of source that WebShop does not have.
+        UsageError: ``source`` names a kind of source that WebShop does not have, or the shop cannot be so.
     """
-    if source in ("builtin", "generated"):
+    if source is None:
+        source = "official" if has_official(data_root() / "webshop") else "builtin"
+    if source == "builtin":
+        return open_catalogue(cached(Shop(shop_seed, products, difficulty)))
+    if source == "generated":
         raise UsageError(
-            f"WebShop-v0 has no source {source!r}. It has 'official' (files in $ENVSUITE_DATA/webshop), the path of a "
-            "folder with the official files, and the path of a catalogue"
+            "WebShop-v0 has no source 'generated': its source 'builtin' is generated. It also has 'official' (files in "
+            "$ENVSUITE_DATA/webshop), the path of a folder with the official files, and the path of a catalogue"
         )
     if source == "official":
         return open_catalogue(cached(official_files()))
@@ -42,4 +57,4 @@ def load(source: str) -> Catalogue:
 @lru_cache(maxsize=8)
 def task_set(catalogue: Catalogue, kind: str) -> TaskSet:
     """The goals of a kind as tasks; see :meth:`Catalogue.tasks`."""
-    return catalogue.tasks(kind, "official")
+    return catalogue.tasks(kind, "builtin" if catalogue.family else "official")

@@ -161,8 +161,8 @@ def test_wrong_arguments_are_refused_with_what_exists(shop_path: Path, tmp_path:
         made(shop_path, goals="humans")
     with pytest.raises(UnknownTask, match="Known: dev, train"):
         WebShop(source=str(shop_path), split="test")
-    with pytest.raises(UsageError, match=r"has no source 'builtin'\. It has 'official'"):
-        WebShop(source="builtin")
+    with pytest.raises(UsageError, match=r"has no source 'generated': its source 'builtin' is"):
+        WebShop(source="generated")
     with pytest.raises(DataError, match="no WebShop data"):
         WebShop(source=str(tmp_path))
     with pytest.raises(DataError, match="give the folder"):

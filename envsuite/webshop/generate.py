@@ -1,0 +1,283 @@
+"""The built-in shop: products, goals and near misses made from a seed, at any size.
+
+Products come in families. The products of a family are of one kind and mostly agree; each differs from the family's
+first in what decides: another value of an attribute that every goal asks for, other values of an option, or a price
+above any limit. Words find them all, and only reading tells them apart.
+
+Every product is a function of seed, difficulty and number alone, so that a shop needs no memory and parts of it can be
+made in parallel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from typing import Any
+
+from envsuite.core.errors import UsageError
+from envsuite.webshop import wording
+from envsuite.webshop.assortment import Fact, Kind, kinds
+from envsuite.webshop.dice import Dice
+from envsuite.webshop.source import RawProduct
+
+EDITION = 1
+"""Of the shop; raised whenever the same seed gives another."""
+WISHES = 12_000
+"""The most instructions in the manner of people, about as many as the official shop has."""
+WISHES_EACH = 2
+"""Instructions for a product that has any."""
+COMPOSED = 40
+"""Percent of the families for whose products goals are composed, about as in the official shop."""
+RANGES = 10
+"""Percent of the products whose price is a range."""
+BEYOND = 4_100
+"""Cents above the price of another product that no goal of that product allows: limits are at most 40 dollars above."""
+MOST = 1 << 32
+"""Products of a shop."""
+_BOUNDS = {"near_misses": (0, 20), "attributes": (1, 6), "options": (0, 3), "hidden": (0, 100), "vagueness": (0, 100)}
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_BITS = 45
+_MASK = (1 << _BITS) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Difficulty:
+    """How hard it is to find what is asked for.
+
+    Raises:
+        UsageError: A value is out of its range.
+    """
+
+    near_misses: int = 3
+    """Products, 0 to 20, beside each that differ from it in one thing that its goals ask for."""
+    attributes: int = 4
+    """Attributes of a product, 1 to 6; a goal asks for up to three of them."""
+    options: int = 2
+    """The most options, 0 to 3, that a product comes in."""
+    hidden: int = 40
+    """Percent of the families whose deciding attribute stands on the page Features only, where no search sees it."""
+    vagueness: int = 40
+    """Percent of attributes, and of sizes, that people ask for in other words than the shop's."""
+
+    def __post_init__(self) -> None:
+        for field, (low, high) in _BOUNDS.items():
+            value = asdict(self)[field]
+            if type(value) is not int or not low <= value <= high:
+                raise UsageError(f"Difficulty.{field} must be a whole number from {low} to {high}, got {value!r}")
+
+
+DEFAULT = Difficulty()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What decides about a product, before any text is written."""
+
+    kind: Kind
+    facts: tuple[Fact, ...]
+    """What is true of it, the deciding fact first."""
+    options: tuple[tuple[str, tuple[str, ...]], ...]
+    """Name and values, the deciding option first."""
+    cents: tuple[int, ...]
+    """One price, or the ends of a range."""
+    hidden: bool
+    """The deciding fact stands on the page Features only."""
+    composed: bool
+    """It has composed goals."""
+
+
+@dataclass(frozen=True)
+class Shop:
+    """A shop: a :class:`~envsuite.webshop.source.Stock`.
+
+    Args:
+        seed: Chooses the shop.
+        products: How many there are. A larger shop begins with the products of a smaller one.
+        difficulty: How hard its goals are.
+
+    Raises:
+        UsageError: ``products`` or ``seed`` is out of range.
+    """
+
+    seed: int = 0
+    products: int = 1000
+    difficulty: Difficulty = DEFAULT
+
+    def __post_init__(self) -> None:
+        if type(self.products) is not int or not 1 <= self.products <= MOST:
+            raise UsageError(f"a shop has from 1 to {MOST:,} products, got {self.products!r}")
+        if type(self.seed) is not int or self.seed < 0:
+            raise UsageError(f"the seed of a shop is a whole number from 0, got {self.seed!r}")
+
+    @property
+    def name(self) -> str:
+        """What tells it from other shops, for the name of a file."""
+        name = f"builtin-{EDITION}-{self.seed}-{self.products}"
+        if self.difficulty == DEFAULT:
+            return name
+        return name + "".join(f"-{key}{value}" for key, value in asdict(self.difficulty).items())
+
+    @property
+    def title(self) -> str:
+        """What it is, in a few words."""
+        return f"built-in shop {self.name.removeprefix('builtin-')}"
+
+    @property
+    def family(self) -> int:
+        """Products of a family: neighbours that are nearly alike."""
+        return self.difficulty.near_misses + 1
+
+    def digest(self) -> str:
+        """SHA-256 (hex) over all that the content depends on."""
+        facts = (EDITION, self.seed, self.products, sorted(asdict(self.difficulty).items()))
+        return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+    def raw_products(self, skip: int = 0) -> Iterator[RawProduct]:
+        """The products from number ``skip`` on, in the order of their numbers."""
+        for number, plan in self._plans(skip, self.products):
+            yield self._written(number, plan)
+
+    def known_attributes(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """ASIN and attributes of every product; with an instruction where goals are composed."""
+        for number, plan in self._plans(0, self.products):
+            entry: dict[str, Any] = {"attributes": tuple(fact.attribute for fact in plan.facts)}
+            if plan.composed:
+                dice = Dice(f"composed {EDITION} {self.seed} {number}")
+                asked = plan.facts[: 1 + dice.below(3)]
+                entry["instruction"] = wording.composed(plan.kind, asked, dice)
+                entry["instruction_attributes"] = tuple(fact.attribute for fact in asked)
+            yield self.asin(number), entry
+
+    def wishes_of_people(self) -> dict[str, list[dict[str, Any]]]:
+        """ASIN -> instructions in the manner of people, at most :data:`WISHES` in all, spread over the shop."""
+        found = {}
+        families = -(-self.products // self.family)
+        step = -(-self.products * WISHES_EACH // WISHES)
+        for family in range(0, families, step):
+            first = family * self.family
+            for number, plan in self._plans(first, min(first + self.family, self.products)):
+                dice = Dice(f"wishes {EDITION} {self.seed} {number}")
+                found[self.asin(number)] = [self._wish(plan, dice) for _ in range(WISHES_EACH)]
+        return found
+
+    def _wish(self, plan: Plan, dice: Dice) -> dict[str, Any]:
+        facts = [*plan.facts[:1], *dice.sample(plan.facts[1:], dice.below(3))]
+        options = [
+            (name, dice.one(values)) for at, (name, values) in enumerate(plan.options) if not at or dice.chance(60)
+        ]
+        return {
+            "instruction": wording.wish(plan.kind, facts, options, self.difficulty.vagueness, dice),
+            "instruction_attributes": tuple(fact.attribute for fact in facts),
+            "instruction_options": tuple(value for _, value in options),
+        }
+
+    def asin(self, number: int) -> str:
+        """Identity of product ``number``: ten characters that tell nothing, and no two products share."""
+        mixed = (number + _offset(self.seed)) & _MASK
+        mixed = ((mixed ^ mixed >> 23) * 0x9E3779B97F5) & _MASK
+        mixed = ((mixed ^ mixed >> 21) * 0x1B873593E6D5) & _MASK
+        mixed ^= mixed >> 23
+        triples = _triples()
+        return f"S{triples[mixed >> 30]}{triples[mixed >> 15 & 0x7FFF]}{triples[mixed & 0x7FFF]}"
+
+    def _plans(self, first: int, end: int) -> Iterator[tuple[int, Plan]]:
+        """Number and plan of the products from ``first`` up to, and without, ``end``."""
+        size = self.family
+        for family in range(first // size, -(-end // size)):
+            dice = Dice(f"family {EDITION} {self.seed} {family}")
+            model, rest = self._model(dice)
+            start = family * size
+            for number in range(max(start, first), min(start + size, end)):
+                member = number - start
+                yield number, _varied(model, rest, member, Dice(f"member {EDITION} {self.seed} {number}"))
+
+    def _model(self, dice: Dice) -> tuple[Plan, tuple[str, ...]]:
+        """The first product of a family, and the values of its deciding option that it does not come in."""
+        kind = dice.one(kinds())
+        facets = dice.sample(kind.facets, self.difficulty.attributes)
+        facts = tuple(dice.one(facet) for facet in facets)
+        options: list[tuple[str, tuple[str, ...]]] = []
+        rest: tuple[str, ...] = ()
+        number = min(self.difficulty.options, len(kind.options))
+        if number and not dice.chance(15):
+            for name, values in kind.options[: 1 + dice.below(number)]:
+                kept = min(2 + dice.below(4), len(values) // 2)
+                chosen = frozenset(dice.sample(values, kept))
+                options.append((name, tuple(value for value in values if value in chosen)))
+                rest = rest or tuple(value for value in values if value not in chosen)
+        low, high = kind.cents
+        # Many cheap products and few dear ones, in steps of a dollar, and then what shops put behind the point.
+        share = dice.below(1000) * dice.below(1000)
+        price = (low + (high - low) * share // 1_000_000) // 100 * 100 + dice.one((99, 99, 95, 50, 0, 49, 88))
+        return Plan(
+            kind, facts, tuple(options), (price,), dice.chance(self.difficulty.hidden), dice.chance(COMPOSED)
+        ), rest
+
+    def _written(self, number: int, plan: Plan) -> RawProduct:
+        dice = Dice(f"words {EDITION} {self.seed} {number}")
+        kind = plan.kind
+        maker = wording.brand(dice)
+        shown = list(plan.facts[1:] if plan.hidden else plan.facts)
+        hidden = plan.facts[:1] if plan.hidden else ()
+        shown = dice.sample(shown, len(shown))
+        title = wording.title(kind, maker, shown[: 1 + dice.below(3)], dice)
+        rating, reviews = wording.reviews(kind, maker, dice)
+        prices = tuple(cents / 100 for cents in plan.cents)
+        asin = self.asin(number)
+        return RawProduct(
+            asin=asin,
+            title=title,
+            description=wording.description(kind, maker, shown, dice),
+            bullets=wording.bullets(kind, maker, shown, hidden, dice),
+            options=dict(plan.options),
+            option_images={},
+            category=kind.department,
+            query=kind.query,
+            product_category=kind.path,
+            prices=prices,
+            price_tag=" to ".join(f"${price}" for price in prices),
+            image=f"/image/{asin}.svg",
+            rating=rating,
+            reviews=reviews,
+        )
+
+
+def _varied(model: Plan, rest: tuple[str, ...], member: int, dice: Dice) -> Plan:
+    """The ``member``-th product of the family of ``model``, which is itself the 0-th."""
+    (price,) = model.cents
+    if not member:
+        return replace(model, cents=_range(price, dice))
+    around = price * (90 + dice.below(16)) // 10_000 * 100 + price % 100
+    turn = (member - 1) % 3
+    if turn == 1 and rest:
+        name, values = model.options[0]
+        chosen = frozenset(dice.sample(rest, len(values)))
+        options = ((name, tuple(value for value in rest if value in chosen)), *model.options[1:])
+        return replace(model, options=options, cents=_range(around, dice))
+    if turn == 2:
+        dearest = price + price // 5 // 100 * 100
+        return replace(model, cents=_range(dearest + BEYOND + dice.below(30) * 100 + price // 3 // 100 * 100, dice))
+    own = model.facts[0]
+    facet = next(facet for facet in model.kind.facets if own in facet)
+    others = [fact for fact in facet if fact != own]
+    facts = (others[(member - 1) // 3 % len(others)], *model.facts[1:])
+    return replace(model, facts=facts, cents=_range(around, dice))
+
+
+def _range(price: int, dice: Dice) -> tuple[int, ...]:
+    """``price``, or a range that begins there and ends at most a fifth above."""
+    if price < 1000 or not dice.chance(RANGES):
+        return (price,)
+    return price, price + price // 500 * 100
+
+
+@cache
+def _offset(seed: int) -> int:
+    return int.from_bytes(hashlib.sha256(f"asin {EDITION} {seed}".encode()).digest()[:8], "big") & _MASK
+
+
+@cache
+def _triples() -> tuple[str, ...]:
+    return tuple(a + b + c for a in _ALPHABET for b in _ALPHABET for c in _ALPHABET)

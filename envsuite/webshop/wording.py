@@ -1,0 +1,273 @@
+"""What the built-in shop writes: titles, descriptions, bullets, reviews, and the instructions of its customers.
+
+Nothing here may name an attribute of a product that does not have it: the reward looks for attributes in these texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from envsuite.webshop.assortment import Fact, Kind
+from envsuite.webshop.dice import Dice
+from envsuite.webshop.products import Review
+
+_STARTS = """
+    ba be bo bra bri cal cor da del dra el fa fen fi ga gri ha hal jo ka kel la lor lu ma mer mo na nor o pa pel
+    qui ra ren ro sa sel sho ta tor tri u va ven vi wa wes xa yo za zen
+""".split()
+_MIDDLES = """
+    ba bi da den di do fa gi la len li lo ma mi na ne ni no ra ri ro sa shi so ta ti to va vi zo
+""".split()
+_ENDS = """
+    bex co da dor dy fy gen jo ka kin la lex lia lo ly mar mo na nix no ra ria rix ro sa ta tec tia to va ven
+    via vo xa zon
+""".split()
+_CODES = "ABCDEFGHJKLMNPQRSTUVWXYZ"
+
+_INTROS = (
+    "The {brand} {name} is made for {use}.",
+    "Meet the new {name} by {brand}, for {use} and everything around it.",
+    "{brand} has been making {query} in a small town for three generations.",
+    "Whoever has {use} in mind will like this {name}.",
+    "About this {name}: designed by {brand}, tried out by a hundred customers, meant for {use}.",
+    "We at {brand} asked people what they miss in their {query}, and then listened.",
+    "A {name} that does what a {name} should do, by {brand}.",
+    "From {brand}: one of the {query} that our customers order a second time.",
+)
+_FILLER = (
+    "Every order leaves our warehouse within a day.",
+    "If anything is wrong, write to us and we will make it right.",
+    "The colors on your display can differ a little from what you will hold in your hands.",
+    "Please compare the measurements in the pictures before you order.",
+    "More than a few reviewers bought a second one for a friend.",
+    "It arrives in a plain carton without any plastic.",
+    "Think of it for birthdays, graduations and housewarmings.",
+    "{brand} stands behind it with a guarantee of two years.",
+    "We test one in every hundred by hand.",
+    "A manual in four languages and a number to call are inside.",
+    "Not sure about the choice? Our team answers within a day.",
+    "Since the first batch we have changed eleven details.",
+    "There are many {query}; this is the one we use ourselves.",
+    "Good for {use}, and for what comes afterwards.",
+    "It was designed together with people who need a {name} every week.",
+    "Thirty days are enough to try it, and sending it back costs nothing.",
+)
+_WANTED = (
+    "Made for whoever looks for {one} {asked}.",
+    "The right choice if you want {one} {asked}.",
+    "Perhaps you have been after {one} {asked}: here it is.",
+    "Customers tell us that they wanted {one} {asked}.",
+)
+_BULLETS = (
+    "WHAT YOU GET: one {name} by {brand}, with a card that tells how to use it",
+    "OUR PROMISE: ask for your money within thirty days and you will have it",
+    "A GOOD IDEA FOR {upper}: and for anybody who thinks ahead",
+    "ABOUT {shout}: a family business that sells {query} and little else",
+    "PACKED WITH CARE: leaves us within a day, in a carton without plastic",
+    "PLEASE NOTE: pictures are taken in daylight, so your display may show other tones",
+    "QUESTIONS: our team answers within a day, on Sundays too",
+    "TRIED OUT: a hundred customers used it for a month before we sold the first",
+)
+_REVIEWS = (
+    ("As described", "Came on time and is what the pictures show."),
+    ("Good for {use}", "I bought it for {use} and would do it again."),
+    ("Second one already", "My sister took the first, so I ordered another {name}."),
+    ("Does the job", "Nothing fancy, but the {name} does what it should."),
+    ("Not quite for me", "I had imagined it differently. Sending it back was simple."),
+    ("Very happy", "I have had three other {query} and this one is the best of them."),
+    ("It is fine", "Fine for the price. The carton was dented."),
+    ("Ask the seller", "I had a question and {brand} answered the same evening."),
+    ("After two months", "Still like new, and I use it every day."),
+    ("A present", "My father liked it so much that he called me twice."),
+    ("Think about the choices", "Take your time with the options, I got the wrong one first."),
+    ("Hm", "Others here are more enthusiastic than I am."),
+)
+
+_OPENINGS = (
+    "i am looking for {}",
+    "i'm looking for {}",
+    "i need {}",
+    "i want {}",
+    "i want to buy {}",
+    "i would like {}",
+    "i'd like to order {}",
+    "can you find me {}",
+    "could you help me find {}",
+    "please find me {}",
+    "looking for {}",
+    "show me {}",
+    "get me {}",
+    "hello, i am trying to find {}",
+    "my sister needs {}",
+    "for my dad i want {}",
+    "i am shopping for {}",
+    "i am in need of {}",
+    "help me pick {}",
+    "do you have {}",
+)
+_COMPOSED = ("Find me", "Show me", "Get me", "I need", "I want", "I am looking for", "Help me find", "Search for")
+_OTHER_WORDS = {
+    "xs": "extra small",
+    "s": "small",
+    "m": "medium",
+    "l": "large",
+    "xl": "extra large",
+    "xxl": "double extra large",
+    "3xl": "triple extra large",
+    "4xl": "quadruple extra large",
+    **dict(
+        zip(
+            "5 6 7 8 9 10 11 12 13".split(), "five six seven eight nine ten eleven twelve thirteen".split(), strict=True
+        )
+    ),
+    "single": "just one of them",
+    "trio": "three of them",
+    "half dozen": "six of them",
+}
+"""Sizes and packs as people say them who do not look at the buttons."""
+_OPTIONS = {
+    "color": ("in {}", "in {} color", "{} colored"),
+    "size": ("in size {}", "size {}", "the size should be {}"),
+    "flavor": ("in {} flavor", "{} flavored", "with the flavor {}"),
+    "scent": ("with {} scent", "{} scented", "the scent should be {}"),
+    "length": ("{} long", "with a length of {}", "the length is {}"),
+    "pack": ("as a {} pack", "in the {} pack"),
+    "pattern": ("with a {} pattern", "the pattern is {}"),
+}
+"""How people ask for the value of an option; ``in the {value} {name}`` for others."""
+
+
+def brand(dice: Dice) -> str:
+    """The name of a maker."""
+    middle = dice.one(_MIDDLES) if dice.below(3) else ""
+    return (dice.one(_STARTS) + middle + dice.one(_ENDS)).capitalize()
+
+
+def title(kind: Kind, maker: str, facts: Sequence[Fact], dice: Dice) -> str:
+    """The title of a product that shows some ``facts``."""
+    before = [fact.label for fact in facts if not _follows(fact)]
+    after = [fact.label for fact in facts if _follows(fact)]
+    code = f"{dice.one(_CODES)}{dice.one(_CODES)}{dice.below(9000) + 1000}"
+    shape = dice.below(4)
+    if shape == 0:
+        parts = [" ".join((maker, *before[:1], kind.name, *after[:1])), *before[1:], *after[1:], kind.use_title]
+        parts.append(f"Model {code}")
+    elif shape == 1:
+        parts = [f"{maker} {kind.name} {code}", *before, *after, f"Ideal for {kind.use_title}"]
+    elif shape == 2:
+        parts = [" ".join((maker, kind.name, *after[:1])), *before, *after[1:], f"{kind.use_title} ({code})"]
+    else:
+        parts = [" ".join((maker, code, *before, kind.name, *after)), f"Made with {kind.use_title} in Mind"]
+    return ", ".join(parts)
+
+
+def description(kind: Kind, maker: str, facts: Sequence[Fact], dice: Dice) -> str:
+    """The description, which tells ``facts``."""
+    said = [dice.one(_INTROS)]
+    for fact in facts:
+        way, label = dice.below(4), fact.label[0].upper() + fact.label[1:]
+        if way == 0:
+            said.append(f"{label}: {fact.told}")
+        elif way == 1:
+            said.append(f"{dice.one(_WANTED).replace('{asked}', dice.one(fact.asked))} {fact.told}")
+        else:
+            said.append(f"{label}. {fact.told}")
+    said += dice.sample(_FILLER, dice.below(5))
+    return _filled(" ".join(said), kind, maker)
+
+
+def bullets(kind: Kind, maker: str, facts: Sequence[Fact], last: Sequence[Fact], dice: Dice) -> tuple[str, ...]:
+    """The lines of the page Features: one on each of ``facts`` and, not first, of ``last``, and others."""
+    filler = dice.sample(_BULLETS, 1 + dice.below(3))
+    shout = dice.below(3)
+    labels = [fact.label.upper() if shout else fact.label[0].upper() + fact.label[1:] for fact in (*facts, *last)]
+    told = [f"{label}: {fact.told}" for label, fact in zip(labels, (*facts, *last), strict=True)]
+    if not facts:
+        told.insert(0, filler.pop())
+    return tuple(_filled(line, kind, maker) for line in (*told, *filler))
+
+
+def reviews(kind: Kind, maker: str, dice: Dice) -> tuple[str, tuple[Review, ...]]:
+    """The mean of the stars as it is shown, and what customers wrote; often nobody did."""
+    number = max(0, dice.below(6) - 1)
+    if not number:
+        return "N.A.", ()
+    stars = [max(1 + dice.below(5), 1 + dice.below(5), 1 + dice.below(5)) for _ in range(number)]
+    texts = dice.sample(_REVIEWS, number)
+    tenths = (sum(stars) * 20 + number) // (2 * number)
+    written = tuple(
+        Review(_filled(head, kind, maker), f"{score}.0", _filled(body, kind, maker))
+        for (head, body), score in zip(texts, stars, strict=True)
+    )
+    return f"{tenths // 10}.{tenths % 10}", written
+
+
+def wish(kind: Kind, facts: Sequence[Fact], chosen: Sequence[tuple[str, str]], vagueness: int, dice: Dice) -> str:
+    """An instruction in the manner of people.
+
+    Args:
+        kind: What is wanted.
+        facts: What must be true of it.
+        chosen: Name and value of the options.
+        vagueness: Percent of facts, and of options that have other words, that are said in other words.
+        dice: Decides.
+    """
+    before: list[str] = []
+    after: list[str] = []
+    for fact in facts:
+        if dice.chance(vagueness):
+            after.append(dice.one(fact.asked))
+        else:
+            (after if _follows(fact) else before).append(fact.label.lower())
+    options = [_option(name, value, vagueness, dice) for name, value in chosen]
+    apart = bool(options) and dice.chance(30)
+    thing = " ".join((_with_words(kind.one, before), *([_listed(after)] if after else [])))
+    if options and not apart:
+        thing += f"{',' if after else ''} {_listed(options)}"
+    text = dice.one(_OPENINGS).format(thing)
+    if apart:
+        text += f". {dice.one(('i want it', 'it should be', 'please make it', 'i would take it'))} {_listed(options)}"
+    return text
+
+
+def composed(kind: Kind, facts: Sequence[Fact], dice: Dice) -> str:
+    """The instruction to which the shop adds every combination of options."""
+    before = [fact.attribute for fact in facts if not _follows(fact)]
+    after = [fact.label for fact in facts if _follows(fact)]
+    return " ".join((dice.one(_COMPOSED), *([", ".join(before)] if before else []), kind.query, *after))
+
+
+def _follows(fact: Fact) -> bool:
+    """Whether its label stands behind the name of the thing."""
+    return fact.label.startswith(("for ", "with "))
+
+
+def _option(name: str, value: str, vagueness: int, dice: Dice) -> str:
+    if value in _OTHER_WORDS and dice.chance(vagueness):
+        value = _OTHER_WORDS[value]
+        if name == "pack":
+            return value
+    return dice.one(_OPTIONS.get(name, (f"in the {{}} {name}", f"with {name} {{}}"))).format(value)
+
+
+def _with_words(one: str, words: Sequence[str]) -> str:
+    """``one`` with ``words`` before the thing itself, and with the article that fits."""
+    if not words:
+        return one
+    head, found, thing = one.partition(" of ")
+    if not found:
+        _, _, thing = one.partition(" ")
+        head = "an" if words[0][0] in "aeiou" else "a"
+    return f"{head}{found or ' '}{', '.join(words)} {thing}"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join(parts) if len(parts) < 3 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _filled(text: str, kind: Kind, maker: str) -> str:
+    if "{" not in text:
+        return text
+    for mark, word in kind.words:
+        text = text.replace(mark, word)
+    return text.replace("{brand}", maker).replace("{shout}", maker.upper())

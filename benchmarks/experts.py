@@ -2,6 +2,7 @@
 
     python -m benchmarks.experts alfworld --games DIR [--split valid_seen] [--engine native]
     python -m benchmarks.experts textcraft
+    python -m benchmarks.experts webshop [--source DIR] [--goals human] [--split dev] [--products 1000]
 
 Prints a table in Markdown. Exits with 1 if an expert does not solve a task.
 """
@@ -19,6 +20,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import track
 
+from benchmarks import experts_webshop
 from envsuite.alfworld.env import ENGINES, ALFWorld
 from envsuite.alfworld.expert import Expert as Housekeeper
 from envsuite.alfworld.expert import Seeker
@@ -29,6 +31,7 @@ from envsuite.core.errors import EnvsuiteError, UsageError
 from envsuite.core.tools import Action
 from envsuite.textcraft.env import TextCraft
 from envsuite.textcraft.expert import Expert as Crafter
+from envsuite.webshop.catalogue import KINDS
 from trainers.report.stats import wilson
 
 LIMIT = 200
@@ -167,8 +170,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parsers["alfworld"].add_argument("--games", type=Path, help="folder that holds json_2.1.1; else the built-in games")
     parsers["alfworld"].add_argument("--split", help="one split only; all by default")
     parsers["alfworld"].add_argument("--engine", choices=ENGINES, default=ENGINES[0])
+    shop = commands.add_parser("webshop", help="WebShop-v0: every goal, beside the lexical baseline")
+    shop.add_argument("--source", default="builtin", help="the built-in shop by default")
+    shop.add_argument("--goals", choices=KINDS, default=KINDS[0])
+    shop.add_argument("--split", help="one split only; all by default")
+    shop.add_argument("--products", type=int, default=1000, help="of the built-in shop")
     arguments = parser.parse_args(argv)
     try:
+        if arguments.environment == "webshop":
+            shop_given = (arguments.source, arguments.goals, arguments.split, arguments.products)
+            played = experts_webshop.trials(*shop_given)
+            sys.stdout.write(f"{experts_webshop.table(played)}\n")
+            return int(any(trial.expert.reward < 1 for trial in played))
         games = ENVIRONMENTS[arguments.environment](arguments)
     except EnvsuiteError as error:
         sys.stderr.write(f"error: {error}\n")

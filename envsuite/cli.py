@@ -16,6 +16,7 @@ from envsuite.core import EnvsuiteError, TaskSet, ToolEnv, UsageError
 from envsuite.core.errors import unknown
 from envsuite.data import cli as data_cli
 from envsuite.registration import ENVIRONMENTS
+from envsuite.webshop import build_cli
 
 EXAMPLES = """examples:
   envsuite list
@@ -30,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (default: that of the process) and return its exit code.
 
     0: done. 1: ``data verify`` found something wrong. 2: the user can mend it (an unknown name, a missing file or
-    extra); one message on stderr, no traceback. 130: ``data fetch`` was interrupted.
+    extra); one message on stderr, no traceback. 130: ``data fetch`` or ``data build`` was interrupted.
     """
     arguments = _parser().parse_args(argv)
     code = 0
@@ -38,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.command == "list":
             _list()
         elif arguments.command == "data":
-            code = data_cli.run(arguments)
+            code = build_cli.run(arguments) if arguments.data_command == "build" else data_cli.run(arguments)
         else:
             _tasks(arguments.env_id, arguments.source, arguments.split, arguments.type)
         sys.stdout.flush()
@@ -74,12 +75,19 @@ def _parser() -> argparse.ArgumentParser:
     tasks.add_argument(
         "--source", help="where tasks come from: builtin, generated or a path (default: the environment's own)"
     )
-    data_cli.add_commands(
+    building = data_cli.add_commands(
         commands.add_parser(
             "data",
-            help="the benchmarks' own files: list, fetch, verify",
-            description="Brings the benchmarks' own files here, and checks them. TextCraft-v0, ALFWorld-v0 and "
-            "WebShop-v0 have tasks built in.",
+            help="the benchmarks' own files: list, fetch, verify, build",
+            description="Brings the benchmarks' own files here, checks them, and builds what is made of them. "
+            "TextCraft-v0, ALFWorld-v0 and WebShop-v0 have tasks built in.",
+        )
+    )
+    build_cli.add_arguments(
+        building.add_subparsers(dest="built", required=True, metavar="WHAT").add_parser(
+            "webshop",
+            help="the catalogue of WebShop-v0: the whole shop in one file",
+            description="Builds the catalogue of WebShop-v0: products, goals and search index in one file.",
         )
     )
     return parser

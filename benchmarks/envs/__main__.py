@@ -2,7 +2,7 @@
 
     python -m benchmarks.envs textcraft
     python -m benchmarks.envs alfworld --games DIR
-    python -m benchmarks.envs webshop [--source DIR]
+    python -m benchmarks.envs webshop [--products 1000 10000 100000 1180000] [--catalogues DIR]
 
 Times are CPU seconds of one thread; the best of several rounds counts, since other programs only ever slow one down.
 """
@@ -19,7 +19,7 @@ import gymnasium
 import envsuite
 from benchmarks.envs.alfworld import alfworld
 from benchmarks.envs.textcraft import textcraft
-from benchmarks.envs.webshop import webshop
+from benchmarks.envs.webshop import table
 from envsuite.core.errors import EnvsuiteError
 
 
@@ -31,21 +31,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = commands.add_parser("alfworld", help="ALFWorld-v0, the native engine beside the reference")
     command.add_argument("--games", type=Path, help="folder that holds json_2.1.1; the built-in games by default")
     command.add_argument("--episodes", type=int, default=128, help="episodes whose memory is measured")
-    command = commands.add_parser("webshop", help="WebShop-v0 on official files or a catalogue")
-    command.add_argument("--source", default="official", help="folder of the official files, or a catalogue")
+    command = commands.add_parser("webshop", help="WebShop-v0 on built-in shops of several sizes, as a Markdown table")
+    command.add_argument("--products", type=int, nargs="+", default=[1_000, 100_000], metavar="N", help="their sizes")
+    command.add_argument("--catalogues", type=Path, metavar="DIR", help="has N.catalogue for each, or gets it")
     arguments = parser.parse_args(argv)
+    sys.stdout.write(f"envsuite {envsuite.__version__}, gymnasium {gymnasium.__version__}\n")
     try:
+        if arguments.environment == "webshop":
+            sys.stdout.write(table(arguments.products, arguments.catalogues))
+            return 0
         if arguments.environment == "textcraft":
             rows = textcraft()
-        elif arguments.environment == "webshop":
-            rows = webshop(arguments.source)
         else:
             rows = alfworld(arguments.games, arguments.episodes)
     except EnvsuiteError as error:
         sys.stderr.write(f"{error}\n")
         return 2
     width = max(len(what) for what, _ in rows)
-    sys.stdout.write(f"envsuite {envsuite.__version__}, gymnasium {gymnasium.__version__}\n")
     sys.stdout.writelines(f"{what:<{width}}  {figure:>18}\n" for what, figure in rows)
     return 0
 

@@ -19,14 +19,18 @@ EXAMPLES = """examples:
   envsuite data fetch alfworld --mirror https://files.example.org/alfworld --mirror file:///mnt/share/alfworld
   envsuite data verify alfworld
   ENVSUITE_DATA=/data/envsuite envsuite data verify
+  envsuite data build webshop --builtin 100000 --out shop.catalogue
 
 A download that was interrupted goes on where it stopped when the same command is given again. Where there is no
 network, copy the files to a folder and name it: --mirror file:///mnt/share/folder
 """
 
 
-def add_commands(parser: argparse.ArgumentParser) -> None:
-    """Give ``parser``, which is that of ``envsuite data``, its commands."""
+def add_commands(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Give ``parser``, which is that of ``envsuite data``, its commands; returns the parser of ``build``.
+
+    What is built belongs to the environments, which add what they can build.
+    """
     parser.epilog = EXAMPLES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     commands = parser.add_subparsers(dest="data_command", required=True, metavar="COMMAND")
@@ -71,10 +75,15 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verifying.add_argument("name", nargs="?", metavar="NAME", help=f"{names}; default: all that are here")
+    return commands.add_parser(
+        "build",
+        help="make what an environment reads of its files",
+        description="Makes of an environment's files what it opens quickly and all processes share.",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what the command line says; returns the exit code.
+    """Do what the command line says, other than ``build``; returns the exit code.
 
     Raises:
         EnvsuiteError: As :func:`envsuite.data.fetch` and :func:`envsuite.data.verify`.

@@ -1,4 +1,4 @@
-"""What a person sees of a download."""
+"""What a person sees of what takes long: a download, a build."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Protocol, TextIO
 
 
 class Progress(Protocol):
-    """Is told how a download goes."""
+    """Is told how something goes that is counted in bytes, products or the like."""
 
     def start(self, name: str, total: int | None, offset: int) -> None:
-        """``name`` begins, or goes on after ``offset`` of ``total`` bytes."""
+        """``name`` begins, or goes on after ``offset`` of ``total``."""
 
     def advance(self, size: int) -> None:
-        """``size`` bytes more have come, or have been unpacked."""
+        """``size`` more have come, or have been done."""
 
     def note(self, text: str) -> None:
         """Something happened that explains a delay."""
 
     def done(self, name: str, size: int) -> None:
-        """``name`` is there, with ``size`` bytes."""
+        """``name`` is there, with its whole ``size``."""
 
 
 class Silent:
@@ -40,11 +40,20 @@ class Silent:
 
 
 class Shown:
-    """On a terminal one line that moves (size, rate, time left), elsewhere one line a file; notes are lines, too."""
+    """On a terminal one line that moves (size, rate, time left), elsewhere one line a name; notes are lines, too.
 
-    def __init__(self, out: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+    Args:
+        out: Where it is written.
+        clock: Seconds.
+        unit: How a size is written; as bytes by default.
+    """
+
+    def __init__(
+        self, out: TextIO, clock: Callable[[], float] = time.monotonic, unit: Callable[[int], str] | None = None
+    ) -> None:
         self._out = out
         self._clock = clock
+        self._sized = unit if unit is not None else sized
         self._live = out.isatty()
         self._name = ""
         self._total: int | None = None
@@ -69,9 +78,10 @@ class Shown:
 
     def _moving(self, seconds: float) -> str:
         rate = (self._now - self._start) / seconds if seconds > 0 else 0.0
-        parts = [self._name, sized(self._now) if self._total is None else f"{sized(self._now)} of {sized(self._total)}"]
+        of = "" if self._total is None else f" of {self._sized(self._total)}"
+        parts = [self._name, f"{self._sized(self._now)}{of}"]
         if seconds > 1 and rate > 0:
-            parts.append(f"{sized(int(rate))}/s")
+            parts.append(f"{self._sized(int(rate))}/s")
             if self._total is not None:
                 parts.append(f"{_time(max(0, self._total - self._now) / rate)} left")
         return "  ".join(parts)
@@ -84,7 +94,7 @@ class Shown:
 
     def done(self, name: str, size: int) -> None:
         """Write the line that stays."""
-        self.note(f"{name}  {sized(size)}")
+        self.note(f"{name}  {self._sized(size)}")
 
     def _line(self, text: str) -> None:
         if self._live:

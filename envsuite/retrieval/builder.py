@@ -7,12 +7,14 @@ depends on the documents alone, not on the order in which they come.
 from __future__ import annotations
 
 import itertools
+import json
+import os
 import shutil
 import tempfile
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +25,8 @@ from envsuite.retrieval.analysis import analyze
 from envsuite.retrieval.bm25 import norm
 from envsuite.retrieval.index import KIND, VERSION, encoded
 
-RUN = 1 << 23
-"""Words of a run, and postings that are sorted at a time."""
+RUN = 1 << 22
+"""Words of a run, and postings that are sorted at a time: the memory that building takes, times about 50 bytes."""
 _REMEMBERED = 1 << 20
 _SHORT = 64
 """Characters of the longest piece that is remembered."""
@@ -54,31 +56,47 @@ class _Pieces(dict[str, tuple[int, ...]]):
 class IndexBuilder:
     """Takes documents one by one; ``write`` makes the index. Used as a context, it cleans up what lies on disk."""
 
-    def __init__(self, scratch: Path | None = None) -> None:
+    def __init__(self, scratch: Path | None = None, kept: Path | None = None) -> None:
         """Begin with no documents.
 
         Args:
-            scratch: A folder for what does not fit in memory, about 24 bytes for each distinct word of each
-                document; without one, the system's folder for temporary files.
+            scratch: Where to make a folder for what does not fit in memory, about 24 bytes for each distinct word of
+                each document; without one, where the system has temporary files.
+            kept: A folder for the same that is there, and stays: another process can :meth:`resume` from it.
         """
-        self._folder = Path(tempfile.mkdtemp(prefix="index-", dir=scratch))
+        self._kept = kept is not None
+        self._folder = kept if kept is not None else Path(tempfile.mkdtemp(prefix="index-", dir=scratch))
         self._keys: list[str] = []
         self._terms: dict[str, int] = {}
         self._pieces = _Pieces(self._terms)
         self._run = array("I")
         self._ends: list[int] = []
-        self._first = 0
+        self._saved = 0
+        self._saved_terms = 0
         self._norms = bytearray()
         self._documents = self._words = 0
         self._holding = np.zeros(0, dtype=np.int64)
         self._pairs = np.zeros(0, dtype=np.uint32)
-        self._runs: list[Path] = []
+        self._runs = 0
+
+    def resume(self, runs: int) -> None:
+        """Take up the first ``runs`` runs of the folder ``kept``; later ones do not count. Nothing was added yet.
+
+        Raises:
+            DataError: They are not there, or not whole.
+        """
+        try:
+            for _ in range(runs):
+                self._recall()
+        except (OSError, ValueError, KeyError) as error:
+            raise DataError(f"{self._folder}: what was saved of an index is damaged ({error})") from error
 
     def __enter__(self) -> IndexBuilder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if not self._kept:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def add(self, key: str, text: str) -> None:
         """Add a document; documents of equal score are found in the order of their keys (by code points)."""
@@ -94,14 +112,23 @@ class IndexBuilder:
         self._words += length
         self._documents += length > 0
         if len(run) >= RUN:
-            self._spill()
+            self.save()
 
-    def _spill(self) -> None:
-        """Move the run to disk as postings."""
+    def save(self) -> int:
+        """Move what came since the last time to disk, as a run.
+
+        Returns:
+            How many runs there are, for :meth:`resume`.
+
+        Raises:
+            DataError: A document repeats a word 16,777,216 times.
+        """
+        if not self._ends:
+            return self._runs
         numbers = np.array(self._run, dtype=np.uint64)
         ends = np.array([0, *self._ends], dtype=np.int64)
         lengths = ends[1:] - ends[:-1]
-        documents = np.repeat(np.arange(self._first, self._first + len(lengths), dtype=np.uint64), lengths)
+        documents = np.repeat(np.arange(self._saved, len(self._keys), dtype=np.uint64), lengths)
         places = np.sort(numbers << np.uint64(32) | documents)
         at = np.flatnonzero(np.diff(places, prepend=~places[:1]))
         times = np.diff(at, append=len(places))
@@ -111,19 +138,57 @@ class IndexBuilder:
         postings["place"] = places[at]
         norms = np.frombuffer(self._norms, dtype=np.uint8)[(postings["place"] & np.uint64(0xFFFFFFFF)).astype(np.intp)]
         postings["pair"] = times.astype(np.uint32) << np.uint32(8) | norms
+        with self._path(self._runs).open("wb") as file:
+            postings.tofile(file)
+            _settle(file)
+        facts = {
+            "postings": len(postings),
+            "words": self._words,
+            "documents": self._documents,
+            "keys": self._keys[self._saved :],
+            "terms": list(itertools.islice(self._terms, self._saved_terms, None)),
+            "norms": self._norms[self._saved :].decode("latin-1"),
+        }
+        with self._path(self._runs).with_suffix(".json").open("w", encoding="ascii") as text:
+            json.dump(facts, text)  # as ASCII, since a key may hold half a surrogate pair
+            _settle(text)
+        self._count(postings)
+        self._run = array("I")
+        self._ends = []
+        return self._runs
+
+    def _recall(self) -> None:
+        """Take the next run from disk."""
+        path = self._path(self._runs)
+        facts = json.loads(path.with_suffix(".json").read_text(encoding="ascii"))
+        postings = np.fromfile(path, dtype=_POSTING)
+        if len(postings) != facts["postings"]:
+            raise ValueError(f"{path} is truncated")
+        self._keys += facts["keys"]
+        for term in facts["terms"]:
+            self._terms[term] = len(self._terms)
+        self._norms += facts["norms"].encode("latin-1")
+        self._words, self._documents = facts["words"], facts["documents"]
+        self._count(postings)
+
+    def _count(self, postings: NDArray[Any]) -> None:
+        """Count a run that is on disk in."""
         self._pairs = np.union1d(self._pairs, postings["pair"])
         holding = np.bincount((postings["place"] >> np.uint64(32)).astype(np.intp), minlength=len(self._terms))
         holding[: len(self._holding)] += self._holding
         self._holding = holding
-        path = self._folder / f"run-{len(self._runs)}"
-        postings.tofile(path)
-        self._runs.append(path)
-        self._first += len(lengths)
-        self._run = array("I")
-        self._ends = []
+        self._saved, self._saved_terms = len(self._keys), len(self._terms)
+        self._runs += 1
 
-    def write(self, file: BinaryIO) -> int:
-        """Write the index into ``file`` from where it stands; the builder is used up.
+    def _path(self, run: int) -> Path:
+        return self._folder / f"run-{run}"
+
+    def write(self, file: BinaryIO, progress: Callable[[int, int], object] = lambda done, total: None) -> int:
+        """Write the index into ``file`` from where it stands. Nothing can be added afterwards.
+
+        Args:
+            file: Is written to.
+            progress: Is told how many of how many postings are in their place.
 
         Returns:
             Where in the file the index begins: the next multiple of 64 bytes. ``Index`` takes it as ``offset``.
@@ -131,7 +196,7 @@ class IndexBuilder:
         Raises:
             DataError: Two documents have one key.
         """
-        self._spill()
+        self.save()
         self._pieces.clear()
         order = sorted(range(len(self._keys)), key=self._keys.__getitem__)
         for i, j in itertools.pairwise(order):
@@ -152,10 +217,11 @@ class IndexBuilder:
         writer.add("pairs.times", "u4", [self._pairs >> np.uint32(8)])
         writer.add("pairs.norm", "u1", [self._pairs & np.uint32(255)])
         buckets = self._distribute(rank, term_rank, ends)
+        total = int(self._holding.sum())
         # The sorted postings are needed twice, so the codes wait in a file of their own.
         waiting = self._folder / "codes"
         code: np.dtype[Any] = np.dtype(np.uint16 if len(self._pairs) <= 1 << 16 else np.uint32)
-        writer.add("postings.document", "u4", self._sorted(buckets, waiting, code))
+        writer.add("postings.document", "u4", self._sorted(buckets, waiting, code, lambda done: progress(done, total)))
         writer.add("postings.pair", code, _parts(waiting, code))
         writer.close({"documents": self._documents, "words": self._words})
         return writer.offset
@@ -166,8 +232,10 @@ class IndexBuilder:
         """Move the postings from the runs to files that hold all postings of some neighbouring terms."""
         bucket_of = np.maximum(ends - 1, 0) // RUN
         buckets = [self._folder / f"bucket-{i}" for i in range(int(bucket_of[-1]) + 1 if len(bucket_of) else 0)]
-        for path in self._runs:
-            for postings in _parts(path, _POSTING):
+        for path in buckets:
+            path.unlink(missing_ok=True)  # of a process that was killed here
+        for run in range(self._runs):
+            for postings in _parts(self._path(run), _POSTING):
                 term = term_rank[(postings["place"] >> np.uint64(32)).astype(np.intp)]
                 document = rank[(postings["place"] & np.uint64(0xFFFFFFFF)).astype(np.intp)]
                 postings["place"] = term << np.uint64(32) | document
@@ -175,11 +243,13 @@ class IndexBuilder:
                 for number in np.unique(bucket).tolist():
                     with open(buckets[number], "ab") as file:
                         postings[bucket == number].tofile(file)
-            path.unlink()
         return buckets
 
-    def _sorted(self, buckets: list[Path], codes: Path, code: np.dtype[Any]) -> Iterator[NDArray[np.uint32]]:
+    def _sorted(
+        self, buckets: list[Path], codes: Path, code: np.dtype[Any], progress: Callable[[int], object]
+    ) -> Iterator[NDArray[np.uint32]]:
         """The documents of all postings in order; which pair each has goes to the file ``codes``."""
+        done = 0
         with open(codes, "wb") as file:
             for path in buckets:
                 if not path.exists():
@@ -189,6 +259,14 @@ class IndexBuilder:
                 order = np.argsort(postings["place"])
                 np.searchsorted(self._pairs, postings["pair"][order]).astype(code).tofile(file)
                 yield (postings["place"][order] & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+                done += len(postings)
+                progress(done)
+
+
+def _settle(file: IO[Any]) -> None:
+    """See that ``file`` is on the disk, so that what is recorded later of it holds."""
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _parts(path: Path, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:

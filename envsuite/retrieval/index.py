@@ -117,6 +117,12 @@ class Index:
         """The number of the document with this key; None where there is none."""
         return self._arrays.find("keys", encoded(key))
 
+    def frequent(self, count: int) -> list[str]:
+        """The ``count`` terms that most documents have, the most frequent first."""
+        ends = self._arrays.read("postings.at", 0, self._arrays.length("postings.at"))
+        first = np.argsort(-np.diff(ends.astype(np.int64)), kind="stable")[:count]
+        return [self._arrays.string("terms", number).decode("utf-8", "surrogatepass") for number in first.tolist()]
+
     def search(self, query: str, k: int = 10) -> list[Hit]:
         """The best ``k`` documents for the words of ``query``, best first; of equal ones the first key.
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+_SMALL = ("a", "and", "at", "of", "the", "to")
+"""Words that titles write small."""
 FOLDER = Path(__file__).parent / "tables"
 SEPARATOR = "\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}"
 
@@ -106,7 +108,7 @@ def kinds() -> tuple[Kind, ...]:
                     ("{one}", one),
                     ("{upper}", use.upper()),
                     ("{use}", use),
-                    ("{title}", " ".join(word.capitalize() for word in use.split())),
+                    ("{title}", " ".join(word if word in _SMALL else word.capitalize() for word in use.split())),
                 ),
             )
         )

@@ -34,7 +34,7 @@ FORMAT = 2
 """Of the file; raised whenever the content changes its meaning."""
 APPLICATION = 0x57425348
 """The number by which SQLite's header tells a catalogue from other databases."""
-REMEDY = "Build it anew: python -m envsuite.webshop.build --products FILE --attributes FILE --out CATALOGUE"
+REMEDY = "Build it anew: envsuite data build webshop --out CATALOGUE"
 KINDS = ("human", "synthetic")
 """Goals written by people, and goals composed of the options of a product."""
 
@@ -51,7 +51,8 @@ class Catalogue:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._connection, self._size = _opened(path)
+        self._connection, self.index_at = _opened(path)
+        """Bytes of the tables, behind which the search index begins."""
         self.meta: Mapping[str, str] = dict(self._rows("SELECT key, value FROM meta"))
         self._index: Index | None = None
         self._product = lru_cache(maxsize=64)(self._read)
@@ -82,7 +83,7 @@ class Catalogue:
             DataError: It is truncated or damaged.
         """
         if self._index is None:
-            self._index = Index(self.path, self._size, remedy=REMEDY)
+            self._index = Index(self.path, self.index_at, remedy=REMEDY)
         return self._index
 
     def search(self, query: str, k: int) -> list[str]:
@@ -221,11 +222,11 @@ class Catalogue:
 
 
 def _split(family: int) -> str:
-    """The split of the goals of a family of products: of any ten neighbours one is ``dev`` and one is ``test``."""
+    """The split of a family of products: of each ten neighbours one is ``dev`` and one ``test``, never the first."""
     ten, place = divmod(family, 10)
     drawn = int.from_bytes(hashlib.sha256(f"families {ten}".encode()).digest()[:8], "big")
-    dev, other = drawn % 10, 1 + drawn // 10 % 9
-    return {dev: "dev", (dev + other) % 10: "test"}.get(place, "train")
+    dev, other = drawn % 9, 1 + drawn // 9 % 8
+    return {dev: "dev", (dev + other) % 9: "test"}.get(place - 1, "train")
 
 
 def goal_for(

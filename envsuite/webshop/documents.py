@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 
@@ -26,10 +26,20 @@ def document(product: Mapping[str, Any]) -> str:
         product: A product of the official JSON: ``name``, ``full_description``, ``small_description`` (bullets as a
             list, or one text) and ``customization_options`` (lists of values by name). Each may be null or empty.
     """
-    bullets = product["small_description"] or ""
-    first = bullets if isinstance(bullets, str) else bullets[0]
-    told = ", and ".join(f"{name}: {', '.join(values)}" for name, values in options(product).items())
-    return " ".join((product["name"] or "", product["full_description"] or "", first or "", told)).lower()
+    bullets = product["small_description"] or ()
+    return text_of(
+        product["name"] or "",
+        product["full_description"] or "",
+        [bullets] if isinstance(bullets, str) else bullets,
+        options(product),
+    )
+
+
+def text_of(title: str, description: str, bullets: Sequence[str], options: Mapping[str, Sequence[str]]) -> str:
+    """The same of a product whose options are cleaned already: lower-case values by name."""
+    told = ", and ".join([f"{name}: {', '.join(values)}" for name, values in options.items() if values])
+    first = (bullets[0] if bullets else "") or ""
+    return f"{title} {description} {first} {told}".lower()
 
 
 def options(product: Mapping[str, Any]) -> dict[str, list[str]]:

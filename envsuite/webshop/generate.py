@@ -4,6 +4,8 @@ Products come in families. The products of a family are of one kind and mostly a
 first in what decides: another value of an attribute that every goal asks for, other values of an option, or a price
 above any limit. Words find them all, and only reading tells them apart.
 
+All goals can be reached: the product that a goal was written for earns reward 1.
+
 Every product is a function of seed, difficulty and number alone, so that a shop needs no memory and parts of it can be
 made in parallel.
 """
@@ -22,7 +24,7 @@ from envsuite.webshop.assortment import Fact, Kind, kinds
 from envsuite.webshop.dice import Dice
 from envsuite.webshop.source import RawProduct
 
-EDITION = 2
+EDITION = 3
 """Of the shop; raised whenever the same seed gives another."""
 WISHES = 12_000
 """The most instructions in the manner of people, about as many as the official shop has."""
@@ -30,13 +32,14 @@ WISHES_EACH = 2
 """Instructions for a product that has any."""
 COMPOSED = 40
 """Percent of the families for whose products goals are composed, about as in the official shop."""
-RANGES = 10
-"""Percent of the products whose price is a range."""
+RANGES = 20
+"""Percent of the products with a range of prices, among those that may have one: about half."""
 BEYOND = 4_100
 """Cents above the price of another product that no goal of that product allows: limits are at most 40 dollars above."""
 MOST = 1 << 32
 """Products of a shop."""
 _BOUNDS = {"near_misses": (0, 20), "attributes": (1, 6), "options": (0, 3), "hidden": (0, 100), "vagueness": (0, 100)}
+_PLAIN = str.maketrans("", "", "{}':")
 ASIN_LETTERS = "BCDFGHKMNPRTVX"
 """Letters of an ASIN, of which no two together are a word."""
 _BITS = 36
@@ -113,17 +116,10 @@ class Shop:
             raise UsageError(f"the seed of a shop is a whole number from 0, got {self.seed!r}")
 
     @property
-    def name(self) -> str:
-        """What tells it from other shops, for the name of a file."""
-        name = f"builtin-{EDITION}-{self.seed}-{self.products}"
-        if self.difficulty == DEFAULT:
-            return name
-        return name + "".join(f"-{key}{value}" for key, value in asdict(self.difficulty).items())
-
-    @property
     def title(self) -> str:
         """What it is, in a few words."""
-        return f"built-in shop {self.name.removeprefix('builtin-')}"
+        knobs = "" if self.difficulty == DEFAULT else f", {str(asdict(self.difficulty)).translate(_PLAIN)}"
+        return f"built-in shop {EDITION}, seed {self.seed}{knobs}"
 
     @property
     def family(self) -> int:
@@ -202,7 +198,7 @@ class Shop:
                 yield number, _varied(model, rest, member, Dice(f"member {EDITION} {self.seed} {number}"))
 
     def _model(self, dice: Dice) -> tuple[Plan, tuple[str, ...]]:
-        """The first product of a family, and the values of its deciding option that it does not come in."""
+        """The first product of a family, and the values that its deciding option has in other products."""
         kind = dice.one(kinds())
         facets = dice.sample(kind.facets, self.difficulty.attributes)
         facts = tuple(dice.one(facet) for facet in facets)
@@ -257,13 +253,14 @@ def _varied(model: Plan, rest: tuple[str, ...], member: int, dice: Dice) -> Plan
     (price,) = model.cents
     if not member:
         return replace(model, cents=_range(price, dice))
-    around = price * (90 + dice.below(16)) // 10_000 * 100 + price % 100
+    # No dearer than the family's first, so that the price is not what tells it apart.
+    around = price * (85 + dice.below(16)) // 10_000 * 100 + price % 100
     turn = (member - 1) % 3
     if turn == 1 and rest:
         name, values = model.options[0]
         chosen = frozenset(dice.sample(rest, len(values)))
         options = ((name, tuple(value for value in rest if value in chosen)), *model.options[1:])
-        return replace(model, options=options, cents=_range(around, dice))
+        return replace(model, options=options, cents=(around,))
     if turn == 2:
         dearest = price + price // 5 // 100 * 100
         return replace(model, cents=_range(dearest + BEYOND + dice.below(30) * 100 + price // 3 // 100 * 100, dice))
@@ -271,7 +268,7 @@ def _varied(model: Plan, rest: tuple[str, ...], member: int, dice: Dice) -> Plan
     facet = next(facet for facet in model.kind.facets if own in facet)
     others = [fact for fact in facet if fact != own]
     facts = (others[(member - 1) // 3 % len(others)], *model.facts[1:])
-    return replace(model, facts=facts, cents=_range(around, dice))
+    return replace(model, facts=facts, cents=(around,))
 
 
 def _range(price: int, dice: Dice) -> tuple[int, ...]:

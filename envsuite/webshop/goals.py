@@ -8,6 +8,7 @@ limit. The list is then shuffled with seed 233; the first 500 goals are ``dev``,
 from __future__ import annotations
 
 import random
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -98,9 +99,9 @@ def choose(wish: Wish, options: Mapping[str, Sequence[str]], number: int) -> tup
     return f"{wish.instruction}{' with ' + text if text else ''}{_limit_text(wish.price_upper)}", tuple(chosen)
 
 
-def order(total: int) -> list[int]:
+def order(total: int) -> array[int]:
     """The published order of ``total`` goals: the n-th goal is the one with this number before the shuffle."""
-    numbers = list(range(total))
+    numbers = array("I", range(total))  # there may be millions
     random.Random(ORDER_SEED).shuffle(numbers)
     return numbers
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import orjson
@@ -63,11 +63,12 @@ class Product:
 
 
 _IN_COLUMNS = ("asin", "title", "price_tag")
+_IN_BODY = tuple(field.name for field in fields(Product) if field.name not in _IN_COLUMNS)
 
 
 def pack(product: Product) -> bytes:
     """All fields that are not columns of the catalogue, as JSON."""
-    return orjson.dumps({name: value for name, value in asdict(product).items() if name not in _IN_COLUMNS})
+    return orjson.dumps({name: getattr(product, name) for name in _IN_BODY})
 
 
 def unpack(asin: str, title: str, price_tag: str, body: bytes) -> Product:

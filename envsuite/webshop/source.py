@@ -68,8 +68,8 @@ class Stock(Protocol):
     def family(self) -> int:
         """So many neighbours are nearly alike, and stay in one split; 0 where splits are as published."""
 
-    def raw_products(self) -> Iterator[RawProduct]:
-        """The products, in their order; no ASIN comes twice."""
+    def raw_products(self, skip: int = 0) -> Iterator[RawProduct]:
+        """The products after the first ``skip``, in their order; no ASIN comes twice."""
 
     def known_attributes(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """ASIN and ``attributes``; for some ``instruction`` and ``instruction_attributes`` of composed goals."""
@@ -99,9 +99,9 @@ class Files:
         """0: the official goals have published splits."""
         return 0
 
-    def raw_products(self) -> Iterator[RawProduct]:
+    def raw_products(self, skip: int = 0) -> Iterator[RawProduct]:
         """See :func:`products_of`."""
-        return products_of(self.products)
+        return products_of(self.products, skip)
 
     def known_attributes(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """See :func:`attributes_of`."""
@@ -161,10 +161,10 @@ def _official(place: Path) -> Files | None:
     return None
 
 
-def products_of(path: Path) -> Iterator[RawProduct]:
-    """The products of a product file, in its order; the ones that the original drops are left out.
+def products_of(path: Path, skip: int = 0) -> Iterator[RawProduct]:
+    """The products of a product file after the first ``skip``, in its order.
 
-    Dropped are ASINs that are ``"nan"``, longer than 10 characters, or were there before.
+    Left out is what the original drops: ASINs that are ``"nan"``, longer than 10 characters, or were there before.
 
     Raises:
         DataError: The file is missing, truncated or foreign, or an entry cannot be a product.
@@ -180,7 +180,8 @@ def products_of(path: Path) -> Iterator[RawProduct]:
         if not asin or asin == "nan" or len(asin) > LONGEST_ASIN or asin in seen:
             continue
         seen.add(asin)
-        yield _product(asin, entry, f"{where} ({asin})")
+        if len(seen) > skip:
+            yield _product(asin, entry, f"{where} ({asin})")
 
 
 def attributes_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -163,12 +163,12 @@ def title(kind: Kind, maker: str, facts: Sequence[Fact], dice: Dice) -> str:
     code = f"{dice.one(_CODES)}{dice.one(_CODES)}{dice.below(9000) + 1000}"
     shape = dice.below(4)
     if shape == 0:
-        parts = [" ".join((maker, *before[:1], kind.name, *after[:1])), *before[1:], *after[1:], kind.use_title]
-        parts.append(f"Model {code}")
+        parts = [" ".join((maker, *before[:1], kind.name, *after[:1])), *before[1:], *after[1:]]
+        parts += [f"Great for {kind.use_title}", f"Model {code}"]
     elif shape == 1:
         parts = [f"{maker} {kind.name} {code}", *before, *after, f"Ideal for {kind.use_title}"]
     elif shape == 2:
-        parts = [" ".join((maker, kind.name, *after[:1])), *before, *after[1:], f"{kind.use_title} ({code})"]
+        parts = [" ".join((maker, kind.name, *after[:1])), *before, *after[1:], f"for {kind.use_title} ({code})"]
     else:
         parts = [" ".join((maker, code, *before, kind.name, *after)), f"Made with {kind.use_title} in Mind"]
     return ", ".join(parts)

@@ -1,47 +1,21 @@
 from __future__ import annotations
 
-import os
-import signal
 import sqlite3
-import subprocess
-import sys
-import time
 import tracemalloc
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from shop_files import ENTRIES, write_shop
+from shop_files import write_shop
 
-import envsuite.webshop.build as building
 from envsuite.core import DataError, UnknownName
-from envsuite.webshop.build import build, cached, main
+from envsuite.webshop.build import build
 from envsuite.webshop.catalogue import REMEDY, Catalogue, open_catalogue
 from envsuite.webshop.nouns import Builtin, tagger
-from envsuite.webshop.pages import structured, text
-from envsuite.webshop.products import Review
-from envsuite.webshop.source import Files, RawProduct
+from envsuite.webshop.pages import text
+from envsuite.webshop.source import Files
 from envsuite.webshop.world import Session
-
-BUILDING = """
-import sys, time
-from pathlib import Path
-from envsuite.webshop.build import build
-from envsuite.webshop.nouns import Builtin
-from envsuite.webshop.pages import structured, text
-from envsuite.webshop.products import Review
-from envsuite.webshop.source import Files, RawProduct
-
-def slow(stage, done):
-    print(stage, flush=True)
-    time.sleep(60)
-
-build(Files(*map(Path, sys.argv[1:4])), Path(sys.argv[4]), Builtin(), slow)
-"""
 
 
 def test_every_product_is_there_and_looked_up_by_its_id(shop: Catalogue) -> None:
@@ -92,39 +66,6 @@ def test_an_unknown_kind_of_goals_is_refused(shop: Catalogue, tmp_path: Path) ->
     empty = Catalogue(build(write_shop(tmp_path, human={}), tmp_path / "c", Builtin()))
     with pytest.raises(DataError, match=r"has no human goals \(it has: synthetic\)"):
         empty.tasks("human", "official")
-
-
-def test_building_twice_gives_the_same_bytes(tmp_path: Path) -> None:
-    files = write_shop(tmp_path)
-    one, two = (build(files, tmp_path / name, Builtin()).read_bytes() for name in ("one", "two"))
-    assert one == two
-    assert sorted(p.name for p in tmp_path.iterdir() if p.suffix != ".json") == [".one.lock", ".two.lock", "one", "two"]
-
-
-def test_a_build_that_fails_leaves_the_old_catalogue_and_nothing_else(tmp_path: Path) -> None:
-    out = build(write_shop(tmp_path), tmp_path / "shop", Builtin())
-    before = out.read_bytes()
-    files = write_shop(tmp_path, entries=[*ENTRIES, {"asin": "B000000008"}])
-    with pytest.raises(DataError, match="entry 10: not an entry"):
-        build(files, out, Builtin())
-    with pytest.raises(DataError, match="has no product"):
-        build(write_shop(tmp_path, entries=[]), out, Builtin())
-    assert out.read_bytes() == before
-    assert {path.name for path in tmp_path.iterdir()} == {
-        *("products.json", "attributes.json", "human.json", "shop", ".shop.lock")
-    }
-
-
-def test_a_build_that_is_killed_leaves_no_catalogue_and_the_next_one_succeeds(tmp_path: Path) -> None:
-    files, out = write_shop(tmp_path), tmp_path / "shop"
-    arguments = [str(files.products), str(files.attributes), str(files.human), str(out)]
-    running = subprocess.Popen([sys.executable, "-c", BUILDING, *arguments], stdout=subprocess.PIPE, text=True)
-    assert running.stdout is not None and running.stdout.readline() == "attributes\n"
-    os.kill(running.pid, signal.SIGKILL)
-    running.wait()
-    assert not out.exists()
-    assert len(Catalogue(build(files, out, Builtin()))) == 7
-    assert {path.name for path in tmp_path.iterdir() if path.suffix != ".json"} == {"shop", ".shop.lock"}
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
@@ -181,18 +122,6 @@ def test_a_foreign_file_and_another_version_are_refused_with_the_remedy(shop_pat
         assert REMEDY in str(caught.value)
 
 
-def test_a_catalogue_of_files_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(building, "tagger", Builtin)
-    files = write_shop(tmp_path)
-    path = cached(files)
-    made = path.stat().st_mtime_ns
-    assert path.is_relative_to(tmp_path / "data") and cached(files).stat().st_mtime_ns == made
-    time.sleep(0.01)
-    files.products.write_text(files.products.read_text() + " ")
-    assert cached(files) != path, "other files, another catalogue"
-
-
 def test_a_session_takes_next_to_no_memory(shop_path: Path) -> None:
     catalogue = open_catalogue(shop_path)
     goal = catalogue.goal("B000000001/synthetic-0")
@@ -212,15 +141,6 @@ def test_a_session_takes_next_to_no_memory(shop_path: Path) -> None:
     assert open_catalogue(shop_path) is catalogue
 
 
-def test_the_command_builds_a_catalogue_and_says_what_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = write_shop(tmp_path)
-    arguments = ["--products", str(files.products), "--attributes", str(files.attributes), "--tagger", "builtin"]
-    assert main([*arguments, "--out", str(tmp_path / "shop")]) == 0
-    assert "products: 7\n" in capsys.readouterr().out
-    assert main(["--products", str(tmp_path / "none"), *arguments[2:], "--out", str(tmp_path / "other")]) == 2
-    assert "none: cannot be read" in capsys.readouterr().err and not (tmp_path / "other").exists()
-
-
 def test_an_unknown_tagger_is_refused() -> None:
     with pytest.raises(UnknownName, match=r"Nearest: 'spacy'\. Known: spacy, auto, builtin"):
         tagger("spacey")
@@ -229,49 +149,3 @@ def test_an_unknown_tagger_is_refused() -> None:
 def test_the_official_catalogue_is_what_it_is_said_to_be(official: Catalogue, official_files: Files) -> None:
     assert len(official) == 1000
     assert official.version == f"1000 products {official_files.digest()[:12]}, nouns by recorded"
-
-
-@dataclass(frozen=True)
-class Reviewed:
-    """A stock that is no file."""
-
-    title: str = "two kettles"
-
-    def raw_products(self) -> Iterator[RawProduct]:
-        for number in (1, 2):
-            yield RawProduct(
-                asin=f"K{number}",
-                title=f"Kettle {number}",
-                description="",
-                bullets=(),
-                options={},
-                option_images={},
-                category="garden",
-                query="kettles",
-                product_category="Kitchen",
-                prices=(5.0,),
-                price_tag="$5.0",
-                image="",
-                rating="4.5",
-                reviews=(Review("Good", "5.0", "It boils."),),
-            )
-
-    def known_attributes(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        yield "K1", {"attributes": ["small"], "instruction": "Find me a kettle", "instruction_attributes": ["small"]}
-
-    def wishes_of_people(self) -> dict[str, list[dict[str, Any]]]:
-        return {}
-
-    def digest(self) -> str:
-        return "0" * 64
-
-
-def test_another_stock_goes_the_same_way_and_its_reviews_are_shown(tmp_path: Path) -> None:
-    catalogue = Catalogue(build(Reviewed(), tmp_path / "kettles", Builtin()))
-    assert catalogue.meta["stock"] == "two kettles" and len(catalogue) == 2
-    session = Session(catalogue, catalogue.search, catalogue.goal("K1/synthetic-0"))
-    for command in ("search[kettle 1]", "click[k1]"):
-        assert session.do(command)
-    assert "[SEP] Rating: 4.5 [SEP]" in text(session)
-    assert session.click("reviews") and text(session).endswith('< Prev [SEP] "Good" [SEP] 5.0 [SEP] It boils.')
-    assert structured(session).endswith('"Good"\n5.0\nIt boils.')

@@ -188,27 +188,6 @@ def test_no_action_raises_and_commands_are_what_can_be_clicked(shop_path: Path, 
             break
 
 
-ARGUMENTS = st.integers(0, 40) | st.text(max_size=30) | st.none() | st.booleans() | st.lists(st.text(), max_size=2)
-CALLS = st.tuples(st.sampled_from(["search", "click", "click", "click", "buy", ""]), ARGUMENTS)
-
-
-@pytest.mark.slow
-@settings(suppress_health_check=list(HealthCheck), max_examples=5000)
-@given(st.integers(0, 9), st.lists(CALLS, min_size=20, max_size=20))
-def test_a_hundred_thousand_random_and_malformed_actions(
-    official_path: Path, seed: int, calls: list[tuple[str, Any]]
-) -> None:
-    env = WebShop(source=str(official_path), mode=MODES[seed % 2])
-    observation, _ = env.reset(seed=seed)
-    for tool, argument in calls:
-        chosen = observation["commands"][argument : argument + 1] if type(argument) is int else ()
-        name = {"search": "query", "click": "element"}.get(tool, "x")
-        observation, reward, terminated, _, _ = env.step((ToolCall(tool, {name: chosen[0] if chosen else argument}),))
-        assert 0.0 <= reward <= 1.0
-        if terminated:
-            observation, _ = env.reset()
-
-
 def play(env: WebShop, player: Expert | Lexical, task_id: str) -> float:
     env.reset(options={"task_id": task_id})
     for _ in range(15):

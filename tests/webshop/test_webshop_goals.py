@@ -55,7 +55,7 @@ def test_only_drawn_limits_use_the_generator_and_no_limit_is_said() -> None:
 
 
 def test_the_order_is_the_published_shuffle() -> None:
-    assert order(10) == [5, 9, 0, 1, 4, 7, 6, 3, 8, 2]
+    assert list(order(10)) == [5, 9, 0, 1, 4, 7, 6, 3, 8, 2]
     assert sorted(order(1000)) == list(range(1000))
 
 

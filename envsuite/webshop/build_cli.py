@@ -1,0 +1,87 @@
+"""``envsuite data build webshop``, from a shell."""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+import time
+from pathlib import Path
+
+from envsuite.core.errors import UsageError
+from envsuite.data.progress import Shown, sized
+from envsuite.webshop.build import build, default_tagger, place
+from envsuite.webshop.catalogue import Catalogue
+from envsuite.webshop.generate import Shop
+from envsuite.webshop.nouns import tagger
+from envsuite.webshop.source import Files, Stock, official_files
+
+EXAMPLES = """examples:
+  envsuite data build webshop
+  envsuite data build webshop downloads/webshop --out webshop.catalogue
+  envsuite data build webshop --products items_shuffle.json --attributes items_ins_v2.json --human items_human_ins.json
+  envsuite data build webshop --builtin 100000 --seed 7 --out shop.catalogue
+
+Then: gymnasium.make("WebShop-v0", source="shop.catalogue"). Without --out the catalogue goes where the environment
+looks for it: source="official" opens what the first of these commands made. A build that was interrupted goes on where
+it stopped when the same command is given again.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Give ``parser``, which is that of ``envsuite data build webshop``, its arguments."""
+    parser.epilog = EXAMPLES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument(
+        "folder", nargs="?", type=Path, metavar="DIR", help="has the official files; default: webshop in $ENVSUITE_DATA"
+    )
+    parser.add_argument("--products", type=Path, metavar="FILE", help="items_shuffle.json or items_shuffle_1000.json")
+    parser.add_argument("--attributes", type=Path, metavar="FILE", help="items_ins_v2.json or items_ins_v2_1000.json")
+    parser.add_argument("--human", type=Path, metavar="FILE", help="items_human_ins.json, the instructions of people")
+    parser.add_argument("--builtin", type=int, metavar="N", help="N generated products in place of the official ones")
+    parser.add_argument("--seed", type=int, metavar="S", help="of the generated products (default: 0)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the catalogue; replaced when it is there")
+    parser.add_argument(
+        "--tagger",
+        metavar="NAME",
+        help="finds the nouns of titles: spacy, or builtin; default: spacy for official files where it is installed",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Build what the command line says; returns the exit code.
+
+    Raises:
+        EnvsuiteError: As :func:`envsuite.webshop.build.build`; or the command line contradicts itself.
+    """
+    stock = _stock(arguments)
+    find_nouns = tagger(arguments.tagger) if arguments.tagger is not None else default_tagger(stock)
+    out = arguments.out if arguments.out is not None else place(stock)
+    sys.stderr.write(f"{stock.title}: nouns by {find_nouns.name}\n")
+    start = time.monotonic()
+    try:
+        build(stock, out, find_nouns, Shown(sys.stderr, unit=lambda number: f"{number:,}"))
+    except KeyboardInterrupt:
+        sys.stderr.write("\nenvsuite: interrupted; the same command goes on where this one stopped\n")
+        return 130
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    sys.stderr.write(f"{time.monotonic() - start:.0f} s, {sized(peak)} of memory at most\n")
+    for key, value in {"catalogue": str(out), "size": sized(out.stat().st_size), **Catalogue(out).meta}.items():
+        sys.stdout.write(f"{key}: {value}\n")
+    return 0
+
+
+def _stock(arguments: argparse.Namespace) -> Stock:
+    files = (arguments.products, arguments.attributes, arguments.human)
+    named = any(path is not None for path in files)
+    if sum((arguments.folder is not None, named, arguments.builtin is not None)) > 1:
+        raise UsageError("give a folder, or --products and --attributes, or --builtin: one of the three")
+    if arguments.seed is not None and arguments.builtin is None:
+        raise UsageError("--seed is that of generated products; give --builtin N with it")
+    if arguments.builtin is not None:
+        return Shop(arguments.seed or 0, arguments.builtin)
+    if named:
+        if arguments.products is None or arguments.attributes is None:
+            raise UsageError("--products and --attributes belong together; --human may join them")
+        return Files(*files)
+    return official_files(arguments.folder)

@@ -1,0 +1,307 @@
+"""Filling the tables of a catalogue, in steps: a build that was killed goes on after the last one that it finished.
+
+Beside the catalogue lies a second database, ``staged``, with what only the build needs: how far it is, the attribute
+file by ASIN, and the wishes whose price limits are still to be drawn. SQLite ends a transaction in both files or in
+neither, so that they always tell of the same step.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import orjson
+
+from envsuite.core.errors import DataError
+from envsuite.data.progress import Progress
+from envsuite.retrieval.builder import IndexBuilder
+from envsuite.webshop.catalogue import APPLICATION, FORMAT, KINDS
+from envsuite.webshop.documents import text_of
+from envsuite.webshop.goals import PRICE_SEED, Wish, composed, count, draw_price, order, written
+from envsuite.webshop.nouns import Tagger
+from envsuite.webshop.products import Product, pack, unpack
+from envsuite.webshop.source import UNKNOWN_ATTRIBUTE, RawProduct, Stock
+
+T = TypeVar("T")
+BATCH = 1000
+"""Products that are tagged and written at a time."""
+STEP = 50
+"""Batches after which what was done is kept for good."""
+STEPS = 1
+"""Version of what ``staged`` holds; raised whenever a build must not go on from what an earlier version left."""
+
+_TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE products (
+    number INTEGER PRIMARY KEY, asin TEXT NOT NULL, title TEXT NOT NULL, price_tag TEXT NOT NULL, body BLOB NOT NULL
+);
+CREATE TABLE wishes (
+    kind TEXT, first INTEGER, goals INTEGER NOT NULL, asin TEXT NOT NULL, category TEXT NOT NULL,
+    instruction TEXT NOT NULL, attributes TEXT NOT NULL, options TEXT, price_upper REAL NOT NULL,
+    PRIMARY KEY (kind, first)
+) WITHOUT ROWID;
+CREATE TABLE orders (kind TEXT PRIMARY KEY, numbers BLOB NOT NULL);
+CREATE TABLE staged.done (what TEXT PRIMARY KEY, value BLOB NOT NULL);
+CREATE TABLE staged.attributes (asin TEXT PRIMARY KEY, body BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE staged.composed (
+    number INTEGER PRIMARY KEY, asin TEXT NOT NULL, category TEXT NOT NULL, combinations INTEGER NOT NULL,
+    price REAL NOT NULL, instruction TEXT NOT NULL, attributes TEXT NOT NULL
+);
+"""
+_INDICES = """
+CREATE UNIQUE INDEX products_by_asin ON products (asin);
+CREATE INDEX wishes_by_asin ON wishes (kind, asin, first);
+"""
+
+Row = tuple[str, str, str, bytes]
+Later = tuple[str, str, int, float, str, str]
+"""A wish without a limit: ASIN, category, combinations of options, price, instruction and attributes."""
+
+
+class Filling:
+    """The tables that are being filled in ``folder``.
+
+    They are begun anew unless ``record``, which says what they are made of, is that of the build that left them.
+    """
+
+    def __init__(self, folder: Path, record: str) -> None:
+        self.path = folder / "catalogue"
+        self._folder = folder
+        if self.path.is_file() and self._resumes(record):
+            return
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        self._open()
+        self._connection.execute("ATTACH DATABASE ? AS staged", (str(self._folder / "staged"),))
+        for setting in (f"application_id = {APPLICATION}", f"user_version = {FORMAT}"):
+            self._connection.execute(f"PRAGMA {setting}")
+        self._begin()
+        self._run(_TABLES)
+        self._end(record=record)
+
+    def _resumes(self, record: str) -> bool:
+        """Whether a build with this ``record`` left its tables here; they are then open."""
+        self._open()
+        try:
+            self._connection.execute("ATTACH DATABASE ? AS staged", (str(self._folder / "staged"),))
+            if self._done("record") == record:
+                self._index.resume(self._progress()[1])
+                return True
+        except (sqlite3.DatabaseError, DataError):
+            pass  # killed before the first step, or the machine went down: nothing to go on from
+        self.close()
+        return False
+
+    def _open(self) -> None:
+        self._connection = sqlite3.connect(self.path, isolation_level=None)
+        self._index = IndexBuilder(kept=self._folder)
+
+    def close(self) -> None:
+        """Close the files."""
+        self._connection.close()
+
+    def fill(self, stock: Stock, digest: str, find_nouns: Tagger, progress: Progress) -> IndexBuilder:
+        """Do what is left to do.
+
+        Returns:
+            The index of all products; it is to be written behind the tables.
+
+        Raises:
+            DataError: ``stock`` is damaged, or has nothing to sell.
+        """
+        if self._done("attributes") is None:
+            self._stage(stock, progress)
+        if self._done("products") is None:
+            self._add_products(stock, find_nouns, progress)
+        if self._done("goals") is None:
+            self._add_goals(stock, digest, find_nouns, progress)
+        return self._index
+
+    @property
+    def size(self) -> int:
+        """Bytes of the tables."""
+        pages, page = (self._connection.execute(f"PRAGMA main.page_{what}").fetchone() for what in ("count", "size"))
+        return int(pages[0]) * int(page[0])
+
+    # How far the build is.
+
+    def _done(self, what: str) -> Any:
+        row = self._connection.execute("SELECT value FROM staged.done WHERE what = ?", (what,)).fetchone()
+        return None if row is None else orjson.loads(row[0])
+
+    def _progress(self) -> tuple[int, int, Any]:
+        """Products that are there, runs of the index, and the state of the generator that draws prices."""
+        step = self._done("step")
+        if step is None:
+            return 0, 0, random.Random(PRICE_SEED).getstate()
+        products, runs, (version, state, spare) = step
+        return products, runs, (version, tuple(state), spare)
+
+    def _begin(self) -> None:
+        self._connection.execute("BEGIN")
+
+    def _end(self, **done: Any) -> None:
+        """End a step; ``done`` says what is done now."""
+        rows = [(what, orjson.dumps(value)) for what, value in done.items()]
+        self._connection.executemany("INSERT OR REPLACE INTO staged.done VALUES (?, ?)", rows)
+        self._connection.execute("COMMIT")
+
+    def _run(self, script: str) -> None:
+        """Execute statements without ending a transaction, as ``executescript`` would."""
+        for statement in script.split(";"):
+            self._connection.execute(statement)
+
+    # The steps.
+
+    def _stage(self, stock: Stock, progress: Progress) -> None:
+        total = 0
+        progress.start("attributes", None, 0)
+        self._begin()
+        for batch in _batches(stock.known_attributes(), 10 * BATCH):
+            rows = [(asin, orjson.dumps(entry)) for asin, entry in batch]
+            self._connection.executemany("INSERT OR REPLACE INTO staged.attributes VALUES (?, ?)", rows)
+            total += len(batch)
+            progress.advance(len(batch))
+        self._end(attributes=total)
+        progress.done("attributes", total)
+
+    def _add_products(self, stock: Stock, find_nouns: Tagger, progress: Progress) -> None:
+        total, _, state = self._progress()
+        rng = random.Random()
+        rng.setstate(state)
+        progress.start("products", self._done("attributes"), total)
+        if total:
+            progress.note(f"going on after {total:,} products")
+        batches = _batches(stock.raw_products(total), BATCH)
+        while step := list(islice(batches, STEP)):
+            self._begin()
+            for batch in step:
+                self._add_batch(batch, total, find_nouns, rng)
+                total += len(batch)
+                progress.advance(len(batch))
+            self._end(step=(total, self._index.save(), rng.getstate()))
+        if not total:
+            raise DataError(f"{stock.title}: has no product")
+        self._begin()
+        self._run(_INDICES)
+        self._end(products=total)
+        progress.done("products", total)
+
+    def _add_batch(self, batch: Sequence[RawProduct], first: int, find_nouns: Tagger, rng: random.Random) -> None:
+        rows: list[Row] = []
+        later: list[tuple[int, *Later]] = []
+        known = self._known([raw.asin for raw in batch])
+        for number, (raw, nouns) in enumerate(zip(batch, find_nouns([raw.title for raw in batch]), strict=True), first):
+            entry = known.get(raw.asin, {})
+            product = _finished(raw, entry, nouns, rng)
+            self._index.add(product.asin, text_of(product.title, product.description, product.bullets, product.options))
+            rows.append((product.asin, product.title, product.price_tag, pack(product)))
+            if "instruction" in entry:
+                later.append((number, *_later(product, entry)))
+        self._connection.executemany("INSERT INTO products (asin, title, price_tag, body) VALUES (?, ?, ?, ?)", rows)
+        self._connection.executemany("INSERT INTO staged.composed VALUES (?, ?, ?, ?, ?, ?, ?)", later)
+
+    def _known(self, asins: Sequence[str]) -> dict[str, dict[str, Any]]:
+        marks = ", ".join("?" * len(asins))
+        rows = self._connection.execute(f"SELECT asin, body FROM staged.attributes WHERE asin IN ({marks})", asins)
+        return {asin: orjson.loads(body) for asin, body in rows}
+
+    def _add_goals(self, stock: Stock, digest: str, find_nouns: Tagger, progress: Progress) -> None:
+        total, _, state = self._progress()
+        human = stock.wishes_of_people()
+        goals = {}
+        progress.start("goals", None, 0)
+        self._begin()
+        for kind in KINDS:
+            rng = random.Random()
+            rng.setstate(state)  # the original draws the limits of either kind, right after the prices
+            goals[kind] = self._store(kind, self._written(human, rng) if kind == "human" else self._composed(rng))
+            progress.advance(goals[kind])
+        meta = {
+            "products": str(total),
+            "digest": digest,
+            "tagger": find_nouns.name,
+            "stock": stock.title,
+            "family": str(stock.family),
+            **{f"{kind} goals": str(number) for kind, number in goals.items()},
+        }
+        self._connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
+        self._end(goals=goals)
+        progress.done("goals", sum(goals.values()))
+
+    def _written(
+        self, human: Mapping[str, list[dict[str, Any]]], rng: random.Random
+    ) -> Iterator[tuple[str, str, int, Wish]]:
+        columns = "SELECT asin, title, price_tag, body FROM products WHERE asin = ?"
+        wanted = [
+            asin for (asin,) in self._connection.execute("SELECT asin FROM products ORDER BY number") if asin in human
+        ]
+        for asin in wanted:
+            product = unpack(*self._connection.execute(columns, (asin,)).fetchone())
+            for entry in human[asin]:
+                if (wish := written(entry, product.price, rng)) is not None:
+                    yield asin, product.category, 1, wish
+
+    def _composed(self, rng: random.Random) -> Iterator[tuple[str, str, int, Wish]]:
+        columns = "asin, category, combinations, price, instruction, attributes"
+        rows = self._connection.execute(f"SELECT {columns} FROM staged.composed ORDER BY number")
+        for asin, category, combinations, price, instruction, attributes in rows:
+            wish = composed(instruction, orjson.loads(attributes), price, rng)
+            if wish is not None:
+                yield asin, category, combinations, wish
+
+    def _store(self, kind: str, wishes: Iterable[tuple[str, str, int, Wish]]) -> int:
+        """Write the wishes of a kind and the order of their goals; returns how many goals there are."""
+        first = 0
+        for batch in _batches(wishes, BATCH):
+            rows = []
+            for asin, category, goals, wish in batch:
+                if goals:
+                    options = None if wish.options is None else orjson.dumps(wish.options).decode()
+                    attributes = orjson.dumps(wish.attributes).decode()
+                    where = (kind, first, goals, asin, category)
+                    rows.append((*where, wish.instruction, attributes, options, wish.price_upper))
+                first += goals
+            self._connection.executemany("INSERT INTO wishes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        self._connection.execute("INSERT INTO orders VALUES (?, ?)", (kind, order(first).tobytes()))
+        return first
+
+
+def _finished(raw: RawProduct, entry: Mapping[str, Any], nouns: tuple[str, ...], rng: random.Random) -> Product:
+    """``raw`` with attributes, a price and the nouns of the title."""
+    return Product(
+        asin=raw.asin,
+        title=raw.title,
+        description=raw.description,
+        bullets=raw.bullets,
+        options=raw.options,
+        attributes=tuple(entry.get("attributes", (UNKNOWN_ATTRIBUTE,))),
+        category=raw.category,
+        query=raw.query,
+        product_category=raw.product_category,
+        price_tag=raw.price_tag,
+        price=draw_price(raw.prices, rng),
+        image=raw.image,
+        option_images=raw.option_images,
+        rating=raw.rating,
+        reviews=raw.reviews,
+        nouns=nouns,
+    )
+
+
+def _later(product: Product, entry: Mapping[str, Any]) -> Later:
+    attributes = orjson.dumps(entry.get("instruction_attributes", ())).decode()
+    wish = Wish(entry["instruction"], (), None, 0.0)
+    combinations = count(wish, product.options)
+    return product.asin, product.category, combinations, product.price, entry["instruction"], attributes
+
+
+def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch

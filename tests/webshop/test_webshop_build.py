@@ -1,0 +1,360 @@
+from __future__ import annotations
+
+import errno
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shop_files import ENTRIES, write_shop
+
+import envsuite.webshop.build as building
+from envsuite.cli import main
+from envsuite.core import DataError
+from envsuite.retrieval.builder import IndexBuilder
+from envsuite.webshop import filling
+from envsuite.webshop.build import build, cached
+from envsuite.webshop.catalogue import Catalogue
+from envsuite.webshop.nouns import Builtin
+from envsuite.webshop.pages import structured, text
+from envsuite.webshop.products import Review
+from envsuite.webshop.source import RawProduct
+from envsuite.webshop.tasks import load
+from envsuite.webshop.world import Session
+
+# A build in a process of its own, in short steps; it says when it begins.
+BUILDING = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from test_webshop_build import Many
+from envsuite.retrieval import builder
+from envsuite.retrieval.builder import IndexBuilder
+from envsuite.webshop import filling
+from envsuite.webshop.build import build
+from envsuite.webshop.nouns import Builtin
+
+filling.BATCH, filling.STEP, builder.RUN = 20, 5, 5000
+print("begun", flush=True)
+build(Many(), Path(sys.argv[2]), Builtin())
+"""
+
+
+@dataclass(frozen=True)
+class Many:
+    """A stock of many products that are no files."""
+
+    products: int = 600
+    title: str = "many lamps"
+    family: int = 4
+
+    def raw_products(self, skip: int = 0) -> Iterator[RawProduct]:
+        for number in range(skip, self.products):
+            draw = random.Random(number)
+            yield RawProduct(
+                asin=f"L{draw.randrange(10**5):05}{number % 10**4:04}",
+                title=f"Lamp {number} {' '.join(draw.choices('red blue small bright steel glass'.split(), k=3))}",
+                description=" ".join(f"word{int(draw.paretovariate(1))}" for _ in range(30)),
+                bullets=("shines",),
+                options={"size": ("s", "m")} if number % 3 else {},
+                option_images={},
+                category="garden",
+                query="lamps",
+                product_category="Home",
+                prices=(5.0, 9.0) if number % 2 else (7.0,),
+                price_tag="$5.0 to $9.0" if number % 2 else "$7.0",
+                image="",
+            )
+
+    def known_attributes(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        for product in self.raw_products():
+            wish = {"instruction": "Find me a lamp", "instruction_attributes": ["bright"]}
+            yield product.asin, {"attributes": ["bright"]} | (wish if product.prices[0] < 6 else {})
+
+    def wishes_of_people(self) -> dict[str, list[dict[str, Any]]]:
+        asin = next(self.raw_products(1)).asin
+        return {asin: [{"instruction": "a lamp", "instruction_attributes": ["bright"], "instruction_options": ["m"]}]}
+
+    def digest(self) -> str:
+        return "1" * 64
+
+
+def begun(out: Path) -> subprocess.Popen[str]:
+    """A process that has just begun to build the catalogue ``out`` of :class:`Many`."""
+    command = [sys.executable, "-c", BUILDING, str(Path(__file__).parent), str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "begun\n"
+    return process
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, float]:
+    """The catalogue of :class:`Many`, and the seconds that it takes."""
+    out = tmp_path_factory.mktemp("many") / "lamps"
+    process = begun(out)
+    start = time.monotonic()
+    assert process.wait() == 0
+    return out.read_bytes(), time.monotonic() - start
+
+
+def killed_until_done(out: Path, kills: int, duration: float, rng: random.Random) -> None:
+    """Build ``out``, killing it ``kills`` times at random moments before."""
+    for _ in range(kills):
+        process = begun(out)
+        time.sleep(rng.uniform(0, duration / 2))
+        kill(process)
+    process = begun(out)
+    assert process.wait() == 0
+
+
+def test_a_build_that_is_killed_again_and_again_gives_the_same_bytes(
+    tmp_path: Path, uninterrupted: tuple[bytes, float]
+) -> None:
+    whole, duration = uninterrupted
+    killed_until_done(tmp_path / "lamps", 4, duration, random.Random(3))
+    assert (tmp_path / "lamps").read_bytes() == whole
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lamps.lock", "lamps"]
+
+
+@pytest.mark.slow
+def test_whenever_a_build_is_killed_it_gives_the_same_bytes(tmp_path: Path, uninterrupted: tuple[bytes, float]) -> None:
+    whole, duration = uninterrupted
+    rng = random.Random(time.time_ns())
+    for round_ in range(15):
+        out = tmp_path / f"lamps-{round_}"
+        killed_until_done(out, rng.randint(1, 5), duration, rng)
+        assert out.read_bytes() == whole, f"round {round_}"
+        out.unlink()
+
+
+def test_a_killed_build_leaves_no_catalogue_and_goes_on_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: tuple[bytes, float]
+) -> None:
+    out = tmp_path / "lamps"
+    process = begun(out)
+    staged = tmp_path / ".lamps.building"
+    while not (staged / "run-2").exists():
+        assert process.poll() is None
+    kill(process)
+    assert not out.exists()
+    skipped = []
+    original = Many.raw_products
+
+    def seen(self: Many, skip: int = 0) -> Iterator[RawProduct]:
+        skipped.append(skip)
+        return original(self, skip)
+
+    monkeypatch.setattr(Many, "raw_products", seen)
+    monkeypatch.setattr(filling, "BATCH", 20)
+    monkeypatch.setattr(filling, "STEP", 5)
+    build(Many(), out, Builtin())
+    assert max(skipped) >= 2 * 100 and out.read_bytes() == uninterrupted[0]
+
+
+def test_what_another_build_left_is_not_gone_on_from(tmp_path: Path) -> None:
+    out = tmp_path / "lamps"
+    process = begun(out)
+    while not (tmp_path / ".lamps.building" / "run-1").exists():
+        assert process.poll() is None
+    kill(process)
+    assert len(Catalogue(build(write_shop(tmp_path), out, Builtin()))) == 7
+
+
+@pytest.mark.parametrize("damage", ["catalogue", "staged", "run-1", "run-1.json"])
+def test_what_a_machine_that_went_down_left_damaged_is_begun_anew(
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filling, "BATCH", 30)
+    monkeypatch.setattr(filling, "STEP", 2)
+    whole = build(Many(120), tmp_path / "whole", Builtin()).read_bytes()
+    out = tmp_path / "lamps"
+    with monkeypatch.context() as patched:
+        patched.setattr(filling.Filling, "_add_goals", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            build(Many(120), out, Builtin())
+    left = tmp_path / ".lamps.building" / damage
+    left.write_bytes(left.read_bytes()[:100])
+    assert build(Many(120), out, Builtin()).read_bytes() == whole
+
+
+def test_building_twice_gives_the_same_bytes(tmp_path: Path) -> None:
+    files = write_shop(tmp_path)
+    one, two = (build(files, tmp_path / name, Builtin()).read_bytes() for name in ("one", "two"))
+    assert one == two
+    assert sorted(p.name for p in tmp_path.iterdir() if p.suffix != ".json") == [".one.lock", ".two.lock", "one", "two"]
+
+
+def test_a_build_that_fails_leaves_the_old_catalogue_and_nothing_else(tmp_path: Path) -> None:
+    out = build(write_shop(tmp_path), tmp_path / "shop", Builtin())
+    before = out.read_bytes()
+    files = write_shop(tmp_path, entries=[*ENTRIES, {"asin": "B000000008"}])
+    with pytest.raises(DataError, match="entry 10: not an entry"):
+        build(files, out, Builtin())
+    with pytest.raises(DataError, match="has no product"):
+        build(write_shop(tmp_path, entries=[]), out, Builtin())
+    assert out.read_bytes() == before
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("products.json", "attributes.json", "human.json", "shop", ".shop.lock")
+    }
+
+
+def test_a_catalogue_of_files_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(building, "tagger", Builtin)
+    files = write_shop(tmp_path)
+    path = cached(files)
+    made = path.stat().st_mtime_ns
+    assert path.is_relative_to(tmp_path / "data") and cached(files).stat().st_mtime_ns == made
+    time.sleep(0.01)
+    files.products.write_text(files.products.read_text() + " ")
+    assert cached(files) != path, "other files, another catalogue"
+
+
+def test_the_command_builds_a_catalogue_and_says_what_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = write_shop(tmp_path)
+    command = ["data", "build", "webshop", "--tagger", "builtin", "--out", str(tmp_path / "shop")]
+    named = ["--products", str(files.products), "--attributes", str(files.attributes)]
+    assert main([*command, *named]) == 0
+    out, err = capsys.readouterr()
+    assert "products: 7\n" in out and "synthetic goals: 11\n" in out and "tagger: builtin-1\n" in out
+    assert [line.split("  ")[0] for line in err.splitlines()[1:-1]] == ["attributes", "products", "goals", "index"]
+
+
+def test_the_command_takes_the_folder_of_the_official_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "webshop"
+    folder.mkdir()
+    files = write_shop(folder)
+    files.products.rename(folder / "items_shuffle_1000.json")
+    files.attributes.rename(folder / "items_ins_v2_1000.json")
+    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
+    for place in ([str(folder)], []):
+        assert main(["data", "build", "webshop", *place, "--tagger", "builtin"]) == 0
+        said = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
+        assert load("official").path == Path(said["catalogue"]) and said["human goals"] == "0"
+
+
+def test_the_command_makes_the_shop_that_the_environment_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
+    assert main(["data", "build", "webshop", "--builtin", "30", "--seed", "5"]) == 0
+    said = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
+    made = Path(said["catalogue"]).stat().st_mtime_ns
+    catalogue = load("builtin", shop_seed=5, products=30)
+    assert catalogue.path == Path(said["catalogue"]) and catalogue.path.stat().st_mtime_ns == made
+    assert len(catalogue) == 30 and catalogue.meta["tagger"] == "builtin-1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--products", "none", "--attributes", "none"], "none: cannot be read"),
+        (["--products", "none"], "--products and --attributes belong together"),
+        (["folder", "--products", "none"], "one of the three"),
+        (["folder"], "folder: no WebShop data"),
+        (["--seed", "3"], "give --builtin N"),
+        (["--builtin", "0"], "a shop has from 1"),
+        (["--builtin", "5", "--tagger", "spacey"], "Nearest: 'spacy'"),
+    ],
+)
+def test_what_the_command_cannot_do_is_one_message(
+    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["data", "build", "webshop", "--tagger", "builtin", "--out", str(tmp_path / "shop")]
+    assert main([*command, *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert said in err and not out and not (tmp_path / "shop").exists() and "Traceback" not in err
+
+
+def test_ctrl_c_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = write_shop(tmp_path)
+    command = ["data", "build", "webshop", "--tagger", "builtin", "--out", str(tmp_path / "shop")]
+    command += ["--products", str(files.products), "--attributes", str(files.attributes)]
+    with monkeypatch.context() as patched:
+        patched.setattr(filling.Filling, "_add_goals", interrupt)
+        assert main(command) == 130
+    assert "the same command goes on" in capsys.readouterr().err and not (tmp_path / "shop").exists()
+    assert main(command) == 0
+    assert [line.split("  ")[0] for line in capsys.readouterr().err.splitlines()[1:-1]] == ["goals", "index"]
+
+
+def test_a_full_disk_keeps_what_was_done_and_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    files, out = write_shop(tmp_path), tmp_path / "shop"
+    with monkeypatch.context() as patched:
+        patched.setattr(IndexBuilder, "write", full)
+        with pytest.raises(DataError, match=r"shop: cannot be written .*No space left on device.* Make room there"):
+            build(files, out, Builtin())
+    assert (tmp_path / ".shop.building").is_dir() and not out.exists()
+    monkeypatch.setattr(filling.Filling, "_add_products", full)
+    assert len(Catalogue(build(files, out, Builtin()))) == 7
+    assert not (tmp_path / ".shop.building").exists()
+
+
+@dataclass(frozen=True)
+class Reviewed:
+    """A stock that is no file."""
+
+    title: str = "two kettles"
+    family: int = 0
+
+    def raw_products(self, skip: int = 0) -> Iterator[RawProduct]:
+        for number in (1, 2)[skip:]:
+            yield RawProduct(
+                asin=f"K{number}",
+                title=f"Kettle {number}",
+                description="",
+                bullets=(),
+                options={},
+                option_images={},
+                category="garden",
+                query="kettles",
+                product_category="Kitchen",
+                prices=(5.0,),
+                price_tag="$5.0",
+                image="",
+                rating="4.5",
+                reviews=(Review("Good", "5.0", "It boils."),),
+            )
+
+    def known_attributes(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        yield "K1", {"attributes": ["small"], "instruction": "Find me a kettle", "instruction_attributes": ["small"]}
+
+    def wishes_of_people(self) -> dict[str, list[dict[str, Any]]]:
+        return {}
+
+    def digest(self) -> str:
+        return "0" * 64
+
+
+def test_another_stock_goes_the_same_way_and_its_reviews_are_shown(tmp_path: Path) -> None:
+    catalogue = Catalogue(build(Reviewed(), tmp_path / "kettles", Builtin()))
+    assert catalogue.meta["stock"] == "two kettles" and len(catalogue) == 2
+    session = Session(catalogue, catalogue.search, catalogue.goal("K1/synthetic-0"))
+    for command in ("search[kettle 1]", "click[k1]"):
+        assert session.do(command)
+    assert "[SEP] Rating: 4.5 [SEP]" in text(session)
+    assert session.click("reviews") and text(session).endswith('< Prev [SEP] "Good" [SEP] 5.0 [SEP] It boils.')
+    assert structured(session).endswith('"Good"\n5.0\nIt boils.')

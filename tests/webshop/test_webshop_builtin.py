@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+import gymnasium
+import pytest
+from gymnasium.utils.env_checker import check_env
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from shop_files import write_shop
+
+import envsuite  # noqa: F401
+from envsuite.core import ToolCall, UnknownName, UsageError
+from envsuite.data import cache_root
+from envsuite.webshop.catalogue import KINDS
+from envsuite.webshop.env import WebShop
+from envsuite.webshop.expert import Expert, Lexical
+from envsuite.webshop.generate import Difficulty, Shop
+from envsuite.webshop.nouns import Builtin
+from envsuite.webshop.tasks import HORIZON, load
+
+Mode = Literal["text", "structured"]
+MODES: tuple[Mode, ...] = ("text", "structured")
+
+
+def tagger_named_builtin(name: str) -> Builtin:
+    """Stands in for :func:`envsuite.webshop.nouns.tagger`."""
+    return Builtin()
+
+
+def play(env: WebShop, player: Expert | Lexical, task_id: str) -> float:
+    env.reset(options={"task_id": task_id})
+    for _ in range(HORIZON):
+        _, reward, terminated, _, info = env.step(player.act(env))
+        assert info["valid"], info["error"]
+        if terminated:
+            return float(reward)
+    return 0.0
+
+
+def test_without_official_files_the_shop_is_the_built_in_one() -> None:
+    env = WebShop()
+    _, info = env.reset(seed=0)
+    assert info["versions"] == {
+        "source": "builtin",
+        "data": f"1000 products {Shop().digest()[:12]}, nouns by builtin-1",
+        "nouns": "builtin-1",
+    }
+    assert load().meta["stock"] == "built-in shop 2, seed 0"
+    assert env.tasks.hash == WebShop(source="builtin", goals="human").tasks.hash
+
+
+def test_where_official_files_are_they_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
+    monkeypatch.setattr("envsuite.webshop.build.tagger", tagger_named_builtin)  # spaCy takes seconds to load
+    folder = tmp_path / "webshop"
+    folder.mkdir()
+    files = write_shop(folder)
+    files.products.rename(folder / "items_shuffle_1000.json")
+    files.attributes.rename(folder / "items_ins_v2_1000.json")
+    assert WebShop(split="dev").reset(seed=0)[1]["versions"]["source"] == "official"
+    assert WebShop(source="builtin", products=8).reset(seed=0)[1]["versions"]["source"] == "builtin"
+
+
+def test_a_shop_is_made_once_with_a_note_and_found_again(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        began = time.process_time()
+        WebShop(shop_seed=77, products=300)
+        WebShop(shop_seed=77, products=300)
+        took = time.process_time() - began
+    (note,) = caplog.messages
+    assert "building the WebShop catalogue" in note and "once" in note and str(cache_root()) in note
+    assert took < 5, "seconds of this processor"
+
+
+def test_the_arguments_of_the_shop_are_checked() -> None:
+    with pytest.raises(UnknownName, match=r"difficulty of WebShop-v0.*near_mises"):
+        WebShop(difficulty={"near_mises": 1})
+    with pytest.raises(UsageError, match="must be a whole number from 0 to 3, got 4"):
+        WebShop(difficulty={"options": 4})
+    with pytest.raises(UsageError, match="products, got -5"):
+        WebShop(products=-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("near_misses", [0, 3])
+def test_no_family_of_products_is_in_two_splits(kind: str, near_misses: int) -> None:
+    shop = Shop(products=600, difficulty=Difficulty(near_misses))
+    numbers = {shop.asin(number): number for number in range(shop.products)}
+    env = WebShop(products=600, goals=kind, difficulty={"near_misses": near_misses})  # type: ignore[arg-type]
+    families = {
+        split: {numbers[task_id.partition("/")[0]] // shop.family for task_id in ids}
+        for split, ids in env.tasks.splits.items()
+    }
+    assert list(families) == ["train", "dev", "test"]
+    assert sum(map(len, families.values())) == len(set().union(*families.values()))
+    shares = {split: len(found) / sum(map(len, families.values())) for split, found in families.items()}
+    assert abs(shares["dev"] - 0.1) < 0.06 and abs(shares["test"] - 0.1) < 0.06
+
+
+def test_a_family_is_in_the_same_split_in_a_larger_shop_and_for_every_kind_of_goals() -> None:
+    def placed(products: int, goals: Any) -> dict[str, str]:
+        splits = WebShop(products=products, goals=goals).tasks.splits
+        return {task_id.partition("/")[0]: split for split, ids in splits.items() for task_id in ids}
+
+    small = placed(300, "human")
+    assert small.items() <= placed(600, "human").items()
+    assert placed(300, "synthetic").items() <= small.items()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.filterwarnings("error")
+def test_the_environment_checker_finds_nothing(mode: Mode) -> None:
+    check_env(gymnasium.make("WebShop-v0", mode=mode, render_mode="ansi").unwrapped)
+
+
+def test_many_are_made_at_once() -> None:
+    envs = gymnasium.make_vec("WebShop-v0", num_envs=2, vectorization_mode="sync", products=100)
+    observations, infos = envs.reset(seed=3)
+    assert len(observations["task"]) == len(set(infos["task_id"])) == 2
+    envs.close()
+
+
+def test_the_same_seed_is_the_same_episode_in_every_process() -> None:
+    code = (
+        "from envsuite.webshop.env import WebShop\n"
+        "env = WebShop(products=100, mode='structured')\n"
+        "print(*(env.reset(seed=seed) for seed in range(3)), env.tasks.hash, env.catalogue.search('black shirt', 9))"
+    )
+    said = set()
+    for hash_seed in ("1", "2"):
+        run = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={
+                "PYTHONHASHSEED": hash_seed,
+                "PYTHONPATH": ":".join(sys.path),
+                "OMP_NUM_THREADS": "1",
+                "ENVSUITE_DATA": str(cache_root().parent),
+            },
+        )
+        said.add(run.stdout)
+    assert len(said) == 1 and WebShop(products=100).tasks.hash in said.pop()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_expert_earns_one_for_every_goal_and_words_alone_do_not(kind: Any) -> None:
+    env = WebShop(split=None, goals=kind, products=300, mode="structured")
+    ids = [task_id for split in env.tasks.splits.values() for task_id in split]
+    assert all(play(env, Expert(), task_id) == 1.0 for task_id in ids)
+    rewards = [play(env, Lexical(), task_id) for task_id in ids[:200]]
+    assert 0.15 < sum(reward == 1.0 for reward in rewards) / len(rewards) < 0.7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_expert_earns_one_for_every_goal_of_the_default_shop(kind: Any) -> None:
+    env = WebShop(split=None, goals=kind)
+    for ids in env.tasks.splits.values():
+        assert all(play(env, Expert(), task_id) == 1.0 for task_id in ids)
+
+
+ARGUMENTS = st.integers(0, 40) | st.text(max_size=30) | st.none() | st.booleans() | st.lists(st.text(), max_size=2)
+NAMES = st.sampled_from(["query", "element", "query", "element", "", "__class__"])
+CALLS = st.tuples(st.sampled_from(["search", "click", "click", "click", "buy", ""]), NAMES, ARGUMENTS)
+ACTIONS = st.lists(st.lists(CALLS, min_size=1, max_size=1) | st.lists(CALLS, max_size=2), min_size=20, max_size=20)
+
+
+def fuzz(seed: int, actions: list[list[tuple[str, str, Any]]]) -> None:
+    """Play ``actions``, where a number stands for what can be clicked; no exception, and rewards in [0, 1]."""
+    env = WebShop(mode=MODES[seed % 2])
+    observation, _ = env.reset(seed=seed)
+    for calls in actions:
+        action = []
+        for tool, name, argument in calls:
+            chosen = observation["commands"][argument : argument + 1] if type(argument) is int else ()
+            key = {"search": "query", "click": "element"}.get(tool, name) if chosen else name
+            action.append(ToolCall(tool, {key: chosen[0] if chosen else argument}))
+        observation, reward, terminated, _, info = env.step(tuple(action))
+        assert 0.0 <= reward <= 1.0 and 0.0 <= info["score"] <= 1.0
+        assert env.observation_space.contains(observation)
+        if terminated:
+            observation, _ = env.reset()
+
+
+@settings(suppress_health_check=list(HealthCheck), max_examples=150)
+@given(st.integers(0, 9), ACTIONS)
+def test_no_action_raises(seed: int, actions: list[list[tuple[str, str, Any]]]) -> None:
+    fuzz(seed, actions)
+
+
+@pytest.mark.slow
+@settings(suppress_health_check=list(HealthCheck), max_examples=5000)
+@given(st.integers(0, 9), ACTIONS)
+def test_a_hundred_thousand_random_and_malformed_actions(seed: int, actions: list[list[tuple[str, str, Any]]]) -> None:
+    fuzz(seed, actions)

@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import hashlib
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, fields
+from functools import lru_cache
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envsuite.core.errors import UsageError
+from envsuite.webshop.catalogue import goal_for
+from envsuite.webshop.documents import document
+from envsuite.webshop.expert import plan
+from envsuite.webshop.generate import COMPOSED, WISHES, Difficulty, Shop
+from envsuite.webshop.goals import Goal, choose, composed, count, draw_price, written
+from envsuite.webshop.nouns import Builtin
+from envsuite.webshop.products import Product
+from envsuite.webshop.reward import score
+from envsuite.webshop.source import RawProduct
+
+SHOPS = st.builds(
+    Shop,
+    st.integers(0, 10**12),
+    st.integers(1, 60),
+    st.builds(
+        Difficulty,
+        st.integers(0, 20),
+        st.integers(1, 6),
+        st.integers(0, 3),
+        st.sampled_from((0, 40, 100)),
+        st.sampled_from((0, 40, 100)),
+    ),
+)
+
+
+def content(shop: Shop) -> str:
+    """SHA-256 over all that a shop gives."""
+    rows = (*map(asdict, shop.raw_products()), *shop.known_attributes(), *shop.wishes_of_people().items())
+    return hashlib.sha256("\n".join(map(repr, rows)).encode()).hexdigest()
+
+
+def sold(shop: Shop) -> list[Product]:
+    """The products as a catalogue has them."""
+    known, rng = dict(shop.known_attributes()), random.Random(shop.seed)
+    raws = list(shop.raw_products())
+    return [
+        Product(
+            price=draw_price(raw.prices, rng), attributes=known[raw.asin]["attributes"], nouns=nouns,
+            **{name: value for name, value in asdict(raw).items() if name not in ("prices", "reviews")},
+        )
+        for raw, nouns in zip(raws, Builtin()([raw.title for raw in raws]), strict=True)
+    ]  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def _asked(shop: Shop) -> tuple[dict[str, Any], dict[str, Any]]:
+    return dict(shop.known_attributes()), shop.wishes_of_people()
+
+
+def goals(shop: Shop, product: Product) -> Iterator[Goal]:
+    """All goals whose target is ``product``."""
+    known, people = _asked(shop)
+    entry, rng = known[product.asin], random.Random(product.asin)
+    wishes = [written(wish, product.price, rng) for wish in people.get(product.asin, [])]
+    if "instruction" in entry:
+        wishes.append(composed(entry["instruction"], entry["instruction_attributes"], product.price, rng))
+    for wish in wishes:
+        assert wish is not None
+        for number in range(count(wish, product.options)):
+            instruction, options = choose(wish, product.options, number)
+            yield goal_for(product, instruction, wish.attributes, options, wish.price_upper)
+
+
+def test_a_seed_gives_this_shop_for_ever_or_the_edition_is_another() -> None:
+    assert content(Shop(products=200)) == "e2322db333585b0da0b74c738216bc3e89fb688af88387347a40313cd96e70d4"
+
+
+def test_a_shop_is_the_same_in_every_process() -> None:
+    code = (
+        "import sys; sys.path[:0] = sys.argv[1:]\n"
+        "from test_webshop_generate import Shop, content; print(content(Shop(5, 40)))"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", code, *sys.path],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONHASHSEED": hash_seed, "OMP_NUM_THREADS": "1"},
+        ).stdout.strip()
+        for hash_seed in ("1", "2")
+    }
+    assert said == {content(Shop(5, 40))} != {content(Shop(6, 80))}
+
+
+@settings(max_examples=20)
+@given(SHOPS, st.integers(0, 70))
+def test_every_product_stands_for_itself(shop: Shop, skip: int) -> None:
+    products = list(shop.raw_products())
+    assert len(products) == shop.products
+    assert list(shop.raw_products(skip)) == products[skip:]
+    assert list(Shop(shop.seed, shop.products + 13, shop.difficulty).raw_products())[: len(products)] == products
+
+
+@pytest.mark.parametrize("seed", [0, 2**70])
+def test_no_two_products_share_an_asin(seed: int) -> None:
+    shop = Shop(seed)
+    numbers = (*range(100_000), *range(2**32 - 1000, 2**32))
+    asins = {shop.asin(number) for number in numbers}
+    assert len(asins) == len(numbers)
+    assert all(len(asin) == 10 and asin.isalnum() and asin == asin.upper() for asin in asins)
+
+
+@settings(max_examples=20)
+@given(SHOPS)
+def test_every_goal_can_be_reached_and_near_misses_miss_it(shop: Shop) -> None:
+    products = sold(shop)
+    for family in _families(shop, products):
+        for product in family:
+            for goal in goals(shop, product):
+                assert score(product, goal, plan(product, goal).values()).total == 1.0, goal
+        for goal in goals(shop, family[0]):
+            for other in family[1:]:
+                bought = score(other, goal, plan(other, goal).values())
+                asked = 1 + len(goal.attributes) + len(goal.options)
+                assert bought.r_type == 1.0 and bought.total == pytest.approx(1 - 1 / asked), (goal, other)
+
+
+def _families(shop: Shop, products: list[Product]) -> Iterator[list[Product]]:
+    for first in range(0, len(products), shop.family):
+        yield products[first : first + shop.family]
+
+
+def test_near_misses_differ_in_attribute_option_or_price_by_turns() -> None:
+    shop = Shop(products=400)
+    wrong = {"attribute": 0, "option": 0, "price": 0}
+    for family in _families(shop, sold(shop)):
+        for goal in goals(shop, family[0]):
+            for other in family[1:]:
+                bought = score(other, goal, plan(other, goal).values())
+                wrong["attribute"] += bought.r_att < 1
+                wrong["option"] += bought.r_option is not None and bought.r_option < 1
+                wrong["price"] += not bought.r_price
+    assert min(wrong.values()) > 0.7 * max(wrong.values()) > 0
+
+
+def _document(raw: RawProduct) -> str:
+    options = {name: [{"value": value} for value in values] for name, values in raw.options.items()}
+    return document(
+        {
+            "name": raw.title,
+            "full_description": raw.description,
+            "small_description": raw.bullets,
+            "customization_options": options,
+        }
+    )
+
+
+def test_a_hidden_attribute_stands_in_features_and_nowhere_else() -> None:
+    for hidden in (0, 100):
+        shop = Shop(products=300, difficulty=Difficulty(hidden=hidden))
+        for raw, (number, planned) in zip(shop.raw_products(), shop._plans(0, 300), strict=True):
+            assert raw.asin == shop.asin(number)
+            label = planned.facts[0].label.lower()
+            assert (label in _document(raw)) == (not hidden and label in raw.description.lower() + raw.title.lower())
+            assert any(bullet.lower().startswith(f"{label}: ") for bullet in raw.bullets)
+
+
+def test_what_is_not_vague_is_said_in_the_words_of_the_shop() -> None:
+    plain = Shop(products=200, difficulty=Difficulty(vagueness=0, options=1))
+    labels = {fact.attribute: fact.label.lower() for _, found in plain._plans(0, 200) for fact in found.facts}
+    for wishes in plain.wishes_of_people().values():
+        for wish in wishes:
+            assert all(labels[attribute] in wish["instruction"] for attribute in wish["instruction_attributes"])
+            assert all(value in wish["instruction"] for value in wish["instruction_options"])
+    vague = Shop(products=200, difficulty=Difficulty(vagueness=100)).wishes_of_people()
+    assert not any(
+        labels.get(attribute, attribute) in wish["instruction"]
+        for wishes in vague.values()
+        for wish in wishes
+        for attribute in wish["instruction_attributes"]
+    )
+
+
+def test_difficulty_says_how_much_there_is_of_everything() -> None:
+    shop = Shop(products=600, difficulty=Difficulty(near_misses=1, attributes=3, options=3))
+    products = sold(shop)
+    assert shop.family == 2
+    assert {len(product.attributes) for product in products} == {3}
+    assert {len(product.options) for product in products} == {0, 1, 2, 3}
+    bare = list(Shop(products=50, difficulty=Difficulty(options=0)).raw_products())
+    assert all(raw.options == {} for raw in bare)
+
+
+def test_instructions_vary_and_read_like_sentences() -> None:
+    shop = Shop(products=3000)
+    said = [wish["instruction"] for wishes in shop.wishes_of_people().values() for wish in wishes]
+    said += [entry["instruction"] for _, entry in shop.known_attributes() if "instruction" in entry]
+    assert len(set(said)) > 0.95 * len(said)
+    for text in said:
+        assert text == " ".join(text.split()) and "{" not in text and " ," not in text and not text.endswith(".")
+    share = sum("instruction" in entry for _, entry in shop.known_attributes()) / 3000
+    assert abs(share - COMPOSED / 100) < 0.05
+
+
+def test_texts_of_a_product_have_no_marks_left() -> None:
+    for raw in Shop(products=500).raw_products():
+        texts = (raw.title, raw.description, *raw.bullets, *(r.title + r.body for r in raw.reviews))
+        assert all(text and "{" not in text and text == " ".join(text.split()) for text in texts)
+        assert (raw.rating == "N.A.") == (not raw.reviews)
+        assert raw.price_tag == " to ".join(f"${price}" for price in raw.prices) and raw.prices[0] >= 1.0
+        if raw.reviews:
+            stars = [float(review.score) for review in raw.reviews]
+            assert abs(float(raw.rating) - sum(stars) / len(stars)) <= 0.05 + 1e-9
+
+
+def test_a_large_shop_has_no_more_instructions_of_people_than_the_official_one() -> None:
+    wishes = Shop(products=30_000).wishes_of_people()
+    assert 0.9 * WISHES < sum(map(len, wishes.values())) <= WISHES
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Shop(products=0), "a shop has from 1 to 4,294,967,296 products, got 0"),
+        (lambda: Shop(products=2**32 + 1), "a shop has from 1 to"),
+        (lambda: Shop(products=1.5), "got 1.5"),
+        (lambda: Shop(seed=-1), "the seed of a shop is a whole number from 0, got -1"),
+        (lambda: Shop(seed=True), "got True"),
+        (lambda: Difficulty(near_misses=21), "Difficulty.near_misses must be a whole number from 0 to 20, got 21"),
+        (lambda: Difficulty(attributes=0), "Difficulty.attributes must be a whole number from 1 to 6, got 0"),
+        (lambda: Difficulty(hidden="all"), "Difficulty.hidden must be a whole number from 0 to 100, got 'all'"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(make: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        make()
+
+
+def test_every_knob_makes_another_shop() -> None:
+    digests = {Shop().digest(), Shop(1).digest(), Shop(products=999).digest()}
+    for field in fields(Difficulty):
+        digests.add(Shop(difficulty=Difficulty(**{field.name: 1 + asdict(Difficulty())[field.name] % 2})).digest())
+    assert len(digests) == 3 + len(fields(Difficulty))

@@ -145,7 +145,7 @@ def sentences() -> list[str]:
         *(text for review in _REVIEWS for text in review),
         *(text for pair in _OTHER_WORDS.items() for text in pair),
         *(form for forms in _OPTIONS.values() for form in forms),
-        "Model, Ideal for, Made with, in Mind, in the, and, of",
+        "Model, Great for, Ideal for, Made with, in Mind, in the, and, of",
         "i want it, it should be, please make it, i would take it",
     ]
 

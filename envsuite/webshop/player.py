@@ -100,7 +100,7 @@ def query(goal: Goal) -> str:
     """What is asked for, in the instruction's words where the shop knows them, else in the shop's."""
     labels = {fact.attribute: fact.label.lower() for facet in facets().values() for fact in facet}
     text = goal.instruction.lower()
-    wanted = [labels.get(attribute, attribute) for attribute in goal.attributes]
+    wanted = [attribute if attribute in text else labels.get(attribute, attribute) for attribute in goal.attributes]
     said = [phrase for phrase in (_thing(goal), *wanted) if phrase in text]
     start = min(text.index(phrase) for phrase in said)
     end = max(text.index(phrase) + len(phrase) for phrase in said)

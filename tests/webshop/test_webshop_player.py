@@ -20,7 +20,7 @@ FORMS = (r"([a-z]{2} \d+ > \d+\. )*[a-z]{2} \d+ < \d+", r"[a-z0-9 -]+(, [a-z0-9 
 def env(tmp_path_factory: pytest.TempPathFactory) -> WebShop:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ENVSUITE_DATA", str(tmp_path_factory.mktemp("data")))
-        return WebShop("builtin", products=300, mode="structured", difficulty=EASY)
+        return WebShop("builtin", goals="human", products=300, mode="structured", difficulty=EASY)
 
 
 def play(env: WebShop, task_id: str, player: Shopper) -> tuple[float, list[tuple[str, str, str]]]:

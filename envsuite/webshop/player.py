@@ -11,10 +11,10 @@ from envsuite.core.errors import UsageError
 from envsuite.core.tools import Action, Move
 from envsuite.webshop.assortment import facets, kind_of
 from envsuite.webshop.env import WebShop
-from envsuite.webshop.expert import click, plan, search
+from envsuite.webshop.expert import click, plan, reachable, search
 from envsuite.webshop.goals import NO_LIMIT, Goal
 from envsuite.webshop.products import Card
-from envsuite.webshop.world import BACK, BUY, PREVIOUS, Session
+from envsuite.webshop.world import BUY, PREVIOUS, Session
 
 if TYPE_CHECKING:
     import gymnasium
@@ -54,6 +54,8 @@ class Shopper:
     def turns(self, env: gymnasium.Env[Any, Action], rng: random.Random) -> Iterator[Move]:
         """Each step of the episode that ``env`` is in; the caller steps ``env`` in between.
 
+        It ends when nothing is found.
+
         Raises:
             UsageError: ``env`` is not a WebShop with a built-in shop.
         """
@@ -67,11 +69,14 @@ class Shopper:
             if session.state.page == "search":
                 yield Move("", search(_thing(session.goal) if rash else query(session.goal)))
             elif session.state.page == "results":
-                thought, meant = judged(session.cards, session.goal.price_upper)
+                if session.state.number > 1:
+                    yield Move("", click(PREVIOUS))
+                    continue
+                if not session.cards:
+                    return
+                thought, meant = judged(session.cards, NO_LIMIT if rash else session.goal.price_upper)
                 said = ""
-                if rash:
-                    thought, meant = "", session.state.hits[0]
-                yield Move(thought, click(meant or BACK))
+                yield Move(thought, click(meant))
             elif session.state.page != "item" or session.state.asin != meant:
                 yield Move("", click(PREVIOUS))
             else:
@@ -112,7 +117,7 @@ def query(goal: Goal) -> str:
 def judged(cards: Sequence[Card], limit: float) -> tuple[str, str]:
     """What is said about a page of results, and the product that is opened: the first below ``limit`` dollars.
 
-    Where all are dearer it is the first, and where nothing was found, none.
+    Where all are dearer it is the first.
     """
     said = []
     for card in cards:
@@ -123,13 +128,15 @@ def judged(cards: Sequence[Card], limit: float) -> tuple[str, str]:
             said.append(f"{card.asin[:PIECE].lower()} {dollars} {'<' if cheap else '>'} {limit:.0f}")
         if cheap:
             return ". ".join(said), card.asin
-    return "", cards[0].asin if cards else ""
+    return "", cards[0].asin
 
 
 def _left(session: Session) -> list[str]:
     """Values of options that are yet to be chosen, in the order in which the instruction has them."""
     chosen = dict(session.state.options)
-    return [value for name, value in plan(session.product, session.goal).items() if chosen.get(name) != value]
+    product = session.product
+    wanted = plan(product, session.goal)
+    return [value for name, value in wanted.items() if chosen.get(name) != value and reachable(product, name, value)]
 
 
 def _thing(goal: Goal) -> str:

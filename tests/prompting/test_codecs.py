@@ -200,7 +200,7 @@ def test_instructions_show_a_form_that_parses(codec):
         for max_calls in (1, 3):
             text = codec.system(tools, max_calls)
             assert all(tool.description in text for tool in tools)
-            opening, closing = ("<action>", "</action>") if codec is TAGS else ("<tool_call>", "</tool_call>")
+            opening, closing = ("<tool_call>", "</tool_call>") if codec is TOOLS else ("<action>", "</action>")
             assert text.count(opening) == text.count(closing) == 1
     assert "<think>" in TagsCodec().system((COMMAND,), 1)
     assert "<think>" not in TagsCodec(think=False).system((COMMAND,), 1)
@@ -219,7 +219,7 @@ def test_codecs_are_made_by_name_and_an_unknown_name_lists_them():
         "tools": "tools",
     }
     assert make_codec("tags", think=False) == TagsCodec(think=False)
-    with pytest.raises(UnknownName, match=r"unknown codec 'tag'. Nearest: 'tags'. Known: brackets, tags, tools"):
+    with pytest.raises(UnknownName, match=r"unknown codec 'tag'. Nearest: 'tags'. Known: tags, brackets, tools"):
         make_codec("tag")
     with pytest.raises(UnknownName, match=r"unknown option of codec tags 'thinks'. Nearest: 'think'"):
         make_codec("tags", thinks=True)

@@ -323,7 +323,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     values.pop("config")
     try:
         config = ImitateConfig(**vars(values))
-        tokenizer = word_tokenizer(practice(config.env).texts(), config.architecture.context)
+        here = practice(config.env)
+        tokenizer = word_tokenizer(here.texts(), config.architecture.context, here.codes)
         model = imitate(config, tokenizer)
     except EnvsuiteError as error:
         sys.stderr.write(f"error: {error}\n")

@@ -1,12 +1,13 @@
 """Observation to chat messages, completion to tool calls."""
 
-from envsuite.prompting.codecs import CODECS, Codec, Parsed, TagsCodec, ToolsCodec, make_codec
+from envsuite.prompting.codecs import CODECS, BracketsCodec, Codec, Parsed, TagsCodec, ToolsCodec, make_codec
 from envsuite.prompting.conversation import Conversation
 from envsuite.prompting.memory import Compact, Full, Memory, Window, make_memory
 from envsuite.prompting.template import ChatTokenizer
 
 __all__ = [
     "CODECS",
+    "BracketsCodec",
     "ChatTokenizer",
     "Codec",
     "Compact",

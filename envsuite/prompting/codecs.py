@@ -100,18 +100,12 @@ class TagsCodec(Codec):
 
     def parse(self, completion: str, tools: Sequence[Tool], max_calls: int) -> Parsed:
         """Read the first well-formed body."""
-        command = command_tool(tools)
         problem = ""
         for body in _bodies(completion, "<action>", "</action>"):
             if isinstance(body, _Malformed):
                 problem = problem or body.reason
                 continue
-            text = body.strip()
-            calls = _calls(text, many=True) if text[:1] in ("{", "[") or command is None else _Malformed("")
-            if isinstance(calls, _Malformed) and command is not None:
-                calls = [ToolCall(command.name, {"command": text})] if text else _Malformed("the action is empty")
-                if not _is_unicode(text):
-                    calls = _Malformed("the action is not valid Unicode")
+            calls = self._read(body.strip(), tools)
             if not isinstance(calls, _Malformed) and len(calls) > max_calls:
                 calls = _Malformed(f"{len(calls)} calls in one step, at most {max_calls} allowed")
             if isinstance(calls, _Malformed):
@@ -119,6 +113,16 @@ class TagsCodec(Codec):
                 continue
             return Parsed(tuple(calls), None)
         return Parsed(None, problem or "no <action>…</action> in the completion")
+
+    def _read(self, text: str, tools: Sequence[Tool]) -> list[ToolCall] | _Malformed:
+        """The calls that a body is."""
+        command = command_tool(tools)
+        calls = _calls(text, many=True) if text[:1] in ("{", "[") or command is None else _Malformed("")
+        if isinstance(calls, _Malformed) and command is not None:
+            if not _is_unicode(text):
+                return _Malformed("the action is not valid Unicode")
+            return [ToolCall(command.name, {"command": text})] if text else _Malformed("the action is empty")
+        return calls
 
     def write(self, action: Action, thought: str = "", tools: Sequence[Tool] | None = None) -> str:
         """The thought, where there is one, and the action, in tags."""
@@ -137,6 +141,54 @@ class TagsCodec(Codec):
                 return command
         body = _dump(action[0]) if len(action) == 1 else f"[{', '.join(_dump(call) for call in action)}]"
         return body.replace("<", "\\u003c") if any(tag in body for tag in _TAGS) else body
+
+
+@dataclass(frozen=True)
+class BracketsCodec(TagsCodec):
+    """``<think>…</think><action>tool[argument]</action>``, as agents of WebShop are usually prompted.
+
+    So it is for a tool with one string parameter; blanks around tool and argument do not count. What does not fit is
+    written, and read, as :class:`TagsCodec` does.
+    """
+
+    name: ClassVar[str] = "brackets"
+
+    def system(self, tools: Sequence[Tool], max_calls: int, *, listed: bool = False) -> str:
+        """What each tool does and how to call it, ending in the form of an answer."""
+        forms = [
+            f"{tool.name}[{argument}]: {tool.description}"
+            for tool in tools
+            if (argument := _one_string(tool)) is not None
+        ]
+        if len(forms) < len(tools):
+            return super().system(tools, max_calls, listed=listed)
+        thought = "<think>your reasoning</think>" if self.think else ""
+        return "\n".join(
+            (
+                "You act by calling tools:",
+                *forms,
+                "Answer each observation in this form:",
+                f"{thought}<action>tool[argument]</action>",
+            )
+        )
+
+    def _read(self, text: str, tools: Sequence[Tool]) -> list[ToolCall] | _Malformed:
+        name, bracket, rest = text.partition("[")
+        if bracket and rest.endswith("]"):
+            for tool in tools:
+                if tool.name == name.rstrip() and (argument := _one_string(tool)) is not None:
+                    if not _is_unicode(rest):
+                        return _Malformed("the argument is not valid Unicode")
+                    return [ToolCall(tool.name, {argument: rest[:-1].strip()})]
+        return super()._read(text, tools)
+
+    def _body(self, action: Action, tools: Sequence[Tool] | None) -> str:
+        if len(action) == 1 and len(action[0].arguments) == 1:
+            (call,), ((name, value),) = action, action[0].arguments.items()
+            known = tools is None or any(tool.name == call.name and _one_string(tool) == name for tool in tools)
+            if known and isinstance(value, str) and value == value.strip() and not any(tag in value for tag in _TAGS):
+                return f"{call.name}[{value}]"
+        return super()._body(action, tools)
 
 
 @dataclass(frozen=True)
@@ -184,7 +236,7 @@ class ToolsCodec(Codec):
         return [tool.as_openai() for tool in tools]
 
 
-CODECS: dict[str, type[Codec]] = {codec.name: codec for codec in (TagsCodec, ToolsCodec)}
+CODECS: dict[str, type[Codec]] = {codec.name: codec for codec in (TagsCodec, BracketsCodec, ToolsCodec)}
 
 
 def make_codec(name: str, **options: Any) -> Codec:
@@ -211,6 +263,14 @@ def command_tool(tools: Sequence[Tool]) -> Tool | None:
 def _takes_command(tool: Tool) -> bool:
     properties = tool.parameters.get("properties", {})
     return list(properties) == ["command"] and properties["command"].get("type") == "string"
+
+
+def _one_string(tool: Tool) -> str | None:
+    """The name of the tool's parameter, where it has just one and that is a string."""
+    properties = tool.parameters.get("properties", {})
+    return next(
+        (name for name, form in properties.items() if form.get("type") == "string" and len(properties) == 1), None
+    )
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class Expert:
             return click(PREVIOUS)
         chosen = dict(state.options)
         for name, value in plan(session.product, session.goal).items():
-            if chosen.get(name) != value and _reachable(session.product, name, value):
+            if chosen.get(name) != value and reachable(session.product, name, value):
                 return click(value)
         return click(BUY)
 
@@ -156,7 +156,7 @@ def click(element: str) -> Action:
     return (ToolCall("click", {"element": element.lower()}),)
 
 
-def _reachable(product: Product, name: str, value: str) -> bool:
+def reachable(product: Product, name: str, value: str) -> bool:
     """Whether a click on ``value`` chooses it for ``name``: of options that share a value, the last one has it."""
     return [option for option, values in product.options.items() if value in values][-1] == name
 

@@ -24,7 +24,7 @@ from envsuite.webshop.assortment import Fact, Kind, kinds
 from envsuite.webshop.dice import Dice
 from envsuite.webshop.source import RawProduct
 
-EDITION = 2
+EDITION = 3
 """Of the shop; raised whenever the same seed gives another."""
 WISHES = 12_000
 """The most instructions in the manner of people, about as many as the official shop has."""
@@ -40,8 +40,9 @@ MOST = 1 << 32
 """Products of a shop."""
 _BOUNDS = {"near_misses": (0, 20), "attributes": (1, 6), "options": (0, 3), "hidden": (0, 100), "vagueness": (0, 100)}
 _PLAIN = str.maketrans("", "", "{}':")
-_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_BITS = 45
+ASIN_LETTERS = "BCDFGHKMNPRTVX"
+"""Letters of an ASIN, of which no two together are a word."""
+_BITS = 36
 _MASK = (1 << _BITS) - 1
 
 
@@ -170,13 +171,20 @@ class Shop:
         }
 
     def asin(self, number: int) -> str:
-        """Identity of product ``number``: ten characters that tell nothing, and no two products share."""
+        """Identity of product ``number``, e.g. ``GH42KD17PT``: it tells nothing, and no two products share it.
+
+        Two letters and two digits in turn, because that is short for those who read by pieces of words.
+        """
         mixed = (number + _offset(self.seed)) & _MASK
-        mixed = ((mixed ^ mixed >> 23) * 0x9E3779B97F5) & _MASK
-        mixed = ((mixed ^ mixed >> 21) * 0x1B873593E6D5) & _MASK
-        mixed ^= mixed >> 23
-        triples = _triples()
-        return f"S{triples[mixed >> 30]}{triples[mixed >> 15 & 0x7FFF]}{triples[mixed & 0x7FFF]}"
+        mixed = ((mixed ^ mixed >> 19) * 0x9E3779B97F5) & _MASK
+        mixed = ((mixed ^ mixed >> 17) * 0x1B873593E6D5) & _MASK
+        mixed ^= mixed >> 19
+        pairs, parts = _pairs(), []
+        for _ in range(2):
+            mixed, letters = divmod(mixed, len(pairs))
+            mixed, digits = divmod(mixed, 100)
+            parts += [pairs[letters], f"{digits:02}"]
+        return "".join((*parts, pairs[mixed]))
 
     def _plans(self, first: int, end: int) -> Iterator[tuple[int, Plan]]:
         """Number and plan of the products from ``first`` up to, and without, ``end``."""
@@ -276,5 +284,5 @@ def _offset(seed: int) -> int:
 
 
 @cache
-def _triples() -> tuple[str, ...]:
-    return tuple(a + b + c for a in _ALPHABET for b in _ALPHABET for c in _ALPHABET)
+def _pairs() -> tuple[str, ...]:
+    return tuple(a + b for a in ASIN_LETTERS for b in ASIN_LETTERS)

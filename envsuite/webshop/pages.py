@@ -108,7 +108,7 @@ def _results(session: Session) -> str:
     if first >= total:
         return f"No {'more ' if total else ''}results for {state.query!r} (page {state.number}, {total} in all)."
     head = f"Results {first + 1}-{last} of {total} for {state.query!r}:"
-    lines = [f"{card.asin}: {card.title} ({card.price_tag})" for card in session.cards]
+    lines = [f"{card.asin} {card.price_tag}: {card.title}" for card in session.cards]
     return "\n".join([head, *lines])
 
 

@@ -137,6 +137,19 @@ _OPTIONS = {
 """How people ask for the value of an option; ``in the {value} {name}`` for others."""
 
 
+def sentences() -> list[str]:
+    """All that is said here, with marks such as ``{brand}`` for what is filled in; for who must know every word."""
+    tables: tuple[Sequence[str], ...] = (_INTROS, _FILLER, _WANTED, _BULLETS, _OPENINGS, _COMPOSED)
+    return [
+        *(text for table in tables for text in table),
+        *(text for review in _REVIEWS for text in review),
+        *(text for pair in _OTHER_WORDS.items() for text in pair),
+        *(form for forms in _OPTIONS.values() for form in forms),
+        "Model, Great for, Ideal for, Made with, in Mind, in the, and, of",
+        "i want it, it should be, please make it, i would take it",
+    ]
+
+
 def brand(dice: Dice) -> str:
     """The name of a maker."""
     middle = dice.one(_MIDDLES) if dice.below(3) else ""

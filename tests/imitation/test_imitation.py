@@ -1,6 +1,7 @@
 """The base model: its words, its transcripts, its first attention, its training."""
 
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,8 @@ from envsuite.core.errors import UnknownName, UsageError
 from envsuite.prompting import make_codec
 from envsuite.textcraft.env import TextCraft
 from envsuite.textcraft.player import Planner
+from envsuite.webshop.env import WebShop
+from envsuite.webshop.generate import Shop
 from trainers.imitate import Architecture, ImitateConfig, Play, Stage, Transcripts, imitate, loss_of, main, new_model
 from trainers.imitation.attention import look_back
 from trainers.imitation.play import RESPONSE, SLIP, transcript
@@ -185,6 +188,49 @@ def test_in_alfworld_nothing_said_is_unknown_and_what_the_player_writes_is_what_
             _, _, done, _, info = env.step(action)
             assert info["valid"]
         assert done
+
+
+def test_in_the_built_in_shop_only_brands_are_unknown_and_what_the_player_writes_is_what_it_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
+    here = practice("WebShop-v0")
+    tokenizer, codec = word_tokenizer(here.texts(), 2048, here.codes), make_codec("brackets", think=False)
+    env = WebShop("builtin", products=60, mode="structured")
+    for task in env.tasks.ids("train"):
+        one = transcript(
+            env, task, here.player(hasty=0.3, dreamy=0.2), tokenizer, codec, [tokenizer.eos_token_id], 100,
+            random.Random(task), instructions=False, commands=False,
+        )  # fmt: skip
+        mine = (one.parts == RESPONSE) | (one.parts == SLIP)
+        assert tokenizer.unk_token_id not in one.tokens[mine].tolist()
+        score = env.session.state.score
+        written = tokenizer.decode(one.tokens[mine].tolist()).split("<|end|>")
+        env.reset(options={"task_id": task})
+        for text in filter(None, map(str.strip, written)):
+            action = codec.parse(text, env.tools, 1).action
+            assert action is not None
+            info = env.step(action)[-1]
+            assert info["valid"]
+        assert env.session.state.score == score is not None
+
+
+def test_every_word_of_the_shop_s_pages_is_known_but_the_names_of_brands() -> None:
+    here = practice("WebShop-v0")
+    tokenizer = word_tokenizer(here.texts(), 2048, here.codes)
+    for raw in Shop(products=300).raw_products():
+        brand = next(word for word in raw.title.split() if word.isalpha())
+        reviews = [text for review in raw.reviews for text in (review.title, review.body)]
+        for text in (*raw.bullets, raw.description, *reviews, raw.price_tag, raw.asin):
+            ids = tokenizer.encode(re.sub(rf"(?i)\b{brand}\b", "", text))
+            assert tokenizer.unk_token_id not in ids, text
+
+
+def test_codes_are_put_together_again_as_they_were() -> None:
+    loose = word_tokenizer(["gh12kd 1044 .05 usb-c 3xl , click [ ]"], 64, codes=True)
+    for text in ("gh12kd", "usb-c", "3xl", "1044", "click [ gh12kd ]"):
+        assert loose.decode(loose.encode(text.upper())) == text
+    assert loose.unk_token_id not in loose.encode("1012")
 
 
 def test_a_model_of_alfworld_s_player_is_made_by_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from envsuite.core import Tool, ToolCall, UnknownName, UsageError
 from envsuite.core.tools import check_action
-from envsuite.prompting import CODECS, Parsed, TagsCodec, ToolsCodec, make_codec
+from envsuite.prompting import CODECS, BracketsCodec, Parsed, TagsCodec, ToolsCodec, make_codec
 
 
 def schema(**properties):
@@ -16,8 +16,8 @@ def schema(**properties):
 COMMAND = Tool("act", "Act in the world.", schema(command={"type": "string"}))
 SEARCH = Tool("search", "Search papers.", schema(query={"type": "string"}, limit={"type": "integer"}))
 CLICK = Tool("click", "Click an element.", schema(element={"type": "string"}))
-TAGS, TOOLS = TagsCodec(), ToolsCodec()
-CODEC = pytest.mark.parametrize("codec", [TAGS, TOOLS], ids=["tags", "tools"])
+TAGS, TOOLS, BRACKETS = TagsCodec(), ToolsCodec(), BracketsCodec()
+CODEC = pytest.mark.parametrize("codec", [TAGS, TOOLS, BRACKETS], ids=["tags", "tools", "brackets"])
 TOOLSETS = ((COMMAND,), (SEARCH, CLICK), (SEARCH, COMMAND))
 
 PIECES = st.sampled_from([
@@ -200,7 +200,7 @@ def test_instructions_show_a_form_that_parses(codec):
         for max_calls in (1, 3):
             text = codec.system(tools, max_calls)
             assert all(tool.description in text for tool in tools)
-            opening, closing = ("<action>", "</action>") if codec is TAGS else ("<tool_call>", "</tool_call>")
+            opening, closing = ("<tool_call>", "</tool_call>") if codec is TOOLS else ("<action>", "</action>")
             assert text.count(opening) == text.count(closing) == 1
     assert "<think>" in TagsCodec().system((COMMAND,), 1)
     assert "<think>" not in TagsCodec(think=False).system((COMMAND,), 1)
@@ -213,9 +213,34 @@ def test_only_the_tools_codec_hands_tools_to_the_template():
 
 
 def test_codecs_are_made_by_name_and_an_unknown_name_lists_them():
-    assert {name: make_codec(name).name for name in CODECS} == {"tags": "tags", "tools": "tools"}
+    assert {name: make_codec(name).name for name in CODECS} == {
+        "tags": "tags",
+        "brackets": "brackets",
+        "tools": "tools",
+    }
     assert make_codec("tags", think=False) == TagsCodec(think=False)
-    with pytest.raises(UnknownName, match=r"unknown codec 'tag'. Nearest: 'tags'. Known: tags, tools"):
+    with pytest.raises(UnknownName, match=r"unknown codec 'tag'. Nearest: 'tags'. Known: tags, brackets, tools"):
         make_codec("tag")
     with pytest.raises(UnknownName, match=r"unknown option of codec tags 'thinks'. Nearest: 'think'"):
         make_codec("tags", thinks=True)
+
+
+def test_a_call_with_one_string_is_written_as_tool_and_brackets():
+    tools = (CLICK, Tool("find", "Find.", schema(query={"type": "string"})))
+    for text in ("navy blue", "", "[x]", "a] b[", "{}", "buy now"):
+        action = (ToolCall("click", {"element": text}),)
+        assert BRACKETS.write(action, tools=tools) == f"<action>click[{text}]</action>"
+        assert BRACKETS.parse(BRACKETS.write(action, tools=tools), tools, 1).action == action
+    assert BRACKETS.parse("<action> find [ red shoes ] </action>", tools, 1).action == (
+        ToolCall("find", {"query": "red shoes"}),
+    )
+    assert BRACKETS.parse("<action>fly[x]</action>", tools, 1).action is None
+    system = BRACKETS.system(tools, 1)
+    assert "click[element]: Click an element." in system and "<action>tool[argument]</action>" in system
+
+
+def test_what_brackets_cannot_hold_is_written_as_json():
+    for arguments in ({"query": "x", "limit": 3}, {"query": " x"}, {"query": "</action>"}, {"query": 3}):
+        action = (ToolCall("search", arguments),)
+        written = BRACKETS.write(action, tools=(SEARCH, CLICK))
+        assert '"arguments"' in written and BRACKETS.parse(written, (SEARCH, CLICK), 1).action == action

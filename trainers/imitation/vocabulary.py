@@ -5,11 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 PIECE = r"[A-Za-z]+|[0-9]+|[^\sA-Za-z0-9]"
 """A token is a word, a number or a mark; white space is not kept."""
+JOINED = "##"
+"""Stands before a piece that follows the one before it without a blank."""
+PIECE_OF_CODE = rf"{JOINED}(?:[a-z]+|[0-9]+|-)|{PIECE}"
+CODES = (
+    r"(?<=[a-z])(?=[0-9])|(?<=[0-9])(?=[a-z])|(?<=[a-z]-)(?=[a-z])|(?<=[a-z])(?=-[a-z])|(?<=[0-9])(?=[0-9]{2}(?![0-9]))"
+)
+"""Where codes such as ``gh42kd17pt``, ``usb-c`` and ``1044`` are taken apart."""
 CONTROL = ("<pad>", "<unk>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>")
 TAGS = ("<action>", "</action>", "<think>", "</think>")
 TEMPLATE = (
@@ -19,19 +26,28 @@ TEMPLATE = (
 NUMBERS = range(100)
 
 
-def word_tokenizer(texts: Iterable[str], max_length: int) -> PreTrainedTokenizerFast:
+def word_tokenizer(texts: Iterable[str], max_length: int, codes: bool = False) -> PreTrainedTokenizerFast:
     """A tokenizer whose vocabulary is the pieces of ``texts``, the numbers below 100, and the tags of the codec.
 
     Args:
         texts: Everything that the model should be able to read and write.
         max_length: Context length of the model, in tokens.
+        codes: Read all in lower case, and take apart words of letters and digits, words with a hyphen, and numbers
+            above 99; decoding puts them together again.
     """
-    pieces = {piece for text in texts for piece in re.findall(PIECE, text)} | {str(n) for n in NUMBERS}
+    form = PIECE_OF_CODE if codes else PIECE
+    normalizer = normalizers.Sequence(
+        [normalizers.Lowercase(), normalizers.Replace(Regex(CODES), f" {JOINED}")] if codes else []
+    )
+    pieces = {piece for text in texts for piece in re.findall(form, normalizer.normalize_str(text))}
+    pieces |= {str(n) for n in NUMBERS}
     vocabulary = {word: i for i, word in enumerate((*CONTROL, *TAGS, *sorted(pieces)))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(PIECE), behavior="removed", invert=True)
+    if codes:
+        tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(form), behavior="removed", invert=True)
     tokenizer.decoder = decoders.Sequence([
-        decoders.WordPiece(prefix="##", cleanup=True),
+        decoders.WordPiece(prefix=JOINED, cleanup=True),
         decoders.Fuse(),
         *(decoders.Replace(f"{tag} ", tag) for tag in ("<action>", "<think>")),
         *(decoders.Replace(f" {tag}", tag) for tag in ("</action>", "</think>", "<|end|>")),

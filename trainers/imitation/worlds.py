@@ -24,6 +24,9 @@ class Practice:
     fresh: str = ""
     """Argument of the environment that counts up, so that each few hundred games are of a world of their own; empty
     where the number of tasks is an argument too."""
+    codes: bool = False
+    """Whether texts hold codes, and upper and lower case are the same; see
+    :func:`~trainers.imitation.vocabulary.word_tokenizer`."""
 
 
 def practice(env_id: str) -> Practice:
@@ -49,7 +52,17 @@ def _alfworld() -> Practice:
     return Practice(Planner, alfworld_texts)
 
 
-_PRACTICES: Mapping[str, Callable[[], Practice]] = {"TextCraft-v0": _textcraft, "ALFWorld-v0": _alfworld}
+def _webshop() -> Practice:
+    from envsuite.webshop.player import Shopper
+
+    return Practice(Shopper, webshop_texts, codes=True)
+
+
+_PRACTICES: Mapping[str, Callable[[], Practice]] = {
+    "TextCraft-v0": _textcraft,
+    "ALFWorld-v0": _alfworld,
+    "WebShop-v0": _webshop,
+}
 
 
 def textcraft_texts() -> list[str]:
@@ -115,9 +128,44 @@ Available commands: look around your current location; check your current invent
 open a receptacle; close; take an object from a receptacle; place an object in or on a receptacle; (something)
 examine a receptacle or an object; use; heat an object using a receptacle; slice an object using a sharp object
 """
+
+
+def webshop_texts() -> list[str]:
+    """Everything that is said in the built-in shop but the names of brands, of which there are too many."""
+    from envsuite.webshop import prompts
+    from envsuite.webshop.assortment import facets, kinds, options
+    from envsuite.webshop.env import WebShop
+    from envsuite.webshop.generate import ASIN_LETTERS
+    from envsuite.webshop.wording import sentences
+
+    pairs = [one + other for one in ASIN_LETTERS for other in ASIN_LETTERS]
+    facts = [fact for facet in facets().values() for fact in facet]
+    return [
+        *(f"{pair}12{pair}" for pair in pairs),
+        *(f"1{number:02} .{number:02} x{number:02}" for number in range(100)),
+        *(text for kind in kinds() for text in (kind.query, kind.name, kind.one, kind.department, kind.path, kind.use)),
+        *(text for fact in facts for text in (fact.attribute, fact.label, *fact.asked, fact.told)),
+        *(text for name, values in options().values() for text in (name, *values)),
+        *sentences(),
+        *_SHOP.splitlines(),
+        prompts.EMPTY_QUERY,
+        *(prompts.refused(element, page) for element in ("x", "x…") for page in ("search", "item")),
+        *_codec_errors(WebShop.tools, "brackets"),
+        *_HISTORY,
+    ]
+
+
+_SHOP = """
+Search page. Search for a product with the tool `search`.
+Results 1-10 of 50 for 'x': gh12gh $1.00 to $2.00: No more results for "x" (page 6, 50 in all).
+Description Features Reviews of x: - (none) Price: $1.00. Rating: N.A. color: [red], blue
+Chosen with color = red. Chosen: nothing. No options. Bought x. Score: 1.000 of 1. Nothing happened: Invalid action
+search[x; y] click[back to search] click[< prev] click[next >] click[buy now] gh 20 > 10. kd 5 < 10
+and price lower than 40.00 dollars
+"""
 _HISTORY = ("[1 earlier steps left out]", "Observation: Action: none")
 
 
-def _codec_errors(tools: Any) -> list[str]:
-    codec = make_codec("tags", think=False)
+def _codec_errors(tools: Any, name: str = "tags") -> list[str]:
+    codec = make_codec(name, think=False)
     return [codec.parse(text, tools, 1).error or "" for text in ("", "<action>", "a")]

@@ -1,0 +1,155 @@
+"""A player that says what it looks for, and errs as people do: what a small base model imitates."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from envsuite.core.errors import UsageError
+from envsuite.core.tools import Action, Move
+from envsuite.webshop.assortment import facets, kind_of
+from envsuite.webshop.env import WebShop
+from envsuite.webshop.expert import click, plan, reachable, search
+from envsuite.webshop.goals import NO_LIMIT, Goal
+from envsuite.webshop.products import Card
+from envsuite.webshop.world import BUY, PREVIOUS, Session
+
+if TYPE_CHECKING:
+    import gymnasium
+
+PIECE = 2
+"""Characters by which the player calls a product."""
+_PRICE = re.compile(r"\$(\d+)")
+
+
+class Shopper:
+    """Searches with all that is asked for, opens the first product that is not too dear, chooses options, and buys.
+
+    Its query are the words of the instruction, and after a semicolon the options: ``long sleeve men's t-shirt; brown``.
+    Of the products found it says the beginning of the name and the whole dollars, ``gh 70 > 40. kd 16 < 40``, until one
+    is cheap enough; on that product's page, which options it will click: ``brown, xl``. So each decision is spelt out
+    where it is made, and each word of it stands in the instruction or on the page.
+
+    It takes from the goal in which words of the shop an attribute is asked for, and nothing else that an agent cannot
+    see.
+
+    Args:
+        rash: Probability that the player is in a hurry in this episode: it searches for the kind of product alone,
+            buys the first that is found, and says and chooses nothing.
+        hasty: Probability of any click that the page offers, except to buy, at each step.
+        dreamy: Probability of a click on another value of an option than is asked for, at each step on the page of a
+            product.
+    """
+
+    def __init__(self, rash: float = 0.0, hasty: float = 0.0, dreamy: float = 0.0) -> None:
+        for name, value in (("rash", rash), ("hasty", hasty), ("dreamy", dreamy)):
+            if not 0.0 <= value <= 1.0:
+                raise UsageError(f"{name}={value} is no probability; give a number from 0 to 1")
+        self.rash = rash
+        self.hasty = hasty
+        self.dreamy = dreamy
+
+    def turns(self, env: gymnasium.Env[Any, Action], rng: random.Random) -> Iterator[Move]:
+        """Each step of the episode that ``env`` is in; the caller steps ``env`` in between.
+
+        It ends when nothing is found.
+
+        Raises:
+            UsageError: ``env`` is not a WebShop with a built-in shop.
+        """
+        session = _session(env)
+        rash = self.rash > 0.0 and rng.random() < self.rash
+        said = meant = ""
+        while not session.done:
+            if slip := self._slip(session, rng):
+                yield Move("", click(slip), slip=True)
+                continue
+            if session.state.page == "search":
+                yield Move("", search(_thing(session.goal) if rash else query(session.goal)))
+            elif session.state.page == "results":
+                if session.state.number > 1:
+                    yield Move("", click(PREVIOUS))
+                    continue
+                if not session.cards:
+                    return
+                thought, meant = judged(session.cards, NO_LIMIT if rash else session.goal.price_upper)
+                said = ""
+                yield Move(thought, click(meant))
+            elif session.state.page != "item" or session.state.asin != meant:
+                yield Move("", click(PREVIOUS))
+            else:
+                left = [] if rash else _left(session)
+                thought = ", ".join(left)
+                yield Move("" if said else thought, click(left[0] if left else BUY))
+                said = said or thought
+
+    def _slip(self, session: Session, rng: random.Random) -> str:
+        """A click that does not help; empty if the player does not slip."""
+        if session.state.page == "search":
+            return ""
+        if self.hasty and rng.random() < self.hasty:
+            return rng.choice([element for element in session.elements() if element != BUY.lower()])
+        if session.state.page == "item" and self.dreamy and rng.random() < self.dreamy:
+            wanted = plan(session.product, session.goal)
+            values = [
+                value for name, values in session.product.options.items() for value in values
+                if name in wanted and value != wanted[name]
+            ]  # fmt: skip
+            return rng.choice(values) if values else ""
+        return ""
+
+
+def query(goal: Goal) -> str:
+    """What is asked for, in the instruction's words where the shop knows them, else in the shop's."""
+    labels = {fact.attribute: fact.label.lower() for facet in facets().values() for fact in facet}
+    text = goal.instruction.lower()
+    wanted = [attribute if attribute in text else labels.get(attribute, attribute) for attribute in goal.attributes]
+    said = [phrase for phrase in (_thing(goal), *wanted) if phrase in text]
+    start = min(text.index(phrase) for phrase in said)
+    end = max(text.index(phrase) + len(phrase) for phrase in said)
+    parts = [", ".join((text[start:end], *(phrase for phrase in wanted if phrase not in said)))]
+    options = [option if isinstance(option, str) else option[1] for option in goal.options]
+    return "; ".join(parts + ([", ".join(options)] if options else []))
+
+
+def judged(cards: Sequence[Card], limit: float) -> tuple[str, str]:
+    """What is said about a page of results, and the product that is opened: the first below ``limit`` dollars.
+
+    Where all are dearer it is the first.
+    """
+    said = []
+    for card in cards:
+        price = _PRICE.search(card.price_tag)
+        dollars = int(price[1]) if price else 0
+        cheap = dollars < limit
+        if limit < NO_LIMIT:
+            said.append(f"{card.asin[:PIECE].lower()} {dollars} {'<' if cheap else '>'} {limit:.0f}")
+        if cheap:
+            return ". ".join(said), card.asin
+    return "", cards[0].asin
+
+
+def _left(session: Session) -> list[str]:
+    """Values of options that are yet to be chosen, in the order in which the instruction has them."""
+    chosen = dict(session.state.options)
+    product = session.product
+    wanted = plan(product, session.goal)
+    return [value for name, value in wanted.items() if chosen.get(name) != value and reachable(product, name, value)]
+
+
+def _thing(goal: Goal) -> str:
+    """What people call the kind of product."""
+    kind = kind_of(goal.query)
+    if kind is None:
+        raise UsageError(f"this player knows the built-in shop, which does not sell {goal.query}")
+    name = kind.name.lower()
+    return name if name in goal.instruction.lower() else kind.query
+
+
+def _session(env: gymnasium.Env[Any, Action]) -> Session:
+    inner = env.unwrapped
+    if not isinstance(inner, WebShop):
+        raise UsageError(f"this player plays WebShop-v0, not {type(inner).__name__}")
+    return inner.session

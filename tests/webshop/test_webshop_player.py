@@ -1,0 +1,101 @@
+"""The player that a base model imitates in the built-in shop."""
+
+import random
+import re
+
+import gymnasium
+import pytest
+
+from envsuite.core.errors import UsageError
+from envsuite.webshop.env import WebShop
+from envsuite.webshop.player import Shopper, judged, query
+from envsuite.webshop.products import Card
+
+EASY = {"attributes": 2, "hidden": 0, "vagueness": 0}
+FORMS = (r"([a-z]{2} \d+ > \d+\. )*[a-z]{2} \d+ < \d+", r"[a-z0-9 -]+(, [a-z0-9 -]+)*")
+"""All that the player ever says: which product is cheap enough, and which options it will choose."""
+
+
+@pytest.fixture(scope="module")
+def env(tmp_path_factory: pytest.TempPathFactory) -> WebShop:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ENVSUITE_DATA", str(tmp_path_factory.mktemp("data")))
+        return WebShop("builtin", goals="human", products=300, mode="structured", difficulty=EASY)
+
+
+def play(env: WebShop, task_id: str, player: Shopper) -> tuple[float, list[tuple[str, str, str]]]:
+    """What it earned, and thought, argument of the call and the shop's answer of each step."""
+    env.reset(options={"task_id": task_id})
+    moves: list[tuple[str, str, str]] = []
+    reward = 0.0
+    for thought, (call,), slip in player.turns(env, random.Random(task_id)):
+        observation, reward, done, _, info = env.step((call,))
+        assert info["valid"]
+        (argument,) = call.arguments.values()
+        moves.append(("slip" if slip else thought, argument, observation["text"]))
+        assert len(moves) < 100
+        if done:
+            break
+    return reward, moves
+
+
+def test_a_careful_player_earns_full_reward_for_nearly_every_goal(env: WebShop) -> None:
+    rewards = [play(env, task_id, Shopper())[0] for task_id in env.tasks.ids("train")]
+    assert sum(reward == 1.0 for reward in rewards) > 0.9 * len(rewards)
+    assert sum(rewards) > 0.97 * len(rewards)
+
+
+def test_each_word_that_a_careful_player_says_or_does_stands_in_the_instruction_or_on_the_page(env: WebShop) -> None:
+    buttons = ("buy now", "back to search", "< prev")
+    for task_id in env.tasks.ids("train"):
+        env.reset(options={"task_id": task_id})
+        task = page = env.session.goal.instruction
+        for thought, argument, answer in play(env, task_id, Shopper())[1]:
+            assert not thought or any(re.fullmatch(form, thought) for form in FORMS), thought
+            known = f"{task} {page}".lower()
+            for word in re.findall(r"[\w'-]+", thought + ("" if argument in buttons else f" {argument}")):
+                assert word in known, (word, known)
+            page = answer
+
+
+def test_the_first_product_that_is_cheap_enough_is_opened_and_those_before_it_are_said_to_be_too_dear() -> None:
+    cards = [Card("GH12CD34EF", "a kettle", "$70.5"), Card("KD12CD34EF", "a kettle", "$16.0 to $19.0")]
+    assert judged(cards, 40.0) == ("gh 70 > 40. kd 16 < 40", "KD12CD34EF")
+    assert judged(cards, 10.0) == ("", "GH12CD34EF")
+
+
+def test_with_vague_wishes_and_hidden_facts_it_asks_in_the_shop_s_words(env: WebShop) -> None:
+    goal = env.session.goal
+    facts = [attribute for attribute in goal.attributes if attribute in query(goal)]
+    assert facts
+    vague = goal.__class__(
+        **{name: getattr(goal, name) for name in goal.__slots__} | {"instruction": f"a {goal.query}"}
+    )
+    assert all(fact in query(vague) for fact in facts)
+
+
+def test_a_player_that_slips_still_buys_what_was_asked_for(env: WebShop) -> None:
+    slips = won = 0
+    tasks = env.tasks.ids("train")[:200]
+    for task_id in tasks:
+        reward, moves = play(env, task_id, Shopper(hasty=0.2, dreamy=0.2))
+        slips += sum(thought == "slip" for thought, _, _ in moves)
+        won += reward == 1.0
+    assert slips > 50 and won > 0.8 * len(tasks)
+
+
+def test_a_rash_player_says_nothing_chooses_nothing_and_mostly_earns_a_part(env: WebShop) -> None:
+    rewards = []
+    for task_id in env.tasks.ids("train"):
+        reward, moves = play(env, task_id, Shopper(rash=1.0))
+        assert [thought for thought, _, _ in moves] == ["", "", ""] and moves[-1][1] == "buy now"
+        rewards.append(reward)
+    assert sum(reward == 1.0 for reward in rewards) < 0.25 * len(rewards)
+    assert 0.2 < sum(rewards) / len(rewards) < 0.6
+
+
+def test_a_probability_that_is_none_and_another_environment_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"hasty=-0.1"):
+        Shopper(hasty=-0.1)
+    with pytest.raises(UsageError, match="not TextCraft"):
+        next(Shopper().turns(gymnasium.make("TextCraft-v0"), random.Random(0)))

@@ -88,12 +88,15 @@ def test_what_a_player_does_by_mistake_is_read_and_not_learnt(tokenizer, monkeyp
     slip = one.parts == SLIP
     assert tokenizer.decode(one.tokens[slip].tolist()).startswith("<action>get 7 string</action>")
     model = new_model(ImitateConfig(architecture=Architecture(layers=2, width=32)), tokenizer)
-    logits = model(input_ids=torch.from_numpy(one.tokens[None])).logits
-    logits.retain_grad()
-    monkeypatch.setattr(model, "forward", lambda **_: SimpleNamespace(logits=logits))
-    loss_of(model, [one], 1.0)[0].backward()
-    learnt = logits.grad[0, :-1].abs().sum(-1) > 0
+    hidden = model.model(input_ids=torch.from_numpy(one.tokens[None])).last_hidden_state
+    hidden.retain_grad()
+    monkeypatch.setattr(model.model, "forward", lambda **_: SimpleNamespace(last_hidden_state=hidden))
+    loss_of(model, [one], 1.0)[0].backward(retain_graph=True)
+    learnt = hidden.grad[0, :-1].abs().sum(-1) > 0
     assert not learnt[slip[1:]].any() and learnt[~slip[1:]].all()
+    hidden.grad = None
+    loss_of(model, [one], 0.0)[0].backward()
+    assert ((hidden.grad[0, :-1].abs().sum(-1) > 0).numpy() == (one.parts[1:] == RESPONSE)).all()
 
 
 def test_a_head_that_looks_back_attends_to_that_token_whatever_the_tokens_are(tokenizer) -> None:

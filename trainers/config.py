@@ -49,7 +49,7 @@ class EnvConfig:
 class PromptConfig:
     """How observations become prompts and completions become actions."""
 
-    codec: Literal["tags", "tools"] = "tags"
+    codec: Literal["tags", "brackets", "tools"] = "tags"
     """Format of actions: <action>…</action>, or <tool_call>…</tool_call>."""
     think: bool = True
     """Ask for a thought before the action (codec tags)."""

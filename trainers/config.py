@@ -49,10 +49,10 @@ class EnvConfig:
 class PromptConfig:
     """How observations become prompts and completions become actions."""
 
-    codec: Literal["tags", "tools"] = "tags"
-    """Format of actions: <action>…</action>, or <tool_call>…</tool_call>."""
+    codec: Literal["tags", "brackets", "tools"] = "tags"
+    """Format of actions: <action>…</action>, the same with tool[argument] in it, or <tool_call>…</tool_call>."""
     think: bool = True
-    """Ask for a thought before the action (codec tags)."""
+    """Ask for a thought before the action (codecs tags and brackets)."""
     instructions: bool = True
     """Begin with a system message that explains format and tools; a model that was trained on the format needs none."""
     commands: bool = True

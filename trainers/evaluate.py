@@ -69,7 +69,7 @@ def make_manager(
     config: TrainConfig, envs: Sequence[EnvConfig], slots: int, engine: Engine, tokenizer: ChatTokenizer
 ) -> RolloutManager:
     """A manager that plays ``envs``, at most ``slots`` episodes at a time; close its vector after use."""
-    options = {"think": config.prompt.think} if config.prompt.codec == "tags" else {}
+    options = {"think": config.prompt.think} if config.prompt.codec != "tools" else {}
     vector = make_vector([factory_of(env) for env in envs], slots, config.rollout.workers, config.rollout.deadline)
     return RolloutManager(
         engine,

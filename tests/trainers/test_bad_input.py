@@ -49,7 +49,7 @@ def _fails(capfd: pytest.CaptureFixture[str], code: int, *arguments: str) -> str
         (["--envs", "[]"], ["envs is empty"]),
         (["--envs", "[{id: TextCraft-v0, kwargs: {split: test}}]"], ["envs[0].kwargs.split", "envs[0].split"]),
         (["--prompt.memory", "windw(2)"], ["'windw(2)'", "window(2)", "compact"]),
-        (["--prompt.codec", "tag"], ["prompt.codec", "Known: tags, tools"]),
+        (["--prompt.codec", "tag"], ["prompt.codec", "Known: tags, brackets, tools"]),
         (["--rollout.engine", "hg"], ["rollout.engine", "hf"]),
         (["--config", "nowhere.yaml"], ["nowhere.yaml", "No such file"]),
         (["--iterations", "-1"], ["iterations is -1"]),

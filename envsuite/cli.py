@@ -16,6 +16,7 @@ from envsuite.core import EnvsuiteError, TaskSet, ToolEnv, UsageError
 from envsuite.core.errors import unknown
 from envsuite.data import cli as data_cli
 from envsuite.registration import ENVIRONMENTS
+from envsuite.serving import cli as serving_cli
 
 EXAMPLES = """examples:
   envsuite list
@@ -23,6 +24,7 @@ EXAMPLES = """examples:
   envsuite tasks TextCraft-v0 --split test --type depth-3 | shuf -n 5
   envsuite tasks TextCraft-v0 --source path/to/recipes > tasks.tsv
   envsuite data fetch alfworld
+  envsuite serve TextCraft-v0 --port 9000
 """
 
 
@@ -39,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             _list()
         elif arguments.command == "data":
             code = data_cli.run(arguments)
+        elif arguments.command == "serve":
+            code = serving_cli.run(arguments)
         else:
             _tasks(arguments.env_id, arguments.source, arguments.split, arguments.type)
         sys.stdout.flush()
@@ -80,6 +84,15 @@ def _parser() -> argparse.ArgumentParser:
             help="the benchmarks' own files: list, fetch, verify",
             description="Brings the benchmarks' own files here, and checks them. TextCraft-v0 and ALFWorld-v0 have "
             "tasks built in; WebShop-v0 needs its files.",
+        )
+    )
+    serving_cli.add_arguments(
+        commands.add_parser(
+            "serve",
+            help="environments for other machines, over HTTP",
+            description="Serves environments over HTTP, to gymnasium.make(…, url=…) and to anything else.",
+            epilog=serving_cli.EXAMPLES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
     )
     return parser

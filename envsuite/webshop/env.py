@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal, TypedDict
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 
@@ -63,6 +63,12 @@ class WebShop(ToolEnv):
         _tool("search", prompts.SEARCH, "query", prompts.QUERY),
         _tool("click", prompts.CLICK, "element", prompts.ELEMENT),
     )
+
+    arguments: Mapping[str, Any] = {
+        **ToolEnv.arguments,
+        "mode": {"enum": list(MODES)},
+        "goals": {"enum": ["human", "synthetic", None]},
+    }
 
     def __init__(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import secrets
 import threading
@@ -35,6 +36,9 @@ NAMED_SOURCES = ("builtin", "official", "generated")
 class Place(Protocol):
     """Where sessions are played."""
 
+    sessions: int
+    """How many there are, counted by the front."""
+
     def submit(self, calls: Sequence[Mapping[str, Any]]) -> Callable[[], list[Answer]]:
         """Have ``calls`` executed; what is returned waits for the answers and returns them in the same order."""
 
@@ -43,6 +47,7 @@ class Inline:
     """Plays sessions in this process, in the thread that asks."""
 
     def __init__(self) -> None:
+        self.sessions = 0
         self._host = Host()
 
     def submit(self, calls: Sequence[Mapping[str, Any]]) -> Callable[[], list[Answer]]:
@@ -242,6 +247,7 @@ class Front:
                     raise Problem(429, "capacity", detail, wait=RETRY_SECONDS)
                 record = _Record(secrets.token_hex(16), offer.env_id, place, key, time.monotonic())
                 self._records[record.name] = record
+                place.sessions += 1
                 if key is not None:
                     self._keys[key] = record.name
                 self.metrics.count("envsuite_sessions_created_total", environment=offer.env_id)
@@ -292,6 +298,7 @@ class Front:
             return
         if record.key is not None:
             del self._keys[record.key]
+        record.place.sessions -= 1
         self._ended[record.name] = kind, why
         while len(self._ended) > REMEMBERED:
             self._ended.popitem(last=False)
@@ -326,7 +333,7 @@ def _offer(env_id: str, workers: int) -> Offer:
     try:
         module, _, name = env_id.rpartition(":")
         if module:
-            __import__(module)
+            importlib.import_module(module)
         spec = gymnasium.spec(name)
     except (gymnasium.error.Error, ImportError) as error:
         raise unknown("environment", env_id, known) from error

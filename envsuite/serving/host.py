@@ -5,6 +5,7 @@ It runs in the process that answers HTTP, or in worker processes, and knows noth
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -67,6 +68,14 @@ def make_env(env_id: str, arguments: Mapping[str, Any]) -> ToolEnv:
     return env
 
 
+def horizon_of(env_id: str) -> int | None:
+    """Steps after which an episode of ``env_id`` is truncated."""
+    module, _, name = env_id.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    return gymnasium.spec(name).max_episode_steps
+
+
 class Host:
     """Holds sessions and executes calls on them; may be called from several threads at once."""
 
@@ -125,7 +134,7 @@ class Host:
                 "class": type(env).__name__,
                 "tools": [Tool.as_openai(tool) for tool in env.tools],
                 "max_calls": env.max_calls,
-                "max_episode_steps": gymnasium.spec(call["environment"]).max_episode_steps,
+                "max_episode_steps": horizon_of(call["environment"]),
                 "split": env.split,
                 "versions": env.versions,
                 "tasks": {
@@ -144,7 +153,7 @@ class Host:
     def _create(self, call: Mapping[str, Any]) -> Answer:
         if call["session"] not in self._sessions:
             env = make_env(call["environment"], call.get("arguments", {}))
-            horizon = call.get("max_episode_steps", gymnasium.spec(call["environment"]).max_episode_steps)
+            horizon = call.get("max_episode_steps", horizon_of(call["environment"]))
             self._sessions[call["session"]] = _Session(env, call["environment"], horizon)
         return self._show(self._sessions[call["session"]], call)
 

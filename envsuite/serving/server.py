@@ -20,6 +20,7 @@ from envsuite.remote.protocol import PROBLEM_TYPE, Problem
 from envsuite.serving.app import make_app
 from envsuite.serving.front import Front, Inline, Offer, Place
 from envsuite.serving.settings import Settings
+from envsuite.serving.workers import Pool, Worker
 
 log = logging.getLogger("envsuite.serving")
 THREADS = 32
@@ -66,6 +67,8 @@ class Server:
         self.settings = settings
         self._inline = Inline()
         self.front = Front(settings, self._place)
+        played = [offer.env_id for offer in self.front.offers.values() if not offer.inline]
+        self._pool = Pool(settings.workers if played else 0, played, settings.deadline, self._lost)
         app = make_app(self.front, self._ready, blueprints)
         try:
             self._http = create_server(
@@ -83,7 +86,7 @@ class Server:
                 ident="envsuite",
             )
         except OSError as error:
-            self.front.close()
+            self._close()
             raise UsageError(f"cannot listen at {settings.host}:{settings.port}: {error.strerror or error}") from error
         if isinstance(self._http, TcpWSGIServer):
             self._http.channel_class = _Channel
@@ -106,7 +109,7 @@ class Server:
             self._turn(0.05)
         self._http.task_dispatcher.shutdown(timeout=1)
         self._http.close()
-        self.front.close()
+        self._close()
 
     def stop(self, *_: object) -> None:
         """End :meth:`run`, from a signal or another thread."""
@@ -121,10 +124,18 @@ class Server:
         return any(channel.requests or channel.total_outbufs_len for channel in self._http.active_channels.values())
 
     def _place(self, offer: Offer) -> Place:
-        return self._inline
+        return self._inline if offer.inline else self._pool.choose()
 
     def _ready(self) -> bool:
-        return True
+        return self._pool.ready
+
+    def _lost(self, worker: Worker, why: str) -> None:
+        self.front.metrics.count("envsuite_workers_replaced_total")
+        self.front.lost(worker, why)
+
+    def _close(self) -> None:
+        self._pool.close()
+        self.front.close()
 
 
 def serve(settings: Settings, blueprints: Sequence[Blueprint] = ()) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Action, ToolCall
+from envsuite.remote.protocol import EPISODE
 from envsuite.remote.session import Described, Session, described, plain, step_of
 from envsuite.remote.transport import Unreachable
 
@@ -60,7 +61,7 @@ class RemoteEnv(ToolEnv):
             self.tasks.split_of(task_id)  # which raises
         begun = self._session.reset(task_id)
         info: Any = begun["info"]
-        self._enter({name: info[name] for name in ("task_id", "task_type", "split", "versions")}, done=False)
+        self._enter({name: info[name] for name in EPISODE}, done=False)
         self._instruction = begun["observation"]["task"]
         return self._see(begun["observation"]), info
 

@@ -39,6 +39,7 @@ class Described:
     """Of its class."""
     tools: tuple[Tool, ...]
     max_calls: int
+    max_episode_steps: int | None
     split: str | None
     versions: Mapping[str, str]
     tasks: TaskSet
@@ -69,7 +70,9 @@ def _described(url: str, env_id: str, arguments: bytes) -> Described:
     if tasks.hash != told["hash"]:
         raise DataError(f"{url}: the manifest of {env_id} has hash {told['hash'][:8]} there and {tasks.hash[:8]} here")
     tools = tuple(Tool(**tool["function"]) for tool in body["tools"])
-    return Described(body["class"], tools, body["max_calls"], body["split"], body["versions"], tasks)
+    return Described(
+        body["class"], tools, body["max_calls"], body["max_episode_steps"], body["split"], body["versions"], tasks
+    )
 
 
 def plain(value: Any) -> Any:
@@ -142,9 +145,8 @@ class Session:
             EnvsuiteError: As the environment's own reset.
             WorkerLost: No server answers.
         """
-        begun = self._sure("reset", {"options": {"task_id": task_id}}, lambda: None)
-        self._task_id, self._steps, self._state_key = task_id, [], begun["info"]["state_key"]
-        return begun
+        body = {"options": {"task_id": task_id}}
+        return self.accept("reset", body, self._sure("reset", body, lambda: None))
 
     def step(self, body: dict[str, Any]) -> dict[str, Any]:
         """Take a step; returns the answer.
@@ -156,10 +158,58 @@ class Session:
             EnvsuiteError: As the environment's own step.
             WorkerLost: The world has failed, or no server answers.
         """
-        stepped = self._sure("step", body, self._replay)
-        self._steps.append(body)
-        self._state_key = stepped["info"]["state_key"]
-        return stepped
+        return self.accept("step", body, self._sure("step", body, self._replay))
+
+    def batched(self, op: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The call as part of a batch; its answer goes to :meth:`accept`, a failure to :meth:`mend`."""
+        return {"op": op, "session": self._name, "number": self._number + 1, **body}
+
+    def accept(self, op: str, body: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        """Note that ``op`` was executed; returns the answer."""
+        self._number = answer["number"]
+        if op == "reset":
+            self._task_id, self._steps = answer["info"]["task_id"], []
+        else:
+            self._steps.append(body)
+        self._state_key = answer["info"]["state_key"]
+        return answer
+
+    def mend(self, op: str, body: dict[str, Any], refused: Refused | None) -> dict[str, Any]:
+        """The answer to a call that failed in a batch, made once more if the session can be brought back.
+
+        Args:
+            op: ``"reset"`` or ``"step"``.
+            body: As it was sent.
+            refused: The failure; ``None`` where the server did not answer.
+
+        Raises:
+            EnvsuiteError: As the environment's own.
+            WorkerLost: The world has failed, or no server answers.
+        """
+        return self.accept(op, body, self._mended(op, body, refused, self._replay if op == "step" else lambda: None))
+
+    def open_body(self) -> dict[str, Any]:
+        """The body of the call that makes the session."""
+        return {
+            "environment": self.env_id,
+            "arguments": self.arguments,
+            "max_episode_steps": self.horizon,
+            "key": secrets.token_hex(16),
+        }
+
+    @property
+    def open(self) -> bool:
+        """The session is on a server, as far as is known."""
+        return self._name is not None
+
+    def opened(self, name: str) -> None:
+        """Note that the session was made, as ``name``."""
+        self._name, self._process, self._number = name, os.getpid(), 0
+
+    def move(self, url: str) -> None:
+        """Be played at ``url`` from now on; an episode under way is played again there."""
+        if url != self.url:
+            self._turn, self._name = self.urls.index(url), None
 
     def snapshot(self) -> dict[str, Any]:
         """A token for :meth:`restore`, in any session of the same environment.
@@ -203,28 +253,39 @@ class Session:
 
     def close(self) -> None:
         """End the session, if that is possible now; if not, the server does it later."""
-        name, self._name = self._name, None
-        if name is not None and os.getpid() == self._process:  # else it is that of the process this one is a fork of
+        if (name := self.leave()) is not None:
             try:
                 server(self.url).ask("DELETE", f"/v1/sessions/{name}", seconds=CLOSE_SECONDS)
             except (Refused, Unreachable):
                 return
+
+    def leave(self) -> str | None:
+        """Forget the session; returns its name, for whoever ends it, or ``None`` if there is none of this process."""
+        name, self._name = self._name, None
+        return name if os.getpid() == self._process else None  # it may be that of the process this one is a fork of
 
     def _sure(self, op: str, body: dict[str, Any] | None, again: Callable[[], object]) -> dict[str, Any]:
         """The answer to a call; once more, after ``again`` has brought the session back, where it was gone."""
         try:
             return self._called(op, body)
         except Refused as refused:
-            if refused.kind not in LOST:
-                if refused.kind == "session-lost":
-                    self._name = None
-                raise refused.raised() from None
-            log.info("%s: %s; playing its episode again", self.url, refused.detail)
+            return self._mended(op, body, refused, again)
         except Unreachable:
             if len(self.urls) == 1:
                 raise
             self._turn += 1
             log.warning("going on at %s", self.url)
+            return self._mended(op, body, None, again)
+
+    def _mended(
+        self, op: str, body: dict[str, Any] | None, refused: Refused | None, again: Callable[[], object]
+    ) -> dict[str, Any]:
+        if refused is not None:
+            if refused.kind not in LOST:
+                if refused.kind == "session-lost":
+                    self._name = None
+                raise refused.raised() from None
+            log.info("%s: %s; playing its episode again", self.url, refused.detail)
         self._name = None
         try:
             again()
@@ -242,14 +303,7 @@ class Session:
         return answer
 
     def _open(self) -> None:
-        body = {
-            "environment": self.env_id,
-            "arguments": self.arguments,
-            "max_episode_steps": self.horizon,
-            "key": secrets.token_hex(16),
-        }
-        self._name = server(self.url).ask("POST", "/v1/sessions", body)["session"]
-        self._process, self._number = os.getpid(), 0
+        self.opened(server(self.url).ask("POST", "/v1/sessions", self.open_body())["session"])
 
     def _replay(self) -> dict[str, Any]:
         """Play the episode again, in the session there is or in a new one; returns what :meth:`restore` does."""

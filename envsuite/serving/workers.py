@@ -179,12 +179,12 @@ class Pool:
         return all(worker.ready for worker in self.workers)
 
     def choose(self) -> Worker:
-        """The worker with fewest sessions."""
+        """The worker with fewest sessions among those that are ready, if any is."""
         with self._lock:
             for index, worker in enumerate(self.workers):
                 if worker.why is not None and not self._closed:
                     self.workers[index] = self._start(index)
-            return min(self.workers, key=lambda worker: (worker.sessions, worker.index))
+            return min(self.workers, key=lambda worker: (not worker.ready, worker.sessions, worker.index))
 
     def close(self) -> None:
         """End all."""

@@ -69,10 +69,10 @@ class Server:
         self.front = Front(settings, self._place)
         played = [offer.env_id for offer in self.front.offers.values() if not offer.inline]
         self._pool = Pool(settings.workers if played else 0, played, settings.deadline, self._lost)
-        app = make_app(self.front, self._ready, blueprints)
+        self.app = make_app(self.front, self._ready, blueprints)
         try:
             self._http = create_server(
-                app,
+                self.app,
                 host=settings.host,
                 port=settings.port,
                 threads=THREADS,

@@ -283,15 +283,17 @@ class Session:
         if refused is not None:
             if refused.kind not in LOST:
                 if refused.kind == "session-lost":
-                    self._name = None
+                    self._name = self._task_id = None
                 raise refused.raised() from None
             log.info("%s: %s; playing its episode again", self.url, refused.detail)
         self._name = None
         try:
             again()
             return self._called(op, body)
-        except Refused as refused:
-            raise refused.raised() from None
+        except Refused as once_more:
+            if once_more.kind in (*LOST, "session-lost"):
+                self._name = self._task_id = None
+            raise once_more.raised() from None
 
     def _called(self, op: str, body: dict[str, Any] | None) -> dict[str, Any]:
         if self._name is None:

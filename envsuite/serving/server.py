@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -45,11 +46,41 @@ class _ErrorTask(ErrorTask):  # type: ignore[misc]
         self.response_headers += [("Content-Type", PROBLEM_TYPE)]
         self.set_close_on_finish()
         self.content_length = len(body)
+        self.channel.lingers = True
         self.write(body)
 
 
 class _Channel(HTTPChannel):  # type: ignore[misc]
+    """A connection that, when a request was refused unread, takes in what is still sent before it closes.
+
+    Otherwise the system would answer those bytes with a reset, and the client might never see why it was refused.
+    """
+
     error_task_class = _ErrorTask
+    lingers = False
+    """Do so when this connection is to be closed."""
+    _discarding = False
+
+    def readable(self) -> bool:
+        return self._discarding or bool(super().readable())
+
+    def writable(self) -> bool:
+        return bool(self.will_close if self._discarding else super().writable())
+
+    def handle_read(self) -> None:
+        if not self._discarding:
+            super().handle_read()
+            return
+        with contextlib.suppress(OSError):
+            self.recv(self.adj.recv_bytes)  # closes at the end; the timeout of idle connections bounds it
+
+    def handle_close(self) -> None:
+        if self.lingers and not self._discarding and self.connected:
+            with contextlib.suppress(OSError):
+                self.socket.shutdown(socket.SHUT_WR)
+                self._discarding, self.will_close = True, False
+                return
+        super().handle_close()
 
 
 class Server:
@@ -103,19 +134,21 @@ class Server:
         while not self._stop.is_set():
             self._turn()
         self.front.draining = True
-        self._http.socket.setblocking(False)
         end = time.monotonic() + DRAIN_SECONDS
         while time.monotonic() < end and (self.front.busy or self._writing()):
             self._turn(0.05)
         self._http.task_dispatcher.shutdown(timeout=1)
+        for channel in list(self._http.active_channels.values()):
+            HTTPChannel.handle_close(channel)
         self._http.close()
         self._close()
 
     def stop(self, *_: object) -> None:
         """End :meth:`run`, from a signal or another thread."""
         self.front.draining = True
-        self._stop.set()
-        self._http.pull_trigger()
+        if not self._stop.is_set():
+            self._stop.set()
+            self._http.pull_trigger()
 
     def _turn(self, timeout: float = 1.0) -> None:
         self._http.asyncore.loop(timeout=timeout, use_poll=True, map=self._http._map, count=1)

@@ -48,5 +48,6 @@ class Settings:
                 raise UsageError(f"{name} is {seconds}; it must be above 0")
         if not self.environments:
             raise UsageError("a server offers at least one environment")
-        if self.token is not None and (not self.token.isascii() or not self.token.isprintable() or " " in self.token):
+        token = self.token
+        if token is not None and not (token and token.isascii() and token.isprintable() and " " not in token):
             raise UsageError("the token must consist of printable ASCII characters without blanks, and not be empty")

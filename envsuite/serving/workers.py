@@ -30,8 +30,8 @@ class _Message:
     """When it was sent, or the last of its answers came."""
     answers: list[Answer] = field(default_factory=list)
     done: threading.Event = field(default_factory=threading.Event)
-    culprit: bool = True
-    """The worker was lost over this message, as far as that is known."""
+    overdue: bool = False
+    """Its call ran past the deadline."""
 
 
 class Worker:
@@ -87,8 +87,6 @@ class Worker:
                     self._child.socket.sendall(body)
             except OSError:  # it has died; the reader knows, or will soon
                 pass
-        else:
-            message.culprit = False
 
         def collect() -> list[Answer]:
             while not gone and not message.done.wait(max(0.0, self._limit(message) - time.monotonic())):
@@ -112,7 +110,7 @@ class Worker:
         """All answers: those that came, and problems for those that will not."""
         answers = list(message.answers)
         for position in range(len(answers), message.calls):
-            if position == len(message.answers) and message.culprit:
+            if position == len(message.answers) and message.overdue:
                 kind, detail = "session-lost", f"the session has failed: {self.why}"
             else:
                 kind, detail = "session-ended", f"the session has ended: {self.why}"
@@ -151,7 +149,7 @@ class Worker:
             self._messages.clear()
         self._lost(self, self.why)
         for message in messages:
-            message.culprit = overdue is None or message is overdue
+            message.overdue = message is overdue
             message.done.set()
 
 

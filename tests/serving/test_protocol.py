@@ -53,7 +53,7 @@ def test_a_call_that_comes_again_is_answered_again_and_not_executed_again(server
     get = {"number": 2, "calls": command("get 1 string")}
     assert ask(server, "POST", f"{session}/step", get).raw == ask(server, "POST", f"{session}/step", get).raw
     seen = ask(server, "POST", f"{session}/step", {"number": 3, "calls": command("inventory")}).body
-    assert seen["observation"]["text"] == "Inventory: [string] (1)"
+    assert seen["observation"]["text"].strip() == "Inventory: [string] (1)"
 
 
 def test_calls_out_of_order_are_refused_with_the_number_that_is_due(server: str) -> None:

@@ -155,20 +155,28 @@ def test_a_slow_environment_does_not_delay_others(start: Start, workers: int) ->
     thread.join()
 
 
-def test_a_worker_that_dies_ends_the_call_it_died_of_and_no_other_episode(start: Start) -> None:
+def test_a_worker_that_is_killed_costs_no_episode(start: Start) -> None:
     running = start(ROUGH, workers=2)
     envs = [RemoteEnv(running.url, ROUGH) for _ in range(4)]
-    for env in envs:
-        env.reset(options={"task_id": "a"})
-        assert text(env, "go") == "a 1"
-    with pytest.raises(WorkerLost, match="exited with code 3"):
-        envs[0].step(do("exit 3"))
-    os.kill(next(worker for worker in running._pool.workers if worker.why is None).pid, signal.SIGKILL)
-    assert [text(env, "go") for env in envs[1:]] == ["a 2"] * 3
-    assert envs[0].reset(options={"task_id": "b"})[0]["text"] == "0" and text(envs[0], "go") == "b 1"
+    begin(*envs)
+    assert [text(env, "go") for env in envs] == ["b 1"] * 4
+    os.kill(running._pool.workers[0].pid, signal.SIGKILL)
+    assert [text(env, "go") for env in envs] == ["b 2"] * 4
     for env in envs:
         env.close()
     assert running.front.sessions == 0
+
+
+def test_a_call_that_crashes_every_worker_ends_its_episode_and_no_other(start: Start) -> None:
+    running = start(ROUGH, workers=2)
+    env, other = RemoteEnv(running.url, ROUGH), RemoteEnv(running.url, ROUGH)
+    begin(env, other)
+    with pytest.raises(WorkerLost, match="exited with code 3"):
+        env.step(do("exit 3"))
+    with pytest.raises(UsageError, match=r"call reset\(\) first"):
+        env.step(do("go"))
+    begin(env)
+    assert text(env, "go") == text(other, "go") == "b 1"
 
 
 def test_a_call_that_hangs_is_ended_at_the_deadline(start: Start) -> None:

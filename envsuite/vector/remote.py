@@ -25,6 +25,8 @@ BATCH = 256
 """Calls in one request."""
 REQUESTS = 4
 """Requests to one server that are under way at a time."""
+PATIENCE = 1.0
+"""Seconds that :meth:`RemoteVector.poll` waits for answers to what it has just sent."""
 DOWN_SECONDS = 30.0
 """A server that did not answer gets no new episodes for so long."""
 
@@ -99,20 +101,33 @@ class RemoteVector(Vector):
         return self._descriptions[env].max_calls
 
     def poll(self, timeout: float | None = None) -> list[Event]:
-        """What has been answered; sends what is due, and waits for a first answer at most ``timeout`` seconds."""
+        """What has been answered, in the order of the calls; sends what is due.
+
+        It waits at most ``timeout`` seconds for a first answer, and besides, up to :data:`PATIENCE`, for the answers to
+        what it has sent: so that the same events come together as in a
+        :class:`~envsuite.vector.local.LocalVector`, and what is computed from them is the same to the last bit.
+        """
         self._send()
-        events: list[Event] = []
+        end = None if timeout is None else time.monotonic() + timeout
+        events: dict[int, Event] = {}
         while len(events) < len(self._due):
+            now = time.monotonic()
+            left = [call.since + PATIENCE - now for slot, call in self._due.items() if slot not in events]
+            wait: float | None = max(left)
+            if wait <= 0 and events:
+                wait = 0.0
+            elif wait <= 0:
+                wait = None if end is None else max(0.0, end - now)
             try:
-                if events or timeout == 0:
-                    events.append(self._events.get_nowait())
-                else:
-                    events.append(self._events.get(timeout=timeout))
+                event = self._events.get(timeout=wait) if wait is None or wait > 0 else self._events.get_nowait()
+                events[event.slot] = event
             except queue.Empty:
-                break
-        for event in events:
-            del self._due[event.slot]
-        return self._answered(events)
+                if events or (end is not None and time.monotonic() >= end):
+                    break
+        answered = [slot for slot in self._due if slot in events]
+        for slot in answered:
+            del self._due[slot]
+        return self._answered([events[slot] for slot in answered])
 
     def waiting_for(self) -> str:
         """The call that has been under way for longest."""
@@ -165,7 +180,9 @@ class RemoteVector(Vector):
     def _send(self) -> None:
         """Hand over what is due, as one request for each server and environment."""
         groups: dict[tuple[str, int], list[_Call]] = {}
+        now = time.monotonic()
         for call in self._unsent:
+            call.since = now
             groups.setdefault((call.seat.session.url, call.env), []).append(call)
         self._unsent = []
         for calls in groups.values():

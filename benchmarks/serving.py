@@ -1,9 +1,9 @@
 """Steps per second over HTTP, beside servers of other kinds: ``python -m benchmarks.serving``.
 
-All servers play on this machine, one after the other, each in a process of its own with its clients in another. Ours and
-FastAPI's play TextCraft, and are asked through the same client, with connections kept open; openenv-core's echoes, and is
-asked through its own client, over WebSockets. Needs, for the others: ``pip install fastapi uvicorn websockets fastmcp`` and
-``pip install --no-deps openenv-core``; what is not installed is left out, and said.
+All servers play on this machine, one after the other, each in a process of its own with its clients in another. Ours
+and FastAPI's play TextCraft, and are asked through the same client, with connections kept open; openenv-core's echoes,
+and is asked through its own client, over WebSockets. Needs, for the others: ``pip install fastapi uvicorn websockets
+fastmcp`` and ``pip install --no-deps openenv-core``; what is not installed is left out, and said.
 """
 
 from __future__ import annotations

@@ -12,7 +12,9 @@ import orjson
 from flask import Blueprint, Flask, Response, g, request
 from werkzeug.exceptions import HTTPException
 
-from envsuite.remote.protocol import JSON_TYPE, PROBLEM_TYPE, Problem
+from envsuite.remote.protocol import JSON_TYPE, Problem
+from envsuite.serving.direct import Direct, bug, headers
+from envsuite.serving.direct import batch as answer_batch
 from envsuite.serving.front import Front
 from envsuite.serving.host import Answer
 from envsuite.serving.openapi import document
@@ -52,13 +54,12 @@ def make_app(front: Front, ready: Callable[[], bool], blueprints: Sequence[Bluep
 
     @app.after_request
     def measure(response: Response) -> Response:
-        front.metrics.count("envsuite_requests_total", status=str(response.status_code))
-        front.metrics.count("envsuite_request_seconds_total", time.perf_counter() - g.began)
+        front.metrics.request(response.status_code, time.perf_counter() - g.began)
         return response
 
     @app.errorhandler(Problem)
     def tell(problem: Problem) -> Response:
-        return _response((problem.status, problem.document()), problem)
+        return _response((problem.status, problem.document()))
 
     @app.errorhandler(HTTPException)
     def refuse(error: HTTPException) -> Response:
@@ -73,21 +74,16 @@ def make_app(front: Front, ready: Callable[[], bool], blueprints: Sequence[Bluep
     @app.errorhandler(Exception)
     def confess(error: Exception) -> Response:
         log.error("%s %s failed", request.method, request.path, exc_info=error)
-        return tell(Problem(500, "internal", "the server has a bug, which its log describes", error="WorkerLost"))
+        return _response(bug())
 
+    app.wsgi_app = Direct(app.wsgi_app, front, expected)  # type: ignore[method-assign]
     return app
 
 
-def _response(answer: Answer, problem: Problem | None = None) -> Response:
-    status, body = answer
-    response = Response(body, status, mimetype=JSON_TYPE if status < 300 else PROBLEM_TYPE)
-    if status == 204:
+def _response(answer: Answer) -> Response:
+    response = Response(answer[1], answer[0], headers=headers(answer))
+    if answer[0] == 204:
         del response.headers["Content-Type"]
-    if status == 401:
-        response.headers["WWW-Authenticate"] = "Bearer"
-    if status in (429, 503):
-        wait = problem.wait if problem is not None else orjson.loads(body)["retry_after"]
-        response.headers["Retry-After"] = str(wait)
     return response
 
 
@@ -135,9 +131,7 @@ def _calls(front: Front) -> Blueprint:
 
     @calls.post("/batch")
     def batch() -> Response:
-        answers = front.batch(_body("batch")["calls"])
-        results = [{"status": status, "body": orjson.Fragment(body) if body else None} for status, body in answers]
-        return _response((200, orjson.dumps({"results": results})))
+        return _response(answer_batch(front, _body("batch")))
 
     return calls
 

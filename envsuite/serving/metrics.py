@@ -28,6 +28,12 @@ class Metrics:
         with self._lock:
             self._counts[metric, tuple(labels.items())] += by
 
+    def request(self, status: int, seconds: float) -> None:
+        """Count one HTTP request."""
+        with self._lock:
+            self._counts["envsuite_requests_total", (("status", str(status)),)] += 1
+            self._counts["envsuite_request_seconds_total", ()] += seconds
+
     def text(self, gauges: dict[str, tuple[str, float]]) -> str:
         """All counters, and ``gauges`` (name -> help and value), in Prometheus' text format."""
         with self._lock:

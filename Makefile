@@ -38,6 +38,7 @@ format: $(VENV)/.installed  ## mend what ruff can mend
 bench: $(VENV)/.models  ## measure speed; compare with recordings of the originals where ../shared has them
 	$(BIN)/python -m benchmarks.envs textcraft
 	$(BIN)/python -m benchmarks.envs alfworld
+	$(BIN)/python -m benchmarks.serving
 	$(BIN)/python -m benchmarks.estimators
 	test ! -d ../shared/golden || $(BIN)/python -m benchmarks.golden ../shared/golden
 	test ! -d ../shared/golden/textcraft || $(BIN)/python -m benchmarks.parity textcraft \

@@ -17,6 +17,7 @@ from envsuite.core import EnvsuiteError, TaskSet, ToolEnv, UsageError
 from envsuite.core.errors import unknown
 from envsuite.data import cli as data_cli
 from envsuite.registration import ENVIRONMENTS
+from envsuite.serving import cli as serving_cli
 from envsuite.webshop import build_cli
 from envsuite.webshop.page import command as shop
 
@@ -27,6 +28,7 @@ EXAMPLES = """examples:
   envsuite tasks TextCraft-v0 --source path/to/recipes > tasks.tsv
   envsuite data fetch alfworld
   envsuite play webshop
+  envsuite serve TextCraft-v0 --port 9000
 """
 
 
@@ -57,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             code = build_cli.run(arguments) if arguments.data_command == "build" else data_cli.run(arguments)
         elif arguments.command == "play":
             code = PLAYED[arguments.game].run(arguments)
+        elif arguments.command == "serve":
+            code = serving_cli.run(arguments)
         else:
             _tasks(arguments.env_id, arguments.source, arguments.split, arguments.type)
         sys.stdout.flush()
@@ -115,6 +119,15 @@ def _parser() -> argparse.ArgumentParser:
         game.add_arguments(
             games.add_parser(name, help=game.help, description=f"{game.help[0].upper()}{game.help[1:]}.")
         )
+    serving_cli.add_arguments(
+        commands.add_parser(
+            "serve",
+            help="environments for other machines, over HTTP",
+            description="Serves environments over HTTP, to gymnasium.make(…, url=…) and to anything else.",
+            epilog=serving_cli.EXAMPLES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+    )
     return parser
 
 

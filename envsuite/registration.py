@@ -16,11 +16,13 @@ class EnvSpec:
     max_episode_steps: int
     extra: str
     """Name of the pip extra that it needs."""
+    inline: bool = False
+    """A step costs less than a message to another process: a server plays it in the process that answers HTTP."""
 
 
 ENVIRONMENTS = (
     EnvSpec("ALFWorld-v0", "envsuite.alfworld.env:ALFWorld", max_episode_steps=50, extra="alfworld"),
-    EnvSpec("TextCraft-v0", "envsuite.textcraft.env:TextCraft", max_episode_steps=50, extra="textcraft"),
+    EnvSpec("TextCraft-v0", "envsuite.textcraft.env:TextCraft", max_episode_steps=50, extra="textcraft", inline=True),
     EnvSpec("WebShop-v0", "envsuite.webshop.env:WebShop", max_episode_steps=15, extra="webshop"),
 )
 
@@ -29,4 +31,9 @@ def register_envs() -> None:
     """Register every id with Gymnasium; does nothing for ids that are registered already."""
     for spec in ENVIRONMENTS:
         if spec.id not in gymnasium.registry:
-            gymnasium.register(spec.id, entry_point=spec.entry_point, max_episode_steps=spec.max_episode_steps)
+            gymnasium.register(
+                spec.id,
+                entry_point="envsuite.making:make",
+                max_episode_steps=spec.max_episode_steps,
+                kwargs={"env_id": spec.id},
+            )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -41,3 +42,21 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip(f"needs the recordings of the original implementations in {folder}")
     return folder
+
+
+@pytest.fixture(scope="session")
+def server(data_folder: Path) -> Iterator[str]:
+    """The address of a server, in a thread of this process, that offers every environment and opens every folder."""
+    from envsuite.registration import ENVIRONMENTS
+    from envsuite.serving.server import serving
+    from envsuite.serving.settings import Settings
+
+    ids = tuple(spec.id for spec in ENVIRONMENTS)
+    with serving(Settings(ids, port=0, workers=0, source_folders=(Path("/"),))) as running:
+        yield running.url
+
+
+@pytest.fixture(scope="session", params=["local", "remote"])
+def where(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Arguments of ``gymnasium.make`` that play an environment here, and on a server."""
+    return {} if request.param == "local" else {"url": request.getfixturevalue("server")}

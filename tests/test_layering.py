@@ -13,10 +13,11 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = {
     "envsuite": (
         {"registration", "core"},
-        {"prompting", "wrappers", "data", "processes"},
-        {"retrieval"},
+        {"prompting", "wrappers", "data", "processes", "remote"},
+        {"retrieval", "making"},
         {"textcraft", "alfworld", "webshop"},
         {"vector"},
+        {"serving"},
         {"cli"},
     ),
     "trainers": (

@@ -39,6 +39,8 @@ class EnvConfig:
     """Split that tasks are drawn from."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Further arguments of gymnasium.make: source, tasks, …"""
+    url: str | list[str] | None = None
+    """Address of an envsuite serve that plays it, or of several, e.g. http://127.0.0.1:8080; null plays it here."""
     weight: float = 1.0
     """Share of the tasks that come from here, relative to the other environments."""
     max_episode_steps: int | None = None
@@ -315,7 +317,7 @@ class TrainConfig:
             )
         for key, envs in (("envs", self.envs), ("evaluation.envs", self.evaluation.envs)):
             for i, env in enumerate(envs):
-                for name in ("id", "split", "max_episode_steps"):
+                for name in ("id", "split", "url", "max_episode_steps"):
                     if name in env.kwargs:
                         raise ConfigError(f"{key}[{i}].kwargs.{name}: write {key}[{i}].{name} instead")
 

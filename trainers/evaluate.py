@@ -33,7 +33,8 @@ from trainers.steps import Episode
 def factory_of(env: EnvConfig) -> EnvFactory:
     """How a vector makes the environment."""
     horizon = {} if env.max_episode_steps is None else {"max_episode_steps": env.max_episode_steps}
-    return EnvFactory(env.id, {"split": env.split, **env.kwargs, **horizon})
+    where = {} if env.url is None else {"url": env.url}
+    return EnvFactory(env.id, {"split": env.split, **env.kwargs, **horizon, **where})
 
 
 def tasks_of(env: EnvConfig, key: str) -> TaskSet:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -65,6 +65,14 @@ class ALFWorld(ToolEnv):
             },
         ),
     )
+
+    arguments: Mapping[str, Any] = {
+        **ToolEnv.arguments,
+        "engine": {"enum": list(ENGINES)},
+        "scene_seed": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
+        "games": {"type": "integer", "minimum": 1, "maximum": 10_000},
+        "difficulty": {"type": ["object", "null"], "additionalProperties": {"type": "integer"}},
+    }
 
     def __init__(
         self,

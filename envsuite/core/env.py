@@ -82,6 +82,12 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
     tools: tuple[Tool, ...]
     max_calls: int = 1
+    arguments: Mapping[str, Any] = {
+        "split": {"type": ["string", "null"]},
+        "source": {"type": "string", "maxLength": 4096},
+        "tasks": {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": {"type": "string"}}]},
+    }
+    """JSON Schema of each constructor argument that a server takes from its clients."""
 
     def __init__(
         self,
@@ -98,7 +104,7 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         self.versions = {"source": tasks.source, "data": tasks.version, **(versions or {})}
         self._split_ids = () if split is None else tasks.ids(split)
         self._next = 0
-        self._task_id = ""
+        self._task_id = self._task_type = self._task_split = ""
         self._done = True
         self._last: Observation | None = None
         self._instruction = ""
@@ -134,6 +140,21 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
             raise UsageError(f"{type(self).__name__} has no episode under way; call reset() first")
         return self._last
 
+    @property
+    def done(self) -> bool:
+        """No episode is under way: none was started, or the last one has ended."""
+        return self._done
+
+    @property
+    def episode(self) -> dict[str, Any]:
+        """What an info says of the whole episode: ``task_id``, ``task_type``, ``split``, ``versions``."""
+        return {
+            "task_id": self._task_id,
+            "task_type": self._task_type,
+            "split": self._task_split,
+            "versions": self.versions.copy(),
+        }
+
     def snapshot(self) -> object:
         """A token of the episode state, for :meth:`restore` of any environment made with the same arguments."""
         raise UsageError(f"{type(self).__name__} cannot be snapshot")
@@ -158,8 +179,17 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
             UnknownTask: The id does not exist.
             UsageError: An option is unknown, or the split is empty.
         """
+        task_id = self._draw(seed, options or {})
+        described = self._describe(task_id)
+        self._instruction, outcome = self._begin(task_id)
+        self._task_split, self._task_type = described
+        self._task_id = task_id
+        self._done = False
+        return self._observe(outcome), self._info(outcome)
+
+    def _draw(self, seed: int | None, options: Mapping[str, Any]) -> str:
+        """The task that a reset starts."""
         super().reset(seed=seed)
-        options = options or {}
         if extra := set(options) - {"task_id"}:
             raise UsageError(f"unknown reset option {sorted(extra)}; known: task_id")
         if (task_id := options.get("task_id")) is None:
@@ -170,12 +200,7 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
             index = self._next if seed is None else int(self.np_random.integers(len(self._split_ids)))
             self._next = (index + 1) % len(self._split_ids)  # a seed decides the episodes that follow, too
             task_id = self._split_ids[index]
-        described = self._describe(task_id)
-        self._instruction, outcome = self._begin(task_id)
-        self._task_split, self._task_type = described
-        self._task_id = task_id
-        self._done = False
-        return self._observe(outcome), self._info(outcome)
+        return task_id
 
     def _describe(self, task_id: str) -> tuple[str, str]:
         """Split and type of ``task_id``; raises :class:`UnknownTask` if it does not exist."""
@@ -194,9 +219,7 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
             when = "after the episode has ended" if self._last is not None else "before reset"
             raise UsageError(f"{type(self).__name__}.step called {when}; call reset() first")
         if (problem := check_action(action, self.tools, self.max_calls)) is not None:
-            text = f"Invalid action: {problem}. Tools: {', '.join(tool.name for tool in self.tools)}."
-            outcome = Outcome(text, error=problem, commands=self._last["commands"])
-            return self._observe(outcome), 0.0, False, False, self._info(outcome)
+            return self._refuse(problem, self._last["commands"])
         outcome = self._call(action[0])
         for call in action[1:]:
             if outcome.done:
@@ -204,6 +227,21 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
             outcome = _joined(outcome, self._call(call))
         self._done = outcome.done
         return self._observe(outcome), outcome.reward, outcome.done, False, self._info(outcome)
+
+    def refuse(self, problem: str) -> tuple[Observation, float, bool, bool, StepInfo]:
+        """Take a step whose action is none, for the reason ``problem``: what :meth:`step` does where it finds one.
+
+        Raises:
+            UsageError: As :meth:`step`.
+        """
+        if self._done or self._last is None:
+            return self.step(())  # which raises
+        return self._refuse(problem, self._last["commands"])
+
+    def _refuse(self, problem: str, commands: tuple[str, ...]) -> tuple[Observation, float, bool, bool, StepInfo]:
+        text = f"Invalid action: {problem}. Tools: {', '.join(tool.name for tool in self.tools)}."
+        outcome = Outcome(text, error=problem, commands=commands)
+        return self._observe(outcome), 0.0, False, False, self._info(outcome)
 
     def render(self) -> str | None:
         """The task and the last text, where ``render_mode`` is ``"ansi"``."""

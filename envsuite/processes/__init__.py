@@ -1,6 +1,6 @@
 """Processes that do part of this program's work, and may crash or hang without harm to the rest."""
 
 from envsuite.processes.child import START_SECONDS, Child
-from envsuite.processes.frames import Channel, frame, receive
+from envsuite.processes.frames import Channel, frame, receive, receive_body
 
-__all__ = ["START_SECONDS", "Channel", "Child", "frame", "receive"]
+__all__ = ["START_SECONDS", "Channel", "Child", "frame", "receive", "receive_body"]

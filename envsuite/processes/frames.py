@@ -1,4 +1,4 @@
-"""Messages between a program and its worker processes: length-prefixed frames of pickles over a socket pair.
+"""Messages between a program and its worker processes: length-prefixed frames over a socket pair, mostly of pickles.
 
 Both ends are processes of one program; nothing else can write to the socket, and nothing is read from disk.
 """
@@ -17,7 +17,7 @@ _CHUNK = 1 << 18
 
 
 def frame(messages: list[bytes]) -> bytes:
-    """One frame of pickled messages."""
+    """One frame of messages."""
     body = b"".join(messages)
     return _LENGTH.pack(len(body)) + body
 
@@ -42,8 +42,13 @@ def receive(channel: socket.socket, until: float | None = None) -> list[Any]:
         EOFError: The other end is closed.
         TimeoutError: The time is up; what has arrived of the frame is lost.
     """
+    return unpack(receive_body(channel, until))
+
+
+def receive_body(channel: socket.socket, until: float | None = None) -> bytes:
+    """Wait for a frame and return its bytes: as :func:`receive`, for messages that are no pickles."""
     (length,) = _LENGTH.unpack(_exactly(channel, _LENGTH.size, until))
-    return unpack(_exactly(channel, length, until))
+    return _exactly(channel, length, until)
 
 
 def _exactly(channel: socket.socket, size: int, until: float | None) -> bytes:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -57,6 +57,13 @@ class TextCraft(ToolEnv):
             },
         ),
     )
+
+    arguments: Mapping[str, Any] = {
+        **ToolEnv.arguments,
+        "book_seed": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
+        "goals": {"type": "integer", "minimum": 1, "maximum": 10_000},
+        "max_distractors": {"type": "integer", "minimum": 0, "maximum": 1_000},
+    }
 
     def __init__(
         self,

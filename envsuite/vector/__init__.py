@@ -1,21 +1,23 @@
-"""Many episodes at once, in this process or in worker processes, behind one interface."""
+"""Many episodes at once, in this process, in worker processes or on servers, behind one interface."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from envsuite.core.errors import UsageError
 from envsuite.vector.base import EnvFactory, Event, Vector
 from envsuite.vector.local import LocalVector
+from envsuite.vector.remote import RemoteVector
 from envsuite.vector.workers import WorkerVector
 
-__all__ = ["EnvFactory", "Event", "LocalVector", "Vector", "WorkerVector", "make_vector"]
+__all__ = ["EnvFactory", "Event", "LocalVector", "RemoteVector", "Vector", "WorkerVector", "make_vector"]
 
 
 def make_vector(factories: Sequence[EnvFactory], slots: int, workers: int = 0, deadline: float = 60.0) -> Vector:
     """A vector of ``slots`` episodes.
 
     Args:
-        factories: The environments; calls name them by their index.
+        factories: The environments; calls name them by their index. With the argument ``url``, those of a server.
         slots: How many episodes run at a time.
         workers: Number of worker processes; 0 runs everything in this process, where no deadline can be kept.
         deadline: Most seconds that one call may take in a worker process.
@@ -23,6 +25,12 @@ def make_vector(factories: Sequence[EnvFactory], slots: int, workers: int = 0, d
     Raises:
         UsageError: An environment cannot be made, or a number is out of range.
     """
+    remote = [factory.env_id for factory in factories if "url" in factory.kwargs]
+    if remote:
+        if len(remote) < len(factories):
+            here = next(factory.env_id for factory in factories if "url" not in factory.kwargs)
+            raise UsageError(f"{remote[0]} has a url and {here} has none; give one to every environment of a vector")
+        return RemoteVector(factories, slots, deadline)
     if workers == 0:
         return LocalVector(factories, slots)
     return WorkerVector(factories, slots, workers, deadline)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 
@@ -73,6 +73,15 @@ class WebShop(ToolEnv):
         _tool("search", prompts.SEARCH, "query", prompts.QUERY),
         _tool("click", prompts.CLICK, "element", prompts.ELEMENT),
     )
+
+    arguments: Mapping[str, Any] = {
+        **ToolEnv.arguments,
+        "mode": {"enum": list(MODES)},
+        "goals": {"enum": ["human", "synthetic", None]},
+        "shop_seed": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
+        "products": {"type": "integer", "minimum": 1, "maximum": 10_000},
+        "difficulty": {"type": ["object", "null"], "additionalProperties": {"type": "integer"}},
+    }
 
     def __init__(
         self,

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import Any
 
 import gymnasium
 import pytest
@@ -41,8 +42,8 @@ def test_gymnasium_finds_an_id_by_the_name_of_the_package_alone(env_id: str) -> 
 
 @pytest.mark.parametrize("env_id", IDS)
 @pytest.mark.filterwarnings("error")
-def test_every_registered_environment_passes_gymnasiums_checker(env_id: str) -> None:
-    check_env(gymnasium.make(env_id, **SMALL.get(env_id, {})).unwrapped)
+def test_every_registered_environment_passes_gymnasiums_checker(env_id: str, where: dict[str, Any]) -> None:
+    check_env(gymnasium.make(env_id, **SMALL.get(env_id, {}), **where).unwrapped)
 
 
 def test_registering_twice_changes_nothing() -> None:

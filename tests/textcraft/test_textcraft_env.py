@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import envsuite  # noqa: F401
-from envsuite.core import ToolCall, UnknownTask, UsageError
+from envsuite.core import ToolCall, ToolEnv, UnknownTask, UsageError
+from envsuite.remote import RemoteEnv
 from envsuite.textcraft.env import TextCraft
 from envsuite.textcraft.expert import Expert
 
 SOURCES: list[dict[str, Any]] = [{}, {"source": "generated", "book_seed": 1, "goals": 200}]
+
+
+@pytest.fixture(scope="session")
+def craft(where: dict[str, Any]) -> Callable[..., ToolEnv]:
+    """Makes an environment, here or on a server."""
+
+    def make(**arguments: Any) -> ToolEnv:
+        env = gymnasium.make("TextCraft-v0", disable_env_checker=True, **arguments, **where).unwrapped
+        assert isinstance(env, ToolEnv) and isinstance(env, RemoteEnv) == bool(where)
+        return env
+
+    return make
+
+
+BASE = [name.removeprefix("minecraft:").replace("_", " ") for name in sorted(TextCraft().book.base)]
 
 
 def act(command: str) -> tuple[ToolCall, ...]:
@@ -25,16 +42,16 @@ def act(command: str) -> tuple[ToolCall, ...]:
 
 @pytest.mark.parametrize("arguments", SOURCES)
 @pytest.mark.parametrize("env_id", ["TextCraft-v0", "envsuite:TextCraft-v0"])
-def test_the_environment_checker_finds_nothing(env_id: str, arguments: dict[str, Any]) -> None:
+def test_the_environment_checker_finds_nothing(env_id: str, arguments: dict[str, Any], where: dict[str, Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        check_env(gymnasium.make(env_id, render_mode="ansi", **arguments).unwrapped)
+        check_env(gymnasium.make(env_id, render_mode="ansi", **arguments, **where).unwrapped)
 
 
-def test_the_environment_checker_finds_nothing_with_official_data(shared: Path) -> None:
+def test_the_environment_checker_finds_nothing_with_official_data(shared: Path, where: dict[str, Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        check_env(gymnasium.make("TextCraft-v0", source=str(shared / "data" / "textcraft")).unwrapped)
+        check_env(gymnasium.make("TextCraft-v0", source=str(shared / "data" / "textcraft"), **where).unwrapped)
 
 
 def test_a_reset_shows_the_recipes_needed_and_at_most_ten_others() -> None:
@@ -49,15 +66,15 @@ def test_a_reset_shows_the_recipes_needed_and_at_most_ten_others() -> None:
         assert observation["text"] == "You are not carrying anything." and observation["commands"] == ()
 
 
-def test_the_distractors_can_be_left_out() -> None:
-    observation, _ = TextCraft(max_distractors=0).reset(options={"task_id": "chest"})
+def test_the_distractors_can_be_left_out(craft: Callable[..., ToolEnv]) -> None:
+    observation, _ = craft(max_distractors=0).reset(options={"task_id": "chest"})
     assert observation["task"].count("craft ") == 9 + 1
 
 
-def test_the_same_task_is_the_same_episode_and_a_variant_is_another() -> None:
-    first, _ = TextCraft().reset(options={"task_id": "cyan_banner"})
-    again, info = TextCraft(split="test").reset(options={"task_id": "cyan_banner"})
-    variant, variant_info = TextCraft().reset(options={"task_id": "cyan_banner#7"})
+def test_the_same_task_is_the_same_episode_and_a_variant_is_another(craft: Callable[..., ToolEnv]) -> None:
+    first, _ = craft().reset(options={"task_id": "cyan_banner"})
+    again, info = craft(split="test").reset(options={"task_id": "cyan_banner"})
+    variant, variant_info = craft().reset(options={"task_id": "cyan_banner#7"})
     assert first == again and variant["task"] != first["task"]
     assert variant["task"].endswith("Goal: craft cyan banner.")
     assert variant_info["task_id"] == "cyan_banner#7"
@@ -65,20 +82,20 @@ def test_the_same_task_is_the_same_episode_and_a_variant_is_another() -> None:
 
 
 @pytest.mark.parametrize("task_id", ["cyan_baner", "cyan_banner#", "cyan_banner#x", "#7", "minecraft:cyan_banner", ""])
-def test_an_unknown_task_is_refused(task_id: str) -> None:
+def test_an_unknown_task_is_refused(task_id: str, craft: Callable[..., ToolEnv]) -> None:
     with pytest.raises(UnknownTask, match="has no task"):
-        TextCraft().reset(options={"task_id": task_id})
+        craft().reset(options={"task_id": task_id})
 
 
-def test_an_unknown_split_or_filter_is_refused_with_the_nearest_name() -> None:
+def test_an_unknown_split_or_filter_is_refused_with_the_nearest_name(craft: Callable[..., ToolEnv]) -> None:
     with pytest.raises(UnknownTask, match="Nearest: 'validation'"):
-        TextCraft(split="valid")
+        craft(split="valid")
     with pytest.raises(UnknownTask, match="Nearest: 'depth-2'"):
-        TextCraft(tasks=["depth2"])
+        craft(tasks=["depth2"])
 
 
-def test_tasks_can_be_filtered_by_depth() -> None:
-    env = TextCraft(tasks=["depth-3"])
+def test_tasks_can_be_filtered_by_depth(craft: Callable[..., ToolEnv]) -> None:
+    env = craft(tasks=["depth-3"])
     assert {env.reset(seed=seed)[1]["task_type"] for seed in range(20)} == {"depth-3"}
 
 
@@ -100,8 +117,8 @@ def test_the_expert_says_what_it_cannot_play() -> None:
         Expert().act(TextCraft())
 
 
-def test_the_horizon_is_fifty_steps() -> None:
-    env = gymnasium.make("TextCraft-v0")
+def test_the_horizon_is_fifty_steps(where: dict[str, Any]) -> None:
+    env = gymnasium.make("TextCraft-v0", **where)
     env.reset(seed=0)
     ends = [env.step(act("inventory"))[2:4] for _ in range(50)]
     assert ends == [(False, False)] * 49 + [(False, True)]
@@ -121,11 +138,10 @@ def test_the_horizon_is_fifty_steps() -> None:
         "inventory",
     ],
 )
-def test_an_invalid_action_costs_a_step_and_changes_nothing(action: Any) -> None:
-    env = TextCraft()
+def test_an_invalid_action_costs_a_step_and_changes_nothing(action: Any, craft: Callable[..., ToolEnv]) -> None:
+    env = craft()
     env.reset(seed=1)
-    base = sorted(env.book.base)[0].removeprefix("minecraft:").replace("_", " ")
-    env.step(act(f"get 2 {base}"))
+    env.step(act(f"get 2 {BASE[0]}"))
     before = env.step(act("inventory"))[0]["text"]
     observation, reward, terminated, truncated, info = env.step(action)
     assert (reward, terminated, truncated, info["valid"]) == (0.0, False, False, False)
@@ -133,15 +149,14 @@ def test_an_invalid_action_costs_a_step_and_changes_nothing(action: Any) -> None
     assert env.step(act("inventory"))[0]["text"] == before
 
 
-def test_the_state_key_tells_inventories_apart_that_look_the_same() -> None:
-    env = TextCraft()
+def test_the_state_key_tells_inventories_apart_that_look_the_same(craft: Callable[..., ToolEnv]) -> None:
+    env = craft()
     env.reset(seed=0)
-    base = [name.removeprefix("minecraft:").replace("_", " ") for name in sorted(env.book.base)]
     keys = []
     for first, second in ((0, 1), (1, 0), (1, 1)):
         env.reset(seed=0)
-        env.step(act(f"get 1 {base[first]}"))
-        env.step(act(f"get 1 {base[second]}"))
+        env.step(act(f"get 1 {BASE[first]}"))
+        env.step(act(f"get 1 {BASE[second]}"))
         keys.append(env.step(act("dance"))[4]["state_key"])
     assert keys[0] == keys[1] != keys[2]
 
@@ -151,13 +166,19 @@ COMMANDS = st.one_of(st.text(), st.sampled_from(["inventory", "get 2 string", "g
 
 @given(seed=st.integers(0, 2**32 - 1), commands=st.lists(COMMANDS, max_size=8), steps=st.integers(0, 8))
 @settings(max_examples=60)
-def test_a_restored_episode_goes_on_as_the_one_it_was_taken_from(seed: int, commands: list[str], steps: int) -> None:
-    env, other, expert = TextCraft(), TextCraft(split="test"), Expert()
-    env.reset(seed=seed)
+def test_a_restored_episode_goes_on_as_the_one_it_was_taken_from(
+    seed: int, commands: list[str], steps: int, craft: Callable[..., ToolEnv]
+) -> None:
+    env, other, twin, expert = craft(), craft(split="test"), TextCraft(), Expert()
+    for one in (env, twin):
+        one.reset(seed=seed)
     for command in commands:
-        env.step(act(command))
+        assert env.step(act(command)) == twin.step(act(command))
     for _ in range(steps):
-        if env.step(expert.act(env))[2]:
+        action = expert.act(twin)
+        stepped = env.step(action)
+        assert stepped == twin.step(action)
+        if stepped[2]:
             break
     token = pickle.loads(pickle.dumps(env.snapshot()))
     other.reset(seed=seed + 1)
@@ -172,8 +193,8 @@ def test_a_restored_episode_goes_on_as_the_one_it_was_taken_from(seed: int, comm
         assert results[0] == results[1]
 
 
-def test_restoring_does_not_change_the_token() -> None:
-    env = TextCraft()
+def test_restoring_does_not_change_the_token(craft: Callable[..., ToolEnv]) -> None:
+    env = craft()
     env.reset(seed=3)
     token = env.snapshot()
     for _ in range(2):
@@ -183,17 +204,17 @@ def test_restoring_does_not_change_the_token() -> None:
     assert env.step(act("inventory"))[0]["text"] == "Inventory: You are not carrying anything."
 
 
-def test_a_snapshot_needs_an_episode_and_restore_a_snapshot() -> None:
+def test_a_snapshot_needs_an_episode_and_restore_a_snapshot(craft: Callable[..., ToolEnv]) -> None:
     with pytest.raises(UsageError, match="call reset"):
-        TextCraft().snapshot()
+        craft().snapshot()
     with pytest.raises(UsageError, match="what snapshot"):
-        TextCraft().restore(("x",))
+        craft().restore(("x",))
 
 
-@given(st.integers(0, 2**31 - 1))
+@given(seed=st.integers(0, 2**31 - 1))
 @settings(max_examples=30)
-def test_sampled_actions_fit_the_action_space(seed: int) -> None:
-    env = TextCraft()
+def test_sampled_actions_fit_the_action_space(seed: int, craft: Callable[..., ToolEnv]) -> None:
+    env = craft()
     env.reset(seed=seed)
     env.action_space.seed(seed)
     for _ in range(10):

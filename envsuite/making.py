@@ -1,0 +1,28 @@
+"""How Gymnasium makes an environment: here, or as the client of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gymnasium.envs.registration import load_env_creator
+
+from envsuite.core import ToolEnv
+from envsuite.registration import ENVIRONMENTS
+from envsuite.remote import RemoteEnv
+
+_ENTRY_POINTS = {spec.id: spec.entry_point for spec in ENVIRONMENTS}
+
+
+def make(env_id: str, url: str | Sequence[str] | None = None, **arguments: Any) -> ToolEnv:
+    """Environment ``env_id``: in this process, or, given a ``url``, that of a server, which behaves as the local one.
+
+    Args:
+        env_id: One of :data:`~envsuite.registration.ENVIRONMENTS`.
+        url: Of an ``envsuite serve``, e.g. ``"http://127.0.0.1:8080"``, or of several of them.
+        arguments: Of the environment.
+    """
+    if url is not None:
+        return RemoteEnv(url, env_id, **arguments)
+    env: ToolEnv = load_env_creator(_ENTRY_POINTS[env_id])(**arguments)  # type: ignore[assignment]
+    return env

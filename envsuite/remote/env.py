@@ -1,0 +1,165 @@
+"""An environment that is played on a server, and behaves as if it were played here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
+from envsuite.core.errors import UsageError
+from envsuite.core.tools import Action, ToolCall
+from envsuite.remote.protocol import EPISODE
+from envsuite.remote.session import Described, Session, described, plain, step_of
+from envsuite.remote.transport import Unreachable
+
+TOKEN = frozenset(("task_id", "steps", "state_key", "url", "snapshot"))
+
+
+class RemoteEnv(ToolEnv):
+    """The environment ``env_id`` of a server: the same tools, tasks, spaces, episodes and errors as the local one.
+
+    Which task a reset draws is decided here, by the same rules; a session on the server is made when first needed. If
+    it is lost there through no fault of the episode (the server was started anew, the agent thought for too long), the
+    episode is played again up to where it was.
+
+    Args:
+        url: Of an ``envsuite serve``; or several, of which one is chosen, and another where that does not answer.
+        env_id: As the server lists it.
+        render_mode: ``"ansi"`` or ``None``.
+        arguments: Of the environment.
+
+    Raises:
+        EnvsuiteError: The environment cannot be made with these arguments.
+        WorkerLost: No server answers.
+    """
+
+    def __init__(self, url: str | Sequence[str], env_id: str, render_mode: str | None = None, **arguments: Any) -> None:
+        urls = (url,) if isinstance(url, str) else tuple(url)
+        if not urls:
+            raise UsageError("url is empty; name at least one server")
+        self._session = Session(urls, env_id, plain(arguments))
+        told = _first_description(self._session)
+        self.tools, self.max_calls = told.tools, told.max_calls
+        self._name = told.name
+        super().__init__(told.tasks, told.split, render_mode, told.versions)
+        self._episode: dict[str, Any] = {}
+
+    def reset(  # type: ignore[override]
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Observation, StepInfo]:
+        """Start an episode: as :meth:`ToolEnv.reset`.
+
+        Raises:
+            UnknownTask: The id does not exist.
+            UsageError: An option is unknown, or the split is empty.
+            WorkerLost: The server does not answer.
+        """
+        task_id = self._draw(seed, options or {})
+        if not isinstance(task_id, str):
+            self.tasks.split_of(task_id)  # which raises
+        begun = self._session.reset(task_id)
+        info: Any = begun["info"]
+        self._enter({name: info[name] for name in EPISODE}, done=False)
+        self._instruction = begun["observation"]["task"]
+        return self._see(begun["observation"]), info
+
+    def step(self, action: Action) -> tuple[Observation, float, bool, bool, StepInfo]:  # type: ignore[override]
+        """Take a step: as :meth:`ToolEnv.step`.
+
+        Raises:
+            UsageError: Before the first :meth:`reset`, or after the episode has ended.
+            WorkerLost: The world has failed, or the server does not answer; the episode is lost.
+        """
+        return self._take(step_of(action, self.tools, self.max_calls))
+
+    def refuse(self, problem: str) -> tuple[Observation, float, bool, bool, StepInfo]:
+        """Take a step whose action is none: as :meth:`ToolEnv.refuse`."""
+        return self._take({"problem": problem})
+
+    def snapshot(self) -> object:
+        """The state of the episode, as plain data that can be pickled.
+
+        It names a snapshot that the server keeps for a while, and the actions that lead there again.
+
+        Raises:
+            UsageError: No episode has been started.
+            WorkerLost: The server does not answer.
+        """
+        return self._session.snapshot()
+
+    def restore(self, token: object) -> Observation:
+        """Continue from ``token``; returns the observation that was current when it was taken.
+
+        Raises:
+            UsageError: ``token`` is not of :meth:`snapshot`.
+            UnknownTask: Its task is not one of this environment.
+            WorkerLost: The server does not answer.
+        """
+        if not isinstance(token, dict) or token.keys() != TOKEN:
+            raise UsageError(f"{self._name}.restore takes what snapshot() returned")
+        restored = self._session.restore(token)
+        self._enter(restored["episode"], restored["done"])
+        self._instruction = restored["observation"]["task"]
+        return self._see(restored["observation"])
+
+    def close(self) -> None:
+        """End the session on the server."""
+        self._session.close()
+        self._done = True
+
+    def _take(self, body: dict[str, Any]) -> tuple[Observation, float, bool, bool, StepInfo]:
+        stepped = self._session.step(body)
+        info: Any = stepped["info"]
+        info.update(self._episode)
+        info["versions"] = self.versions.copy()
+        self._done = stepped["terminated"]
+        return self._see(stepped["observation"]), stepped["reward"], self._done, stepped["truncated"], info
+
+    def _enter(self, episode: dict[str, Any], done: bool) -> None:
+        """Note which episode this is."""
+        self._episode = episode
+        self._task_id, self._task_type, self._task_split = (episode[k] for k in ("task_id", "task_type", "split"))
+        self.versions = dict(episode["versions"])
+        self._done = done
+
+    def _see(self, observation: dict[str, Any]) -> Observation:
+        return self._observe(Outcome(observation["text"], commands=tuple(observation["commands"])))
+
+    def _begin(self, task_id: str) -> tuple[str, Outcome]:
+        raise AssertionError("worlds are on the server")
+
+    def _call(self, call: ToolCall) -> Outcome:
+        raise AssertionError("worlds are on the server")
+
+    def _state_key(self) -> str:
+        raise AssertionError("worlds are on the server")
+
+    def _propose(self, rng: np.random.Generator) -> ToolCall:
+        state: Any = rng.bit_generator.state
+        sent = {
+            "state": str(state["state"]["state"]),
+            "inc": str(state["state"]["inc"]),
+            "has_uint32": state["has_uint32"],
+            "uinteger": state["uinteger"],
+        }
+        proposal = self._session.propose(sent)
+        after = proposal["generator"]
+        rng.bit_generator.state = {
+            **state,
+            "state": {"state": int(after["state"]), "inc": int(after["inc"])},
+            "has_uint32": after["has_uint32"],
+            "uinteger": after["uinteger"],
+        }
+        return ToolCall(proposal["call"]["name"], proposal["call"]["arguments"])
+
+
+def _first_description(session: Session) -> Described:
+    """What the first server that answers says of the environment."""
+    for url in session.in_turn()[:-1]:
+        try:
+            return described(url, session.env_id, session.arguments)
+        except Unreachable:
+            continue
+    return described(session.in_turn()[-1], session.env_id, session.arguments)

@@ -1,0 +1,128 @@
+"""What a server and its clients agree on: names, numbers, and how an error of one side becomes an error of the other.
+
+The page ``docs/serving.md`` describes the whole contract; ``envsuite.serving.schemas`` has it as JSON Schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from envsuite.core.errors import (
+    DataError,
+    EnvsuiteError,
+    MissingExtra,
+    UnknownName,
+    UnknownTask,
+    UsageError,
+    WorkerLost,
+)
+
+TOKEN_VARIABLE = "ENVSUITE_TOKEN"
+"""Environment variable of the bearer token, of a server and of its clients."""
+JSON_TYPE = "application/json"
+PROBLEM_TYPE = "application/problem+json"
+EPISODE = ("task_id", "task_type", "split", "versions")
+"""Keys of an info that hold for a whole episode: told by the answer to a reset, left out of those to its steps."""
+
+ERRORS: Mapping[str, type[Exception]] = {
+    kind.__name__: kind
+    for kind in (
+        UnknownTask,
+        UnknownName,
+        DataError,
+        MissingExtra,
+        WorkerLost,
+        UsageError,
+        TypeError,
+        ValueError,
+    )
+}
+"""Exceptions that a client raises as the environment would have raised them in its own process."""
+STATUS: Mapping[type[Exception], int] = {
+    UnknownTask: 404,
+    UnknownName: 422,
+    DataError: 422,
+    MissingExtra: 422,
+    WorkerLost: 410,
+    UsageError: 409,
+    EnvsuiteError: 422,
+}
+"""HTTP status of errors of environments."""
+TITLES: Mapping[str, str] = {
+    "malformed": "The request cannot be read",
+    "invalid": "A field of the request is wrong",
+    "unauthorized": "A bearer token is needed",
+    "not-found": "There is nothing at this address",
+    "method": "This address takes another method",
+    "too-large": "The request is too large",
+    "media-type": "Bodies are JSON",
+    "unknown-environment": "This server does not offer the environment",
+    "unknown-session": "This server has no such session",
+    "unknown-snapshot": "The snapshot is gone",
+    "session-lost": "The session has failed",
+    "session-ended": "The session has ended",
+    "out-of-order": "A call is missing, or was answered long ago",
+    "refused": "The environment refuses the call",
+    "capacity": "The server is full",
+    "draining": "The server is about to end",
+    "internal": "The server has a bug",
+}
+"""What may go wrong, by the last part of a problem's type."""
+
+
+class Problem(Exception):
+    """An answer other than success: a problem document (RFC 9457) with its status.
+
+    Args:
+        status: Of HTTP.
+        kind: One of :data:`TITLES`.
+        detail: What is wrong, and how to mend it.
+        field: The field of the request that is wrong, e.g. ``"calls.0.name"``.
+        error: Name of the exception that a client raises, one of :data:`ERRORS`.
+        wait: Seconds after which to ask again.
+        more: Further members of the document.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        kind: str,
+        detail: str,
+        *,
+        field: str | None = None,
+        error: str = "UsageError",
+        wait: int | None = None,
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status, self.kind, self.detail, self.field, self.error = status, kind, detail, field, error
+        self.wait, self.more = wait, dict(more or {})
+
+    def document(self) -> bytes:
+        """The problem as JSON."""
+        body: dict[str, Any] = {
+            "type": f"urn:envsuite:problem:{self.kind}",
+            "title": TITLES[self.kind],
+            "status": self.status,
+            "detail": self.detail,
+            "error": self.error,
+        }
+        if self.field is not None:
+            body["field"] = self.field
+        if self.wait is not None:
+            body["retry_after"] = self.wait
+        return orjson.dumps({**body, **self.more})
+
+
+def problem_of(error: Exception) -> Problem:
+    """The problem that tells a client of an ``error`` that it can mend.
+
+    Args:
+        error: An :class:`~envsuite.core.errors.EnvsuiteError`, or a ``TypeError`` or ``ValueError`` of a constructor.
+    """
+    name = next((name for name, kind in ERRORS.items() if isinstance(error, kind)), "UsageError")
+    status = next((status for kind, status in STATUS.items() if isinstance(error, kind)), 422)
+    return Problem(status, "refused", str(error), error=name)

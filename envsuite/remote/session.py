@@ -1,0 +1,336 @@
+"""A session on a server, from the client's side: numbers its calls, and brings it back where it was lost."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import secrets
+import urllib.parse
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from envsuite.core.errors import DataError, UsageError, WorkerLost
+from envsuite.core.tasks import TaskSet
+from envsuite.core.tools import Action, Tool, check_action
+from envsuite.remote.protocol import EPISODE
+from envsuite.remote.transport import Refused, Unreachable, server
+
+log = logging.getLogger("envsuite.remote")
+NUMBERED = ("reset", "step", "restore")
+"""Calls that change a session."""
+CLOSE_SECONDS = 2.0
+LOST = ("unknown-session", "session-ended")
+"""Problems of a session that is gone through no fault of its own call: its episode can be played again."""
+BATCH = 256
+"""Calls of an episode that are repeated in one request."""
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a server says of an environment made with some arguments."""
+
+    name: str
+    """Of its class."""
+    tools: tuple[Tool, ...]
+    max_calls: int
+    max_episode_steps: int | None
+    split: str | None
+    versions: Mapping[str, str]
+    tasks: TaskSet
+
+
+def described(url: str, env_id: str, arguments: Mapping[str, Any]) -> Described:
+    """What the server at ``url`` says of ``env_id``; asked once per process.
+
+    Raises:
+        EnvsuiteError: It cannot be made with these arguments there, as it could not here.
+        DataError: The server names its tasks otherwise than this version of envsuite.
+        WorkerLost: The server does not answer.
+    """
+    return _described(url, env_id, orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS))
+
+
+@lru_cache(maxsize=64)
+def _described(url: str, env_id: str, arguments: bytes) -> Described:
+    try:
+        body = server(url).ask(
+            "POST", f"/v1/environments/{urllib.parse.quote(env_id, safe=':')}", {"arguments": orjson.loads(arguments)}
+        )
+    except Refused as refused:
+        raise refused.raised() from None
+    told = body["tasks"]
+    splits = {split: tuple(ids) for split, ids in told["splits"].items()}
+    tasks = TaskSet(told["env_id"], told["source"], told["version"], splits, told["types"])
+    if tasks.hash != told["hash"]:
+        raise DataError(f"{url}: the manifest of {env_id} has hash {told['hash'][:8]} there and {tasks.hash[:8]} here")
+    tools = tuple(Tool(**tool["function"]) for tool in body["tools"])
+    return Described(
+        body["class"], tools, body["max_calls"], body["max_episode_steps"], body["split"], body["versions"], tasks
+    )
+
+
+def plain(value: Any) -> Any:
+    """``value`` as JSON has it: paths as strings, all that can be iterated as lists.
+
+    Raises:
+        UsageError: It cannot be sent.
+    """
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, Iterable):
+        return [plain(item) for item in value]
+    raise UsageError(f"an environment with url= takes arguments that are JSON, got {type(value).__name__}")
+
+
+def step_of(action: Action, tools: Sequence[Tool], max_calls: int) -> dict[str, Any]:
+    """The body of the step that takes ``action``, whatever it is."""
+    if (problem := check_action(action, tools, max_calls)) is not None:
+        return {"problem": problem}
+    return {"calls": [{"name": call.name, "arguments": call.arguments} for call in action]}
+
+
+_TURN = itertools.count(secrets.randbelow(1 << 16))
+"""Which server comes next, where there are several; each process starts at another."""
+
+
+class Session:
+    """One environment on one of several servers.
+
+    A session that a server does not know any more (it was started anew, or the session idled for too long) is made
+    again, on any of the servers, and its episode played again: an episode is a function of its task and its actions.
+
+    Args:
+        urls: Of the servers.
+        env_id: The environment.
+        arguments: It is made with, as JSON has them.
+        horizon: Steps after which the server truncates; ``None``: never.
+    """
+
+    def __init__(
+        self, urls: Sequence[str], env_id: str, arguments: Mapping[str, Any], horizon: int | None = None
+    ) -> None:
+        self.urls, self.env_id, self.arguments, self.horizon = tuple(urls), env_id, dict(arguments), horizon
+        self._turn = next(_TURN)
+        self._name: str | None = None
+        self._process = os.getpid()
+        self._number = 0
+        self._task_id: str | None = None
+        self._steps: list[dict[str, Any]] = []
+        self._state_key: str | None = None
+
+    @property
+    def url(self) -> str:
+        """The server of now."""
+        return self.urls[self._turn % len(self.urls)]
+
+    def in_turn(self) -> list[str]:
+        """All servers, that of now first."""
+        first = self._turn % len(self.urls)
+        return [*self.urls[first:], *self.urls[:first]]
+
+    def reset(self, task_id: str) -> dict[str, Any]:
+        """Start an episode; returns the answer.
+
+        Raises:
+            EnvsuiteError: As the environment's own reset.
+            WorkerLost: No server answers.
+        """
+        body = {"options": {"task_id": task_id}}
+        return self.accept("reset", body, self._sure("reset", body, lambda: None))
+
+    def step(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Take a step; returns the answer.
+
+        Args:
+            body: Of :func:`step_of`.
+
+        Raises:
+            EnvsuiteError: As the environment's own step.
+            WorkerLost: The world has failed, or no server answers.
+        """
+        return self.accept("step", body, self._sure("step", body, self._replay))
+
+    def batched(self, op: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The call as part of a batch; its answer goes to :meth:`accept`, a failure to :meth:`mend`."""
+        return {"op": op, "session": self._name, "number": self._number + 1, **body}
+
+    def accept(self, op: str, body: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        """Note that ``op`` was executed; returns the answer."""
+        self._number = answer["number"]
+        if op == "reset":
+            self._task_id, self._steps = answer["info"]["task_id"], []
+        else:
+            self._steps.append(body)
+        self._state_key = answer["info"]["state_key"]
+        return answer
+
+    def mend(self, op: str, body: dict[str, Any], refused: Refused | None) -> dict[str, Any]:
+        """The answer to a call that failed in a batch, made once more if the session can be brought back.
+
+        Args:
+            op: ``"reset"`` or ``"step"``.
+            body: As it was sent.
+            refused: The failure; ``None`` where the server did not answer.
+
+        Raises:
+            EnvsuiteError: As the environment's own.
+            WorkerLost: The world has failed, or no server answers.
+        """
+        return self.accept(op, body, self._mended(op, body, refused, self._replay if op == "step" else lambda: None))
+
+    def open_body(self) -> dict[str, Any]:
+        """The body of the call that makes the session."""
+        return {
+            "environment": self.env_id,
+            "arguments": self.arguments,
+            "max_episode_steps": self.horizon,
+            "key": secrets.token_hex(16),
+        }
+
+    @property
+    def open(self) -> bool:
+        """The session is on a server, as far as is known."""
+        return self._name is not None
+
+    def opened(self, name: str) -> None:
+        """Note that the session was made, as ``name``."""
+        self._name, self._process, self._number = name, os.getpid(), 0
+
+    def move(self, url: str) -> None:
+        """Be played at ``url`` from now on; an episode under way is played again there."""
+        if url != self.url:
+            self._turn, self._name = self.urls.index(url), None
+
+    def snapshot(self) -> dict[str, Any]:
+        """A token for :meth:`restore`, in any session of the same environment.
+
+        Raises:
+            EnvsuiteError: As the environment's own.
+        """
+        name = self._sure("snapshot", None, self._replay)["snapshot"]
+        return {
+            "task_id": self._task_id,
+            "steps": tuple(self._steps),
+            "state_key": self._state_key,
+            "url": self.url,
+            "snapshot": name,
+        }
+
+    def restore(self, token: Mapping[str, Any]) -> dict[str, Any]:
+        """Continue from ``token``; returns observation, ``episode`` and ``done``.
+
+        Where its server has forgotten the snapshot, the episode is played again up to it.
+
+        Raises:
+            EnvsuiteError: As the environment's own.
+        """
+        self._task_id, self._steps, self._state_key = token["task_id"], list(token["steps"]), token["state_key"]
+        if token["url"] == self.url and self._name is not None:
+            try:
+                return self._called("restore", {"snapshot": token["snapshot"]})
+            except Refused as refused:
+                if refused.kind not in (*LOST, "unknown-snapshot"):
+                    raise refused.raised() from None
+        return self._replay()
+
+    def propose(self, generator: dict[str, Any]) -> dict[str, Any]:
+        """A call that the environment draws, and the generator's next state.
+
+        Raises:
+            EnvsuiteError: As the environment's own.
+        """
+        return self._sure("propose", {"generator": generator}, self._replay)
+
+    def close(self) -> None:
+        """End the session, if that is possible now; if not, the server does it later."""
+        if (name := self.leave()) is not None:
+            try:
+                server(self.url).ask("DELETE", f"/v1/sessions/{name}", seconds=CLOSE_SECONDS)
+            except (Refused, Unreachable):
+                return
+
+    def leave(self) -> str | None:
+        """Forget the session; returns its name, for whoever ends it, or ``None`` if there is none of this process."""
+        name, self._name = self._name, None
+        return name if os.getpid() == self._process else None  # it may be that of the process this one is a fork of
+
+    def _sure(self, op: str, body: dict[str, Any] | None, again: Callable[[], object]) -> dict[str, Any]:
+        """The answer to a call; once more, after ``again`` has brought the session back, where it was gone."""
+        try:
+            return self._called(op, body)
+        except Refused as refused:
+            return self._mended(op, body, refused, again)
+        except Unreachable:
+            if len(self.urls) == 1:
+                raise
+            self._turn += 1
+            log.warning("going on at %s", self.url)
+            return self._mended(op, body, None, again)
+
+    def _mended(
+        self, op: str, body: dict[str, Any] | None, refused: Refused | None, again: Callable[[], object]
+    ) -> dict[str, Any]:
+        if refused is not None:
+            if refused.kind not in LOST:
+                if refused.kind == "session-lost":
+                    self._name = self._task_id = None
+                raise refused.raised() from None
+            log.info("%s: %s; playing its episode again", self.url, refused.detail)
+        self._name = None
+        try:
+            again()
+            return self._called(op, body)
+        except Refused as once_more:
+            if once_more.kind in (*LOST, "session-lost"):
+                self._name = self._task_id = None
+            raise once_more.raised() from None
+
+    def _called(self, op: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        if self._name is None:
+            self._open()
+        if op in NUMBERED:
+            body = {"number": self._number + 1, **(body or {})}
+        answer: dict[str, Any] = server(self.url).ask("POST", f"/v1/sessions/{self._name}/{op}", body)
+        self._number += op in NUMBERED
+        return answer
+
+    def _open(self) -> None:
+        self.opened(server(self.url).ask("POST", "/v1/sessions", self.open_body())["session"])
+
+    def _replay(self) -> dict[str, Any]:
+        """Play the episode again, in the session there is or in a new one; returns what :meth:`restore` does."""
+        if self._task_id is None:
+            return {}
+        if self._name is None:
+            self._open()
+        calls = [{"op": "reset", "options": {"task_id": self._task_id}}, *({"op": "step", **b} for b in self._steps)]
+        bodies: list[dict[str, Any]] = []
+        for start in range(0, len(calls), BATCH):
+            part = [
+                {**call, "session": self._name, "number": self._number + number}
+                for number, call in enumerate(calls[start : start + BATCH], start=1)
+            ]
+            for result in server(self.url).ask("POST", "/v1/batch", {"calls": part})["results"]:
+                if result["status"] != 200:
+                    raise Refused(self.url, result["status"], result["body"])
+                bodies.append(result["body"])
+            self._number += len(part)
+        first, last = bodies[0], bodies[-1]
+        if last["info"]["state_key"] != self._state_key:
+            raise WorkerLost(f"{self.url}: the episode cannot be played again: it goes another way there")
+        info = first["info"]
+        return {
+            "observation": {**last["observation"], "task": first["observation"]["task"]},
+            "episode": {name: info[name] for name in EPISODE},
+            "done": last.get("terminated", False),
+        }

@@ -1,0 +1,270 @@
+"""Requests to a server: connections that are kept, an end to every wait, and another try where one failed.
+
+Every call of the protocol may be repeated: those that change a session carry its number, and sessions are made under a
+key. So a failed request is always sent again, after a pause that grows and is drawn at random.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import logging
+import os
+import random
+import socket
+import ssl
+import threading
+import time
+import urllib.parse
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+
+from envsuite import __version__
+from envsuite.core.errors import UsageError, WorkerLost
+from envsuite.remote.protocol import ERRORS, JSON_TYPE, TOKEN_VARIABLE
+
+log = logging.getLogger("envsuite.remote")
+CONNECT_SECONDS = 5.0
+ANSWER_SECONDS = 90.0
+"""How long one try waits for its answer; longer than a server lets a call take."""
+UNREACHABLE_SECONDS = 30.0
+"""How long a server that cannot be connected to is asked again, e.g. while it is started anew."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+BUSY = (429, 502, 503, 504)
+IDLE_CONNECTIONS = 64
+"""Connections to one server that are kept while nobody uses them."""
+
+
+class Unreachable(WorkerLost):
+    """A server does not answer."""
+
+
+class _Deadline(socket.socket):
+    """A socket whose reads and writes end at ``until`` (``time.monotonic``); a timeout alone lets trickle pass."""
+
+    until = 0.0
+
+    def recv_into(self, *args: Any) -> int:
+        """As the socket's own."""
+        self._arm()
+        return super().recv_into(*args)
+
+    def sendall(self, *args: Any) -> None:
+        """As the socket's own."""
+        self._arm()
+        super().sendall(*args)
+
+    def _arm(self) -> None:
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("no answer in time")
+        self.settimeout(left)
+
+
+class _TlsDeadline(ssl.SSLSocket):
+    until = 0.0
+
+    def recv_into(self, *args: Any) -> int:
+        _Deadline._arm(self)  # type: ignore[arg-type]
+        return super().recv_into(*args)
+
+    def sendall(self, *args: Any) -> None:
+        _Deadline._arm(self)  # type: ignore[arg-type]
+        super().sendall(*args)
+
+
+class Server:
+    """One server, as this process talks to it; may be used from several threads, and after a fork."""
+
+    def __init__(self, url: str) -> None:
+        parts = urllib.parse.urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError as error:
+            raise UsageError(f"url {url!r}: {error}") from error
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise UsageError(f"url is {url!r}; it must be like http://127.0.0.1:8080")
+        self.url = url.rstrip("/")
+        self._address = (parts.hostname, port or (443 if parts.scheme == "https" else 80))
+        self._prefix = parts.path.rstrip("/")
+        self._tls = _tls_context() if parts.scheme == "https" else None
+        head = f"Host: {parts.netloc.rpartition('@')[2]}\r\nUser-Agent: envsuite/{__version__}\r\n"
+        head += f"Accept: {JSON_TYPE}\r\n"
+        if token := os.environ.get(TOKEN_VARIABLE):
+            if not token.isascii() or not token.isprintable():
+                raise UsageError(f"${TOKEN_VARIABLE} must consist of printable ASCII characters")
+            head += f"Authorization: Bearer {token}\r\n"
+        self._head = head
+        self._forget()
+        _SERVERS.add(self)
+
+    def ask(self, method: str, path: str, body: object = None, seconds: float | None = None) -> Any:
+        """The answer to a request, parsed; ``None`` where it has no body.
+
+        Args:
+            method: ``"GET"``, ``"POST"`` or ``"DELETE"``.
+            path: Below the server's address, e.g. ``"/v1/batch"``.
+            body: What is sent, as JSON.
+            seconds: The most to spend on it; by default as long as a server may take, and is waited for.
+
+        Raises:
+            Unreachable: There was no answer in time.
+            Refused: The answer is a problem.
+        """
+        status, answer = self._persist(method, path, None if body is None else orjson.dumps(body), seconds)
+        if status == 204 or (status == 200 and not answer):
+            return None
+        try:
+            parsed = orjson.loads(answer)
+        except orjson.JSONDecodeError:
+            parsed = None
+        if status == 200 and parsed is not None:
+            return parsed
+        raise Refused(self.url, status, parsed if isinstance(parsed, dict) else {})
+
+    def _persist(self, method: str, path: str, body: bytes | None, seconds: float | None) -> tuple[int, bytes]:
+        began = time.monotonic()
+        end = began + (2 * ANSWER_SECONDS if seconds is None else seconds)
+        silent = began + UNREACHABLE_SECONDS
+        pause, tries = FIRST_PAUSE, 0
+        while True:
+            tries += 1
+            wait, reached, fresh = 0.0, True, True
+            try:
+                with self._connection(min(time.monotonic() + ANSWER_SECONDS, end)) as (connection, fresh):
+                    status, headers, answer = self._exchange(connection, method, path, body)
+                if status not in BUSY:
+                    return status, answer
+                why = f"HTTP {status}"
+                wait = _seconds(headers.get("Retry-After", ""))
+                last: tuple[int, bytes] | None = (status, answer)
+            except (OSError, http.client.HTTPException) as error:
+                why, last = str(error) or type(error).__name__, None
+                reached = not isinstance(error, ConnectionRefusedError | socket.gaierror)
+                if not fresh:  # it was kept for too long, and the server has closed it meanwhile
+                    continue
+            now = time.monotonic()
+            if now >= end or (not reached and now >= silent):
+                if last is not None:
+                    return last
+                took = f"{now - began:.0f} s, {tries} tries"
+                raise Unreachable(f"{self.url} does not answer ({why}; {took}). Is `envsuite serve` running there?")
+            if tries == 3:
+                log.warning("%s: %s; trying again", self.url, why)
+            time.sleep(min(max(wait, random.uniform(pause / 2, pause)), max(0.0, end - now)))
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _exchange(
+        self, connection: socket.socket, method: str, path: str, body: bytes | None
+    ) -> tuple[int, http.client.HTTPMessage, bytes]:
+        """One request in one packet, and its answer; raises if the connection cannot be used again."""
+        head = f"{method} {self._prefix}{path} HTTP/1.1\r\n{self._head}"
+        if body is not None:
+            head += f"Content-Type: {JSON_TYPE}\r\n"
+        if method == "POST":
+            head += f"Content-Length: {len(body or b'')}\r\n"
+        connection.sendall(head.encode("latin-1") + b"\r\n" + (body or b""))
+        response = http.client.HTTPResponse(connection, method=method)
+        try:
+            response.begin()
+            answer = response.read()
+            if response.will_close:
+                connection.close()
+            return response.status, response.headers, answer
+        finally:
+            response.close()
+
+    @contextlib.contextmanager
+    def _connection(self, until: float) -> Iterator[tuple[socket.socket, bool]]:
+        """A connection that nobody else uses meanwhile, and whether it is new."""
+        with self._lock:
+            kept = self._idle.pop() if self._idle else None
+        connection = kept if kept is not None else self._connect(until)
+        connection.until = until
+        try:
+            yield connection, kept is None
+        except BaseException:
+            connection.close()
+            raise
+        with self._lock:
+            if connection.fileno() >= 0 and len(self._idle) < IDLE_CONNECTIONS:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def _connect(self, until: float) -> _Deadline | _TlsDeadline:
+        left = max(0.001, until - time.monotonic())
+        plain = socket.create_connection(self._address, timeout=min(CONNECT_SECONDS, left))
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._tls is not None:
+            secured = self._tls.wrap_socket(plain, server_hostname=self._address[0])
+            assert isinstance(secured, _TlsDeadline)
+            return secured
+        return _Deadline(plain.family, plain.type, plain.proto, fileno=plain.detach())
+
+    def _forget(self) -> None:
+        """Start without connections: in a forked process they are those of its parent."""
+        self._lock = threading.Lock()
+        self._idle: list[_Deadline | _TlsDeadline] = []
+
+
+_SERVERS: weakref.WeakSet[Server] = weakref.WeakSet()
+_BY_URL: dict[str, Server] = {}
+_LOCK = threading.Lock()
+
+
+class Refused(Exception):
+    """An answer other than success.
+
+    Args:
+        url: Of the server.
+        status: Of HTTP.
+        problem: The problem document; empty where there is none.
+    """
+
+    def __init__(self, url: str, status: int, problem: dict[str, Any]) -> None:
+        self.kind = str(problem.get("type", "")).rpartition(":")[2]
+        self.detail = str(problem.get("detail", f"HTTP {status}, and no problem document: is this `envsuite serve`?"))
+        self.error = str(problem.get("error", "UsageError"))
+        self.url, self.status = url, status
+        super().__init__(self.detail)
+
+    def raised(self) -> Exception:
+        """The exception that the environment would have raised in this process."""
+        said = self.detail if self.kind == "refused" else f"{self.url}: {self.detail}"
+        return ERRORS.get(self.error, UsageError)(said)
+
+
+def server(url: str) -> Server:
+    """The server at ``url``; one object for all that use it in this process.
+
+    Raises:
+        UsageError: It is no address of a server.
+    """
+    with _LOCK:
+        if url not in _BY_URL:
+            _BY_URL[url] = Server(url)
+        return _BY_URL[url]
+
+
+def _after_fork() -> None:
+    global _LOCK
+    _LOCK = threading.Lock()
+    for known in list(_SERVERS):
+        known._forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _tls_context() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.sslsocket_class = _TlsDeadline
+    return context
+
+
+def _seconds(retry_after: str) -> float:
+    return float(retry_after) if retry_after.isdecimal() else 0.0

@@ -1,0 +1,217 @@
+"""The HTTP side of a server: addresses, bodies, errors and who may ask."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import orjson
+from flask import Blueprint, Flask, Response, g, request
+from werkzeug.exceptions import HTTPException
+
+from envsuite.remote.protocol import JSON_TYPE, Problem
+from envsuite.serving.direct import Direct, bug, headers
+from envsuite.serving.direct import batch as answer_batch
+from envsuite.serving.front import Front
+from envsuite.serving.host import Answer
+from envsuite.serving.openapi import document
+from envsuite.serving.schemas import parsed
+
+log = logging.getLogger("envsuite.serving")
+OPEN = ("/healthz", "/readyz", "/openapi.json")
+"""Addresses that need no token."""
+KINDS = {404: "not-found", 405: "method", 413: "too-large", 415: "media-type", 401: "unauthorized"}
+
+
+def make_app(front: Front, ready: Callable[[], bool], blueprints: Sequence[Blueprint] = ()) -> Flask:
+    """The server as a WSGI application.
+
+    Args:
+        front: Its sessions.
+        ready: Says whether new sessions can be played at once.
+        blueprints: Further addresses, behind the same token and limits.
+    """
+    app = Flask("envsuite", static_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = front.settings.max_body
+    app.register_blueprint(_calls(front))
+    app.register_blueprint(_listings(front))
+    app.register_blueprint(_health(front, ready))
+    for blueprint in blueprints:
+        app.register_blueprint(blueprint)
+    expected = None if front.settings.token is None else f"Bearer {front.settings.token}".encode()
+
+    @app.before_request
+    def admit() -> None:
+        g.began = time.perf_counter()
+        if expected is None or request.path in OPEN:
+            return
+        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+        if not hmac.compare_digest(given, expected):
+            raise Problem(401, "unauthorized", "send the header Authorization: Bearer …, with this server's token")
+
+    @app.after_request
+    def measure(response: Response) -> Response:
+        front.metrics.request(response.status_code, time.perf_counter() - g.began)
+        return response
+
+    @app.errorhandler(Problem)
+    def tell(problem: Problem) -> Response:
+        return _response((problem.status, problem.document()))
+
+    @app.errorhandler(HTTPException)
+    def refuse(error: HTTPException) -> Response:
+        status = error.code or 500
+        kind = KINDS.get(status, "malformed" if status < 500 else "internal")
+        response = tell(Problem(status, kind, error.description or error.name))
+        for name, value in error.get_headers():
+            if name == "Allow":
+                response.headers[name] = value
+        return response
+
+    @app.errorhandler(Exception)
+    def confess(error: Exception) -> Response:
+        log.error("%s %s failed", request.method, request.path, exc_info=error)
+        return _response(bug())
+
+    app.wsgi_app = Direct(app.wsgi_app, front, expected)  # type: ignore[method-assign]
+    return app
+
+
+def _response(answer: Answer) -> Response:
+    response = Response(answer[1], answer[0], headers=headers(answer))
+    if answer[0] == 204:
+        del response.headers["Content-Type"]
+    return response
+
+
+def _body(op: str) -> dict[str, Any]:
+    if request.mimetype != JSON_TYPE:
+        given = request.mimetype or "nothing"
+        raise Problem(415, "media-type", f"Content-Type is {given}; send {JSON_TYPE}", field="Content-Type")
+    return parsed(op, request.get_data(cache=False))
+
+
+def _calls(front: Front) -> Blueprint:
+    calls = Blueprint("calls", __name__, url_prefix="/v1")
+
+    @calls.post("/sessions")
+    def create() -> Response:
+        return _response(front.call("create", _body("create")))
+
+    @calls.get("/sessions/<session>")
+    def show(session: str) -> Response:
+        return _response(front.call("show", {"session": session}))
+
+    @calls.delete("/sessions/<session>")
+    def close(session: str) -> Response:
+        return _response(front.call("close", {"session": session}))
+
+    @calls.post("/sessions/<session>/reset")
+    def reset(session: str) -> Response:
+        return _response(front.call("reset", {**_body("reset"), "session": session}))
+
+    @calls.post("/sessions/<session>/step")
+    def step(session: str) -> Response:
+        return _response(front.call("step", {**_body("step"), "session": session}))
+
+    @calls.post("/sessions/<session>/snapshot")
+    def snapshot(session: str) -> Response:
+        return _response(front.call("snapshot", {"session": session}))
+
+    @calls.post("/sessions/<session>/restore")
+    def restore(session: str) -> Response:
+        return _response(front.call("restore", {**_body("restore"), "session": session}))
+
+    @calls.post("/sessions/<session>/propose")
+    def propose(session: str) -> Response:
+        return _response(front.call("propose", {**_body("propose"), "session": session}))
+
+    @calls.post("/batch")
+    def batch() -> Response:
+        return _response(answer_batch(front, _body("batch")))
+
+    return calls
+
+
+def _listings(front: Front) -> Blueprint:
+    listings = Blueprint("listings", __name__, url_prefix="/v1")
+
+    @listings.get("/environments")
+    def environments() -> Response:
+        offers = [
+            {"id": o.env_id, "max_episode_steps": o.max_episode_steps, "arguments": dict(o.arguments)}
+            for o in front.offers.values()
+        ]
+        return _response((200, orjson.dumps({"environments": offers})))
+
+    @listings.get("/environments/<env_id>")
+    def environment(env_id: str) -> Response:
+        return _response(front.call("describe", {"environment": env_id}))
+
+    @listings.post("/environments/<env_id>")
+    def describe(env_id: str) -> Response:
+        return _response(front.call("describe", {**_body("describe"), "environment": env_id}))
+
+    @listings.get("/environments/<env_id>/tools")
+    def tools(env_id: str) -> Response:
+        return _part(env_id, lambda described: {"environment": env_id, "tools": described["tools"]})
+
+    @listings.get("/environments/<env_id>/tasks")
+    def tasks(env_id: str) -> Response:
+        split = request.args.get("split")
+
+        def listed(described: dict[str, Any]) -> dict[str, Any]:
+            known = described["tasks"]
+            if split is not None and split not in known["splits"]:
+                detail = f"split: {env_id} has no split {split!r}; it has {', '.join(known['splits'])}"
+                raise Problem(404, "refused", detail, field="split", error="UnknownTask")
+            rows = [
+                {"id": task_id, "split": name, "type": known["types"][task_id]}
+                for name, ids in known["splits"].items()
+                if split in (None, name)
+                for task_id in ids
+            ]
+            return {"environment": env_id, **{k: known[k] for k in ("source", "version", "hash")}, "tasks": rows}
+
+        return _part(env_id, listed)
+
+    def _part(env_id: str, part: Callable[[dict[str, Any]], dict[str, Any]]) -> Response:
+        status, body = front.call("describe", {"environment": env_id})
+        return _response((status, orjson.dumps(part(orjson.loads(body))) if status == 200 else body))
+
+    return listings
+
+
+def _health(front: Front, ready: Callable[[], bool]) -> Blueprint:
+    health = Blueprint("health", __name__)
+    described = orjson.dumps(document(front.offers))
+
+    @health.get("/healthz")
+    def healthz() -> Response:
+        return _response((200, b'{"status":"ok"}'))
+
+    @health.get("/readyz")
+    def readyz() -> Response:
+        if front.draining:
+            raise Problem(503, "draining", "the server is about to end", wait=1)
+        if not ready():
+            raise Problem(503, "draining", "workers are starting", wait=1)
+        return _response((200, b'{"status":"ready"}'))
+
+    @health.get("/metrics")
+    def metrics() -> Response:
+        gauges = {
+            "envsuite_sessions": ("Sessions there are.", float(front.sessions)),
+            "envsuite_sessions_limit": ("The most sessions at a time.", float(front.settings.max_sessions)),
+            "envsuite_requests_in_flight": ("Requests on sessions that are under way.", float(front.busy)),
+        }
+        return Response(front.metrics.text(gauges), mimetype="text/plain; version=0.0.4")
+
+    @health.get("/openapi.json")
+    def openapi() -> Response:
+        return _response((200, described))
+
+    return health

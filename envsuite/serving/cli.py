@@ -1,0 +1,93 @@
+"""``envsuite serve``."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+from pathlib import Path
+
+from envsuite.core.errors import MissingExtra, UsageError
+from envsuite.registration import ENVIRONMENTS
+from envsuite.remote.protocol import TOKEN_VARIABLE
+
+EXAMPLES = """examples:
+  envsuite serve TextCraft-v0
+  envsuite serve TextCraft-v0 ALFWorld-v0 --port 9000 --workers 4
+  ENVSUITE_TOKEN=$(openssl rand -hex 32) envsuite serve --host 0.0.0.0
+
+  python -c 'import gymnasium, envsuite; env = gymnasium.make("TextCraft-v0", url="http://127.0.0.1:8080")'
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("environments", nargs="*", metavar="ENV", help="ids to offer (default: all that there are)")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen at (default: %(default)s, only this machine)"
+    )
+    parser.add_argument("--port", type=int, default=8080, help="(default: %(default)s; 0: any free one)")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=max(1, (os.cpu_count() or 1) - 1),
+        help="processes that play the environments which need CPU (default: %(default)s); 0: none, the HTTP process "
+        "plays all, and cannot end a call that hangs",
+    )
+    parser.add_argument(
+        "--token-file", type=Path, help=f"file with the bearer token (default: ${TOKEN_VARIABLE}, or none)"
+    )
+    parser.add_argument("--max-sessions", type=int, default=4096, help="(default: %(default)s)")
+    parser.add_argument(
+        "--idle-seconds", type=float, default=900.0, help="end sessions idle for so long (default: %(default)g)"
+    )
+    parser.add_argument(
+        "--deadline", type=float, default=60.0, help="seconds that a call may take (default: %(default)g)"
+    )
+    parser.add_argument(
+        "--source-folder",
+        type=Path,
+        action="append",
+        default=[],
+        help="let clients choose a path below this folder as source; may be repeated (default: none)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until a signal ends it.
+
+    Raises:
+        EnvsuiteError: It cannot start.
+    """
+    try:
+        from envsuite.serving.server import serve
+        from envsuite.serving.settings import Settings
+    except ImportError as error:
+        raise MissingExtra(f"envsuite serve needs {error.name}: pip install 'envsuite[serve]'") from error
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    logging.getLogger("waitress").setLevel(logging.ERROR)
+    settings = Settings(
+        environments=tuple(arguments.environments or (spec.id for spec in ENVIRONMENTS)),
+        host=arguments.host,
+        port=arguments.port,
+        workers=arguments.workers,
+        token=_token(arguments.token_file),
+        max_sessions=arguments.max_sessions,
+        idle_seconds=arguments.idle_seconds,
+        deadline=arguments.deadline,
+        source_folders=tuple(arguments.source_folder),
+    )
+    serve(settings)
+    return 0
+
+
+def _token(file: Path | None) -> str | None:
+    if file is None:
+        return os.environ.get(TOKEN_VARIABLE) or None
+    try:
+        token = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--token-file {file}: cannot be read ({error})") from error
+    if not token:
+        raise UsageError(f"--token-file {file}: is empty")
+    return token

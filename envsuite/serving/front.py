@@ -1,0 +1,343 @@
+"""The part of a server that knows every session: where it is played, how long it idles, how many there may be."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import gymnasium
+from gymnasium.envs.registration import load_env_creator
+
+from envsuite.core import ToolEnv, UsageError
+from envsuite.core.errors import unknown
+from envsuite.registration import ENVIRONMENTS
+from envsuite.remote.protocol import Problem
+from envsuite.serving.host import Answer, Host
+from envsuite.serving.metrics import Metrics
+from envsuite.serving.schemas import REQUEST_CHECKS, Checker
+from envsuite.serving.settings import Settings
+
+log = logging.getLogger("envsuite.serving")
+REMEMBERED = 10_000
+"""Sessions of which it is known why they ended; of older ones, only that there is no such session."""
+SWEEP_SECONDS = 1.0
+RETRY_SECONDS = 1
+NAMED_SOURCES = ("builtin", "official", "generated")
+
+
+class Place(Protocol):
+    """Where sessions are played."""
+
+    sessions: int
+    """How many there are, counted by the front."""
+
+    def submit(self, calls: Sequence[Mapping[str, Any]]) -> Callable[[], list[Answer]]:
+        """Have ``calls`` executed; what is returned waits for the answers and returns them in the same order."""
+
+
+class Inline:
+    """Plays sessions in this process, in the thread that asks."""
+
+    def __init__(self) -> None:
+        self.sessions = 0
+        self._host = Host()
+
+    def submit(self, calls: Sequence[Mapping[str, Any]]) -> Callable[[], list[Answer]]:
+        """Execute ``calls`` at once."""
+        answers = [self._host.execute(call) for call in calls]
+        return lambda: answers
+
+
+@dataclass(frozen=True)
+class Offer:
+    """An environment that the server offers."""
+
+    env_id: str
+    max_episode_steps: int | None
+    arguments: Mapping[str, Any]
+    """JSON Schema of each argument that a client may choose."""
+    inline: bool
+
+
+@dataclass
+class _Record:
+    name: str
+    env_id: str
+    place: Place
+    key: str | None
+    used: float
+    busy: int = 0
+    """Calls under way."""
+
+
+class Front:
+    """Routes calls to the places where their sessions are played.
+
+    Args:
+        settings: Of the server.
+        place: Chooses where a new session of an environment is played.
+
+    Raises:
+        EnvsuiteError: An environment does not exist, or is not one of tool calls.
+    """
+
+    def __init__(self, settings: Settings, place: Callable[[Offer], Place]) -> None:
+        self.settings = settings
+        self.offers = {env_id: _offer(env_id, settings.workers) for env_id in settings.environments}
+        self.metrics = Metrics()
+        self.draining = False
+        self._place = place
+        self._checks = {
+            offer.env_id: Checker(
+                {"type": "object", "properties": dict(offer.arguments), "additionalProperties": False}, "arguments"
+            )
+            for offer in self.offers.values()
+        }
+        self._lock = threading.Lock()
+        self._records: OrderedDict[str, _Record] = OrderedDict()  # the one that was used least recently comes first
+        self._keys: dict[str, str] = {}
+        self._ended: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        self._calls = 0
+        self._stop = threading.Event()
+        self._sweeper = threading.Thread(target=self._sweep, name="envsuite-sweeper", daemon=True)
+        self._sweeper.start()
+
+    @property
+    def sessions(self) -> int:
+        """How many there are."""
+        return len(self._records)
+
+    @property
+    def busy(self) -> int:
+        """How many calls are under way."""
+        return self._calls
+
+    def offer(self, env_id: str) -> Offer:
+        """The environment ``env_id``.
+
+        Raises:
+            Problem: The server does not offer it.
+        """
+        if env_id not in self.offers:
+            detail = str(unknown("environment of this server", env_id, self.offers))
+            raise Problem(404, "unknown-environment", detail, field="environment", error="UnknownName")
+        return self.offers[env_id]
+
+    def call(self, op: str, body: Mapping[str, Any]) -> Answer:
+        """The answer to one call, whose body has been checked; never raises for what the call does wrong."""
+        return self._execute([(op, body)])[0]
+
+    def batch(self, calls: Sequence[Mapping[str, Any]]) -> list[Answer]:
+        """The answers to calls as :data:`~envsuite.serving.schemas.REQUESTS` has them in a batch, in the same order.
+
+        Calls of one place are one message; those of one session are executed in their order.
+        """
+        checked: list[tuple[str, Mapping[str, Any]] | Problem] = []
+        for call in calls:
+            op: str = call["op"]
+            try:
+                body = {name: value for name, value in call.items() if name not in ("op", "session")}
+                if op == "close" and body:
+                    raise Problem(422, "invalid", f"{min(body)}: not a field of close", field=min(body))
+                if op != "close":
+                    REQUEST_CHECKS[op](body)
+                if op == "create":
+                    if "session" in call:
+                        raise Problem(422, "invalid", "session: the server names it", field="session")
+                elif "session" not in call:
+                    raise Problem(422, "invalid", f"session: missing, {op} is of a session", field="session")
+                checked.append((op, {**body, "session": call["session"]} if "session" in call else body))
+            except Problem as problem:
+                checked.append(problem)
+        return self._execute(checked)
+
+    def close(self) -> None:
+        """End all sessions."""
+        self._stop.set()
+        self._sweeper.join()
+        with self._lock:
+            records = list(self._records.values())
+        for record in records:
+            self._end(record, "the server ends")
+
+    def lost(self, place: Place, why: str) -> None:
+        """Forget the sessions of a place that is gone."""
+        with self._lock:
+            for record in [record for record in self._records.values() if record.place is place]:
+                self._forget(record, why)
+
+    def _execute(self, calls: Sequence[tuple[str, Mapping[str, Any]] | Problem]) -> list[Answer]:
+        answers: list[Answer] = [(500, b"")] * len(calls)
+        by_place: dict[int, tuple[Place, list[int], list[Mapping[str, Any]]]] = {}
+        records: dict[int, _Record] = {}
+        with self._lock:
+            self._calls += 1
+        try:
+            for index, call in enumerate(calls):
+                try:
+                    if isinstance(call, Problem):
+                        raise call
+                    place, message, record = self._admit(*call)
+                except Problem as problem:
+                    answers[index] = problem.status, problem.document()
+                    continue
+                if record is not None:
+                    records[index] = record
+                _, indices, messages = by_place.setdefault(id(place), (place, [], []))
+                indices.append(index)
+                messages.append(message)
+            waiting = [(indices, place.submit(messages)) for place, indices, messages in by_place.values()]
+            for indices, collect in waiting:
+                for index, answer in zip(indices, collect(), strict=True):
+                    answers[index] = answer
+        finally:
+            self._settle(calls, records, answers)
+        return answers
+
+    def _admit(self, op: str, body: Mapping[str, Any]) -> tuple[Place, Mapping[str, Any], _Record | None]:
+        """Where a call goes, and as what message."""
+        if op == "describe":
+            offer = self.offer(body["environment"])
+            self._check_arguments(offer, body.get("arguments", {}))
+            return self._place(offer), {**body, "op": op}, None
+        if op == "create":
+            record = self._create(body)
+            return record.place, self._message(op, body, record), record
+        with self._lock:
+            name = body["session"]
+            found = self._records.get(name)
+            if found is None:
+                if name in self._ended:
+                    kind, why = self._ended[name]
+                    detail = f"session {name!r} has ended: {why}"
+                    raise Problem(410, kind, detail, field="session", error="WorkerLost")
+                detail = f"no session {name!r}: it was never made, or the server has been started anew"
+                raise Problem(404, "unknown-session", detail, field="session", error="WorkerLost")
+            found.busy += 1
+            self._records.move_to_end(name)
+        return found.place, self._message(op, body, found), found
+
+    def _message(self, op: str, body: Mapping[str, Any], record: _Record) -> Mapping[str, Any]:
+        return {**body, "op": op, "session": record.name, "idle_seconds": self.settings.idle_seconds}
+
+    def _create(self, body: Mapping[str, Any]) -> _Record:
+        offer = self.offer(body["environment"])
+        self._check_arguments(offer, body.get("arguments", {}))
+        if self.draining:
+            raise Problem(503, "draining", "the server is about to end; ask another one", wait=RETRY_SECONDS)
+        place = self._place(offer)
+        with self._lock:
+            key = body.get("key")
+            if key is not None and (name := self._keys.get(key)) is not None:
+                record = self._records[name]
+                if record.env_id != offer.env_id:
+                    raise Problem(409, "refused", f"key: it is of a session of {record.env_id}", field="key")
+            else:
+                if len(self._records) >= self.settings.max_sessions:
+                    self.metrics.count("envsuite_sessions_refused_total")
+                    detail = f"all {self.settings.max_sessions} sessions are taken; close some, or come back"
+                    raise Problem(429, "capacity", detail, wait=RETRY_SECONDS)
+                record = _Record(secrets.token_hex(16), offer.env_id, place, key, time.monotonic())
+                self._records[record.name] = record
+                place.sessions += 1
+                if key is not None:
+                    self._keys[key] = record.name
+                self.metrics.count("envsuite_sessions_created_total", environment=offer.env_id)
+            record.busy += 1
+            return record
+
+    def _check_arguments(self, offer: Offer, arguments: Mapping[str, Any]) -> None:
+        self._checks[offer.env_id](arguments)
+        source = arguments.get("source")
+        if source is None or source in NAMED_SOURCES:
+            return
+        folders = self.settings.source_folders
+        if "\0" in source or not any(Path(source).resolve().is_relative_to(folder.resolve()) for folder in folders):
+            names = ", ".join(NAMED_SOURCES)
+            detail = (
+                f"arguments.source: {source!r} is none of {names}, and not below a folder that this server opens to "
+                "its clients (--source-folder)"
+            )
+            raise Problem(422, "invalid", detail, field="arguments.source", error="DataError")
+
+    def _settle(
+        self,
+        calls: Sequence[tuple[str, Mapping[str, Any]] | Problem],
+        records: Mapping[int, _Record],
+        answers: Sequence[Answer],
+    ) -> None:
+        """Note what became of the calls."""
+        now = time.monotonic()
+        with self._lock:
+            self._calls -= 1
+            for index, record in records.items():
+                record.busy -= 1
+                record.used = now
+                call, status = calls[index], answers[index][0]
+                assert not isinstance(call, Problem)
+                if call[0] == "close":
+                    self._forget(record, "it was closed")
+                elif status == 410 and b"urn:envsuite:problem:session-lost" in answers[index][1]:
+                    self._forget(record, "its world failed", "session-lost")
+                elif call[0] == "create" and status != 200:
+                    self._forget(record, "it could not be made")
+            for call, answer in zip(calls, answers, strict=True):
+                op = "invalid" if isinstance(call, Problem) else call[0]
+                self.metrics.count("envsuite_calls_total", op=op, status=str(answer[0]))
+
+    def _forget(self, record: _Record, why: str, kind: str = "session-ended") -> None:
+        if self._records.pop(record.name, None) is None:
+            return
+        if record.key is not None:
+            del self._keys[record.key]
+        record.place.sessions -= 1
+        self._ended[record.name] = kind, why
+        while len(self._ended) > REMEMBERED:
+            self._ended.popitem(last=False)
+
+    def _end(self, record: _Record, why: str) -> None:
+        with self._lock:
+            self._forget(record, why)
+        record.place.submit([{"op": "close", "session": record.name}])()
+
+    def _sweep(self) -> None:
+        """End sessions that nobody has called for long."""
+        while not self._stop.wait(min(SWEEP_SECONDS, self.settings.idle_seconds / 4)):
+            before = time.monotonic() - self.settings.idle_seconds
+            idle = []
+            with self._lock:
+                for record in self._records.values():
+                    if record.used > before:
+                        break
+                    if not record.busy:
+                        idle.append(record)
+            for record in idle:
+                self._end(record, f"nobody called it for {self.settings.idle_seconds:g} s")
+                self.metrics.count("envsuite_sessions_expired_total", environment=record.env_id)
+
+
+def _offer(env_id: str, workers: int) -> Offer:
+    known = {spec.id: spec for spec in ENVIRONMENTS}
+    if env_id in known:
+        entry: Any = load_env_creator(known[env_id].entry_point)
+        inline = known[env_id].inline or workers == 0
+        return Offer(env_id, known[env_id].max_episode_steps, entry.arguments, inline)
+    try:
+        module, _, name = env_id.rpartition(":")
+        if module:
+            importlib.import_module(module)
+        spec = gymnasium.spec(name)
+    except (gymnasium.error.Error, ImportError) as error:
+        raise unknown("environment", env_id, known) from error
+    entry = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+    if not isinstance(entry, type) or not issubclass(entry, ToolEnv):
+        raise UsageError(f"{env_id} is no environment of tool calls; a server offers those of envsuite's contract")
+    return Offer(env_id, spec.max_episode_steps, entry.arguments, workers == 0)

@@ -1,0 +1,277 @@
+"""Sessions and what is done with them: the part of a server that holds environments.
+
+It runs in the process that answers HTTP, or in worker processes, and knows nothing of either.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+import numpy as np
+import orjson
+
+from envsuite.core import Observation, StepInfo, Tool, ToolCall, ToolEnv, UsageError
+from envsuite.core.errors import EnvsuiteError
+from envsuite.remote.protocol import EPISODE, Problem, problem_of
+
+Answer = tuple[int, bytes]
+"""Status of HTTP, and the body."""
+SNAPSHOTS = 256
+"""Snapshots that a session keeps; the oldest goes first."""
+_JSON = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+
+
+@dataclass
+class _Session:
+    env: ToolEnv
+    env_id: str
+    horizon: int | None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    steps: int = 0
+    """Of the episode, so far."""
+    number: int = 0
+    """Of the last call that changed something."""
+    last: tuple[Mapping[str, Any], bytes] | None = None
+    """That call, and its answer: what a client gets that did not get it the first time."""
+    snapshots: OrderedDict[str, tuple[object, int]] = field(default_factory=OrderedDict)
+    """Token and number of steps, by name."""
+    taken: int = 0
+    """How many snapshots there have been."""
+
+
+def make_env(env_id: str, arguments: Mapping[str, Any]) -> ToolEnv:
+    """A new environment, without time limit.
+
+    Raises:
+        Problem: It cannot be made with these arguments.
+    """
+    import envsuite  # noqa: F401  (registers the ids, in a worker process too)
+
+    try:
+        env = gymnasium.make(env_id, disable_env_checker=True, max_episode_steps=-1, **arguments).unwrapped
+    except EnvsuiteError as error:
+        problem = problem_of(error)
+        problem.field = "arguments"
+        raise problem from error
+    except (TypeError, ValueError, gymnasium.error.Error) as error:
+        kind = type(error).__name__ if type(error) in (TypeError, ValueError) else "UsageError"
+        raise Problem(422, "refused", str(error), field="arguments", error=kind) from error
+    if not isinstance(env, ToolEnv):
+        detail = f"{env_id} is no environment of tool calls ({type(env).__name__})"
+        raise Problem(422, "refused", detail, field="environment")
+    return env
+
+
+def horizon_of(env_id: str) -> int | None:
+    """Steps after which an episode of ``env_id`` is truncated."""
+    module, _, name = env_id.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    return gymnasium.spec(name).max_episode_steps
+
+
+class Host:
+    """Holds sessions and executes calls on them; may be called from several threads at once."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, _Session] = {}
+        self._operations: dict[str, Callable[[_Session, Mapping[str, Any]], Answer]] = {
+            "reset": self._reset,
+            "step": self._step,
+            "snapshot": self._snapshot,
+            "restore": self._restore,
+            "propose": self._propose,
+            "show": self._show,
+        }
+
+    def __len__(self) -> int:
+        """How many sessions there are."""
+        return len(self._sessions)
+
+    def execute(self, call: Mapping[str, Any]) -> Answer:
+        """The answer to one call: never raises for what a call or a world does wrong.
+
+        Args:
+            call: The body of the request, checked, and besides ``op`` and ``session``.
+        """
+        try:
+            op = call["op"]
+            if op == "describe":
+                return self._describe(call)
+            if op == "create":
+                return self._create(call)
+            if op == "close":
+                return self._close(call["session"])
+            session = self._sessions.get(call["session"])
+            if session is None:
+                raise Problem(
+                    404, "unknown-session", f"no session {call['session']!r}", field="session", error="WorkerLost"
+                )
+            with session.lock:
+                return self._operations[op](session, call)
+        except Problem as problem:
+            return _told(problem)
+        except EnvsuiteError as error:
+            return _told(problem_of(error))
+        except Exception as error:  # a bug in one world must not end the sessions of the others
+            self._close(call.get("session", ""))
+            line = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+            detail = f"the world failed ({line}); its session has ended"
+            return _told(Problem(410, "session-lost", detail, field="session", error="WorkerLost"))
+
+    def _describe(self, call: Mapping[str, Any]) -> Answer:
+        env = make_env(call["environment"], call.get("arguments", {}))
+        try:
+            tasks = env.tasks
+            body = {
+                "environment": call["environment"],
+                "class": type(env).__name__,
+                "tools": [Tool.as_openai(tool) for tool in env.tools],
+                "max_calls": env.max_calls,
+                "max_episode_steps": horizon_of(call["environment"]),
+                "split": env.split,
+                "versions": env.versions,
+                "tasks": {
+                    "env_id": tasks.env_id,
+                    "source": tasks.source,
+                    "version": tasks.version,
+                    "hash": tasks.hash,
+                    "splits": dict(tasks.splits),
+                    "types": dict(tasks.types),
+                },
+            }
+            return 200, orjson.dumps(body)
+        finally:
+            env.close()
+
+    def _create(self, call: Mapping[str, Any]) -> Answer:
+        if call["session"] not in self._sessions:
+            env = make_env(call["environment"], call.get("arguments", {}))
+            horizon = call.get("max_episode_steps", horizon_of(call["environment"]))
+            self._sessions[call["session"]] = _Session(env, call["environment"], horizon)
+        return self._show(self._sessions[call["session"]], call)
+
+    def _close(self, name: str) -> Answer:
+        session = self._sessions.pop(name, None)
+        if session is not None:
+            try:
+                session.env.close()
+            except Exception:  # it has failed already, or is not needed any more
+                pass
+        return 204, b""
+
+    def _show(self, session: _Session, call: Mapping[str, Any]) -> Answer:
+        body = {"session": call["session"], "environment": session.env_id, "next": session.number + 1}
+        return 200, orjson.dumps({**body, "idle_seconds": call["idle_seconds"]})
+
+    def _numbered(self, session: _Session, call: Mapping[str, Any], execute: Callable[[], dict[str, Any]]) -> Answer:
+        """Execute the session's next call, or repeat the answer to its last one."""
+        number = call["number"]
+        if number == session.number and session.last is not None:
+            if session.last[0] != call:
+                detail = f"number {number} was another call; the next one has number {number + 1}"
+                raise Problem(409, "out-of-order", detail, field="number", more={"next": number + 1})
+            return 200, session.last[1]
+        if number != session.number + 1:
+            detail = f"number {number} does not follow {session.number}; the next call has number {session.number + 1}"
+            raise Problem(409, "out-of-order", detail, field="number", more={"next": session.number + 1})
+        answer = orjson.dumps({"number": number, **execute()}, option=_JSON)
+        session.number, session.last = number, (call, answer)
+        return 200, answer
+
+    def _reset(self, session: _Session, call: Mapping[str, Any]) -> Answer:
+        def execute() -> dict[str, Any]:
+            options = {name: value for name, value in (call.get("options") or {}).items() if value is not None}
+            observation, info = session.env.reset(seed=call.get("seed"), options=options)
+            session.steps = 0
+            return {"observation": observation, "info": info}
+
+        return self._numbered(session, call, execute)
+
+    def _step(self, session: _Session, call: Mapping[str, Any]) -> Answer:
+        def execute() -> dict[str, Any]:
+            env = session.env
+            if (problem := call.get("problem")) is not None:
+                observation, reward, terminated, truncated, info = env.refuse(problem)
+            else:
+                action = [ToolCall(item["name"], item["arguments"]) for item in call["calls"]]
+                observation, reward, terminated, truncated, info = env.step(action)
+            session.steps += 1
+            if session.horizon is not None and session.steps >= session.horizon:
+                truncated = True
+            return {
+                "observation": {"text": observation["text"], "commands": observation["commands"]},
+                "reward": reward,
+                "terminated": terminated,
+                "truncated": truncated,
+                "info": _changing(info),
+            }
+
+        return self._numbered(session, call, execute)
+
+    def _snapshot(self, session: _Session, call: Mapping[str, Any]) -> Answer:
+        token = session.env.snapshot()
+        session.taken += 1
+        name = f"{call['session']}.{session.taken}"
+        session.snapshots[name] = token, session.steps
+        while len(session.snapshots) > SNAPSHOTS:
+            session.snapshots.popitem(last=False)
+        return 200, orjson.dumps({"snapshot": name})
+
+    def _restore(self, session: _Session, call: Mapping[str, Any]) -> Answer:
+        def execute() -> dict[str, Any]:
+            name = call["snapshot"]
+            owner = self._sessions.get(name.rpartition(".")[0])
+            found = None if owner is None else owner.snapshots.get(name)
+            if owner is None or found is None:
+                detail = f"no snapshot {name!r} here: it ends with its session, which keeps the last {SNAPSHOTS}"
+                raise Problem(410, "unknown-snapshot", detail, field="snapshot", error="WorkerLost")
+            if owner.env_id != session.env_id:
+                detail = f"snapshot: {name!r} is of {owner.env_id}, the session is of {session.env_id}"
+                raise Problem(422, "invalid", detail, field="snapshot")
+            observation: Observation = session.env.restore(found[0])
+            session.steps = found[1]
+            return {"observation": observation, "episode": session.env.episode, "done": session.env.done}
+
+        return self._numbered(session, call, execute)
+
+    def _propose(self, session: _Session, call: Mapping[str, Any]) -> Answer:
+        space, given = session.env.action_space, call["generator"]
+        if space.propose is None:  # type: ignore[attr-defined]
+            raise UsageError("this action space samples from a mask only: action_space.sample(mask=[ToolCall(…), …])")
+        generator, state, inc = np.random.PCG64(0), int(given["state"]), int(given["inc"])
+        if not (state < 2**128 and inc < 2**128 and inc % 2):
+            raise Problem(422, "invalid", "generator: no state of PCG64", field="generator")
+        generator.state = {
+            "bit_generator": "PCG64",
+            "state": {"state": state, "inc": inc},
+            "has_uint32": given["has_uint32"],
+            "uinteger": given["uinteger"],
+        }
+        made: ToolCall = space.propose(np.random.Generator(generator))  # type: ignore[attr-defined]
+        after: Any = generator.state
+        body = {
+            "call": {"name": made.name, "arguments": dict(made.arguments)},
+            "generator": {
+                "state": str(after["state"]["state"]),
+                "inc": str(after["state"]["inc"]),
+                "has_uint32": after["has_uint32"],
+                "uinteger": after["uinteger"],
+            },
+        }
+        return 200, orjson.dumps(body, option=_JSON)
+
+
+def _told(problem: Problem) -> Answer:
+    return problem.status, problem.document()
+
+
+def _changing(info: StepInfo) -> dict[str, Any]:
+    """What of an info may change from step to step."""
+    return {name: value for name, value in info.items() if name not in EPISODE}

@@ -1,0 +1,285 @@
+"""The bodies of requests and answers as JSON Schema: what the server checks is what ``/openapi.json`` says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from envsuite.remote.protocol import TITLES, Problem
+
+if TYPE_CHECKING:
+    import jsonschema_rs
+
+MAX_CALLS = 64
+"""The most tool calls in the action of one step."""
+MAX_BATCH = 1024
+"""The most calls in one batch."""
+_WORD = {"type": "string", "minLength": 1, "maxLength": 200}
+_NUMBER = {
+    "type": "integer",
+    "minimum": 1,
+    "maximum": 2**53,
+    "description": "Of this call among those of the session that change it: 1, 2, 3, … A call that is repeated with "
+    "its number is answered again, and not executed again.",
+}
+_SEED = {"type": ["integer", "null"], "minimum": 0, "maximum": 2**53}
+_TEXT = {"type": "string"}
+
+
+def _object(properties: Mapping[str, Any], optional: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": [name for name in properties if name not in optional],
+        "additionalProperties": False,
+    }
+
+
+def _ref(name: str) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+ToolCall = _object({"name": _TEXT, "arguments": {"type": "object"}})
+_CREATE = {
+    "environment": _WORD,
+    "arguments": {"type": "object", "description": "Of the environment; those that it takes are in its listing."},
+    "max_episode_steps": {
+        "type": ["integer", "null"],
+        "minimum": 1,
+        "maximum": 2**31,
+        "description": "Steps after which an episode is truncated: by default the environment's own, null for none.",
+    },
+    "key": {**_WORD, "description": "Of the client's own: the same key gives the same session, as long as it lives."},
+}
+_RESET = {
+    "number": _NUMBER,
+    "seed": _SEED,
+    "options": {
+        "type": ["object", "null"],
+        "properties": {"task_id": {"type": ["string", "null"]}},
+        "additionalProperties": False,
+    },
+}
+_STEP = {
+    "number": _NUMBER,
+    "calls": {"type": "array", "items": ToolCall, "maxItems": MAX_CALLS, "description": "What the agent does."},
+    "problem": {**_TEXT, "description": "Instead of calls: why the agent's output is no action."},
+}
+_RESTORE = {"number": _NUMBER, "snapshot": _WORD}
+_GENERATOR = _object(
+    {
+        "state": {"type": "string", "pattern": "^[0-9]{1,39}$"},
+        "inc": {"type": "string", "pattern": "^[0-9]{1,39}$"},
+        "has_uint32": {"enum": [0, 1]},
+        "uinteger": {"type": "integer", "minimum": 0, "maximum": 2**32 - 1},
+    }
+)
+_STEP_SCHEMA = {
+    **_object(_STEP, optional=("calls", "problem")),
+    "oneOf": [{"required": ["calls"]}, {"required": ["problem"]}],
+}
+
+REQUESTS: Mapping[str, dict[str, Any]] = {
+    "describe": _object({"arguments": _CREATE["arguments"]}, optional=("arguments",)),
+    "create": _object(_CREATE, optional=("arguments", "max_episode_steps", "key")),
+    "reset": _object(_RESET, optional=("seed", "options")),
+    "step": _STEP_SCHEMA,
+    "restore": _object(_RESTORE),
+    "propose": _object({"generator": _GENERATOR}),
+    "batch": _object(
+        {
+            "calls": {
+                "type": "array",
+                "maxItems": MAX_BATCH,
+                "items": {
+                    "type": "object",
+                    "properties": {"op": {"enum": ["create", "reset", "step", "close"]}, "session": _WORD},
+                    "required": ["op"],
+                    "description": "The body of the single request, and besides op and (but for create) session.",
+                },
+            }
+        }
+    ),
+}
+"""Body of each request; ``snapshot`` and ``close`` have none."""
+
+Observation = _object(
+    {
+        "task": {**_TEXT, "description": "The instruction; only where an episode begins or goes on, not after a step."},
+        "text": _TEXT,
+        "commands": {"type": "array", "items": _TEXT},
+    },
+    optional=("task",),
+)
+Info = {
+    "type": "object",
+    "properties": {
+        "valid": {"type": "boolean"},
+        "error": {"type": ["string", "null"]},
+        "success": {"type": "boolean"},
+        "score": {"type": "number"},
+        "state_key": _TEXT,
+        "metrics": {"type": "object"},
+        "task_id": _TEXT,
+        "task_type": _TEXT,
+        "split": _TEXT,
+        "versions": {"type": "object"},
+    },
+    "required": ["valid", "error", "success", "score", "state_key", "metrics"],
+    "description": "The last four only where an episode begins: they hold for all its steps.",
+}
+Tool = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "function"},
+        "function": _object({"name": _TEXT, "description": _TEXT, "parameters": {"type": "object"}}),
+    },
+    "required": ["type", "function"],
+}
+Description = _object(
+    {
+        "environment": _TEXT,
+        "class": _TEXT,
+        "tools": {"type": "array", "items": _ref("Tool")},
+        "max_calls": {"type": "integer", "minimum": 1},
+        "max_episode_steps": {"type": ["integer", "null"]},
+        "split": {"type": ["string", "null"]},
+        "versions": {"type": "object", "additionalProperties": _TEXT},
+        "tasks": _object(
+            {
+                "env_id": _TEXT,
+                "source": _TEXT,
+                "version": _TEXT,
+                "hash": _TEXT,
+                "splits": {"type": "object", "additionalProperties": {"type": "array", "items": _TEXT}},
+                "types": {"type": "object", "additionalProperties": _TEXT},
+            }
+        ),
+    }
+)
+Listing = _object(
+    {
+        "environments": {
+            "type": "array",
+            "items": _object(
+                {"id": _TEXT, "max_episode_steps": {"type": ["integer", "null"]}, "arguments": {"type": "object"}}
+            ),
+        }
+    }
+)
+Tasks = _object(
+    {
+        "environment": _TEXT,
+        "source": _TEXT,
+        "version": _TEXT,
+        "hash": _TEXT,
+        "tasks": {"type": "array", "items": _object({"id": _TEXT, "split": _TEXT, "type": _TEXT})},
+    }
+)
+Session = _object({"session": _TEXT, "environment": _TEXT, "next": _NUMBER, "idle_seconds": {"type": "number"}})
+Begun = _object({"number": _NUMBER, "observation": Observation, "info": Info})
+Stepped = _object(
+    {
+        "number": _NUMBER,
+        "observation": Observation,
+        "reward": {"type": "number"},
+        "terminated": {"type": "boolean"},
+        "truncated": {"type": "boolean"},
+        "info": Info,
+    }
+)
+Snapshot = _object({"snapshot": _TEXT})
+Restored = _object(
+    {"number": _NUMBER, "observation": Observation, "episode": {"type": "object"}, "done": {"type": "boolean"}}
+)
+Proposal = _object({"call": ToolCall, "generator": _GENERATOR})
+Results = _object(
+    {
+        "results": {
+            "type": "array",
+            "items": _object({"status": {"type": "integer"}, "body": {"type": ["object", "null"]}}),
+            "description": "In the order of the calls; each as the single request would have been answered.",
+        }
+    }
+)
+ProblemDocument = {
+    "type": "object",
+    "properties": {
+        "type": {"enum": [f"urn:envsuite:problem:{kind}" for kind in TITLES]},
+        "title": _TEXT,
+        "status": {"type": "integer"},
+        "detail": _TEXT,
+        "error": {**_TEXT, "description": "Name of the exception that the Python client raises."},
+        "field": {**_TEXT, "description": "The field of the request that is wrong, e.g. calls.0.name."},
+        "retry_after": {"type": "integer", "description": "Seconds, as the header Retry-After."},
+    },
+    "required": ["type", "title", "status", "detail", "error"],
+}
+ANSWERS: Mapping[str, dict[str, Any]] = {
+    "Tool": Tool,
+    "Description": Description,
+    "Listing": Listing,
+    "Tasks": Tasks,
+    "Session": Session,
+    "Begun": Begun,
+    "Stepped": Stepped,
+    "Snapshot": Snapshot,
+    "Restored": Restored,
+    "Proposal": Proposal,
+    "Results": Results,
+    "Problem": ProblemDocument,
+}
+
+
+@cache
+def _validator(schema: bytes) -> jsonschema_rs.Validator:
+    import jsonschema_rs
+
+    return jsonschema_rs.validator_for(orjson.loads(schema))
+
+
+class Checker:
+    """Checks values against one JSON Schema.
+
+    Args:
+        schema: Without references.
+        field: Put before the names of fields.
+    """
+
+    def __init__(self, schema: Mapping[str, Any], field: str = "") -> None:
+        self._valid = _validator(orjson.dumps(schema))
+        self._field = field
+
+    def __call__(self, value: object) -> None:
+        """Do nothing if ``value`` fits.
+
+        Raises:
+            Problem: It does not; ``field`` says where.
+        """
+        if self._valid.is_valid(value):
+            return
+        error = next(iter(self._valid.iter_errors(value)))
+        where = ".".join([*filter(None, [self._field]), *(str(part) for part in error.instance_path)])
+        message = error.message if len(error.message) <= 500 else error.message[:499] + "…"
+        detail = f"{where or 'body'}: {message}"
+        raise Problem(422, "invalid", detail, field=where or "body")
+
+
+REQUEST_CHECKS = {name: Checker(schema) for name, schema in REQUESTS.items()}
+
+
+def parsed(op: str, body: bytes) -> dict[str, Any]:
+    """The body of a request ``op``, checked.
+
+    Raises:
+        Problem: It is not JSON, or does not fit.
+    """
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise Problem(400, "malformed", f"the body is not JSON: {error}", field="body") from error
+    REQUEST_CHECKS[op](value)
+    return value  # type: ignore[no-any-return]

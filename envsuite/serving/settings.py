@@ -1,0 +1,53 @@
+"""What whoever starts a server may choose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from envsuite.core.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of one server."""
+
+    environments: tuple[str, ...]
+    """Ids that it offers, as ``gymnasium.make`` takes them."""
+    host: str = "127.0.0.1"
+    """Address to listen at; by default only this machine can connect."""
+    port: int = 8080
+    """0: any free one."""
+    workers: int = 1
+    """Processes that play the environments whose steps cost CPU; 0 plays all in the process that answers HTTP, where a
+    call that hangs cannot be ended."""
+    token: str | None = field(default=None, repr=False)
+    """What clients have to show; ``None``: nothing."""
+    max_sessions: int = 4096
+    """The most sessions at a time."""
+    idle_seconds: float = 900.0
+    """A session that nobody calls for so long is ended."""
+    deadline: float = 60.0
+    """Seconds that one call, or the calls of one batch, may take in a worker process."""
+    max_body: int = 8 * 1024 * 1024
+    """Bytes of the longest request."""
+    source_folders: tuple[Path, ...] = ()
+    """Folders below which clients may choose a path as ``source``."""
+
+    def __post_init__(self) -> None:
+        for name, value, least in (
+            ("port", self.port, 0),
+            ("workers", self.workers, 0),
+            ("max_sessions", self.max_sessions, 1),
+            ("max_body", self.max_body, 1024),
+        ):
+            if value < least:
+                raise UsageError(f"{name} is {value}; it must be at least {least}")
+        for name, seconds in (("idle_seconds", self.idle_seconds), ("deadline", self.deadline)):
+            if not seconds > 0:
+                raise UsageError(f"{name} is {seconds}; it must be above 0")
+        if not self.environments:
+            raise UsageError("a server offers at least one environment")
+        token = self.token
+        if token is not None and not (token and token.isascii() and token.isprintable() and " " not in token):
+            raise UsageError("the token must consist of printable ASCII characters without blanks, and not be empty")

@@ -1,0 +1,200 @@
+"""Worker processes of a server, from its side: they may crash or hang without harm to the sessions of others."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from envsuite.processes import Child, frame, receive_body
+from envsuite.remote.protocol import Problem
+from envsuite.serving.host import Answer
+from envsuite.serving.worker import unpacked
+
+log = logging.getLogger("envsuite.serving")
+START_SECONDS = 900.0
+"""How long a worker may take to load, or on first use to make, the data of its environments."""
+STOP_SECONDS = 1.0
+
+
+@dataclass
+class _Message:
+    calls: int
+    since: float
+    """When it was sent, or the last of its answers came."""
+    answers: list[Answer] = field(default_factory=list)
+    done: threading.Event = field(default_factory=threading.Event)
+    overdue: bool = False
+    """Its call ran past the deadline."""
+
+
+class Worker:
+    """One process that plays sessions.
+
+    Args:
+        index: Of the worker, for messages to people.
+        environments: What it should be ready to play.
+        deadline: Most seconds for one call.
+        lost: Called once, with the worker and the reason, when it is gone.
+    """
+
+    def __init__(
+        self, index: int, environments: Sequence[str], deadline: float, lost: Callable[[Worker, str], None]
+    ) -> None:
+        self.index, self.deadline, self.sessions = index, deadline, 0
+        self.why: str | None = None
+        """Why it is gone."""
+        self._lost = lost
+        self._lock = threading.Lock()
+        self._sending = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._messages: dict[int, _Message] = {}
+        self._started = time.monotonic()
+        self._ready: float | None = None
+        self._child = Child("envsuite.serving.worker:serve")
+        self._child.socket.sendall(frame([orjson.dumps(list(environments))]))
+        self._reader = threading.Thread(target=self._read, name=f"envsuite-worker-{index}", daemon=True)
+        self._reader.start()
+
+    @property
+    def ready(self) -> bool:
+        """It has loaded its data."""
+        return self._ready is not None
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._child.process.pid
+
+    def submit(self, calls: Sequence[Mapping[str, Any]]) -> Callable[[], list[Answer]]:
+        """Send ``calls``; what is returned waits for the answers."""
+        message = _Message(len(calls), time.monotonic())
+        number = next(self._numbers)
+        with self._lock:
+            gone = self.why is not None
+            if not gone:
+                self._messages[number] = message
+        if not gone:
+            body = frame([orjson.dumps({"id": number, "calls": calls})])
+            try:
+                with self._sending:
+                    self._child.socket.sendall(body)
+            except OSError:  # it has died; the reader knows, or will soon
+                pass
+
+        def collect() -> list[Answer]:
+            while not gone and not message.done.wait(max(0.0, self._limit(message) - time.monotonic())):
+                if time.monotonic() >= self._limit(message):
+                    self._end(f"a call took more than {self.deadline:g} s", overdue=message)
+            return self._completed(message)
+
+        return collect
+
+    def close(self) -> None:
+        """End the process; a call that is under way is lost."""
+        self._end("the server ends")
+        self._reader.join()
+
+    def _limit(self, message: _Message) -> float:
+        if self._ready is None:
+            return self._started + START_SECONDS
+        return max(message.since, self._ready) + self.deadline
+
+    def _completed(self, message: _Message) -> list[Answer]:
+        """All answers: those that came, and problems for those that will not."""
+        answers = list(message.answers)
+        for position in range(len(answers), message.calls):
+            if position == len(message.answers) and message.overdue:
+                kind, detail = "session-lost", f"the session has failed: {self.why}"
+            else:
+                kind, detail = "session-ended", f"the session has ended: {self.why}"
+            problem = Problem(410, kind, detail, field="session", error="WorkerLost")
+            answers.append((problem.status, problem.document()))
+        return answers
+
+    def _read(self) -> None:
+        channel = self._child.socket
+        try:
+            while True:
+                number, answers = unpacked(receive_body(channel))
+                now = time.monotonic()
+                if number == 0:
+                    self._ready = now
+                    continue
+                message = self._messages[number]
+                message.answers += answers
+                message.since = now
+                if len(message.answers) == message.calls:
+                    with self._lock:
+                        del self._messages[number]
+                    message.done.set()
+        except (EOFError, OSError):
+            self._end("its process")
+
+    def _end(self, why: str, overdue: _Message | None = None) -> None:
+        with self._lock:
+            if self.why is not None:
+                return
+            self.why = why
+        how = self._child.stop(0.0 if overdue is not None else STOP_SECONDS)
+        with self._lock:
+            self.why = f"{why}; worker {self.index} {how}" if why != "its process" else f"worker {self.index} {how}"
+            messages = list(self._messages.values())
+            self._messages.clear()
+        self._lost(self, self.why)
+        for message in messages:
+            message.overdue = message is overdue
+            message.done.set()
+
+
+class Pool:
+    """The workers of a server; one that is gone is replaced.
+
+    Args:
+        workers: How many.
+        environments: What they should be ready to play.
+        deadline: Most seconds for one call.
+        lost: Called with each worker that is gone, and the reason.
+    """
+
+    def __init__(
+        self, workers: int, environments: Sequence[str], deadline: float, lost: Callable[[Worker, str], None]
+    ) -> None:
+        self._environments, self._deadline, self._tell = tuple(environments), deadline, lost
+        self._lock = threading.Lock()
+        self._closed = False
+        self.workers = [self._start(index) for index in range(workers)]
+
+    @property
+    def ready(self) -> bool:
+        """All have loaded their data."""
+        return all(worker.ready for worker in self.workers)
+
+    def choose(self) -> Worker:
+        """The worker with fewest sessions among those that are ready, if any is."""
+        with self._lock:
+            for index, worker in enumerate(self.workers):
+                if worker.why is not None and not self._closed:
+                    self.workers[index] = self._start(index)
+            return min(self.workers, key=lambda worker: (not worker.ready, worker.sessions, worker.index))
+
+    def close(self) -> None:
+        """End all."""
+        with self._lock:
+            self._closed = True
+        for worker in self.workers:
+            worker.close()
+
+    def _start(self, index: int) -> Worker:
+        return Worker(index, self._environments, self._deadline, self._gone)
+
+    def _gone(self, worker: Worker, why: str) -> None:
+        if not self._closed:
+            log.warning("worker lost: %s; its %d sessions have ended", why, worker.sessions)
+        self._tell(worker, why)

@@ -1,0 +1,335 @@
+"""Many episodes on servers: what is due at the same time travels in one request."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from envsuite.core.env import Observation, StepInfo
+from envsuite.core.errors import DataError, EnvsuiteError, UsageError
+from envsuite.core.tools import Action, Tool
+from envsuite.remote.protocol import EPISODE
+from envsuite.remote.session import CLOSE_SECONDS, Described, Session, described, plain, step_of
+from envsuite.remote.transport import Refused, Unreachable, server
+from envsuite.vector.base import EnvFactory, Event, Vector, failed
+from envsuite.vector.runner import reason
+
+BATCH = 256
+"""Calls in one request."""
+REQUESTS = 4
+"""Requests to one server that are under way at a time."""
+PATIENCE = 1.0
+"""Seconds that :meth:`RemoteVector.poll` waits for answers to what it has just sent."""
+DOWN_SECONDS = 30.0
+"""A server that did not answer gets no new episodes for so long."""
+
+
+@dataclass
+class _Seat:
+    """What a slot holds for one of the environments."""
+
+    session: Session
+    task: str = ""
+    episode: dict[str, Any] | None = None
+
+
+@dataclass
+class _Call:
+    slot: int
+    env: int
+    seat: _Seat
+    op: str
+    body: dict[str, Any]
+    since: float
+
+    def __str__(self) -> str:
+        return f"{self.op} of slot {self.slot} ({self.seat.session.env_id} at {self.seat.session.url})"
+
+
+class RemoteVector(Vector):
+    """Plays episodes on one or several servers, in as many sessions as there are slots.
+
+    Sessions are spread evenly over the servers that answer; where one does not any more, its episodes are played again
+    on the others. Calls are sent by :meth:`poll`. Episodes are the same as in a
+    :class:`~envsuite.vector.local.LocalVector`.
+
+    Args:
+        factories: The environments, each with the argument ``url``: one server, or several.
+        slots: How many episodes run at a time.
+        deadline: A request that is not answered in twice so many seconds is given up; the servers' own deadlines end
+            calls that hang.
+
+    Raises:
+        UsageError: An environment cannot be made, or an argument is missing or out of range.
+        DataError: Servers have different tasks.
+    """
+
+    def __init__(self, factories: Sequence[EnvFactory], slots: int, deadline: float = 60.0) -> None:
+        super().__init__(factories, slots)
+        if deadline <= 0:
+            raise UsageError(f"deadline must be positive, got {deadline}")
+        self.deadline = deadline
+        self._parts = [_parts(factory) for factory in self.factories]
+        self._descriptions = [
+            _agreed(factory, urls, arguments)
+            for factory, (urls, arguments, _) in zip(self.factories, self._parts, strict=True)
+        ]
+        self._seats: dict[tuple[int, int], _Seat] = {}
+        self._current: dict[int, int] = {}
+        self._unsent: list[_Call] = []
+        self._due: dict[int, _Call] = {}
+        self._down: dict[str, float] = {}
+        self._work: queue.SimpleQueue[list[_Call] | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._threads = 0
+        self._closed = False
+        self._finalizer = weakref.finalize(self, _end, self._seats, self._work, os.getpid())
+
+    def tools(self, env: int) -> tuple[Tool, ...]:
+        """Tools of environment ``env``."""
+        return self._descriptions[env].tools
+
+    def max_calls(self, env: int) -> int:
+        """The most calls in one step of environment ``env``."""
+        return self._descriptions[env].max_calls
+
+    def poll(self, timeout: float | None = None) -> list[Event]:
+        """What has been answered, in the order of the calls; sends what is due.
+
+        It waits at most ``timeout`` seconds for a first answer, and besides, up to :data:`PATIENCE`, for the answers to
+        what it has sent: so that the same events come together as in a
+        :class:`~envsuite.vector.local.LocalVector`, and what is computed from them is the same to the last bit.
+        """
+        self._send()
+        end = None if timeout is None else time.monotonic() + timeout
+        events: dict[int, Event] = {}
+        while len(events) < len(self._due):
+            now = time.monotonic()
+            left = [call.since + PATIENCE - now for slot, call in self._due.items() if slot not in events]
+            wait: float | None = max(left)
+            if wait <= 0 and events:
+                wait = 0.0
+            elif wait <= 0:
+                wait = None if end is None else max(0.0, end - now)
+            try:
+                event = self._events.get(timeout=wait) if wait is None or wait > 0 else self._events.get_nowait()
+                events[event.slot] = event
+            except queue.Empty:
+                if events or (end is not None and time.monotonic() >= end):
+                    break
+        answered = [slot for slot in self._due if slot in events]
+        for slot in answered:
+            del self._due[slot]
+        return self._answered([events[slot] for slot in answered])
+
+    def waiting_for(self) -> str:
+        """The call that has been under way for longest."""
+        if not self._due:
+            return ""
+        call = min(self._due.values(), key=lambda call: call.since)
+        return f"{call}, for {time.monotonic() - call.since:.0f} s"
+
+    def close(self) -> None:
+        """End every session."""
+        self._closed = True
+        self._finalizer()
+
+    def _reset(self, slot: int, env: int, task_id: str | None, seed: int | None) -> None:
+        seat = self._seat(slot, env)
+        self._current[slot] = env
+        body: dict[str, Any] = {"options": {"task_id": task_id}}
+        if seed is not None:
+            body["seed"] = seed
+        self._post(_Call(slot, env, seat, "reset", body, time.monotonic()))
+
+    def _step(self, slot: int, action: Action) -> None:
+        env = self._current[slot]
+        told = self._descriptions[env]
+        body = step_of(action, told.tools, told.max_calls)
+        self._post(_Call(slot, env, self._seats[slot, env], "step", body, time.monotonic()))
+
+    def _post(self, call: _Call) -> None:
+        if self._closed:
+            raise UsageError(f"{call.op} of a vector that is closed; make another one")
+        self._due[call.slot] = call
+        self._unsent.append(call)
+
+    def _seat(self, slot: int, env: int) -> _Seat:
+        """The seat of a slot, at a server that answers and has no more sessions than others."""
+        urls, arguments, horizon = self._parts[env]
+        if (slot, env) not in self._seats:
+            steps = self._descriptions[env].max_episode_steps if horizon is None else horizon
+            session = Session(urls, self.factories[env].env_id, arguments, None if steps == -1 else steps)
+            self._seats[slot, env] = _Seat(session)
+        seat = self._seats[slot, env]
+        now = time.monotonic()
+        load = Counter(other.session.url for (_, kind), other in self._seats.items() if kind == env)
+        up = [url for url in urls if self._down.get(url, 0.0) <= now] or list(urls)
+        best = min(up, key=lambda url: load[url])
+        if seat.session.url not in up or load[seat.session.url] > load[best] + 1:
+            seat.session.move(best)
+        return seat
+
+    def _send(self) -> None:
+        """Hand over what is due, as one request for each server and environment."""
+        groups: dict[tuple[str, int], list[_Call]] = {}
+        now = time.monotonic()
+        for call in self._unsent:
+            call.since = now
+            groups.setdefault((call.seat.session.url, call.env), []).append(call)
+        self._unsent = []
+        for calls in groups.values():
+            for start in range(0, len(calls), BATCH):
+                self._work.put(calls[start : start + BATCH])
+                if self._threads < REQUESTS * max(len(urls) for urls, _, _ in self._parts):
+                    self._threads += 1
+                    # Not a method of the vector: a thread that held it would keep it from being forgotten.
+                    arguments = (self._work, self._events, self._down, 2 * self.deadline)
+                    threading.Thread(target=_serve, args=arguments, name="envsuite-remote", daemon=True).start()
+
+
+def _parts(factory: EnvFactory) -> tuple[tuple[str, ...], dict[str, Any], int | None]:
+    """Servers, arguments of the environment there, and horizon."""
+    kwargs = dict(factory.kwargs)
+    url, horizon = kwargs.pop("url"), kwargs.pop("max_episode_steps", None)
+    kwargs.pop("render_mode", None)
+    urls = (url,) if isinstance(url, str) else tuple(dict.fromkeys(url))
+    if not urls:
+        raise UsageError(f"{factory.env_id}: url is empty; name at least one server")
+    return urls, plain(kwargs), horizon
+
+
+def _agreed(factory: EnvFactory, urls: Sequence[str], arguments: dict[str, Any]) -> Described:
+    """What all servers that answer say of an environment."""
+    told: dict[str, Described] = {}
+    silent: Exception | None = None
+    for url in urls:
+        try:
+            told[url] = described(url, factory.env_id, arguments)
+        except Unreachable as error:
+            silent = error
+        except (EnvsuiteError, TypeError, ValueError) as error:
+            raise UsageError(f"{factory.env_id} cannot be made: {reason(error)}") from error
+    if not told:
+        raise UsageError(f"{factory.env_id} cannot be made: {silent}") from silent
+    (first, one), *others = told.items()
+    for url, other in others:
+        if (other.tasks.hash, other.versions, other.tools) != (one.tasks.hash, one.versions, one.tools):
+            raise DataError(
+                f"{factory.env_id} is not the same at {first} (manifest {one.tasks.hash[:8]}, {dict(one.versions)}) "
+                f"and {url} (manifest {other.tasks.hash[:8]}, {dict(other.versions)})"
+            )
+    return one
+
+
+def _serve(
+    work: queue.SimpleQueue[list[_Call] | None],
+    events: queue.SimpleQueue[Event],
+    down: dict[str, float],
+    seconds: float,
+) -> None:
+    """Make requests until told to end."""
+    while (calls := work.get()) is not None:
+        for call, answer in zip(calls, _answers(calls, down, seconds), strict=True):
+            events.put(_event(call, answer))
+    work.put(None)  # for the next thread
+
+
+def _answers(calls: list[_Call], down: dict[str, float], seconds: float) -> list[dict[str, Any] | Exception]:
+    """The answers to ``calls``, which are of one server: each is the body, or why there is none."""
+    url = calls[0].seat.session.url
+    results: list[dict[str, Any] | None] = [None] * len(calls)
+    try:
+        if down.get(url, 0.0) <= time.monotonic() or len(calls[0].seat.session.urls) == 1:
+            results = _batch(url, calls, seconds)
+    except Unreachable as error:
+        down[url] = time.monotonic() + DOWN_SECONDS
+        if len(calls[0].seat.session.urls) == 1:
+            return [error] * len(calls)
+    except Refused as refused:
+        return [refused.raised()] * len(calls)
+    answers: list[dict[str, Any] | Exception] = []
+    for call, result in zip(calls, results, strict=True):
+        try:
+            answers.append(_settled(call, result, url))
+        except (EnvsuiteError, TypeError, ValueError) as error:
+            answers.append(error)
+        except Refused as refused:
+            answers.append(refused.raised())
+    return answers
+
+
+def _batch(url: str, calls: list[_Call], seconds: float) -> list[dict[str, Any] | None]:
+    """The results of one request; sessions that there are not yet are made by one before it."""
+    there = server(url)
+    new = [call for call in calls if call.op == "reset" and not call.seat.session.open]
+    refused: dict[int, dict[str, Any]] = {}
+    if new:
+        makings = [{"op": "create", **call.seat.session.open_body()} for call in new]
+        made = there.ask("POST", "/v1/batch", {"calls": makings}, seconds)
+        for call, result in zip(new, made["results"], strict=True):
+            if result["status"] == 200:
+                call.seat.session.opened(result["body"]["session"])
+            else:
+                refused[call.slot] = result
+    sent = [call for call in calls if call.seat.session.open]
+    body = {"calls": [call.seat.session.batched(call.op, call.body) for call in sent]}
+    results = there.ask("POST", "/v1/batch", body, seconds)["results"] if sent else []
+    answered = {call.slot: result for call, result in zip(sent, results, strict=True)}
+    return [answered.get(call.slot, refused.get(call.slot)) for call in calls]
+
+
+def _settled(call: _Call, result: dict[str, Any] | None, url: str) -> dict[str, Any]:
+    """The body of one answer; where the session was lost, that of the call made once more."""
+    session = call.seat.session
+    if result is not None and result["status"] == 200:
+        return session.accept(call.op, call.body, result["body"])
+    refused = None
+    if result is None:
+        others = [other for other in session.in_turn() if other != url]
+        if others:
+            session.move(others[call.slot % len(others)])
+    else:
+        refused = Refused(session.url, result["status"], result["body"])
+        if refused.kind in ("capacity", "draining"):  # asked again, patiently, alone
+            refused = None
+    return session.mend(call.op, call.body, refused)
+
+
+def _event(call: _Call, answer: dict[str, Any] | Exception) -> Event:
+    if isinstance(answer, Exception):
+        return failed(call.slot, reason(answer))
+    seat, info, observation = call.seat, answer["info"], answer["observation"]
+    if call.op == "reset":
+        seat.task, seat.episode = observation["task"], {name: info[name] for name in EPISODE}
+    assert seat.episode is not None
+    whole: StepInfo = {**info, **seat.episode, "versions": dict(seat.episode["versions"])}  # type: ignore[typeddict-item]
+    seen = Observation(task=seat.task, text=observation["text"], commands=tuple(observation["commands"]))
+    reward, terminated = float(answer.get("reward", 0.0)), answer.get("terminated", False)
+    return Event(call.slot, seen, reward, terminated, answer.get("truncated", False), whole, None)
+
+
+def _end(seats: dict[tuple[int, int], _Seat], work: queue.SimpleQueue[list[_Call] | None], process: int) -> None:
+    """End all sessions and threads, unless this is a fork of the process that they belong to."""
+    if os.getpid() != process:
+        return
+    work.put(None)
+    by_url: dict[str, list[str]] = {}
+    for seat in seats.values():
+        if (name := seat.session.leave()) is not None:
+            by_url.setdefault(seat.session.url, []).append(name)
+    for url, names in by_url.items():
+        try:
+            for start in range(0, len(names), BATCH):
+                calls = [{"op": "close", "session": name} for name in names[start : start + BATCH]]
+                server(url).ask("POST", "/v1/batch", {"calls": calls}, CLOSE_SECONDS)
+        except (Refused, Unreachable):  # the server ends them when they have idled for long
+            continue
+    seats.clear()

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "vector"))
+
+from envsuite.remote import transport
+from envsuite.serving.server import Server, serving
+from envsuite.serving.settings import Settings
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Server]]:
+    """Starts servers in threads of this process; by default of TextCraft, with a free port."""
+    with ExitStack() as stack:
+
+        def make(*environments: str, **settings: Any) -> Server:
+            ids = environments or ("TextCraft-v0",)
+            return stack.enter_context(serving(Settings(ids, **{"port": 0, "workers": 0, **settings})))
+
+        yield make
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients give up early."""
+    monkeypatch.setattr(transport, "UNREACHABLE_SECONDS", 0.5)
+    monkeypatch.setattr(transport, "LONGEST_PAUSE", 0.1)

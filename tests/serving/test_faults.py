@@ -1,0 +1,360 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import psutil
+import pytest
+from cutting import cutting
+from raw import connect
+
+from envsuite.core import ToolCall, ToolEnv, UsageError, WorkerLost
+from envsuite.remote import RemoteEnv, transport
+from envsuite.serving.server import Server
+from envsuite.textcraft.env import TextCraft
+from envsuite.vector import EnvFactory, make_vector
+
+Start = Callable[..., Server]
+ROUGH = "vector_worlds:Rough-v0"
+COMMANDS = ["inventory", "get 2 string", "get 1 oak log", "nonsense", "craft 1 white wool using 4 string", "inventory"]
+
+
+def act(command: str) -> tuple[ToolCall, ...]:
+    return (ToolCall("env_step", {"command": command}),)
+
+
+def do(command: str) -> tuple[ToolCall, ...]:
+    return (ToolCall("do", {"command": command}),)
+
+
+def text(env: ToolEnv, command: str) -> str:
+    return env.step(do(command))[0]["text"]
+
+
+def gone(url: str) -> None:
+    """Wait until nobody listens there."""
+    with contextlib.suppress(OSError):
+        while True:
+            connect(url).close()
+            time.sleep(0.05)
+
+
+def begin(*envs: ToolEnv) -> None:
+    for env in envs:
+        assert env.reset(options={"task_id": "b"})[0]["text"] == "0"
+
+
+@pytest.fixture
+def processes() -> Iterator[Callable[[int], subprocess.Popen[bytes]]]:
+    """Starts ``envsuite serve`` of the rough world and of TextCraft at a port."""
+    started: list[subprocess.Popen[bytes]] = []
+    path = os.pathsep.join([str(Path(__file__).parents[1] / "vector"), os.environ.get("PYTHONPATH", "")])
+
+    def start(port: int) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "envsuite.cli", "serve", "TextCraft-v0", ROUGH, "--port", str(port)]
+        started.append(subprocess.Popen([*command, "--workers", "0"], env={**os.environ, "PYTHONPATH": path}))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def test_a_server_that_is_killed_and_started_anew_costs_no_episode_and_sigterm_lets_calls_end(
+    processes: Callable[[int], subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "UNREACHABLE_SECONDS", 120.0)
+    port = free_port()
+    first = processes(port)
+    env, twin = gymnasium.make("TextCraft-v0", url=f"http://127.0.0.1:{port}").unwrapped, TextCraft()
+    assert isinstance(env, RemoteEnv)
+    assert env.reset(seed=5) == twin.reset(seed=5)
+    for number, command in enumerate(COMMANDS):
+        if number == 3:
+            token = env.snapshot()
+            first.kill()
+            first.wait()
+            second = processes(port)
+        assert env.step(act(command)) == twin.step(act(command))
+    assert env.restore(token)["text"] == "Got 1 oak log"
+    slow = RemoteEnv(f"http://127.0.0.1:{port}", ROUGH)
+    begin(slow)
+    answers: list[str] = []
+    thread = threading.Thread(target=lambda: answers.append(text(slow, "sleep 1")))
+    thread.start()
+    time.sleep(0.5)
+    second.send_signal(signal.SIGTERM)
+    thread.join()
+    assert answers == ["b 1"] and second.wait(60) == 0
+
+
+def test_an_answer_that_is_lost_is_asked_for_again_and_the_step_is_taken_once(start: Start) -> None:
+    with cutting(start(ROUGH).url) as proxy:
+        env = RemoteEnv(proxy.url, ROUGH)
+        begin(env)
+        for count in range(1, 6):
+            proxy.cut = count % 3
+            assert text(env, "go") == f"b {count}"
+        proxy.cut = 1
+        assert env.reset(seed=1)[0]["text"] == "0"
+        assert proxy.lost == 7
+
+
+def test_a_lost_answer_to_the_making_of_a_session_leaves_no_second_session(start: Start) -> None:
+    running = start()
+    with cutting(running.url) as proxy:
+        env = RemoteEnv(proxy.url, "TextCraft-v0")
+        proxy.cut = 1
+        env.reset(seed=0)
+        assert (running.front.sessions, proxy.lost) == (1, 1)
+
+
+def test_a_lost_answer_to_a_batch_takes_each_step_once(start: Start) -> None:
+    with cutting(start(ROUGH).url) as proxy, make_vector([EnvFactory(ROUGH, {"url": proxy.url})], 5) as vector:
+        for slot in range(5):
+            vector.reset(slot, 0, task_id="a")
+        for count in range(4):
+            events = []
+            while len(events) < 5:
+                events += vector.poll(30.0)
+            assert {(event.error, event.observation and event.observation["text"]) for event in events} == {
+                (None, f"a {count}" if count else "0")
+            }
+            proxy.cut = 1
+            for slot in range(5):
+                vector.step(slot, do("go"))
+        assert proxy.lost >= 3
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_slow_environment_does_not_delay_others(start: Start, workers: int) -> None:
+    running = start(ROUGH, workers=workers)
+    slow, quick = RemoteEnv(running.url, ROUGH), RemoteEnv(running.url, ROUGH)
+    begin(slow, quick)
+    thread = threading.Thread(target=lambda: text(slow, "sleep 8"))
+    thread.start()
+    for count in range(1, 6):
+        assert text(quick, "go") == f"b {count}"
+    assert thread.is_alive()
+    thread.join()
+
+
+def test_a_worker_that_is_killed_costs_no_episode(start: Start) -> None:
+    running = start(ROUGH, workers=2)
+    envs = [RemoteEnv(running.url, ROUGH) for _ in range(4)]
+    begin(*envs)
+    assert [text(env, "go") for env in envs] == ["b 1"] * 4
+    os.kill(running._pool.workers[0].pid, signal.SIGKILL)
+    assert [text(env, "go") for env in envs] == ["b 2"] * 4
+    for env in envs:
+        env.close()
+    assert running.front.sessions == 0
+
+
+def test_a_call_that_crashes_every_worker_ends_its_episode_and_no_other(start: Start) -> None:
+    running = start(ROUGH, workers=2)
+    env, other = RemoteEnv(running.url, ROUGH), RemoteEnv(running.url, ROUGH)
+    begin(env, other)
+    with pytest.raises(WorkerLost, match="exited with code 3"):
+        env.step(do("exit 3"))
+    with pytest.raises(UsageError, match=r"call reset\(\) first"):
+        env.step(do("go"))
+    begin(env)
+    assert text(env, "go") == text(other, "go") == "b 1"
+
+
+def test_a_call_that_hangs_is_ended_at_the_deadline(start: Start) -> None:
+    running = start(ROUGH, workers=1, deadline=1.0)
+    hung, other = RemoteEnv(running.url, ROUGH), RemoteEnv(running.url, ROUGH)
+    begin(hung, other)
+    with pytest.raises(WorkerLost, match="took more than 1 s"):
+        hung.step(do("sleep 600"))
+    assert text(other, "go") == "b 1"
+    begin(hung)
+    assert text(hung, "go") == "b 1"
+
+
+def test_a_world_that_fails_loses_its_session_only(start: Start) -> None:
+    running = start(ROUGH)
+    env, other = RemoteEnv(running.url, ROUGH), RemoteEnv(running.url, ROUGH)
+    begin(env, other)
+    for command, message in (("raise oops", "ZeroDivisionError: oops"), ("unsendable", "TypeError")):
+        with pytest.raises(WorkerLost, match=message):
+            env.step(do(command))
+        with pytest.raises(UsageError, match=r"call reset\(\) first"):
+            env.step(do("go"))
+        begin(env)
+    assert text(other, "go") == "b 1"
+
+
+def test_a_session_that_idled_for_too_long_is_played_again(start: Start) -> None:
+    running = start(ROUGH, idle_seconds=0.4)
+    env = RemoteEnv(running.url, ROUGH)
+    begin(env)
+    assert [text(env, "go") for _ in range(3)] == ["b 1", "b 2", "b 3"]
+    while running.front.sessions:
+        time.sleep(0.1)
+    assert text(env, "go") == "b 4"
+
+
+@pytest.mark.usefixtures("impatient")
+def test_an_episode_goes_on_at_another_server_when_its_own_is_gone(start: Start) -> None:
+    servers = {server.url: server for server in (start(ROUGH), start(ROUGH))}
+    env = RemoteEnv(list(servers), ROUGH)
+    begin(env)
+    assert text(env, "go") == "b 1"
+    here = env._session.url
+    servers[here].stop()
+    gone(here)
+    assert text(env, "go") == "b 2" and env._session.url != here
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_vector_goes_on_at_the_servers_that_are_left(start: Start) -> None:
+    one, two = start(ROUGH), start(ROUGH)
+    with make_vector([EnvFactory(ROUGH, {"url": [one.url, two.url]})], 6) as vector:
+        for slot in range(6):
+            vector.reset(slot, 0, task_id="a")
+        for count in range(5):
+            events = []
+            while len(events) < 6:
+                events += vector.poll(30.0)
+            assert {(e.error, e.observation and e.observation["text"]) for e in events} == {
+                (None, f"a {count}" if count else "0")
+            }
+            if count == 0:
+                assert (one.front.sessions, two.front.sessions) == (3, 3)
+            if count == 2:
+                one.stop()
+                gone(one.url)
+            for slot in range(6):
+                vector.step(slot, do("go"))
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_server_that_does_not_answer_is_named_after_a_while() -> None:
+    began = time.monotonic()
+    with pytest.raises(WorkerLost, match=r"http://127.0.0.1:\d+ does not answer .*`envsuite serve`"):
+        gymnasium.make("TextCraft-v0", url=f"http://127.0.0.1:{free_port()}")
+    assert time.monotonic() - began < 20
+    for url in ("127.0.0.1:8080", "ftp://x", "http://", "http://x:y", []):
+        with pytest.raises(UsageError, match="url"):
+            gymnasium.make("TextCraft-v0", url=url)
+
+
+def test_a_client_of_a_full_server_waits_for_its_turn(start: Start) -> None:
+    running = start(max_sessions=1)
+    first, second = (RemoteEnv(running.url, "TextCraft-v0") for _ in range(2))
+    first.reset(seed=0)
+    threading.Timer(0.5, first.close).start()
+    assert second.reset(seed=0)[1]["valid"]
+
+
+def test_threads_and_forked_workers_play_at_the_same_time(server: str) -> None:
+    expected = [TextCraft().reset(seed=seed)[1]["task_id"] for seed in range(4)]
+    found: dict[int, Any] = {}
+
+    def play(seed: int) -> None:
+        env = RemoteEnv(server, "TextCraft-v0")
+        found[seed] = env.reset(seed=seed)[1]["task_id"]
+        assert [env.step(act("inventory"))[4]["valid"] for _ in range(5)] == [True] * 5
+        env.close()
+
+    threads = [threading.Thread(target=play, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found[seed] for seed in range(4)] == expected
+    options = {"shared_memory": False, "context": "fork"}
+    envs = gymnasium.make_vec("TextCraft-v0", num_envs=2, vectorization_mode="async", vector_kwargs=options, url=server)
+    try:
+        assert list(envs.reset(seed=[0, 1])[1]["task_id"]) == expected[:2]
+        assert list(envs.step((act("inventory"), act("x")))[4]["valid"]) == [True, False]
+    finally:
+        envs.close()
+
+
+def test_a_thousand_sessions_at_once(start: Start) -> None:
+    running = start()
+    with make_vector([EnvFactory("TextCraft-v0", {"url": running.url})], 1000) as vector:
+        for slot in range(1000):
+            vector.reset(slot, 0, seed=slot)
+        for step in range(3):
+            events = []
+            while len(events) < 1000:
+                events += vector.poll(60.0)
+            assert not [event.error for event in events if event.error is not None]
+            assert running.front.sessions == 1000
+            if step < 2:
+                for slot in range(1000):
+                    vector.step(slot, act("inventory"))
+    assert running.front.sessions == 0
+
+
+def memory() -> int:
+    return int(psutil.Process().memory_info().rss)
+
+
+@pytest.mark.slow
+def test_ten_thousand_abandoned_sessions_leave_the_memory_as_it_was(start: Start) -> None:
+    running = start(max_sessions=20_000, idle_seconds=2.0)
+    there = transport.server(running.url)
+
+    def abandon(count: int) -> None:
+        for _ in range(count // 500):
+            calls = [{"op": "create", "environment": "TextCraft-v0"}] * 500
+            made = there.ask("POST", "/v1/batch", {"calls": calls})["results"]
+            resets = [{"op": "reset", "session": result["body"]["session"], "number": 1} for result in made]
+            there.ask("POST", "/v1/batch", {"calls": resets})
+        while running.front.sessions:
+            time.sleep(0.2)
+
+    abandon(10_000)
+    before = memory()
+    abandon(10_000)
+    assert memory() <= 1.1 * before
+
+
+@pytest.mark.slow
+def test_two_hundred_thousand_steps_leave_memory_files_and_threads_as_they_were(start: Start) -> None:
+    running = start()
+    process = psutil.Process()
+
+    def play(steps: int) -> None:
+        with make_vector([EnvFactory("TextCraft-v0", {"url": running.url})], 256) as vector:
+            for slot in range(256):
+                vector.reset(slot, 0, seed=slot)
+            taken = 0
+            while vector.pending:
+                for event in vector.poll(60.0):
+                    assert event.error is None
+                    if taken < steps:
+                        taken += 1
+                        if event.truncated:
+                            vector.reset(event.slot, 0, seed=taken)
+                        else:
+                            vector.step(event.slot, act("inventory"))
+        time.sleep(1)
+
+    play(40_000)
+    before = memory(), process.num_fds(), process.num_threads()
+    play(200_000)
+    after = memory(), process.num_fds(), process.num_threads()
+    assert after[0] <= 1.1 * before[0] and after[1] <= before[1] + 8 and after[2] <= before[2]

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import orjson
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from raw import ask, new
+
+from envsuite.serving.schemas import ANSWERS
+from envsuite.serving.server import Server
+
+schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis: pip install schemathesis")
+
+PATHS = ["/v1/sessions", "/v1/batch", "SESSION/reset", "SESSION/step", "SESSION/restore", "SESSION/propose"]
+
+
+@given(
+    path=st.sampled_from(PATHS),
+    body=st.one_of(
+        st.binary(max_size=200),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+            lambda inner: (
+                st.lists(inner, max_size=3)
+                | st.dictionaries(
+                    st.sampled_from(
+                        ["number", "calls", "op", "session", "environment", "arguments", "seed", "options", "x"]
+                    ),
+                    inner,
+                    max_size=5,
+                )
+            ),
+            max_leaves=12,
+        ).map(lambda value: orjson.dumps(value) if _sendable(value) else repr(value).encode()),
+    ),
+)
+@settings(max_examples=80)
+def test_any_body_is_answered_and_never_with_5xx(server: str, path: str, body: bytes) -> None:
+    reply = ask(server, "POST", path.replace("SESSION", new(server, key="hypothesis")), body)
+    assert reply.status < 500
+    if reply.status >= 400:
+        assert reply.body["type"] in ANSWERS["Problem"]["properties"]["type"]["enum"]
+
+
+def _sendable(value: object) -> bool:
+    try:
+        orjson.dumps(value)
+    except TypeError:
+        return False
+    return True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("token", [None, "s3cret"])
+def test_schemathesis_finds_no_answer_that_the_document_does_not_describe(
+    start: Callable[..., Server], token: str | None
+) -> None:
+    running = start(token=token, idle_seconds=5.0)
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    schema = schemathesis.openapi.from_url(f"{running.url}/openapi.json")
+    checks = [
+        schemathesis.checks.not_a_server_error,
+        schemathesis.checks.CHECKS.get_one("status_code_conformance"),
+        schemathesis.checks.CHECKS.get_one("content_type_conformance"),
+        schemathesis.checks.CHECKS.get_one("response_schema_conformance"),
+        schemathesis.checks.CHECKS.get_one("response_headers_conformance"),
+    ]
+    operations = [result.ok() for result in schema.get_all_operations()]
+    assert len(operations) == 17
+    for operation in operations:
+
+        @given(case=operation.as_strategy())
+        @settings(
+            max_examples=25,
+            deadline=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        def check(case: schemathesis.Case) -> None:
+            case.call_and_validate(base_url=running.url, headers=headers, checks=checks, timeout=30)
+
+        check()

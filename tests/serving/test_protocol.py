@@ -1,0 +1,308 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import orjson
+import pytest
+from raw import ask, command, connect, everything, is_problem, new
+
+from envsuite.core import ToolCall, UsageError
+from envsuite.remote import transport
+from envsuite.serving.server import Server
+from envsuite.serving.settings import Settings
+from envsuite.textcraft.env import TextCraft
+
+Start = Callable[..., Server]
+
+
+def test_a_session_is_played_as_the_environment_is(server: str) -> None:
+    session, env = new(server), TextCraft()
+    begun = ask(server, "POST", f"{session}/reset", {"number": 1, "seed": 3}).body
+    observation, info = env.reset(seed=3)
+    assert begun == orjson.loads(orjson.dumps({"number": 1, "observation": observation, "info": info}))
+    stepped = ask(server, "POST", f"{session}/step", {"number": 2, "calls": command("get 1 string")}).body
+    observation, reward, terminated, truncated, info = env.step([ToolCall("env_step", {"command": "get 1 string"})])
+    assert stepped["observation"] == {"text": observation["text"], "commands": []}
+    assert (stepped["reward"], stepped["terminated"], stepped["truncated"]) == (reward, terminated, truncated)
+    assert stepped["info"].items() <= orjson.loads(orjson.dumps(info)).items()
+    assert ask(server, "GET", session).body["next"] == 3
+    assert ask(server, "DELETE", session).status == 204
+    assert is_problem(ask(server, "DELETE", session), 410, "session-ended", "session")
+
+
+def test_the_listings_say_what_there_is(server: str) -> None:
+    listed = ask(server, "GET", "/v1/environments").body["environments"]
+    assert {"id": "TextCraft-v0", "max_episode_steps": 50, "arguments": dict(TextCraft.arguments)} in listed
+    tools = ask(server, "GET", "/v1/environments/TextCraft-v0/tools").body["tools"]
+    assert tools == [tool.as_openai() for tool in TextCraft.tools]
+    tasks = ask(server, "GET", "/v1/environments/TextCraft-v0/tasks?split=test").body
+    here = TextCraft().tasks
+    assert tasks["hash"] == here.hash and [row["id"] for row in tasks["tasks"]] == list(here.ids("test"))
+    assert {row["type"] for row in tasks["tasks"]} <= set(here.types.values())
+    assert is_problem(ask(server, "GET", "/v1/environments/TextCraft-v0/tasks?split=tst"), 404, "refused", "split")
+    assert is_problem(ask(server, "GET", "/v1/environments/TextCraft-v9"), 404, "unknown-environment", "environment")
+
+
+def test_a_call_that_comes_again_is_answered_again_and_not_executed_again(server: str) -> None:
+    session = new(server)
+    first = ask(server, "POST", f"{session}/reset", {"number": 1})
+    assert ask(server, "POST", f"{session}/reset", {"number": 1}).raw == first.raw
+    get = {"number": 2, "calls": command("get 1 string")}
+    assert ask(server, "POST", f"{session}/step", get).raw == ask(server, "POST", f"{session}/step", get).raw
+    seen = ask(server, "POST", f"{session}/step", {"number": 3, "calls": command("inventory")}).body
+    assert seen["observation"]["text"].strip() == "Inventory: [string] (1)"
+
+
+def test_calls_out_of_order_are_refused_with_the_number_that_is_due(server: str) -> None:
+    session = new(server)
+    for number in (2, 7, 2**53):
+        reply = ask(server, "POST", f"{session}/reset", {"number": number})
+        assert is_problem(reply, 409, "out-of-order", "number") and reply.body["next"] == 1
+    ask(server, "POST", f"{session}/reset", {"number": 1})
+    other = ask(server, "POST", f"{session}/step", {"number": 1, "calls": command("inventory")})
+    assert is_problem(other, 409, "out-of-order", "number") and other.body["next"] == 2
+
+
+def test_a_call_that_fails_uses_up_no_number(server: str) -> None:
+    session = new(server)
+    early = ask(server, "POST", f"{session}/step", {"number": 1, "calls": command("inventory")})
+    assert is_problem(early, 409, "refused") and early.body["error"] == "UsageError"
+    unknown = ask(server, "POST", f"{session}/reset", {"number": 1, "options": {"task_id": "cyan_baner"}})
+    assert is_problem(unknown, 404, "refused") and "cyan_banner" in unknown.body["detail"]
+    assert ask(server, "POST", f"{session}/reset", {"number": 1}).status == 200
+
+
+def test_the_same_key_is_the_same_session(server: str) -> None:
+    assert new(server, key="one") == new(server, key="one") != new(server, key="two")
+
+
+def test_a_horizon_truncates_and_null_is_none(server: str) -> None:
+    for horizon, expected in (({"max_episode_steps": 2}, [False, True]), ({"max_episode_steps": None}, [False] * 60)):
+        session = new(server, **horizon)
+        ask(server, "POST", f"{session}/reset", {"number": 1})
+        steps = [
+            {"op": "step", "session": session.rpartition("/")[2], "number": number, "calls": command("inventory")}
+            for number in range(2, 2 + len(expected))
+        ]
+        results = ask(server, "POST", "/v1/batch", {"calls": steps}).body["results"]
+        assert [result["body"]["truncated"] for result in results] == expected
+
+
+def test_a_batch_answers_each_call_as_it_would_have_been_alone(server: str) -> None:
+    good, other = (new(server).rpartition("/")[2] for _ in range(2))
+    calls: list[dict[str, Any]] = [
+        {"op": "reset", "session": good, "number": 1, "seed": 0},
+        {"op": "step", "session": "nobody", "number": 1, "calls": []},
+        {"op": "step", "session": good, "number": 2, "calls": command("inventory")},
+        {"op": "step", "session": other, "number": 1, "calls": command("inventory")},
+        {"op": "reset", "session": other, "number": "1"},
+        {"op": "step", "session": other},
+        {"op": "reset", "number": 1},
+        {"op": "create", "environment": "TextCraft-v0", "session": "mine"},
+        {"op": "create", "environment": "TextCraft-v0"},
+        {"op": "close", "session": other, "now": True},
+        {"op": "close", "session": other},
+    ]
+    results = ask(server, "POST", "/v1/batch", {"calls": calls}).body["results"]
+    assert [result["status"] for result in results] == [200, 404, 200, 409, 422, 422, 422, 422, 200, 422, 204]
+    assert [result["body"].get("field") for result in results[4:8]] == ["number", "body", "session", "session"]
+    assert results[0]["body"]["observation"] == TextCraft().reset(seed=0)[0] | {"commands": []}
+    assert ask(server, "POST", "/v1/batch", {"calls": []}).body == {"results": []}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "kind", "field"),
+    [
+        ("/v1/sessions", b"{", 400, "malformed", "body"),
+        ("/v1/sessions", b"\xff", 400, "malformed", "body"),
+        ("/v1/sessions", b"", 400, "malformed", "body"),
+        ("/v1/sessions", b"[" * 100_000, 400, "malformed", "body"),
+        ("/v1/sessions", [], 422, "invalid", "body"),
+        ("/v1/sessions", {}, 422, "invalid", "body"),
+        ("/v1/sessions", {"environment": 7}, 422, "invalid", "environment"),
+        ("/v1/sessions", {"environment": "Doom-v0"}, 404, "unknown-environment", "environment"),
+        ("/v1/sessions", {"environment": "TextCraft-v0", "args": {}}, 422, "invalid", "body"),
+        (
+            "/v1/sessions",
+            {"environment": "TextCraft-v0", "arguments": {"goals": "x"}},
+            422,
+            "invalid",
+            "arguments.goals",
+        ),
+        (
+            "/v1/sessions",
+            {"environment": "TextCraft-v0", "arguments": {"goals": 10**9}},
+            422,
+            "invalid",
+            "arguments.goals",
+        ),
+        ("/v1/sessions", {"environment": "TextCraft-v0", "arguments": {"goal": 1}}, 422, "invalid", "arguments"),
+        ("/v1/sessions", {"environment": "TextCraft-v0", "arguments": {"split": "tst"}}, 404, "refused", "arguments"),
+        ("/v1/sessions", {"environment": "TextCraft-v0", "max_episode_steps": 0}, 422, "invalid", "max_episode_steps"),
+        ("SESSION/reset", {"number": 1.5}, 422, "invalid", "number"),
+        ("SESSION/reset", {"number": 1, "seed": -1}, 422, "invalid", "seed"),
+        ("SESSION/reset", {"number": 1, "options": {"task": "x"}}, 422, "invalid", "options"),
+        ("SESSION/reset", {"number": 1, "options": {"task_id": 7}}, 422, "invalid", "options.task_id"),
+        ("SESSION/step", {"number": 1, "calls": "look"}, 422, "invalid", "calls"),
+        ("SESSION/step", {"number": 1, "calls": [{"name": 7, "arguments": {}}]}, 422, "invalid", "calls.0.name"),
+        ("SESSION/step", {"number": 1, "calls": [], "problem": "x"}, 422, "invalid", "body"),
+        ("SESSION/restore", {"number": 1, "snapshot": "x"}, 410, "unknown-snapshot", "snapshot"),
+        ("SESSION/dance", {"number": 1}, 404, "not-found", None),
+        ("/v1/sessions/0/step", {"number": 1, "calls": []}, 404, "unknown-session", "session"),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_bad_requests_are_told_which_field_is_wrong(
+    server: str, path: str, body: Any, status: int, kind: str, field: str | None
+) -> None:
+    session = new(server) if "SESSION" in path else ""
+    assert is_problem(ask(server, "POST", path.replace("SESSION", session), body), status, kind, field)
+
+
+def test_bodies_must_be_declared_as_json_and_methods_must_fit(server: str) -> None:
+    assert is_problem(
+        ask(server, "POST", "/v1/sessions", b"{}", {"Content-Type": "text/plain"}), 415, "media-type", "Content-Type"
+    )
+    reply = ask(server, "PUT", "/v1/sessions", {})
+    assert is_problem(reply, 405, "method") and "POST" in reply.headers["Allow"]
+
+
+def test_paths_are_sources_only_below_folders_that_were_opened(start: Start, tmp_path: Any) -> None:
+    closed = start().url
+    for source in ("/etc", "recipes", "../x", "builtin/../..", "a\0b", ""):
+        body = {"environment": "TextCraft-v0", "arguments": {"source": source}}
+        assert is_problem(ask(closed, "POST", "/v1/sessions", body), 422, "invalid", "arguments.source")
+    opened = start(source_folders=(tmp_path,)).url
+    body = {"environment": "TextCraft-v0", "arguments": {"source": str(tmp_path / ".." / "..")}}
+    assert is_problem(ask(opened, "POST", "/v1/sessions", body), 422, "invalid", "arguments.source")
+    body = {"environment": "TextCraft-v0", "arguments": {"source": str(tmp_path / "none")}}
+    assert is_problem(ask(opened, "POST", "/v1/sessions", body), 422, "refused", "arguments")
+
+
+def test_a_token_is_demanded_of_everything_but_health(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = start(token="s3cret").url
+    for path in ("/v1/environments", "/metrics", "/v1/nothing"):
+        for given in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "s3cret"}, {"Authorization": "\xff"}):
+            reply = ask(url, "GET", path, headers=given)
+            assert is_problem(reply, 401, "unauthorized") and reply.headers["WWW-Authenticate"] == "Bearer"
+    assert all(ask(url, "GET", path).status == 200 for path in ("/healthz", "/readyz", "/openapi.json"))
+    assert ask(url, "GET", "/v1/environments", headers={"Authorization": "Bearer s3cret"}).status == 200
+    monkeypatch.setattr(transport, "_BY_URL", {})
+    with pytest.raises(UsageError, match="Authorization: Bearer"):
+        gymnasium.make("TextCraft-v0", url=url)
+    monkeypatch.setattr(transport, "_BY_URL", {})
+    monkeypatch.setenv("ENVSUITE_TOKEN", "s3cret")
+    assert gymnasium.make("TextCraft-v0", url=url).reset(seed=0)[1]["valid"]
+
+
+def test_a_full_server_says_when_to_come_back_and_a_closed_session_makes_room(start: Start) -> None:
+    running = start(max_sessions=2)
+    first, _ = new(running.url), new(running.url)
+    reply = ask(running.url, "POST", "/v1/sessions", {"environment": "TextCraft-v0"})
+    assert is_problem(reply, 429, "capacity") and int(reply.headers["Retry-After"]) >= 1
+    ask(running.url, "DELETE", first)
+    new(running.url)
+    assert running.front.sessions == 2
+
+
+def test_idle_sessions_end_and_say_so(start: Start) -> None:
+    running = start(idle_seconds=0.4)
+    session = new(running.url)
+    end = time.monotonic() + 10
+    while running.front.sessions and time.monotonic() < end:
+        time.sleep(0.1)
+    reply = ask(running.url, "POST", f"{session}/reset", {"number": 1})
+    assert is_problem(reply, 410, "session-ended", "session") and "nobody called it" in reply.body["detail"]
+
+
+def test_a_long_body_is_refused_before_it_is_read(start: Start) -> None:
+    url = start(max_body=100_000).url
+    with connect(url) as connection:
+        connection.sendall(
+            b"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 52428800\r\n\r\n" + b" " * 200_000
+        )
+        head, _, body = everything(connection).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 413 ") and b"application/problem+json" in head
+    assert orjson.loads(body)["type"] == "urn:envsuite:problem:too-large"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\r\n\r\n\0\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"GET / HTTP/1.1\r\nA: " + b"x" * 100_000 + b"\r\n\r\n",
+        b"\x16\x03\x01" * 99 + b"\r\n\r\n",
+    ],
+    ids=["nothing", "no path", "long header", "tls"],
+)
+def test_what_is_no_http_is_answered_with_a_problem_and_the_connection_closed(server: str, sent: bytes) -> None:
+    with connect(server) as connection:
+        connection.sendall(sent)
+        answer = everything(connection)
+    assert answer.startswith((b"HTTP/1.1 4", b"HTTP/1.0 4")) and b"application/problem+json" in answer
+
+
+def test_connections_that_never_finish_do_not_keep_others_waiting(server: str) -> None:
+    slow = [connect(server) for _ in range(100)]
+    try:
+        for connection in slow:
+            connection.sendall(b"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nContent-Le")
+        half = connect(server)
+        half.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        half.shutdown(1)
+        assert ask(server, "GET", "/healthz").status == 200
+        half.close()
+    finally:
+        for connection in slow:
+            connection.close()
+
+
+def test_metrics_count_what_happened(start: Start) -> None:
+    running = start()
+    session = new(running.url)
+    ask(running.url, "POST", f"{session}/reset", {"number": 1})
+    ask(running.url, "POST", f"{session}/reset", {"number": 9})
+    text = ask(running.url, "GET", "/metrics").raw.decode()
+    assert 'envsuite_sessions_created_total{environment="TextCraft-v0"} 1\n' in text
+    assert 'envsuite_calls_total{op="reset",status="200"} 1\n' in text
+    assert 'envsuite_calls_total{op="reset",status="409"} 1\n' in text
+    assert "\nenvsuite_sessions 1\n" in text
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"environments": ()}, "at least one environment"),
+        ({"port": -1}, "port is -1"),
+        ({"idle_seconds": 0}, "idle_seconds is 0"),
+        ({"token": "a b"}, "token"),
+        ({"token": ""}, "token"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Settings(**{"environments": ("TextCraft-v0",), **settings})
+
+
+def test_an_address_that_is_taken_and_an_environment_that_there_is_not_are_refused(start: Start) -> None:
+    running = start()
+    with pytest.raises(UsageError, match="cannot listen at"):
+        start(port=int(running.url.rpartition(":")[2]))
+    with pytest.raises(Exception, match="TextCraft-v0"):
+        start("TextCraf-v0")
+
+
+def test_the_document_describes_every_address(start: Start) -> None:
+    running = start()
+    paths = ask(running.url, "GET", "/openapi.json").body["paths"]
+    rules = {
+        (str(rule).replace("<", "{").replace(">", "}"), method.lower())
+        for rule in running.app.url_map.iter_rules()
+        for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
+    }
+    assert rules == {(path, method) for path, operations in paths.items() for method in operations}

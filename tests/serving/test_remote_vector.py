@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import pytest
+
+from envsuite.core import ToolCall, UsageError
+from envsuite.serving.server import Server
+from envsuite.vector import EnvFactory, Event, RemoteVector, Vector, make_vector
+
+COMMANDS = ["inventory", "get 2 oak logs", "get 1 bamboo", "craft 1 stick using 2 bamboo", "nonsense", "\x00", "\udc00"]
+ROUGH = "vector_worlds:Rough-v0"
+
+
+def play(vector: Vector) -> list[list[Event]]:
+    """Every event of a fixed script on all slots, in order of slots."""
+    script: list[Callable[[int], None]] = [
+        lambda slot: vector.reset(slot, slot % 2, task_id=None if slot % 2 else "cyan_banner", seed=slot)
+    ]
+    script += [
+        lambda slot, c=c: vector.step(slot, (ToolCall("env_step", {"command": c}),))  # type: ignore[misc]
+        for c in COMMANDS
+    ]
+    history = []
+    for call in script:
+        for slot in range(vector.slots):
+            call(slot)
+        events: dict[int, Event] = {}
+        while len(events) < vector.slots:
+            events.update((event.slot, event) for event in vector.poll(30.0))
+        history.append([events[slot] for slot in range(vector.slots)])
+    return history
+
+
+def factories(**where: Any) -> list[EnvFactory]:
+    generated = {"source": "generated", "book_seed": 3, "goals": 40, "max_episode_steps": 7}
+    return [EnvFactory("TextCraft-v0", where), EnvFactory("TextCraft-v0", {**generated, **where})]
+
+
+def test_a_vector_on_servers_plays_the_same_episodes_as_one_here(start: Callable[..., Server]) -> None:
+    one, two = start(), start()
+    histories = []
+    for where in ({}, {"url": one.url}, {"url": [one.url, two.url]}):
+        with make_vector(factories(**where), 7) as vector:
+            assert isinstance(vector, RemoteVector) == bool(where)
+            histories.append(play(vector))
+            assert vector.tools(0) == vector.tools(1) and vector.max_calls(0) == 1
+            if isinstance(where.get("url"), list):
+                assert abs(one.front.sessions - two.front.sessions) <= 2
+    assert histories[0] == histories[1] == histories[2]
+    assert [event.truncated for event in histories[0][7]] == [False, True] * 3 + [False]
+    assert one.front.sessions == two.front.sessions == 0
+
+
+def test_calls_that_fail_are_told_as_they_are_here(start: Callable[..., Server]) -> None:
+    where = {"url": start(ROUGH).url}
+    errors = []
+    for kwargs in ({}, where):
+        with make_vector([EnvFactory(ROUGH, kwargs)], 2) as vector:
+            told = []
+            for task_id in ("z", "a"):
+                vector.reset(0, 0, task_id=task_id)
+                told.append(vector.poll(30.0)[0].error)
+            vector.step(0, (ToolCall("do", {"command": "raise oops"}),))
+            told.append("ZeroDivisionError: oops" in str(vector.poll(30.0)[0].error))
+            with pytest.raises(UsageError, match="holds no running episode"):
+                vector.step(0, ())
+            vector.reset(0, 0, task_id="a")
+            told.append(vector.poll(30.0)[0].error)
+            errors.append(told)
+    assert errors[0] == errors[1] and str(errors[0][0]).startswith("UnknownTask: ")
+
+
+def test_a_vector_is_on_servers_or_here_and_not_both(server: str) -> None:
+    with pytest.raises(UsageError, match="give one to every environment"):
+        make_vector([EnvFactory("TextCraft-v0", {"url": server}), EnvFactory("TextCraft-v0")], 1)
+    with pytest.raises(UsageError, match=r"cannot be made: UnknownTask: .*'tst'"):
+        make_vector([EnvFactory("TextCraft-v0", {"url": server, "split": "tst"})], 1)
+    vector = make_vector([EnvFactory("TextCraft-v0", {"url": server})], 2)
+    vector.reset(0, 0)
+    assert vector.waiting_for().startswith(f"reset of slot 0 (TextCraft-v0 at {server}), for ")
+    vector.close()
+    vector.close()
+    with pytest.raises(UsageError, match="closed"):
+        vector.reset(1, 0)
+
+
+def test_gymnasiums_own_vector_takes_remote_environments(server: str) -> None:
+    envs = gymnasium.make_vec("TextCraft-v0", num_envs=2, vectorization_mode="sync", url=server)
+    here = gymnasium.make_vec("TextCraft-v0", num_envs=2, vectorization_mode="sync")
+    assert envs.reset(seed=[0, 1])[1]["task_id"].tolist() == here.reset(seed=[0, 1])[1]["task_id"].tolist()
+    envs.close()

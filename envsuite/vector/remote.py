@@ -114,10 +114,8 @@ class RemoteVector(Vector):
             now = time.monotonic()
             left = [call.since + PATIENCE - now for slot, call in self._due.items() if slot not in events]
             wait: float | None = max(left)
-            if wait <= 0 and events:
-                wait = 0.0
-            elif wait <= 0:
-                wait = None if end is None else max(0.0, end - now)
+            if max(left) <= 0.0:
+                wait = 0.0 if events else None if end is None else max(0.0, end - now)
             try:
                 event = self._events.get(timeout=wait) if wait is None or wait > 0 else self._events.get_nowait()
                 events[event.slot] = event

@@ -33,6 +33,8 @@ from envsuite.vector import EnvFactory, make_vector
 COMMAND = "inventory"
 CALLS = [{"name": "env_step", "arguments": {"command": COMMAND}}]
 ACTION = (ToolCall("env_step", {"command": COMMAND}),)
+WARM_UP = 500
+"""Steps before the first that is measured, of all clients together."""
 OURS, FASTAPI, OPENENV = "envsuite serve", "FastAPI, AgentGym's kind", "openenv-core's echo"
 COMMANDS = {
     OURS: ["envsuite.cli", "serve", "TextCraft-v0", "--port"],
@@ -105,7 +107,7 @@ def threads_steps(steppers: Sequence[Callable[[], object]], steps: int) -> tuple
     ready = threading.Barrier(len(steppers) + 1)
 
     def play(index: int) -> None:
-        for _ in range(10):
+        for _ in range(WARM_UP // len(steppers)):
             steppers[index]()
         ready.wait()
         for _ in range(steps):
@@ -133,7 +135,8 @@ def openenv_steps(url: str, clients: int, steps: int) -> tuple[float, list[float
             envs = [await stack.enter_async_context(GenericEnvClient(base_url=url)) for _ in range(clients)]
             for env in envs:
                 await env.reset()
-                await env.step({"message": COMMAND})
+                for _ in range(WARM_UP // clients):
+                    await env.step({"message": COMMAND})
 
             async def one(env: Any) -> None:
                 for _ in range(steps):

@@ -65,6 +65,9 @@ class Offer:
     arguments: Mapping[str, Any]
     """JSON Schema of each argument that a client may choose."""
     inline: bool
+    """It is played in the process that answers HTTP."""
+    quick: bool = False
+    """Its steps take microseconds."""
 
 
 @dataclass
@@ -73,6 +76,7 @@ class _Record:
     env_id: str
     place: Place
     key: str | None
+    quick: bool
     used: float
     busy: int = 0
     """Calls under way."""
@@ -130,6 +134,11 @@ class Front:
             detail = str(unknown("environment of this server", env_id, self.offers))
             raise Problem(404, "unknown-environment", detail, field="environment", error="UnknownName")
         return self.offers[env_id]
+
+    def quick(self, session: str) -> bool:
+        """A step of the session takes microseconds, wherever it is taken."""
+        record = self._records.get(session)
+        return record is not None and record.quick
 
     def call(self, op: str, body: Mapping[str, Any]) -> Answer:
         """The answer to one call, whose body has been checked; never raises for what the call does wrong."""
@@ -245,7 +254,7 @@ class Front:
                     self.metrics.count("envsuite_sessions_refused_total")
                     detail = f"all {self.settings.max_sessions} sessions are taken; close some, or come back"
                     raise Problem(429, "capacity", detail, wait=RETRY_SECONDS)
-                record = _Record(secrets.token_hex(16), offer.env_id, place, key, time.monotonic())
+                record = _Record(secrets.token_hex(16), offer.env_id, place, key, offer.quick, time.monotonic())
                 self._records[record.name] = record
                 place.sessions += 1
                 if key is not None:
@@ -329,7 +338,7 @@ def _offer(env_id: str, workers: int) -> Offer:
     if env_id in known:
         entry: Any = load_env_creator(known[env_id].entry_point)
         inline = known[env_id].inline or workers == 0
-        return Offer(env_id, known[env_id].max_episode_steps, entry.arguments, inline)
+        return Offer(env_id, known[env_id].max_episode_steps, entry.arguments, inline, known[env_id].inline)
     try:
         module, _, name = env_id.rpartition(":")
         if module:

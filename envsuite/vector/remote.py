@@ -113,11 +113,10 @@ class RemoteVector(Vector):
         while len(events) < len(self._due):
             now = time.monotonic()
             left = [call.since + PATIENCE - now for slot, call in self._due.items() if slot not in events]
-            wait: float | None = max(left)
-            if max(left) <= 0.0:
-                wait = 0.0 if events else None if end is None else max(0.0, end - now)
+            recent = max(left)
+            wait = recent if recent > 0 or events else None if end is None else end - now
             try:
-                event = self._events.get(timeout=wait) if wait is None or wait > 0 else self._events.get_nowait()
+                event = self._events.get_nowait() if wait is not None and wait <= 0 else self._events.get(timeout=wait)
                 events[event.slot] = event
             except queue.Empty:
                 if events or (end is not None and time.monotonic() >= end):

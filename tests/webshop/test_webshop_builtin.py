@@ -49,7 +49,7 @@ def test_without_official_files_the_shop_is_the_built_in_one() -> None:
     versions = info["versions"]
     assert (versions["source"], versions["nouns"]) == ("builtin", "builtin-1")
     assert versions["data"] == f"1000 products {Shop().digest()[:12]}, nouns by builtin-1"
-    assert load().meta["stock"] == "built-in shop 2, seed 0"
+    assert load().meta["stock"] == "built-in shop 3, seed 0"
     assert env.tasks.hash == WebShop(source="builtin", goals="human").tasks.hash
 
 

@@ -40,4 +40,4 @@ def test_the_knobs_and_figures_on_the_page_are_those_of_the_shop(page: str) -> N
     assert f"titles shorter ({mean(len(raw.title.split()) for raw in products):.0f} words" in page
     assert f"({mean(len(raw.description.split()) for raw in products):.0f} words, the official 79)" in page
     assert f"({mean(len(raw.options) for raw in products):.1f} options" in page
-    assert mean(len(raw.prices) == 2 for raw in products) == pytest.approx(0.1, abs=0.01), "one in ten a range"
+    assert mean(len(raw.prices) == 2 for raw in products) == pytest.approx(0.1, abs=0.02), "one in ten a range"

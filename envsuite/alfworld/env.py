@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict
@@ -16,6 +15,7 @@ from envsuite.alfworld.scenes import Difficulty
 from envsuite.alfworld.tasks import load
 from envsuite.core.env import Observation, Outcome, ToolEnv
 from envsuite.core.errors import DataError, UnknownTask, UsageError, unknown
+from envsuite.core.settings import settings_of
 from envsuite.core.tools import Tool, ToolCall
 
 ENGINES = ("native", "textworld")
@@ -86,7 +86,9 @@ class ALFWorld(ToolEnv):
         difficulty: Mapping[str, int] | None = None,
     ) -> None:
         self.engine = engine_of(engine)
-        self.games, task_set = load(source, scene_seed, games, difficulty_of(difficulty or {}))
+        self.games, task_set = load(
+            source, scene_seed, games, settings_of(Difficulty, "difficulty of ALFWorld-v0", difficulty or {})
+        )
         super().__init__(task_set.select(tasks), split, render_mode, {"engine": self.engine.version})
         self._game: Game | None = None
 
@@ -182,20 +184,6 @@ def engine_of(name: str) -> Engine:
 
         return TextWorldEngine()
     raise unknown("engine of ALFWorld-v0", name, ENGINES)
-
-
-def difficulty_of(settings: Mapping[str, int]) -> Difficulty:
-    """The difficulty that ``settings`` name.
-
-    Raises:
-        UnknownName: There is no such setting.
-        UsageError: A number is out of its range.
-    """
-    known = [field.name for field in fields(Difficulty)]
-    for name in settings:
-        if name not in known:
-            raise unknown("difficulty of ALFWorld-v0", name, known)
-    return Difficulty(**settings)
 
 
 def refusal(command: str, commands: Sequence[str]) -> str:

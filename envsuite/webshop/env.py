@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from envsuite.core.env import Observation, Outcome, ToolEnv
 from envsuite.core.errors import UsageError, unknown
+from envsuite.core.settings import settings_of
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.webshop import pages, prompts
 from envsuite.webshop.generate import Difficulty
@@ -98,7 +98,9 @@ class WebShop(ToolEnv):
     ) -> None:
         if mode not in MODES:
             raise unknown("mode of WebShop-v0", mode, MODES)
-        self.catalogue = load(source, shop_seed, products, difficulty_of(difficulty or {}))
+        self.catalogue = load(
+            source, shop_seed, products, settings_of(Difficulty, "difficulty of WebShop-v0", difficulty or {})
+        )
         self.mode = mode
         self._search = search_of(search, self.catalogue) if isinstance(search, str) else search
         kind = goals if goals is not None else self.catalogue.default_kind
@@ -183,20 +185,6 @@ class WebShop(ToolEnv):
         self.session.state = token["state"]
         self._done = token["done"]
         return self._observe(Outcome(token["text"], commands=() if self.session.done else self._commands()))
-
-
-def difficulty_of(settings: Mapping[str, int]) -> Difficulty:
-    """The difficulty that ``settings`` name.
-
-    Raises:
-        UnknownName: There is no such setting.
-        UsageError: A number is out of its range.
-    """
-    known = [field.name for field in fields(Difficulty)]
-    for name in settings:
-        if name not in known:
-            raise unknown("difficulty of WebShop-v0", name, known)
-    return Difficulty(**settings)
 
 
 def _metrics(score: Score) -> dict[str, float]:

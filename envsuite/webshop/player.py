@@ -27,7 +27,7 @@ _PRICE = re.compile(r"\$(\d+)")
 class Shopper:
     """Searches with all that is asked for, opens the first product that is not too dear, chooses options, and buys.
 
-    Its query are the words of the instruction, and after a semicolon the options: ``long sleeve men's t-shirt; brown``.
+    Its query is the words of the instruction, and after a semicolon the options: ``long sleeve men's t-shirt; brown``.
     Of the products found it says the beginning of the name and the whole dollars, ``gh 70 > 40. kd 16 < 40``, until one
     is cheap enough; on that product's page, which options it will click: ``brown, xl``. So each decision is spelt out
     where it is made, and each word of it stands in the instruction or on the page.

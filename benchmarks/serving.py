@@ -1,9 +1,10 @@
 """Steps per second over HTTP, beside servers of other kinds: ``python -m benchmarks.serving``.
 
 All servers play on this machine, one after the other, each in a process of its own with its clients in another. Ours
-and FastAPI's play TextCraft, and are asked through the same client, with connections kept open; openenv-core's echoes,
-and is asked through its own client, over WebSockets. Needs, for the others: ``pip install fastapi uvicorn websockets
-fastmcp`` and ``pip install --no-deps openenv-core``; what is not installed is left out, and said.
+and FastAPI's play TextCraft, and are asked through the same clients, with connections kept open; openenv-core's echoes,
+and is asked through its own client, over WebSockets. Clients are threads, or tasks of one event loop. Needs, for the
+others: ``pip install fastapi uvicorn websockets fastmcp`` and ``pip install --no-deps openenv-core``; what is not
+installed is left out, and said.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import asyncio
 import contextlib
 import importlib.util
+import itertools
 import json
 import multiprocessing
 import socket
@@ -19,11 +21,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+import urllib.parse
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import orjson
 
 from envsuite.core import ToolCall
 from envsuite.remote import RemoteEnv
@@ -81,24 +85,35 @@ def running(who: str) -> Iterator[str]:
         process.wait()
 
 
-def http_stepper(who: str, url: str) -> Callable[[], object]:
-    """A new episode at an HTTP server, and what takes a step in it."""
+def begun(who: str, url: str) -> tuple[str, Iterator[dict[str, Any]]]:
+    """A new episode at an HTTP server: the address of its steps, and what is to be sent for each of them."""
     there = server(url)
     if who == FASTAPI:
         name = there.ask("POST", "/create", {})["id"]
         there.ask("POST", "/reset", {"id": name, "seed": 0})
-        return lambda: there.ask("POST", "/step", {"id": name, "action": COMMAND})
+        return "/step", itertools.repeat({"id": name, "action": COMMAND})
     name = there.ask("POST", "/v1/sessions", {"environment": "TextCraft-v0", "max_episode_steps": None})["session"]
     there.ask("POST", f"/v1/sessions/{name}/reset", {"number": 1, "seed": 0})
-    numbers = iter(range(2, 1 << 53))
-    path = f"/v1/sessions/{name}/step"
-    return lambda: there.ask("POST", path, {"number": next(numbers), "calls": CALLS})
+    return f"/v1/sessions/{name}/step", ({"number": number, "calls": CALLS} for number in itertools.count(2))
 
 
-def http_steps(who: str, url: str, clients: int, steps: int) -> tuple[float, list[float]]:
+def stepper(stack: contextlib.ExitStack, who: str, url: str) -> Callable[[], object]:
+    """A new episode of a blocking client, and what takes a step in it."""
+    if who == OPENENV:
+        from openenv.core import GenericEnvClient
+
+        env = stack.enter_context(GenericEnvClient(base_url=url).sync())
+        env.reset()
+        return lambda: env.step({"message": COMMAND})
+    path, bodies = begun(who, url)
+    there = server(url)
+    return lambda: there.ask("POST", path, next(bodies))
+
+
+def blocking_steps(who: str, url: str, clients: int, steps: int) -> tuple[float, list[float]]:
     """Steps per second of ``clients`` threads, and the seconds of each step."""
-    steppers = [http_stepper(who, url) for _ in range(clients)]
-    return threads_steps(steppers, steps)
+    with contextlib.ExitStack() as stack:
+        return threads_steps([stepper(stack, who, url) for _ in range(clients)], steps)
 
 
 def threads_steps(steppers: Sequence[Callable[[], object]], steps: int) -> tuple[float, list[float]]:
@@ -125,27 +140,50 @@ def threads_steps(steppers: Sequence[Callable[[], object]], steps: int) -> tuple
     return len(steppers) * steps / (time.perf_counter() - began), [s for one in latency for s in one]
 
 
-def openenv_steps(url: str, clients: int, steps: int) -> tuple[float, list[float]]:
-    """The same through openenv-core's client, each in a task of one event loop."""
-    from openenv.core import GenericEnvClient
+async def task_stepper(stack: contextlib.AsyncExitStack, who: str, url: str) -> Callable[[], Awaitable[object]]:
+    """The same of a client in an event loop: openenv-core's own, or requests written to a socket that is kept open."""
+    if who == OPENENV:
+        from openenv.core import GenericEnvClient
+
+        env = await stack.enter_async_context(GenericEnvClient(base_url=url))
+        await env.reset()
+        return lambda: env.step({"message": COMMAND})
+    path, bodies = begun(who, url)
+    host = urllib.parse.urlsplit(url).netloc
+    reader, writer = await asyncio.open_connection(*host.split(":"))
+    stack.callback(writer.close)
+    head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: "
+
+    async def step() -> object:
+        body = orjson.dumps(next(bodies))
+        writer.write(f"{head}{len(body)}\r\n\r\n".encode() + body)
+        answer = (await reader.readuntil(b"\r\n\r\n")).lower()
+        assert answer.startswith(b"http/1.1 200"), answer
+        length = int(answer.split(b"content-length:", 1)[1].split(b"\r\n", 1)[0])
+        return orjson.loads(await reader.readexactly(length))
+
+    return step
+
+
+def task_steps(who: str, url: str, clients: int, steps: int) -> tuple[float, list[float]]:
+    """Steps per second of ``clients`` tasks of one event loop, and the seconds of each step."""
 
     async def play() -> tuple[float, list[float]]:
         latency: list[float] = []
         async with contextlib.AsyncExitStack() as stack:
-            envs = [await stack.enter_async_context(GenericEnvClient(base_url=url)) for _ in range(clients)]
-            for env in envs:
-                await env.reset()
+            steppers = [await task_stepper(stack, who, url) for _ in range(clients)]
+            for step in steppers:
                 for _ in range(WARM_UP // clients):
-                    await env.step({"message": COMMAND})
+                    await step()
 
-            async def one(env: Any) -> None:
+            async def one(step: Callable[[], Awaitable[object]]) -> None:
                 for _ in range(steps):
                     began = time.perf_counter()
-                    await env.step({"message": COMMAND})
+                    await step()
                     latency.append(time.perf_counter() - began)
 
             began = time.perf_counter()
-            await asyncio.gather(*map(one, envs))
+            await asyncio.gather(*map(one, steppers))
             return clients * steps / (time.perf_counter() - began), latency
 
     return asyncio.run(play())
@@ -190,6 +228,10 @@ def vector_steps(url: str, slots: int, rounds: int) -> float:
         return taken / (time.perf_counter() - began)
 
 
+SINGLE = (("1 client", blocking_steps, 1), ("32 threads", blocking_steps, 32), ("32 tasks", task_steps, 32))
+"""How single steps are asked for."""
+
+
 def _in_process(target: Callable[..., Any], *arguments: Any) -> Any:
     """The result of a function in a fresh process, so that no client's threads slow another's."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
@@ -204,13 +246,9 @@ def measure(steps: int) -> Iterator[Row]:
             continue
         with running(who) as url:
             try:
-                for clients in (1, 32):
-                    what = f"single steps, {clients} client{'s' if clients > 1 else ''}"
-                    if who == OPENENV:
-                        found = _in_process(openenv_steps, url, clients, max(10, steps // clients))
-                    else:
-                        found = _in_process(http_steps, who, url, clients, max(10, steps // clients))
-                    yield Row(what, who, *found)
+                for what, how, clients in SINGLE:
+                    found = _in_process(how, who, url, clients, max(10, steps // clients))
+                    yield Row(f"single steps, {what}", who, *found)
                 if who == OURS:
                     yield Row("gymnasium.make(…, url=…), 1", who, *_in_process(env_steps, url, steps))
                     for sessions in (32, 256):
@@ -225,7 +263,7 @@ def measure(steps: int) -> Iterator[Row]:
 def main() -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving", description=main.__doc__)
-    parser.add_argument("--steps", type=int, default=3000, help="of each row (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=20_000, help="of each row (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="one JSON object per row")
     arguments = parser.parse_args()
     for row in measure(arguments.steps):

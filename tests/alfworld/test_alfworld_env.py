@@ -275,7 +275,7 @@ def check_threads(make: Callable[[], ToolEnv], threads: int, episodes: int, step
 def test_threads_play_as_one_would_play_their_episodes_one_after_another(
     native: dict[str, Any], alfworld: Callable[..., ToolEnv]
 ) -> None:
-    check_threads(partial(alfworld, **native, tasks=TASKS), threads=8, episodes=3, steps=15)
+    check_threads(partial(alfworld, **native, tasks=TASKS), threads=8, episodes=2, steps=8)
 
 
 @pytest.mark.slow

@@ -23,7 +23,14 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # No deadline: timings on shared machines are noise. In CI the examples are the same each time.
 settings.register_profile("repository", deadline=None, derandomize="CI" in os.environ)
+settings.register_profile("quick", settings.get_profile("repository"), max_examples=40)
 settings.load_profile("repository")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Without the slow tests, properties are tried on fewer examples, too."""
+    if config.getoption("markexpr") == "not slow":
+        settings.load_profile("quick")
 
 
 @pytest.fixture(scope="session", autouse=True)

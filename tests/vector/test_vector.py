@@ -28,10 +28,10 @@ def rough_server(data_folder):
         yield running.url
 
 
-@pytest.fixture(params=["local", "workers", "servers"])
+@pytest.fixture(params=["local", "workers", "remote"])
 def vector_of(request):
     """Makes a vector of environments and slots: in this process, in two worker processes, and on a server."""
-    if request.param != "servers":
+    if request.param != "remote":
         return partial(make_vector, workers={"local": 0, "workers": 2}[request.param])
     url = request.getfixturevalue("rough_server")
     return lambda factories, slots: make_vector(

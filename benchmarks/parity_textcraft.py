@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.parity_report import Report, read
-from envsuite.core.tools import ToolCall
+from envsuite.core import ToolCall, ToolEnv
 from envsuite.textcraft import prompts
 from envsuite.textcraft.env import TextCraft
 from envsuite.textcraft.source import folder_book
@@ -36,19 +36,25 @@ def run(args: argparse.Namespace) -> Report:
     return report
 
 
-def compare(recipes: Path, episodes: Sequence[Path], tree: Path | None = None) -> Report:
+def compare(
+    recipes: Path,
+    episodes: Sequence[Path],
+    tree: Path | None = None,
+    make: Callable[..., ToolEnv] = TextCraft,
+) -> Report:
     """Compare TextCraft with recordings.
 
     Args:
         recipes: Folder of the recipe files of the recorded world.
         episodes: Files with a list of episodes: goal, depth, reset, steps of action, obs, reward, terminated.
         tree: The recorded recipe book: craftable, depth, groups, base; ``None`` leaves it out.
+        make: Makes the environment from its arguments; may be one on a server.
     """
     report = Report()
     book = folder_book(recipes)
     if tree is not None:
         _book(report, book, read(tree))
-    env = TextCraft(source=str(recipes))
+    env = make(source=str(recipes))
     for path in episodes:
         for number, episode in enumerate(read(path)):
             where = f"{path.name}, episode {number} ({episode['goal']})"
@@ -56,7 +62,7 @@ def compare(recipes: Path, episodes: Sequence[Path], tree: Path | None = None) -
             _reset(report, book, where, episode["goal"], episode["reset"], "recorded")
             _world(report, book, where, episode)
             if episode["goal"].removeprefix(NAMESPACE) in env.tasks.types:
-                _environment(report, env, where, episode)
+                _environment(report, env, book, where, episode)
     return report
 
 
@@ -95,10 +101,10 @@ def _world(report: Report, book: RecipeBook, where: str, episode: Mapping[str, A
         )
 
 
-def _environment(report: Report, env: TextCraft, where: str, episode: Mapping[str, Any]) -> None:
+def _environment(report: Report, env: ToolEnv, book: RecipeBook, where: str, episode: Mapping[str, Any]) -> None:
     """The same through the environment, whose own instruction must keep to the same rules."""
     first, _ = env.reset(options={"task_id": episode["goal"].removeprefix(NAMESPACE)})
-    _reset(report, env.book, where, episode["goal"], first["task"], "our")
+    _reset(report, book, where, episode["goal"], first["task"], "our")
     for number, step in enumerate(episode["steps"]):
         place = f"{where}, step {number} {step['action']!r}"
         observation, reward, done, _, info = env.step((ToolCall("env_step", {"command": step["action"]}),))

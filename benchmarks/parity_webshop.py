@@ -6,7 +6,7 @@ import argparse
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,7 @@ from typing import Any
 import orjson
 
 from benchmarks.parity_report import Report, read
-from envsuite.core.errors import DataError, MissingExtra
-from envsuite.core.tools import ToolCall
+from envsuite.core import DataError, MissingExtra, ToolCall, ToolEnv
 from envsuite.webshop import pages
 from envsuite.webshop.build import build
 from envsuite.webshop.catalogue import KINDS, Catalogue, goal_for
@@ -68,8 +67,15 @@ def tagger(files: Files, given: Path | None, beside: Path | None) -> Tagger:
     return Recorded({raw.title: nouns.get(raw.asin, ()) for raw in products_of(files.products)})
 
 
-def webshop(files: Files, recordings: Recordings, find_nouns: Tagger) -> Report:
-    """Compare a catalogue made of ``files`` with recordings made on the same files."""
+def webshop(files: Files, recordings: Recordings, find_nouns: Tagger, make: Callable[..., ToolEnv] = WebShop) -> Report:
+    """Compare a catalogue made of ``files`` with recordings made on the same files.
+
+    Args:
+        files: The official files.
+        recordings: What to compare with.
+        find_nouns: Finds the nouns of titles.
+        make: Makes the environment from its arguments; may be one on a server.
+    """
     report = Report()
     with tempfile.TemporaryDirectory() as folder:
         path = build(files, Path(folder) / "catalogue", find_nouns)
@@ -83,14 +89,14 @@ def webshop(files: Files, recordings: Recordings, find_nouns: Tagger) -> Report:
         for file in recordings.searches:
             for entry in read(file):
                 _search(report, catalogue, f"{file.name}, {entry['query']!r}", entry)
-        env = WebShop(source=str(path), goals="synthetic") if recordings.episodes else None
+        env = make(source=str(path), goals="synthetic") if recordings.episodes else None
         for file in recordings.episodes:
             for number, entry in enumerate(read(file)):
                 where = f"{file.name}, episode {number}"
                 goal = _goal(report, catalogue, where, entry["goal"])
                 _world(report, Session(catalogue, catalogue.search, goal), where, entry)
                 if env is not None:
-                    _environment(report, env, where, goal, entry)
+                    _environment(report, env, catalogue, where, goal, entry)
         if recordings.sessions is not None:
             for file in sorted(recordings.sessions.glob("*.jsonl")):
                 for line in file.read_bytes().splitlines():
@@ -152,9 +158,11 @@ def _world(report: Report, session: Session, where: str, entry: Mapping[str, Any
         report.same("available actions", place, None if session.done else ours, step["available"])
 
 
-def _environment(report: Report, env: WebShop, where: str, goal: Goal, entry: Mapping[str, Any]) -> None:
+def _environment(
+    report: Report, env: ToolEnv, catalogue: Catalogue, where: str, goal: Goal, entry: Mapping[str, Any]
+) -> None:
     """The same through the environment, for the actions that its tools can express."""
-    ids = {env.catalogue.goal(i): i for i in env.tasks.types if i.startswith(goal.asin)}
+    ids = {catalogue.goal(i): i for i in env.tasks.types if i.startswith(goal.asin)}
     if goal not in ids:
         return
     env.reset(options={"task_id": ids[goal]})

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    import gymnasium
+
+    from envsuite.core import ToolEnv
 
 # One thread here and in every process a test starts: sums round alike only with equal numbers of threads.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -17,7 +23,14 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # No deadline: timings on shared machines are noise. In CI the examples are the same each time.
 settings.register_profile("repository", deadline=None, derandomize="CI" in os.environ)
+settings.register_profile("quick", settings.get_profile("repository"), max_examples=40)
 settings.load_profile("repository")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Without the slow tests, properties are tried on fewer examples, too."""
+    if config.getoption("markexpr") == "not slow":
+        settings.load_profile("quick")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -52,11 +65,45 @@ def server(data_folder: Path) -> Iterator[str]:
     from envsuite.serving.settings import Settings
 
     ids = tuple(spec.id for spec in ENVIRONMENTS)
-    with serving(Settings(ids, port=0, workers=0, source_folders=(Path("/"),))) as running:
+    folders = (Path("/"),)
+    with serving(Settings(ids, port=0, workers=0, max_sessions=2**20, source_folders=folders)) as running:
         yield running.url
 
 
-@pytest.fixture(scope="session", params=["local", "remote"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """What asks for ``where``, directly or through a fixture, is tested twice: on environments here, and on a server.
+
+    That is every test of what an environment promises to those who play it. Tests of what is behind that promise
+    (readers, indices, grammars, generators, rewards, pages) ask for none of it and are made here, once: on a server it
+    is the same code. ``slow_remote`` marks those whose remote half costs seconds, and is slow therefore.
+    """
+    if "where" in metafunc.fixturenames:
+        slow = metafunc.definition.get_closest_marker("slow_remote")
+        remote = pytest.param("remote", marks=(pytest.mark.slow,) if slow else ())
+        metafunc.parametrize("where", ["local", remote], indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
 def where(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Arguments of ``gymnasium.make`` that play an environment here, and on a server."""
     return {} if request.param == "local" else {"url": request.getfixturevalue("server")}
+
+
+@pytest.fixture(scope="session")
+def make_env(where: dict[str, Any]) -> Callable[..., ToolEnv]:
+    """Makes the environment of an id, here or on a server, without wrappers."""
+    from places import made
+
+    return partial(made, **where)
+
+
+@pytest.fixture(scope="session")
+def make_open(where: dict[str, Any]) -> Callable[..., gymnasium.Env[Any, Any]]:
+    """Makes an environment for players that look into its world: here, and there with one on a server that follows."""
+    from places import Followed, made
+
+    def make(env_id: str, **arguments: Any) -> gymnasium.Env[Any, Any]:
+        env = made(env_id, **arguments)
+        return Followed(env, made(env_id, **arguments, **where)) if where else env
+
+    return make

@@ -68,9 +68,9 @@ class ALFWorld(ToolEnv):
 
     arguments: Mapping[str, Any] = {
         **ToolEnv.arguments,
-        "engine": {"enum": list(ENGINES)},
-        "scene_seed": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
-        "games": {"type": "integer", "minimum": 1, "maximum": 10_000},
+        "engine": {"type": "string", "examples": list(ENGINES)},
+        "scene_seed": {"type": "integer", "maximum": 2**63 - 1},
+        "games": {"type": "integer", "maximum": 10_000},
         "difficulty": {"type": ["object", "null"], "additionalProperties": {"type": "integer"}},
     }
 

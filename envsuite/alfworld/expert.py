@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from envsuite.alfworld.env import ALFWorld
 from envsuite.alfworld.seeking import Seeker
 from envsuite.alfworld.sentences import Goal
+from envsuite.alfworld.tasks import ENV_ID
 from envsuite.alfworld.whereabouts import likely
-from envsuite.core.env import Observation
-from envsuite.core.errors import UsageError
+from envsuite.core.env import Observation, ToolEnv
+from envsuite.core.players import played
 from envsuite.core.tools import Action, ToolCall
 
 if TYPE_CHECKING:
@@ -32,18 +32,16 @@ class Expert:
 
     def __init__(self, seeker: Callable[[Goal], Seeker] = Seeker) -> None:
         self._seeker = seeker
-        self._episodes: WeakKeyDictionary[ALFWorld, tuple[Seeker, Observation]] = WeakKeyDictionary()
+        self._episodes: WeakKeyDictionary[ToolEnv, tuple[Seeker, Observation]] = WeakKeyDictionary()
 
     def act(self, env: gymnasium.Env[Any, Action]) -> Action:
-        """The next action in the episode that ``env``, an ALFWorld in any wrappers, is in.
+        """The next action in the episode that ``env``, an ALFWorld in any wrappers, here or on a server, is in.
 
         Raises:
             UsageError: ``env`` is another environment, no episode is under way, the task's sentence is not one that
                 the expert knows, or it has looked everywhere in vain.
         """
-        inner = env.unwrapped
-        if not isinstance(inner, ALFWorld):
-            raise UsageError(f"this expert plays ALFWorld-v0, not {type(inner).__name__}")
+        inner = played(env, ENV_ID)
         observation = inner.observation
         seeker, seen = self._episodes.get(inner, (None, None))
         if seeker is None or seen is not observation:

@@ -11,12 +11,11 @@ from envsuite.alfworld.reading import kind
 from envsuite.alfworld.seeking import Seeker
 from envsuite.alfworld.sentences import Goal
 from envsuite.core.errors import UsageError
+from envsuite.core.players import played
 from envsuite.core.tools import Action, Move, ToolCall
 
 if TYPE_CHECKING:
     import gymnasium
-
-    from envsuite.alfworld.env import ALFWorld
 
 LABELS = "ABCDEF"
 """What a plan calls the places that it names, of which there are at most so many."""
@@ -142,11 +141,11 @@ class Planner:
         self.dreamy = dreamy
 
     def turns(self, env: gymnasium.Env[Any, Action], rng: random.Random) -> Iterator[Move]:
-        """Each step of the episode that ``env`` is in; the caller steps ``env`` in between.
+        """Each step of the episode that ``env``, here or on a server, is in; the caller steps ``env`` in between.
 
         It ends when the player has looked everywhere in vain.
         """
-        world = _alfworld(env)
+        world = played(env, "ALFWorld-v0")
         goal = Goal.parse(world.observation["task"])
         rash = self.rash > 0.0 and rng.random() < self.rash
         talker = Talker(replace(goal, verb="", count=1), rng, 1.0) if rash else Talker(goal, rng, self.careless)
@@ -188,12 +187,3 @@ class Planner:
         if any(command.startswith(f"take {talker.goal.item} ") for command in commands):
             return ""
         return f"take {talker.goal.item} {rng.randrange(1, 4)} from {rng.choice(sorted(talker.here))}"
-
-
-def _alfworld(env: gymnasium.Env[Any, Action]) -> ALFWorld:
-    from envsuite.alfworld.env import ALFWorld
-
-    inner = env.unwrapped
-    if not isinstance(inner, ALFWorld):
-        raise UsageError(f"this player plays ALFWorld-v0, not {type(inner).__name__}")
-    return inner

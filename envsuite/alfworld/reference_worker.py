@@ -101,7 +101,7 @@ class Remembered:
 
     def __call__(self, text: str, rule_name: str, trace: bool = False) -> Any:
         """What the text says, as objects of the caller's own: ``textworld`` writes into them."""
-        return pickle.loads(self._parsed(text, rule_name))
+        return pickle.loads(self._parsed(text, rule_name))  # bytes of this process, never from a disk or a client
 
 
 def _remember_parses() -> None:

@@ -234,14 +234,19 @@ class Session:
         Raises:
             EnvsuiteError: As the environment's own.
         """
+        before = self._task_id, self._steps, self._state_key
         self._task_id, self._steps, self._state_key = token["task_id"], list(token["steps"]), token["state_key"]
-        if token["url"] == self.url and self._name is not None:
-            try:
-                return self._called("restore", {"snapshot": token["snapshot"]})
-            except Refused as refused:
-                if refused.kind not in (*LOST, "unknown-snapshot"):
-                    raise refused.raised() from None
-        return self._replay()
+        try:
+            if token["url"] == self.url and self._name is not None:
+                try:
+                    return self._called("restore", {"snapshot": token["snapshot"]})
+                except Refused as refused:
+                    if refused.kind not in (*LOST, "unknown-snapshot"):
+                        raise
+            return self._replay()
+        except Refused as refused:
+            self._task_id, self._steps, self._state_key = before
+            raise refused.raised() from None
 
     def propose(self, generator: dict[str, Any]) -> dict[str, Any]:
         """A call that the environment draws, and the generator's next state.

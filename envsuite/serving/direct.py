@@ -51,7 +51,7 @@ class Direct:
             )
         except Problem as problem:
             status, answer = problem.status, problem.document()
-        except Exception as error:
+        except Exception as error:  # whatever it is, the client gets a problem document, not a dropped connection
             log.error("%s failed", environ["PATH_INFO"], exc_info=error)
             status, answer = bug()
         start_response(LINES[status], headers((status, answer)))

@@ -60,9 +60,9 @@ class TextCraft(ToolEnv):
 
     arguments: Mapping[str, Any] = {
         **ToolEnv.arguments,
-        "book_seed": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
-        "goals": {"type": "integer", "minimum": 1, "maximum": 10_000},
-        "max_distractors": {"type": "integer", "minimum": 0, "maximum": 1_000},
+        "book_seed": {"type": "integer", "maximum": 2**63 - 1},
+        "goals": {"type": "integer", "maximum": 10_000},
+        "max_distractors": {"type": "integer", "maximum": 1_000},
     }
 
     def __init__(

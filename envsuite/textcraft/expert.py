@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from envsuite.core.errors import UsageError
+from envsuite.core.players import looked_into
 from envsuite.core.tools import Action, ToolCall
 from envsuite.textcraft.env import TextCraft
 from envsuite.textcraft.planning import Choices, choices, plan
+from envsuite.textcraft.tasks import ENV_ID
 
 if TYPE_CHECKING:
     import gymnasium
@@ -24,10 +26,7 @@ class Expert:
         Raises:
             UsageError: ``env`` is another environment, or no episode is under way.
         """
-        inner = env.unwrapped
-        if not isinstance(inner, TextCraft):
-            raise UsageError(f"this expert plays TextCraft-v0, not {type(inner).__name__}")
-        world = inner.world
+        world = looked_into(env, ENV_ID, TextCraft).world
         commands = plan(world.book, world.goal, world.inventory)
         if not commands:
             raise UsageError("Expert.act called before reset; call reset() first")

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from envsuite.core.errors import UsageError
+from envsuite.core.players import looked_into
 from envsuite.core.tools import Action, Move, ToolCall
 from envsuite.textcraft.planning import Choices, choices
 from envsuite.textcraft.world import Ingredient, Recipe, RecipeBook, spoken
 
 if TYPE_CHECKING:
     import gymnasium
-
-    from envsuite.textcraft.env import TextCraft
 
 
 @dataclass(frozen=True)
@@ -125,7 +124,9 @@ class Planner:
 
     def turns(self, env: gymnasium.Env[Any, Action], rng: random.Random) -> Iterator[Move]:
         """Each step of the episode that ``env`` is in; the caller steps ``env`` in between."""
-        world = _textcraft(env).world
+        from envsuite.textcraft.env import TextCraft
+
+        world = looked_into(env, "TextCraft-v0", TextCraft).world
         rash = self.rash > 0.0 and rng.random() < self.rash
         while True:
             plan = outline(world.book, world.goal, 1.0 if rash else self.careless, rng)
@@ -151,12 +152,3 @@ class Planner:
                 if recipe is not None:
                     using = ", ".join(f"{one.count} {spoken(one.item)}" for one in below)
                     yield thought, f"craft {recipe.count} {spoken(recipe.output)} using {using}"
-
-
-def _textcraft(env: gymnasium.Env[Any, Action]) -> TextCraft:
-    from envsuite.textcraft.env import TextCraft
-
-    inner = env.unwrapped
-    if not isinstance(inner, TextCraft):
-        raise UsageError(f"this player plays TextCraft-v0, not {type(inner).__name__}")
-    return inner

@@ -13,6 +13,7 @@ from envsuite.core.errors import UsageError, unknown
 from envsuite.core.settings import settings_of
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.webshop import pages, prompts
+from envsuite.webshop.catalogue import KINDS
 from envsuite.webshop.generate import Difficulty
 from envsuite.webshop.reward import Score
 from envsuite.webshop.search import search_of
@@ -76,10 +77,10 @@ class WebShop(ToolEnv):
 
     arguments: Mapping[str, Any] = {
         **ToolEnv.arguments,
-        "mode": {"enum": list(MODES)},
-        "goals": {"enum": ["human", "synthetic", None]},
-        "shop_seed": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
-        "products": {"type": "integer", "minimum": 1, "maximum": 10_000},
+        "mode": {"type": "string", "examples": list(MODES)},
+        "goals": {"type": ["string", "null"], "examples": list(KINDS)},
+        "shop_seed": {"type": "integer", "maximum": 2**63 - 1},
+        "products": {"type": "integer", "maximum": 10_000},
         "difficulty": {"type": ["object", "null"], "additionalProperties": {"type": "integer"}},
     }
 

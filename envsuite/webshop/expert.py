@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from envsuite.core.env import Observation
 from envsuite.core.errors import UsageError
+from envsuite.core.players import looked_into, played
 from envsuite.core.tools import Action, ToolCall
+from envsuite.webshop.catalogue import ENV_ID
 from envsuite.webshop.env import WebShop
 from envsuite.webshop.goals import Goal
 from envsuite.webshop.products import Product
@@ -35,7 +37,7 @@ class Expert:
         Raises:
             UsageError: ``env`` is another environment, or no episode is under way.
         """
-        session = _webshop(env).session
+        session = looked_into(env, ENV_ID, WebShop).session
         if session.done:
             raise UsageError("the episode has ended; call reset() first")
         target = session.catalogue.product(session.goal.asin)
@@ -82,12 +84,12 @@ class Lexical:
         self._clicked: set[str] = set()
 
     def act(self, env: gymnasium.Env[Any, Action]) -> Action:
-        """The next action in the episode that ``env``, a WebShop in any wrappers, is in.
+        """The next action in the episode that ``env``, a WebShop in any wrappers, here or on a server, is in.
 
         Raises:
             UsageError: ``env`` is another environment, or no episode is under way.
         """
-        return self.answer(_webshop(env).observation)
+        return self.answer(played(env, ENV_ID).observation)
 
     def answer(self, observation: Observation) -> Action:
         """The action that answers an observation."""
@@ -159,13 +161,6 @@ def click(element: str) -> Action:
 def reachable(product: Product, name: str, value: str) -> bool:
     """Whether a click on ``value`` chooses it for ``name``: of options that share a value, the last one has it."""
     return [option for option, values in product.options.items() if value in values][-1] == name
-
-
-def _webshop(env: gymnasium.Env[Any, Action]) -> WebShop:
-    inner = env.unwrapped
-    if not isinstance(inner, WebShop):
-        raise UsageError(f"this plays WebShop-v0, not {type(inner).__name__}")
-    return inner
 
 
 _WORD = re.compile(r"[\w.'-]*\w")

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from envsuite.core.errors import UsageError
+from envsuite.core.players import looked_into
 from envsuite.core.tools import Action, Move
 from envsuite.webshop.assortment import facets, kind_of
+from envsuite.webshop.catalogue import ENV_ID
 from envsuite.webshop.env import WebShop
 from envsuite.webshop.expert import click, plan, reachable, search
 from envsuite.webshop.goals import NO_LIMIT, Goal
@@ -59,7 +61,7 @@ class Shopper:
         Raises:
             UsageError: ``env`` is not a WebShop with a built-in shop.
         """
-        session = _session(env)
+        session = looked_into(env, ENV_ID, WebShop).session
         rash = self.rash > 0.0 and rng.random() < self.rash
         said = meant = ""
         while not session.done:
@@ -146,10 +148,3 @@ def _thing(goal: Goal) -> str:
         raise UsageError(f"this player knows the built-in shop, which does not sell {goal.query}")
     name = kind.name.lower()
     return name if name in goal.instruction.lower() else kind.query
-
-
-def _session(env: gymnasium.Env[Any, Action]) -> Session:
-    inner = env.unwrapped
-    if not isinstance(inner, WebShop):
-        raise UsageError(f"this player plays WebShop-v0, not {type(inner).__name__}")
-    return inner.session

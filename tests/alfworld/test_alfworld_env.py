@@ -3,7 +3,9 @@ from __future__ import annotations
 import pickle
 import random
 import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -14,13 +16,12 @@ import orjson
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-import envsuite  # noqa: F401
-from envsuite.alfworld.env import ALFWorld, refusal
+from envsuite.alfworld.env import refusal
 from envsuite.alfworld.game_file import GAME, read_game
 from envsuite.alfworld.reference import default_pool
 from envsuite.alfworld.source import games_of
 from envsuite.cli import main
-from envsuite.core import DataError, ToolCall, UnknownName, UnknownTask, UsageError
+from envsuite.core import DataError, ToolCall, ToolEnv, UnknownName, UnknownTask, UsageError
 from envsuite.vector import EnvFactory, LocalVector
 
 LAPTOP = "look_at_obj_in_light-Laptop-None-DeskLamp-328/trial_T20190908_201550_622420"
@@ -29,7 +30,7 @@ TASKS = [LAPTOP, "pick_and_place_simple-Candle-None-Toilet-407/trial_T20190909_0
 
 
 @pytest.fixture(params=["native", pytest.param("textworld", marks=pytest.mark.slow)])
-def made(request: pytest.FixtureRequest, games_root: Path, cache: Path) -> dict[str, Any]:
+def made(request: pytest.FixtureRequest, games_root: Path) -> dict[str, Any]:
     """Arguments of an environment on the real games, with each engine."""
     if request.param == "textworld":
         try:
@@ -40,8 +41,13 @@ def made(request: pytest.FixtureRequest, games_root: Path, cache: Path) -> dict[
 
 
 @pytest.fixture
-def native(games_root: Path, cache: Path) -> dict[str, Any]:
+def native(games_root: Path) -> dict[str, Any]:
     return {"source": games_root, "split": "valid_seen"}
+
+
+@pytest.fixture(scope="session")
+def alfworld(make_env: Callable[..., ToolEnv]) -> Callable[..., ToolEnv]:
+    return partial(make_env, "ALFWorld-v0")
 
 
 def act(command: str) -> tuple[ToolCall, ...]:
@@ -53,14 +59,18 @@ def walkthrough(games_root: Path, task_id: str = LAPTOP) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("render_mode", [None, "ansi"])
-def test_the_environment_checker_finds_nothing(made: dict[str, Any], render_mode: str | None) -> None:
+def test_the_environment_checker_finds_nothing(
+    made: dict[str, Any], render_mode: str | None, where: dict[str, Any]
+) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        check_env(gymnasium.make("ALFWorld-v0", tasks=[LAPTOP], render_mode=render_mode, **made).unwrapped)
+        check_env(gymnasium.make("ALFWorld-v0", tasks=[LAPTOP], render_mode=render_mode, **made, **where).unwrapped)
 
 
-def test_the_walkthrough_of_a_game_earns_one_and_ends_the_episode(made: dict[str, Any], games_root: Path) -> None:
-    env = gymnasium.make("ALFWorld-v0", **made)
+def test_the_walkthrough_of_a_game_earns_one_and_ends_the_episode(
+    made: dict[str, Any], games_root: Path, where: dict[str, Any]
+) -> None:
+    env = gymnasium.make("ALFWorld-v0", **made, **where)
     observation, info = env.reset(options={"task_id": LAPTOP})
     assert observation["task"] == "Your task is to: look at laptop under the desklamp."
     assert observation["text"].startswith("-= Welcome to TextWorld, ALFRED! =-\n\n")
@@ -79,9 +89,9 @@ def test_the_walkthrough_of_a_game_earns_one_and_ends_the_episode(made: dict[str
 
 
 def test_a_command_that_is_not_admissible_costs_a_step_and_is_explained_beside_the_games_text(
-    made: dict[str, Any],
+    made: dict[str, Any], alfworld: Callable[..., ToolEnv]
 ) -> None:
-    env = ALFWorld(**made)
+    env = alfworld(**made)
     first, _ = env.reset(options={"task_id": LAPTOP})
     for command in ("goto desk 1", "", "xyzzy", "fly " * 1000, "go to desk 1\ud800x", "Look"):
         observation, reward, terminated, _, info = env.step(act(command))
@@ -105,8 +115,8 @@ def test_refusals_name_the_commands_that_share_most_words() -> None:
     assert "Admissible are e.g. 'go to desk 1'" in refusal("dance 1", commands)
 
 
-def test_sampled_actions_are_admissible(made: dict[str, Any]) -> None:
-    env = ALFWorld(**made)
+def test_sampled_actions_are_admissible(made: dict[str, Any], alfworld: Callable[..., ToolEnv]) -> None:
+    env = alfworld(**made)
     env.reset(options={"task_id": LAPTOP})
     env.action_space.seed(0)
     for _ in range(5):
@@ -114,8 +124,10 @@ def test_sampled_actions_are_admissible(made: dict[str, Any]) -> None:
     env.close()
 
 
-def test_an_episode_continues_from_a_snapshot_in_another_environment(made: dict[str, Any]) -> None:
-    env, other = ALFWorld(**made), ALFWorld(**made)
+def test_an_episode_continues_from_a_snapshot_in_another_environment(
+    made: dict[str, Any], alfworld: Callable[..., ToolEnv]
+) -> None:
+    env, other = alfworld(**made), alfworld(**made)
     with pytest.raises(UsageError, match="before reset"):
         env.snapshot()
     env.reset(options={"task_id": LAPTOP})
@@ -124,18 +136,20 @@ def test_an_episode_continues_from_a_snapshot_in_another_environment(made: dict[
         observation, *_ = env.step(act(command))
         token = pickle.loads(pickle.dumps(env.snapshot()))
         assert other.restore(token) == observation
-        assert other._state_key() == env._state_key()
+        assert other.step(act("look")) == env.step(act("look"))
     assert other.step(act("use desklamp 1")) == env.step(act("use desklamp 1"))
     with pytest.raises(UsageError, match="restore takes what snapshot"):
         other.restore({"task_id": LAPTOP})
     with pytest.raises(UnknownTask):
-        other.restore({**token, "task_id": "other"})
+        alfworld(**made, tasks=TASKS[1:]).restore(token)
     env.close()
     other.close()
 
 
-def test_an_episode_that_is_won_is_over_after_restoring_it(made: dict[str, Any], games_root: Path) -> None:
-    env = ALFWorld(**made)
+def test_an_episode_that_is_won_is_over_after_restoring_it(
+    made: dict[str, Any], games_root: Path, alfworld: Callable[..., ToolEnv]
+) -> None:
+    env = alfworld(**made)
     env.reset(options={"task_id": LAPTOP})
     for command in walkthrough(games_root):
         env.step(act(command))
@@ -148,14 +162,14 @@ def test_an_episode_that_is_won_is_over_after_restoring_it(made: dict[str, Any],
 
 
 def test_a_reset_that_fails_leaves_the_running_episode_as_it_was(
-    made: dict[str, Any], games_root: Path, tmp_path: Path
+    made: dict[str, Any], games_root: Path, tmp_path: Path, alfworld: Callable[..., ToolEnv]
 ) -> None:
     for task in (LAPTOP, LAPTOP.replace("328", "329")):
         folder = tmp_path / "json_2.1.1" / "valid_seen" / task
         folder.mkdir(parents=True)
         for file in (games_root / "json_2.1.1" / "valid_seen" / LAPTOP).iterdir():
             (folder / file.name).write_bytes(file.read_bytes())
-    env = ALFWorld(**(made | {"source": tmp_path}))
+    env = alfworld(**(made | {"source": tmp_path}))
     env.reset(options={"task_id": LAPTOP})
     env.step(act("go to desk 1"))
     (folder / GAME).write_bytes((folder / GAME).read_bytes()[:3000])
@@ -165,28 +179,32 @@ def test_a_reset_that_fails_leaves_the_running_episode_as_it_was(
     assert info["valid"] and info["task_id"] == LAPTOP
     env.close()
     with pytest.raises(DataError, match="truncated"):
-        ALFWorld(**(made | {"source": tmp_path}))
+        alfworld(**(made | {"source": tmp_path / "json_2.1.1"}))  # a client asks once about the same arguments
 
 
-def test_a_game_that_does_not_say_its_task_is_named(made: dict[str, Any], games_root: Path, tmp_path: Path) -> None:
+def test_a_game_that_does_not_say_its_task_is_named(
+    made: dict[str, Any], games_root: Path, tmp_path: Path, alfworld: Callable[..., ToolEnv]
+) -> None:
     folder = tmp_path / "json_2.1.1" / "valid_seen" / LAPTOP
     folder.mkdir(parents=True)
     for file in (games_root / "json_2.1.1" / "valid_seen" / LAPTOP).iterdir():
         (folder / file.name).write_bytes(file.read_bytes().replace(b"Your task is to: ", b""))
-    env = ALFWorld(**(made | {"source": tmp_path}))
+    env = alfworld(**(made | {"source": tmp_path}))
     with pytest.raises(DataError, match="does not say what the task is"):
         env.reset()
 
 
-def test_misuse_is_told_with_what_there_is(native: dict[str, Any], tmp_path: Path, games_root: Path) -> None:
+def test_misuse_is_told_with_what_there_is(
+    native: dict[str, Any], tmp_path: Path, games_root: Path, alfworld: Callable[..., ToolEnv]
+) -> None:
     with pytest.raises(UnknownName, match=r"unknown engine of ALFWorld-v0 'textwold'. Nearest: 'textworld'"):
-        ALFWorld(**native, engine="textwold")
+        alfworld(**native, engine="textwold")
     with pytest.raises(UnknownTask, match="Nearest: 'valid_seen'"):
-        ALFWorld(**(native | {"split": "valid_unseen"}))
+        alfworld(**(native | {"split": "valid_unseen"}))
     with pytest.raises(UnknownTask, match="Nearest: 'pick_two_obj_and_place'"):
-        ALFWorld(**native, tasks=["pick_two_objects"])
+        alfworld(**native, tasks=["pick_two_objects"])
     with pytest.raises(UnknownTask, match='Nearest:\n  "look_at_obj_in_light-Laptop'):
-        ALFWorld(**native).reset(options={"task_id": LAPTOP + "1"})
+        alfworld(**native).reset(options={"task_id": LAPTOP + "1"})
     for task, solvable in ((LAPTOP, True), (LAPTOP.replace("328", "329"), False)):
         folder = tmp_path / "json_2.1.1" / "valid_seen" / task
         folder.mkdir(parents=True)
@@ -196,21 +214,25 @@ def test_misuse_is_told_with_what_there_is(native: dict[str, Any], tmp_path: Pat
         (folder / GAME).write_bytes(orjson.dumps(body | {"solvable": solvable}))
     games_of.cache_clear()
     with pytest.raises(UnknownTask, match="is marked as not solvable"):
-        ALFWorld(**(native | {"source": tmp_path})).reset(options={"task_id": LAPTOP.replace("328", "329")})
+        alfworld(**(native | {"source": tmp_path})).reset(options={"task_id": LAPTOP.replace("328", "329")})
 
 
-def test_gymnasiums_vector_environment_carries_observations_and_infos(native: dict[str, Any]) -> None:
-    envs = gymnasium.make_vec("ALFWorld-v0", num_envs=2, vectorization_mode="sync", **native)
+def test_gymnasiums_vector_environment_carries_observations_and_infos(
+    native: dict[str, Any], where: dict[str, Any]
+) -> None:
+    envs = gymnasium.make_vec("ALFWorld-v0", num_envs=2, vectorization_mode="sync", **native, **where)
     _, infos = envs.reset(seed=[0, 1])
     assert list(infos["split"]) == ["valid_seen"] * 2
     assert list(infos["versions"]["source"]) == ["official"] * 2
     envs.close()
 
 
-def test_an_episode_whose_worker_dies_is_recorded_as_lost_and_the_slot_plays_on(made: dict[str, Any]) -> None:
+def test_an_episode_whose_worker_dies_is_recorded_as_lost_and_the_slot_plays_on(
+    made: dict[str, Any], where: dict[str, Any]
+) -> None:
     if made["engine"] == "native":
         pytest.skip("the native engine has no worker")
-    with LocalVector([EnvFactory("ALFWorld-v0", made)], slots=1) as vector:
+    with LocalVector([EnvFactory("ALFWorld-v0", made | where)], slots=1) as vector:
         vector.reset(0, 0, task_id=LAPTOP)
         (first,) = vector.poll()
         for worker in default_pool().workers:
@@ -224,8 +246,8 @@ def test_an_episode_whose_worker_dies_is_recorded_as_lost_and_the_slot_plays_on(
         assert (again.observation, again.info) == (first.observation, first.info)
 
 
-def episode(arguments: dict[str, Any], seed: int, steps: int = 30) -> list[Any]:
-    env = ALFWorld(**arguments)
+def episode(make: Callable[[], ToolEnv], seed: int, steps: int) -> list[Any]:
+    env = make()
     draw = random.Random(seed)
     record: list[Any] = [env.reset(seed=seed)]
     done = False
@@ -238,45 +260,57 @@ def episode(arguments: dict[str, Any], seed: int, steps: int = 30) -> list[Any]:
     return record
 
 
-def check_threads(arguments: dict[str, Any], threads: int, episodes: int, steps: int) -> None:
+def check_threads(make: Callable[[], ToolEnv], threads: int, episodes: int, steps: int) -> None:
     """``threads`` that play at the same time record what one records that plays their episodes one after another."""
     jobs = [[100 * thread + number for number in range(episodes)] for thread in range(threads)]
 
     def play(seeds: list[int]) -> list[Any]:
-        return [episode(arguments, seed, steps) for seed in seeds]
+        return [episode(make, seed, steps) for seed in seeds]
 
     with ThreadPoolExecutor(threads) as pool:
         together = list(pool.map(play, jobs))
     assert together == [play(seeds) for seeds in jobs]
 
 
-def test_threads_play_as_one_would_play_their_episodes_one_after_another(native: dict[str, Any]) -> None:
-    check_threads(native | {"tasks": TASKS}, threads=8, episodes=3, steps=15)
+def test_threads_play_as_one_would_play_their_episodes_one_after_another(
+    native: dict[str, Any], alfworld: Callable[..., ToolEnv]
+) -> None:
+    check_threads(partial(alfworld, **native, tasks=TASKS), threads=8, episodes=2, steps=8)
 
 
 @pytest.mark.slow
-def test_32_threads_play_20_episodes_each_as_one_would_play_them_one_after_another(native: dict[str, Any]) -> None:
-    check_threads(native, threads=32, episodes=20, steps=20)
+def test_32_threads_play_20_episodes_each_as_one_would_play_them_one_after_another(
+    native: dict[str, Any], alfworld: Callable[..., ToolEnv]
+) -> None:
+    check_threads(partial(alfworld, **native), threads=32, episodes=20, steps=20)
 
 
-def test_both_engines_play_alike(made: dict[str, Any], native: dict[str, Any]) -> None:
+def test_both_engines_play_alike(
+    made: dict[str, Any], native: dict[str, Any], alfworld: Callable[..., ToolEnv]
+) -> None:
     if made["engine"] == "native":
         pytest.skip("compares the reference with the native engine")
-    ours, theirs = ALFWorld(**native), ALFWorld(**made)
-    for env in (ours, theirs):
-        env.versions = {}
+    ours, theirs = alfworld(**native), alfworld(**made)
+
+    def same(method: str, *arguments: Any, **more: Any) -> None:
+        answers = [getattr(env, method)(*arguments, **more) for env in (ours, theirs)]
+        for *_, info in answers:
+            del info["versions"]
+        assert answers[0] == answers[1]
+
     for task_id in (LAPTOP, ours.tasks.ids("valid_seen")[0]):
-        assert ours.reset(options={"task_id": task_id}) == theirs.reset(options={"task_id": task_id})
+        same("reset", options={"task_id": task_id})
         ours.action_space.seed(0)
         for _ in range(10):
-            action = ours.action_space.sample()
-            assert ours.step(action) == theirs.step(action)
-        assert ours.step(act("help")) == theirs.step(act("help"))
+            same("step", ours.action_space.sample())
+        same("step", act("help"))
     theirs.close()
 
 
-def test_an_environment_without_a_split_plays_what_a_reset_names(native: dict[str, Any]) -> None:
-    env = ALFWorld(**(native | {"split": None}))
+def test_an_environment_without_a_split_plays_what_a_reset_names(
+    native: dict[str, Any], alfworld: Callable[..., ToolEnv]
+) -> None:
+    env = alfworld(**(native | {"split": None}))
     assert env.reset(options={"task_id": LAPTOP})[1]["split"] == "valid_seen"
     with pytest.raises(UsageError, match="was made without split"):
         env.reset()
@@ -290,3 +324,25 @@ def test_the_command_lists_the_tasks_of_a_folder(native: dict[str, Any], capsys:
     rows = [line.split("\t") for line in out.splitlines()]
     assert {(split, kind) for split, kind, _ in rows} == {("valid_seen", family)}
     assert "source official  version json_2.1.1-" in err
+
+
+@pytest.mark.slow_remote
+def test_every_recorded_episode_is_played_as_it_was(
+    games_root: Path, shared: Path, alfworld: Callable[..., ToolEnv]
+) -> None:
+    env = alfworld(source=games_root, split=None)
+    for line in (shared / "data" / "alfworld" / "transcripts.jsonl").read_bytes().splitlines():
+        recorded = orjson.loads(line)
+        split, task, trial, _ = recorded["gamefile"].split("/")
+        task_id = f"{task}/{trial}"
+        observation, info = env.reset(
+            options={"task_id": task_id if task_id in env.tasks.types else f"{split}/{task_id}"}
+        )
+        for step in (recorded["reset"], *recorded["steps"]):
+            if "command" in step:
+                observation, _, done, _, info = env.step(act(step["command"]))
+                assert done == info["success"] == step["won"]
+            assert observation["text"] == step["feedback"]
+            assert list(observation["commands"]) == step["admissible_commands"]
+            if info["success"]:
+                break

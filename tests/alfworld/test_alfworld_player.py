@@ -3,14 +3,15 @@
 import itertools
 import random
 import re
+from collections.abc import Callable
 
 import gymnasium
 import pytest
 
-from envsuite.alfworld.env import ALFWorld
 from envsuite.alfworld.player import LABELS, Planner
-from envsuite.core.errors import UsageError
+from envsuite.core import ToolEnv, UsageError
 
+pytestmark = pytest.mark.slow_remote
 FORMS = (
     r"find [a-z]+( and [a-z]+)?: [A-F] [a-z]+ \d+(, [A-F] [a-z]+ \d+)*",
     r"[a-z]+ none\. [B-F]",
@@ -23,13 +24,11 @@ FORMS = (
 
 
 @pytest.fixture(scope="module")
-def env(tmp_path_factory: pytest.TempPathFactory) -> ALFWorld:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ENVSUITE_DATA", str(tmp_path_factory.mktemp("data")))
-        return ALFWorld("builtin", scene_seed=3, games=60)
+def env(make_env: Callable[..., ToolEnv]) -> ToolEnv:
+    return make_env("ALFWorld-v0", source="builtin", scene_seed=3, games=60)
 
 
-def play(env: ALFWorld, task_id: str, player: Planner, steps: int) -> tuple[bool, list[tuple[str, str, str]]]:
+def play(env: ToolEnv, task_id: str, player: Planner, steps: int) -> tuple[bool, list[tuple[str, str, str]]]:
     """Whether it won, and thought, command and the game's answer of each step."""
     env.reset(options={"task_id": task_id})
     moves: list[tuple[str, str, str]] = []
@@ -43,7 +42,7 @@ def play(env: ALFWorld, task_id: str, player: Planner, steps: int) -> tuple[bool
 
 
 def test_a_careful_player_wins_every_game_and_each_name_stands_in_its_plan_its_thought_or_the_last_answer(
-    env: ALFWorld,
+    env: ToolEnv,
 ) -> None:
     for task_id in env.tasks.ids("train"):
         won, moves = play(env, task_id, Planner(), 60)
@@ -62,7 +61,7 @@ def test_a_careful_player_wins_every_game_and_each_name_stands_in_its_plan_its_t
             shown = answer
 
 
-def test_a_plan_names_few_places_and_is_followed_in_its_order(env: ALFWorld) -> None:
+def test_a_plan_names_few_places_and_is_followed_in_its_order(env: ToolEnv) -> None:
     for task_id in env.tasks.ids("train"):
         _, moves = play(env, task_id, Planner(careless=0.5), 200)
         plan: list[str] = []
@@ -78,7 +77,7 @@ def test_a_plan_names_few_places_and_is_followed_in_its_order(env: ALFWorld) -> 
 
 
 @pytest.mark.parametrize("slips", [{"careless": 1.0}, {"idle": 0.3}, {"hasty": 0.3}])
-def test_a_player_who_errs_needs_longer_and_still_wins(env: ALFWorld, slips: dict[str, float]) -> None:
+def test_a_player_who_errs_needs_longer_and_still_wins(env: ToolEnv, slips: dict[str, float]) -> None:
     steps = {"careful": 0, "slips": 0}
     for task_id in env.tasks.ids("train"):
         for name, player in (("careful", Planner()), ("slips", Planner(**slips))):
@@ -89,7 +88,7 @@ def test_a_player_who_errs_needs_longer_and_still_wins(env: ALFWorld, slips: dic
 
 
 @pytest.mark.parametrize("slips", [{"clumsy": 0.3}, {"dreamy": 0.3}])
-def test_a_player_whose_commands_are_refused_at_times_goes_on_and_wins(env: ALFWorld, slips: dict[str, float]) -> None:
+def test_a_player_whose_commands_are_refused_at_times_goes_on_and_wins(env: ToolEnv, slips: dict[str, float]) -> None:
     refused = 0
     for task_id in env.tasks.ids("train"):
         env.reset(options={"task_id": task_id})
@@ -105,19 +104,19 @@ def test_a_player_whose_commands_are_refused_at_times_goes_on_and_wins(env: ALFW
     assert refused > 20
 
 
-def test_a_rash_player_says_nothing_and_wins_where_nothing_is_to_be_done_to_one_thing(env: ALFWorld) -> None:
+def test_a_rash_player_says_nothing_and_wins_where_nothing_is_to_be_done_to_one_thing(env: ToolEnv) -> None:
     for task_id in env.tasks.ids("train"):
         won, moves = play(env, task_id, Planner(rash=1.0), 120)
         assert not any(thought for thought, _, _ in moves)
         assert won == (env.tasks.types[task_id] in ("pick_and_place_simple", "look_at_obj_in_light"))
 
 
-def test_a_player_is_rash_for_a_whole_episode_or_not_at_all(env: ALFWorld) -> None:
+def test_a_player_is_rash_for_a_whole_episode_or_not_at_all(env: ToolEnv) -> None:
     spoken = [bool(play(env, task_id, Planner(rash=0.5), 3)[1][0][0]) for task_id in env.tasks.ids("train")]
     assert 0.25 < sum(spoken) / len(spoken) < 0.75
 
 
-def test_a_probability_that_is_none_and_another_environment_are_refused(env: ALFWorld) -> None:
+def test_a_probability_that_is_none_and_another_environment_are_refused(env: ToolEnv) -> None:
     with pytest.raises(UsageError, match=r"hasty=-0.1"):
         Planner(hasty=-0.1)
     with pytest.raises(UsageError, match="not TextCraft"):

@@ -171,6 +171,7 @@ def test_a_token_that_is_not_of_this_game_is_refused(small: Path, engine: TextWo
         game.reset()
 
 
+@pytest.mark.slow
 def test_only_the_episodes_of_a_killed_worker_are_lost_and_the_next_reset_replaces_it(small: Path) -> None:
     pool = Pool(workers=2)
     games = [TextWorldEngine(pool).open(small) for _ in range(3)]

@@ -1,21 +1,25 @@
 """The expert on real games."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import pytest
 
 from benchmarks import experts
-from envsuite.alfworld.env import ALFWorld
 from envsuite.alfworld.expert import Expert
-from envsuite.core.errors import UsageError
+from envsuite.core import ToolEnv, UsageError
 
 
+@pytest.mark.slow_remote
 @pytest.mark.parametrize("split", ["valid_seen", "valid_train"])
-def test_it_wins_real_games_of_all_six_families_within_the_horizon(games_root: Path, cache: Path, split: str) -> None:
-    env = gymnasium.make("ALFWorld-v0", source=str(games_root), split=split)
+def test_it_wins_real_games_of_all_six_families_within_the_horizon(
+    games_root: Path, split: str, where: dict[str, Any]
+) -> None:
+    env = gymnasium.make("ALFWorld-v0", source=str(games_root), split=split, **where)
     world, expert, families = env.unwrapped, Expert(), set()
-    assert isinstance(world, ALFWorld)
+    assert isinstance(world, ToolEnv)
     for task_id in world.tasks.ids(split)[::9]:
         observation, info = env.reset(options={"task_id": task_id})
         families.add(info["task_type"])
@@ -29,8 +33,8 @@ def test_it_wins_real_games_of_all_six_families_within_the_horizon(games_root: P
     assert len(families) == 6
 
 
-def test_one_expert_plays_many_episodes_at_once(games_root: Path, cache: Path) -> None:
-    envs = [ALFWorld(games_root, split="valid_seen") for _ in range(4)]
+def test_one_expert_plays_many_episodes_at_once(games_root: Path, make_env: Callable[..., ToolEnv]) -> None:
+    envs = [make_env("ALFWorld-v0", source=games_root, split="valid_seen") for _ in range(4)]
     expert, playing = Expert(), set(envs)
     for number, env in enumerate(envs):
         env.reset(seed=number)
@@ -42,12 +46,14 @@ def test_one_expert_plays_many_episodes_at_once(games_root: Path, cache: Path) -
     assert not playing
 
 
-def test_without_an_episode_and_in_another_environment_it_says_what_is_wrong(games_root: Path, cache: Path) -> None:
-    env = ALFWorld(games_root, split="valid_seen")
+def test_without_an_episode_and_in_another_environment_it_says_what_is_wrong(
+    games_root: Path, make_env: Callable[..., ToolEnv]
+) -> None:
+    env = make_env("ALFWorld-v0", source=games_root, split="valid_seen")
     with pytest.raises(UsageError, match="call reset"):
         Expert().act(env)
     with pytest.raises(UsageError, match="not TextCraft"):
-        Expert().act(gymnasium.make("TextCraft-v0"))
+        Expert().act(make_env("TextCraft-v0"))
 
 
 @pytest.mark.slow

@@ -52,13 +52,11 @@ def test_unseen_rooms_have_other_receptacles_than_those_of_train_and_valid_seen(
 
 
 def test_every_process_makes_the_same_files_whatever_its_hash_seed(folder: Path, tmp_path: Path) -> None:
-    for hash_seed in ("1", "2"):
-        out = tmp_path / hash_seed
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        done = subprocess.run(
-            [*CLI, "--out", str(out), "--games", "60"], env=environment, stdout=subprocess.PIPE, check=True
-        )
-        assert content(Path(done.stdout.decode().strip())) == content(folder)
+    environment = {**os.environ, "PYTHONHASHSEED": "1"}  # not that of this process
+    done = subprocess.run(
+        [*CLI, "--out", str(tmp_path), "--games", "60"], env=environment, stdout=subprocess.PIPE, check=True
+    )
+    assert content(Path(done.stdout.decode().strip())) == content(folder)
 
 
 def test_several_processes_make_what_one_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

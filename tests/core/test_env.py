@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -10,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lamps import SIZES, TASKS, Lamps
 
-from envsuite.core import ToolCall, UnknownName, UnknownTask, UsageError
+from envsuite.core import ToolCall, ToolEnv, UnknownName, UnknownTask, UsageError
+from envsuite.remote import RemoteEnv
+from envsuite.serving.server import serving
+from envsuite.serving.settings import Settings
 
 LOOK = ToolCall("look", {})
 
@@ -19,22 +23,52 @@ def switch(lamp: int) -> ToolCall:
     return ToolCall("switch", {"lamp": lamp})
 
 
-def started(task_id: str = "three") -> Lamps:
-    env = Lamps()
-    env.reset(options={"task_id": task_id})
-    return env
+Make = Callable[..., ToolEnv]
+
+
+def made_lamps(url: str | None = None, **arguments: Any) -> ToolEnv:
+    return Lamps(**arguments) if url is None else RemoteEnv(url, "Lamps-v0", **arguments)
+
+
+@pytest.fixture(scope="module")
+def lamps_where(where: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Arguments of ``gymnasium.make`` for ``LampsAnywhere-v0``, which is registered meanwhile."""
+    gymnasium.register("Lamps-v0", entry_point=Lamps, max_episode_steps=10)
+    gymnasium.register("LampsAnywhere-v0", entry_point=made_lamps, max_episode_steps=10)
+    if where:
+        with serving(Settings(("Lamps-v0",), port=0, workers=0)) as server:
+            yield {"url": server.url}
+    else:
+        yield {}
+    del gymnasium.registry["Lamps-v0"], gymnasium.registry["LampsAnywhere-v0"]
+
+
+@pytest.fixture(scope="module")
+def lamps(lamps_where: dict[str, Any]) -> Make:
+    """Makes the environment, here or on a server."""
+    return partial(made_lamps, **lamps_where)
 
 
 @pytest.fixture
-def lamps_id() -> Iterator[str]:
-    gymnasium.register("Lamps-v0", entry_point=Lamps, max_episode_steps=10)
-    yield "Lamps-v0"
-    del gymnasium.registry["Lamps-v0"]
+def started(lamps: Make) -> Make:
+    """Makes the environment and starts a task."""
+
+    def start(task_id: str = "three") -> ToolEnv:
+        env = lamps()
+        env.reset(options={"task_id": task_id})
+        return env
+
+    return start
+
+
+def seen(env: ToolEnv) -> str:
+    """Which lamps are on."""
+    return env.step([LOOK])[0]["text"]
 
 
 @pytest.mark.filterwarnings("error")
-def test_an_environment_of_the_contract_passes_gymnasiums_checker(lamps_id: str) -> None:
-    check_env(gymnasium.make(lamps_id, render_mode="ansi").unwrapped)
+def test_an_environment_of_the_contract_passes_gymnasiums_checker(lamps_where: dict[str, Any]) -> None:
+    check_env(gymnasium.make("LampsAnywhere-v0", render_mode="ansi", **lamps_where).unwrapped)
 
 
 @pytest.mark.parametrize(
@@ -52,29 +86,28 @@ def test_an_environment_of_the_contract_passes_gymnasiums_checker(lamps_id: str)
     ],
     ids=lambda action: repr(action)[:40],
 )
-def test_a_malformed_action_costs_a_step_and_changes_nothing(action: Any) -> None:
+def test_a_malformed_action_costs_a_step_and_changes_nothing(action: Any, started: Make) -> None:
     env = gymnasium.wrappers.TimeLimit(started(), max_episode_steps=2)
     env.reset(options={"task_id": "three"})
-    before = env.unwrapped.lamps  # type: ignore[attr-defined]
     observation, reward, terminated, truncated, info = env.step(action)
     assert (reward, terminated, truncated) == (0.0, False, False)
-    assert env.unwrapped.lamps == before  # type: ignore[attr-defined]
     assert info["valid"] is False
     assert info["error"] is not None and info["error"] in observation["text"]
     assert "switch, look" in observation["text"]
     assert observation["commands"] == ("switch 0", "switch 1", "switch 2")
     assert env.step(action)[3], "the second step reaches the horizon"
+    assert seen(env.unwrapped) == "..."  # type: ignore[arg-type]
 
 
-def test_a_call_that_the_world_refuses_is_invalid_and_says_why() -> None:
+def test_a_call_that_the_world_refuses_is_invalid_and_says_why(started: Make) -> None:
     env = started()
     observation, reward, terminated, _, info = env.step([switch(7)])
     assert observation["text"] == "No lamp 7 is off."
     assert (reward, terminated, info["valid"], info["error"]) == (0.0, False, False, "no lamp 7 is off")
-    assert env.lamps == (False, False, False)
+    assert seen(env) == "..."
 
 
-def test_several_calls_are_executed_in_order_and_reported_together() -> None:
+def test_several_calls_are_executed_in_order_and_reported_together(started: Make) -> None:
     env = started()
     observation, reward, terminated, _, info = env.step([switch(2), switch(0), LOOK])
     assert observation["text"] == "..o\n\no.o\n\no.o"
@@ -82,22 +115,22 @@ def test_several_calls_are_executed_in_order_and_reported_together() -> None:
     assert info["metrics"] == {"lamps_on": 2.0}
 
 
-def test_a_step_is_invalid_if_one_of_its_calls_is_refused_but_the_others_count() -> None:
+def test_a_step_is_invalid_if_one_of_its_calls_is_refused_but_the_others_count(started: Make) -> None:
     env = started()
     _, _, _, _, info = env.step([switch(0), switch(0), switch(1)])
     assert (info["valid"], info["error"]) == (False, "no lamp 0 is off")
-    assert env.lamps == (True, True, False)
+    assert seen(env) == "oo."
 
 
-def test_calls_after_the_end_of_the_episode_are_not_executed() -> None:
+def test_calls_after_the_end_of_the_episode_are_not_executed(started: Make) -> None:
     env = started("two")
     observation, reward, terminated, _, info = env.step([switch(0), switch(1), LOOK])
     assert observation["text"] == "o.\n\noo"
     assert (reward, terminated, info["success"], info["score"]) == (1.0, True, True, 1.0)
 
 
-def test_a_step_before_reset_and_after_the_end_raises_and_names_the_fix() -> None:
-    env = Lamps()
+def test_a_step_before_reset_and_after_the_end_raises_and_names_the_fix(lamps: Make) -> None:
+    env = lamps()
     with pytest.raises(UsageError, match=r"before reset; call reset\(\) first"):
         env.step([LOOK])
     env.reset(options={"task_id": "two"})
@@ -106,28 +139,29 @@ def test_a_step_before_reset_and_after_the_end_raises_and_names_the_fix() -> Non
         env.step([LOOK])
 
 
-def test_a_reset_without_seed_or_id_goes_through_the_split_in_its_order() -> None:
-    env = Lamps()
+def test_a_reset_without_seed_or_id_goes_through_the_split_in_its_order(lamps: Make) -> None:
+    env = lamps()
     assert [env.reset()[1]["task_id"] for _ in range(5)] == ["two", "three", "two", "three", "two"]
 
 
-@given(st.integers(0, 2**31 - 1))
-def test_a_seed_decides_the_episode_and_those_that_follow(seed: int) -> None:
-    used, fresh = Lamps(), Lamps()
+@pytest.mark.slow_remote
+@given(seed=st.integers(0, 2**31 - 1))
+def test_a_seed_decides_the_episode_and_those_that_follow(seed: int, lamps: Make) -> None:
+    used, fresh = lamps(), lamps()
     used.reset()
     used.step([switch(0)])
     for kwargs in ({"seed": seed}, {}, {}):
         assert used.reset(**kwargs) == fresh.reset(**kwargs)  # type: ignore[arg-type]
 
 
-def test_every_task_of_the_split_is_drawn_by_some_seed() -> None:
-    env = Lamps()
+def test_every_task_of_the_split_is_drawn_by_some_seed(lamps: Make) -> None:
+    env = lamps()
     assert {env.reset(seed=seed)[1]["task_id"] for seed in range(20)} == set(TASKS.ids("train"))
 
 
 @pytest.mark.parametrize("task_id", SIZES)
-def test_a_task_id_of_any_split_can_be_asked_for(task_id: str) -> None:
-    observation, info = Lamps().reset(options={"task_id": task_id})
+def test_a_task_id_of_any_split_can_be_asked_for(task_id: str, lamps: Make) -> None:
+    observation, info = lamps().reset(options={"task_id": task_id})
     assert observation["text"] == "." * SIZES[task_id]
     assert (info["task_id"], info["task_type"], info["split"]) == (
         task_id,
@@ -136,20 +170,20 @@ def test_a_task_id_of_any_split_can_be_asked_for(task_id: str) -> None:
     )
 
 
-def test_misuse_raises_and_says_what_exists() -> None:
+def test_misuse_raises_and_says_what_exists(lamps: Make) -> None:
     with pytest.raises(UnknownTask, match="three"):
-        Lamps().reset(options={"task_id": "tree"})
+        lamps().reset(options={"task_id": "tree"})
     with pytest.raises(UsageError, match=r"\['task'\]; known: task_id"):
-        Lamps().reset(options={"task": "two"})
+        lamps().reset(options={"task": "two"})
     with pytest.raises(UnknownTask, match="'train'"):
-        Lamps(split="tran")
+        lamps(split="tran")
     with pytest.raises(UsageError, match="'empty' of Lamps-v0 has no task"):
-        Lamps(split="empty").reset()
+        lamps(split="empty").reset()
     with pytest.raises(UnknownName, match="'ansi'"):
-        Lamps(render_mode="human")
+        lamps(render_mode="human")
 
 
-def test_a_failed_reset_leaves_the_running_episode_as_it_was() -> None:
+def test_a_failed_reset_leaves_the_running_episode_as_it_was(started: Make) -> None:
     env = started("two")
     env.step([switch(0)])
     with pytest.raises(UnknownTask):
@@ -159,7 +193,7 @@ def test_a_failed_reset_leaves_the_running_episode_as_it_was() -> None:
     assert (info["task_id"], info["task_type"], info["split"]) == ("two", "small", "train")
 
 
-def test_the_state_key_is_the_identity_of_the_state() -> None:
+def test_the_state_key_is_the_identity_of_the_state(started: Make) -> None:
     one, other = started(), started()
     one.step([switch(0)])
     key = one.step([switch(1)])[4]["state_key"]
@@ -168,8 +202,8 @@ def test_the_state_key_is_the_identity_of_the_state() -> None:
     assert other.step([switch(0)])[4]["state_key"] == key
 
 
-def test_ansi_rendering_shows_the_task_and_where_the_episode_stands() -> None:
-    env = Lamps(render_mode="ansi")
+def test_ansi_rendering_shows_the_task_and_where_the_episode_stands(lamps: Make) -> None:
+    env = lamps(render_mode="ansi")
     assert env.render() is None
     env.reset(options={"task_id": "two"})
     env.step([switch(1)])
@@ -177,8 +211,8 @@ def test_ansi_rendering_shows_the_task_and_where_the_episode_stands() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_gymnasiums_own_vector_environment_carries_the_infos(lamps_id: str) -> None:
-    envs = gymnasium.make_vec(lamps_id, num_envs=2, vectorization_mode="sync")
+def test_gymnasiums_own_vector_environment_carries_the_infos(lamps_where: dict[str, Any]) -> None:
+    envs = gymnasium.make_vec("LampsAnywhere-v0", num_envs=2, vectorization_mode="sync", **lamps_where)
     _, infos = envs.reset(seed=[0, 1])
     assert list(infos["task_id"]) == [Lamps().reset(seed=seed)[1]["task_id"] for seed in (0, 1)]
     _, _, _, _, infos = envs.step([[LOOK], [ToolCall("lock", {})]])

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.golden import compare, main, run
+from benchmarks.golden import Report, compare, main, run
 from benchmarks.golden_dispatch import Rounding
 
 OURS = {"grpo", "rloo", "gigpo", "ppo", "dapo", "gspo", "gmpo", "cispo", "gpg", "clip", "kl", "agg", "value", "trl"} | {
@@ -28,8 +28,12 @@ def golden(shared: Path) -> Path:
     return shared / "golden"
 
 
-def test_every_method_and_loss_that_is_here_agrees_with_the_originals(golden: Path):
-    report = run(golden)
+@pytest.fixture(scope="module")
+def report(golden: Path) -> Report:
+    return run(golden)
+
+
+def test_every_method_and_loss_that_is_here_agrees_with_the_originals(report: Report):
     assert [f"{result.file} {result.case_id}" for result in report.disagreements] == []
     assert not report.unread
     assert all(result.covered for result in report.results), "every case is compared"
@@ -51,8 +55,8 @@ def test_every_method_and_loss_that_is_here_agrees_with_the_originals(golden: Pa
             assert not missing, (result.case_id, result.not_covered)
 
 
-def test_what_is_set_aside_is_the_originals_rounding_and_nothing_else(golden: Path):
-    aside = [(r, c) for r in run(golden).results for c in r.comparisons if c.aside]
+def test_what_is_set_aside_is_the_originals_rounding_and_nothing_else(report: Report):
+    aside = [(r, c) for r in report.results for c in r.comparisons if c.aside]
     assert {result.estimator for result, _ in aside} <= {"gigpo", "gigpo_traj", "hgpo"}
     for result, comparison in aside:
         if result.estimator == "hgpo":  # asks whether a difference is exactly zero, which float64 can get wrong too

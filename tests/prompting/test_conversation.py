@@ -16,7 +16,7 @@ TAGS = TagsCodec()
 WORDS = st.sampled_from("you see a shelf door key 1 2 3 go take . , : \n".split(" "))
 TEXTS = st.lists(WORDS, min_size=1, max_size=12).map(" ".join)
 UNICODE = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)  # too short for a control token
-LOOSE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+LOOSE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
 
 
 def observation(text, commands=()):

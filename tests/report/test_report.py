@@ -161,6 +161,7 @@ def dom(page: Path, address: str = "", width: int = 1280) -> str:
     return html.unescape(done.stdout.decode("utf-8").partition("<body")[2].split('<script type="')[0])
 
 
+@pytest.mark.slow
 def test_a_browser_shows_results_curves_times_and_the_last_iteration(run_folder: Path) -> None:
     write_report(run_folder)
     shown = dom(run_folder / "report.html")
@@ -203,8 +204,8 @@ def test_a_run_that_has_just_begun_has_a_report(tmp_path: Path) -> None:
      ("summary.json", b'{"evaluations": [1]}'), ("summary.json", b"[]"), ("metrics.jsonl", b"{\n"),
      ("episodes/iteration-00001.parquet", b"PAR1")],
 )  # fmt: skip
-def test_a_damaged_file_of_a_run_is_named(tmp_path: Path, file: str, content: bytes) -> None:
-    folder = make_run(tmp_path / "run", iterations=1, groups=1, size=1)
+def test_a_damaged_file_of_a_run_is_named(run_folder: Path, tmp_path: Path, file: str, content: bytes) -> None:
+    folder = shutil.copytree(run_folder, tmp_path / "run")
     (folder / file).write_bytes(content)
     with pytest.raises(DataError, match=re.escape(file)):
         write_report(folder)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
@@ -17,6 +16,7 @@ import psutil
 import pytest
 from cutting import cutting
 from raw import connect
+from waiting import until
 
 from envsuite.core import ToolCall, ToolEnv, UsageError, WorkerLost
 from envsuite.remote import RemoteEnv, transport
@@ -41,12 +41,13 @@ def text(env: ToolEnv, command: str) -> str:
     return env.step(do(command))[0]["text"]
 
 
-def gone(url: str) -> None:
-    """Wait until nobody listens there."""
-    with contextlib.suppress(OSError):
-        while True:
-            connect(url).close()
-            time.sleep(0.05)
+def gone(url: str) -> bool:
+    """Nobody listens there."""
+    try:
+        connect(url).close()
+    except OSError:
+        return True
+    return False
 
 
 def begin(*envs: ToolEnv) -> None:
@@ -77,7 +78,7 @@ def free_port() -> int:
 
 
 def test_a_server_that_is_killed_and_started_anew_costs_no_episode_and_sigterm_lets_calls_end(
-    processes: Callable[[int], subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+    processes: Callable[[int], subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(transport, "UNREACHABLE_SECONDS", 120.0)
     port = free_port()
@@ -96,9 +97,9 @@ def test_a_server_that_is_killed_and_started_anew_costs_no_episode_and_sigterm_l
     slow = RemoteEnv(f"http://127.0.0.1:{port}", ROUGH)
     begin(slow)
     answers: list[str] = []
-    thread = threading.Thread(target=lambda: answers.append(text(slow, "sleep 1")))
+    thread = threading.Thread(target=lambda: answers.append(text(slow, f"touch {tmp_path / 'begun'} and sleep 1")))
     thread.start()
-    time.sleep(0.5)
+    until((tmp_path / "begun").exists)
     second.send_signal(signal.SIGTERM)
     thread.join()
     assert answers == ["b 1"] and second.wait(60) == 0
@@ -208,8 +209,7 @@ def test_a_session_that_idled_for_too_long_is_played_again(start: Start) -> None
     env = RemoteEnv(running.url, ROUGH)
     begin(env)
     assert [text(env, "go") for _ in range(3)] == ["b 1", "b 2", "b 3"]
-    while running.front.sessions:
-        time.sleep(0.1)
+    until(lambda: not running.front.sessions)
     assert text(env, "go") == "b 4"
 
 
@@ -221,7 +221,7 @@ def test_an_episode_goes_on_at_another_server_when_its_own_is_gone(start: Start)
     assert text(env, "go") == "b 1"
     here = env._session.url
     servers[here].stop()
-    gone(here)
+    until(lambda: gone(here))
     assert text(env, "go") == "b 2" and env._session.url != here
 
 
@@ -242,7 +242,7 @@ def test_a_vector_goes_on_at_the_servers_that_are_left(start: Start) -> None:
                 assert (one.front.sessions, two.front.sessions) == (3, 3)
             if count == 2:
                 one.stop()
-                gone(one.url)
+                until(lambda: gone(one.url))
             for slot in range(6):
                 vector.step(slot, do("go"))
 
@@ -323,8 +323,7 @@ def test_ten_thousand_abandoned_sessions_leave_the_memory_as_it_was(start: Start
             made = there.ask("POST", "/v1/batch", {"calls": calls})["results"]
             resets = [{"op": "reset", "session": result["body"]["session"], "number": 1} for result in made]
             there.ask("POST", "/v1/batch", {"calls": resets})
-        while running.front.sessions:
-            time.sleep(0.2)
+        until(lambda: not running.front.sessions)
 
     abandon(10_000)
     before = memory()
@@ -351,7 +350,7 @@ def test_two_hundred_thousand_steps_leave_memory_files_and_threads_as_they_were(
                             vector.reset(event.slot, 0, seed=taken)
                         else:
                             vector.step(event.slot, act("inventory"))
-        time.sleep(1)
+        until(lambda: not any(thread.name == "envsuite-remote" for thread in threading.enumerate()))
 
     play(40_000)
     before = memory(), process.num_fds(), process.num_threads()

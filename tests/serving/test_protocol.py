@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +7,7 @@ import gymnasium
 import orjson
 import pytest
 from raw import ask, command, connect, everything, is_problem, new
+from waiting import until
 
 from envsuite.core import ToolCall, UsageError
 from envsuite.remote import transport
@@ -211,9 +211,7 @@ def test_a_full_server_says_when_to_come_back_and_a_closed_session_makes_room(st
 def test_idle_sessions_end_and_say_so(start: Start) -> None:
     running = start(idle_seconds=0.4)
     session = new(running.url)
-    end = time.monotonic() + 10
-    while running.front.sessions and time.monotonic() < end:
-        time.sleep(0.1)
+    until(lambda: not running.front.sessions)
     reply = ask(running.url, "POST", f"{session}/reset", {"number": 1})
     assert is_problem(reply, 410, "session-ended", "session") and "nobody called it" in reply.body["detail"]
 

@@ -3,34 +3,28 @@ from __future__ import annotations
 import pickle
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
+from gymnasium.wrappers import TimeLimit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import envsuite  # noqa: F401
 from envsuite.core import ToolCall, ToolEnv, UnknownTask, UsageError
-from envsuite.remote import RemoteEnv
 from envsuite.textcraft.env import TextCraft
 from envsuite.textcraft.expert import Expert
+from envsuite.textcraft.tasks import HORIZON
 
 SOURCES: list[dict[str, Any]] = [{}, {"source": "generated", "book_seed": 1, "goals": 200}]
 
 
 @pytest.fixture(scope="session")
-def craft(where: dict[str, Any]) -> Callable[..., ToolEnv]:
-    """Makes an environment, here or on a server."""
-
-    def make(**arguments: Any) -> ToolEnv:
-        env = gymnasium.make("TextCraft-v0", disable_env_checker=True, **arguments, **where).unwrapped
-        assert isinstance(env, ToolEnv) and isinstance(env, RemoteEnv) == bool(where)
-        return env
-
-    return make
+def craft(make_env: Callable[..., ToolEnv]) -> Callable[..., ToolEnv]:
+    return partial(make_env, "TextCraft-v0")
 
 
 BASE = [name.removeprefix("minecraft:").replace("_", " ") for name in sorted(TextCraft().book.base)]
@@ -54,8 +48,8 @@ def test_the_environment_checker_finds_nothing_with_official_data(shared: Path, 
         check_env(gymnasium.make("TextCraft-v0", source=str(shared / "data" / "textcraft"), **where).unwrapped)
 
 
-def test_a_reset_shows_the_recipes_needed_and_at_most_ten_others() -> None:
-    env = TextCraft()
+def test_a_reset_shows_the_recipes_needed_and_at_most_ten_others(make_open: Callable[..., Any]) -> None:
+    env = make_open("TextCraft-v0")
     for task_id in env.tasks.ids("validation"):
         observation, _ = env.reset(options={"task_id": task_id})
         head, _, tail = observation["task"].partition("\n\n")
@@ -100,8 +94,8 @@ def test_tasks_can_be_filtered_by_depth(craft: Callable[..., ToolEnv]) -> None:
 
 
 @pytest.mark.parametrize("arguments", SOURCES)
-def test_the_expert_plays_through_gymnasium(arguments: dict[str, Any]) -> None:
-    env = gymnasium.make("TextCraft-v0", split="test", **arguments)
+def test_the_expert_solves_what_a_seed_draws(arguments: dict[str, Any], make_open: Callable[..., Any]) -> None:
+    env = TimeLimit(make_open("TextCraft-v0", split="test", **arguments), HORIZON)
     expert = Expert()
     for seed in range(10):
         _, info = env.reset(seed=seed)
@@ -164,6 +158,7 @@ def test_the_state_key_tells_inventories_apart_that_look_the_same(craft: Callabl
 COMMANDS = st.one_of(st.text(), st.sampled_from(["inventory", "get 2 string", "get 1 oak logs", "craft x using 1 y"]))
 
 
+@pytest.mark.slow_remote
 @given(seed=st.integers(0, 2**32 - 1), commands=st.lists(COMMANDS, max_size=8), steps=st.integers(0, 8))
 @settings(max_examples=60)
 def test_a_restored_episode_goes_on_as_the_one_it_was_taken_from(
@@ -211,6 +206,7 @@ def test_a_snapshot_needs_an_episode_and_restore_a_snapshot(craft: Callable[...,
         craft().restore(("x",))
 
 
+@pytest.mark.slow_remote
 @given(seed=st.integers(0, 2**31 - 1))
 @settings(max_examples=30)
 def test_sampled_actions_fit_the_action_space(seed: int, craft: Callable[..., ToolEnv]) -> None:

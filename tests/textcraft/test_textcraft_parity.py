@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from benchmarks.parity import main
 from benchmarks.parity_textcraft import compare
+from envsuite.core import ToolEnv
 
 
 @pytest.fixture
@@ -14,9 +17,13 @@ def recordings(shared: Path) -> tuple[Path, Path]:
     return shared / "data" / "textcraft" / "recipes", shared / "golden" / "textcraft"
 
 
-def test_the_world_equals_the_original_on_every_recorded_step(recordings: tuple[Path, Path]) -> None:
+@pytest.mark.slow_remote
+def test_the_world_equals_the_original_on_every_recorded_step(
+    recordings: tuple[Path, Path], make_env: Callable[..., ToolEnv]
+) -> None:
     recipes, golden = recordings
-    report = compare(recipes, [golden / "episodes_a.json"], golden / "tree.json")
+    make = partial(make_env, "TextCraft-v0")
+    report = compare(recipes, [golden / "episodes_a.json"], golden / "tree.json", make)
     assert not report.differences, report.text()
     assert report.counts["craftable items with their recipes"] == 544
     assert report.counts["steps of the world"] == report.counts["steps of the environment"] == 1755

@@ -134,7 +134,7 @@ def test_a_model_that_cannot_be_loaded_is_named(place: Path, capfd: pytest.Captu
 def test_checkpoints_are_checked_before_a_run_goes_on(
     place: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = str(write_settings(place))
+    config = str(write_settings(place, iterations=2, checkpoint_every=1, **{"evaluation.every": 0}))
     said = _fails(capfd, 1, "--config", config, "--resume")
     assert "no checkpoint to resume from" in said and "without --resume" in said
     assert main(["--config", config]) == 0
@@ -142,7 +142,7 @@ def test_checkpoints_are_checked_before_a_run_goes_on(
     assert "holds a run already" in _fails(capfd, 2, "--config", config)
     assert "optim.lr = 0.01, this run has 0.5" in _fails(capfd, 1, "--config", config, "--resume", "--optim.lr", "0.5")
     run = place / "runs/tiny"
-    old, new = run / "checkpoints/iteration-00002", run / "checkpoints/iteration-00004"
+    old, new = run / "checkpoints/iteration-00001", run / "checkpoints/iteration-00002"
     assert sorted(path.suffix for path in new.iterdir()) == [".jinja", *[".json"] * 6, *[".safetensors"] * 2]
     save_model(place / "model", seed=4)  # the same shape: the checkpoint's weights count
     kept = place / "kept"
@@ -175,6 +175,7 @@ def test_checkpoints_are_checked_before_a_run_goes_on(
     assert "embed_tokens.weight has shape" in said and "the model of the config" in said
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_leaves_the_checkpoint_before(place: Path) -> None:
     """The limit on the size of a file is what a full disk is to a program: a write that fails halfway."""
     script = (

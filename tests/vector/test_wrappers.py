@@ -6,8 +6,8 @@ from envsuite.core import Tool, ToolCall, UsageError
 from envsuite.wrappers import TextActions
 
 
-def test_a_typed_command_is_the_call_of_the_one_tool():
-    typed, called = TextActions(gymnasium.make("TextCraft-v0")), gymnasium.make("TextCraft-v0")
+def test_a_typed_command_is_the_call_of_the_one_tool(where):
+    typed, called = TextActions(gymnasium.make("TextCraft-v0", **where)), gymnasium.make("TextCraft-v0", **where)
     assert typed.reset(seed=1) == called.reset(seed=1)
     for command in ("inventory", "get 2 oak logs", "dance", ""):
         assert typed.step(command) == called.step((ToolCall("env_step", {"command": command}),))

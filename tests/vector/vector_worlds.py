@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import gymnasium
 
@@ -23,6 +24,7 @@ COMMAND = {
 
 class Rough(ToolEnv):
     tools = (Tool("do", "Do something.", COMMAND),)
+    arguments: ClassVar = {**ToolEnv.arguments, "broken": {"type": "string"}}
 
     def __init__(self, split="train", render_mode=None, broken=""):
         if broken == "make":
@@ -51,6 +53,10 @@ class Rough(ToolEnv):
             ctypes.string_at(0)
         if verb == "sleep":
             time.sleep(float(rest))
+        if verb == "touch":
+            path, _, seconds = rest.partition(" and sleep ")
+            Path(path).touch()
+            time.sleep(float(seconds))
         if verb == "spawn":
             child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
             Path(rest).write_text(str(child.pid))

@@ -4,6 +4,8 @@ import logging
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,8 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from shop_files import write_shop
 
-import envsuite  # noqa: F401
-from envsuite.core import ToolCall, UnknownName, UsageError
+from envsuite.core import ToolCall, ToolEnv, UnknownName, UsageError
 from envsuite.data import cache_root
 from envsuite.webshop.catalogue import KINDS
 from envsuite.webshop.env import WebShop
@@ -28,12 +29,17 @@ Mode = Literal["text", "structured"]
 MODES: tuple[Mode, ...] = ("text", "structured")
 
 
+@pytest.fixture(scope="session")
+def webshop(make_env: Callable[..., ToolEnv]) -> Callable[..., ToolEnv]:
+    return partial(make_env, "WebShop-v0")
+
+
 def tagger_named_builtin(name: str) -> Builtin:
     """Stands in for :func:`envsuite.webshop.nouns.tagger`."""
     return Builtin()
 
 
-def play(env: WebShop, player: Expert | Lexical, task_id: str) -> float:
+def play(env: Any, player: Expert | Lexical, task_id: str) -> float:
     env.reset(options={"task_id": task_id})
     for _ in range(HORIZON):
         _, reward, terminated, _, info = env.step(player.act(env))
@@ -43,14 +49,14 @@ def play(env: WebShop, player: Expert | Lexical, task_id: str) -> float:
     return 0.0
 
 
-def test_without_official_files_the_shop_is_the_built_in_one() -> None:
-    env = WebShop()
+def test_without_official_files_the_shop_is_the_built_in_one(webshop: Callable[..., ToolEnv]) -> None:
+    env = webshop()
     _, info = env.reset(seed=0)
     versions = info["versions"]
     assert (versions["source"], versions["nouns"]) == ("builtin", "builtin-1")
     assert versions["data"] == f"1000 products {Shop().digest()[:12]}, nouns by builtin-1"
     assert load().meta["stock"] == "built-in shop 3, seed 0"
-    assert env.tasks.hash == WebShop(source="builtin", goals="human").tasks.hash
+    assert env.tasks.hash == webshop(source="builtin", goals="human").tasks.hash
 
 
 def test_where_official_files_are_they_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,21 +82,21 @@ def test_a_shop_is_made_once_with_a_note_and_found_again(caplog: pytest.LogCaptu
     assert took < 5, "seconds of this processor"
 
 
-def test_the_arguments_of_the_shop_are_checked() -> None:
+def test_the_arguments_of_the_shop_are_checked(webshop: Callable[..., ToolEnv]) -> None:
     with pytest.raises(UnknownName, match=r"difficulty of WebShop-v0.*near_mises"):
-        WebShop(difficulty={"near_mises": 1})
+        webshop(difficulty={"near_mises": 1})
     with pytest.raises(UsageError, match="must be a whole number from 0 to 3, got 4"):
-        WebShop(difficulty={"options": 4})
+        webshop(difficulty={"options": 4})
     with pytest.raises(UsageError, match="products, got -5"):
-        WebShop(products=-5)
+        webshop(products=-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("near_misses", [0, 3])
-def test_no_family_of_products_is_in_two_splits(kind: str, near_misses: int) -> None:
+def test_no_family_of_products_is_in_two_splits(kind: str, near_misses: int, webshop: Callable[..., ToolEnv]) -> None:
     shop = Shop(products=600, difficulty=Difficulty(near_misses))
     numbers = {shop.asin(number): number for number in range(shop.products)}
-    env = WebShop(products=600, goals=kind, difficulty={"near_misses": near_misses})  # type: ignore[arg-type]
+    env = webshop(products=600, goals=kind, difficulty={"near_misses": near_misses})
     families = {
         split: {numbers[task_id.partition("/")[0]] // shop.family for task_id in ids}
         for split, ids in env.tasks.splits.items()
@@ -114,12 +120,12 @@ def test_a_family_is_in_the_same_split_in_a_larger_shop_and_for_every_kind_of_go
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.filterwarnings("error")
-def test_the_environment_checker_finds_nothing(mode: Mode) -> None:
-    check_env(gymnasium.make("WebShop-v0", mode=mode, render_mode="ansi").unwrapped)
+def test_the_environment_checker_finds_nothing(mode: Mode, where: dict[str, Any]) -> None:
+    check_env(gymnasium.make("WebShop-v0", mode=mode, render_mode="ansi", **where).unwrapped)
 
 
-def test_many_are_made_at_once() -> None:
-    envs = gymnasium.make_vec("WebShop-v0", num_envs=2, vectorization_mode="sync", products=100)
+def test_many_are_made_at_once(where: dict[str, Any]) -> None:
+    envs = gymnasium.make_vec("WebShop-v0", num_envs=2, vectorization_mode="sync", products=100, **where)
     observations, infos = envs.reset(seed=3)
     assert len(observations["task"]) == len(set(infos["task_id"])) == 2
     envs.close()
@@ -149,9 +155,10 @@ def test_the_same_seed_is_the_same_episode_in_every_process() -> None:
     assert len(said) == 1 and WebShop(products=100).tasks.hash in said.pop()
 
 
+@pytest.mark.slow_remote
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_expert_earns_one_for_every_goal_and_words_alone_do_not(kind: Any) -> None:
-    env = WebShop(split=None, goals=kind, products=300, mode="structured")
+def test_the_expert_earns_one_for_every_goal_and_words_alone_do_not(kind: Any, make_open: Callable[..., Any]) -> None:
+    env = make_open("WebShop-v0", split=None, goals=kind, products=300, mode="structured")
     ids = [task_id for split in env.tasks.splits.values() for task_id in split]
     assert all(play(env, Expert(), task_id) == 1.0 for task_id in ids)
     rewards = [play(env, Lexical(), task_id) for task_id in ids[:200]]
@@ -160,8 +167,8 @@ def test_the_expert_earns_one_for_every_goal_and_words_alone_do_not(kind: Any) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_expert_earns_one_for_every_goal_of_the_default_shop(kind: Any) -> None:
-    env = WebShop(split=None, goals=kind)
+def test_the_expert_earns_one_for_every_goal_of_the_default_shop(kind: Any, make_open: Callable[..., Any]) -> None:
+    env = make_open("WebShop-v0", split=None, goals=kind)
     for ids in env.tasks.splits.values():
         assert all(play(env, Expert(), task_id) == 1.0 for task_id in ids)
 
@@ -172,9 +179,9 @@ CALLS = st.tuples(st.sampled_from(["search", "click", "click", "click", "buy", "
 ACTIONS = st.lists(st.lists(CALLS, min_size=1, max_size=1) | st.lists(CALLS, max_size=2), min_size=20, max_size=20)
 
 
-def fuzz(seed: int, actions: list[list[tuple[str, str, Any]]]) -> None:
+def fuzz(webshop: Callable[..., ToolEnv], seed: int, actions: list[list[tuple[str, str, Any]]]) -> None:
     """Play ``actions``, where a number stands for what can be clicked; no exception, and rewards in [0, 1]."""
-    env = WebShop(mode=MODES[seed % 2])
+    env = webshop(mode=MODES[seed % 2])
     observation, _ = env.reset(seed=seed)
     for calls in actions:
         action = []
@@ -189,14 +196,19 @@ def fuzz(seed: int, actions: list[list[tuple[str, str, Any]]]) -> None:
             observation, _ = env.reset()
 
 
+@pytest.mark.slow_remote
 @settings(suppress_health_check=list(HealthCheck), max_examples=150)
 @given(st.integers(0, 9), ACTIONS)
-def test_no_action_raises(seed: int, actions: list[list[tuple[str, str, Any]]]) -> None:
-    fuzz(seed, actions)
+def test_no_action_raises(
+    webshop: Callable[..., ToolEnv], seed: int, actions: list[list[tuple[str, str, Any]]]
+) -> None:
+    fuzz(webshop, seed, actions)
 
 
 @pytest.mark.slow
 @settings(suppress_health_check=list(HealthCheck), max_examples=5000)
 @given(st.integers(0, 9), ACTIONS)
-def test_a_hundred_thousand_random_and_malformed_actions(seed: int, actions: list[list[tuple[str, str, Any]]]) -> None:
-    fuzz(seed, actions)
+def test_a_hundred_thousand_random_and_malformed_actions(
+    webshop: Callable[..., ToolEnv], seed: int, actions: list[list[tuple[str, str, Any]]]
+) -> None:
+    fuzz(webshop, seed, actions)

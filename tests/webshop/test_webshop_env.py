@@ -4,6 +4,8 @@ import pickle
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,14 +15,13 @@ from gymnasium.utils.env_checker import check_env
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import envsuite  # noqa: F401
-from envsuite.core import DataError, ToolCall, UnknownName, UnknownTask, UsageError
+from envsuite.core import DataError, ToolCall, ToolEnv, UnknownName, UnknownTask, UsageError
 from envsuite.textcraft.env import TextCraft
 from envsuite.webshop.catalogue import Catalogue
-from envsuite.webshop.env import WebShop
 from envsuite.webshop.expert import Expert, Lexical, plan
 from envsuite.webshop.reward import options_matched
 
+Make = Callable[..., ToolEnv]
 Mode = Literal["text", "structured"]
 MODES: tuple[Mode, ...] = ("text", "structured")
 KETTLE = "B000000001/synthetic-1"
@@ -34,21 +35,34 @@ def click(element: str) -> tuple[ToolCall, ...]:
     return (ToolCall("click", {"element": element}),)
 
 
-def made(path: Path, **arguments: Any) -> WebShop:
-    return WebShop(source=str(path), split="dev", **arguments)
+@pytest.fixture(scope="session")
+def webshop(make_env: Make) -> Make:
+    return partial(make_env, "WebShop-v0")
+
+
+@pytest.fixture(scope="session")
+def small(webshop: Make, shop_path: Path) -> Make:
+    """Makes an environment of the small shop."""
+    return partial(webshop, source=shop_path, split="dev")
+
+
+@pytest.fixture(scope="session")
+def official_shop(make_open: Callable[..., Any], official_path: Path) -> Callable[..., Any]:
+    """Makes an environment of the official products, for players that look into it."""
+    return partial(make_open, "WebShop-v0", source=official_path)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_environment_checker_finds_nothing(shop_path: Path, mode: str) -> None:
+def test_the_environment_checker_finds_nothing(shop_path: Path, mode: str, where: dict[str, Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        env = gymnasium.make("WebShop-v0", source=str(shop_path), split="dev", mode=mode, render_mode="ansi")
+        env = gymnasium.make("WebShop-v0", source=shop_path, split="dev", mode=mode, render_mode="ansi", **where)
         check_env(env.unwrapped)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_an_episode_ends_with_the_purchase_and_its_reward(shop_path: Path, mode: Mode) -> None:
-    env = made(shop_path, mode=mode)
+def test_an_episode_ends_with_the_purchase_and_its_reward(small: Make, mode: Mode) -> None:
+    env = small(mode=mode)
     observation, info = env.reset(options={"task_id": KETTLE})
     assert observation["task"].startswith(
         "Find me easy clean kettles with stainless steel with color: navy | blue, and"
@@ -69,8 +83,10 @@ def test_an_episode_ends_with_the_purchase_and_its_reward(shop_path: Path, mode:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("action", [click("buy now"), click(""), search(""), click("x" * 10_000)])
-def test_what_is_not_there_costs_a_step_changes_nothing_and_is_said(shop_path: Path, mode: Mode, action: Any) -> None:
-    env = made(shop_path, mode=mode)
+def test_what_is_not_there_costs_a_step_changes_nothing_and_is_said(
+    shop_path: Path, mode: Mode, action: Any, make_open: Callable[..., Any]
+) -> None:
+    env = make_open("WebShop-v0", source=shop_path, split="dev", mode=mode)
     before, _ = env.reset(options={"task_id": KETTLE})
     state = env.session.state
     observation, reward, terminated, _, info = env.step(action)
@@ -91,8 +107,8 @@ def test_what_is_not_there_costs_a_step_changes_nothing_and_is_said(shop_path: P
         " ",
     ],
 )
-def test_every_query_is_words(shop_path: Path, query: str) -> None:
-    env = made(shop_path)
+def test_every_query_is_words(small: Make, query: str) -> None:
+    env = small()
     env.reset(options={"task_id": KETTLE})
     observation, _, _, _, info = env.step(search(query))
     assert info["valid"] and "back to search" in observation["commands"]
@@ -118,8 +134,8 @@ def test_the_same_seed_is_the_same_episode_in_every_process(official_path: Path)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_snapshot_goes_on_as_the_episode_did(shop_path: Path, mode: Mode) -> None:
-    env = made(shop_path, mode=mode)
+def test_a_snapshot_goes_on_as_the_episode_did(small: Make, mode: Mode) -> None:
+    env = small(mode=mode)
     env.reset(options={"task_id": KETTLE})
     env.step(search("kettle"))
     env.step(click("b000000001"))
@@ -128,7 +144,7 @@ def test_a_snapshot_goes_on_as_the_episode_did(shop_path: Path, mode: Mode) -> N
     then = env.observation
     rest = [click("navy | blue"), click("features"), click("< prev"), click("buy now")]
     wanted = [env.step(action) for action in rest]
-    other = made(shop_path, mode=mode)
+    other = small(mode=mode)
     assert other.restore(token) == then
     assert [other.step(action) for action in rest] == wanted
     assert wanted[-1][1] == 1.0
@@ -136,8 +152,8 @@ def test_a_snapshot_goes_on_as_the_episode_did(shop_path: Path, mode: Mode) -> N
     assert other.restore(ended)["commands"] == ()
 
 
-def test_snapshots_of_others_and_before_reset_are_refused(shop_path: Path) -> None:
-    env = made(shop_path)
+def test_snapshots_of_others_and_before_reset_are_refused(small: Make) -> None:
+    env = small()
     with pytest.raises(UsageError, match="before reset"):
         env.snapshot()
     with pytest.raises(UsageError, match="what snapshot"):
@@ -146,35 +162,38 @@ def test_snapshots_of_others_and_before_reset_are_refused(shop_path: Path) -> No
         _ = env.observation
 
 
-def test_tasks_can_be_chosen_by_department_and_kind(shop_path: Path, official_path: Path) -> None:
-    assert made(shop_path, tasks=["fashion"]).tasks.ids("dev")[0].startswith("B000000005/")
-    assert made(shop_path, goals="human").tasks.ids("dev") == ("B000000001/human-0",)
-    summary = WebShop(source=str(official_path)).tasks.summary()
-    assert WebShop(source=str(official_path)).reset(seed=0)[1]["versions"]["nouns"] == "recorded"
+def test_tasks_can_be_chosen_by_department_and_kind(small: Make, webshop: Make, official_path: Path) -> None:
+    assert small(tasks=["fashion"]).tasks.ids("dev")[0].startswith("B000000005/")
+    assert small(goals="human").tasks.ids("dev") == ("B000000001/human-0",)
+    summary = webshop(source=official_path).tasks.summary()
+    assert webshop(source=official_path).reset(seed=0)[1]["versions"]["nouns"] == "recorded"
     assert summary["splits"] == {"dev": 500, "train": 6410} and "nouns by recorded" in summary["version"]
 
 
-def test_wrong_arguments_are_refused_with_what_exists(shop_path: Path, tmp_path: Path) -> None:
+def test_wrong_arguments_are_refused_with_what_exists(
+    small: Make, webshop: Make, shop_path: Path, tmp_path: Path
+) -> None:
     with pytest.raises(UnknownName, match=r"Known: structured, text"):
-        made(shop_path, mode="html")
+        small(mode="html")
     with pytest.raises(UnknownName, match="human"):
-        made(shop_path, goals="humans")
+        small(goals="humans")
     with pytest.raises(UnknownTask, match="Known: dev, train"):
-        WebShop(source=str(shop_path), split="test")
+        webshop(source=shop_path, split="test")
     with pytest.raises(UsageError, match=r"has no source 'generated': its source 'builtin' is"):
-        WebShop(source="generated")
+        webshop(source="generated")
     with pytest.raises(DataError, match="no WebShop data"):
-        WebShop(source=str(tmp_path))
+        webshop(source=tmp_path)
     with pytest.raises(DataError, match="give the folder"):
-        WebShop(source=str(tmp_path / "items_shuffle.json"))
+        webshop(source=tmp_path / "items_shuffle.json")
     with pytest.raises(UnknownTask, match="B000000001/synthetic"):
-        made(shop_path).reset(options={"task_id": "B000000001/synthetic-9"})
+        small().reset(options={"task_id": "B000000001/synthetic-9"})
 
 
+@pytest.mark.slow_remote
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from(["search", "click", "buy"]), st.integers(0, 12) | st.text() | st.none())))
-def test_no_action_raises_and_commands_are_what_can_be_clicked(shop_path: Path, calls: list[tuple[str, Any]]) -> None:
-    env = made(shop_path, mode="structured")
+def test_no_action_raises_and_commands_are_what_can_be_clicked(small: Make, calls: list[tuple[str, Any]]) -> None:
+    env = small(mode="structured")
     observation, _ = env.reset(options={"task_id": KETTLE})
     for tool, argument in calls:
         chosen = observation["commands"][argument % 99 : argument % 99 + 1] if isinstance(argument, int) else ()
@@ -188,7 +207,7 @@ def test_no_action_raises_and_commands_are_what_can_be_clicked(shop_path: Path, 
             break
 
 
-def play(env: WebShop, player: Expert | Lexical, task_id: str) -> float:
+def play(env: Any, player: Expert | Lexical, task_id: str) -> float:
     env.reset(options={"task_id": task_id})
     for _ in range(15):
         _, reward, terminated, _, info = env.step(player.act(env))
@@ -198,9 +217,12 @@ def play(env: WebShop, player: Expert | Lexical, task_id: str) -> float:
     return 0.0
 
 
+@pytest.mark.slow_remote
 @pytest.mark.parametrize("mode", MODES)
-def test_the_expert_earns_one_wherever_the_options_of_the_product_allow_it(official_path: Path, mode: Mode) -> None:
-    env = WebShop(source=str(official_path), mode=mode)
+def test_the_expert_earns_one_wherever_the_options_of_the_product_allow_it(
+    official_shop: Callable[..., Any], mode: Mode
+) -> None:
+    env = official_shop(mode=mode)
     catalogue: Catalogue = env.catalogue
     solved = 0
     for task_id in env.tasks.ids("train")[:150]:
@@ -213,16 +235,19 @@ def test_the_expert_earns_one_wherever_the_options_of_the_product_allow_it(offic
     assert solved > 130
 
 
-def test_the_expert_and_the_baseline_play_goals_of_people(official_path: Path) -> None:
-    env = WebShop(source=str(official_path), goals="human", split="dev")
+def test_the_expert_and_the_baseline_play_goals_of_people(official_shop: Callable[..., Any]) -> None:
+    env = official_shop(goals="human", split="dev")
     rewards = [play(env, Expert(), task_id) for task_id in env.tasks.ids("dev")]
     assert sum(rewards) / len(rewards) > 0.9
     assert all(play(env, Lexical(), task_id) >= 0.0 for task_id in env.tasks.ids("dev"))
 
 
+@pytest.mark.slow_remote
 @pytest.mark.parametrize("mode", MODES)
-def test_the_baseline_does_better_than_nothing_and_worse_than_the_expert(official_path: Path, mode: Mode) -> None:
-    env = WebShop(source=str(official_path), mode=mode, split="dev")
+def test_the_baseline_does_better_than_nothing_and_worse_than_the_expert(
+    webshop: Make, official_path: Path, mode: Mode
+) -> None:
+    env = webshop(source=official_path, mode=mode, split="dev")
     rewards = [play(env, Lexical(), task_id) for task_id in env.tasks.ids("dev")[:100]]
     assert 0.3 < sum(rewards) / len(rewards) < 0.8
 
@@ -232,13 +257,14 @@ def test_an_option_that_cannot_count_is_still_chosen_as_asked(official: Catalogu
     assert dict(plan(official.product(goal.asin), goal))["item shape"] == "rectangular"
 
 
-def test_players_refuse_other_environments_and_ended_episodes(shop_path: Path) -> None:
+def test_players_refuse_other_environments_and_ended_episodes(make_open: Callable[..., Any], shop_path: Path) -> None:
+    small = partial(make_open, "WebShop-v0", source=shop_path, split="dev")
     for player in (Expert(), Lexical()):
         with pytest.raises(UsageError, match="this plays WebShop-v0, not TextCraft"):
             player.act(TextCraft())
         with pytest.raises(UsageError, match=r"call reset\(\) first"):
-            player.act(made(shop_path))
-    env = made(shop_path)
+            player.act(small())
+    env = small()
     assert play(env, Expert(), KETTLE) == 1.0
     with pytest.raises(UsageError, match="has ended"):
         Expert().act(env)

@@ -2,28 +2,28 @@
 
 import random
 import re
+from collections.abc import Callable
+from typing import Any
 
 import gymnasium
 import pytest
 
 from envsuite.core.errors import UsageError
-from envsuite.webshop.env import WebShop
 from envsuite.webshop.player import Shopper, judged, query
 from envsuite.webshop.products import Card
 
+pytestmark = pytest.mark.slow_remote
 EASY = {"attributes": 2, "hidden": 0, "vagueness": 0}
 FORMS = (r"([a-z]{2} \d+ > \d+\. )*[a-z]{2} \d+ < \d+", r"[a-z0-9 -]+(, [a-z0-9 -]+)*")
 """All that the player ever says: which product is cheap enough, and which options it will choose."""
 
 
 @pytest.fixture(scope="module")
-def env(tmp_path_factory: pytest.TempPathFactory) -> WebShop:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ENVSUITE_DATA", str(tmp_path_factory.mktemp("data")))
-        return WebShop("builtin", goals="human", products=300, mode="structured", difficulty=EASY)
+def env(make_open: Callable[..., Any]) -> Any:
+    return make_open("WebShop-v0", source="builtin", goals="human", products=300, mode="structured", difficulty=EASY)
 
 
-def play(env: WebShop, task_id: str, player: Shopper) -> tuple[float, list[tuple[str, str, str]]]:
+def play(env: Any, task_id: str, player: Shopper) -> tuple[float, list[tuple[str, str, str]]]:
     """What it earned, and thought, argument of the call and the shop's answer of each step."""
     env.reset(options={"task_id": task_id})
     moves: list[tuple[str, str, str]] = []
@@ -39,13 +39,13 @@ def play(env: WebShop, task_id: str, player: Shopper) -> tuple[float, list[tuple
     return reward, moves
 
 
-def test_a_careful_player_earns_full_reward_for_nearly_every_goal(env: WebShop) -> None:
+def test_a_careful_player_earns_full_reward_for_nearly_every_goal(env: Any) -> None:
     rewards = [play(env, task_id, Shopper())[0] for task_id in env.tasks.ids("train")]
     assert sum(reward == 1.0 for reward in rewards) > 0.9 * len(rewards)
     assert sum(rewards) > 0.97 * len(rewards)
 
 
-def test_each_word_that_a_careful_player_says_or_does_stands_in_the_instruction_or_on_the_page(env: WebShop) -> None:
+def test_each_word_that_a_careful_player_says_or_does_stands_in_the_instruction_or_on_the_page(env: Any) -> None:
     buttons = ("buy now", "back to search", "< prev")
     for task_id in env.tasks.ids("train"):
         env.reset(options={"task_id": task_id})
@@ -64,7 +64,7 @@ def test_the_first_product_that_is_cheap_enough_is_opened_and_those_before_it_ar
     assert judged(cards, 10.0) == ("", "GH12CD34EF")
 
 
-def test_with_vague_wishes_and_hidden_facts_it_asks_in_the_shop_s_words(env: WebShop) -> None:
+def test_with_vague_wishes_and_hidden_facts_it_asks_in_the_shop_s_words(env: Any) -> None:
     goal = env.session.goal
     facts = [attribute for attribute in goal.attributes if attribute in query(goal)]
     assert facts
@@ -74,7 +74,7 @@ def test_with_vague_wishes_and_hidden_facts_it_asks_in_the_shop_s_words(env: Web
     assert all(fact in query(vague) for fact in facts)
 
 
-def test_a_player_that_slips_still_buys_what_was_asked_for(env: WebShop) -> None:
+def test_a_player_that_slips_still_buys_what_was_asked_for(env: Any) -> None:
     slips = won = 0
     tasks = env.tasks.ids("train")[:200]
     for task_id in tasks:
@@ -84,7 +84,7 @@ def test_a_player_that_slips_still_buys_what_was_asked_for(env: WebShop) -> None
     assert slips > 50 and won > 0.8 * len(tasks)
 
 
-def test_a_rash_player_says_nothing_chooses_nothing_and_mostly_earns_a_part(env: WebShop) -> None:
+def test_a_rash_player_says_nothing_chooses_nothing_and_mostly_earns_a_part(env: Any) -> None:
     rewards = []
     for task_id in env.tasks.ids("train"):
         reward, moves = play(env, task_id, Shopper(rash=1.0))

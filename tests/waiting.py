@@ -1,0 +1,14 @@
+"""Waiting for what is bound to happen, no longer than it takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+def until(happened: Callable[[], object], seconds: float = 120.0) -> None:
+    """Wait until ``happened()`` is true, or fail."""
+    end = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)

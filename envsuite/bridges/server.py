@@ -46,16 +46,16 @@ class Bridge:
         self.settings = settings
         self.seats = Seats(settings.max_sessions)
         offers = [offer(env_id, settings.urls) for env_id in dict.fromkeys(settings.environments)]
-        endpoints = {offered.env_id: Endpoint(offered, self.seats, settings) for offered in offers}
+        self.endpoints = {offered.env_id: Endpoint(offered, self.seats, settings) for offered in offers}
 
         @contextlib.asynccontextmanager
         async def lifespan(app: Starlette) -> AsyncIterator[None]:
             async with contextlib.AsyncExitStack() as stack:
-                for endpoint in endpoints.values():
+                for endpoint in self.endpoints.values():
                     await stack.enter_async_context(endpoint.running())
                 yield
 
-        routes: list[BaseRoute] = [Route(f"/mcp/{env_id}", endpoint) for env_id, endpoint in endpoints.items()]
+        routes: list[BaseRoute] = [Route(f"/mcp/{env_id}", endpoint) for env_id, endpoint in self.endpoints.items()]
         routes += [Contract(offered, self.seats, settings).routes() for offered in offers]
         known = ", ".join(f"/{protocol}/{offered.env_id}" for offered in offers for protocol in ("mcp", "openenv"))
 

@@ -14,13 +14,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "vector"))
 from envsuite.bridges.server import Bridge, bridging
 from envsuite.bridges.settings import Settings
 
-ROUGH = "vector_worlds:Rough-v0"
+PATIENT = "talk:Patient-v0"
 
 
 @pytest.fixture(scope="session")
 def bridge(data_folder: Path) -> Iterator[Bridge]:
     """A bridge in a thread of this process, with free choice among three environments."""
-    with bridging(Settings(("TextCraft-v0", "WebShop-v0", ROUGH), port=0)) as running:
+    with bridging(Settings(("TextCraft-v0", "WebShop-v0", PATIENT), port=0)) as running:
         yield running
 
 

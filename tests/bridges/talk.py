@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -13,9 +14,10 @@ from typing import Any
 import anyio
 import gymnasium
 import orjson
+from vector_worlds import Rough
 
 from envsuite.bridges.server import Bridge
-from envsuite.core import ToolCall
+from envsuite.core import Outcome, ToolCall
 from envsuite.textcraft.expert import Expert as Crafter
 from envsuite.webshop.expert import Expert as Shopper
 
@@ -31,6 +33,23 @@ class Episode:
     info: dict[str, Any]
     steps: tuple[tuple[ToolCall, dict[str, Any]], ...]
     """Each call, and what came of it."""
+
+
+OPEN = threading.Event()
+"""Until it is set, the command ``wait`` of the world below takes its time."""
+
+
+class Patient(Rough):
+    """A world that one can wait for."""
+
+    def _call(self, call: ToolCall) -> Outcome:
+        if call.arguments["command"] == "wait":
+            OPEN.wait(300)
+        return super()._call(call)
+
+
+if "Patient-v0" not in gymnasium.registry:
+    gymnasium.register("Patient-v0", entry_point=Patient, max_episode_steps=20)
 
 
 def plain(value: Any) -> Any:
@@ -65,7 +84,7 @@ def example(beginning: str, root: Path) -> str:
     return block.partition("\n")[2]
 
 
-def run(conversation: Callable[[], Awaitable[Any]], seconds: float = 60) -> Any:
+def run(conversation: Callable[[], Awaitable[Any]], seconds: float = 300) -> Any:
     """What an asynchronous conversation returns, which must not hang."""
 
     async def timed() -> Any:
@@ -75,7 +94,7 @@ def run(conversation: Callable[[], Awaitable[Any]], seconds: float = 60) -> Any:
     return anyio.run(timed)
 
 
-def soon(true: Callable[[], bool], seconds: float = 10) -> bool:
+def soon(true: Callable[[], bool], seconds: float = 60) -> bool:
     """Whether something becomes true."""
     end = time.monotonic() + seconds
     while not true():

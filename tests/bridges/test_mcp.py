@@ -16,7 +16,7 @@ import pytest
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import UNSUPPORTED_PROTOCOL_VERSION
-from talk import empty, example, played, run, soon
+from talk import OPEN, empty, example, played, run, soon
 
 from envsuite.bridges import mcp
 from envsuite.bridges.players import RESET
@@ -24,7 +24,7 @@ from envsuite.bridges.server import Bridge
 from envsuite.textcraft.env import TextCraft
 
 Start = Callable[..., Bridge]
-ROUGH = "vector_worlds:Rough-v0"
+PATIENT = "talk:Patient-v0"
 
 
 def texts(result: Any) -> list[str]:
@@ -196,15 +196,16 @@ def test_a_client_that_vanishes_frees_its_seat(start: Start, monkeypatch: pytest
         assert soon(lambda: called(http, url, "reset") == 404), "its session has ended, too"
 
 
+@pytest.mark.slow
 def test_a_client_that_comes_back_in_time_keeps_its_episode(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp, "RECONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(mcp, "RECONNECT_SECONDS", 3.0)
     bridge = start()
     with opened(bridge) as (http, url):
         for _ in range(2):
             with http.stream("GET", url) as listening:
                 assert listening.status_code == 200
         with http.stream("GET", url) as listening:
-            time.sleep(1)
+            time.sleep(4)
             assert called(http, url, "env_step", command="inventory")["isError"] is False
 
 
@@ -230,17 +231,19 @@ def test_an_episode_that_idles_is_ended_and_the_client_told(start: Start) -> Non
 
 
 def test_a_slow_world_delays_nobody_and_a_broken_one_only_its_player(bridge: Bridge) -> None:
-    async def slow(started: anyio.Event, done: anyio.Event) -> None:
-        async with at(bridge, ROUGH) as client:
+    OPEN.clear()
+    waited = []
+
+    async def slow(started: anyio.Event) -> None:
+        async with at(bridge, PATIENT) as client:
             await client.call_tool("reset", {})
             started.set()
-            await client.call_tool("do", {"command": "sleep 1.5"})
-            done.set()
+            waited.append(texts(await client.call_tool("do", {"command": "wait"})))
 
     async def talk() -> None:
-        started, done = anyio.Event(), anyio.Event()
-        async with anyio.create_task_group() as group, at(bridge, ROUGH) as client:
-            group.start_soon(slow, started, done)
+        started = anyio.Event()
+        async with anyio.create_task_group() as group, at(bridge, PATIENT) as client:
+            group.start_soon(slow, started)
             await started.wait()
             for verb in ("raise", "unsendable"):
                 assert texts(await client.call_tool("reset", {}))[0].startswith("Count in")
@@ -248,9 +251,11 @@ def test_a_slow_world_delays_nobody_and_a_broken_one_only_its_player(bridge: Bri
                 assert result.is_error and "the world failed" in texts(result)[0]
                 result = await client.call_tool("do", {"command": "go"})
                 assert result.is_error and "call reset" in texts(result)[0]
-            assert not done.is_set()
+            assert not waited
+            OPEN.set()
 
     run(talk)
+    assert waited == [["a 1"]]
 
 
 def test_only_who_has_the_token_may_ask(start: Start) -> None:

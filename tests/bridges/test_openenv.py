@@ -11,14 +11,14 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
-from talk import empty, example, played, run
+from talk import OPEN, empty, example, played, run
 from websockets.asyncio.client import ClientConnection, connect
 
 from envsuite.bridges.server import Bridge
 from envsuite.textcraft.env import TextCraft
 
 Start = Callable[..., Bridge]
-ROUGH = "vector_worlds:Rough-v0"
+PATIENT = "talk:Patient-v0"
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +179,7 @@ def test_a_message_that_makes_no_sense_is_answered_with_the_contracts_error(brid
 
 def test_a_client_that_vanishes_in_mid_step_frees_its_seat(bridge: Bridge) -> None:
     async def talk() -> None:
-        socket = await connect(f"{at(bridge, ROUGH)}/ws".replace("http", "ws"))
+        socket = await connect(f"{at(bridge, PATIENT)}/ws".replace("http", "ws"))
         await say(socket, {"type": "reset"})
         sleep = {"type": "step", "data": {"tool_name": "do", "arguments": {"command": "sleep 0.3"}}}
         await socket.send(json.dumps(sleep))
@@ -196,10 +196,11 @@ def test_a_broken_world_ends_its_episode_only_and_a_slow_one_delays_nobody(bridg
         return {"type": "step", "data": {"tool_name": "do", "arguments": {"command": command}}}
 
     async def talk() -> None:
-        url = f"{at(bridge, ROUGH)}/ws".replace("http", "ws")
+        url = f"{at(bridge, PATIENT)}/ws".replace("http", "ws")
         async with connect(url) as slow, connect(url) as other:
             assert (await say(slow, {"type": "reset"}))["type"] == (await say(other, {"type": "reset"}))["type"]
-            await slow.send(json.dumps(do("sleep 1.5")))
+            OPEN.clear()
+            await slow.send(json.dumps(do("wait")))
             failed = await say(other, do("raise"))
             assert failed["data"]["code"] == "EXECUTION_ERROR" and "ZeroDivisionError" in failed["data"]["message"]
             assert "call reset" in (await say(other, do("go")))["data"]["message"]
@@ -207,6 +208,7 @@ def test_a_broken_world_ends_its_episode_only_and_a_slow_one_delays_nobody(bridg
             assert (await say(other, do("go")))["data"]["reward"] == 0.5
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(slow.recv(), 0.01)
+            OPEN.set()
             assert json.loads(await slow.recv())["data"]["observation"]["text"] == "a 1"
 
     run(talk)
@@ -218,10 +220,10 @@ def test_a_player_that_idles_is_told_and_sent_away(start: Start) -> None:
 
     async def talk() -> list[Any]:
         async with connect(f"{at(bridge)}/ws".replace("http", "ws")) as socket:
-            await say(socket, {"type": "reset"})
+            await socket.send('{"type": "reset"}')
             return [json.loads(message) async for message in socket]
 
-    (told,) = run(talk)
+    told = run(talk)[-1]
     assert told["data"]["code"] == "SESSION_ERROR" and "0.3 s" in told["data"]["message"]
     assert empty(bridge)
 

@@ -32,6 +32,7 @@ from envsuite.core.errors import EnvsuiteError
 
 RECONNECT_SECONDS = 5.0
 """A client whose stream of server messages ends has so long to come back before its session is ended."""
+TICK_SECONDS = 0.05
 SWEEPS = 4
 """How often idle sessions are looked for, per time that one may idle."""
 TOLD = ("valid", "error", "success", "score", "task_id", "task_type", "split", "terminated", "truncated")
@@ -66,6 +67,8 @@ class _Session:
     """How many it has made."""
     open: int = 0
     """How many of them are not answered yet; the stream of server messages is one."""
+    calls: int = 0
+    """How many of these are not that stream."""
     listens: bool = False
     """It has opened that stream, so that it is known when it leaves."""
     used: float = field(default_factory=anyio.current_time)
@@ -122,12 +125,15 @@ class Endpoint:
                     await self._forget(name)
             await send(message)
 
+        calls = int(scope["method"] != "GET")
         session.requests += 1
         session.open += 1
+        session.calls += calls
         try:
             await self._manager.handle_request(scope, receive, sending)
         finally:
             session.open -= 1
+            session.calls -= calls
             session.used = anyio.current_time()
             if session.listens and not session.open and name in self._sessions:
                 self._tasks.start_soon(self._miss, name, session.requests)
@@ -148,8 +154,23 @@ class Endpoint:
         """End a session whose client has left, if it does not come back."""
         await anyio.sleep(RECONNECT_SECONDS)
         session = self._sessions.get(name)
-        if session is None or session.open or session.requests > requests:
-            return
+        if session is not None and not session.open and session.requests == requests:
+            await self._end(name)
+
+    async def leave(self) -> None:
+        """End all sessions, each when it has been answered: streams of server messages would never end."""
+
+        async def when_answered(name: str, session: _Session) -> None:
+            while session.calls:
+                await anyio.sleep(TICK_SECONDS)
+            await self._end(name)
+
+        async with anyio.create_task_group() as group:
+            for name, session in list(self._sessions.items()):
+                group.start_soon(when_answered, name, session)
+
+    async def _end(self, name: str) -> None:
+        """End a session as its client would."""
         await self._forget(name)
         headers = [(MCP_SESSION_ID_HEADER.encode(), name.encode())]
         scope = {"type": "http", "method": "DELETE", "path": "/", "query_string": b"", "headers": headers}

@@ -10,6 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from types import FrameType
 
+import anyio
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -28,6 +29,7 @@ from envsuite.remote.protocol import Problem
 log = logging.getLogger("envsuite.bridges")
 DRAIN_SECONDS = 5
 """What is under way when the bridge ends may take so long."""
+TICK_SECONDS = 0.2
 CONNECTIONS = 8
 """Connections per seat, at the most: some clients use several, and to look at an environment takes no seat."""
 
@@ -53,7 +55,10 @@ class Bridge:
             async with contextlib.AsyncExitStack() as stack:
                 for endpoint in self.endpoints.values():
                     await stack.enter_async_context(endpoint.running())
+                tasks = await stack.enter_async_context(anyio.create_task_group())
+                tasks.start_soon(self._leave)
                 yield
+                tasks.cancel_scope.cancel()
 
         routes: list[BaseRoute] = [Route(f"/mcp/{env_id}", endpoint) for env_id, endpoint in self.endpoints.items()]
         routes += [Contract(offered, self.seats, settings).routes() for offered in offers]
@@ -76,7 +81,7 @@ class Bridge:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=CONNECTIONS * settings.max_sessions,
+            limit_concurrency=max(64, CONNECTIONS * settings.max_sessions),
             timeout_graceful_shutdown=DRAIN_SECONDS,
             ws_max_size=settings.max_body,
             ws_per_message_deflate=False,
@@ -92,6 +97,13 @@ class Bridge:
     def run(self) -> None:
         """Serve until :meth:`stop`, or until SIGTERM or SIGINT; then finish what is under way."""
         self._server.run(sockets=[self._socket])
+
+    async def _leave(self) -> None:
+        """End the sessions when the server is to end."""
+        while not self._server.should_exit:
+            await anyio.sleep(TICK_SECONDS)
+        for endpoint in self.endpoints.values():
+            await endpoint.leave()
 
     def stop(self) -> None:
         """End :meth:`run`, from another thread."""

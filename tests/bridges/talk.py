@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,15 +14,21 @@ from typing import Any
 
 import anyio
 import gymnasium
+import httpx2
 import orjson
+import pytest
 from vector_worlds import Rough
 
+from envsuite.alfworld.expert import Expert as Housekeeper
 from envsuite.bridges.server import Bridge
 from envsuite.core import Outcome, ToolCall
 from envsuite.textcraft.expert import Expert as Crafter
 from envsuite.webshop.expert import Expert as Shopper
 
-EXPERTS: dict[str, Callable[[], Any]] = {"TextCraft-v0": Crafter, "WebShop-v0": Shopper}
+EXPERTS: dict[str, Callable[[], Any]] = {"TextCraft-v0": Crafter, "WebShop-v0": Shopper, "ALFWorld-v0": Housekeeper}
+EACH = pytest.mark.parametrize(
+    "env_id", ["TextCraft-v0", "WebShop-v0", pytest.param("ALFWorld-v0", marks=pytest.mark.slow)]
+)
 
 
 @dataclass(frozen=True)
@@ -92,6 +99,28 @@ def run(conversation: Callable[[], Awaitable[Any]], seconds: float = 300) -> Any
             return await conversation()
 
     return anyio.run(timed)
+
+
+@contextlib.contextmanager
+def opened(bridge: Bridge) -> Iterator[tuple[httpx2.Client, str]]:
+    """A session by hand: what asks, and its name; it holds a seat."""
+    url = f"{bridge.url}/mcp/TextCraft-v0"
+    with httpx2.Client(headers={"accept": "application/json, text/event-stream"}) as http:
+        hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "hand", "version": "1"}}
+        name = http.post(url, json=rpc("initialize", hello)).headers["mcp-session-id"]
+        http.headers["mcp-session-id"] = name
+        assert http.post(url, json={"jsonrpc": "2.0", "method": "notifications/initialized"}).status_code == 202
+        assert called(http, url, "reset")["isError"] is False and bridge.seats.taken == 1
+        yield http, url
+
+
+def rpc(method: str, params: dict[str, Any]) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+
+
+def called(http: httpx2.Client, url: str, tool: str, **arguments: Any) -> Any:
+    reply = http.post(url, json=rpc("tools/call", {"name": tool, "arguments": arguments}))
+    return reply.json()["result"] if reply.status_code == 200 else reply.status_code
 
 
 def soon(true: Callable[[], bool], seconds: float = 60) -> bool:

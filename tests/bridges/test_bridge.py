@@ -15,7 +15,8 @@ import httpx2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from talk import empty, run, soon
+from mcp import Client
+from talk import empty, opened, run, soon
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -33,10 +34,16 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
+CALL = st.fixed_dictionaries({"name": st.sampled_from(["reset", "env_step"]) | JSON}, optional={"arguments": JSON})
 METHODS = st.sampled_from(["initialize", "tools/call", "tools/list", "server/discover", "ping", "dance"])
 RPC = st.fixed_dictionaries(
     {},
-    optional={"jsonrpc": st.just("2.0") | JSON, "id": st.integers() | JSON, "method": METHODS | JSON, "params": JSON},
+    optional={
+        "jsonrpc": st.just("2.0") | JSON,
+        "id": st.integers() | JSON,
+        "method": METHODS | JSON,
+        "params": JSON | CALL,
+    },
 )
 MESSAGES = st.fixed_dictionaries(
     {},
@@ -59,13 +66,25 @@ def http() -> Iterator[httpx2.Client]:
         yield client
 
 
-@settings(max_examples=60)
-@given(body=raw(RPC | JSON), session=st.booleans(), version=st.sampled_from([None, "2025-06-18", "2026-07-28", "x"]))
+@pytest.fixture(scope="module")
+def live(bridge: Bridge) -> Iterator[str]:
+    """A session of MCP in which an episode is under way."""
+    with opened(bridge) as (client, url):
+        yield client.headers["mcp-session-id"]
+        client.delete(url)
+
+
+@settings(max_examples=100)
+@given(
+    body=raw(RPC | JSON),
+    session=st.sampled_from([None, "live", "unknown"]),
+    version=st.sampled_from([None, "2025-06-18", "2026-07-28", "x"]),
+)
 def test_no_body_makes_mcp_fail(
-    bridge: Bridge, http: httpx2.Client, body: bytes, session: bool, version: str | None
+    bridge: Bridge, live: str, http: httpx2.Client, body: bytes, session: str | None, version: str | None
 ) -> None:
     headers = BOTH | ({} if version is None else {"mcp-protocol-version": version})
-    headers |= {"mcp-session-id": "nobody"} if session else {}
+    headers |= {} if session is None else {"mcp-session-id": live if session == "live" else "unknown"}
     reply = http.post(f"{bridge.url}/mcp/TextCraft-v0", content=body, headers=headers)
     assert reply.status_code < 500, reply.text
 
@@ -200,9 +219,13 @@ def test_the_command_says_where_it_listens_and_ends_on_a_signal(data_folder: Pat
         url = next(word for word in line.split() if word.endswith("/openenv/TextCraft-v0"))
 
         async def talk() -> None:
-            async with connect(f"{url}/ws".replace("http", "ws")) as socket:
+            async with (
+                Client(url.replace("openenv", "mcp")) as client,
+                connect(f"{url}/ws".replace("http", "ws")) as socket,
+            ):
                 await socket.send('{"type": "reset"}')
                 assert json.loads(await socket.recv())["type"] == "observation"
+                assert not (await client.call_tool("reset", {})).is_error
                 process.send_signal(signal.SIGTERM)
                 with pytest.raises(ConnectionClosed):
                     await socket.recv()

@@ -6,7 +6,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,12 @@ import pytest
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import UNSUPPORTED_PROTOCOL_VERSION
-from talk import OPEN, empty, example, played, run, soon
+from talk import EACH, OPEN, called, empty, example, opened, played, run, soon
 
 from envsuite.bridges import mcp
 from envsuite.bridges.players import RESET
-from envsuite.bridges.server import Bridge
+from envsuite.bridges.server import Bridge, bridging
+from envsuite.bridges.settings import Settings
 from envsuite.textcraft.env import TextCraft
 
 Start = Callable[..., Bridge]
@@ -54,8 +55,10 @@ async def play(client: Client, env_id: str, seed: int) -> None:
     assert after.is_error and texts(after) == ["the episode has ended: call reset to start another one"]
 
 
-@pytest.mark.parametrize("env_id", ["TextCraft-v0", "WebShop-v0"])
-def test_an_episode_by_mcp_is_the_local_one_step_for_step(bridge: Bridge, env_id: str) -> None:
+@EACH
+def test_an_episode_by_mcp_is_the_local_one_step_for_step(bridge: Bridge, start: Start, env_id: str) -> None:
+    bridge = bridge if env_id in bridge.endpoints else start(env_id)
+
     async def talk() -> None:
         async with at(bridge, env_id) as client:
             for seed in (0, 3, 4):
@@ -162,28 +165,6 @@ def test_a_full_bridge_says_so_and_a_client_that_leaves_makes_room(start: Start)
     assert empty(bridge)
 
 
-@contextlib.contextmanager
-def opened(bridge: Bridge) -> Iterator[tuple[httpx2.Client, str]]:
-    """A session by hand: what asks, and its name; it holds a seat."""
-    url = f"{bridge.url}/mcp/TextCraft-v0"
-    with httpx2.Client(headers={"accept": "application/json, text/event-stream"}) as http:
-        hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "hand", "version": "1"}}
-        name = http.post(url, json=rpc("initialize", hello)).headers["mcp-session-id"]
-        http.headers["mcp-session-id"] = name
-        assert http.post(url, json={"jsonrpc": "2.0", "method": "notifications/initialized"}).status_code == 202
-        assert called(http, url, "reset")["isError"] is False and bridge.seats.taken == 1
-        yield http, url
-
-
-def rpc(method: str, params: dict[str, Any]) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-
-
-def called(http: httpx2.Client, url: str, tool: str, **arguments: Any) -> Any:
-    reply = http.post(url, json=rpc("tools/call", {"name": tool, "arguments": arguments}))
-    return reply.json()["result"] if reply.status_code == 200 else reply.status_code
-
-
 def test_a_client_that_vanishes_frees_its_seat(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mcp, "RECONNECT_SECONDS", 0.2)
     bridge = start()
@@ -207,6 +188,14 @@ def test_a_client_that_comes_back_in_time_keeps_its_episode(start: Start, monkey
         with http.stream("GET", url) as listening:
             time.sleep(4)
             assert called(http, url, "env_step", command="inventory")["isError"] is False
+
+
+def test_a_bridge_that_ends_does_not_wait_for_clients_that_listen() -> None:
+    with contextlib.ExitStack() as stack:
+        with bridging(Settings(("TextCraft-v0",), port=0)) as bridge:
+            http, url = stack.enter_context(opened(bridge))
+            listening = stack.enter_context(http.stream("GET", url))
+        assert list(listening.iter_lines()) == [] and bridge.seats.taken == 0
 
 
 def test_a_client_that_ends_its_session_frees_its_seat_at_once(start: Start) -> None:

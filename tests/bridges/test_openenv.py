@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
-from talk import OPEN, empty, example, played, run
+from talk import EACH, OPEN, empty, example, played, run
 from websockets.asyncio.client import ClientConnection, connect
 
 from envsuite.bridges.server import Bridge
@@ -56,8 +56,12 @@ async def play(client: Any, env_id: str, seed: int) -> None:
         await client.step(action(call))
 
 
-@pytest.mark.parametrize("env_id", ["TextCraft-v0", "WebShop-v0"])
-def test_an_episode_of_openenvs_client_is_the_local_one_step_for_step(bridge: Bridge, core: Any, env_id: str) -> None:
+@EACH
+def test_an_episode_of_openenvs_client_is_the_local_one_step_for_step(
+    bridge: Bridge, start: Start, core: Any, env_id: str
+) -> None:
+    bridge = bridge if env_id in bridge.endpoints else start(env_id)
+
     async def talk() -> None:
         async with core.GenericEnvClient(at(bridge, env_id)) as client:
             for seed in (0, 3, 4):

@@ -25,7 +25,7 @@ PATIENT = "talk:Patient-v0"
 def core() -> Any:
     """The package whose clients are tested."""
     return pytest.importorskip(
-        "openenv.core", reason="needs openenv-core: pip install --no-deps openenv-core, and what its clients import"
+        "openenv.core", reason="needs openenv-core; docs/bridges.md#openenv says how to install it"
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium
 
 from envsuite import __version__
+from envsuite.bridges import cli as bridges_cli
 from envsuite.core import EnvsuiteError, TaskSet, ToolEnv, UsageError
 from envsuite.core.errors import unknown
 from envsuite.data import cli as data_cli
@@ -29,6 +30,7 @@ EXAMPLES = """examples:
   envsuite data fetch alfworld
   envsuite play webshop
   envsuite serve TextCraft-v0 --port 9000
+  envsuite bridge TextCraft-v0 --stdio
 """
 
 
@@ -61,6 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             code = PLAYED[arguments.game].run(arguments)
         elif arguments.command == "serve":
             code = serving_cli.run(arguments)
+        elif arguments.command == "bridge":
+            code = bridges_cli.run(arguments)
         else:
             _tasks(arguments.env_id, arguments.source, arguments.split, arguments.type)
         sys.stdout.flush()
@@ -125,6 +129,15 @@ def _parser() -> argparse.ArgumentParser:
             help="environments for other machines, over HTTP",
             description="Serves environments over HTTP, to gymnasium.make(…, url=…) and to anything else.",
             epilog=serving_cli.EXAMPLES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+    )
+    bridges_cli.add_arguments(
+        commands.add_parser(
+            "bridge",
+            help="environments for clients of MCP and of OpenEnv",
+            description="Offers environments by the Model Context Protocol and by OpenEnv's contract.",
+            epilog=bridges_cli.EXAMPLES,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
     )

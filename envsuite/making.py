@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
+import gymnasium
 from gymnasium.envs.registration import load_env_creator
 
 from envsuite.core import ToolEnv
@@ -26,3 +28,11 @@ def make(env_id: str, url: str | Sequence[str] | None = None, **arguments: Any) 
         return RemoteEnv(url, env_id, **arguments)
     env: ToolEnv = load_env_creator(_ENTRY_POINTS[env_id])(**arguments)  # type: ignore[assignment]
     return env
+
+
+def horizon_of(env_id: str) -> int | None:
+    """Steps after which an episode of ``env_id`` is truncated."""
+    module, _, name = env_id.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    return gymnasium.spec(name).max_episode_steps

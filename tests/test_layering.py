@@ -17,7 +17,7 @@ LAYERS = {
         {"retrieval", "making"},
         {"textcraft", "alfworld", "webshop"},
         {"vector"},
-        {"serving"},
+        {"serving", "bridges"},
         {"cli"},
     ),
     "trainers": (

@@ -7,9 +7,10 @@ import logging
 import os
 from pathlib import Path
 
-from envsuite.core.errors import MissingExtra, UsageError
+from envsuite.core.errors import MissingExtra
 from envsuite.registration import ENVIRONMENTS
 from envsuite.remote.protocol import TOKEN_VARIABLE
+from envsuite.remote.tokens import read_token
 
 EXAMPLES = """examples:
   envsuite serve TextCraft-v0
@@ -71,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         host=arguments.host,
         port=arguments.port,
         workers=arguments.workers,
-        token=_token(arguments.token_file),
+        token=read_token(arguments.token_file),
         max_sessions=arguments.max_sessions,
         idle_seconds=arguments.idle_seconds,
         deadline=arguments.deadline,
@@ -79,15 +80,3 @@ def run(arguments: argparse.Namespace) -> int:
     )
     serve(settings)
     return 0
-
-
-def _token(file: Path | None) -> str | None:
-    if file is None:
-        return os.environ.get(TOKEN_VARIABLE) or None
-    try:
-        token = file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--token-file {file}: cannot be read ({error})") from error
-    if not token:
-        raise UsageError(f"--token-file {file}: is empty")
-    return token

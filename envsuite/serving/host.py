@@ -5,7 +5,6 @@ It runs in the process that answers HTTP, or in worker processes, and knows noth
 
 from __future__ import annotations
 
-import importlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ import orjson
 
 from envsuite.core import Observation, StepInfo, Tool, ToolCall, ToolEnv, UsageError
 from envsuite.core.errors import EnvsuiteError
+from envsuite.making import horizon_of
 from envsuite.remote.protocol import EPISODE, Problem, problem_of
 
 Answer = tuple[int, bytes]
@@ -66,14 +66,6 @@ def make_env(env_id: str, arguments: Mapping[str, Any]) -> ToolEnv:
         detail = f"{env_id} is no environment of tool calls ({type(env).__name__})"
         raise Problem(422, "refused", detail, field="environment")
     return env
-
-
-def horizon_of(env_id: str) -> int | None:
-    """Steps after which an episode of ``env_id`` is truncated."""
-    module, _, name = env_id.rpartition(":")
-    if module:
-        importlib.import_module(module)
-    return gymnasium.spec(name).max_episode_steps
 
 
 class Host:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from envsuite.core.errors import UsageError
+from envsuite.remote.tokens import check_token
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,4 @@ class Settings:
                 raise UsageError(f"{name} is {seconds}; it must be above 0")
         if not self.environments:
             raise UsageError("a server offers at least one environment")
-        token = self.token
-        if token is not None and not (token and token.isascii() and token.isprintable() and " " not in token):
-            raise UsageError("the token must consist of printable ASCII characters without blanks, and not be empty")
+        check_token(self.token)

@@ -1,0 +1,1 @@
+"""Environments in the protocols of others: MCP, and OpenEnv's."""

@@ -1,0 +1,79 @@
+"""Who may ask: the token, the names under which a bridge may be addressed, and how long a body may be."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import urllib.parse
+
+from mcp.server.streamable_http_manager import RequestBodyLimitMiddleware
+from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
+from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from envsuite.bridges.settings import LOOPBACK, Settings
+from envsuite.remote.protocol import PROBLEM_TYPE, Problem
+
+
+class Gate:
+    """An ASGI application before another one.
+
+    A token is taken as ``Authorization: Bearer …``, or as the password of a user in the address, which is what a client
+    can send that has no place for headers.
+
+    Args:
+        app: Answers who may ask.
+        settings: Of the bridge.
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app = RequestBodyLimitMiddleware(app, settings.max_body)
+        self._token = None if settings.token is None else settings.token.encode()
+        # A page in a browser on this machine must not play here, even if a name of its own leads to 127.0.0.1.
+        names = [f"[{host}]" if ":" in host else host for host in LOOPBACK] if settings.private else []
+        self._private = settings.private
+        self._security = TransportSecurityMiddleware(
+            TransportSecuritySettings(
+                enable_dns_rebinding_protection=settings.private,
+                allowed_hosts=[form for name in names for form in (name, f"{name}:*")],
+                allowed_origins=[f"http://{form}" for name in names for form in (name, f"{name}:*")],
+            )
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or pass it on."""
+        if scope["type"] in ("http", "websocket") and (refusal := await self._refusal(scope)) is not None:
+            await refusal(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    async def _refusal(self, scope: Scope) -> Response | None:
+        connection = HTTPConnection(scope)
+        if self._token is not None and not hmac.compare_digest(_shown(connection.headers), self._token):
+            detail = "send the header Authorization: Bearer …, with this bridge's token"
+            return problem(Problem(401, "unauthorized", detail), {"WWW-Authenticate": "Bearer"})
+        origin = connection.headers.get("origin")
+        if not self._private and origin and urllib.parse.urlsplit(origin).netloc != connection.headers.get("host"):
+            return problem(Problem(403, "unauthorized", f"pages of {origin[:200]} may not call this bridge"))
+        return await self._security.validate_request(connection)  # type: ignore[arg-type]
+
+
+def problem(told: Problem, headers: dict[str, str] | None = None) -> Response:
+    """A problem document as an answer."""
+    return Response(told.document(), told.status, headers, PROBLEM_TYPE)
+
+
+def _shown(headers: Headers) -> bytes:
+    """The token that a client shows."""
+    kind, _, value = headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer":
+        return value.encode("latin-1", "replace")
+    if kind.lower() == "basic":
+        try:
+            return base64.b64decode(value, validate=True).partition(b":")[2]
+        except (binascii.Error, ValueError):
+            return b""
+    return b""

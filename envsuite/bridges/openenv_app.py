@@ -1,0 +1,197 @@
+"""The addresses of OpenEnv's contract, for one environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from envsuite import __version__
+from envsuite.bridges.openenv import (
+    NO_SESSION,
+    OBSERVATION,
+    REQUEST,
+    RESET,
+    STATE,
+    STEP,
+    Episodes,
+    Refused,
+    action_schema,
+    fitting,
+    listed,
+)
+from envsuite.bridges.players import Offer, Player, Seats
+from envsuite.bridges.settings import Settings
+from envsuite.remote.protocol import JSON_TYPE
+
+CONTRACT = "1.0.0"
+"""Version of the contract's HTTP side: that of openenv-core 0.3."""
+STATUS = {"CAPACITY_REACHED": 429, "EXECUTION_ERROR": 409, "INVALID_JSON": 422, "VALIDATION_ERROR": 422}
+"""Status of HTTP, by the code that the WebSocket would answer with."""
+_PARSE, _REQUEST, _METHOD = -32700, -32600, -32601
+
+
+class Contract:
+    """One environment as OpenEnv's clients know it.
+
+    Args:
+        offer: The environment.
+        seats: Where environments come from.
+        settings: Of the bridge.
+    """
+
+    def __init__(self, offer: Offer, seats: Seats, settings: Settings) -> None:
+        self._offer, self._seats, self._settings = offer, seats, settings
+        self._path = f"/openenv/{offer.env_id}"
+
+    def routes(self) -> Mount:
+        """Its addresses."""
+        routes: list[BaseRoute] = [
+            Route("/health", self._health),
+            Route("/metadata", self._metadata),
+            Route("/schema", self._schema),
+            Route("/state", self._state),
+            Route("/openapi.json", self._document),
+            Route("/reset", self._reset, methods=["POST"]),
+            Route("/step", self._step, methods=["POST"]),
+            Route("/mcp", self._mcp, methods=["POST"]),
+            WebSocketRoute("/ws", self._play),
+        ]
+        return Mount(self._path, routes=routes)
+
+    async def _health(self, request: Request) -> Response:
+        return _json({"status": "healthy"})
+
+    async def _metadata(self, request: Request) -> Response:
+        described = {"name": self._offer.env_id, "description": self._offer.about, "version": __version__}
+        return _json({**described, "readme_content": None, "author": None, "documentation_url": None})
+
+    async def _schema(self, request: Request) -> Response:
+        return _json({"action": action_schema(self._offer.tools), "observation": OBSERVATION, "state": STATE})
+
+    async def _state(self, request: Request) -> Response:
+        return _json(Episodes(Player(self._offer, self._seats)).state())
+
+    async def _reset(self, request: Request) -> Response:
+        player = Player(self._offer, self._seats)
+        try:
+            return _json(await Episodes(player).reset(_read(await request.body() or b"{}")))
+        except Refused as error:
+            return _refusal(error)
+        finally:
+            await player.close()
+
+    async def _step(self, request: Request) -> Response:
+        try:
+            fitting(STEP, fitting(REQUEST, _read(await request.body()))["action"])
+            raise Refused("EXECUTION_ERROR", NO_SESSION.format(self._path))
+        except Refused as error:
+            return _refusal(error)
+
+    async def _mcp(self, request: Request) -> Response:
+        try:
+            return _json(self._rpc(_read(await request.body())))
+        except Refused as error:
+            return _json(_rpc_error(None, _PARSE, str(error)))
+
+    def _rpc(self, asked: object) -> dict[str, Any]:
+        """The answer to a JSON-RPC request for tools.
+
+        In the original such calls go past rewards and episodes. Who wants that has a true MCP server here.
+        """
+        name = asked.get("id") if isinstance(asked, dict) else None
+        if not isinstance(name, str | int | None):
+            name = None
+        if not isinstance(asked, dict) or asked.get("jsonrpc") != "2.0" or not isinstance(asked.get("method"), str):
+            return _rpc_error(name, _REQUEST, "a request has jsonrpc: '2.0', a method and an id")
+        if asked["method"] == "tools/list":
+            tools = [
+                {"name": tool["name"], "description": tool["description"], "inputSchema": tool["input_schema"]}
+                for tool in listed(self._offer.tools)
+            ]
+            return {"jsonrpc": "2.0", "id": name, "result": {"tools": tools}}
+        how = f"call tools with steps over {self._path}/ws, or by MCP at /mcp/{self._offer.env_id}"
+        return _rpc_error(name, _METHOD, f"this address answers tools/list only: {how}")
+
+    async def _document(self, request: Request) -> Response:
+        answer = {"description": "As /schema describes it.", "content": {JSON_TYPE: {"schema": {"type": "object"}}}}
+        paths: dict[str, Any] = {
+            f"/{name}": {"get": {"responses": {"200": answer}}} for name in ("health", "metadata", "schema", "state")
+        }
+        for name, body in (("reset", RESET.parameters), ("step", REQUEST.parameters), ("mcp", {"type": "object"})):
+            sent = {"content": {JSON_TYPE: {"schema": body}}}
+            paths[f"/{name}"] = {"post": {"requestBody": sent, "responses": {"200": answer}}}
+        paths["/step"]["post"]["responses"] = {
+            str(status): {"description": why} for status, why in ((409, "No session."), (422, "No action."))
+        }
+        info = {"title": f"{self._offer.env_id}, by OpenEnv's contract", "version": CONTRACT}
+        return _json({"openapi": "3.1.0", "info": info, "servers": [{"url": self._path}], "paths": paths})
+
+    async def _play(self, socket: WebSocket) -> None:
+        """Play with one client until it leaves."""
+        await socket.accept()
+        player = Player(self._offer, self._seats)
+        try:
+            await self._converse(socket, Episodes(player))
+            await socket.close()
+        except WebSocketDisconnect:
+            pass
+        finally:
+            await player.close()
+
+    async def _converse(self, socket: WebSocket, episodes: Episodes) -> None:
+        while True:
+            received: Any = None
+            with anyio.move_on_after(self._settings.idle_seconds):
+                received = await socket.receive()
+            if received is None:
+                why = f"nobody called for {self._settings.idle_seconds:g} s, and the episode was ended"
+                return await _say(socket, Refused("SESSION_ERROR", why).body)
+            if received["type"] == "websocket.disconnect":
+                raise WebSocketDisconnect
+            try:
+                message = _read(received.get("text") or received.get("bytes") or b"")
+                if message == {"type": "close"}:
+                    return None
+                if isinstance(message, dict) and message.get("type") == "mcp":
+                    await _say(socket, {"type": "mcp", "data": self._rpc(message.get("data"))})
+                else:
+                    await _say(socket, await episodes.answer(message))
+            except Refused as error:
+                await _say(socket, error.body)
+
+
+async def _say(socket: WebSocket, message: dict[str, Any]) -> None:
+    await socket.send_text(orjson.dumps(message).decode())
+
+
+def _read(raw: str | bytes) -> Any:
+    """The JSON in ``raw``.
+
+    Raises:
+        Refused: There is none.
+    """
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise Refused("INVALID_JSON", f"not JSON: {error}") from error
+
+
+def _json(body: dict[str, Any], status: int = 200) -> Response:
+    return Response(orjson.dumps(body), status, media_type=JSON_TYPE)
+
+
+def _refusal(error: Refused) -> Response:
+    """An error as the contract's HTTP side has it."""
+    code, message = error.body["data"]["code"], error.body["data"]["message"]
+    status = STATUS[code]
+    return _json({"detail": [{"type": code.lower(), "loc": ["body"], "msg": message}]}, status)
+
+
+def _rpc_error(name: str | int | None, code: int, message: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": name, "error": {"code": code, "message": message}}

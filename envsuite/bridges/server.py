@@ -1,0 +1,162 @@
+"""The bridge: both protocols for several environments, in one process."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from types import FrameType
+
+import anyio
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from envsuite.bridges.gate import Gate, problem
+from envsuite.bridges.mcp import Endpoint
+from envsuite.bridges.openenv_app import Contract
+from envsuite.bridges.players import Seats, offer
+from envsuite.bridges.settings import Settings
+from envsuite.core.errors import UsageError
+from envsuite.remote.protocol import Problem
+
+log = logging.getLogger("envsuite.bridges")
+DRAIN_SECONDS = 5
+"""What is under way when the bridge ends may take so long."""
+TICK_SECONDS = 0.2
+CONNECTIONS = 8
+"""Connections per seat, at the most: some clients use several, and to look at an environment takes no seat."""
+
+
+class Bridge:
+    """Serves environments by MCP and by OpenEnv's contract until it is told to end.
+
+    Args:
+        settings: What whoever starts it may choose.
+
+    Raises:
+        EnvsuiteError: An environment cannot be offered, or the address is taken.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.seats = Seats(settings.max_sessions)
+        offers = [offer(env_id, settings.urls) for env_id in dict.fromkeys(settings.environments)]
+        self.endpoints = {offered.env_id: Endpoint(offered, self.seats, settings) for offered in offers}
+
+        @contextlib.asynccontextmanager
+        async def lifespan(app: Starlette) -> AsyncIterator[None]:
+            async with contextlib.AsyncExitStack() as stack:
+                for endpoint in self.endpoints.values():
+                    await stack.enter_async_context(endpoint.running())
+                tasks = await stack.enter_async_context(anyio.create_task_group())
+                tasks.start_soon(self._leave)
+                yield
+                tasks.cancel_scope.cancel()
+
+        routes: list[BaseRoute] = [Route(f"/mcp/{env_id}", endpoint) for env_id, endpoint in self.endpoints.items()]
+        routes += [Contract(offered, self.seats, settings).routes() for offered in offers]
+        known = ", ".join(f"/{protocol}/{offered.env_id}" for offered in offers for protocol in ("mcp", "openenv"))
+
+        async def refuse(request: Request, error: Exception) -> Response:
+            assert isinstance(error, HTTPException)
+            if error.status_code == 404:
+                return problem(Problem(404, "not-found", f"nothing at {request.url.path[:200]!r}; there is: {known}"))
+            kind = "method" if error.status_code == 405 else "malformed"
+            headers = dict(error.headers or {})
+            return problem(Problem(error.status_code, kind, f"{request.method}: {error.detail}"), headers)
+
+        app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: refuse})
+        self._socket = _listening(settings.host, settings.port)
+        config = uvicorn.Config(
+            Gate(app, settings),
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=max(64, CONNECTIONS * settings.max_sessions),
+            timeout_graceful_shutdown=DRAIN_SECONDS,
+            ws_max_size=settings.max_body,
+            ws_per_message_deflate=False,
+        )
+        self._server = uvicorn.Server(config)
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        host, port = self._socket.getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def run(self) -> None:
+        """Serve until :meth:`stop`, or until SIGTERM or SIGINT; then finish what is under way."""
+        self._server.run(sockets=[self._socket])
+
+    async def _leave(self) -> None:
+        """End the sessions when the server is to end."""
+        while not self._server.should_exit:
+            await anyio.sleep(TICK_SECONDS)
+        for endpoint in self.endpoints.values():
+            await endpoint.leave()
+
+    def stop(self) -> None:
+        """End :meth:`run`, from another thread."""
+        self._server.should_exit = True
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """A socket that listens.
+
+    Raises:
+        UsageError: The address is taken, or is none of this machine's.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # Named as TCP: only then asyncio sends what is short at once, and not 40 ms later.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(1024)
+    except OSError as error:
+        listening.close()
+        raise UsageError(f"cannot listen at {host}:{port}: {error.strerror or error}") from error
+    return listening
+
+
+def bridge(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Raises:
+        EnvsuiteError: It cannot start.
+    """
+    running = Bridge(settings)
+
+    def again(number: int, frame: FrameType | None) -> None:
+        """The signal that has ended the server is raised once more behind it."""
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, again)
+    open_to = "this machine only" if settings.private else "other machines, too"
+    guarded = "a token is needed" if settings.token is not None else "no token is needed"
+    for env_id in settings.environments:
+        log.warning("%s/mcp/%s and %s/openenv/%s (%s; %s)", running.url, env_id, running.url, env_id, open_to, guarded)
+    running.run()
+
+
+@contextlib.contextmanager
+def bridging(settings: Settings) -> Iterator[Bridge]:
+    """A bridge in a thread of this process, for as long as the block lasts."""
+    running = Bridge(settings)
+    thread = threading.Thread(target=running.run, name="envsuite-bridge", daemon=True)
+    thread.start()
+    try:
+        yield running
+    finally:
+        running.stop()
+        thread.join()

@@ -1,0 +1,36 @@
+"""The bearer token that a server demands, and its clients send."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from envsuite.core.errors import UsageError
+from envsuite.remote.protocol import TOKEN_VARIABLE
+
+
+def read_token(file: Path | None) -> str | None:
+    """The token in ``file``; without a file, that of the environment variable, if it is set.
+
+    Raises:
+        UsageError: The file cannot be read, or is empty.
+    """
+    if file is None:
+        return os.environ.get(TOKEN_VARIABLE) or None
+    try:
+        token = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--token-file {file}: cannot be read ({error})") from error
+    if not token:
+        raise UsageError(f"--token-file {file}: is empty")
+    return token
+
+
+def check_token(token: str | None) -> None:
+    """Do nothing if a header can carry ``token``.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    if token is not None and not (token and token.isascii() and token.isprintable() and " " not in token):
+        raise UsageError("the token must consist of printable ASCII characters without blanks, and not be empty")

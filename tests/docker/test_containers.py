@@ -66,7 +66,7 @@ def test_every_service_has_a_token_that_whoever_starts_it_chose(name: str) -> No
 
 @pytest.mark.parametrize("name", COMPOSE["services"])
 def test_images_carry_the_version_of_the_package(name: str) -> None:
-    image, _, tag = COMPOSE["services"][name]["image"].partition(":")
+    _image, _, tag = COMPOSE["services"][name]["image"].partition(":")
     assert tag == __version__ == SERVER["image"].partition(":")[2]
     target = COMPOSE["services"][name]["build"]["target"]
     assert re.search(rf"^FROM \S+ AS {target}$", DOCKERFILE, re.MULTILINE)

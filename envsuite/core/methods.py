@@ -32,45 +32,38 @@ def as_method(tool: Tool, act: Callable[[T, ToolCall], str]) -> Callable[..., st
         tool: Its parameters must be a schema with ``properties``.
         act: Takes the object that the method is called on and the call, and returns what the agent is told.
     """
-    properties, required = tool.parameters["properties"], tool.parameters.get("required", ())
+    properties = tool.parameters["properties"]
+    required = [name for name in properties if name in tool.parameters.get("required", ())]
+    optional = [name for name in properties if name not in required]
+    types = {name: _annotation(properties[name]) for name in required}
+    types |= {name: _annotation(properties[name]) | None for name in optional}
     signature = inspect.Signature(
         [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
-        + [
-            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=_annotation(properties[name]))
-            for name in properties
-            if name in required
-        ]
         + [
             inspect.Parameter(
                 name,
                 inspect.Parameter.POSITIONAL_OR_KEYWORD,
-                annotation=_annotation(properties[name]) | None,
-                default=None,
+                annotation=annotation,
+                default=None if name in optional else inspect.Parameter.empty,
             )
-            for name in properties
-            if name not in required
+            for name, annotation in types.items()
         ],
         return_annotation=str,
     )
 
     def method(self: T, /, *values: Any, **named: Any) -> str:
         given = signature.bind(self, *values, **named).arguments
-        arguments = {
-            name: value
-            for name, value in given.items()
-            if name != "self" and not (value is None and name not in required)
-        }
-        return act(self, ToolCall(tool.name, arguments))
+        del given["self"]
+        kept = {name: value for name, value in given.items() if value is not None or name in required}
+        return act(self, ToolCall(tool.name, kept))
 
-    documented = "".join(
+    meanings = [
         f"\n    {name}: {textwrap.indent(properties[name].get('description', name), ' ' * 8).lstrip()}"
-        for name in list(signature.parameters)[1:]
-    )
+        for name in types
+    ]
     method.__name__ = method.__qualname__ = tool.name
-    method.__doc__ = tool.description + (f"\n\nArgs:{documented}" if documented else "")
-    method.__annotations__ = {
-        name: parameter.annotation for name, parameter in list(signature.parameters.items())[1:]
-    } | {"return": str}
+    method.__doc__ = tool.description + "".join(["\n\nArgs:", *meanings] if meanings else [])
+    method.__annotations__ = {**types, "return": str}
     method.__signature__ = signature  # type: ignore[attr-defined]
     return method
 

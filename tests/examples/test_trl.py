@@ -8,8 +8,10 @@ from typing import Any
 
 import gymnasium
 import pytest
+from transformers.utils import get_json_schema
 
 from envsuite.core import ToolEnv
+from envsuite.core.methods import as_method
 from envsuite.textcraft.expert import Expert
 
 if importlib.util.find_spec("trl") is None:
@@ -33,7 +35,7 @@ def games(task: str) -> tuple[list[Messages], Messages]:
         messages.append({"role": "assistant", "content": "", "tool_calls": [said]})
         observation, _, done, _, _ = env.step(action)
         messages.append({"role": "tool", "name": call.name, "content": observation["text"]})
-    tools = [tool.as_openai() for tool in inner.tools]
+    tools = [get_json_schema(as_method(tool, lambda owner, call: "")) for tool in inner.tools]  # as TRL writes them
     env.close()
     won = [*messages, {"role": "assistant", "content": "Done."}]
     given_up = [*messages[:3], {"role": "assistant", "content": "I give up."}]

@@ -69,3 +69,4 @@ def test_grpo_trainer_takes_two_steps_on_textcraft(tmp_path: Path) -> None:
     assert [entry["step"] for entry in steps] == [1, 2]
     assert max(entry["tools/call_frequency"] for entry in steps) > 0, steps
     assert max(entry["rewards/Episode/mean"] for entry in steps) > 0, steps
+    assert max(entry["grad_norm"] for entry in steps) > 0, steps

@@ -1,0 +1,159 @@
+import argparse
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from envsuite import __version__
+from envsuite.registration import ENVIRONMENTS
+from envsuite.remote.protocol import TOKEN_VARIABLE
+from envsuite.serving import cli
+from envsuite.serving.server import DRAIN_SECONDS
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8")
+INSTRUCTIONS = [line.strip() for line in DOCKERFILE.replace("\\\n", " ").splitlines() if line[:1].isupper()]
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text(encoding="utf-8"))
+SERVERS = {name: service for name, service in COMPOSE["services"].items() if name != "trainer"}
+MANIFEST = list(yaml.safe_load_all((ROOT / "docker" / "kubernetes.yaml").read_text(encoding="utf-8")))
+STATEFUL_SET = next(document for document in MANIFEST if document["kind"] == "StatefulSet")
+POD = STATEFUL_SET["spec"]["template"]["spec"]
+(SERVER,) = POD["containers"]
+
+
+def serve(arguments: list[str]) -> argparse.Namespace:
+    """What `envsuite serve` makes of ``arguments`` after those of the image; ends the test where it refuses them."""
+    entry = next(line for line in INSTRUCTIONS if line.startswith('ENTRYPOINT ["envsuite"'))
+    words = yaml.safe_load(entry.removeprefix("ENTRYPOINT "))
+    assert words[:2] == ["envsuite", "serve"]
+    parser = argparse.ArgumentParser()
+    cli.add_arguments(parser)
+    return parser.parse_args(words[2:] + arguments)
+
+
+def environment(container: dict[str, Any]) -> dict[str, Any]:
+    return {entry["name"]: entry for entry in container["env"]}
+
+
+def test_compose_has_a_service_for_each_environment_and_no_other() -> None:
+    played = {name: serve(service["command"]).environments for name, service in SERVERS.items()}
+    assert played == {spec.id.partition("-")[0].lower(): [spec.id] for spec in ENVIRONMENTS}
+
+
+def test_no_two_services_take_the_same_port_and_none_is_open_to_others_by_default() -> None:
+    ports = [port for service in SERVERS.values() for port in service["ports"]]
+    assert len(set(ports)) == len(ports) == len(SERVERS)
+    listening = serve([])
+    assert all(re.fullmatch(rf"\$\{{ENVSUITE_BIND:-127\.0\.0\.1}}:\d+:{listening.port}", port) for port in ports)
+    assert f"EXPOSE {listening.port}" in INSTRUCTIONS
+
+
+@pytest.mark.parametrize("name", COMPOSE["services"])
+def test_every_service_is_bounded_and_has_no_rights(name: str) -> None:
+    service = COMPOSE["services"][name]
+    assert {"mem_limit", "cpus", "pids_limit", "tmpfs"} <= set(service)
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+
+
+@pytest.mark.parametrize("name", COMPOSE["services"])
+def test_every_service_has_a_token_that_whoever_starts_it_chose(name: str) -> None:
+    assert COMPOSE["services"][name]["environment"][TOKEN_VARIABLE].startswith(f"${{{TOKEN_VARIABLE}:?")
+
+
+@pytest.mark.parametrize("name", COMPOSE["services"])
+def test_images_carry_the_version_of_the_package(name: str) -> None:
+    _image, _, tag = COMPOSE["services"][name]["image"].partition(":")
+    assert tag == __version__ == SERVER["image"].partition(":")[2]
+    target = COMPOSE["services"][name]["build"]["target"]
+    assert re.search(rf"^FROM \S+ AS {target}$", DOCKERFILE, re.MULTILINE)
+
+
+def test_only_the_trainer_needs_a_gpu_and_only_its_profile_starts_it() -> None:
+    assert COMPOSE["services"]["trainer"]["profiles"] == ["trainer"]
+    assert [name for name, service in COMPOSE["services"].items() if "deploy" in service] == ["trainer"]
+    assert not any("profiles" in service for service in SERVERS.values())
+
+
+def test_the_trainer_waits_for_a_server_that_exists() -> None:
+    trainer = COMPOSE["services"]["trainer"]
+    hosts = set(re.findall(r"http://(\w+):8080", " ".join(trainer["command"])))
+    assert hosts == set(trainer["depends_on"]) <= set(SERVERS)
+
+
+def test_the_base_image_is_pinned_by_version_and_digest_and_no_other_is_pulled() -> None:
+    assert re.search(r"^ARG BASE=\S+:\d+\.\d+\.\d+-\S+@sha256:[0-9a-f]{64}$", DOCKERFILE, re.MULTILINE)
+    sources = [line.split()[1] for line in INSTRUCTIONS if line.startswith("FROM")]
+    stages = [line.split()[-1] for line in INSTRUCTIONS if line.startswith("FROM")]
+    assert all(source == "${BASE}" or source in stages[:number] for number, source in enumerate(sources))
+
+
+def test_the_image_of_the_servers_has_what_every_environment_needs_and_no_more() -> None:
+    (extras,) = re.findall(r"^ARG EXTRAS=(\S+)$", DOCKERFILE, re.MULTILINE)
+    assert set(extras.split(",")) == {"serve", *(spec.extra for spec in ENVIRONMENTS)}
+
+
+def test_everything_that_is_installed_is_pinned_by_the_lock() -> None:
+    assert "PIP_CONSTRAINT=/build/requirements.lock" in DOCKERFILE
+    installed = [line for line in INSTRUCTIONS if "install" in line and "pip" in line]
+    assert installed and not any("--ignore" in line or "--upgrade" in line for line in installed)
+
+
+def test_the_last_stage_serves_as_a_user_without_rights_and_checks_its_own_health() -> None:
+    last = INSTRUCTIONS[max(number for number, line in enumerate(INSTRUCTIONS) if line.startswith("FROM")) :]
+    assert last[0].endswith("AS serve")
+    assert any(line.startswith("HEALTHCHECK") and "/healthz" in line for line in last)
+    assert "USER 10001:10001" in INSTRUCTIONS
+    assert not any(line.startswith("USER") for line in last)
+
+
+def test_what_is_copied_into_images_is_let_through_by_dockerignore() -> None:
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    copied = {
+        word
+        for line in INSTRUCTIONS
+        if line.startswith("COPY ") and "--from" not in line
+        for word in line.split()[1:-1]
+    }
+    assert copied == {line.removeprefix("!") for line in ignored if line.startswith("!")}
+    assert "*" in ignored and all((ROOT / name).exists() for name in copied)
+
+
+def test_containers_are_given_the_time_that_a_server_takes_to_end() -> None:
+    for service in SERVERS.values():
+        assert int(service["stop_grace_period"].removesuffix("s")) >= DRAIN_SECONDS + 15
+    before = int(SERVER["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert POD["terminationGracePeriodSeconds"] >= before + DRAIN_SECONDS + 15
+
+
+def test_the_manifest_runs_the_server_as_the_image_means_it() -> None:
+    assert serve(SERVER["args"]).workers > 0
+    assert SERVER["ports"][0]["containerPort"] == serve([]).port
+    assert POD["securityContext"]["runAsUser"] == 10001
+    assert environment(SERVER)[TOKEN_VARIABLE]["valueFrom"]["secretKeyRef"]["key"] == "token"
+    assert {mount["mountPath"] for mount in SERVER["volumeMounts"]} == {"/data", "/tmp"}
+
+
+def test_the_manifest_probes_addresses_that_need_no_token() -> None:
+    probes = {SERVER[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")}
+    assert probes == {"/healthz", "/readyz"}
+
+
+def test_the_service_of_the_manifest_leads_to_its_pods() -> None:
+    service = next(document for document in MANIFEST if document["kind"] == "Service")
+    assert service["spec"]["selector"].items() <= STATEFUL_SET["spec"]["template"]["metadata"]["labels"].items()
+    assert STATEFUL_SET["spec"]["serviceName"] == service["metadata"]["name"]
+    assert service["spec"]["clusterIP"] == "None"
+
+
+def test_the_pods_of_the_manifest_have_no_rights_and_are_bounded() -> None:
+    assert SERVER["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert POD["securityContext"]["runAsNonRoot"] and not POD["automountServiceAccountToken"]
+    assert {"cpu", "memory"} <= set(SERVER["resources"]["limits"])

@@ -1,0 +1,72 @@
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+from transformers.utils import get_json_schema
+
+from envsuite.core import ToolEnv
+from envsuite.core.methods import as_method
+from envsuite.textcraft.expert import Expert
+
+if importlib.util.find_spec("trl") is None:
+    pytest.skip("TRL is not installed: pip install 'envsuite[examples]'", allow_module_level=True)
+Messages = list[dict[str, Any]]
+TASK = "end_stone_brick_slab"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def games(task: str) -> tuple[list[Messages], Messages]:
+    """The expert's game of ``task``, and the same given up after its first step; and the tools."""
+    env = gymnasium.make("TextCraft-v0")
+    inner = env.unwrapped
+    assert isinstance(inner, ToolEnv)
+    observation, _ = env.reset(options={"task_id": task})
+    messages: Messages = [{"role": "user", "content": f"{observation['task']}\n\n{observation['text']}"}]
+    done = False
+    while not done:
+        (call,) = action = Expert().act(env)
+        said = {"type": "function", "function": {"name": call.name, "arguments": dict(call.arguments)}}
+        messages.append({"role": "assistant", "content": "", "tool_calls": [said]})
+        observation, _, done, _, _ = env.step(action)
+        messages.append({"role": "tool", "name": call.name, "content": observation["text"]})
+    tools = [get_json_schema(as_method(tool, lambda owner, call: "")) for tool in inner.tools]  # as TRL writes them
+    env.close()
+    won = [*messages, {"role": "assistant", "content": "Done."}]
+    given_up = [*messages[:3], {"role": "assistant", "content": "I give up."}]
+    return [won, given_up], tools
+
+
+@pytest.mark.slow
+def test_grpo_trainer_takes_two_steps_on_textcraft(tmp_path: Path) -> None:
+    from tiny_qwen import make
+    from trl.chat_template_utils import qwen3_chat_template, qwen3_training_chat_template
+
+    make(tmp_path / "model", qwen3_chat_template, qwen3_training_chat_template, *games(TASK))
+    run = subprocess.run(
+        [
+            sys.executable,
+            EXAMPLES / "trl_grpo.py",
+            tmp_path / "model",
+            "2",
+            "TextCraft-v0",
+            json.dumps({"tasks": [TASK]}),
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    state = json.loads((tmp_path / "runs" / "trl" / "checkpoint-2" / "trainer_state.json").read_text())
+    steps = [entry for entry in state["log_history"] if "rewards/Episode/mean" in entry]
+    assert [entry["step"] for entry in steps] == [1, 2]
+    assert max(entry["tools/call_frequency"] for entry in steps) > 0, steps
+    assert max(entry["rewards/Episode/mean"] for entry in steps) > 0, steps
+    assert max(entry["grad_norm"] for entry in steps) > 0, steps

@@ -1,0 +1,99 @@
+import importlib.util
+import itertools
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+from envsuite.prompting import TagsCodec
+from envsuite.textcraft.expert import Expert
+
+if importlib.util.find_spec("verifiers") is None:
+    pytest.skip("verifiers is not installed: pip install 'envsuite[examples]'", allow_module_level=True)
+HERE = Path(__file__).parent
+EXAMPLES = HERE.parents[1] / "examples"
+TASK = "end_stone_brick_slab"
+
+
+def winning(task: str) -> list[str]:
+    """What an agent says who knows the way, after one reply that is no action."""
+    env = gymnasium.make("TextCraft-v0")
+    env.reset(options={"task_id": task})
+    replies, done = ["Hello!"], False
+    while not done:
+        action = Expert().act(env)
+        replies.append(TagsCodec().write(action, "I know this one."))
+        _, _, done, _, _ = env.step(action)
+    env.close()
+    return replies
+
+
+@contextmanager
+def model(replies: list[str]) -> Iterator[tuple[str, list[Any]]]:
+    """An OpenAI-compatible endpoint that gives ``replies`` one after the other; its address, and what it was asked."""
+    asked: list[Any] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["messages"])
+            said = sum(message["role"] == "assistant" for message in asked[-1])
+            choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": replies[said]}}
+            answer = {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+            body = json.dumps(answer).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1", asked
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.slow
+def test_verifiers_plays_textcraft_to_its_end_and_records_its_reward(tmp_path: Path) -> None:
+    replies = winning(TASK)
+    with model(replies) as (url, asked):
+        options = {
+            "--model": "m",
+            "--client.base-url": url,
+            "--client.api-key-var": "KEY",
+            "--env.taskset.split": "train",
+            "--env.taskset.kwargs": json.dumps({"tasks": [TASK]}),
+            "--env.agent.harness.id": "one_call",
+            "--env.agent.runtime.type": "subprocess",
+        }
+        command = [Path(sys.executable).parent / "vf-eval", "verifiers_env", "--no-push", "--no-rich"]
+        run = subprocess.run(
+            [*command, *itertools.chain(*options.items())],
+            cwd=tmp_path,
+            env={**os.environ, "KEY": "x", "PYTHONPATH": os.pathsep.join(map(str, (EXAMPLES, HERE, HERE.parents[1])))},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert len(asked) == len(replies)
+    assert asked[1][-1]["content"].startswith("no <action>")
+    (traces,) = tmp_path.glob("outputs/**/traces.jsonl")
+    (trace,) = json.loads(traces.read_text())["traces"]
+    assert trace["ok"] and trace["rewards"]["reward"]["score"] == 1.0 and trace["metrics"] == {"success": 1.0}

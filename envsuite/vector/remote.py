@@ -15,6 +15,7 @@ from typing import Any
 from envsuite.core.env import Observation, StepInfo
 from envsuite.core.errors import DataError, EnvsuiteError, UsageError
 from envsuite.core.tools import Action, Tool
+from envsuite.registration import ENVIRONMENTS
 from envsuite.remote.protocol import EPISODE
 from envsuite.remote.session import CLOSE_SECONDS, Described, Session, described, plain, step_of
 from envsuite.remote.transport import Refused, Unreachable, server
@@ -25,8 +26,9 @@ BATCH = 256
 """Calls in one request."""
 REQUESTS = 4
 """Requests to one server that are under way at a time."""
-PATIENCE = 1.0
-"""Seconds that :meth:`RemoteVector.poll` waits for answers to what it has just sent."""
+PATIENCE, QUICK_PATIENCE = 1.0, 10.0
+"""Seconds that :meth:`RemoteVector.poll` waits for answers to what it has just sent; and where steps take microseconds,
+so that only a server that is overloaded or gone needs so long."""
 DOWN_SECONDS = 30.0
 """A server that did not answer gets no new episodes for so long."""
 
@@ -81,6 +83,8 @@ class RemoteVector(Vector):
             _agreed(factory, urls, arguments)
             for factory, (urls, arguments, _) in zip(self.factories, self._parts, strict=True)
         ]
+        quick = {spec.id for spec in ENVIRONMENTS if spec.inline}
+        self._patience = [QUICK_PATIENCE if factory.env_id in quick else PATIENCE for factory in self.factories]
         self._seats: dict[tuple[int, int], _Seat] = {}
         self._current: dict[int, int] = {}
         self._unsent: list[_Call] = []
@@ -104,7 +108,7 @@ class RemoteVector(Vector):
         """What has been answered, in the order of the calls; sends what is due.
 
         It waits at most ``timeout`` seconds for a first answer, and besides, up to :data:`PATIENCE`, for the answers to
-        what it has sent: so that the same events come together as in a
+        what it has sent (:data:`QUICK_PATIENCE` where steps are quick): so that the same events come together as in a
         :class:`~envsuite.vector.local.LocalVector`, and what is computed from them is the same to the last bit.
         """
         self._send()
@@ -112,7 +116,9 @@ class RemoteVector(Vector):
         events: dict[int, Event] = {}
         while len(events) < len(self._due):
             now = time.monotonic()
-            left = [call.since + PATIENCE - now for slot, call in self._due.items() if slot not in events]
+            left = [
+                call.since + self._patience[call.env] - now for slot, call in self._due.items() if slot not in events
+            ]
             recent = max(left)
             wait = recent if recent > 0 or events else None if end is None else end - now
             try:

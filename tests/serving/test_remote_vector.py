@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -52,6 +53,23 @@ def test_a_vector_on_servers_plays_the_same_episodes_as_one_here(start: Callable
     assert histories[0] == histories[1] == histories[2]
     assert [event.truncated for event in histories[0][7]] == [False, True] * 3 + [False]
     assert one.front.sessions == two.front.sessions == 0
+
+
+def test_steps_that_are_quick_are_answered_together_however_busy_a_server_is(
+    start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy, idle = start(), start()
+    batch = busy.front.batch
+
+    def late(calls: Any) -> Any:
+        time.sleep(1.3)  # more than is waited for environments that may take their time
+        return batch(calls)
+
+    with make_vector([EnvFactory("TextCraft-v0", {"url": [busy.url, idle.url]})], 4) as vector:
+        monkeypatch.setattr(busy.front, "batch", late)
+        for slot in range(4):
+            vector.reset(slot, 0, seed=slot)
+        assert [event.slot for event in vector.poll(0.0)] == [0, 1, 2, 3]
 
 
 def test_calls_that_fail_are_told_as_they_are_here(start: Callable[..., Server]) -> None:

@@ -14,8 +14,8 @@ from trainers.train import main
 KILLED = (sys.executable, str(Path(__file__).parent / "killed_run.py"))
 
 
-def _struck(place: str, number: int, kind: signal.Signals, config: Path, *more: str) -> tuple[int, str]:
-    run = train("--config", str(config), *more, program=(*KILLED, place, str(number), str(int(kind))))
+def _struck(moment: str, number: int, kind: signal.Signals, config: Path, *more: str) -> tuple[int, str]:
+    run = train("--config", str(config), *more, program=(*KILLED, moment, str(number), str(int(kind))))
     return run.returncode, run.stderr + run.stdout
 
 
@@ -58,12 +58,12 @@ def test_a_run_killed_between_two_checkpoints_and_resumed_equals_one_that_was_no
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "place, number",
+    "moment, number",
     [("metrics", 1), ("checkpoint", 2), ("metrics", 4), ("checkpoint", 4), ("rollout", 1), ("rollout", 4)],
 )
-def test_wherever_a_run_is_killed_it_resumes_to_the_same_end(reference: Path, place: str, number: int) -> None:
+def test_wherever_a_run_is_killed_it_resumes_to_the_same_end(reference: Path, moment: str, number: int) -> None:
     config = _same_settings(reference)
-    code, _ = _struck(place, number, signal.SIGKILL, config)
+    code, _ = _struck(moment, number, signal.SIGKILL, config)
     assert code == -signal.SIGKILL
     checkpoints = config.parent / "other" / "reference" / "checkpoints"
     resume = ["--resume"] if any(checkpoints.glob("iteration-*")) else []
@@ -72,7 +72,7 @@ def test_wherever_a_run_is_killed_it_resumes_to_the_same_end(reference: Path, pl
 
 
 @pytest.mark.parametrize(
-    "kind, place, number",
+    "kind, moment, number",
     [
         (signal.SIGTERM, "rollout", 2),  # in the first iteration's rollout
         pytest.param(signal.SIGINT, "metrics", 1, marks=pytest.mark.slow),
@@ -83,10 +83,10 @@ def test_wherever_a_run_is_killed_it_resumes_to_the_same_end(reference: Path, pl
     ],
 )
 def test_a_signal_leaves_a_checkpoint_that_resumes_to_the_same_end(
-    reference: Path, kind: signal.Signals, place: str, number: int
+    reference: Path, kind: signal.Signals, moment: str, number: int
 ) -> None:
     config = _same_settings(reference)
-    code, said = _struck(place, number, kind, config)
+    code, said = _struck(moment, number, kind, config)
     assert code == 128 + kind, said
     assert "--resume" in said and "Traceback" not in said
     assert main(["--config", str(config), "--resume"]) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 # One thread here and in every process a test starts: sums round alike only with equal numbers of threads.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+# A shell has what it starts in the background ignore Ctrl-C; the programs that tests start must not inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parents[1]
 

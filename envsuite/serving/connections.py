@@ -113,8 +113,9 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
             super().handle_close()
 
     def del_channel(self, map: dict[int, Any] | None = None) -> None:
-        self.server.forget(self)
-        super().del_channel(map)
+        if self._fileno is not None:  # waitress closes some connections twice
+            self.server.forget(self)
+            super().del_channel(map)
 
     def _hang_up(self) -> bool:
         """Sends no more and discards incoming data; returns false if the client has left already."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import resource
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -175,6 +176,24 @@ def test_an_answer_longer_than_the_system_takes_at_once_is_sent_whole(start: Sta
         time.sleep(0.2)
         answer = everything(client)
     assert answer.startswith(b"HTTP/1.1 200 ") and answer.count(b"x") >= 5_000_000
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_last_answer_ends_its_own_connection_only() -> None:
+    def long(environ: object, start_response: Callable[..., object]) -> list[bytes]:
+        start_response("200 OK", [("Content-Length", "20000000")])
+        return [b" " * 20_000_000]
+
+    listener = Listener(long, "127.0.0.1", 0, 1024, quick=lambda session: True, refused=lambda: None)
+    try:
+        with clients(listener, 1) as (client,):
+            client.sendall(b"POST /v1/sessions/x/step HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            listener.turn()
+            listener.turn()
+            assert listener.writing()
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close() resets
+        until(lambda: listener.turn(0.1) or not listener.active_channels)
+    finally:
+        listener.shut()
 
 
 def test_a_call_on_a_quick_session_is_executed_by_the_thread_that_reads(

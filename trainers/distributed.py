@@ -41,11 +41,16 @@ class _Failure:
 def guarded(command: Callable[[], int]) -> int:
     """The exit status of ``command``; errors that a user can mend become a message, and all processes end together.
 
+    A process whose ``command`` returns waits for the others, which may still have work to do.
+
     2: the configuration is wrong. 1: anything else that a user can mend, or another process has failed. 130:
     interrupted.
     """
     try:
-        return command()
+        status = command()
+        if _PEERS is not None:
+            _PEERS.accelerator.wait_for_everyone()
+        return status
     except PeerFailed as error:
         _say_first(f"error: {error}")
         return 1
@@ -106,6 +111,7 @@ class Peers:
     """
 
     def __init__(self, accelerator: Accelerator) -> None:
+        self.accelerator = accelerator
         self.rank = accelerator.process_index
         self.members: list[tuple[str, int]] = every(accelerator, (socket.gethostname(), os.getpid()))
         """Host and process id of each process."""
@@ -123,8 +129,9 @@ class Peers:
             self._store.set(_key(self.rank), message)
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stops watching."""
         self._closed.set()
+        self._thread.join(GRACE_SECONDS)
 
     def failed(self) -> dict[int, str]:
         """Returns the other processes that have ended, by rank, each with its reason."""

@@ -1,4 +1,4 @@
-"""``python failing_rank.py HOW``: one of two processes that work together until one of them ends as ``HOW`` says."""
+"""``python failing_rank.py HOW``: one of several processes that work together until one of them ends as ``HOW`` says."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from accelerate import Accelerator
 
 from envsuite.core import DataError
+from trainers import distributed
 from trainers.distributed import every, guarded, make_accelerator, on_main, sharing_failures
 
 
@@ -36,6 +37,10 @@ def _work(accelerator: Accelerator, how: str) -> int:
         time.sleep(12)
     if how == "disk":
         on_main(accelerator, _full)
+    if how == "late":
+        distributed.GRACE_SECONDS = 0.5
+        time.sleep(4 * (rank == 0))
+        return 0
     torch.distributed.barrier()
     return 0
 

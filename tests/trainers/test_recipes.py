@@ -51,10 +51,16 @@ def test_published_recipes_pay_ten_for_a_success_and_charge_a_tenth_for_an_inval
 
 def test_variants_are_what_a_paper_sets_for_one_benchmark_or_model() -> None:
     whole = parse(["--recipe", "gigpo/webshop+scpo/webshop"]).config
-    assert whole.recipe == "gigpo/webshop+scpo/webshop" and whole.optim.minibatch_rows == 64
+    assert whole.recipe == "gigpo/webshop+scpo/webshop"
     assert whole.method.options["compare"] == {"normalise": "mean"} and whole.method.shapers["scpo"]["alpha"] == 1.0
     assert whole.method.objective.entropy_coef == 0.001
-    assert parse(["--recipe", "gigpo/alfworld"]).config.optim.minibatch_rows == 256
+    for name, alfworld, webshop in (("grpo", 256, 64), ("gigpo", 256, 64), ("hgpo", 256, 64), ("spear", 1024, 256)):
+        assert parse(["--recipe", f"{name}/alfworld"]).config.optim.minibatch_rows == alfworld, name
+        assert parse(["--recipe", f"{name}/webshop"]).config.optim.minibatch_rows == webshop, name
+    assert whole.optim.minibatch_rows == 256, "SCPO's table 3 has one for both benchmarks"
+    assert [parse(["--recipe", f"spear/{name}"]).config.method.replay.warmup for name in ("alfworld", "webshop")] == [
+        100, 200,
+    ]  # fmt: skip
     small, large = (parse(["--recipe", f"bipace/{size}"]).config.method for size in ("1.5b", "7b"))
     assert small.embedding.layer == -12 and small.options["radius"] == 0.05
     assert large.embedding.layer == -8 and large.options["radius"] == 0.10

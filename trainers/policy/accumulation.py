@@ -175,19 +175,20 @@ class Accumulator:
         columns: Mapping[str, NDArray[np.generic]],
         corrected: bool,
     ) -> PolicyLoss:
-        device = stats.logprob.device
-        cut = {name: torch.from_numpy(values[piece.index]).to(device) for name, values in columns.items()}
+        new = stats.logprob
+        cut = {name: torch.from_numpy(values[piece.index]).to(new.device) for name, values in columns.items()}
+        cut |= {name: column.to(new.dtype) for name, column in cut.items() if column.is_floating_point()}
         return policy_loss(
-            stats.logprob,
-            cut["old"].float() if "old" in cut else stats.logprob.detach(),
-            cut["advantage"].float(),
-            torch.from_numpy(rows).to(device),
-            cut["weight"].float(),
+            new,
+            cut.get("old", new.detach()),
+            cut["advantage"],
+            torch.from_numpy(rows).to(new.device),
+            cut["weight"],
             config=self.objective,
-            ref_logprob=cut["reference"].float() if "reference" in cut else None,
+            ref_logprob=cut.get("reference"),
             entropy=stats.entropy,
             selected=cut.get("selected"),
-            engine_logprob=cut["engine"].float(),
+            engine_logprob=cut["engine"],
             correction=self.config.correction if corrected else None,
         )
 

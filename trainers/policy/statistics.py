@@ -65,4 +65,5 @@ class _Statistics(torch.autograd.Function):
 
 
 def _scores(logits: Tensor, temperature: float) -> Tensor:
-    return logits.float() if temperature == 1 else logits.float() / temperature
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return logits if temperature == 1 else logits / temperature

@@ -1,4 +1,4 @@
-"""``python failing_rank.py HOW``: one of several processes that work together until one of them ends as ``HOW`` says."""
+"""``python failing_rank.py HOW``: several processes work until one ends as ``HOW`` says."""
 
 from __future__ import annotations
 

@@ -1,0 +1,157 @@
+"""Actions in tags that the prompt explains, for any model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from envsuite.core.tools import Action, Tool, ToolCall
+from envsuite.prompting.codecs.base import Codec, Parsed
+from envsuite.prompting.codecs.text import TAGS, Malformed, bodies, dump, is_unicode, listing, read_calls, write_thought
+
+
+@dataclass(frozen=True)
+class TagsCodec(Codec):
+    """``<think>…</think><action>…</action>``; the first well-formed body is the action.
+
+    For a tool with one string parameter named ``command``, the body is the plain command (surrounding blanks are
+    ignored). For any other tool it is ``{"name": …, "arguments": {…}}``, or a JSON list of these where several are
+    allowed.
+    """
+
+    name: ClassVar[str] = "tags"
+    think: bool = True
+    """Whether the instructions ask for a thought before the action."""
+
+    def system(self, tools: Sequence[Tool], max_calls: int, *, listed: bool = False) -> str:
+        """Returns the tools and the format of an action, ending with a template of the answer."""
+        command = command_tool(tools)
+        if command is not None and len(tools) == 1:
+            about, body = f"You act by commands. {command.description}", "your command"
+        else:
+            about, body = listing(tools), '{"name": "tool name", "arguments": {…}}'
+            if max_calls > 1:
+                about += f"\nUp to {max_calls} calls a step; several are written as a JSON list."
+            if command is not None:
+                about += f"\nFor {command.name} the plain command is enough."
+        thought = "<think>your reasoning</think>" if self.think else ""
+        return f"{about}\nAnswer each observation in this form:\n{thought}<action>{body}</action>"
+
+    def parse(self, completion: str, tools: Sequence[Tool], max_calls: int) -> Parsed:
+        """Parses the first well-formed body."""
+        problem = ""
+        for body in bodies(completion, "<action>", "</action>"):
+            if isinstance(body, Malformed):
+                problem = problem or body.reason
+                continue
+            calls = self._read(body.strip(), tools)
+            if not isinstance(calls, Malformed) and len(calls) > max_calls:
+                calls = Malformed(f"{len(calls)} calls in one step, at most {max_calls} allowed")
+            if isinstance(calls, Malformed):
+                problem = problem or calls.reason
+                continue
+            return Parsed(tuple(calls), None)
+        return Parsed(None, problem or "no <action>…</action> in the completion")
+
+    def _read(self, text: str, tools: Sequence[Tool]) -> list[ToolCall] | Malformed:
+        """Parses the calls in a body."""
+        command = command_tool(tools)
+        calls = read_calls(text, many=True) if text[:1] in ("{", "[") or command is None else Malformed("")
+        if isinstance(calls, Malformed) and command is not None:
+            if not is_unicode(text):
+                return Malformed("the action is not valid Unicode")
+            return [ToolCall(command.name, {"command": text})] if text else Malformed("the action is empty")
+        return calls
+
+    def write(self, action: Action, thought: str = "", tools: Sequence[Tool] | None = None) -> str:
+        """Formats the thought, if any, and the action, in tags."""
+        return f"{write_thought(thought)}<action>{self._body(action, tools)}</action>"
+
+    def show(self, action: Action) -> str:
+        """Formats the plain command, or JSON."""
+        return self._body(action, None)
+
+    def _body(self, action: Action, tools: Sequence[Tool] | None) -> str:
+        if len(action) == 1 and list(action[0].arguments) == ["command"]:
+            command = action[0].arguments["command"]
+            known = command_tool(tools) if tools is not None else None
+            mine = tools is None or (known is not None and known.name == action[0].name)
+            if mine and isinstance(command, str) and _is_plain(command):
+                return command
+        body = dump(action[0]) if len(action) == 1 else f"[{', '.join(dump(call) for call in action)}]"
+        return body.replace("<", "\\u003c") if any(tag in body for tag in TAGS) else body
+
+
+@dataclass(frozen=True)
+class BracketsCodec(TagsCodec):
+    """``<think>…</think><action>tool[argument]</action>``, as agents of WebShop are usually prompted.
+
+    This is the format for tools with one string parameter; blanks around tool and argument are ignored. All other calls
+    have the format of :class:`TagsCodec`.
+    """
+
+    name: ClassVar[str] = "brackets"
+
+    def system(self, tools: Sequence[Tool], max_calls: int, *, listed: bool = False) -> str:
+        """Returns each tool's description and format of calls, ending with a template of the answer."""
+        forms = [
+            f"{tool.name}[{argument}]: {tool.description}"
+            for tool in tools
+            if (argument := one_string(tool)) is not None
+        ]
+        if len(forms) < len(tools):
+            return super().system(tools, max_calls, listed=listed)
+        thought = "<think>your reasoning</think>" if self.think else ""
+        return "\n".join(
+            (
+                "You act by calling tools:",
+                *forms,
+                "Answer each observation in this form:",
+                f"{thought}<action>tool[argument]</action>",
+            )
+        )
+
+    def _read(self, text: str, tools: Sequence[Tool]) -> list[ToolCall] | Malformed:
+        name, bracket, rest = text.partition("[")
+        if bracket and rest.endswith("]"):
+            for tool in tools:
+                if tool.name == name.rstrip() and (argument := one_string(tool)) is not None:
+                    if not is_unicode(rest):
+                        return Malformed("the argument is not valid Unicode")
+                    return [ToolCall(tool.name, {argument: rest[:-1].strip()})]
+        return super()._read(text, tools)
+
+    def _body(self, action: Action, tools: Sequence[Tool] | None) -> str:
+        if len(action) == 1 and len(action[0].arguments) == 1:
+            (call,), ((name, value),) = action, action[0].arguments.items()
+            known = tools is None or any(tool.name == call.name and one_string(tool) == name for tool in tools)
+            if known and isinstance(value, str) and value == value.strip() and not any(tag in value for tag in TAGS):
+                return f"{call.name}[{value}]"
+        return super()._body(action, tools)
+
+
+def command_tool(tools: Sequence[Tool]) -> Tool | None:
+    """Returns the only tool whose single parameter is a string named ``command``; ``None`` for none or several."""
+    found = [tool for tool in tools if _takes_command(tool)]
+    return found[0] if len(found) == 1 else None
+
+
+def _takes_command(tool: Tool) -> bool:
+    properties = tool.parameters.get("properties", {})
+    return list(properties) == ["command"] and properties["command"].get("type") == "string"
+
+
+def one_string(tool: Tool) -> str | None:
+    """Returns the name of the tool's parameter if it has only one, which is a string."""
+    properties = tool.parameters.get("properties", {})
+    return next(
+        (name for name, form in properties.items() if form.get("type") == "string" and len(properties) == 1), None
+    )
+
+
+def _is_plain(command: str) -> bool:
+    """Whether ``command`` in tags is parsed back unchanged."""
+    if not command or command != command.strip() or command[0] in "{[":
+        return False
+    return not any(tag in command for tag in TAGS)

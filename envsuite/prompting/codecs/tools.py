@@ -1,0 +1,56 @@
+"""Actions as Hermes writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from envsuite.core.tools import Action, Tool, ToolCall
+from envsuite.prompting.codecs.base import Codec, Parsed
+from envsuite.prompting.codecs.text import Malformed, bodies, dump, escaped, listing, read_calls, write_thought
+
+
+@dataclass(frozen=True)
+class ToolsCodec(Codec):
+    """``<tool_call>{"name": …, "arguments": {…}}</tool_call>``, several where the environment allows it.
+
+    The chat template gets the tools. All well-formed calls form the action; more than allowed make it invalid.
+    """
+
+    name: ClassVar[str] = "tools"
+
+    def system(self, tools: Sequence[Tool], max_calls: int, *, listed: bool = False) -> str:
+        """Returns the format of a call, after the tools if the template does not list them."""
+        about = "" if listed else listing(tools) + "\n"
+        count = "one call" if max_calls == 1 else f"one to {max_calls} calls"
+        form = '<tool_call>\n{"name": "tool name", "arguments": {…}}\n</tool_call>'
+        return f"{about}Answer each observation with {count} of this form:\n{form}"
+
+    def parse(self, completion: str, tools: Sequence[Tool], max_calls: int) -> Parsed:
+        """Parses every well-formed call."""
+        problem = ""
+        calls: list[ToolCall] = []
+        for body in bodies(completion, "<tool_call>", "</tool_call>"):
+            read = body if isinstance(body, Malformed) else read_calls(body, many=False)
+            if isinstance(read, Malformed):
+                problem = problem or read.reason
+            else:
+                calls += read
+        if len(calls) > max_calls:
+            return Parsed(None, f"{len(calls)} calls in one step, at most {max_calls} allowed")
+        if not calls:
+            return Parsed(None, problem or "no <tool_call>…</tool_call> in the completion")
+        return Parsed(tuple(calls), None)
+
+    def write(self, action: Action, thought: str = "", tools: Sequence[Tool] | None = None) -> str:
+        """Formats the thought, if any, and a ``<tool_call>`` for each call."""
+        return write_thought(thought) + "\n".join(f"<tool_call>\n{escaped(call)}\n</tool_call>" for call in action)
+
+    def show(self, action: Action) -> str:
+        """Formats the calls as JSON."""
+        return ", ".join(dump(call) for call in action)
+
+    def chat_tools(self, tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
+        """Returns OpenAI's function schemas."""
+        return [tool.as_openai() for tool in tools]

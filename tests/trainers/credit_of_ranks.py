@@ -1,7 +1,7 @@
 """``python credit_of_ranks.py FOLDER`` under ``accelerate launch``: every recipe's credit and gradient, over all ranks.
 
-Each process has the episodes of its own groups; the first writes what all of them have together. The model is float64, so
-that the order of sums does not hide a difference.
+Each process has the episodes of its own groups; the first writes what all of them have together. The model is float64,
+so that the order of sums does not hide a difference.
 """
 
 from __future__ import annotations
@@ -114,7 +114,9 @@ def main() -> int:
     for name, config in methods():
         seen.add(config.estimator)
         method = Method.of(config)
-        policy, optimizer = accelerator.prepare(Policy(m := model("qwen2", SIZE).double()), torch.optim.SGD(m.parameters()))
+        policy, optimizer = accelerator.prepare(
+            Policy(m := model("qwen2", SIZE).double()), torch.optim.SGD(m.parameters())
+        )
         updater = Updater(accelerator, policy, optimizer, OptimConfig(tokens_per_microbatch=60), config.objective)
         greedy = [GreedyReturn()] if config.greedy_baseline else []
         crediting = Crediting(method, accelerator, [*greedy, Random(method.estimator.per)])

@@ -24,7 +24,7 @@ from trainers.policy.config import ComputeDtype, ModelConfig
 from trainers.policy.flat import flatten, to_device
 from trainers.policy.packing import MicroBatch
 from trainers.policy.precision import computing
-from trainers.policy.selfcheck import check_backbone, check_policy
+from trainers.policy.selfcheck import check_backbone, check_policy, output_layer
 from trainers.policy.statistics import TokenStats, token_stats
 
 
@@ -134,12 +134,17 @@ class Policy(nn.Module):
         self.temperature = temperature
         self.compute_dtype: ComputeDtype = compute_dtype
         check_policy(model)
+        self.output = output_layer(model)
+        """Computes the logits a part of the tokens at a time; ``None`` where only the model itself can compute them."""
 
     def forward(self, batch: MicroBatch) -> TokenStats:
         """Log-probability and entropy of each response token of ``batch``, in its order."""
         device = self.model.device
         flat = flatten(batch, device)
+        target = to_device(batch.target, device)
         with attending(self.model, NAME), computing(self.compute_dtype, device):
-            # Logits of the response tokens alone: where the vocabulary is large they take the most memory.
-            logits: Tensor = self.model(**flat.arguments, logits_to_keep=flat.place).logits[0]
-        return token_stats(logits, to_device(batch.target, device), self.temperature)
+            if self.output is None:
+                logits: Tensor = self.model(**flat.arguments, logits_to_keep=flat.place).logits[0]
+                return token_stats(logits, target, self.temperature)
+            states: Tensor = self.model.base_model(**flat.arguments).last_hidden_state[0]
+            return self.output.stats(states[flat.place], target, self.temperature)

@@ -15,6 +15,7 @@ from trainers.policy.attention import NAME, attending, evaluating, narrow_window
 from trainers.policy.flat import FlatBatch, flatten, to_device
 from trainers.policy.packing import MicroBatch, padded
 from trainers.policy.precision import computing
+from trainers.policy.statistics import OutputLayer
 
 Ints = NDArray[np.int64]
 REMEDY = "take a model whose layers are full or sliding attention, such as Llama, Qwen, Mistral or Gemma"
@@ -40,6 +41,23 @@ def check_policy(model: PreTrainedModel) -> None:
         return logits
 
     _compare(model, packed, alone)
+
+
+def output_layer(model: PreTrainedModel) -> OutputLayer | None:
+    """Returns the output layer, if the logits are a linear function of the last hidden states, bounded or not.
+
+    ``None`` where they are anything else (scaled, an adapted or quantised layer): the model then computes them whole.
+    """
+    layer = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    config = model.config.get_text_config(decoder=True)
+    if type(layer) is not torch.nn.Linear:
+        return None
+    found = OutputLayer(layer, getattr(config, "final_logit_softcapping", None))
+    tokens = torch.arange(_WINDOW, device=model.device)[None] % config.vocab_size
+    with evaluating(model), computing("float32", model.device):
+        own: Tensor = model(tokens, use_cache=False).logits
+        ours = found.logits(model.base_model(tokens, use_cache=False).last_hidden_state)
+    return found if bool((ours - own).abs().max() <= _TOLERANCE * own.abs().max()) else None
 
 
 def check_backbone(model: PreTrainedModel) -> None:

@@ -1,4 +1,4 @@
-"""Log-probability and entropy of tokens under tempered logits, in float32, without copies that can be avoided."""
+"""Log-probability and entropy of tokens under tempered logits, in float32, a part of the tokens at a time."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+
+from trainers.policy.precision import as_computed
+
+ELEMENTS = 2**26
+"""Most logits that exist at a time: 256 MiB in float32, 441 tokens of a vocabulary of 152,000."""
 
 
 @dataclass(frozen=True)
@@ -28,20 +34,46 @@ def token_stats(logits: Tensor, target: Tensor, temperature: float) -> TokenStat
         target: Token ids, shape (T,).
         temperature: The sampler's temperature, above 0.
     """
-    logprob, entropy = _Statistics.apply(logits, target, temperature)  # type: ignore[no-untyped-call]
+    logprob, entropy = _OfLogits.apply(logits, target, temperature)  # type: ignore[no-untyped-call]
     return TokenStats(logprob, entropy)
 
 
-class _Statistics(torch.autograd.Function):
+@dataclass(frozen=True)
+class OutputLayer:
+    """A linear output layer, whose logits are computed a part of the tokens at a time and never exist whole."""
+
+    layer: nn.Linear
+    softcap: float | None = None
+    """Bound of the logits, ``softcap * tanh(x / softcap)``, as Gemma has it."""
+    elements: int = ELEMENTS
+    """Most logits at a time. Where all fit they are kept for the backward pass, else it computes each part again."""
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Logits of hidden states (T, D), in their format: (T, vocabulary)."""
+        return _logits(states, self.layer.weight.to(states.dtype), _cast(self.layer.bias, states.dtype), self.softcap)
+
+    def stats(self, states: Tensor, target: Tensor, temperature: float) -> TokenStats:
+        """Statistics of ``softmax(logits / temperature)``.
+
+        Args:
+            states: Hidden states that predict ``target``, shape (T, D). Products run in the surrounding compute format.
+            target: Token ids, shape (T,).
+            temperature: The sampler's temperature, above 0.
+        """
+        (states,) = as_computed(states)
+        rows = max(self.elements // self.layer.out_features, 1)
+        logprob, entropy = _OfStates.apply(  # type: ignore[no-untyped-call]
+            states, self.layer.weight, self.layer.bias, target, temperature, self.softcap, rows
+        )
+        return TokenStats(logprob, entropy)
+
+
+class _OfLogits(torch.autograd.Function):
     """Saves the logits alone; the backward pass makes their gradient in one buffer."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, target: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        scores = _scores(logits, temperature)
-        total = scores.logsumexp(-1)
-        logprob = scores.gather(-1, target[:, None])[:, 0] - total
-        probability = (scores - total[:, None]).exp_()
-        mean = probability.mul_(scores).sum(-1)
+        logprob, total, mean = _statistics(logits, target, temperature)
         ctx.save_for_backward(logits, target, total, mean)
         ctx.temperature = temperature
         ctx.set_materialize_grads(False)
@@ -51,17 +83,104 @@ class _Statistics(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, logprob: Tensor | None, entropy: Tensor | None) -> tuple[Tensor, None, None]:
         logits, target, total, mean = ctx.saved_tensors
-        scores = _scores(logits, ctx.temperature)
-        out = (scores - total[:, None]).exp_()
-        weight = torch.zeros_like(total) if logprob is None else logprob
-        if entropy is None:
-            out.mul_(-weight[:, None])
-        else:
-            out.mul_((mean[:, None] - scores).mul_(entropy[:, None]).sub_(weight[:, None]))
-        out.scatter_add_(-1, target[:, None], weight[:, None])
-        if ctx.temperature != 1:
-            out.div_(ctx.temperature)
-        return out.to(logits.dtype), None, None
+        found = _gradient(logits, target, total, mean, ctx.temperature, logprob, entropy)
+        return found.to(logits.dtype), None, None
+
+
+class _OfStates(torch.autograd.Function):
+    """Logits of ``rows`` tokens at a time, in both passes; the weight's gradient is summed up in its own format."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        target: Tensor,
+        temperature: float,
+        softcap: float | None,
+        rows: int,
+    ) -> tuple[Tensor, Tensor]:
+        factor, added = weight.to(states.dtype), _cast(bias, states.dtype)
+        parts, logits = [], None
+        for some, wanted in zip(torch.split(states, rows), torch.split(target, rows), strict=True):
+            logits = _logits(some, factor, added, softcap)
+            parts.append(_statistics(logits, wanted, temperature))
+        logprob, total, mean = (torch.cat(column) for column in zip(*parts, strict=True))
+        ctx.save_for_backward(states, weight, bias, target, total, mean, logits if len(parts) == 1 else None)
+        ctx.settings = (temperature, softcap, rows)
+        ctx.set_materialize_grads(False)
+        return logprob, total - mean
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, logprob: Tensor | None, entropy: Tensor | None) -> tuple[Tensor | None, ...]:
+        states, weight, bias, target, total, mean, kept = ctx.saved_tensors
+        temperature, softcap, rows = ctx.settings
+        wants_states, wants_weight, wants_bias, *_ = ctx.needs_input_grad
+        factor, added = weight.to(states.dtype), _cast(bias, states.dtype)
+        of_states = torch.empty_like(states) if wants_states else None
+        of_weight = torch.zeros_like(weight) if wants_weight else None
+        of_bias = torch.zeros_like(bias) if wants_bias else None
+        for start in range(0, len(states), rows):
+            part = slice(start, start + rows)
+            logits = _logits(states[part], factor, added, softcap) if kept is None else kept
+            found = _gradient(
+                logits, target[part], total[part], mean[part], temperature,
+                None if logprob is None else logprob[part], None if entropy is None else entropy[part],
+            )  # fmt: skip
+            if softcap is not None:
+                found.mul_(1 - (logits.to(found.dtype) / softcap) ** 2)
+            found = found.to(states.dtype)
+            if of_states is not None:
+                torch.mm(found, factor, out=of_states[part])
+            if of_weight is not None:
+                if states.dtype == weight.dtype:
+                    of_weight.addmm_(found.T, states[part])
+                else:
+                    of_weight.add_(found.T @ states[part])
+            if of_bias is not None:
+                of_bias.add_(found.sum(0))
+        return of_states, of_weight, of_bias, None, None, None, None
+
+
+def _cast(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return None if tensor is None else tensor.to(dtype)
+
+
+def _logits(states: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | None) -> Tensor:
+    logits = F.linear(states, weight, bias)
+    return logits if softcap is None else logits.div_(softcap).tanh_().mul_(softcap)
+
+
+def _statistics(logits: Tensor, target: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probability of each target, logarithm of the sum of exponentials, and mean score, each (T,)."""
+    scores = _scores(logits, temperature)
+    total = scores.logsumexp(-1)
+    logprob = scores.gather(-1, target[:, None])[:, 0] - total
+    probability = (scores - total[:, None]).exp_()
+    return logprob, total, probability.mul_(scores).sum(-1)
+
+
+def _gradient(
+    logits: Tensor,
+    target: Tensor,
+    total: Tensor,
+    mean: Tensor,
+    temperature: float,
+    logprob: Tensor | None,
+    entropy: Tensor | None,
+) -> Tensor:
+    """Gradient of the logits, (T, vocabulary), given those of log-probability and entropy, (T,)."""
+    scores = _scores(logits, temperature)
+    out = (scores - total[:, None]).exp_()
+    weight = torch.zeros_like(total) if logprob is None else logprob
+    if entropy is None:
+        out.mul_(-weight[:, None])
+    else:
+        out.mul_((mean[:, None] - scores).mul_(entropy[:, None]).sub_(weight[:, None]))
+    out.scatter_add_(-1, target[:, None], weight[:, None])
+    return out if temperature == 1 else out.div_(temperature)
 
 
 def _scores(logits: Tensor, temperature: float) -> Tensor:

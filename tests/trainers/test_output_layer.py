@@ -1,0 +1,134 @@
+"""Log-probabilities and entropies from hidden states, a part of the tokens at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from architectures import COMPUTED, architecture
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+from tiny_runs import step_table
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import CohereConfig, CohereForCausalLM
+
+from trainers.policy.model import Policy
+from trainers.policy.packing import merge_steps, micro_batches
+from trainers.policy.statistics import OutputLayer
+
+SIZE, WIDTH, TOKENS = 23, 6, 11
+
+
+def _naive(layer: torch.nn.Linear, softcap: float | None, states: torch.Tensor, target: torch.Tensor, heat: float):  # type: ignore[no-untyped-def]
+    logits = layer(states)
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
+    rows = (logits / heat).log_softmax(-1)
+    return rows.gather(1, target[:, None])[:, 0], -(rows.exp() * rows).sum(-1)
+
+
+@given(
+    rows=st.integers(1, TOKENS + 1),
+    temperature=st.sampled_from([0.4, 1.0, 1.7]),
+    softcap=st.sampled_from([None, 2.0]),
+    bias=st.booleans(),
+    frozen=st.booleans(),
+    terms=st.sampled_from([(1.0, 0.0), (0.0, 1.0), (1.0, 0.3)]),
+)
+@examples(max_examples=60)
+def test_values_and_gradients_are_those_of_the_whole_logits(
+    rows: int, temperature: float, softcap: float | None, bias: bool, frozen: bool, terms: tuple[float, float]
+) -> None:
+    torch.manual_seed(1)
+    layer = torch.nn.Linear(WIDTH, SIZE, bias=bias, dtype=torch.float64).requires_grad_(not frozen)
+    states = torch.randn(TOKENS, WIDTH, dtype=torch.float64, requires_grad=True)
+    target, weight = torch.randint(0, SIZE, (TOKENS,)), torch.randn(2, TOKENS, dtype=torch.float64)
+    wanted = [states, *(p for p in layer.parameters() if p.requires_grad)]
+
+    def gradients(logprob: torch.Tensor, entropy: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        loss = torch.zeros(())
+        for factor, some, value in zip(terms, weight, (logprob, entropy), strict=True):
+            if factor:  # a term that is left out has no gradient at all
+                loss = loss + factor * (some * value).sum()
+        return torch.autograd.grad(loss, wanted)
+
+    stats = OutputLayer(layer, softcap, elements=rows * SIZE).stats(states, target, temperature)
+    logprob, entropy = _naive(layer, softcap, states, target, temperature)
+    torch.testing.assert_close(stats.logprob, logprob)
+    torch.testing.assert_close(stats.entropy, entropy)
+    for ours, own in zip(gradients(stats.logprob, stats.entropy), gradients(logprob, entropy), strict=True):
+        torch.testing.assert_close(ours, own, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("compute_dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", COMPUTED)
+def test_the_parts_of_a_micro_batch_give_what_the_whole_gives(name: str, compute_dtype: Any) -> None:
+    model, table = architecture(name, SIZE), step_table(np.random.default_rng(3), SIZE)
+    policy = Policy(model, temperature=0.4, compute_dtype=compute_dtype).train()
+    assert policy.output is not None, "the logits of every model that is computed here come in parts"
+    found = []
+    for elements in (1, 5 * SIZE, 10**9):
+        policy.output = replace(policy.output, elements=elements)
+        for batch in micro_batches(table, merge_steps(table), 10_000, True):
+            stats = policy(batch)
+            (stats.logprob.sum() + 0.1 * stats.entropy.sum()).backward()
+        found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+        model.zero_grad()
+    scale = max(float(gradient.abs().max()) for gradient in found[-1])
+    near = 1e-5 if compute_dtype == "float32" else 2e-2  # bfloat16 rounds the weight's gradient once per part
+    for parts in found[:-1]:
+        for ours, own in zip(parts, found[-1], strict=True):
+            assert float((ours - own).abs().max()) < near * scale
+
+
+class Largest(TorchDispatchMode):
+    """The most elements of one result whose rows are of the vocabulary; the output layer's weight is none."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__()
+        self.elements = 0
+        self._weight = weight.untyped_storage().data_ptr()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for value in out if isinstance(out, tuple | list) else (out,):
+            if not isinstance(value, torch.Tensor) or value.shape[-1:] != (SIZE,):
+                continue
+            if value.untyped_storage().data_ptr() != self._weight:
+                self.elements = max(self.elements, value.numel())
+        return out
+
+
+def test_no_more_logits_exist_at_a_time_than_are_allowed() -> None:
+    model, table = architecture("llama", SIZE), step_table(np.random.default_rng(3), SIZE)
+    policy = Policy(model).train()
+    for elements, most in ((3 * SIZE, 3 * SIZE), (10**9, len(table.response.values) * SIZE)):
+        assert policy.output is not None
+        policy.output = replace(policy.output, elements=elements)
+        with Largest(policy.output.layer.weight) as seen:
+            for batch in micro_batches(table, merge_steps(table), 10_000, True):
+                policy(batch).logprob.sum().backward()
+        assert seen.elements == most
+
+
+def test_logits_that_are_no_linear_function_of_the_states_are_the_models_own() -> None:
+    torch.manual_seed(0)
+    config = CohereConfig(
+        vocab_size=SIZE, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4,
+        logit_scale=0.25, initializer_range=0.3, bos_token_id=None, eos_token_id=None, pad_token_id=None,
+    )  # fmt: skip
+    model, table = CohereForCausalLM(config), step_table(np.random.default_rng(3), SIZE)
+    policy = Policy(model)
+    assert policy.output is None
+    (batch,) = micro_batches(table, merge_steps(table), 10_000, False)
+    logprob = policy(batch).logprob.detach()
+    for row in range(3):
+        ids = torch.tensor([[*table.prompt[row], *table.response[row]]])
+        rows = model(ids).logits[0, len(table.prompt[row]) - 1 : -1].log_softmax(-1)
+        own = rows.gather(1, ids[0, len(table.prompt[row]) :, None])[:, 0]
+        where = np.flatnonzero(np.isin(batch.index, np.flatnonzero(table.response.row_of == row)))
+        torch.testing.assert_close(logprob[where], own, rtol=1e-4, atol=1e-5)

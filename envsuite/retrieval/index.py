@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import util
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -157,7 +158,7 @@ class Index:
         tables = [contributions(term.weight, self._times, self._factors) for term in known] if few else []
         cuts = [np.searchsorted(numbers, edges.astype(np.uint32)).tolist() for numbers in documents]
         total = np.empty(min(int(edges[1]), self._size), dtype=np.float64)
-        for block, (low, high) in enumerate(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)):
+        for block, (low, high) in enumerate(pairwise(edges.tolist())):
             scores = total[: high - low]
             scores.fill(0)
             touched = False

@@ -52,7 +52,9 @@ def test_what_transformers_reads_off_the_methods_of_an_environment_is_its_tools(
 
 def test_the_parameters_are_typed_and_those_that_are_required_come_first() -> None:
     library = Library()
-    assert str(inspect.signature(library.search)).startswith("(query: str, fields: list[str], limit: int | None = None")
+    signature = str(inspect.signature(library.search))
+    assert signature.startswith("(query: str, fields: list[str], limit: int | None = None")
+    assert signature.endswith("-> str")
     hints = {name: parameter.annotation for name, parameter in inspect.signature(library.search).parameters.items()}
     assert hints["order"] == Literal["new", "old"] | None
     assert inspect.getdoc(library.search) == (

@@ -1,3 +1,4 @@
+import logging
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,9 @@ from trainers.credit.estimators.grpo import GRPO
 from trainers.credit.estimators.opo import OPO
 from trainers.credit.estimators.remax import ReMax
 from trainers.credit.estimators.returns import episode_returns
+from trainers.credit.providers import GreedyReturn, greedy_group
 from trainers.steps import Ragged, StepTable
+from trainers.steps.columns import GREEDY, GREEDY_RETURN
 from trainers.steps.table import MissingColumn
 
 
@@ -74,6 +77,18 @@ def test_remax_to_go_is_remax_where_rewards_come_at_the_end_only(steps: StepTabl
 def test_remax_counts_the_episodes_that_beat_the_greedy_one():
     steps = table_of([(0, 0, 0, 1.0, "a", True), (0, 1, 0, 0.0, "a", True), (0, 1, 1, 0.0, "b", True)])
     assert ReMax()(steps).diagnostics == {"greedy_return": 0.0, "better_than_greedy": 0.5}
+
+
+def test_tasks_whose_greedy_episode_failed_are_left_out_and_counted(caplog: pytest.LogCaptureFixture):
+    greedy = table_of([(greedy_group(group), group, 0, 0.5 + group, "a", True) for group in (0, 1)])
+    sampled = table_of([(group, 10 + group, 0, 0.0, "a", True) for group in (0, 1, 2, 3)])
+    parts = [part.with_columns(**{GREEDY: np.full(len(part), part is greedy)}) for part in (greedy, sampled)]
+    steps = StepTable.joined(parts)
+    with caplog.at_level(logging.WARNING):
+        kept = GreedyReturn().columns(steps)
+    assert kept.episode_id.tolist() == [10, 11]
+    assert kept.extra[GREEDY_RETURN].tolist() == [0.5, 1.5]
+    assert caplog.messages == ["2 tasks are left out: their greedy episode failed"]
 
 
 def test_a_missing_column_is_named_with_the_method_and_what_supplies_it():

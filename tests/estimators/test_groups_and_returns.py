@@ -6,7 +6,7 @@ from step_tables import step_tables, table_of
 
 from envsuite.core.errors import UsageError
 from trainers.credit.estimators.comparison import Comparison
-from trainers.credit.estimators.groups import group_codes, group_statistics, similar_codes
+from trainers.credit.estimators.groups import ROUNDING, group_codes, group_statistics, similar_codes
 from trainers.credit.estimators.returns import discounted_returns, episode_returns
 from trainers.steps import StepTable
 from trainers.steps.columns import ROW_SCORE
@@ -80,6 +80,9 @@ def test_values_that_differ_by_rounding_alone_are_worth_exactly_nothing():
     assert values[0] != values[1]
     relative = Comparison(epsilon=0.0).within(values, np.zeros(2, np.int64))
     assert (relative == 0.0).all()
+    within, beyond = np.array([0.0, ROUNDING]), np.array([0.0, 2 * ROUNDING])
+    assert (group_statistics(within, np.zeros(2, np.int64)).std == 0.0).all()
+    assert (group_statistics(beyond, np.zeros(2, np.int64)).std > 0.0).all()
 
 
 def test_codes_are_equal_exactly_where_every_column_is():

@@ -54,6 +54,7 @@ def test_an_episode_enters_if_its_return_is_above_its_group_and_no_filter_left_i
     assert buffer.table.t.tolist() == [0, 1, 0, 1], "each episode in the order of its steps"
     assert buffer.table.extra["return"].tolist() == [1.0] * 4
     assert not buffer.table.state_key.any(), "texts are not kept"
+    assert take_in(buffer, played(2, [[0, 1]])) == 1, "what was added, not what is there"
 
 
 def test_with_admit_step_the_sign_of_a_rows_own_advantage_decides():

@@ -6,7 +6,7 @@ import pytest
 
 from envsuite.core import TaskSet
 from envsuite.textcraft.planning import plan
-from envsuite.textcraft.tasks import HORIZON, MANIFEST, load
+from envsuite.textcraft.tasks import HORIZON, MANIFEST, load, main
 from envsuite.textcraft.world import NAMESPACE, Crafting, Ingredient, Recipe, RecipeBook
 
 SOURCES = [("builtin", {}), ("generated", {"book_seed": 5, "goals": 500})]
@@ -15,6 +15,23 @@ SOURCES = [("builtin", {}), ("generated", {"book_seed": 5, "goals": 500})]
 def test_the_published_manifest_is_what_the_code_gives() -> None:
     published, ours = TaskSet.from_manifest(MANIFEST), load("builtin")[1]
     assert published == ours and published.hash == ours.hash, "python -m envsuite.textcraft.tasks --write"
+
+
+def test_the_command_compares_the_published_manifest_with_the_code_or_writes_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def said(*arguments: str) -> tuple[int | str | None, str]:
+        monkeypatch.setattr("sys.argv", ["tasks", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, capsys.readouterr().out
+
+    code, line = said()
+    assert code == 0 and "test 2" in line and line.endswith("; matches the code\n")
+    other = tmp_path / "new" / MANIFEST.name
+    monkeypatch.setattr("envsuite.textcraft.tasks.MANIFEST", other)
+    assert said()[0] == 1 and not other.exists()
+    assert said("--write")[0] == 0 and other.read_bytes() == MANIFEST.read_bytes()
 
 
 def test_the_builtin_test_split_is_large_enough_to_measure_on() -> None:

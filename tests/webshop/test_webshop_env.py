@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from envsuite.core import DataError, ToolCall, ToolEnv, UnknownName, UnknownTask, UsageError
 from envsuite.textcraft.env import TextCraft
 from envsuite.webshop.catalogue import Catalogue
+from envsuite.webshop.env import WebShop
 from envsuite.webshop.expert import Expert, Lexical, plan
 from envsuite.webshop.reward import options_matched
 from envsuite.webshop.tasks import HORIZON
@@ -275,6 +276,12 @@ def test_the_baseline_does_better_than_nothing_and_worse_than_the_expert(
     env = webshop(source=official_path, mode=mode, split="dev")
     rewards = [play(env, Lexical(), task_id) for task_id in env.tasks.ids("dev")[:100]]
     assert 0.3 < sum(rewards) / len(rewards) < 0.8
+
+
+def test_where_no_query_finds_the_target_the_expert_buys_the_first_product_found(shop_path: Path) -> None:
+    env = WebShop(source=shop_path, split="dev", search=lambda query, most: ["B000000006", "B000000002"])
+    assert play(env, Expert(), KETTLE) < 1.0
+    assert env.session.done and env.session.state.asin == "B000000006"
 
 
 def test_an_option_that_cannot_count_is_still_chosen_as_asked(official: Catalogue) -> None:

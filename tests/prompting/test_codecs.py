@@ -182,6 +182,7 @@ def test_the_forms_are_those_of_the_documentation():
     assert TAGS.write(click) == escaped
     assert TOOLS.write(GO) == f"<tool_call>\n{CALL}\n</tool_call>"
     assert TAGS.show(GO) == "go" and TOOLS.show(GO) == CALL
+    assert '"去货架"' in TOOLS.write((ToolCall("act", {"command": "去货架"}),)), "as the model has its tokens"
 
 
 @CODEC
@@ -205,6 +206,7 @@ def test_instructions_show_a_form_that_parses(codec):
     assert "<think>" in TagsCodec().system((COMMAND,), 1)
     assert "<think>" not in TagsCodec(think=False).system((COMMAND,), 1)
     assert COMMAND.description not in TOOLS.system((COMMAND,), 1, listed=True)
+    assert "with one call of" in TOOLS.system((COMMAND,), 1) and "with one to 3 calls of" in TOOLS.system((COMMAND,), 3)
 
 
 def test_only_the_tools_codec_hands_tools_to_the_template():

@@ -3,9 +3,11 @@ import copy
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken
 
 from envsuite.core import Observation, Tool, ToolCall, UsageError
 from envsuite.prompting import Compact, Conversation, Full, TagsCodec, ToolsCodec, Window
+from envsuite.prompting.template import chat_template
 
 TOOL = Tool(
     "act",
@@ -248,6 +250,49 @@ def test_templates_of_other_makes_are_rendered_as_they_render(with_template, nam
         assert tokenizer.decode(conversation.prompt_ids()) == rendered(tokenizer, conversation)
     assert tokenizer.decode(conversation.prompt_ids()).count("Answer each observation") == 1
     assert tokenizer.decode(conversation.prompt_ids()).count(TOOL.description) == 1
+
+
+def with_tokens(tokenizer, template, *tokens):
+    """A copy with another chat template and further control tokens."""
+    changed = copy.deepcopy(tokenizer)
+    changed.add_special_tokens({"additional_special_tokens": [*tokens]})
+    changed.chat_template = template
+    return changed
+
+
+def test_what_comes_before_the_last_control_token_of_every_first_prompt_is_tokenised_once(smol):
+    template = chat_template(smol, TAGS, (TOOL,), 1, True)
+    assert smol.decode(template.head_ids).startswith("<|im_start|>system")
+    assert template.first[0].startswith("<|im_start|>user")
+
+
+def test_a_control_token_that_takes_the_blanks_before_it_is_tokenised_with_them(pieces):
+    # Cut off before such a token, the blank would be a token of its own.
+    tokens = (AddedToken(f"[{role}]", special=True, lstrip=True) for role in ("system", "user", "assistant"))
+    template = "{% for message in messages %}{{ ' [' + message['role'] + ']' + message['content'] }}<end>{% endfor %}"
+    tokenizer = with_tokens(pieces, template + "{% if add_generation_prompt %} [assistant]{% endif %}", *tokens)
+    for memory in (Full(), Window(1), Compact(5000)):
+        conversation = conversation_of(tokenizer, memory)
+        conversation.start(observation("a door"))
+        assert list(conversation.prompt_ids()) == ids_of(tokenizer, rendered(tokenizer, conversation))
+
+
+def test_a_turn_is_ended_once_where_another_control_token_begins_like_its_end(words):
+    tokenizer = with_tokens(words, words.chat_template, AddedToken("<en", special=True))
+    conversation = conversation_of(tokenizer, Full())
+    conversation.start(observation("a door"))
+    answer(conversation, "go", "a shelf")
+    assert list(conversation.prompt_ids()) == ids_of(tokenizer, rendered(tokenizer, conversation))
+
+
+def test_a_codec_knows_the_tools_also_where_the_template_lists_them(with_template):
+    class Counting(ToolsCodec):
+        def system(self, tools, max_calls, *, listed=False):
+            return f"{super().system(tools, max_calls, listed=listed)}\nThere are {len(tools)} tools."
+
+    conversation = conversation_of(with_template(LISTS_TOOLS), Full(), Counting())
+    conversation.start(observation("a door"))
+    assert conversation.messages()[0]["content"].endswith("There are 1 tools.")
 
 
 def test_thoughts_that_a_template_would_strip_stay_in_the_prompt(with_template):

@@ -3,6 +3,7 @@
 from envsuite.prompting.codecs import CODECS, BracketsCodec, Codec, Parsed, TagsCodec, ToolsCodec, make_codec
 from envsuite.prompting.conversation import Conversation, NoRoom
 from envsuite.prompting.memory import Compact, Full, Memory, Window, make_memory
+from envsuite.prompting.prompt_file import PromptFile, load_prompt_file
 from envsuite.prompting.template import ChatTokenizer
 
 __all__ = [
@@ -16,9 +17,11 @@ __all__ = [
     "Memory",
     "NoRoom",
     "Parsed",
+    "PromptFile",
     "TagsCodec",
     "ToolsCodec",
     "Window",
+    "load_prompt_file",
     "make_codec",
     "make_memory",
 ]

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from envsuite.core.env import Observation
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Tool
 from envsuite.prompting.codecs import Codec
 from envsuite.prompting.memory import Compact, Memory, Window
+from envsuite.prompting.prompt_file import Past, PromptFile, Situation
 from envsuite.prompting.template import ChatTokenizer, Messages, chat_template
 
 __all__ = ["ChatTokenizer", "Conversation", "NoRoom"]
 
 
 class NoRoom(UsageError):
-    """The memory's budget is too small for the task and the observation."""
+    """A prompt takes more tokens than the memory's budget, or the longest prompt, allows."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +46,14 @@ class Conversation:
         max_calls: Maximum number of calls in one step.
         instructions: Begin with the codec's instructions; ``False`` for a model that was trained on the format.
         commands: Show the admissible commands with each observation that is not history.
+        prompt_file: Renders the user message of each step, in which the codec's instructions are a variable; there is
+            no other message then, and the memory is a window.
+        max_tokens: Maximum number of tokens of a prompt.
+        truncate: Where a prompt is longer: ``"episode"`` raises :class:`NoRoom`, ``"left"`` leaves out its first
+            tokens, the beginning of the chat template included.
 
     Raises:
-        UsageError: The chat template is missing or cannot be used.
+        UsageError: The chat template is missing or cannot be used, or the memory does not go with a prompt file.
     """
 
     def __init__(
@@ -59,14 +66,26 @@ class Conversation:
         *,
         instructions: bool = True,
         commands: bool = True,
+        prompt_file: PromptFile | None = None,
+        max_tokens: int | None = None,
+        truncate: Literal["episode", "left"] = "episode",
     ) -> None:
+        if prompt_file is not None and not isinstance(memory, Window):
+            raise UsageError(
+                f"prompt file {prompt_file.name}: it is rendered anew at each step, but the memory is {memory}, whose "
+                "prompts are continued; take window(K)"
+            )
         self.tokenizer = tokenizer
         self.codec = codec
         self.memory = memory
         self.tools = tools
         self.max_calls = max_calls
         self.commands = commands
-        self._template = chat_template(tokenizer, codec, tools, max_calls, instructions)
+        self.prompt_file = prompt_file
+        self.max_tokens = max_tokens
+        self.truncate: Literal["episode", "left"] = truncate
+        self._template = chat_template(tokenizer, codec, tools, max_calls, instructions and prompt_file is None)
+        self._instructions = self._codec_instructions() if instructions and prompt_file is not None else ""
         self._start: Observation | None = None
         self._turns: list[_Turn] = []
         self._actions: list[str] = []
@@ -82,7 +101,7 @@ class Conversation:
         """
         self._start = observation
         self._turns, self._actions, self._left_out = [], [], 0
-        if isinstance(self.memory, Window):
+        if isinstance(self.memory, Window) and self.prompt_file is None:
             self._stem = self._template.stem(self.tokenizer, *self._opening())
         self._ids = None
         self._fold()
@@ -91,8 +110,17 @@ class Conversation:
         """Returns the token ids to continue now; they end with the generation prompt.
 
         Raises:
-            UsageError: Before :meth:`start`.
+            UsageError: Before :meth:`start`, or the prompt file cannot be rendered for this step.
+            NoRoom: The prompt is longer than it may be.
         """
+        ids = self._all_ids()
+        if self.max_tokens is None or len(ids) <= self.max_tokens:
+            return ids
+        if self.truncate == "left":
+            return ids[len(ids) - self.max_tokens :]
+        raise NoRoom(f"the prompt takes {len(ids)} tokens, at most {self.max_tokens} are allowed")
+
+    def _all_ids(self) -> tuple[int, ...]:
         if self._ids is None:
             stem, rest = self._opening()
             if self._stem is None:
@@ -122,7 +150,7 @@ class Conversation:
             self._actions.append("none" if parsed.action is None else self.codec.show(parsed.action))
             self._ids = None
             return
-        prompt = self.prompt_ids()
+        prompt = self._all_ids()
         ended = bool(response) and response[-1] in self._template.turn_ends
         follow = tuple(self._template.follow(self.tokenizer, self._said(observation), ended))
         self._turns.append(_Turn(response, response_text, follow, observation))
@@ -152,22 +180,46 @@ class Conversation:
 
     def _opening(self) -> tuple[str, str]:
         """Returns the first user text, in two parts: the task; then the history kept as text, and an observation."""
+        if self.prompt_file is not None:
+            return "", self.prompt_file.render(self._situation())
         task = f"{self._first()['task']}\n\n"
         now = len(self._turns)
         if not isinstance(self.memory, Window):
             note = f"[{self._left_out} earlier steps left out]\n\n" if self._left_out else ""
             return task, note + self._said(self._observation(self._left_out))
-        pairs = [
-            f"Observation: {self._observation(t)['text']}\nAction: {self._actions[t]}\n"
-            for t in range(max(0, now - self.memory.k), now)
-        ]
+        pairs = [f"Observation: {past.observation}\nAction: {past.action}\n" for past in self._past(self.memory.k)]
         return task, f"{''.join(pairs)}Observation: {self._said(self._observation(now))}"
+
+    def _past(self, k: int) -> list[Past]:
+        """Returns the last ``k`` steps."""
+        now = len(self._turns)
+        return [Past(t + 1, self._observation(t)["text"], self._actions[t]) for t in range(max(0, now - k), now)]
+
+    def _situation(self) -> Situation:
+        """Returns the values of a prompt file's variables at this step."""
+        now = self._observation(len(self._turns))
+        return Situation(
+            task=self._first()["task"],
+            observation=now["text"],
+            commands=now["commands"] if self.commands else (),
+            history=self._past(self.memory.k) if isinstance(self.memory, Window) else (),
+            current_step=len(self._turns) + 1,
+            tools=self.tools,
+            max_calls=self.max_calls,
+            instructions=self._instructions,
+        )
+
+    def _codec_instructions(self) -> str:
+        """Returns the codec's instructions, without the tools where the chat template lists them."""
+        before = self.tokenizer.decode(list(self._template.head_ids)) + self._template.first[0]
+        listed = bool(self.codec.chat_tools(self.tools)) and self.tools[0].name in before
+        return self.codec.system(self.tools, self.max_calls, listed=listed)
 
     def _fold(self) -> None:
         """Leaves out the oldest half of the steps, until the prompt fits the budget."""
         if not isinstance(self.memory, Compact):
             return
-        while len(ids := self.prompt_ids()) > self.memory.budget:
+        while len(ids := self._all_ids()) > self.memory.budget:
             shown = len(self._turns) - self._left_out
             if not shown:
                 raise NoRoom(

@@ -48,6 +48,33 @@ class PromptConfig:
     """Show the admissible commands with the observation, where the environment lists them."""
     memory: str = "window(2)"
     """Part of the history that is shown: window(k), full, or compact(budget in tokens)."""
+    template: Text | None = None
+    """File with the user message of a step as a Jinja template, or the name of one of this package (steps, sections);
+    docs/prompts.md has its variables. By default the message is written as docs/prompting.md shows."""
+    max_tokens: AtLeastOne | None = None
+    """Most tokens of a prompt; by default only the engine's context bounds it."""
+    truncate: Literal["episode", "left"] = "episode"
+    """Where a prompt has more than max_tokens: episode ends the episode there, as truncated; left leaves out the first
+    tokens of the prompt."""
+    lowercase: bool = False
+    """Read answers in lower case (codecs tags and brackets)."""
+    require_thought: bool = False
+    """Count an answer without <think> and </think> as invalid (codecs tags and brackets)."""
+
+    def __post_init__(self) -> None:
+        if self.template is not None and not self.memory.strip().startswith("window"):
+            raise ConfigError(
+                f"prompt.template is {self.template!r} and prompt.memory {self.memory!r}: a template is rendered anew "
+                "at each step, while this memory continues the last prompt; set prompt.memory to window(K)"
+            )
+        if self.truncate == "left" and self.max_tokens is None:
+            raise ConfigError("prompt.truncate is 'left', but there is no prompt.max_tokens to truncate to; set it")
+        for name in ("lowercase", "require_thought"):
+            if getattr(self, name) and self.codec not in ("tags", "brackets"):
+                raise ConfigError(
+                    f"prompt.{name} is true, but prompt.codec is {self.codec!r}, which reads calls as they are; leave "
+                    f"prompt.{name} out, or set prompt.codec to tags or brackets"
+                )
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import gymnasium
 
 from envsuite.core import TaskSet, ToolEnv
 from envsuite.core.errors import EnvsuiteError
-from envsuite.prompting import ChatTokenizer, make_codec, make_memory
+from envsuite.prompting import ChatTokenizer, Codec, PromptFile, load_prompt_file, make_codec, make_memory
 from envsuite.vector import EnvFactory, make_vector
 from trainers.rollout.config import EnvConfig, PromptConfig, RolloutConfig, SamplingConfig
 from trainers.rollout.engine import Engine, Sampling
@@ -52,6 +52,29 @@ def sampling_of(config: SamplingConfig, stop_ids: Sequence[int]) -> Sampling:
     return Sampling(config.temperature, config.top_p, config.top_k, config.max_tokens, tuple(stop_ids))
 
 
+def codec_of(prompt: PromptConfig) -> Codec:
+    """Makes the codec of the prompts."""
+    if prompt.codec == "tools":
+        return make_codec(prompt.codec)
+    return make_codec(
+        prompt.codec, think=prompt.think, lowercase=prompt.lowercase, require_thought=prompt.require_thought
+    )
+
+
+def prompt_file_of(prompt: PromptConfig) -> PromptFile | None:
+    """Loads the prompt file of the prompts, if there is one.
+
+    Raises:
+        ConfigError: It is missing or not valid; the message names file, line and the variables that exist.
+    """
+    if prompt.template is None:
+        return None
+    try:
+        return load_prompt_file(prompt.template)
+    except EnvsuiteError as error:
+        raise ConfigError(f"prompt.template: {error}") from error
+
+
 def make_manager(
     rollout: RolloutConfig,
     prompt: PromptConfig,
@@ -61,16 +84,18 @@ def make_manager(
     tokenizer: ChatTokenizer,
 ) -> RolloutManager:
     """A manager that plays ``envs``, at most ``slots`` episodes at a time; close its vector after use."""
-    options = {"think": prompt.think} if prompt.codec != "tools" else {}
     vector = make_vector([factory_of(env) for env in envs], slots, rollout.workers, rollout.deadline)
     return RolloutManager(
         engine,
         vector,
         [env.id for env in envs],
         tokenizer,
-        make_codec(prompt.codec, **options),
+        codec_of(prompt),
         make_memory(prompt.memory),
         instructions=prompt.instructions,
         commands=prompt.commands,
+        prompt_file=prompt_file_of(prompt),
+        max_prompt_tokens=prompt.max_tokens,
+        truncate=prompt.truncate,
         episode_tokens=rollout.episode_tokens,
     )

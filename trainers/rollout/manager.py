@@ -8,8 +8,9 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Literal
 
-from envsuite.prompting import Codec, Conversation, Memory
+from envsuite.prompting import Codec, Conversation, Memory, PromptFile
 from envsuite.prompting.conversation import ChatTokenizer
 from envsuite.vector import Event, Vector
 from trainers.rollout.engine import Completion, Engine, Request, Sampling
@@ -55,6 +56,9 @@ class RolloutManager:
         memory: Which part of the history is shown.
         instructions: Begin prompts with the codec's instructions.
         commands: Show the admissible commands.
+        prompt_file: Renders the prompts.
+        max_prompt_tokens: Maximum number of tokens of a prompt; ``None`` for no limit.
+        truncate: What happens to a longer one, as :class:`~envsuite.prompting.Conversation` says.
         episode_tokens: An episode that has written so many response tokens is cut; ``None`` for no limit.
     """
 
@@ -69,6 +73,9 @@ class RolloutManager:
         *,
         instructions: bool = True,
         commands: bool = True,
+        prompt_file: PromptFile | None = None,
+        max_prompt_tokens: int | None = None,
+        truncate: Literal["episode", "left"] = "episode",
         episode_tokens: int | None = None,
     ) -> None:
         self.engine = engine
@@ -79,6 +86,9 @@ class RolloutManager:
         self.memory = memory
         self.instructions = instructions
         self.commands = commands
+        self.prompt_file = prompt_file
+        self.max_prompt_tokens = max_prompt_tokens
+        self.truncate: Literal["episode", "left"] = truncate
         self.episode_tokens = episode_tokens
         self.timing = Timing()
         """Seconds of the last rollout."""
@@ -161,6 +171,9 @@ class _Rollout:
             manager.vector.max_calls(plan.env),
             instructions=manager.instructions,
             commands=manager.commands,
+            prompt_file=manager.prompt_file,
+            max_tokens=manager.max_prompt_tokens,
+            truncate=manager.truncate,
         )
         with self.timing.measured("env"):
             manager.vector.reset(slot, plan.env, task_id=plan.task_id)

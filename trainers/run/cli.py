@@ -15,6 +15,7 @@ from trainers.credit.crediting import Method
 from trainers.credit.recipes import COMPOSITIONS, recipe, recipes
 from trainers.credit.shapers import KLPenalty
 from trainers.rollout.engines import engine_class
+from trainers.rollout.environments import prompt_file_of
 from trainers.run.config import TrainConfig
 from trainers.settings import ConfigError, checked
 from trainers.settings.words import help_text, merge, over, read_file, split
@@ -154,9 +155,11 @@ def check_names(config: TrainConfig) -> None:
 
     Raises:
         UnknownName: A name or an option does not exist; the message lists what exists.
+        ConfigError: The prompt file is missing or not valid, or settings contradict each other.
         MissingColumn: The method needs a column of the step table that nothing here supplies.
     """
     make_memory(config.prompt.memory)
+    prompt_file_of(config.prompt)
     engine_class(config.rollout.engine, config.rollout.engine_options)
     method, objective = Method.of(config.method), config.method.objective
     if config.rollout.group_size == 1 and not method.estimator.credits_lone_episodes:

@@ -8,7 +8,17 @@ from typing import ClassVar
 
 from envsuite.core.tools import Action, Tool, ToolCall
 from envsuite.prompting.codecs.base import Codec, Parsed
-from envsuite.prompting.codecs.text import TAGS, Malformed, bodies, dump, is_unicode, listing, read_calls, write_thought
+from envsuite.prompting.codecs.text import (
+    TAGS,
+    THOUGHT_END,
+    Malformed,
+    bodies,
+    dump,
+    is_unicode,
+    listing,
+    read_calls,
+    write_thought,
+)
 
 
 @dataclass(frozen=True)
@@ -23,6 +33,10 @@ class TagsCodec(Codec):
     name: ClassVar[str] = "tags"
     think: bool = True
     """Whether the instructions ask for a thought before the action."""
+    lowercase: bool = False
+    """Whether a completion is read in lower case, tags and tool names included."""
+    require_thought: bool = False
+    """Whether a completion without ``<think>`` and ``</think>`` is invalid."""
 
     def system(self, tools: Sequence[Tool], max_calls: int, *, listed: bool = False) -> str:
         """Returns the tools and the format of an action, ending with a template of the answer."""
@@ -41,7 +55,9 @@ class TagsCodec(Codec):
     def parse(self, completion: str, tools: Sequence[Tool], max_calls: int) -> Parsed:
         """Parses the first well-formed body."""
         problem = ""
-        for body in bodies(completion, "<action>", "</action>"):
+        if self.require_thought and not 0 <= completion.find("<think>") < completion.find(THOUGHT_END):
+            return Parsed(None, "no <think>…</think> in the completion")
+        for body in bodies(completion.lower() if self.lowercase else completion, "<action>", "</action>"):
             if isinstance(body, Malformed):
                 problem = problem or body.reason
                 continue
@@ -65,8 +81,9 @@ class TagsCodec(Codec):
         return calls
 
     def write(self, action: Action, thought: str = "", tools: Sequence[Tool] | None = None) -> str:
-        """Formats the thought, if any, and the action, in tags."""
-        return f"{write_thought(thought)}<action>{self._body(action, tools)}</action>"
+        """Formats the thought, if any, and the action, in tags; a required thought that is not given is empty."""
+        before = write_thought(thought) or ("<think></think>" if self.require_thought else "")
+        return f"{before}<action>{self._body(action, tools)}</action>"
 
     def show(self, action: Action) -> str:
         """Formats the plain command, or JSON."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 import torch
 from accelerate import Accelerator, InitProcessGroupKwargs
 from accelerate.utils import gather_object
@@ -41,13 +42,15 @@ class _Failure:
 def guarded(command: Callable[[], int]) -> int:
     """The exit status of ``command``; errors that a user can mend become a message, and all processes end together.
 
-    A process whose ``command`` returns waits for the others, which may still have work to do.
+    A process whose ``command`` returns waits for the others, which may still have work to do. Subnormal numbers are
+    zero while it runs.
 
     2: the configuration is wrong. 1: anything else that a user can mend, or another process has failed. 130:
     interrupted.
     """
     try:
-        status = command()
+        with _without_subnormals():
+            status = command()
         if _PEERS is not None:
             _PEERS.accelerator.wait_for_everyone()
         return status
@@ -86,6 +89,22 @@ def guarded(command: Callable[[], int]) -> int:
 def _say(text: str) -> None:
     if os.environ.get("RANK", "0") == "0":
         sys.stderr.write(f"{text}\n")
+
+
+@contextlib.contextmanager
+def _without_subnormals() -> Iterator[None]:
+    """Subnormal numbers count as zero in this thread and in those that it starts, so in PyTorch's.
+
+    The gradients of a sharp attention are full of them, and a CPU takes many times longer for each.
+    """
+    before = bool(torch.tensor(1e-40) * 1 == 0)
+    for dtype in (np.float32, np.float64):
+        np.finfo(dtype)  # NumPy looks once, and would warn
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
 
 
 def _say_first(text: str) -> None:

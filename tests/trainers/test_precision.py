@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from safetensors.torch import load_file
 from tiny_runs import model, save_model, step_table, tokenizer, write_settings
 
 from trainers.credit.critic import ValueModel
+from trainers.distributed import guarded
 from trainers.policy.accumulation import Batch, log_probabilities
 from trainers.policy.config import ComputeDtype, ModelConfig, OptimConfig
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
@@ -160,3 +162,22 @@ def test_a_run_in_bfloat16_with_recomputed_activations_trains_and_saves_float32_
     assert all(1e-6 < record["train/logprob_gap"] < 0.1 for record in records)
     saved = load_file(tmp_path / "runs/tiny/checkpoints/iteration-00002/model.safetensors")
     assert {tensor.dtype for tensor in saved.values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_program_computes_without_subnormal_numbers_and_leaves_its_caller_as_it_was(before: bool) -> None:
+    def subnormal(numbers: int = 100_000) -> int:
+        return int((torch.full((numbers,), 1e-40) * 1).count_nonzero())
+
+    def command() -> int:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert np.finfo(np.float32).tiny > 0
+        return subnormal()
+
+    torch.set_flush_denormal(before)
+    try:
+        assert guarded(command) == 0
+        assert (subnormal(1) == 0) == before
+    finally:
+        torch.set_flush_denormal(False)

@@ -36,3 +36,9 @@ def start_another(channel: socket.socket) -> None:
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     channel.sendall(f"{other.pid}\n".encode())
     time.sleep(600)
+
+
+def say_and_listen(channel: socket.socket) -> None:
+    print("words of a world", flush=True)
+    channel.sendall(repr(sys.stdin.read()).encode())
+    time.sleep(60)

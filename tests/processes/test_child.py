@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -59,3 +62,21 @@ def test_a_child_computes_in_one_thread_unless_the_user_says_otherwise(
     assert start("tell_variable").socket.recv(100) == b"1 None\n"
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert start("tell_variable", COLOUR="blue").socket.recv(100) == b"3 blue\n"
+
+
+def test_a_child_says_and_reads_nothing_where_its_program_does_and_ends_with_it_in_the_middle_of_a_call() -> None:
+    program = (
+        "import os; from envsuite.processes import Child\n"
+        "child = Child('children:say_and_listen')\n"
+        "print(child.process.pid, child.socket.recv(100).decode(), flush=True)\n"
+        "os._exit(0)"
+    )
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    began = time.monotonic()
+    ended = subprocess.run(
+        [sys.executable, "-c", program], input="typed", capture_output=True, text=True, env=paths, timeout=50
+    )
+    assert time.monotonic() - began < 30, "the child would have gone on for a minute"
+    pid, heard = ended.stdout.split()
+    assert heard == "''" and ended.stderr == "words of a world\n"
+    until(lambda: not psutil.pid_exists(int(pid)), 10.0)

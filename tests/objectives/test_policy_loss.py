@@ -13,7 +13,7 @@ from envsuite.core.errors import UsageError
 from trainers.policy.loss import ObjectiveConfig
 from trainers.policy.loss.config import CorrectionConfig
 from trainers.policy.loss.policy_loss import merge_metrics, policy_loss
-from trainers.policy.loss.selection import selected_tokens
+from trainers.policy.loss.selection import eligible, selected_tokens
 from trainers.policy.loss.token_losses import LOSSES
 
 CONFIGS = {
@@ -340,3 +340,12 @@ def test_clip_cov_leaves_alone_what_the_clip_or_the_bounds_exclude(fraction: flo
     clipped = np.where(advantage > 0, ratio > 1.2, ratio < 0.8)
     assert picked.sum() == int(fraction * 60) and not (picked & clipped).any()
     assert (covariance[picked] > 0.1).all() and (covariance[picked] < 5.0).all()
+
+
+def test_clip_cov_picks_among_the_tokens_that_the_clip_lets_learn():
+    log_ratio, advantage = np.log([1.3, 1.3, 0.7, 0.7]), np.array([1.0, -1.0, 1.0, -1.0])
+    config = ObjectiveConfig(loss="clip_cov", cov_low=0.1, clip_low=0.2, clip_high=0.2)
+    assert eligible(np.ones(4), log_ratio, advantage, config).tolist() == [False, True, True, False]
+    assert eligible(np.array([0.1, 0.2, 9.0]), np.zeros(3), np.ones(3), config).tolist() == [False, True, False]
+    free = replace(config, clip_low=None, clip_high=None)
+    assert eligible(np.ones(4), log_ratio, advantage, free).all()

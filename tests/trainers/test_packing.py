@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_runs import AGGREGATIONS, model, step_table
 
+from trainers.policy.attention import PrefixPlan
 from trainers.policy.config import OptimConfig
 from trainers.policy.loss import ObjectiveConfig, token_weights
 from trainers.policy.model import Policy
 from trainers.policy.packing import merge_steps, micro_batches
+from trainers.policy.selfcheck import sample_batch
 from trainers.policy.update import Updater
 from trainers.steps import StepTable
 
@@ -135,3 +137,14 @@ def test_at_ratio_one_the_gradient_is_the_policy_gradient() -> None:
     grads = updater.gradient(table, advantage)
     found = torch.cat([grads[f"model.{key}"].flatten() for key, _ in policy.named_parameters()])
     assert _off(found, expected) < 1e-5
+
+
+def test_a_prefix_is_masked_only_where_a_window_is_narrower() -> None:
+    batch, _ = sample_batch(SIZE)
+    plan = PrefixPlan(batch, torch.device("cpu"))
+    width = batch.prefix.shape[1]
+    assert plan.prefix_mask(None) is None and plan.prefix_mask(width) is None, "the kernel knows plain causal attention"
+    mask = plan.prefix_mask(3)
+    assert mask is not None
+    back = torch.arange(width)[:, None] - torch.arange(width)
+    assert torch.equal(mask[0, 0], (back >= 0) & (back < 3))

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from test_update import flat, make, rng, some
 
 from trainers.policy.accumulation import Batch
@@ -24,6 +25,19 @@ def test_staleness_is_the_mean_number_of_steps_since_a_token_was_sampled() -> No
     )
     told = updater.update(Batch(table, batch.advantage), rng()).train
     assert told["staleness"] == pytest.approx(5 - versions.mean())
+
+
+def test_the_entropy_is_the_mean_over_the_response_tokens() -> None:
+    batch, updater = some(), make(ObjectiveConfig(), minibatches=1)
+    rows = []
+    with torch.no_grad():
+        for row in range(len(batch.table)):
+            prompt, response = batch.table.prompt[row], batch.table.response[row]
+            logits = updater.policy.model(torch.tensor([[*prompt, *response]])).logits[0]
+            rows.append(logits[len(prompt) - 1 : len(prompt) + len(response) - 1].log_softmax(-1))
+    every = torch.cat(rows)
+    told = updater.update(batch, rng()).train
+    assert told["entropy"] == pytest.approx(float(-(every.exp() * every).sum(-1).mean()), rel=1e-4)
 
 
 def test_an_update_of_nothing_takes_no_step_and_says_so() -> None:

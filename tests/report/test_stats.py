@@ -105,7 +105,8 @@ def test_the_three_tables_hold_the_same_numbers() -> None:
     assert latex.count(r"\\") == 1 + len(comparison(before, after))
 
 
-def test_long_names_of_strata_leave_room_for_every_number_on_80_columns() -> None:
+@pytest.mark.parametrize("width", [80, 70])
+def test_long_names_of_strata_leave_room_for_every_number_on_narrow_terminals(width: int) -> None:
     rng = np.random.default_rng(0)
     before, after = evaluate(rng, "before", 0, 0.3), evaluate(rng, "after", 9, 0.9)
     long = {f"depth-{depth}": f"pick_{depth}_and_then_place_in_receptacle" for depth in (1, 2, 3)}
@@ -113,7 +114,7 @@ def test_long_names_of_strata_leave_room_for_every_number_on_80_columns() -> Non
         replace(r, strata=tuple(replace(s, stratum=long.get(s.stratum, s.stratum)) for s in r.strata))
         for r in (before, after)
     ]
-    console = Console(width=80, record=True, file=open("/dev/null", "w"))
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))
     console.print(before_after_table(*renamed))
     text = console.export_text()
     for row in comparison(*renamed):

@@ -234,6 +234,18 @@ def test_what_cannot_be_written_is_named(tmp_path: Path, batch: list[Episode]) -
         write_episodes(tmp_path / "x.parquet", batch)
 
 
+def test_only_columns_that_repeat_are_written_with_a_dictionary(tmp_path: Path, batch: list[Episode]) -> None:
+    path = tmp_path / "x.parquet"
+    write_episodes(path, batch)
+    written = pq.ParquetFile(path).metadata.row_group(0)
+    columns = [written.column(number) for number in range(written.num_columns)]
+    encodings = {column.path_in_schema.split(".")[0]: set(column.encodings) for column in columns}
+    with_dictionary = {name for name, found in encodings.items() if "RLE_DICTIONARY" in found}
+    assert {"task_id", "state_key", "policy_version"} <= with_dictionary
+    assert not {"prompt_ids", "response_ids", "response_logprobs", "prompt_text", "reward"} & with_dictionary
+    assert "BYTE_STREAM_SPLIT" in encodings["response_logprobs"]
+
+
 def test_a_flipped_bit_in_the_tokens_is_noticed(tmp_path: Path, batch: list[Episode]) -> None:
     path = tmp_path / "x.parquet"
     random = np.random.default_rng(0).integers(0, 2**31, 20_000).astype(np.int32)  # nothing that compresses

@@ -19,6 +19,7 @@ from trainers.steps import StepTable
 def _credit(iteration: int) -> Credit:
     table = step_table(np.random.default_rng(iteration), 61, groups=4, members=4)
     table = table.with_columns(iteration=np.full(len(table), iteration, np.int64))
+    table.logprob.values[:] = _logprobs(table)
     return Credit(table, Advantage(per_step=table.reward), np.ones(len(table), np.bool_))
 
 
@@ -33,6 +34,10 @@ def _imitated(iteration: int, **settings: object) -> Batch:
     batch, _ = imitation.advance(_credit(iteration), iteration, _logprobs)
     assert batch is not None and batch.factor is not None and len(batch.factor) == len(batch.table.response.values)
     return batch
+
+
+def _fresh(**settings: object) -> SelfImitation:
+    return SelfImitation(ReplayConfig(**settings), Accelerator(cpu=True), seed=0)
 
 
 @pytest.mark.parametrize("iteration", [2, 4, 7, 8, 50])
@@ -52,3 +57,24 @@ def test_a_masked_token_has_no_weight_and_every_other_that_of_the_warm_up() -> N
 def test_what_is_imitated_is_better_than_the_median_of_the_groups() -> None:
     batch = _imitated(2, mask=0.0)
     assert (batch.advantage > 0.0).all() and set(batch.table.extra["iteration"].tolist()) == {1}
+
+
+def test_the_range_in_which_tokens_are_masked_is_measured_on_what_the_first_iteration_learns_from() -> None:
+    credit = _credit(1)
+    credit.keep[::2] = False
+    imitation = _fresh(cov_low_share=0.5, cov_high_share=0.25)
+    imitation.advance(credit, 1, _logprobs)
+    kept = credit.keep[credit.table.response.row_of]
+    logprob = credit.table.logprob.values[kept].astype(np.float64)
+    advantage = credit.table.reward[credit.table.response.row_of][kept]
+    falling = np.sort((logprob - logprob.mean()) * (advantage - advantage.mean()))[::-1]
+    assert imitation.bounds == pytest.approx([falling[: int(share * kept.sum())].mean() for share in (0.5, 0.25)])
+
+
+def test_what_was_measured_and_stored_goes_on_in_another_process_that_loads_it() -> None:
+    one, other = _fresh(), _fresh()
+    other.load(one.state())
+    assert other.bounds is None
+    one.advance(_credit(1), 1, _logprobs)
+    other.load(one.state())
+    assert other.bounds == one.bounds is not None and other.buffer.stored == one.buffer.stored > 0

@@ -240,6 +240,13 @@ def test_mirrors_are_asked_in_order_and_in_place_of_the_public_places(server: Fa
         fetch(shop, tmp_path, mirrors=["/mnt/share"])
 
 
+def test_a_file_that_cannot_be_looked_at_is_told_with_the_reason(server: Faulty, tmp_path: Path) -> None:
+    folder = fetch(data_set("book"), tmp_path)
+    shutil.rmtree(folder / "recipes")
+    (folder / "recipes").write_text("a file where a folder was")
+    assert set(_damages(data_set("book"), tmp_path).values()) == {"not readable (Not a directory)"}
+
+
 def test_a_damaged_record_is_named(server: Faulty, tmp_path: Path) -> None:
     folder = fetch(data_set("shop"), tmp_path)
     for content in (b"", b"[]", b'{"format": 9}', b'{"format": 1, "sets": {"shop": {"files": 3}}}'):

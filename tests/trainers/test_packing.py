@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_runs import AGGREGATIONS, model, step_table
 
+from trainers.policy.accumulation import one_token
 from trainers.policy.attention import PrefixPlan
 from trainers.policy.config import OptimConfig
 from trainers.policy.loss import ObjectiveConfig, token_weights
@@ -137,6 +138,14 @@ def test_at_ratio_one_the_gradient_is_the_policy_gradient() -> None:
     grads = updater.gradient(table, advantage)
     found = torch.cat([grads[f"model.{key}"].flatten() for key, _ in policy.named_parameters()])
     assert _off(found, expected) < 1e-5
+
+
+def test_a_process_without_a_micro_batch_takes_part_with_one_token_and_adds_nothing() -> None:
+    policy = Policy(model("qwen2", SIZE))
+    stats = policy(one_token())
+    assert stats.logprob.shape == (1,) and torch.isfinite(stats.logprob).all()
+    (stats.logprob.sum() * 0.0).backward()
+    assert all(p.grad is not None and not p.grad.any() for p in policy.parameters()), "each is synchronised"
 
 
 def test_a_prefix_is_masked_only_where_a_window_is_narrower() -> None:

@@ -174,7 +174,7 @@ class Host:
             try:
                 session.env.close()
             except Exception:  # it has failed before, or is not needed any more
-                pass
+                log.warning("closing a session of %s failed", session.env_id, exc_info=True)
         return 204, b""
 
     def _show(self, session: _Session, call: Mapping[str, Any]) -> Answer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import gymnasium
@@ -9,6 +10,8 @@ import gymnasium
 from envsuite.core.env import Observation, ToolEnv
 from envsuite.core.tools import Action, Tool
 from envsuite.vector.base import Description, EnvFactory, Event, failed
+
+log = logging.getLogger("envsuite.vector")
 
 
 class Runner:
@@ -66,7 +69,7 @@ class Runner:
             if world is not None:
                 world.close()
         except Exception:  # it has failed before, or is not needed any more
-            return
+            log.warning("closing %s failed", type(world).__name__, exc_info=True)
 
 
 def reason(error: BaseException) -> str:

@@ -174,7 +174,7 @@ class Witness(Rough):
         raise OSError("it cannot be closed well")
 
 
-def test_a_slot_keeps_its_environment_until_it_fails_or_the_vector_is_closed():
+def test_a_slot_keeps_its_environment_until_it_fails_or_the_vector_is_closed(caplog):
     gymnasium.register("Witness-v0", entry_point=Witness, max_episode_steps=20)
     try:
         with LocalVector([EnvFactory("Witness-v0")], slots=2) as vector:
@@ -188,6 +188,7 @@ def test_a_slot_keeps_its_environment_until_it_fails_or_the_vector_is_closed():
             assert one(vector, 0, lambda: vector.step(0, do("go"))).observation["text"] == "b 1", "the second task"
             assert one(vector, 1, lambda: vector.reset(1, 0)).error is None
         assert Witness.seen == ["made"] * 2 + ["closed", "made", "closed", "closed"]
+        assert caplog.text.count("OSError: it cannot be closed well") == 3
         del Witness.seen[:]
         with LocalVector([EnvFactory("Witness-v0", {"broken": "reset"})], slots=1) as vector:
             for _ in range(2):

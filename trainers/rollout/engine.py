@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from envsuite.core.errors import EnvsuiteError
 from trainers.registry import Registry
 from trainers.steps.records import Logprobs, Tokens, Versions, as_tokens
 
 if TYPE_CHECKING:
+    from accelerate import Accelerator
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from trainers.policy.config import ModelConfig
+
+
+class EngineFailed(EnvsuiteError, RuntimeError):
+    """The engine cannot go on, or would sample from other weights; the run stops with a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,8 @@ class EngineSetup:
     """Where the policy was loaded from, and its format."""
     slots: int
     """Most requests on their way at a time."""
+    accelerator: Accelerator | None = None
+    """The processes of the run, each of which has an engine; ``None``: this one alone."""
 
 
 class Engine(ABC):
@@ -100,6 +108,18 @@ class Engine(ABC):
 
     policy_version: int = 0
     """Number of optimiser steps that the weights have seen which sample now."""
+
+    @classmethod
+    def check(cls, options: Mapping[str, Any]) -> None:
+        """Refuses settings before anything is loaded; an engine whose settings cannot be wrong has nothing to check.
+
+        Args:
+            options: Those that :meth:`from_setup` is called with; their names have been checked.
+
+        Raises:
+            ConfigError: They cannot work; the message names the setting.
+        """
+        return
 
     @classmethod
     def from_setup(cls, setup: EngineSetup, *args: Any, **options: Any) -> Engine:
@@ -120,6 +140,9 @@ class Engine(ABC):
 
         Returns:
             ``[]`` only if nothing is pending, or if the time was up.
+
+        Raises:
+            EngineFailed: The engine cannot go on.
         """
 
     @property
@@ -138,6 +161,9 @@ class Engine(ABC):
         Args:
             weights: Name and tensor of every parameter of the policy, read at most once.
             version: Becomes :attr:`policy_version`.
+
+        Raises:
+            EngineFailed: The engine has not taken the weights.
         """
 
     def release(self, session: int) -> None:  # noqa: B027  (an engine without a cache has nothing to release)

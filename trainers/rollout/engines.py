@@ -8,6 +8,7 @@ from typing import Any
 
 from trainers.rollout import hf_engine  # noqa: F401  (registers itself)
 from trainers.rollout.engine import ENGINES, Engine, EngineSetup
+from trainers.rollout.vllm import engine as vllm_engine  # noqa: F401  (registers itself)
 from trainers.settings import ConfigError
 
 
@@ -24,6 +25,7 @@ def engine_class(name: str, options: Mapping[str, Any]) -> type[Engine]:
         inspect.signature(engine.from_setup).bind(None, **options)
     except TypeError as error:
         raise ConfigError(f"rollout.engine_options: engine {name!r}: {error}") from error
+    engine.check(options)
     return engine
 
 

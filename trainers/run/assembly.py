@@ -96,7 +96,7 @@ class Run:
             self.replay = SelfImitation(method.replay, accelerator, config.seed, scorer)
 
         ends = stop_ids(self.model, self.tokenizer)
-        setup = EngineSetup(self.model, self.tokenizer, config.model, rollout.slots)
+        setup = EngineSetup(self.model, self.tokenizer, config.model, rollout.slots, accelerator)
         self.engine = make_engine(rollout.engine, setup, rollout.engine_options)
         self.evaluator = Evaluator(config, accelerator, self.engine, self.tokenizer, ends)
         slots = min(rollout.slots, rollout.tasks // ranks * episodes_per_task(config))

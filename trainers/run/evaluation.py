@@ -136,15 +136,17 @@ def evaluate(config: TrainConfig, accelerator: Accelerator) -> list[EvalResult]:
     Raises:
         ConfigError: There is none, or one cannot be made.
         DataError: The model cannot be loaded.
+        EngineFailed: The engine failed.
     """
     if not config.evaluation.envs:
         raise ConfigError("evaluation.envs is empty; name what to measure success on")
     model, tokenizer = load_policy(config.model)
     model.to(accelerator.device)
-    setup = EngineSetup(model, tokenizer, config.model, config.rollout.slots)
+    setup = EngineSetup(model, tokenizer, config.model, config.rollout.slots, accelerator)
     results = []
     with closing(make_engine(config.rollout.engine, setup, config.rollout.engine_options)) as engine:
         evaluator = Evaluator(config, accelerator, engine, tokenizer, stop_ids(model, tokenizer))
+        engine.sync(model.named_parameters(), 0)  # a running server may have others
         for env in range(len(config.evaluation.envs)):
             began = time.perf_counter()
             episodes = evaluator.play(env)

@@ -10,6 +10,7 @@ from trainers.credit.crediting import Credit
 from trainers.policy.accumulation import Batch
 from trainers.policy.guard import Diverged
 from trainers.report.stats import EvalResult
+from trainers.rollout.engine import EngineFailed
 from trainers.run.assembly import Run
 from trainers.run.iteration_metrics import Clock, iteration_metrics
 from trainers.run.stopping import Abandoned, Interrupted
@@ -24,6 +25,7 @@ def train(run: Run, resume: str | None = None) -> list[EvalResult]:
 
     Raises:
         Interrupted: A signal stopped the run; a checkpoint has been written.
+        EngineFailed: The engine failed; a checkpoint has been written.
         Diverged: Numbers that are not finite stopped the run; a checkpoint has been written where the weights are good.
         CheckpointError: There is nothing to resume from, it does not fit, or a checkpoint cannot be written.
         ConfigError: The run's folder holds a run already.
@@ -34,6 +36,8 @@ def train(run: Run, resume: str | None = None) -> list[EvalResult]:
             _loop(run)
         except Abandoned:
             raise Interrupted(run.stop.number, run.save()) from None
+        except EngineFailed as error:
+            raise EngineFailed(f"{error}\nGo on with --resume (checkpoint {run.save()})") from None
         except Diverged as error:
             if not error.weights_good:
                 raise

@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from envsuite.core.errors import DataError
 from trainers.credit.crediting import Crediting
 from trainers.distributed import every
-from trainers.rollout.engine import Sampling
+from trainers.rollout.engine import EngineFailed, Sampling
 from trainers.rollout.episode import EpisodePlan
 from trainers.rollout.manager import RolloutManager, Timing
 from trainers.rollout.sampler import TaskSampler
@@ -56,6 +56,7 @@ class Rollouts:
 
         Raises:
             Abandoned: The run is to stop; the drawn tasks have been put back.
+            EngineFailed: The engine of some process failed; the drawn tasks have been put back.
             DataError: All episodes failed.
         """
         before, groups = self.sampler.state(), self.counters.groups
@@ -71,7 +72,7 @@ class Rollouts:
                 episodes, timing = episodes + further, timing + more
                 tables.append(self.crediting.shaped(further, iteration))
                 lacking -= self.crediting.informative_groups(tables[-1])
-        except Abandoned:
+        except (Abandoned, EngineFailed):
             self.sampler.load(before)
             self.counters.groups = groups
             raise

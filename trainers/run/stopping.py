@@ -13,6 +13,7 @@ from typing import Self, TypeVar
 from accelerate import Accelerator
 
 from trainers.distributed import every
+from trainers.rollout.engine import EngineFailed
 from trainers.rollout.manager import Watcher
 from trainers.run.progress import Progress
 
@@ -83,6 +84,8 @@ class Stopping(StopRequest):
         super().__init__()
         self.accelerator = accelerator
         self.progress = progress
+        self._failure: str | None = None
+        """What the engine of this process failed of."""
 
     @property
     def number(self) -> int:
@@ -99,12 +102,16 @@ class Stopping(StopRequest):
 
         Raises:
             Abandoned: A signal reached some process; raised in all of them.
+            EngineFailed: The engine of some process failed; raised in all of them.
         """
         self.progress.stage(name, total)
         result: list[T] = []
         with contextlib.suppress(Abandoned):
             self.abandon()
-            result.append(part(self._watcher()))
+            try:
+                result.append(part(self._watcher()))
+            except EngineFailed as error:
+                self._failure = str(error)
         self.point()
         return result[0]
 
@@ -113,8 +120,12 @@ class Stopping(StopRequest):
 
         Raises:
             Abandoned: A signal reached some process; raised in all of them.
+            EngineFailed: The engine of some process failed in the last phase; raised in all of them.
         """
-        if any(every(self.accelerator, self.signal is not None)):
+        told = every(self.accelerator, (self.signal is not None, self._failure))
+        if failure := next((failure for _, failure in told if failure is not None), None):
+            raise EngineFailed(failure)
+        if any(signalled for signalled, _ in told):
             raise Abandoned
 
     def _watcher(self) -> Watcher:

@@ -1,0 +1,188 @@
+"""A vLLM server that this program starts, for itself alone."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainers.rollout.engine import EngineFailed
+from trainers.rollout.vllm.connection import Connection
+from trainers.settings import ConfigError
+
+_LOG = logging.getLogger(__name__)
+EXTENSION_FOLDER = Path(__file__).with_name("server")
+"""Folder for the path of a server's interpreter."""
+EXTENSION = "envsuite_worker.TakesWeights"
+_START_SECONDS = 900.0  # a large model on a GPU is loaded and compiled for minutes
+_LAST_LINES = 12  # of the server's log, in messages
+
+
+class ChildServer(Connection):
+    """Starts a server on this machine, reachable from it alone; it ends with this program, however that ends.
+
+    Args:
+        python: Interpreter that has vLLM.
+        model: Folder or hub name.
+        dtype: Number format.
+        device: Of the policy; on CUDA the server takes the same GPU.
+        arguments: Further arguments of the server, without their ``--``; ``True`` stands for one without a value.
+        patience, timeout: As :class:`Connection`.
+
+    Raises:
+        EngineFailed: It does not start; with the end of its log.
+    """
+
+    def __init__(
+        self,
+        python: str,
+        model: str,
+        dtype: str,
+        device: torch.device,
+        arguments: Mapping[str, Any],
+        *,
+        patience: float,
+        timeout: float,
+    ) -> None:
+        port = _free_port()
+        super().__init__(f"http://127.0.0.1:{port}", patience=patience, timeout=timeout)
+        words = server_arguments(model, dtype, on_cpu=device.type == "cpu", arguments=arguments)
+        words += ["--host", "127.0.0.1", "--port", str(port)]
+        self._log = tempfile.NamedTemporaryFile(prefix="vllm-", suffix=".log", delete=False)
+        self._process = subprocess.Popen(
+            [python, "-m", "envsuite_serve", str(os.getpid()), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            env=_environment(python, device),
+            process_group=0,
+        )
+        _LOG.info("starting a vLLM server (pid %d, log %s): %s", self._process.pid, self._log.name, " ".join(words))
+        try:
+            self._await_start()
+        except BaseException:
+            self.close()
+            raise
+
+    def ended(self) -> str | None:
+        """Why it has ended; ``None`` while it runs."""
+        status = self._process.poll()
+        if status is None:
+            return None
+        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with code {status}"
+        return f"it {how}; the end of {self._log.name}:\n{self._tail()}"
+
+    def close(self) -> None:
+        """Ends the server; the log of one that has not failed is removed."""
+        super().close()
+        failed = self._process.poll() is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGTERM)
+        try:
+            self._process.wait(10.0)
+        except subprocess.TimeoutExpired:
+            pass
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # its workers
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._log.close()
+        if not failed:
+            Path(self._log.name).unlink(missing_ok=True)
+
+    def _await_start(self) -> None:
+        until = time.monotonic() + _START_SECONDS
+        while time.monotonic() < until:
+            if (reason := self.ended()) is not None:
+                raise EngineFailed(f"the vLLM server did not start: {reason}")
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port()), 1.0):
+                return  # it listens once the model is loaded
+            time.sleep(0.5)
+        raise EngineFailed(f"the vLLM server did not start in {_START_SECONDS:.0f} s; see {self._log.name}")
+
+    def _port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def _tail(self) -> str:
+        lines = Path(self._log.name).read_text(errors="replace").splitlines()
+        return "\n".join(lines[-_LAST_LINES:])
+
+
+def server_arguments(model: str, dtype: str, *, on_cpu: bool, arguments: Mapping[str, Any]) -> list[str]:
+    """Arguments of vLLM's server by which it samples as the trainer computes, and takes weights from it.
+
+    Args:
+        model: Folder or hub name.
+        dtype: Number format.
+        on_cpu: Whether it runs on a CPU, where there is nothing to compile for.
+        arguments: The user's, which come last and win.
+    """
+    given: dict[str, Any] = {
+        "model": model,
+        "dtype": dtype,
+        "logprobs-mode": "processed_logprobs",
+        "generation-config": "vllm",
+        "worker-extension-cls": EXTENSION,
+        **({"enforce-eager": True} if on_cpu else {}),
+        **{name.replace("_", "-"): value for name, value in arguments.items()},
+    }
+    words = []
+    for name, value in given.items():
+        if value is True:
+            words.append(f"--{name}")
+        elif value is not False and value is not None:
+            words += [f"--{name}", str(value)]
+    return words
+
+
+def check_interpreter(python: str | None) -> str:
+    """The interpreter that starts servers; this one where none is named.
+
+    Raises:
+        ConfigError: It does not exist, or has no vLLM.
+    """
+    if python is not None and shutil.which(python) is None:
+        raise ConfigError(f"rollout.engine_options.python: there is no interpreter {python}")
+    command = [python or sys.executable, "-c", "import importlib.util as u, sys; sys.exit(u.find_spec('vllm') is None)"]
+    if subprocess.run(command, check=False, capture_output=True).returncode:
+        where = f"rollout.engine_options.python ({python})" if python else "this interpreter"
+        raise ConfigError(
+            f"rollout.engine is vllm, but {where} has no vLLM; name one that has with "
+            "rollout.engine_options.python, or running servers with rollout.engine_options.urls (docs/engine.md)"
+        )
+    return python or sys.executable
+
+
+def _environment(python: str, device: torch.device) -> dict[str, str]:
+    """The program's own, and what a server needs; the user's settings take precedence."""
+    launched = ("ACCELERATE_", "MASTER_", "TORCHELASTIC_", "WORLD_SIZE", "RANK", "LOCAL_", "GROUP_", "ROLE_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(launched)}
+    path = [str(EXTENSION_FOLDER)]
+    if python == sys.executable and "PYTHONPATH" in kept:  # another interpreter has packages of its own
+        path.append(kept["PYTHONPATH"])
+    kept |= {"PYTHONPATH": os.pathsep.join(path), "VLLM_SERVER_DEV_MODE": "1"}
+    if device.type == "cuda":
+        visible = kept.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        index = device.index or 0
+        kept["CUDA_VISIBLE_DEVICES"] = visible[index] if len(visible) > index and visible[0] else str(index)
+    defaults = {"VLLM_NO_USAGE_STATS": "1"}
+    if device.type == "cpu":
+        defaults["VLLM_CPU_KVCACHE_SPACE"] = "1"  # GiB; vLLM's own is nearly all memory of the machine
+    return {**defaults, **kept}
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port: int = listening.getsockname()[1]
+    return port

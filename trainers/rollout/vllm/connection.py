@@ -1,0 +1,173 @@
+"""Calls to one vLLM server, repeated while it may recover."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import httpx2
+
+from trainers.rollout.engine import EngineFailed
+
+_LOG = logging.getLogger(__name__)
+_CONNECT_SECONDS = 5.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+_PASSING = (408, 429, 500, 502, 503, 504)  # statuses after which the same call may succeed
+_RPC = "/collective_rpc"
+
+
+class Refused(Exception):
+    """Raised for an answer that the same call would get again; the server works.
+
+    Args:
+        status: HTTP status.
+        message: What the server said.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Connection:
+    """One server; may be used from several threads.
+
+    Args:
+        url: Its address, e.g. ``http://127.0.0.1:8000``.
+        patience: Seconds for which a failed call is repeated.
+        timeout: Seconds that one attempt may take.
+    """
+
+    def __init__(self, url: str, *, patience: float, timeout: float) -> None:
+        self.url = url.rstrip("/")
+        self.patience = patience
+        self.model = ""
+        """Name under which the server has its model."""
+        self.version: str | None = None
+        """Version of the weights that it was given last; a server that has another has been restarted."""
+        self._closed = threading.Event()
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
+        key = os.environ.get("VLLM_API_KEY")  # where the server reads it, too
+        self._client = httpx2.Client(
+            timeout=httpx2.Timeout(timeout, connect=_CONNECT_SECONDS),
+            limits=limits,
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            trust_env=False,
+        )
+
+    def ended(self) -> str | None:
+        """Why a server that this program started has ended; ``None`` while it runs, and for any other."""
+        return None
+
+    def get(self, path: str) -> Any:
+        """The parsed answer; errors as :meth:`post`."""
+        return self._persist("GET", path, None)
+
+    def post(self, path: str, body: Mapping[str, Any] | None = None, *, same_weights: bool = False) -> Any:
+        """The parsed answer.
+
+        Args:
+            path: Below the server's address.
+            body: Sent as JSON.
+            same_weights: Before a call is repeated, see that the server has not lost the weights it was given.
+
+        Raises:
+            EngineFailed: The server has no answer for :attr:`patience` seconds, or no longer has its weights.
+            Refused: It refuses the call.
+        """
+        return self._persist("POST", path, body or {}, same_weights)
+
+    def call(self, method: str, *arguments: str) -> list[dict[str, Any]]:
+        """Calls a method of the trainer's worker extension; returns the answer of each worker.
+
+        Raises:
+            EngineFailed: The server does not answer, has no such method, or says that it failed.
+        """
+        body = {"method": method, "args": [*arguments]}
+        try:
+            answer = self._persist("POST", _RPC, body)
+        except Refused as error:
+            raise self.failed(
+                f"it refuses {_RPC} (HTTP {error.status}); start it as docs/engine.md says, with "
+                "VLLM_SERVER_DEV_MODE=1 and --worker-extension-cls envsuite_worker.TakesWeights"
+            ) from error
+        results = answer.get("results") if isinstance(answer, dict) else None
+        if not isinstance(results, list) or not all(isinstance(result, dict) for result in results) or not results:
+            raise self.failed(f"{_RPC} answered {str(answer)[:200]!r}, which vLLM's does not")
+        for result in results:
+            if "error" in result:
+                raise self.failed(f"{method}: {result['error']}")
+        return results
+
+    def failed(self, reason: str) -> EngineFailed:
+        """The error that ends the run."""
+        return EngineFailed(f"vLLM server {self.url}: {reason}")
+
+    def close(self) -> None:
+        """Ends waiting calls at their next attempt, and drops idle connections."""
+        self._closed.set()
+        self._client.close()
+
+    def _persist(self, verb: str, path: str, body: Mapping[str, Any] | None, same_weights: bool = False) -> Any:
+        end, pause = 0.0, _FIRST_PAUSE
+        while True:
+            try:
+                return self._once(verb, path, body)
+            except _Passing as error:
+                why = str(error)
+            end = end or time.monotonic() + self.patience
+            if (ended := self.ended()) is not None:
+                raise self.failed(ended)
+            if self._closed.is_set() or time.monotonic() + pause > end:
+                raise self.failed(f"{verb} {path}: {why}; tried for {self.patience:.0f} s. Is it running?")
+            _LOG.warning("%s: %s %s: %s; trying again", self.url, verb, path, why)
+            self._closed.wait(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+            if same_weights:
+                self._check_version()
+
+    def _once(self, verb: str, path: str, body: Mapping[str, Any] | None) -> Any:
+        try:
+            response = self._client.request(verb, self.url + path, json=body)
+        except (httpx2.TransportError, RuntimeError) as error:  # RuntimeError: closed meanwhile
+            raise _Passing(str(error) or type(error).__name__) from error
+        if response.status_code in _PASSING:
+            raise _Passing(f"HTTP {response.status_code}: {response.text[:200]}")
+        if response.status_code != 200:
+            raise Refused(response.status_code, _message(response))
+        if not response.content:
+            return None
+        try:
+            return response.json()
+        except ValueError as error:
+            raise self.failed(f"{verb} {path} answered {response.text[:100]!r}, which is no JSON") from error
+
+    def _check_version(self) -> None:
+        """Raises if the server answers, and has other weights than it was given."""
+        try:
+            found = self._once("POST", _RPC, {"method": "envsuite_about"})["results"][0]["version"]
+        except (_Passing, Refused, LookupError, TypeError):
+            return  # it does not answer yet; the call itself tells how long that lasts
+        if found != self.version:
+            raise self.failed(
+                f"it was restarted and has lost the weights of version {self.version}; go on with --resume, which "
+                "gives them again"
+            )
+
+
+class _Passing(Exception):
+    """A failure that may pass."""
+
+
+def _message(response: httpx2.Response) -> str:
+    """What the server says of an error."""
+    try:
+        body = response.json()
+    except ValueError:
+        return response.text[:200]
+    error = body.get("error", body) if isinstance(body, dict) else body
+    return str(error.get("message", error) if isinstance(error, dict) else error)[:500]

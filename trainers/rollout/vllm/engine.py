@@ -1,0 +1,180 @@
+"""The engine that samples with vLLM servers."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trainers.rollout.engine import ENGINES, Completion, Engine, EngineSetup, Request
+from trainers.rollout.sampling import mix
+from trainers.rollout.vllm.calls import Calls, Row, unserved
+from trainers.rollout.vllm.child import ChildServer, check_interpreter
+from trainers.rollout.vllm.connection import Connection
+from trainers.rollout.vllm.options import Options
+from trainers.rollout.vllm.proof import check_server
+from trainers.rollout.vllm.weights import WeightUpdate
+
+
+@ENGINES.register("vllm")
+class VLLMEngine(Engine):
+    """Samples with vLLM servers, which have a copy of the weights, in other processes or on other machines.
+
+    The requests of a session go to one server, which keeps what it computed for them. :meth:`sync` cuts off what is on
+    its way; requests continue under the new weights, from the tokens they have, with the version that sampled each.
+    After it every server has proven that it computes with the weights of the trainer.
+
+    Args:
+        servers: Running servers.
+        setup: The parts of the run.
+        own: Whether the servers are this process's alone; otherwise all processes of the run share them.
+        weights_folder: Folder that this machine and the servers see, for weights on their way.
+
+    Raises:
+        ConfigError: A server has another model, number format or kind of log-probability.
+        EngineFailed: A server does not answer.
+    """
+
+    def __init__(self, servers: Sequence[Connection], setup: EngineSetup, *, own: bool, weights_folder: str) -> None:
+        self.policy_version = 0
+        self._servers = tuple(servers)
+        self._vocabulary: int = setup.model.config.get_text_config(decoder=True).vocab_size
+        self.max_length = min(check_server(server, setup.model, setup.config.compute_dtype) for server in self._servers)
+        """Most tokens of prompt and response."""
+        self._calls = Calls(setup.slots)
+        self._update = WeightUpdate(self._servers, setup, own=own, folder=Path(weights_folder))
+        self._pending = self._unseeded = 0
+        self._server_of: dict[int, Connection] = {}
+        self._turn = 0 if setup.accelerator is None else setup.accelerator.process_index
+
+    @classmethod
+    def check(cls, options: Mapping[str, Any]) -> None:
+        """Refuses settings before anything is loaded."""
+        Options(**options)
+
+    @classmethod
+    def from_setup(
+        cls,
+        setup: EngineSetup,
+        *,
+        urls: str | Sequence[str] | None = None,
+        python: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        weights_folder: str = "/dev/shm",
+        patience: float = 60.0,
+        timeout: float = 600.0,
+    ) -> VLLMEngine:
+        """The engine of a run: with running servers, or one that it starts.
+
+        Args:
+            setup: The parts of the run that it is made from.
+            urls: Addresses of running servers, shared by all processes of the run; by default it starts one.
+            python: Interpreter that the server is started with; by default this one.
+            arguments: Further arguments of the started server.
+            weights_folder: Folder that the servers see, too, for weights on their way.
+            patience: Seconds for which a server that fails is tried again, before the run stops.
+            timeout: Seconds that a server may take for one completion.
+        """
+        options = Options(urls, python, arguments, weights_folder, patience, timeout)
+        servers = [Connection(url, patience=patience, timeout=timeout) for url in options.addresses]
+        if not servers:
+            servers = [
+                ChildServer(
+                    check_interpreter(python), setup.config.path, setup.config.compute_dtype, setup.model.device,
+                    arguments or {}, patience=patience, timeout=timeout,
+                )
+            ]  # fmt: skip
+        try:
+            return cls(servers, setup, own=urls is None, weights_folder=weights_folder)
+        except BaseException:
+            for server in servers:
+                server.close()
+            raise
+
+    # -- the contract ----------------------------------------------------------------------------------------------
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Queue requests; one that cannot be served is answered with an error by the next :meth:`poll`."""
+        for request in requests:
+            self._pending += 1
+            if refused := self._refusal(request.prompt_ids):
+                self._calls.done.put(unserved(request, *refused))
+                continue
+            seed = request.seed
+            if seed is None:
+                seed, self._unseeded = mix(0, self._unseeded), self._unseeded + 1
+            limit = min(request.sampling.max_tokens, self.max_length - len(request.prompt_ids))
+            self._calls.submit(Row(request, limit, seed, self._server(request.session)))
+
+    def poll(self, timeout: float | None = None) -> list[Completion]:
+        """Wait until a request is finished, or ``timeout`` seconds have passed.
+
+        Raises:
+            EngineFailed: A server has failed for good.
+        """
+        found: list[Completion] = []
+        while self._pending:
+            try:
+                item = self._calls.done.get(timeout=0.0 if found else timeout)
+            except queue.Empty:
+                break
+            if isinstance(item, Exception):
+                raise item
+            found.append(item)
+            self._pending -= 1
+        return found
+
+    @property
+    def pending(self) -> int:
+        """Requests not yet returned."""
+        return self._pending
+
+    def release(self, session: int) -> None:
+        """Forget which server has ``session``; the server itself drops what nobody asks for again."""
+        self._server_of.pop(session, None)
+
+    def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Give all servers other weights, and have them prove it; every process of the run must call this.
+
+        Raises:
+            EngineFailed: A server does not answer, or computes with other weights; the message names the layer groups.
+        """
+        self._update(weights, version, self._calls)
+        self.policy_version = version
+
+    def close(self) -> None:
+        """End the threads, and the server that this process started."""
+        self._calls.close()
+        for server in self._servers:
+            server.close()
+
+    # -- requests --------------------------------------------------------------------------------------------------
+
+    def _server(self, session: int | None) -> Connection:
+        """The server of a session; a new one gets the server with the fewest."""
+        if session in self._server_of:
+            return self._server_of[session]
+        held = [*self._server_of.values()]
+        self._turn += 1
+        order = [self._servers[(self._turn + i) % len(self._servers)] for i in range(len(self._servers))]
+        chosen = min(order, key=held.count)
+        if session is not None:
+            self._server_of[session] = chosen
+        return chosen
+
+    def _refusal(self, prompt: NDArray[np.int32]) -> tuple[str, str] | None:
+        """Finish reason and message, where the prompt cannot be continued."""
+        if not len(prompt):
+            return "error", "the prompt is empty"
+        if len(prompt) >= self.max_length:
+            room = f"which leaves no room for a response within {self.max_length}"
+            return "context", f"the prompt has {len(prompt)} tokens, {room}"
+        if prompt.min() < 0 or prompt.max() >= self._vocabulary:
+            ids = f"{prompt.min()}..{prompt.max()}"
+            return "error", f"the prompt has token ids outside 0..{self._vocabulary - 1} ({ids})"
+        return None

@@ -1,0 +1,155 @@
+"""Proof that a server computes with the weights of the trainer: fingerprints of what it holds, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from trainers.policy.attention import evaluating
+from trainers.policy.config import ComputeDtype
+from trainers.policy.precision import computing
+from trainers.rollout.engine import Sampling
+from trainers.rollout.vllm.connection import Connection
+from trainers.settings import ConfigError
+
+TOLERANCE: Mapping[ComputeDtype, tuple[float, float]] = {"float32": (2e-4, 1e-3), "bfloat16": (0.1, 1.0)}
+"""Of log-probabilities of the probe, in nats: mean and greatest difference."""
+PROBE = Sampling(temperature=0.7, max_tokens=16, ignore_eos=True)
+"""Its temperature is not 1, so that log-probabilities of another distribution than the sampled one differ, too."""
+PROTOCOL = "1"
+"""Version of the trainer's worker extension."""
+LOGPROBS_MODE = "processed_logprobs"
+"""vLLM's log-probabilities of the distribution that is sampled from, temperature included."""
+_PROMPTS, _LENGTH = 4, 24
+_UNCOMPARED = {
+    "_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache", "output_attentions",
+    "output_hidden_states", "return_dict", "chunk_size_feed_forward", "is_encoder_decoder", "problem_type",
+    "attn_implementation", "_attn_implementation", "pad_token_id", "bos_token_id", "eos_token_id", "initializer_range",
+    "pretraining_tp",
+}  # fmt: skip
+
+
+def other_model(model: PreTrainedModel, served: Mapping[str, Any]) -> str:
+    """The first setting in which the configurations of ``model`` and of the served one differ; empty if none does.
+
+    Args:
+        model: The policy.
+        served: The configuration of the served model, as a dictionary.
+    """
+    own = model.config.to_dict()
+    plain = (bool, int, float, str)
+    for name in sorted(own.keys() & served.keys() - _UNCOMPARED):
+        ours, theirs = own[name], served[name]
+        if isinstance(ours, plain) and isinstance(theirs, plain) and ours != theirs:
+            return f"{name} is {theirs!r} there and {ours!r} in model.path"
+    return ""
+
+
+def check_server(server: Connection, model: PreTrainedModel, dtype: ComputeDtype) -> int:
+    """Asks a server about itself; returns the most tokens of a sequence that it takes.
+
+    Args:
+        server: Learns the name of the server's model.
+        model: The policy.
+        dtype: Number format of the trainer.
+
+    Raises:
+        ConfigError: It would not compute as the trainer does.
+        EngineFailed: It does not answer as vLLM with the trainer's worker extension.
+    """
+    about, where = server.call("envsuite_about")[0], f"vLLM server {server.url}"
+    if about.get("protocol") != PROTOCOL:
+        raise ConfigError(f"{where} has another version of envsuite_worker.py; start it with that of this package")
+    if found := other_model(model, about["config"]):
+        raise ConfigError(f"{where} serves another model: {found}; start it with --model and the folder of model.path")
+    if about["dtype"] != dtype:
+        raise ConfigError(
+            f"{where} computes in {about['dtype']}, and model.compute_dtype is {dtype}: start it with --dtype {dtype}, "
+            "or change the setting"
+        )
+    if about["logprobs_mode"] != LOGPROBS_MODE:
+        raise ConfigError(
+            f"{where} gives log-probabilities of another distribution than it samples from (--logprobs-mode "
+            f"{about['logprobs_mode']}); start it with --logprobs-mode {LOGPROBS_MODE}"
+        )
+    if about["quantization"] is not None:
+        raise ConfigError(f"{where} has quantised weights ({about['quantization']}), the trainer has not")
+    try:
+        (served, *_) = server.get("/v1/models")["data"]
+        server.model, longest = str(served["id"]), int(served["max_model_len"])
+    except (LookupError, TypeError, ValueError) as error:
+        raise server.failed(f"/v1/models is not as vLLM answers it ({error})") from error
+    return longest
+
+
+def wrong_groups(sent: Mapping[str, int], tied: Mapping[str, str], held: Mapping[str, int]) -> list[str]:
+    """The layer groups whose weights are not those of the trainer, in the order of the trainer's.
+
+    Args:
+        sent: Fingerprints of the weights that were sent.
+        tied: Groups that are not sent because they have the weights of another, and that other.
+        held: Fingerprints of the weights that the server computes with.
+    """
+    wanted = {**sent, **{group: sent[twin] for group, twin in tied.items() if group in held and group not in sent}}
+    return [group for group in [*wanted, *(held.keys() - wanted.keys())] if wanted.get(group) != held.get(group)]
+
+
+def named(groups: Sequence[str]) -> str:
+    """The groups in a message; of many the first."""
+    return ", ".join(groups[:6]) + (f" and {len(groups) - 6} more" if len(groups) > 6 else "")
+
+
+def probe_prompts(tokenizer: PreTrainedTokenizerBase, vocabulary: int) -> list[NDArray[np.int32]]:
+    """Prompts of random ordinary tokens, the same in every process."""
+    special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+    ordinary = np.array([i for i in range(min(vocabulary, len(tokenizer))) if i not in special] or [0], np.int32)
+    rng = np.random.default_rng(0)
+    return [rng.choice(ordinary, _LENGTH) for _ in range(_PROMPTS)]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Difference of log-probabilities between server and trainer, in nats."""
+
+    mean: float
+    most: float
+
+    def __str__(self) -> str:
+        """Both, for messages."""
+        return f"{self.mean:.3g} nats on average and {self.most:.3g} at most"
+
+    def excessive(self, dtype: ComputeDtype) -> bool:
+        """Whether it exceeds the tolerance of the number format; a value that is not a number does."""
+        mean, most = TOLERANCE[dtype]
+        return not (self.mean <= mean and self.most <= most)
+
+
+def probe_gap(
+    model: PreTrainedModel,
+    dtype: ComputeDtype,
+    prompts: Sequence[NDArray[np.int32]],
+    answers: Sequence[tuple[Sequence[int], Sequence[float]]],
+) -> Gap:
+    """Compares the log-probabilities that a server gave with those of a plain forward pass of ``model``.
+
+    Args:
+        model: The policy.
+        dtype: Number format of the forward pass.
+        prompts: Token ids.
+        answers: Token ids and log-probabilities of each response.
+    """
+    gaps = []
+    with evaluating(model), computing(dtype, model.device):
+        for prompt, (ids, given) in zip(prompts, answers, strict=True):
+            tokens = torch.tensor([[*prompt.tolist(), *ids]], device=model.device)
+            logits = model(tokens, use_cache=False, logits_to_keep=len(ids) + 1).logits[0, :-1].float()
+            own = (logits / PROBE.temperature).log_softmax(-1).gather(1, tokens[0, len(prompt) :, None])[:, 0]
+            gaps.append(np.abs(own.cpu().numpy() - np.array(given, np.float32)))
+    together = np.concatenate(gaps)
+    return Gap(float(together.mean()), float(together.max()))

@@ -1,0 +1,23 @@
+"""A vLLM server that ends with the program that started it: ``python -m envsuite_serve PARENT_PID ARGUMENT ...``."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+import threading
+import time
+
+
+def _watch(parent: int) -> None:
+    """Ends this process and its children when process ``parent`` is gone."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_watch, args=(int(sys.argv[1]),), daemon=True).start()
+    del sys.argv[1]
+    runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)

@@ -1,0 +1,94 @@
+"""What the trainer calls in the workers of a vLLM server: ``--worker-extension-cls envsuite_worker.TakesWeights``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import vllm.model_executor.layers.utils as linear_layers
+from envsuite_weights import fingerprints
+from safetensors import safe_open
+from torch import Tensor, nn
+from vllm.platforms import current_platform
+
+PROTOCOL = "1"
+"""Of what the trainer and this module say to each other."""
+
+
+class TakesWeights:
+    """Methods that vLLM adds to its worker class.
+
+    Each is called by ``/collective_rpc`` and answers with one object for each worker; arguments are text.
+    """
+
+    model_runner: Any
+    model_config: Any
+    parallel_config: Any
+    envsuite_version: str | None = None
+    """Version of the weights that were loaded last; ``None`` for those that the server was started with."""
+
+    def envsuite_about(self) -> dict[str, Any]:
+        """The model that is served, and how it computes."""
+        return {
+            "protocol": PROTOCOL,
+            "version": self.envsuite_version,
+            "process": os.getpid(),
+            "config": self.model_config.hf_config.to_dict(),
+            "dtype": str(self.model_config.dtype).removeprefix("torch."),
+            "logprobs_mode": str(self.model_config.logprobs_mode),
+            "workers": self.parallel_config.world_size,
+            "quantization": self.model_config.quantization,
+        }
+
+    def envsuite_load(self, folder: str, version: str) -> dict[str, Any]:
+        """Load all weights from the safetensors files in ``folder``; answers as :meth:`envsuite_held`.
+
+        An error is answered, not raised: vLLM ends the server at an exception.
+        """
+        self.envsuite_version = None
+        try:
+            self.model_runner.reload_weights(weights_iterator=_tensors(Path(folder)))
+        except Exception as error:
+            return {"error": f"{type(error).__name__}: {error}"}
+        self.envsuite_version = version
+        return self.envsuite_held()
+
+    def envsuite_held(self) -> dict[str, Any]:
+        """The version, and the fingerprint of each layer group of the weights that the model computes with."""
+        model: nn.Module = self.model_runner.get_model()
+        held = {group: str(value) for group, value in fingerprints(model.named_parameters()).items()}
+        return {"version": self.envsuite_version, "fingerprints": held}
+
+
+def _tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise FileNotFoundError(f"{folder} has no safetensors files that this server can see")
+    for file in files:
+        with safe_open(file, framework="pt") as opened:
+            for name in opened.keys():
+                yield name, opened.get_tensor(name)
+
+
+def _use_weights_as_they_are() -> None:
+    """On a CPU, let linear layers read their weights, where vLLM gives kernels a packed copy.
+
+    Weights that are loaded later do not reach such copies: an update then ends without an error in a model that is
+    neither the old nor the new one.
+    """
+    packed = linear_layers.dispatch_cpu_unquantized_gemm
+
+    def dispatch(layer: Any, remove_weight: bool) -> None:
+        if layer.weight.ndim == 2:
+            layer.cpu_linear = torch.nn.functional.linear
+        else:
+            packed(layer, remove_weight)
+
+    linear_layers.dispatch_cpu_unquantized_gemm = dispatch
+
+
+if current_platform.is_cpu():
+    _use_weights_as_they_are()

@@ -1,0 +1,52 @@
+"""Weights on their way to servers: files in a folder that both sides see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from trainers.rollout.vllm.server.envsuite_weights import fingerprints, layer_group
+
+_FILE_BYTES = 1 << 30  # a file holds at most so many bytes, or one tensor
+
+
+def write_weights(weights: Iterable[tuple[str, Tensor]], folder: Path, dtype: torch.dtype) -> dict[str, int]:
+    """Writes weights as safetensors files of at most a GiB; returns the fingerprint of each layer group.
+
+    Args:
+        weights: Name and tensor of each parameter.
+        folder: Where to.
+        dtype: Format that the servers compute in; what is written and fingerprinted is rounded to it.
+    """
+    found: dict[str, int] = {}
+    batch: dict[str, Tensor] = {}
+    number = size = 0
+    for name, tensor in weights:
+        cast = tensor.detach().to(dtype).contiguous()
+        for group, value in fingerprints([(name, cast)]).items():
+            found[group] = (found.get(group, 0) + value) % (1 << 64)
+        if batch and size + cast.nbytes > _FILE_BYTES:
+            save_file(batch, folder / f"weights-{number:05d}.safetensors")
+            batch, number, size = {}, number + 1, 0
+        batch[name] = cast.cpu()
+        size += cast.nbytes
+    save_file(batch, folder / f"weights-{number:05d}.safetensors")
+    return found
+
+
+def tied_groups(model: nn.Module) -> dict[str, str]:
+    """Layer group of each tied parameter that ``named_parameters`` leaves out, and the group of its twin.
+
+    With tied embeddings ``{"lm_head": "embed_tokens"}``.
+    """
+    first = {id(parameter): name for name, parameter in model.named_parameters()}
+    every = model.named_parameters(remove_duplicate=False)
+    return {
+        layer_group(name): layer_group(first[id(parameter)])
+        for name, parameter in every
+        if first[id(parameter)] != name
+    }

@@ -96,9 +96,9 @@ class RolloutConfig:
     """How episodes are sampled."""
 
     engine: str = "hf"
-    """Name of the engine that generates tokens; packages register others (docs/engine.md)."""
+    """Name of the engine that generates tokens: hf, vllm; packages register others (docs/engine.md)."""
     engine_options: dict[str, Any] = field(default_factory=dict)
-    """Settings of the engine; the hf engine takes max_length, the most tokens of a prompt and its response."""
+    """Settings of the engine (docs/engine.md); the hf engine takes max_length, the most tokens of a sequence."""
     tasks: AtLeastOne = 16
     """Tasks per iteration, over all processes."""
     group_size: AtLeastOne = 8

@@ -85,7 +85,7 @@ class Stopping(StopRequest):
         self.accelerator = accelerator
         self.progress = progress
         self._failure: str | None = None
-        """What the engine of this process failed of."""
+        """Why the engine of this process failed; ``None`` while it has not."""
 
     @property
     def number(self) -> int:

@@ -18,7 +18,7 @@ _PLAIN: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Answer:
-    """What a server sampled for one prompt."""
+    """The tokens that a server sampled for one prompt."""
 
     ids: list[int]
     logprobs: list[float]

@@ -164,7 +164,7 @@ class _Passing(Exception):
 
 
 def _message(response: httpx2.Response) -> str:
-    """What the server says of an error."""
+    """The text of an error, as the server gives it."""
     try:
         body = response.json()
     except ValueError:

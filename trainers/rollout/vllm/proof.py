@@ -19,7 +19,7 @@ from trainers.rollout.vllm.connection import Connection
 from trainers.settings import ConfigError
 
 TOLERANCE: Mapping[ComputeDtype, tuple[float, float]] = {"float32": (2e-4, 1e-3), "bfloat16": (0.1, 1.0)}
-"""Of log-probabilities of the probe, in nats: mean and greatest difference."""
+"""Largest mean and largest single difference of the probe's log-probabilities, in nats, by number format."""
 PROBE = Sampling(temperature=0.7, max_tokens=16, ignore_eos=True)
 """Its temperature is not 1, so that log-probabilities of another distribution than the sampled one differ, too."""
 PROTOCOL = "1"

@@ -129,9 +129,9 @@ class WeightUpdate:
             if gap.excessive(self.dtype):
                 mean, most = TOLERANCE[self.dtype]
                 raise server.failed(
-                    f"its log-probabilities of a probe differ from the trainer's by {gap} ({self.dtype}: {mean} and {most} "
-                    f"are allowed), though it holds the weights of version {version} in all layer groups: it computes "
-                    "something else from them"
+                    f"its log-probabilities of a probe differ from the trainer's by {gap} ({self.dtype}: {mean} and "
+                    f"{most} are allowed), though it holds the weights of version {version} in all layer groups: "
+                    "it computes something else from them"
                 )
 
     def _together(self, work: Callable[[], object]) -> None:

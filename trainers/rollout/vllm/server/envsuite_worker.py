@@ -1,4 +1,4 @@
-"""What the trainer calls in the workers of a vLLM server: ``--worker-extension-cls envsuite_worker.TakesWeights``."""
+"""Methods of a vLLM server's workers for the trainer: ``--worker-extension-cls envsuite_worker.TakesWeights``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from vllm.platforms import current_platform
 
 PROTOCOL = "1"
-"""Of what the trainer and this module say to each other."""
+"""Version of the methods below; the trainer compares it with its own."""
 
 
 class TakesWeights:

@@ -1,0 +1,241 @@
+"""The engine vllm with vLLM itself, on a CPU.
+
+``ENVSUITE_VLLM_PYTHON`` names an interpreter that has it; docs/engine.md says how to make one.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "trainers"))
+from tiny_models import greedy
+from tiny_runs import tokenizer
+
+from trainers.policy.config import ModelConfig
+from trainers.rollout.engine import EngineFailed, EngineSetup, Request, Sampling
+from trainers.rollout.vllm import weights
+from trainers.rollout.vllm.child import ChildServer
+from trainers.rollout.vllm.engine import VLLMEngine
+from trainers.settings import ConfigError
+
+PYTHON = os.environ.get("ENVSUITE_VLLM_PYTHON")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(PYTHON is None, reason="ENVSUITE_VLLM_PYTHON names no interpreter with vLLM"),
+]
+LAYERS = 3
+
+
+def _policy(tied: bool) -> PreTrainedModel:
+    """A Llama with heads as wide as vLLM's kernels want them."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer()), hidden_size=128, intermediate_size=192, num_hidden_layers=LAYERS,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=32, max_position_embeddings=512, initializer_range=0.2,
+        bos_token_id=None, eos_token_id=tokenizer().eos_token_id, pad_token_id=None, tie_word_embeddings=tied,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).train(False)
+
+
+def _setup(policy: PreTrainedModel, folder: Path, **settings: Any) -> EngineSetup:
+    policy.save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return EngineSetup(policy, tokenizer(), ModelConfig(path=str(folder), **settings), 16)
+
+
+@pytest.fixture(scope="module", params=["tied", "untied"])
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VLLMEngine]:
+    """With a server of its own; its policy is ``engine.setup.model``."""
+    setup = _setup(_policy(request.param == "tied"), tmp_path_factory.mktemp(request.param))
+    made = VLLMEngine.from_setup(setup, python=PYTHON)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def policy(engine: VLLMEngine) -> PreTrainedModel:
+    """The trainer's model, changed since the last update of the server."""
+    found = engine._update.setup.model
+    _change(found)
+    return found
+
+
+def _change(policy: PreTrainedModel) -> None:
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(torch.randn(parameter.shape) * 0.01)
+
+
+def _logprobs(policy: PreTrainedModel, prompt: list[int], response: list[int], temperature: float) -> np.ndarray:
+    with torch.no_grad():
+        logits = policy(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1] / temperature
+    return logits.log_softmax(-1).gather(1, torch.tensor(response)[:, None])[:, 0].numpy()
+
+
+PROMPTS = [[7, 8, 9, 10 + i] for i in range(8)]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.4])
+def test_logprobs_are_the_trainers_after_an_update(
+    engine: VLLMEngine, policy: PreTrainedModel, temperature: float
+) -> None:
+    engine.sync(policy.named_parameters(), 5)
+    stops = tuple(range(3, 23))
+    answers = engine.generate(PROMPTS, Sampling(temperature=temperature, max_tokens=40, stop_ids=stops), seed=1)
+    for prompt, answer in zip(PROMPTS, answers, strict=True):
+        ids = answer.token_ids.tolist()
+        np.testing.assert_allclose(answer.logprobs, _logprobs(policy, prompt, ids, temperature), atol=2e-4)
+        assert answer.finish_reason == ("stop" if ids[-1] in stops else "length") and not {*ids[:-1]} & {*stops}
+        assert answer.policy_version.tolist() == [5] * len(ids)
+    again = engine.generate(PROMPTS, Sampling(temperature=temperature, max_tokens=40, stop_ids=stops), seed=1)
+    assert [a.token_ids.tolist() for a in again] == [a.token_ids.tolist() for a in answers]
+
+
+def test_greedy_decoding_is_transformers_and_has_the_logprobs_of_temperature_one(
+    engine: VLLMEngine, policy: PreTrainedModel
+) -> None:
+    engine.sync(policy.named_parameters(), 1)
+    sampling = Sampling(temperature=0.0, max_tokens=12, ignore_eos=True)
+    for prompt, answer in zip(PROMPTS, engine.generate(PROMPTS, sampling), strict=True):
+        ids = answer.token_ids.tolist()
+        assert ids == greedy(policy, prompt, 12)[: len(ids)] and len(ids) == 12
+        np.testing.assert_allclose(answer.logprobs, _logprobs(policy, prompt, ids, 1.0), atol=2e-4)
+
+
+def test_a_request_in_flight_goes_on_under_new_weights_with_the_version_of_each_token(
+    engine: VLLMEngine, policy: PreTrainedModel
+) -> None:
+    engine.sync(policy.named_parameters(), 1)
+    before = copy.deepcopy(policy)
+    sampling = Sampling(max_tokens=400, ignore_eos=True)
+    engine.submit([Request(i, prompt, sampling, i, i) for i, prompt in enumerate(PROMPTS)])
+    assert engine.poll(0.5) == []
+    _change(policy)
+    engine.sync(policy.named_parameters(), 2)
+    answers = []
+    while engine.pending:
+        answers += engine.poll()
+    assert len(answers) == len(PROMPTS)
+    for answer in answers:
+        ids, versions = answer.token_ids.tolist(), answer.policy_version
+        assert len(ids) == 400 and set(versions.tolist()) == {1, 2} and (np.diff(versions) >= 0).all()
+        old = int((versions == 1).sum())
+        prompt = PROMPTS[answer.request_id]
+        np.testing.assert_allclose(answer.logprobs[:old], _logprobs(before, prompt, ids[:old], 1.0), atol=2e-4)
+        under_new = _logprobs(policy, prompt, ids, 1.0)
+        np.testing.assert_allclose(answer.logprobs[old:], under_new[old:], atol=2e-4)
+        assert np.abs(answer.logprobs[:old] - under_new[:old]).max() > 0.01, "the weights did change"
+
+
+def test_an_update_that_does_not_reach_the_server_stops_the_run(
+    engine: VLLMEngine, policy: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.sync(policy.named_parameters(), 1)
+    write, old = weights.write_weights, [(n, p.detach().clone()) for n, p in policy.named_parameters()]
+
+    def disabled(new: Any, folder: Path, dtype: torch.dtype) -> dict[str, int]:
+        sent = write([*new], folder, dtype)
+        write(old, folder, dtype)
+        return sent
+
+    _change(policy)
+    monkeypatch.setattr(weights, "write_weights", disabled)
+    with pytest.raises(EngineFailed, match=r"not the trainer's in embed_tokens, layers\.0, layers\.1, layers\.2, norm"):
+        engine.sync(policy.named_parameters(), 2)
+    monkeypatch.undo()
+    engine.sync(policy.named_parameters(), 2)
+
+
+def test_one_layer_that_arrives_otherwise_stops_the_run_and_is_named(
+    engine: VLLMEngine, policy: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = weights.write_weights
+
+    def corrupted(new: Any, folder: Path, dtype: torch.dtype) -> dict[str, int]:
+        named = dict(new)
+        sent = write(named.items(), folder, dtype)
+        name = "model.layers.1.self_attn.v_proj.weight"
+        changed = named[name].detach().clone()
+        changed[0, 0] += 1e-6
+        write({**named, name: changed}.items(), folder, dtype)
+        return sent
+
+    monkeypatch.setattr(weights, "write_weights", corrupted)
+    with pytest.raises(EngineFailed, match=r"not the trainer's in layers\.1: they are stale, loaded in part"):
+        engine.sync(policy.named_parameters(), 3)
+    monkeypatch.undo()
+    engine.sync(policy.named_parameters(), 3)
+
+
+def test_a_server_with_another_model_is_refused(engine: VLLMEngine, policy: PreTrainedModel, tmp_path: Path) -> None:
+    config = copy.deepcopy(policy.config)
+    config.intermediate_size = 160
+    setup = _setup(LlamaForCausalLM(config), tmp_path)
+    with pytest.raises(ConfigError, match="another model: intermediate_size is 192 there and 160 in model"):
+        VLLMEngine.from_setup(setup, urls=engine._servers[0].url)
+
+
+PACKED = """
+import vllm.model_executor.layers.utils as layers
+packed = layers.dispatch_cpu_unquantized_gemm
+from envsuite_worker import TakesWeights
+layers.dispatch_cpu_unquantized_gemm = packed
+"""
+
+
+def test_packed_copies_that_an_update_does_not_reach_stop_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "packed_worker.py").write_text(PACKED)
+    monkeypatch.chdir(tmp_path)  # python -m imports from here
+    policy = _policy(tied=True)
+    arguments = {"worker-extension-cls": "packed_worker.TakesWeights"}
+    engine = VLLMEngine.from_setup(_setup(policy, tmp_path / "model"), python=PYTHON, arguments=arguments)
+    try:
+        _change(policy)
+        with pytest.raises(EngineFailed, match=r"not the trainer's in|log-probabilities of a probe differ"):
+            engine.sync(policy.named_parameters(), 1)
+    finally:
+        engine.close()
+
+
+def test_bfloat16_differs_by_no_more_than_its_tolerance_and_a_killed_server_ends_the_run(tmp_path: Path) -> None:
+    policy = _policy(tied=True)
+    engine = VLLMEngine.from_setup(_setup(policy, tmp_path, compute_dtype="bfloat16"), python=PYTHON)
+    try:
+        _change(policy)
+        engine.sync(policy.named_parameters(), 1)
+        answers = engine.generate(PROMPTS, Sampling(max_tokens=40, ignore_eos=True), seed=1)
+        own = [_logprobs(policy, p, a.token_ids.tolist(), 1.0) for p, a in zip(PROMPTS, answers, strict=True)]
+        gaps = np.abs(np.concatenate(own) - np.concatenate([a.logprobs for a in answers]))
+        assert 1e-5 < gaps.mean() < 0.1
+        (server,) = engine._servers
+        assert isinstance(server, ChildServer)
+        engine.submit([Request(0, [5, 6], Sampling(max_tokens=400, ignore_eos=True))])
+        os.killpg(server._process.pid, signal.SIGKILL)
+        began = time.monotonic()
+        with pytest.raises(EngineFailed, match="it was killed by SIGKILL; the end of"):
+            engine.poll()
+        assert time.monotonic() - began < 10
+    finally:
+        engine.close()
+
+
+def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
+    setup = _setup(_policy(tied=True), tmp_path)
+    with pytest.raises(
+        EngineFailed, match=r"did not start: it exited with code \d+; the end of .*(.|\n)*no-such-option"
+    ):
+        VLLMEngine.from_setup(setup, python=PYTHON, arguments={"no-such-option": 1})

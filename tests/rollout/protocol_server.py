@@ -51,6 +51,7 @@ class ProtocolServer:
         self.token_seconds = 0.0
         self.temperature: float | None = None
         """Temperature of the log-probabilities; by default that of sampling."""
+        self.asleep = False
         self._state = threading.Condition()
         self._paused, self._aborted = False, 0
         outer = self
@@ -107,13 +108,16 @@ class ProtocolServer:
                 self._aborted += self._paused
                 self._state.notify_all()
             return 200, {}
+        if path in ("/sleep", "/wake_up"):
+            self.asleep = path == "/sleep"
+            return 200, {}
         return self._completions(body)
 
     def _envsuite_about(self) -> dict[str, Any]:
         return self.about
 
     def _envsuite_load(self, folder: str, version: str) -> dict[str, Any]:
-        assert self._paused, "weights change only while nothing is sampled"
+        assert self._paused and not self.asleep, "weights change only while nothing is sampled"
         with torch.no_grad():
             own = dict(self.model.named_parameters())
             for file in Path(folder).glob("*.safetensors"):

@@ -25,6 +25,8 @@ from tiny_runs import ROOT, model, save_model, tokenizer, train, weights, withou
 from trainers.policy.config import ModelConfig
 from trainers.rollout.engine import Engine, EngineFailed, EngineSetup, Request, Sampling
 from trainers.rollout.engines import engine_class, make_engine
+from trainers.rollout.vllm.connection import Connection
+from trainers.rollout.vllm.engine import VLLMEngine
 from trainers.rollout.vllm.server.envsuite_weights import fingerprint, fingerprints, layer_group
 from trainers.settings import ConfigError
 
@@ -248,6 +250,7 @@ def test_a_server_without_the_trainers_extension_is_refused_with_the_remedy(serv
         ({"python": "/no/such/python"}, "there is no interpreter /no/such/python"),
         ({"python": sys.executable, "arguments": ["--x"]}, "must be like {max-model-len: 4096}"),
         ({"urls": "http://x", "weights_folder": "/no/such"}, "there is no folder /no/such"),
+        ({"urls": "http://x", "sleep": True}, "sleep is for one that is started"),
         ({"urls": "http://x", "patience": 0}, "patience is 0; it must be seconds, above 0"),
         ({"urls": "http://x", "timeout": "long"}, "timeout is 'long'"),
         ({"url": "http://x"}, "unexpected keyword argument 'url'"),
@@ -437,6 +440,23 @@ def test_weights_that_find_no_room_stop_the_run_with_the_setting(
     tmp_path.rename(tmp_path.with_name("gone"))
     with pytest.raises(EngineFailed, match=r"rollout\.engine_options\.weights_folder: .*No such file"):
         engine.sync(policy.named_parameters(), 1)
+
+
+def test_servers_sleep_while_the_model_trains_and_wake_for_its_weights(
+    policy: PreTrainedModel, server: ProtocolServer, tmp_path: Path
+) -> None:
+    setup = EngineSetup(policy, tokenizer(), ModelConfig(), 4)
+    connection = Connection(server.url, patience=1.0, timeout=60.0)
+    engine = VLLMEngine([connection], setup, own=True, sleeps=True, weights_folder=str(tmp_path))
+    engine.sync(policy.named_parameters(), 1)
+    engine.rest()
+    assert server.asleep
+    engine.sync(policy.named_parameters(), 2)
+    assert not server.asleep and len(engine.generate([[5, 6]], Sampling(max_tokens=3))[0].token_ids)
+    server.faults["/sleep"] = [lambda: (400, {"error": "no sleep mode"})]
+    engine.rest()  # it keeps its memory, and the run goes on
+    engine.sync(policy.named_parameters(), 3)
+    engine.close()
 
 
 def test_nothing_is_left_of_weights_on_their_way(

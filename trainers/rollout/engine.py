@@ -169,6 +169,9 @@ class Engine(ABC):
     def release(self, session: int) -> None:  # noqa: B027  (an engine without a cache has nothing to release)
         """Forget what is kept for ``session``."""
 
+    def rest(self) -> None:  # noqa: B027  (an engine without memory of its own has nothing to give back)
+        """Nothing is asked until the next :meth:`sync`: memory that the update could use may be given back."""
+
     def close(self) -> None:  # noqa: B027  (an engine in this process has nothing to close)
         """End what the engine started. Does nothing the second time."""
 

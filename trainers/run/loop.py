@@ -71,6 +71,7 @@ def iterate(run: Run) -> None:
     clock, seed, iteration = Clock(), run.config.seed, run.counters.iteration + 1
 
     rolled = run.rollouts(iteration)
+    run.engine.rest()
     clock.passed("rollout")
 
     credit = run.crediting(rolled.steps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,14 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainers.rollout.engine import ENGINES, Completion, Engine, EngineSetup, Request
+from trainers.rollout.engine import ENGINES, Completion, Engine, EngineFailed, EngineSetup, Request
 from trainers.rollout.sampling import mix
 from trainers.rollout.vllm.calls import Calls, Row, unserved
 from trainers.rollout.vllm.child import ChildServer, check_interpreter
-from trainers.rollout.vllm.connection import Connection
+from trainers.rollout.vllm.connection import Connection, Refused
 from trainers.rollout.vllm.options import Options
 from trainers.rollout.vllm.proof import check_server
-from trainers.rollout.vllm.weights import WeightUpdate
+from trainers.rollout.vllm.weights import WeightUpdate, at_once
+
+_LOG = logging.getLogger(__name__)
 
 
 @ENGINES.register("vllm")
@@ -33,6 +36,7 @@ class VLLMEngine(Engine):
         servers: Running servers.
         setup: The parts of the run.
         own: Whether the servers are this process's alone; otherwise all processes of the run share them.
+        sleeps: Whether the servers give back their memory in :meth:`rest`.
         weights_folder: Folder that this machine and the servers see, for weights on their way.
 
     Raises:
@@ -40,7 +44,9 @@ class VLLMEngine(Engine):
         EngineFailed: A server does not answer.
     """
 
-    def __init__(self, servers: Sequence[Connection], setup: EngineSetup, *, own: bool, weights_folder: str) -> None:
+    def __init__(
+        self, servers: Sequence[Connection], setup: EngineSetup, *, own: bool, sleeps: bool, weights_folder: str
+    ) -> None:
         self.policy_version = 0
         self._servers = tuple(servers)
         self._vocabulary: int = setup.model.config.get_text_config(decoder=True).vocab_size
@@ -48,6 +54,7 @@ class VLLMEngine(Engine):
         """Most tokens of prompt and response."""
         self._calls = Calls(setup.slots)
         self._update = WeightUpdate(self._servers, setup, own=own, folder=Path(weights_folder))
+        self._sleeps, self._asleep = sleeps, False
         self._pending = self._unseeded = 0
         self._server_of: dict[int, Connection] = {}
         self._turn = 0 if setup.accelerator is None else setup.accelerator.process_index
@@ -65,6 +72,7 @@ class VLLMEngine(Engine):
         urls: str | Sequence[str] | None = None,
         python: str | None = None,
         arguments: Mapping[str, Any] | None = None,
+        sleep: bool = False,
         weights_folder: str = "/dev/shm",
         patience: float = 60.0,
         timeout: float = 600.0,
@@ -76,21 +84,22 @@ class VLLMEngine(Engine):
             urls: Addresses of running servers, shared by all processes of the run; by default it starts one.
             python: Interpreter that the server is started with; by default this one.
             arguments: Further arguments of the started server.
+            sleep: The started server gives back its memory while the model trains.
             weights_folder: Folder that the servers see, too, for weights on their way.
             patience: Seconds for which a server that fails is tried again, before the run stops.
             timeout: Seconds that a server may take for one completion.
         """
-        options = Options(urls, python, arguments, weights_folder, patience, timeout)
+        options = Options(urls, python, arguments, sleep, weights_folder, patience, timeout)
         servers = [Connection(url, patience=patience, timeout=timeout) for url in options.addresses]
         if not servers:
             servers = [
                 ChildServer(
                     check_interpreter(python), setup.config.path, setup.config.compute_dtype, setup.model.device,
-                    arguments or {}, patience=patience, timeout=timeout,
+                    {"enable-sleep-mode": sleep, **(arguments or {})}, patience=patience, timeout=timeout,
                 )
             ]  # fmt: skip
         try:
-            return cls(servers, setup, own=urls is None, weights_folder=weights_folder)
+            return cls(servers, setup, own=urls is None, sleeps=sleep, weights_folder=weights_folder)
         except BaseException:
             for server in servers:
                 server.close()
@@ -144,8 +153,18 @@ class VLLMEngine(Engine):
         Raises:
             EngineFailed: A server does not answer, or computes with other weights; the message names the layer groups.
         """
-        self._update(weights, version, self._calls)
-        self.policy_version = version
+        self._update(weights, version, self._calls, wake=self._asleep)
+        self.policy_version, self._asleep = version, False
+
+    def rest(self) -> None:
+        """Put the servers to sleep, where that is wanted; the next :meth:`sync` wakes them."""
+        if not self._sleeps:
+            return
+        self._asleep = True
+        try:
+            at_once(self._servers, lambda server: server.post("/sleep?level=2"))  # sync brings all weights
+        except (EngineFailed, Refused) as error:  # a server that is lost fails in sync, in all processes together
+            _LOG.warning("%s; it keeps its memory while the model trains", error)
 
     def close(self) -> None:
         """End the threads, and the server that this process started."""

@@ -28,6 +28,8 @@ class Options:
     """Interpreter that the server is started with; by default this one."""
     arguments: Mapping[str, Any] | None = None
     """Further arguments of the started server, e.g. ``{max-model-len: 4096}``."""
+    sleep: bool = False
+    """While the model trains, the started server gives back the memory of its weights, keys and values."""
     weights_folder: str = "/dev/shm"
     """Folder that the servers see, too, for weights on their way; by default in memory."""
     patience: float = 60.0
@@ -42,6 +44,8 @@ class Options:
             raise ConfigError(f"{_WHERE}.arguments must be like {{max-model-len: 4096}}, got {self.arguments!r}")
         else:
             check_interpreter(self.python)
+        if not isinstance(self.sleep, bool):
+            raise ConfigError(f"{_WHERE}.sleep is {self.sleep!r}; it must be true or false")
         if not Path(self.weights_folder).is_dir():
             raise ConfigError(f"{_WHERE}.weights_folder: there is no folder {self.weights_folder}")
         for name, seconds in (("patience", self.patience), ("timeout", self.timeout)):
@@ -49,7 +53,7 @@ class Options:
                 raise ConfigError(f"{_WHERE}.{name} is {seconds!r}; it must be seconds, above 0")
 
     def _check_urls(self) -> None:
-        for name, value in (("python", self.python), ("arguments", self.arguments)):
+        for name, value in (("python", self.python), ("arguments", self.arguments), ("sleep", self.sleep or None)):
             if value is not None:
                 raise ConfigError(
                     f"{_WHERE}: urls names servers that run, and {name} is for one that is started; leave one out"

@@ -42,13 +42,14 @@ class WeightUpdate:
         self.dtype = setup.config.compute_dtype
         self.probes = probe_prompts(setup.tokenizer, setup.model.config.get_text_config(decoder=True).vocab_size)
 
-    def __call__(self, weights: Iterable[tuple[str, Tensor]], version: int, calls: Calls) -> None:
+    def __call__(self, weights: Iterable[tuple[str, Tensor]], version: int, calls: Calls, *, wake: bool) -> None:
         """Ends the calls on their way, loads the weights and proves it; every process of the run must call this.
 
         Args:
             weights: Name and tensor of every parameter.
             version: Theirs.
             calls: Held up meanwhile.
+            wake: Whether the servers sleep.
 
         Raises:
             EngineFailed: A server does not answer, or computes with other weights; the message names the layer groups.
@@ -59,6 +60,8 @@ class WeightUpdate:
         try:
             self._together(lambda: sent.update(self._write(weights, folder)))  # while servers sample on
             calls.gate.shut()
+            if wake:
+                self._together(lambda: at_once(self._told(), lambda server: server.post("/wake_up")))
             self._together(lambda: self._pause(calls))
             known = self._agreed(sent)
             self._together(lambda: at_once(self._told(), lambda server: self._load(server, folder, version, known)))

@@ -19,7 +19,7 @@ from trainers.rollout.engine import EngineFailed, EngineSetup
 from trainers.rollout.vllm.calls import Calls
 from trainers.rollout.vllm.completions import ask
 from trainers.rollout.vllm.connection import Connection, Refused
-from trainers.rollout.vllm.proof import PROBE, TOLERANCE, named, probe_gap, probe_prompts, wrong_groups
+from trainers.rollout.vllm.proof import PROBE, named, probe_gap, probe_prompts, wrong_groups
 from trainers.rollout.vllm.transfer import tied_groups, write_weights
 
 T = TypeVar("T")
@@ -127,13 +127,12 @@ class WeightUpdate:
         for server in self.servers:
             answers = ask(server, [prompt.tolist() for prompt in self.probes], PROBE, version)
             pairs = [(answer.ids, answer.logprobs) for answer in answers]
-            gap = probe_gap(self.setup.model, self.dtype, self.probes, pairs)
+            gap, allowed = probe_gap(self.setup.model, self.dtype, self.probes, pairs)
             _LOG.info("%s: log-probabilities of the probe differ by %s", server.url, gap)
-            if gap.excessive(self.dtype):
-                mean, most = TOLERANCE[self.dtype]
+            if not gap.within(allowed):
                 raise server.failed(
-                    f"its log-probabilities of a probe differ from the trainer's by {gap} ({self.dtype}: {mean} and "
-                    f"{most} are allowed), though it holds the weights of version {version} in all layer groups: "
+                    f"its log-probabilities of a probe differ from the trainer's by {gap}, where rounding explains "
+                    f"{allowed} ({self.dtype}), though it holds the weights of version {version} in all layer groups: "
                     "it computes something else from them"
                 )
 

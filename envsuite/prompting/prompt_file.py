@@ -84,6 +84,9 @@ class PromptFile:
     listed in :mod:`envsuite.prompting.sandbox`. A file cannot call, define, import or include anything, and the work
     of one rendering is bounded.
 
+    Attributes:
+        variables: Names of the variables that the template uses.
+
     Args:
         source: The template.
         name: The file, for messages.
@@ -99,7 +102,7 @@ class PromptFile:
             raise UsageError(f"prompt file {name}: {len(source)} characters; at most {LARGEST_FILE} are taken")
         self.source = source
         self.name = name
-        self._template = _compiled(source, name)
+        self._template, self.variables = _compiled(source, name)
         for which, history in (("first step, which has no history", ()), ("later step", _SAMPLE_HISTORY)):
             try:
                 self.render(_sample(history))
@@ -150,7 +153,7 @@ def load_prompt_file(name: str) -> PromptFile:
     return PromptFile(source, name)
 
 
-def _compiled(source: str, name: str) -> Template:
+def _compiled(source: str, name: str) -> tuple[Template, frozenset[str]]:
     try:
         from envsuite.prompting.sandbox import compiled
     except ImportError as error:

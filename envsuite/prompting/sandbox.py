@@ -211,8 +211,8 @@ def _metering(node: Any, weight: int = 1) -> nodes.Expr:
     return nodes.Filter(node, "_metered", [nodes.Const(weight)], [], None, None, lineno=node.lineno)
 
 
-def compiled(source: str, name: str, variables: Iterable[str]) -> Template:
-    """Compiles a prompt file.
+def compiled(source: str, name: str, variables: Iterable[str]) -> tuple[Template, frozenset[str]]:
+    """Compiles a prompt file; returns it with the names of the variables that it uses.
 
     Args:
         source: The text of the file.
@@ -233,7 +233,7 @@ def compiled(source: str, name: str, variables: Iterable[str]) -> Template:
                     raise _refused(name, used.lineno, _unknown("variable", used.name, known), known)
             tree = _Metering().visit(tree)
             code = _ENVIRONMENT.compile(tree, name, name)
-        return Template.from_code(_ENVIRONMENT, code, {})
+        return Template.from_code(_ENVIRONMENT, code, {}), frozenset(undeclared)
     except TemplateError as error:
         raise _refused(name, getattr(error, "lineno", None), str(error.message), known) from error
     except (RecursionError, SyntaxError, ValueError) as error:  # nested too deeply, or a number of thousands of digits

@@ -288,3 +288,20 @@ def test_a_long_prompt_loses_its_first_tokens_or_ends_the_episode(tokenizer, mem
         for conversation in (whole, left, ends):
             answer(conversation, said("go"), f"you see a shelf {step}")
     assert len(whole.prompt_ids()) > 60 == len(left.prompt_ids())
+
+
+SHOWN = {
+    "steps": "Your task: Find it.\n\nSteps taken so far: 1. The latest 1, oldest first:\nStep 1. You saw: A door.\n"
+    "Step 1. You did: open door\n\nStep 2 is next. You see: A room.\n\nPossible now: [go, look]\n\nAnswer.",
+    "sections": "# Task\nFind it.\n\n# Observation\nA room.\n\n# Earlier actions\n1. open door\n\n"
+    "# Possible commands\n- go\n- look\n\n# How to act\nAnswer.",
+}
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_a_shipped_file_has_no_blank_line_too_many(name):
+    file = load_prompt_file(name)
+    assert file.render(situation()) == SHOWN[name]
+    bare = file.render(situation(history=(), current_step=1, commands=(), instructions=""))
+    assert bare.endswith({"steps": "\n\nStep 1 is next. You see: A room.", "sections": "# Earlier actions\nnone"}[name])
+    assert "\n\n\n" not in bare

@@ -36,17 +36,31 @@ def load_policy(config: ModelConfig) -> tuple[PreTrainedModel, PreTrainedTokeniz
     Raises:
         DataError: The folder is missing, incomplete or not a causal language model.
     """
-    settings = _settings(config.path, "model.path", ("config.json", "tokenizer_config.json"))
+    tokenizer = load_tokenizer(config)
+    settings = _settings(config.path, "model.path", ("config.json",))
     try:
-        tokenizer = AutoTokenizer.from_pretrained(config.path)
         model = AutoModelForCausalLM.from_pretrained(config.path, config=settings, **_HOW)
+    except _UNREADABLE as error:
+        raise _unreadable("model.path", config.path, error) from error
+    if config.gradient_checkpointing:
+        checkpoint_activations(model)
+    return model, tokenizer
+
+
+def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
+    """Tokenizer of ``config.path``.
+
+    Raises:
+        DataError: The folder is missing or incomplete, or the tokenizer has no chat template.
+    """
+    _settings(config.path, "model.path", ("config.json", "tokenizer_config.json"))
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(config.path)
     except _UNREADABLE as error:
         raise _unreadable("model.path", config.path, error) from error
     if tokenizer.chat_template is None:
         raise DataError(f"model.path {config.path}: its tokenizer has no chat template; add chat_template.jinja")
-    if config.gradient_checkpointing:
-        checkpoint_activations(model)
-    return model, tokenizer
+    return tokenizer
 
 
 def load_backbone(config: ModelConfig, key: str) -> PreTrainedModel:

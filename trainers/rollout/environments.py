@@ -6,9 +6,17 @@ from collections.abc import Sequence
 
 import gymnasium
 
-from envsuite.core import TaskSet, ToolEnv
+from envsuite.core import TaskSet, Tool, ToolEnv
 from envsuite.core.errors import EnvsuiteError
-from envsuite.prompting import ChatTokenizer, Codec, PromptFile, load_prompt_file, make_codec, make_memory
+from envsuite.prompting import (
+    ChatTokenizer,
+    Codec,
+    Conversation,
+    PromptFile,
+    load_prompt_file,
+    make_codec,
+    make_memory,
+)
 from envsuite.vector import EnvFactory, make_vector
 from trainers.rollout.config import EnvConfig, PromptConfig, RolloutConfig, SamplingConfig
 from trainers.rollout.engine import Engine, Sampling
@@ -73,6 +81,24 @@ def prompt_file_of(prompt: PromptConfig) -> PromptFile | None:
         return load_prompt_file(prompt.template)
     except EnvsuiteError as error:
         raise ConfigError(f"prompt.template: {error}") from error
+
+
+def make_conversation(
+    prompt: PromptConfig, tokenizer: ChatTokenizer, tools: Sequence[Tool], max_calls: int
+) -> Conversation:
+    """A conversation whose prompts are those of a rollout with these settings."""
+    return Conversation(
+        tokenizer,
+        codec_of(prompt),
+        make_memory(prompt.memory),
+        tools,
+        max_calls,
+        instructions=prompt.instructions,
+        commands=prompt.commands,
+        prompt_file=prompt_file_of(prompt),
+        max_tokens=prompt.max_tokens,
+        truncate=prompt.truncate,
+    )
 
 
 def make_manager(

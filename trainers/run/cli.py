@@ -34,8 +34,10 @@ class Program:
     name: str
     """Command as it is typed."""
     description: str
-    resumes: bool
+    resumes: bool = False
     """Whether it has the option ``--resume``."""
+    options: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Further options, each with a value: how it is typed, e.g. ``--steps N``, and its description."""
 
 
 TRAIN = Program(
@@ -61,7 +63,6 @@ examples:
   python -m trainers.evaluate --config configs/quickstart.yaml --model.path runs/quickstart/checkpoints/iteration-00060
   python -m trainers.evaluate --config configs/quickstart.yaml --evaluation.episodes 64 > result.json
 """,
-    resumes=False,
 )
 
 
@@ -72,6 +73,8 @@ class Command:
     config: TrainConfig
     resume: str | None
     """``"auto"``: the newest checkpoint of the run; else the folder of a checkpoint."""
+    options: Mapping[str, str]
+    """Values of the program's further options that were given, by their names without dashes."""
 
 
 OPTIONS = {
@@ -90,13 +93,15 @@ def parse(arguments: Sequence[str] | None = None, program: Program = TRAIN) -> C
         UnknownName: A setting, recipe, method … does not exist; the message lists what does.
     """
     options = {text: said for text, said in OPTIONS.items() if program.resumes or "--resume" not in text}
+    further = [text.split()[0] for text in program.options]
     bare = {"--config": None, "--recipe": None, "--print-config": "yes", "--list-recipes": "yes", "--help": "yes"}
+    bare |= dict.fromkeys(further)
     given, words = split(
         sys.argv[1:] if arguments is None else arguments, {**bare, **({"--resume": "auto"} if program.resumes else {})}
     )
     if "--help" in given:
         usage = f"usage: {program.name} [OPTION ...] [--SETTING VALUE ...]\n\n{program.description}"
-        sys.stdout.write(help_text(TrainConfig, usage, options))
+        sys.stdout.write(help_text(TrainConfig, usage, {**options, **program.options}))
         raise SystemExit(0)
     if "--list-recipes" in given:
         _list_recipes()
@@ -116,7 +121,8 @@ def parse(arguments: Sequence[str] | None = None, program: Program = TRAIN) -> C
     if "--print-config" in given:
         sys.stdout.write(dump(config))
         raise SystemExit(0)
-    return Command(config, given["--resume"][-1] if "--resume" in given else None)
+    typed = {name.removeprefix("--"): given[name][-1] for name in further if name in given}
+    return Command(config, given["--resume"][-1] if "--resume" in given else None, typed)
 
 
 def _has(settings: Any, path: Sequence[str | int]) -> bool:

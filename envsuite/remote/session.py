@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 import urllib.parse
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -145,7 +145,7 @@ class Session:
             WorkerLost: No server answers.
         """
         body = {"options": {"task_id": task_id}}
-        return self.accept("reset", body, self._sure("reset", body, lambda: None))
+        return self.accept("reset", body, self._sure("reset", body))
 
     def step(self, body: dict[str, Any]) -> dict[str, Any]:
         """Takes a step; returns the answer.
@@ -157,7 +157,7 @@ class Session:
             EnvsuiteError: As the environment's own step.
             WorkerLost: The world has failed, or no server answers.
         """
-        return self.accept("step", body, self._sure("step", body, self._replay))
+        return self.accept("step", body, self._sure("step", body))
 
     def batched(self, op: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the call as part of a batch; pass its answer to :meth:`accept`, a failure to :meth:`mend`."""
@@ -185,7 +185,7 @@ class Session:
             EnvsuiteError: As the environment's own.
             WorkerLost: The world has failed, or no server answers.
         """
-        return self.accept(op, body, self._mended(op, body, refused, self._replay if op == "step" else lambda: None))
+        return self.accept(op, body, self._mended(op, body, refused))
 
     def open_body(self) -> dict[str, Any]:
         """Returns the body of the call that creates the session."""
@@ -216,7 +216,7 @@ class Session:
         Raises:
             EnvsuiteError: As the environment's own.
         """
-        name = self._sure("snapshot", None, self._replay)["snapshot"]
+        name = self._sure("snapshot", None)["snapshot"]
         return {
             "task_id": self._task_id,
             "steps": tuple(self._steps),
@@ -270,7 +270,7 @@ class Session:
         Raises:
             EnvsuiteError: As the environment's own.
         """
-        return self._sure("propose", {"generator": generator}, self._replay)
+        return self._sure("propose", {"generator": generator})
 
     def close(self) -> None:
         """Ends the session if that is possible now; if not, the server does it later."""
@@ -285,28 +285,27 @@ class Session:
         name, self._name = self._name, None
         return name if os.getpid() == self._process else None  # in a fork, the session belongs to the parent
 
-    def _sure(self, op: str, body: dict[str, Any] | None, again: Callable[[], object]) -> dict[str, Any]:
-        """Makes a call; if the session was lost, repeats it after ``again`` has restored the session."""
+    def _sure(self, op: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        """Makes a call; if the session was lost, repeats it in a new one."""
         try:
             if self._name is None:
-                return self._mended(op, body, None, again)
+                return self._mended(op, body, None)
             return self._called(op, body)
         except Refused as refused:
-            return self._mended(op, body, refused, again)
+            return self._mended(op, body, refused)
         except Unreachable as error:
             silent = error
         for _ in self.urls[1:]:
             self._turn += 1
             log.warning("going on at %s", self.url)
             try:
-                return self._mended(op, body, None, again)
+                return self._mended(op, body, None)
             except Unreachable as error:
                 silent = error
         raise silent
 
-    def _mended(
-        self, op: str, body: dict[str, Any] | None, refused: Refused | None, again: Callable[[], object]
-    ) -> dict[str, Any]:
+    def _mended(self, op: str, body: dict[str, Any] | None, refused: Refused | None) -> dict[str, Any]:
+        """Makes a call in a new session, in which the episode is replayed, unless the call begins another."""
         if refused is not None:
             if refused.kind not in LOST:
                 if refused.kind == "session-lost":
@@ -315,7 +314,8 @@ class Session:
             log.info("%s: %s; playing its episode again", self.url, refused.detail)
         self._name = None
         try:
-            again()
+            if op != "reset":
+                self._replay()
             return self._called(op, body)
         except Refused as once_more:
             if once_more.kind in (*LOST, "session-lost"):

@@ -333,6 +333,19 @@ def test_an_episode_longer_than_a_request_is_replayed_in_several(start: Start, m
     assert strings(env) == "Inventory: [string] (9)"
 
 
+def test_an_episode_that_is_replayed_to_its_beginning_goes_on_there(start: Start) -> None:
+    running = start()
+    env = RemoteEnv(running.url, "TextCraft-v0")
+    env.reset(seed=0)
+    token = env.snapshot()
+    env.step(get())
+    lose(running, env)
+    env.restore(token)
+    assert not env.done
+    env.step(get())
+    assert strings(env) == "Inventory: [string] (1)"
+
+
 def test_a_restore_that_fails_leaves_the_episode_as_it_was(start: Start) -> None:
     running = start()
     env = RemoteEnv(running.url, "TextCraft-v0")

@@ -66,7 +66,7 @@ class Direct:
         if not (length.isascii() and length.isdecimal()) or int(length) > self._front.settings.max_body:
             return None
         if self._expected is not None:
-            given = environ.get("HTTP_AUTHORIZATION", "").encode("latin-1", "replace")
+            given = environ.get("HTTP_AUTHORIZATION", "").encode("latin-1")  # as the server has decoded it (PEP 3333)
             if not hmac.compare_digest(given, self._expected):
                 return None
         match environ["PATH_INFO"].split("/"):

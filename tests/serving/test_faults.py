@@ -20,6 +20,7 @@ from waiting import until
 
 from envsuite.core import ToolCall, ToolEnv, UsageError, WorkerLost
 from envsuite.remote import RemoteEnv, transport
+from envsuite.serving.connections import CONNECTIONS, OTHER_FILES, REFUSED
 from envsuite.serving.server import Server
 from envsuite.textcraft.env import TextCraft
 from envsuite.vector import EnvFactory, make_vector
@@ -57,13 +58,14 @@ def begin(*envs: ToolEnv) -> None:
 
 @pytest.fixture
 def processes() -> Iterator[Callable[[int], subprocess.Popen[bytes]]]:
-    """Starts ``envsuite serve`` of the rough world and of TextCraft at a port."""
+    """Starts ``envsuite serve`` of the rough world and of TextCraft at a port, where a process may open few files."""
     started: list[subprocess.Popen[bytes]] = []
     path = os.pathsep.join([str(Path(__file__).parents[1] / "vector"), os.environ.get("PYTHONPATH", "")])
 
     def start(port: int) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "envsuite.cli", "serve", "TextCraft-v0", ROUGH, "--port", str(port)]
-        started.append(subprocess.Popen([*command, "--workers", "0"], env={**os.environ, "PYTHONPATH": path}))
+        command = ["sh", "-c", 'ulimit -Sn 512; exec "$@"', "-", sys.executable, "-m", "envsuite.cli", "serve"]
+        command += ["TextCraft-v0", ROUGH, "--port", str(port), "--workers", "0"]
+        started.append(subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}))
         return started[-1]
 
     yield start
@@ -86,6 +88,8 @@ def test_a_server_that_is_killed_and_started_anew_costs_no_episode_and_sigterm_l
     env, twin = gymnasium.make("TextCraft-v0", url=f"http://127.0.0.1:{port}").unwrapped, TextCraft()
     assert isinstance(env, RemoteEnv)
     assert env.reset(seed=5) == twin.reset(seed=5)
+    soft, hard = psutil.Process(first.pid).rlimit(psutil.RLIMIT_NOFILE)
+    assert soft == min(CONNECTIONS + REFUSED + OTHER_FILES, hard), "it has raised the limit for its connections"
     for number, command in enumerate(COMMANDS):
         if number == 3:
             token = env.snapshot()

@@ -6,7 +6,7 @@ import orjson
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from raw import ask, new
+from raw import JSON, ask, new
 
 from envsuite.serving.schemas import ANSWERS
 from envsuite.serving.server import Server
@@ -50,6 +50,31 @@ def _sendable(value: object) -> bool:
     except TypeError:
         return False
     return True
+
+
+def test_every_operation_names_the_errors_of_requests_that_are_wrong(start: Callable[..., Server]) -> None:
+    url = start(token="s3cret", max_body=10_000).url
+    allowed = {"Authorization": "Bearer s3cret"}
+    written = {**allowed, **JSON}
+    for path, operations in ask(url, "GET", "/openapi.json").body["paths"].items():
+        for method, operation in operations.items():
+            address = path.format(env_id="Nowhere-v0", session="none")
+            replies = [ask(url, method.upper(), address), ask(url, "PUT", address, headers=allowed)]
+            if "requestBody" in operation:
+                replies += [
+                    ask(url, "POST", address, body, headers)
+                    for body, headers in (
+                        (b"{", written),
+                        (b"{}", allowed),
+                        (b'{"x": 1}', written),
+                        (b" " * 20_000, written),
+                    )
+                ]
+            elif method != "post":
+                replies += [ask(url, method.upper(), address, headers=allowed)]
+            found = {reply.status for reply in replies if reply.status >= 400}
+            assert found <= {int(status) for status in operation["responses"]}, (method, path)
+            assert "requestBody" not in operation or found >= {400, 401, 405, 413, 415}, (method, path)
 
 
 @pytest.mark.slow

@@ -84,6 +84,15 @@ def test_a_player_that_slips_still_buys_what_was_asked_for(env: Any) -> None:
     assert slips > 50 and won > 0.8 * len(tasks)
 
 
+def test_a_dreamy_player_clicks_wrong_values_of_options_and_nothing_else_that_is_wrong(env: Any) -> None:
+    slips = []
+    for task_id in env.tasks.ids("train")[:40]:
+        _, moves = play(env, task_id, Shopper(dreamy=0.3))
+        options = env.session.catalogue.product(env.session.goal.asin).options.values()
+        slips += [any(argument in values for values in options) for said, argument, _ in moves if said == "slip"]
+    assert len(slips) > 10 and all(slips)
+
+
 def test_a_rash_player_says_nothing_chooses_nothing_and_mostly_earns_a_part(env: Any) -> None:
     rewards = []
     for task_id in env.tasks.ids("train"):

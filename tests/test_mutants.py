@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 
-from tools.mutants import accepted_entries, entry, function_of
+from tools.mutants import accepted_entries, entry, function_of, limit
 
 SHOWN = """# trainers.steps.table.xǁStepTableǁtake__mutmut_3: survived
 --- trainers/steps/table.py
@@ -36,3 +37,10 @@ def test_every_accepted_mutant_names_a_function_that_is_there(root: Path) -> Non
         text = root.joinpath(*names[:at]).with_suffix(".py").read_text()
         assert f"def {names[-1]}(" in text, names
         assert all(line[2:] in text for line in accepted.splitlines() if line.startswith("- ")), accepted
+
+
+def test_all_tests_of_a_folder_have_five_times_as_long_as_they_took(tmp_path: Path) -> None:
+    (tmp_path / "mutants").mkdir()
+    stats = {"duration_by_test": {"tests/a.py::test_a": 30.0, "tests/a.py::test_b": 50.0}}
+    (tmp_path / "mutants" / "mutmut-stats.json").write_text(json.dumps(stats))
+    assert limit(tmp_path, 300.0) == 400.0 and limit(tmp_path, 500.0) == 500.0

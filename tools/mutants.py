@@ -168,6 +168,12 @@ def verdicts(work: Path) -> dict[str, int]:
     return {name: code for name, code in found.items() if code is not None}
 
 
+def limit(work: Path, least: float) -> float:
+    """Seconds for all tests of the folder: five times what they took without a mutant, and ``least`` at least."""
+    stats = json.loads((work / "mutants" / "mutmut-stats.json").read_text(encoding="utf-8"))
+    return max(least, 5 * sum(stats["duration_by_test"].values()))
+
+
 def finished(
     command: Sequence[str], place: Path, output: IO[str] | int, seconds: float | None = None, **variables: str
 ) -> int:
@@ -217,7 +223,7 @@ def tried(folder: str, tests: Sequence[str], sample: int, seed: int, workers: in
     for mutant in chosen:
         verdict = codes[mutant]
         if verdict in (SURVIVED, *UNREACHED):
-            verdict = tried_again(work, mutant, tests, seconds)
+            verdict = tried_again(work, mutant, tests, limit(work, seconds))
         if verdict in TIMEOUTS:
             result.timeout.append(mutant)
         elif verdict != SURVIVED:
@@ -241,7 +247,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--workers", type=int, default=2, help="mutants that are tried at once")
     parser.add_argument(
-        "--seconds", type=float, default=300, help="limit for a mutant that mutmut's tests do not reach"
+        "--seconds", type=float, default=300, help="least limit for a mutant that mutmut's tests do not reach"
     )
     given = parser.parse_args(arguments if arguments is None else list(arguments))
     folders = settings["folders"]

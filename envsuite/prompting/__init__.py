@@ -2,7 +2,7 @@
 
 from envsuite.prompting.codecs import CODECS, BracketsCodec, Codec, Parsed, TagsCodec, ToolsCodec, make_codec
 from envsuite.prompting.conversation import Conversation, NoRoom
-from envsuite.prompting.memory import Compact, Full, Memory, Window, make_memory
+from envsuite.prompting.memory import Compact, Full, Memory, Summary, Window, make_memory
 from envsuite.prompting.prompt_file import PromptFile, load_prompt_file
 from envsuite.prompting.template import ChatTokenizer
 
@@ -18,6 +18,7 @@ __all__ = [
     "NoRoom",
     "Parsed",
     "PromptFile",
+    "Summary",
     "TagsCodec",
     "ToolsCodec",
     "Window",

@@ -10,7 +10,7 @@ from envsuite.core.env import Observation
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Tool
 from envsuite.prompting.codecs import Codec
-from envsuite.prompting.memory import Compact, Memory, Window
+from envsuite.prompting.memory import Compact, Memory, Summary, Window
 from envsuite.prompting.prompt_file import Past, PromptFile, Situation
 from envsuite.prompting.template import ChatTokenizer, Messages, chat_template
 
@@ -73,13 +73,14 @@ class Conversation:
         if prompt_file is not None and not isinstance(memory, Window):
             raise UsageError(
                 f"prompt file {prompt_file.name}: it is rendered anew at each step, but the memory is {memory}, whose "
-                "prompts are continued; take window(K)"
+                "prompts are continued; take window(K) or summary(K)"
             )
         self.tokenizer = tokenizer
         self.codec = codec
         self.memory = memory
         self.tools = tools
         self.max_calls = max_calls
+        self.instructions = instructions
         self.commands = commands
         self.prompt_file = prompt_file
         self.max_tokens = max_tokens
@@ -89,6 +90,7 @@ class Conversation:
         self._start: Observation | None = None
         self._turns: list[_Turn] = []
         self._actions: list[str] = []
+        self._summary = ""
         self._left_out = 0
         self._stem: tuple[list[int], str] | None = None
         self._ids: tuple[int, ...] | None = None
@@ -100,7 +102,7 @@ class Conversation:
             NoRoom: The memory's budget is too small for the task.
         """
         self._start = observation
-        self._turns, self._actions, self._left_out = [], [], 0
+        self._turns, self._actions, self._summary, self._left_out = [], [], "", 0
         if isinstance(self.memory, Window) and self.prompt_file is None:
             self._stem = self._template.stem(self.tokenizer, *self._opening())
         self._ids = None
@@ -148,6 +150,8 @@ class Conversation:
             self._turns.append(_Turn(response, response_text, (), observation))
             parsed = self.codec.parse(response_text, self.tools, self.max_calls)
             self._actions.append("none" if parsed.action is None else self.codec.show(parsed.action))
+            if isinstance(self.memory, Summary):
+                self._summary = self.memory.updated(self._summary, response_text)
             self._ids = None
             return
         prompt = self._all_ids()
@@ -188,7 +192,11 @@ class Conversation:
             note = f"[{self._left_out} earlier steps left out]\n\n" if self._left_out else ""
             return task, note + self._said(self._observation(self._left_out))
         pairs = [f"Observation: {past.observation}\nAction: {past.action}\n" for past in self._past(self.memory.k)]
-        return task, f"{''.join(pairs)}Observation: {self._said(self._observation(now))}"
+        shown = f"{''.join(pairs)}Observation: {self._said(self._observation(now))}"
+        if isinstance(self.memory, Summary):
+            shown = f"Summary so far: {self._summary or 'none'}\n{shown}"
+            shown += f"\n\n{self.memory.request}" if self.instructions else ""
+        return task, shown
 
     def _past(self, k: int) -> list[Past]:
         """Returns the last ``k`` steps."""
@@ -207,13 +215,15 @@ class Conversation:
             tools=self.tools,
             max_calls=self.max_calls,
             instructions=self._instructions,
+            summary=self._summary,
         )
 
     def _codec_instructions(self) -> str:
-        """Returns the codec's instructions, without the tools where the chat template lists them."""
+        """Returns the instructions of codec and memory, without the tools where the chat template lists them."""
         before = self.tokenizer.decode(list(self._template.head_ids)) + self._template.first[0]
         listed = bool(self.codec.chat_tools(self.tools)) and self.tools[0].name in before
-        return self.codec.system(self.tools, self.max_calls, listed=listed)
+        request = f"\n{self.memory.request}" if isinstance(self.memory, Summary) else ""
+        return self.codec.system(self.tools, self.max_calls, listed=listed) + request
 
     def _fold(self) -> None:
         """Leaves out the oldest half of the steps, until the prompt fits the budget."""

@@ -16,11 +16,40 @@ class Window:
 
     def __post_init__(self) -> None:
         if self.k < 0:
-            raise UsageError(f"window({self.k}): the number of pairs must be 0 or more")
+            raise UsageError(f"{self}: the number of pairs must be 0 or more")
 
     def __str__(self) -> str:
         """Returns the description that :func:`make_memory` reads."""
         return f"window({self.k})"
+
+
+@dataclass(frozen=True)
+class Summary(Window):
+    """The policy's own summary of all steps so far, and the last ``k`` observation-action pairs.
+
+    The policy writes it in its answers, as ``<summary>…</summary>`` after the thought, so that it is sampled and
+    trained like the rest of an answer. An answer without one keeps the last one.
+    """
+
+    def __str__(self) -> str:
+        """Returns the description that :func:`make_memory` reads."""
+        return f"summary({self.k})"
+
+    @property
+    def request(self) -> str:
+        """The text that asks for a summary."""
+        kept = {0: "", 1: ", the last step"}.get(self.k, f", the last {self.k} steps")
+        return (
+            "Before the action, write <summary>all that you will still need to know</summary>. Your next prompt shows "
+            f"this summary{kept} and nothing older."
+        )
+
+    def updated(self, summary: str, response: str) -> str:
+        """Returns the summary after ``response``: the last one in it that is complete, else ``summary``."""
+        _, thought, answer = response.partition("</think>")
+        before, end, _ = (answer if thought else response).rpartition("</summary>")
+        _, start, text = before.rpartition("<summary>")
+        return text.strip() if start and end else summary
 
 
 @dataclass(frozen=True)
@@ -50,12 +79,12 @@ class Compact:
 
 Memory = Window | Full | Compact
 
-_FORMS = 'known: "window(K)" (the last K pairs), "full", "compact(TOKENS)"'
+_FORMS = 'known: "window(K)" (the last K pairs), "summary(K)" (and the policy\'s own), "full", "compact(TOKENS)"'
 _SPEC = re.compile(r"([a-z]+)(?:\((-?[0-9]{1,9})\))?")
 
 
 def make_memory(spec: str) -> Memory:
-    """Makes a memory from its description: ``"window(2)"``, ``"full"``, ``"compact(1024)"``.
+    """Makes a memory from its description: ``"window(2)"``, ``"summary(2)"``, ``"full"``, ``"compact(1024)"``.
 
     Raises:
         UsageError: ``spec`` is not a valid description.
@@ -66,9 +95,11 @@ def make_memory(spec: str) -> Memory:
         return Full()
     if name == "window" and number is not None:
         return Window(int(number))
+    if name == "summary" and number is not None:
+        return Summary(int(number))
     if name == "compact" and number is not None:
         return Compact(int(number))
-    near = nearest(name, ("window", "full", "compact"), limit=1)
-    form = {"window": "window(2)", "full": "full", "compact": "compact(1024)"}
+    near = nearest(name, ("window", "summary", "full", "compact"), limit=1)
+    form = {"window": "window(2)", "summary": "summary(2)", "full": "full", "compact": "compact(1024)"}
     hint = f" Did you mean {form[near[0]]!r}?" if near else ""
     raise UsageError(f"unknown memory {spec!r}.{hint} {_FORMS[0].upper()}{_FORMS[1:]}")

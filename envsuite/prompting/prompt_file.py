@@ -22,6 +22,7 @@ VARIABLES: Mapping[str, str] = {
     "observation": "what the world says now",
     "commands": "the admissible commands, a list; empty where the environment names none",
     "history": "the last k steps, oldest first, each with step (from 1), observation and action; k is the memory's",
+    "summary": "the policy's own summary of the steps so far, with the memory summary(K); empty before its first one",
     "step_count": "how many steps were taken before this one",
     "current_step": "the number of this step, from 1",
     "tools": "the tools, each with name, description and parameters (JSON Schema)",
@@ -60,6 +61,7 @@ class Situation:
     tools: Sequence[Tool]
     max_calls: int
     instructions: str
+    summary: str = ""
 
     def variables(self) -> dict[str, Any]:
         """Returns the value of each of :data:`VARIABLES`, as strings, numbers, lists and dictionaries."""
@@ -68,6 +70,7 @@ class Situation:
             "observation": self.observation,
             "commands": list(self.commands),
             "history": [vars(past) for past in self.history],
+            "summary": self.summary,
             "step_count": self.current_step - 1,
             "current_step": self.current_step,
             "tools": [dict(tool.as_openai()["function"]) for tool in self.tools],
@@ -178,4 +181,5 @@ def _sample(history: Sequence[Past]) -> Situation:
         tools=_SAMPLE_TOOLS,
         max_calls=1,
         instructions="Answer.",
+        summary="The lamp is in room 3." if history else "",
     )

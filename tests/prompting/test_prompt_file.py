@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_conversation import LOOSE, TAGS, TOOL, answer, conversation_of, ids_of, observation, rendered, said
 
+from docs.build import ROOT
 from envsuite.core import Observation, UsageError
 from envsuite.core.errors import DataError
 from envsuite.prompting import Compact, Full, NoRoom, PromptFile, ToolsCodec, Window, load_prompt_file
@@ -15,7 +16,7 @@ from envsuite.prompting.sandbox import KNOWN_FILTERS
 ALL = (
     "{{ task }}|{{ observation }}|{{ commands | join(';') }}|{{ step_count }}|{{ current_step }}|{{ max_calls }}|"
     "{{ instructions }}|{% for past in history %}{{ past.step }}:{{ past.observation }}:{{ past.action }},{% endfor %}|"
-    "{{ tools[0].name }}:{{ tools[0].description }}"
+    "{{ tools[0].name }}:{{ tools[0].description }}|{{ summary }}"
 )
 HOSTILE = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=40),
@@ -39,13 +40,14 @@ def situation(**changes):
         "tools": (TOOL,),
         "max_calls": 1,
         "instructions": "Answer.",
+        "summary": "It is far.",
     }
     return Situation(**{**values, **changes})
 
 
 def test_every_variable_has_its_value():
     text = PromptFile(ALL, "a").render(situation())
-    assert text == "Find it.|A room.|go;look|1|2|1|Answer.|1:A door.:open door,|act:Act in the world."
+    assert text == "Find it.|A room.|go;look|1|2|1|Answer.|1:A door.:open door,|act:Act in the world.|It is far."
     assert all(name in ALL for name in VARIABLES) and set(situation().variables()) == set(VARIABLES)
 
 
@@ -291,10 +293,11 @@ def test_a_long_prompt_loses_its_first_tokens_or_ends_the_episode(tokenizer, mem
 
 
 SHOWN = {
-    "steps": "Your task: Find it.\n\nSteps taken so far: 1. The latest 1, oldest first:\nStep 1. You saw: A door.\n"
-    "Step 1. You did: open door\n\nStep 2 is next. You see: A room.\n\nPossible now: [go, look]\n\nAnswer.",
-    "sections": "# Task\nFind it.\n\n# Observation\nA room.\n\n# Earlier actions\n1. open door\n\n"
-    "# Possible commands\n- go\n- look\n\n# How to act\nAnswer.",
+    "steps": "Your task: Find it.\n\nYour summary so far: It is far.\n\n"
+    "Steps taken so far: 1. The latest 1, oldest first:\nStep 1. You saw: A door.\nStep 1. You did: open door\n\n"
+    "Step 2 is next. You see: A room.\n\nPossible now: [go, look]\n\nAnswer.",
+    "sections": "# Task\nFind it.\n\n# Observation\nA room.\n\n# Your summary so far\nIt is far.\n\n"
+    "# Earlier actions\n1. open door\n\n# Possible commands\n- go\n- look\n\n# How to act\nAnswer.",
 }
 
 
@@ -302,6 +305,12 @@ SHOWN = {
 def test_a_shipped_file_has_no_blank_line_too_many(name):
     file = load_prompt_file(name)
     assert file.render(situation()) == SHOWN[name]
-    bare = file.render(situation(history=(), current_step=1, commands=(), instructions=""))
+    bare = file.render(situation(history=(), current_step=1, commands=(), instructions="", summary=""))
     assert bare.endswith({"steps": "\n\nStep 1 is next. You see: A room.", "sections": "# Earlier actions\nnone"}[name])
     assert "\n\n\n" not in bare
+
+
+def test_the_page_has_the_variables_and_the_message():
+    page = (ROOT / "docs" / "prompts.md").read_text("utf-8")
+    assert all(f"| `{name}` | " in page for name in VARIABLES)
+    assert f"Variables: {', '.join(VARIABLES)}\n" in page

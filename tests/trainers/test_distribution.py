@@ -15,7 +15,8 @@ from tiny_runs import model, save_model, step_table, write_settings
 
 from trainers.policy.accumulation import log_probabilities
 from trainers.policy.config import ModelConfig, OptimConfig
-from trainers.policy.model import Policy, load_policy
+from trainers.policy.loading import load_policy
+from trainers.policy.model import Policy
 from trainers.policy.packing import merge_steps, micro_batches
 from trainers.policy.statistics import token_stats
 from trainers.report.metrics import read_metrics

@@ -17,8 +17,9 @@ from trainers.distributed import guarded
 from trainers.policy.accumulation import Batch, log_probabilities
 from trainers.policy.config import ComputeDtype, ModelConfig, OptimConfig
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
+from trainers.policy.loading import load_policy
 from trainers.policy.loss import ObjectiveConfig
-from trainers.policy.model import Policy, load_policy
+from trainers.policy.model import Policy
 from trainers.policy.packing import merge_steps, micro_batches
 from trainers.policy.precision import computing
 from trainers.policy.update import Updater
@@ -111,7 +112,7 @@ def test_weights_that_the_engine_rounds_once_are_those_that_autocast_rounds_each
     engine.sync((), 1)
     after = sampled(engine)
     assert any((one != two).any() for one, two in zip(once, after, strict=True)), "new weights are rounded anew"
-    monkeypatch.setattr("trainers.rollout.hf_engine.rounded_weights", lambda *_: {})
+    monkeypatch.setattr("trainers.rollout.hf_engine.rounded_weights", lambda *_, **__: {})
     for one, two in zip(after, sampled(HFEngine(policy, compute_dtype="bfloat16")), strict=True):
         np.testing.assert_array_equal(one, two)
 

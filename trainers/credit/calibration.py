@@ -23,7 +23,7 @@ from trainers.credit.estimators.clustering import greedy_clusters, unit_vectors
 from trainers.credit.estimators.groups import Ints, group_codes
 from trainers.policy.config import ModelConfig, Pooling
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
-from trainers.policy.model import load_policy
+from trainers.policy.loading import load_policy
 from trainers.settings import ConfigError, checked
 from trainers.steps import Episode, StepTable
 from trainers.steps.columns import EMBEDDING

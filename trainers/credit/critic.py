@@ -24,8 +24,8 @@ from trainers.policy.config import ComputeDtype, ModelConfig, OptimConfig
 from trainers.policy.flat import flatten, to_device
 from trainers.policy.guard import GuardedStep
 from trainers.policy.hidden import Fingerprint, before_tokens, with_some_response
+from trainers.policy.loading import load_backbone
 from trainers.policy.loss.value_loss import value_loss
-from trainers.policy.model import load_backbone
 from trainers.policy.packing import MicroBatch, merge_steps, micro_batches
 from trainers.policy.partition import minibatches
 from trainers.policy.precision import computing
@@ -139,7 +139,10 @@ class Critic(Provider):
                 module = ValueModel(load_backbone(own, key), model.compute_dtype)
                 _same_vocabulary(module.backbone, policy, own.path)
         optimizer = torch.optim.AdamW(
-            module.parameters(), lr=config.lr, betas=optim.betas, weight_decay=optim.weight_decay
+            [p for p in module.parameters() if p.requires_grad],
+            lr=config.lr,
+            betas=optim.betas,
+            weight_decay=optim.weight_decay,
         )
         wrapped, self.optimizer = accelerator.prepare(module, optimizer)
         self.wrapped: nn.Module = wrapped

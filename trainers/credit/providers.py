@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from trainers.credit.config import EmbeddingConfig, Place
 from trainers.credit.estimators.returns import episode_returns
 from trainers.policy.accumulation import log_probabilities
+from trainers.policy.adapter import as_reference, is_adapted
 from trainers.policy.config import ComputeDtype, OptimConfig
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
 from trainers.policy.model import Policy
@@ -62,20 +63,26 @@ class Reference(Provider):
     before_shaping: ClassVar[bool] = True
 
     policy: Policy
-    """The model that the run starts from."""
+    """The model that the run starts from; or the policy itself, where an adapter is trained: it has kept that
+    model (:func:`~trainers.policy.adapter.keep_reference`)."""
     place: Place
-    """Where its weights are kept."""
+    """Where its weights are kept; an adapter's base stays where it is."""
     device: torch.device
     """The accelerator's."""
     optim: OptimConfig
     """Bounds the size of a forward pass."""
 
     def __post_init__(self) -> None:
-        self.policy.requires_grad_(False)
-        self.policy.to(self.device if self.place == "device" else "cpu")
+        if not is_adapted(self.policy.model):
+            self.policy.requires_grad_(False)
+            self.policy.to(self.device if self.place == "device" else "cpu")
 
     def columns(self, steps: StepTable) -> StepTable:
         """``steps`` with the token column ``ref_logprob``."""
+        if is_adapted(self.policy.model):
+            with as_reference(self.policy.model):
+                scored = log_probabilities(self.policy, steps, self.optim)
+            return steps.with_token_columns(**{REFERENCE: scored})
         if self.place == "offload":
             self.policy.to(self.device)
         scored = log_probabilities(self.policy, steps, self.optim)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainers.distributed import every
+from trainers.policy.attention import evaluating
 from trainers.policy.config import OptimConfig
 from trainers.policy.loss import BatchTotals, ObjectiveConfig, token_weights
 from trainers.policy.loss.policy_loss import PolicyLoss, merge_metrics, policy_loss
@@ -225,7 +226,7 @@ class Accumulator:
 
 
 def log_probabilities(policy: nn.Module, table: StepTable, config: OptimConfig) -> Floats:
-    """Log-probability of each response token of ``table`` under ``policy``, in their order; no gradient.
+    """Log-probability of each response token of ``table`` under ``policy``, in their order; no gradient, no dropout.
 
     Args:
         policy: A :class:`~trainers.policy.model.Policy`.
@@ -233,7 +234,7 @@ def log_probabilities(policy: nn.Module, table: StepTable, config: OptimConfig) 
         config: Bounds the size of a forward pass.
     """
     found = np.zeros(len(table.response.values))
-    with torch.no_grad():
+    with evaluating(policy):
         for piece in micro_batches(table, merge_steps(table), config.tokens_per_microbatch, config.share_prefix):
             stats: TokenStats = policy(piece)
             found[piece.index] = stats.logprob.double().cpu().numpy()

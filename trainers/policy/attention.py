@@ -180,7 +180,7 @@ def attending(model: PreTrainedModel, name: str) -> Iterator[None]:
 
 
 @contextmanager
-def evaluating(model: PreTrainedModel) -> Iterator[None]:
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients; each module's own mode is put back afterwards."""
     training = [module for module in model.modules() if module.training]
     for module in training:

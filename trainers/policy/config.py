@@ -10,6 +10,27 @@ from trainers.settings import AtLeastOne, ConfigError, Count, Decay, NotNegative
 
 Pooling = Literal["last", "mean"]
 ComputeDtype = Literal["float32", "bfloat16"]
+BaseFormat = Literal["float32", "bfloat16", "nf4"]
+
+
+@dataclass(frozen=True)
+class AdapterConfig:
+    """Low-rank adapters (LoRA, Hu et al. 2022), which are trained in the place of the model's own weights."""
+
+    kind: Literal["lora"] = "lora"
+    """Kind of adapter."""
+    rank: AtLeastOne = 32
+    """Rank of the update of each layer."""
+    alpha: AtLeastOne = 32
+    """The update is scaled by alpha / rank."""
+    dropout: Decay = 0.0
+    """Dropout of the adapters' inputs in the passes that make a gradient, and in no others: with dropout the importance
+    ratio is noisy."""
+    targets: Literal["all-linear"] | list[Text] = "all-linear"
+    """Names of the linear layers that are adapted, such as q_proj; ``all-linear`` is all but the output layer."""
+    base: BaseFormat = "float32"
+    """Format of the frozen weights. ``bfloat16`` takes half of the memory, ``nf4`` (QLoRA, Dettmers et al. 2023; needs
+    CUDA and bitsandbytes) an eighth. Both are computed in bfloat16; the adapters are float32 always."""
 
 
 @dataclass(frozen=True)
@@ -17,12 +38,23 @@ class ModelConfig:
     """The policy."""
 
     path: Text = "models/craft-1m"
-    """Folder (or hub name) of a transformers causal language model with its tokenizer."""
+    """A transformers causal language model with its tokenizer: a folder, a name on the Hugging Face hub, a GGUF file, a
+    checkpoint of a run, or the folder of a LoRA adapter, which names its base."""
     compute_dtype: ComputeDtype = "float32"
-    """Number format of forward passes: of policy, reference, critic and engine alike. Weights, gradients and optimiser
-    state are float32 always."""
+    """Number format of forward passes: of policy, reference, critic and engine alike. Weights that are trained, their
+    gradients and optimiser state are float32 always."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time."""
+    adapter: AdapterConfig | None = None
+    """Trains an adapter, and freezes the model; null trains the model itself (an adapter that ``path`` names is merged
+    into it)."""
+
+    def __post_init__(self) -> None:
+        if self.adapter is not None and self.adapter.base != "float32" and self.compute_dtype == "float32":
+            raise ConfigError(
+                f"model: adapter.base is {self.adapter.base}, which is computed in bfloat16, but compute_dtype is "
+                "float32; set compute_dtype: bfloat16, or base: float32"
+            )
 
 
 @dataclass(frozen=True)

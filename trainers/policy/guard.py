@@ -108,7 +108,7 @@ class GuardedStep:
         Raises:
             Diverged: A weight is not finite, or so large that its square is not.
         """
-        weights = [p.detach() for p in self.module.parameters()]
+        weights = [p.detach() for p in self.module.parameters() if p.requires_grad]
         if not all(every(self.accelerator, bool(torch.isfinite(nn.utils.get_total_norm(weights))))):
             rate = max(group["lr"] for group in self.optimizer.param_groups)
             raise Diverged(

@@ -2,118 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
-from transformers.utils.logging import disable_progress_bar
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from envsuite.core.errors import DataError
-from trainers.policy.attention import NAME, attending, checkpoint_activations
-from trainers.policy.config import ComputeDtype, ModelConfig
+from trainers.policy.attention import NAME, attending
+from trainers.policy.config import ComputeDtype
 from trainers.policy.flat import flatten, to_device
 from trainers.policy.packing import MicroBatch
 from trainers.policy.precision import computing
-from trainers.policy.selfcheck import check_backbone, check_policy, output_layer
+from trainers.policy.selfcheck import check_policy, output_layer
 from trainers.policy.statistics import TokenStats, token_stats
-
-
-def load_policy(config: ModelConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Model (safetensors only, float32) and tokenizer of ``config.path``.
-
-    Dropout is off: the log-probabilities that are trained on must be those of the policy that sampled.
-
-    Raises:
-        DataError: The folder is missing, incomplete or not a causal language model.
-    """
-    tokenizer = load_tokenizer(config)
-    settings = _settings(config.path, "model.path", ("config.json",))
-    try:
-        model = AutoModelForCausalLM.from_pretrained(config.path, config=settings, **_HOW)
-    except _UNREADABLE as error:
-        raise _unreadable("model.path", config.path, error) from error
-    if config.gradient_checkpointing:
-        checkpoint_activations(model)
-    return model, tokenizer
-
-
-def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
-    """Tokenizer of ``config.path``.
-
-    Raises:
-        DataError: The folder is missing or incomplete, or the tokenizer has no chat template.
-    """
-    _settings(config.path, "model.path", ("config.json", "tokenizer_config.json"))
-    try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(config.path)
-    except _UNREADABLE as error:
-        raise _unreadable("model.path", config.path, error) from error
-    if tokenizer.chat_template is None:
-        raise DataError(f"model.path {config.path}: its tokenizer has no chat template; add chat_template.jinja")
-    return tokenizer
-
-
-def load_backbone(config: ModelConfig, key: str) -> PreTrainedModel:
-    """The model (safetensors only, float32) of ``config.path`` without its output layer; dropout is off.
-
-    Args:
-        config: Path and checkpointing.
-        key: The setting's key, for messages.
-
-    Raises:
-        DataError: The folder is missing, incomplete or not a model, or its hidden states, packed and with shared
-            prefixes, differ from its own.
-    """
-    settings = _settings(config.path, key, ("config.json",))
-    try:
-        model: PreTrainedModel = AutoModel.from_pretrained(config.path, config=settings, **_HOW)
-    except _UNREADABLE as error:
-        raise _unreadable(key, config.path, error) from error
-    check_backbone(model)
-    if config.gradient_checkpointing:
-        checkpoint_activations(model)
-    return model
-
-
-_HOW = {"dtype": torch.float32, "use_safetensors": True}
-_UNREADABLE = (OSError, ValueError, KeyError, RuntimeError, SafetensorError)
-
-
-def _unreadable(key: str, path: str, error: Exception) -> DataError:
-    return DataError(f"{key} {path}: cannot be loaded ({type(error).__name__}: {error})")
-
-
-def _settings(name: str, key: str, files: tuple[str, ...]) -> PreTrainedConfig:
-    """The model's own configuration, without dropout, once a local folder is seen to hold ``files`` and weights."""
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # the run has a display of its own
-    path = Path(name)
-    if path.is_absolute() or path.parts[:1] in ((".",), ("..",)) or path.exists() or "models" in path.parts[:1]:
-        for file in files:
-            if not (path / file).is_file():
-                raise DataError(f"{key} {name}: no {file} there; give a folder that save_pretrained wrote")
-        if not any(path.glob("*.safetensors")):
-            raise DataError(
-                f"{key} {name}: no *.safetensors there; weights in other formats can hold code and are not "
-                "read (convert them with save_pretrained)"
-            )
-    try:
-        settings: PreTrainedConfig = AutoConfig.from_pretrained(name)
-    except _UNREADABLE as error:
-        raise _unreadable(key, name, error) from error
-    for field, value in settings.to_dict().items():
-        if isinstance(value, float) and field.endswith(("dropout", "pdrop")):
-            setattr(settings, field, 0.0)
-    return settings
 
 
 def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:

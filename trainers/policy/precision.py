@@ -1,6 +1,9 @@
-"""The number format of forward passes: weights are float32, products run in the compute format."""
+"""The number format of forward passes: trained weights are float32, products run in the compute format."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +15,8 @@ from trainers.policy.config import ComputeDtype
 def computing(compute_dtype: ComputeDtype, device: torch.device) -> torch.autocast:
     """Context of every forward pass of policy, reference, critic and engine.
 
-    With ``bfloat16`` it is PyTorch's autocast; weights stay float32, and so do gradients and optimiser state. With
+    With ``bfloat16`` it is PyTorch's autocast; weights that are trained stay float32, and so do gradients and optimiser
+    state. With
     ``float32`` it switches off any autocast that is active.
     """
     return torch.autocast(device.type, torch.bfloat16, enabled=compute_dtype == "bfloat16")
@@ -27,11 +31,16 @@ def as_computed(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(tensor.to(dtype) for tensor in tensors)
 
 
-def rounded_weights(model: nn.Module, compute_dtype: ComputeDtype) -> dict[str, Tensor]:
+def rounded_weights(model: nn.Module, compute_dtype: ComputeDtype, trained: bool) -> dict[str, Tensor]:
     """Copies of the weights of linear layers as autocast makes them in each pass, for many passes between two updates.
 
     They go to ``torch.func.functional_call``, with ``tie_weights=False``; it then computes, bit for bit, what it would
     without them. Empty where nothing is rounded.
+
+    Args:
+        model: The model.
+        compute_dtype: Number format of forward passes.
+        trained: Whether of the weights that are trained, or of those that are frozen.
     """
     if compute_dtype == "float32":
         return {}
@@ -40,4 +49,30 @@ def rounded_weights(model: nn.Module, compute_dtype: ComputeDtype) -> dict[str, 
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear | Conv1D)
         for part, parameter in module.named_parameters(recurse=False)
+        if parameter.requires_grad == trained and parameter.dtype == torch.float32
     }
+
+
+@contextmanager
+def float32_weights(model: nn.Module) -> Iterator[None]:
+    """The weights that are held in bfloat16 as float32, each while its module computes, so that one copy is there."""
+
+    def widen(module: nn.Module, _: object) -> None:
+        for parameter in module.parameters(recurse=False):
+            if parameter.dtype == torch.bfloat16:
+                held[parameter] = parameter.data
+                parameter.data = parameter.data.float()
+
+    def restore(module: nn.Module, *_: object) -> None:
+        for parameter in module.parameters(recurse=False):
+            if parameter in held:
+                parameter.data = held.pop(parameter)
+
+    held: dict[nn.Parameter, Tensor] = {}
+    hooks = [module.register_forward_pre_hook(widen) for module in model.modules()]
+    hooks += [module.register_forward_hook(restore, always_call=True) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

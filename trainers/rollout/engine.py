@@ -159,7 +159,8 @@ class Engine(ABC):
         dropped then, too, so that a resumed run computes what the first would have.
 
         Args:
-            weights: Name and tensor of every parameter of the policy, read at most once.
+            weights: Name and tensor of every parameter of the policy that training changes, read at most once. Where
+                an adapter is trained, these are its tensors alone, named as in ``adapter_model.safetensors``.
             version: Becomes :attr:`policy_version`.
 
         Raises:

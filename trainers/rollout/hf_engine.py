@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from envsuite.core.errors import UsageError
 from trainers.policy.attention import attending, evaluating, narrow_windows, unsupported
 from trainers.policy.config import ComputeDtype
-from trainers.policy.precision import computing, rounded_weights
+from trainers.policy.precision import computing, float32_weights, rounded_weights
 from trainers.policy.selfcheck import REMEDY
 from trainers.rollout.engine import ENGINES, Completion, Engine, EngineSetup, Request
 from trainers.rollout.kv_cache import Slot, SlotCache
@@ -58,7 +58,7 @@ class HFEngine(Engine):
     """Samples from a transformers model in this process, without a copy of its weights.
 
     Only where they are rounded, for bfloat16, is there a copy of the linear layers in that format, from the first poll
-    after an update to the next update.
+    after an update to the next update; of frozen layers, from the first poll on.
 
     Requests join and leave the batch at any step. Keys and values stay in slots: the requests of a session continue
     where the last one ended, and a prompt that begins like another (a group's identical prompts, a common instruction)
@@ -96,6 +96,7 @@ class HFEngine(Engine):
         self.max_batch = max_batch
         self.prefix_cache = prefix_cache
         self.compute_dtype: ComputeDtype = compute_dtype
+        self._frozen: dict[str, Tensor] | None = None
         self._rounded: dict[str, Tensor] | None = None
         self.policy_version = 0
         self._seed = seed
@@ -147,8 +148,10 @@ class HFEngine(Engine):
         """Work until at least one request is finished, or ``timeout`` seconds have passed; at least one step."""
         if not self._done and self.pending:
             until = None if timeout is None else time.monotonic() + timeout
+            if self._frozen is None:
+                self._frozen = rounded_weights(self.model, self.compute_dtype, trained=False)
             if self._rounded is None:
-                self._rounded = rounded_weights(self.model, self.compute_dtype)
+                self._rounded = self._frozen | rounded_weights(self.model, self.compute_dtype, trained=True)
             with self._working(self.compute_dtype):
                 while not self._done:
                     self._step()
@@ -339,8 +342,8 @@ class HFEngine(Engine):
         for compute_dtype in formats[: 1 + (self.compute_dtype == "bfloat16")]:
             with narrow_windows(self.model, _CHECK_WINDOW):
                 off = self._off(compute_dtype)
-            weights: torch.dtype = self.model.dtype
-            allowed = _TOLERANCE[compute_dtype if weights == torch.float32 else "bfloat16"]
+            quantised = not all(parameter.is_floating_point() for parameter in self.model.parameters())
+            allowed = _TOLERANCE["bfloat16" if quantised else compute_dtype]
             if not off <= allowed:
                 raise UsageError(
                     f"{kind} gives other log-probabilities through the hf engine than by itself (off by {off:.3g} in a "
@@ -350,12 +353,14 @@ class HFEngine(Engine):
 
     def _off(self, compute_dtype: ComputeDtype) -> float:
         """Largest difference of log-probabilities between this engine and the model by itself."""
+        own_attention = self.model.config.get_text_config(decoder=True)._attn_implementation
         prompts = [np.arange(count, dtype=np.int64) * 7 % self._vocabulary for count in (7, 3)]
         cache = SlotCache(max_slots=2)
         for prompt in prompts:
             cache.begin(cache.take(None, None), prompt, 0, None)
-        with self._working(compute_dtype):
+        wide = float32_weights(self.model) if compute_dtype == "float32" else nullcontext()
+        with wide, self._working(compute_dtype):
             ours = self._forward(cache.slots, cache, every=True).float()
-        with evaluating(self.model), computing(compute_dtype, self.model.device):
-            own = torch.cat([self.model(self._tensor(prompt)[None]).logits[0] for prompt in prompts]).float()
+            with attending(self.model, own_attention):
+                own = torch.cat([self.model(self._tensor(prompt)[None]).logits[0] for prompt in prompts]).float()
         return float((ours.log_softmax(-1) - own.log_softmax(-1)).abs().max())

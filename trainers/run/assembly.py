@@ -16,7 +16,9 @@ from transformers import PreTrainedModel
 from trainers.credit.crediting import Crediting, Method, make_providers
 from trainers.credit.self_imitation import SelfImitation
 from trainers.distributed import agreed, on_main, sharing_failures
-from trainers.policy.model import Policy, load_policy, stop_ids
+from trainers.policy.adapter import is_adapted, keep_reference, trained_weights
+from trainers.policy.loading import load_policy
+from trainers.policy.model import Policy, stop_ids
 from trainers.policy.update import Updater
 from trainers.report.stats import EvalResult
 from trainers.rollout.engine import EngineSetup
@@ -73,9 +75,12 @@ class Run:
         self.model, self.tokenizer = load_policy(config.model)
         self.folder = RunFolder(Path(config.output) / config.name, accelerator, self.tokenizer)
         policy = self._policy(self.model.to(accelerator.device))
+        if method.needs_reference and is_adapted(self.model):
+            keep_reference(self.model)
         optimizer = torch.optim.AdamW(
-            policy.parameters(), lr=config.optim.lr, betas=config.optim.betas, weight_decay=config.optim.weight_decay
-        )
+            [p for p in policy.parameters() if p.requires_grad],
+            lr=config.optim.lr, betas=config.optim.betas, weight_decay=config.optim.weight_decay,
+        )  # fmt: skip
         wrapped, optimizer = accelerator.prepare(policy, optimizer)
         self.updater = Updater(
             accelerator, wrapped, optimizer, config.optim, method.objective,
@@ -86,7 +91,7 @@ class Run:
         chosen = Method.of(method)
         providers = make_providers(
             method, chosen.estimator, accelerator=accelerator, model=self.model, policy=config.model,
-            optim=config.optim, reference=self._reference(), seed=config.seed,
+            optim=config.optim, reference=self._reference(policy), seed=config.seed,
         )  # fmt: skip
         self.crediting = Crediting(chosen, accelerator, providers)
         self.replay: SelfImitation | None = None
@@ -124,16 +129,18 @@ class Run:
         temperature = self.config.rollout.sampling.temperature
         return Policy(model, temperature=temperature, compute_dtype=self.config.model.compute_dtype)
 
-    def _reference(self) -> Policy | None:
-        """The model that the run starts from, where the method compares with it."""
+    def _reference(self, policy: Policy) -> Policy | None:
+        """The model that the run starts from, where the method compares with it; ``policy`` itself under an adapter."""
         if not self.config.method.needs_reference:
             return None
+        if is_adapted(self.model):
+            return policy
         model, _ = load_policy(self.config.model)
         return self._policy(model)
 
     def sync(self) -> None:
         """Give the engine the policy's weights; a run that was resumed and one that went on then sample the same."""
-        self.engine.sync(self.model.named_parameters(), self.updater.steps)
+        self.engine.sync(trained_weights(self.model), self.updater.steps)
 
     def policy_rests(self, iteration: int) -> bool:
         """Whether the critic alone is trained in this iteration (from 1)."""

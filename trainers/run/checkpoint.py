@@ -1,9 +1,9 @@
 """Checkpoints: everything that a run's future depends on, in files that hold no code.
 
-A checkpoint is a folder: the policy as ``save_pretrained`` writes it, so that anything can load it; ``state.json`` with
-what each part of the run keeps; the tensors of each in ``<part>.safetensors``; and ``manifest.json`` with size and
-SHA-256 of every other file. It is written under another name, checked, and renamed into place, so that a folder of that
-name is always whole.
+A checkpoint is a folder: the policy as ``save_pretrained`` writes it, or the adapter that is trained as peft does, so
+that anything can load it; ``state.json`` with what each part of the run keeps; the tensors of each in
+``<part>.safetensors``; and ``manifest.json`` with size and SHA-256 of every other file. It is written under another
+name, checked, and renamed into place, so that a folder of that name is always whole.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from envsuite.core.errors import DataError
 from trainers.distributed import every, on_main, sharing_failures
+from trainers.policy.adapter import WEIGHTS, is_adapted, save_adapter, set_adapter_tensors
 from trainers.stateful import Mismatch, Stateful
 
 _LOG = logging.getLogger(__name__)
@@ -95,7 +96,10 @@ def _write(
     partial = _partial(folder)
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    model.save_pretrained(partial, max_shard_size="100TB")  # one file, whatever its size
+    if is_adapted(model):
+        save_adapter(model, partial)
+    else:
+        model.save_pretrained(partial, max_shard_size="100TB")  # one file, whatever its size
     tokenizer.save_pretrained(partial)
     values: dict[str, Any] = {}
     for name, state in states.items():
@@ -262,10 +266,17 @@ def _with_tensors(value: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def _load_model(folder: Path, model: PreTrainedModel) -> None:
+    file = folder / (WEIGHTS if is_adapted(model) else MODEL)
     try:
-        tensors = load_file(folder / MODEL)
+        tensors = load_file(file)
     except (OSError, safetensors.SafetensorError) as error:
-        raise CheckpointError(f"{folder / MODEL}: cannot be read ({error})") from error
+        raise CheckpointError(f"{file}: cannot be read ({error})") from error
+    if is_adapted(model):
+        try:
+            set_adapter_tensors(model, tensors)
+        except Mismatch as error:
+            raise CheckpointError(f"{folder}: the adapter does not fit: {error}") from error
+        return
     own = model.state_dict()
     for name, tensor in tensors.items():
         if name not in own or own[name].shape != tensor.shape:

@@ -11,7 +11,8 @@ from accelerate import Accelerator
 
 from envsuite.prompting import ChatTokenizer
 from trainers.distributed import every
-from trainers.policy.model import load_policy, stop_ids
+from trainers.policy.loading import load_policy
+from trainers.policy.model import stop_ids
 from trainers.report.stats import EvalResult, evaluate_summary
 from trainers.rollout.engine import Engine, EngineSetup
 from trainers.rollout.engines import make_engine

@@ -1,0 +1,347 @@
+"""LoRA on models of every architecture: what peft computes by itself is what the trainer and the engine compute."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from accelerate import Accelerator
+from architectures import COMPUTED, architecture
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
+from tiny_runs import save_model, step_table
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from envsuite.core.errors import DataError, MissingExtra
+from trainers.credit.config import CriticConfig
+from trainers.credit.critic import Critic
+from trainers.credit.providers import Reference
+from trainers.policy.accumulation import log_probabilities
+from trainers.policy.adapter import (
+    WEIGHTS,
+    adapter_tensors,
+    add_adapter,
+    as_reference,
+    keep_reference,
+    merged,
+    save_adapter,
+    trained_weights,
+)
+from trainers.policy.attention import checkpoint_activations
+from trainers.policy.config import AdapterConfig, ModelConfig, OptimConfig
+from trainers.policy.hidden import Fingerprint, at_prompt_ends
+from trainers.policy.loading import load_policy
+from trainers.policy.model import Policy
+from trainers.policy.packing import merge_steps, micro_batches
+from trainers.rollout.engine import Sampling
+from trainers.rollout.hf_engine import HFEngine
+from trainers.settings import ConfigError
+from trainers.steps import StepTable
+from trainers.steps.columns import REFERENCE
+
+SIZE = 61
+SAMPLED = [name for name in COMPUTED if name != "gpt_oss"]  # the hf engine lacks attention sinks, and says so
+LORA = AdapterConfig(rank=4, alpha=6)
+
+
+def _table() -> StepTable:
+    return step_table(np.random.default_rng(3), SIZE)
+
+
+def _learnt(policy: PreTrainedModel, seed: int = 5, scale: float = 0.1) -> PreTrainedModel:
+    """Weights as if the adapter had been trained: at the beginning it changes nothing."""
+    torch.manual_seed(seed)
+    for tensor in adapter_tensors(policy).values():
+        tensor.add_(scale * torch.randn_like(tensor))
+    return policy
+
+
+def _adapted(name: str, config: AdapterConfig = LORA) -> PreTrainedModel:
+    policy = architecture(name, SIZE)
+    add_adapter(policy, config, "owner/base")
+    return _learnt(policy)
+
+
+def _naive(policy: torch.nn.Module, table: StepTable) -> torch.Tensor:
+    """Log-probability of each response token, a row at a time, without cache, by the model's own attention."""
+    parts = []
+    for row in range(len(table)):
+        prompt, response = table.prompt[row], table.response[row]
+        if len(response):
+            logits = policy(torch.tensor([[*prompt, *response]]), use_cache=False).logits[0, len(prompt) - 1 : -1]
+            parts.append(logits.float().log_softmax(-1).gather(1, torch.tensor(response)[:, None])[:, 0])
+    return torch.cat(parts)
+
+
+def _by_peft(name: str, folder: Path) -> PeftModel:
+    plain = architecture(name, SIZE)
+    plain.set_attn_implementation("eager")
+    return PeftModel.from_pretrained(plain, str(folder), is_trainable=True)
+
+
+@pytest.mark.parametrize("checkpointing", [True, False], ids=["recomputed", "kept"])
+@pytest.mark.parametrize("name", COMPUTED)
+def test_log_probabilities_and_gradients_are_those_of_peft(name: str, checkpointing: bool, tmp_path: Path) -> None:
+    adapted, table = _adapted(name), _table()
+    save_adapter(adapted, tmp_path)
+    naive = _by_peft(name, tmp_path)
+    weight = torch.from_numpy(np.random.default_rng(4).normal(size=len(table.response.values))).float()
+    expected = _naive(naive, table)
+    (expected * weight).sum().backward()
+    if checkpointing:
+        checkpoint_activations(adapted)
+    policy = Policy(adapted).train()
+    for batch in micro_batches(table, merge_steps(table), 120, True):
+        stats = policy(batch)
+        index = torch.from_numpy(batch.index)
+        (stats.logprob * weight[index]).sum().backward()
+        assert float((stats.logprob - expected[index]).detach().abs().max()) < 1e-5
+    gradients = {key.removeprefix("base_model.model."): p.grad for key, p in naive.named_parameters()}
+    gradients = {key: gradient for key, gradient in gradients.items() if gradient is not None}
+    found = {key: p.grad for key, p in adapted.named_parameters() if p.grad is not None}
+    assert found.keys() == gradients.keys() and all(".lora_" in key for key in found)
+    scale = max(float(gradient.abs().max()) for gradient in gradients.values())
+    assert scale > 0
+    for key, gradient in gradients.items():
+        assert float((found[key] - gradient).abs().max()) < 1e-5 * scale, key
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_the_engine_and_the_merged_model_give_the_trainers_log_probabilities(name: str, tmp_path: Path) -> None:
+    adapted = _adapted(name)
+    save_adapter(adapted, tmp_path)
+    plain, engine = architecture(name, SIZE), HFEngine(adapted)
+    whole = merged(architecture(name, SIZE), tmp_path)
+    prompts, off = [[1, 2, 3, 4, 5], [1, 2, 3, 9], [7]], 0.0
+    for prompt, done in zip(prompts, engine.generate(prompts, Sampling(max_tokens=9), seed=0), strict=True):
+        ids = torch.tensor([[*prompt, *done.token_ids]])
+        for of, near in ((adapted, 1e-5), (whole, 1e-5)):
+            with torch.no_grad():
+                rows = of(ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+            own = rows.gather(1, torch.tensor(done.token_ids).long()[:, None])[:, 0]
+            np.testing.assert_allclose(done.logprobs, own.numpy(), rtol=0, atol=10 * near)
+        with torch.no_grad():
+            off = max(off, float((plain(ids).logits - whole(ids).logits).abs().max()))
+    assert off > 0.01, "the adapter changes the model"
+
+
+def test_frozen_weights_in_bfloat16_change_log_probabilities_and_gradients_by_rounding_alone(tmp_path: Path) -> None:
+    """Against float32 with the same rounded weights: 0.1 nats, and 5 % of the gradient's norm."""
+    save_model(tmp_path / "model")
+    rounded = {"compute_dtype": "bfloat16", "adapter": AdapterConfig(rank=4, base="bfloat16")}
+    short, _ = load_policy(ModelConfig(path=str(tmp_path / "model"), **rounded))
+    exact, _ = load_policy(ModelConfig(path=str(tmp_path / "model"), adapter=AdapterConfig(rank=4)))
+    for key, parameter in short.named_parameters():
+        assert parameter.dtype == (torch.float32 if parameter.requires_grad else torch.bfloat16), key
+    own = dict(exact.named_parameters())
+    for key, parameter in _learnt(short).named_parameters():
+        own[key].data = parameter.data.float()
+    table = step_table(np.random.default_rng(3), 300)
+    flat = []
+    for policy in (Policy(short, compute_dtype="bfloat16").train(), Policy(exact).train()):
+        (batch,) = micro_batches(table, merge_steps(table), 10_000, True)
+        stats = policy(batch)
+        (stats.logprob * torch.linspace(-1, 1, len(stats.logprob))).sum().backward()
+        gradient = torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
+        assert gradient.dtype == torch.float32
+        flat.append((stats.logprob.detach(), gradient))
+    (logprob, gradient), (exact_logprob, exact_gradient) = flat
+    assert 1e-4 < float((logprob - exact_logprob).abs().max()) < 0.1
+    assert float((gradient - exact_gradient).norm() / exact_gradient.norm()) < 0.05
+
+
+@pytest.mark.parametrize("base", ["float32", "bfloat16"])
+def test_the_engine_rounds_what_is_frozen_once_and_adapters_at_each_update(base: str, tmp_path: Path) -> None:
+    save_model(tmp_path / "model")
+    config = ModelConfig(str(tmp_path / "model"), "bfloat16", adapter=AdapterConfig(rank=4, base=base))
+    policy, _ = load_policy(config)
+    engine, sampling = HFEngine(policy, compute_dtype="bfloat16"), Sampling(max_tokens=12)
+    before = engine.generate([[1, 2, 3]], sampling, seed=0)[0]
+    kept = engine._frozen
+    assert kept is not None and bool(kept) == (base == "float32"), "bfloat16 needs no copies"
+    _learnt(policy, scale=0.3)
+    engine.sync(trained_weights(policy), 1)
+    after = engine.generate([[1, 2, 3]], sampling, seed=0)[0]
+    assert engine._frozen is kept
+    assert list(before.token_ids) != list(after.token_ids)
+    alone = HFEngine(policy, compute_dtype="bfloat16").generate([[1, 2, 3]], sampling, seed=0)[0]
+    np.testing.assert_array_equal(after.logprobs, alone.logprobs)
+
+
+def test_what_engines_are_given_is_the_adapter_alone_by_the_names_of_its_file(tmp_path: Path) -> None:
+    adapted = _adapted("llama")
+    save_adapter(adapted, tmp_path)
+    written = load_file(tmp_path / WEIGHTS)
+    given = dict(trained_weights(adapted))
+    assert given.keys() == written.keys() and len(given) == 2 * 7 * 2
+    assert "base_model.model.model.layers.1.mlp.down_proj.lora_B.weight" in given
+    assert all(bool((given[key] == tensor).all()) for key, tensor in written.items())
+    plain = architecture("llama", SIZE)
+    assert dict(trained_weights(plain)).keys() == dict(plain.named_parameters()).keys()
+
+
+def test_hidden_states_are_those_of_the_adapted_model() -> None:
+    adapted, table = _adapted("llama"), _table()
+    (states,) = at_prompt_ends(adapted, table, [Fingerprint()], budget=120, share_prefix=True)
+    for row in range(len(table)):
+        with torch.no_grad():
+            alone = adapted.model(torch.from_numpy(table.prompt[row])[None]).last_hidden_state[0, -1]
+        np.testing.assert_allclose(states[row], alone.numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("continued", [False, True])
+def test_the_reference_is_the_model_that_the_run_began_with(continued: bool) -> None:
+    policy, table = architecture("qwen2", SIZE), _table()
+    add_adapter(policy, LORA, "owner/base")
+    if continued:
+        _learnt(policy)
+    with torch.no_grad():
+        began = _naive(policy, table)
+    keep_reference(policy)
+    trained = {key for key, parameter in policy.named_parameters() if parameter.requires_grad}
+    assert sum(p.numel() for p in policy.parameters() if not p.requires_grad) < 2 * sum(
+        p.numel() for p in architecture("qwen2", SIZE).parameters()
+    ), "no second copy of the base"
+    _learnt(policy, seed=6)
+    provider = Reference(Policy(policy), "device", torch.device("cpu"), OptimConfig(tokens_per_microbatch=120))
+    with torch.no_grad():
+        now = _naive(policy, table)
+        found = provider.columns(table).token_extra[REFERENCE].values
+        np.testing.assert_allclose(found, began.numpy(), atol=1e-5)
+        assert float((now - began).abs().max()) > 0.01
+        np.testing.assert_array_equal(_naive(policy, table).numpy(), now.numpy())
+        with as_reference(policy):
+            assert not torch.equal(_naive(policy, table), now)
+    assert {key for key, parameter in policy.named_parameters() if parameter.requires_grad} == trained
+    assert all(".default." in key for key in trained)
+    assert not any("reference" in key for key in adapter_tensors(policy))
+
+
+def test_dropout_acts_where_gradients_are_made_and_nowhere_else() -> None:
+    policy, table = Policy(_adapted("llama", AdapterConfig(rank=4, dropout=0.5))), _table()
+    expected = log_probabilities(policy, table, OptimConfig())
+    policy.train()
+    np.testing.assert_array_equal(log_probabilities(policy, table, OptimConfig()), expected)
+    (batch,) = micro_batches(table, merge_steps(table), 10_000, True)
+    dropped = policy(batch).logprob
+    assert float((dropped - torch.from_numpy(expected[batch.index])).abs().max()) > 0.01
+
+
+def test_a_critic_of_its_own_trains_and_keeps_an_adapter_too(tmp_path: Path) -> None:
+    config = ModelConfig(path=str(save_model(tmp_path / "model")), adapter=LORA)
+    policy, _ = load_policy(config)
+    critic = Critic(CriticConfig("model"), Accelerator(cpu=True), policy, config, OptimConfig(), "step", seed=1)
+    (part,) = critic.parts
+    state = part.state()
+    trained = {name for name in state["weights"] if ".lora_" in name}
+    assert len(trained) == 2 * 7 * 2 and set(state["weights"]) - trained == {"value.weight", "value.bias"}
+    steps = step_table(np.random.default_rng(3), 300).with_columns(value_target=np.ones(len(_table())))
+    critic.learn(critic.columns(steps), np.random.default_rng(0))
+    learnt = part.state()
+    assert not torch.equal(learnt["weights"]["value.bias"], state["weights"]["value.bias"])
+    again = Critic(CriticConfig("model"), Accelerator(cpu=True), policy, config, OptimConfig(), "step", seed=2)
+    again.parts[0].load(learnt)
+    np.testing.assert_array_equal(again.columns(steps).extra["value"], critic.columns(steps).extra["value"])
+
+
+# -- bad input -------------------------------------------------------------------------------------------------------
+
+
+def _refused(kind: type[Exception], words: str, folder: Path, **adapter: object) -> None:
+    with pytest.raises(kind, match=words):
+        load_policy(ModelConfig(path=str(folder), compute_dtype="bfloat16", adapter=AdapterConfig(**adapter)))
+
+
+def test_targets_that_do_not_exist_are_refused_with_those_that_do_before_weights_are_read(tmp_path: Path) -> None:
+    folder = save_model(tmp_path / "model", "gpt2")
+    (folder / "model.safetensors").write_bytes(b"not read")
+    words = r"model.adapter.targets: q_proj: not a linear layer of .*there are: c_attn, c_fc, c_proj$"
+    _refused(ConfigError, words, folder, targets=["c_fc", "q_proj"])
+    _refused(ConfigError, "lm_head: not a linear layer", folder, targets=["lm_head"])
+    _refused(DataError, "cannot be loaded", folder, targets=["c_fc"])
+
+
+def test_formats_that_cannot_be_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"adapter.base is bfloat16.*compute_dtype is float32"):
+        ModelConfig(adapter=AdapterConfig(base="bfloat16"))
+    folder = save_model(tmp_path / "model")
+    if not torch.cuda.is_available():
+        _refused(ConfigError, r"model.adapter.base is nf4, which needs CUDA.*base: bfloat16", folder, base="nf4")
+    monkeypatch.setitem(sys.modules, "peft", None)
+    _refused(MissingExtra, r"pip install 'envsuite\[lora\]'", folder)
+
+
+# -- adapters as models ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Path:
+    """The folder of an adapter to the model in ``model``."""
+    policy, _ = load_policy(ModelConfig(path=str(save_model(tmp_path / "model")), adapter=LORA))
+    (tmp_path / "adapter").mkdir()
+    save_adapter(_learnt(policy), tmp_path / "adapter")
+    return tmp_path / "adapter"
+
+
+def test_a_model_path_may_be_an_adapter_which_is_continued_or_merged(trained: Path) -> None:
+    written, ids = load_file(trained / WEIGHTS), torch.tensor([[1, 2, 3, 4]])
+    own = AutoModelForCausalLM.from_pretrained(trained)
+    continued, tokenizer = load_policy(ModelConfig(path=str(trained), adapter=LORA))
+    assert tokenizer.chat_template is not None, "the base's"
+    for key, tensor in adapter_tensors(continued).items():
+        assert torch.equal(tensor, written[key])
+    whole, _ = load_policy(ModelConfig(path=str(trained)))
+    assert type(whole).__name__ == "Qwen2ForCausalLM" and all(p.requires_grad for p in whole.parameters())
+    assert not any(".lora_" in key for key, _ in whole.named_parameters())
+    base, _ = load_policy(ModelConfig(path=str(trained.parent / "model")))
+    with torch.no_grad():
+        expected = own(ids).logits
+        assert float((base(ids).logits - expected).abs().max()) > 0.01
+        for policy in (continued, whole):
+            torch.testing.assert_close(policy(ids).logits, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        ({"rank": 5, "alpha": 6}, r"adapter with r 4, but adapter.rank is 5"),
+        ({"rank": 4, "alpha": 8}, r"adapter with lora_alpha 6, but adapter.alpha is 8"),
+        (
+            {"rank": 4, "alpha": 6, "targets": ["q_proj"]},
+            r"other layers than adapter.targets.*: \[down_proj",
+        ),
+    ],
+)
+def test_an_adapter_is_continued_with_its_own_settings_only(
+    trained: Path, settings: dict[str, object], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        load_policy(ModelConfig(path=str(trained), adapter=AdapterConfig(**settings)))
+
+
+def test_an_adapter_whose_base_or_weights_are_missing_is_refused(trained: Path) -> None:
+    (trained.parent / "model").rename(trained.parent / "moved")
+    for adapter in (LORA, None):
+        with pytest.raises(DataError, match=r"adapter_config.json names the base .*model: there is no such folder"):
+            load_policy(ModelConfig(path=str(trained), adapter=adapter))
+    (trained.parent / "moved").rename(trained.parent / "model")
+    tensors = load_file(trained / WEIGHTS)
+    save_file({key: tensor[:, :2].contiguous() for key, tensor in tensors.items()}, trained / WEIGHTS)
+    for adapter in (LORA, None):
+        with pytest.raises(DataError, match="adapter"):
+            load_policy(ModelConfig(path=str(trained), adapter=adapter))
+    (trained / WEIGHTS).rename(trained / "adapter_model.bin")
+    with pytest.raises(DataError, match=r"no adapter_model.safetensors there"):
+        load_policy(ModelConfig(path=str(trained)))
+
+
+def test_the_base_is_named_with_its_folder_wherever_the_run_stood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_model(tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    policy, _ = load_policy(ModelConfig(path="model", adapter=LORA))
+    assert policy.peft_config["default"].base_model_name_or_path == str(tmp_path / "model")

@@ -1,0 +1,268 @@
+"""LoRA: low-rank adapters on the linear layers of a frozen model, by peft, inside the model's own modules.
+
+The model stays what transformers made of it, so whatever reads its configuration, its base model or its parameters by
+name works on it as before. An adapter is kept as peft writes it: ``adapter_config.json``, which names the base, and
+``adapter_model.safetensors``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import safetensors
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from envsuite.core.errors import DataError, MissingExtra, nearest
+from trainers.policy.config import AdapterConfig
+from trainers.settings import ConfigError
+from trainers.stateful import Mismatch, compare
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_TRAINED, _REFERENCE = "default", "reference"  # names of the adapters in the model
+_PREFIX = "base_model.model."  # of every tensor in the file
+
+
+def check_adapter(config: AdapterConfig, settings: PreTrainedConfig, path: str) -> None:
+    """Checks that the adapter can be made, before any weight is read.
+
+    Args:
+        config: The adapter.
+        settings: Configuration of the model that it is for.
+        path: ``model.path``, for messages.
+
+    Raises:
+        MissingExtra: peft, or what ``base: nf4`` needs, is not installed.
+        ConfigError: A target is not a linear layer of the model; the message lists those that are. Or ``base: nf4``
+            without CUDA.
+    """
+    try:
+        import peft  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra("model.adapter needs peft: pip install 'envsuite[lora]'") from error
+    if config.base == "nf4":
+        _check_nf4()
+    if config.targets != "all-linear":
+        with torch.device("meta"):
+            known = linear_layers(AutoModelForCausalLM.from_config(settings))  # type: ignore[no-untyped-call]
+        if strange := sorted(set(config.targets) - set(known)):
+            near = nearest(strange[0], known)
+            raise ConfigError(
+                f"model.adapter.targets: {', '.join(strange)}: not a linear layer of model.path {path} that an adapter "
+                f"can be put on{f' (nearest: {near[0]})' if near else ''}; there are: {', '.join(known)}"
+            )
+
+
+def _check_nf4() -> None:
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            "model.adapter.base is nf4, which needs CUDA (bitsandbytes' kernels), and torch finds none here; set "
+            "base: bfloat16, which runs anywhere"
+        )
+    try:
+        import bitsandbytes  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra("model.adapter.base: nf4 needs bitsandbytes: pip install bitsandbytes") from error
+
+
+def linear_layers(model: PreTrainedModel) -> list[str]:
+    """Names of the linear layers that adapters can be put on, such as q_proj: all but the output layer."""
+    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    return sorted({
+        name.rsplit(".", 1)[-1]
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear | Conv1D) and module is not head
+    })  # fmt: skip
+
+
+def add_adapter(model: PreTrainedModel, config: AdapterConfig, base: str, revision: str | None = None) -> None:
+    """Freezes ``model`` and puts a new adapter on it, in float32, which changes nothing yet.
+
+    Args:
+        model: A model as transformers loads it.
+        config: The adapter.
+        base: Name under which ``adapter_config.json`` will name the model.
+        revision: Commit of the hub's repository that it was loaded from.
+    """
+    _put(model, _lora(model, config, base, revision), _TRAINED)
+    _config(model).base_model_name_or_path = base  # add_adapter entered the model's own name
+    _as_float32(model)
+
+
+def _lora(model: PreTrainedModel, config: AdapterConfig, base: str, revision: str | None) -> LoraConfig:
+    from peft import LoraConfig
+
+    targets = linear_layers(model) if config.targets == "all-linear" else config.targets
+    return LoraConfig(
+        task_type="CAUSAL_LM",
+        base_model_name_or_path=base,
+        revision=revision,
+        r=config.rank,
+        lora_alpha=config.alpha,
+        lora_dropout=config.dropout,
+        target_modules=targets,
+        # Conv1D is transformers' linear layer of GPT-2, whose weight is transposed.
+        fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
+    )
+
+
+def _put(model: PreTrainedModel, lora: LoraConfig, name: str) -> None:
+    with warnings.catch_warnings():  # that there are two adapters, and about calls of peft's own
+        warnings.filterwarnings("ignore", message="Already found a `peft_config`")
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
+        model.add_adapter(lora, name)
+
+
+def _config(model: PreTrainedModel) -> LoraConfig:
+    return cast("LoraConfig", model.peft_config[_TRAINED])
+
+
+def _as_float32(model: PreTrainedModel) -> None:
+    """Keeps the adapters in float32, where peft takes over the format of the layer, and leaves casts to autocast."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    for module in model.modules():
+        if isinstance(module, BaseTunerLayer):
+            vars(module)["cast_input_dtype_enabled"] = False
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
+
+
+def is_adapted(model: PreTrainedModel) -> bool:
+    """Whether an adapter is trained, in the place of the model's own weights."""
+    return bool(model._hf_peft_config_loaded)
+
+
+def trained_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
+    """Name and tensor of every parameter that training changes; an adapter's are named as in its file."""
+    yield from adapter_tensors(model).items() if is_adapted(model) else model.named_parameters()
+
+
+def adapter_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
+    """The weights of the adapter that is trained, by their names in ``adapter_model.safetensors``; not copies."""
+    from peft import get_peft_model_state_dict
+
+    own = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    found = get_peft_model_state_dict(model, own, _TRAINED, save_embedding_layers=False)
+    return {f"{_PREFIX}{name}": tensor for name, tensor in found.items()}
+
+
+def set_adapter_tensors(model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> None:
+    """Replaces the weights of the adapter that is trained.
+
+    Args:
+        model: A model with an adapter.
+        tensors: By their names in ``adapter_model.safetensors``.
+
+    Raises:
+        Mismatch: Names or shapes differ.
+    """
+    own = adapter_tensors(model)
+    compare(tensors, own)
+    for name, tensor in tensors.items():
+        own[name].copy_(tensor)
+
+
+def save_adapter(model: PreTrainedModel, folder: Path) -> None:
+    """Writes the adapter that is trained to ``folder``, as peft, transformers and vLLM read it.
+
+    Raises:
+        OSError: A file cannot be written.
+        SafetensorError: Alike.
+    """
+    _config(model).save_pretrained(str(folder))
+    tensors = {name: tensor.cpu().contiguous() for name, tensor in adapter_tensors(model).items()}
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def continue_adapter(model: PreTrainedModel, folder: Path, config: AdapterConfig) -> None:
+    """Loads the adapter in ``folder`` into the one that :func:`add_adapter` put on ``model``.
+
+    Raises:
+        ConfigError: It is another adapter than ``model.adapter`` describes; names the setting.
+        DataError: It cannot be read.
+    """
+    from peft import PeftConfig
+
+    whole = f"or leave model.adapter out to train the whole model, with {folder} merged into it"
+    wanted = _config(model).to_dict()  # type: ignore[no-untyped-call]
+    found = PeftConfig.from_pretrained(str(folder)).to_dict()
+    names = {"r": "rank", "lora_alpha": "alpha"}
+    for field in ("peft_type", "r", "lora_alpha", "use_rslora", "use_dora", "alpha_pattern", "rank_pattern", "bias"):
+        if found.get(field) != wanted[field]:
+            what = f"adapter.{names[field]}" if field in names else f"the adapter's {field}"
+            raise ConfigError(
+                f"model: path {folder} is an adapter with {field} {found.get(field)!r}, but {what} is "
+                f"{wanted[field]!r}; set it to that where it is a setting, {whole}"
+            )
+    try:
+        tensors = load_file(folder / WEIGHTS)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise DataError(f"model.path {folder}: {WEIGHTS} cannot be read ({error})") from error
+    own = adapter_tensors(model)
+    if own.keys() != tensors.keys():
+        layers = sorted({name.rsplit(".", 3)[-3] for name in tensors})
+        raise ConfigError(
+            f"model: path {folder} is an adapter of other layers than adapter.targets ({config.targets}) names; set "
+            f"targets: [{', '.join(layers)}], {whole}"
+        )
+    try:
+        set_adapter_tensors(model, tensors)
+    except Mismatch as error:
+        raise DataError(f"model.path {folder}: the adapter does not fit its base: {error}") from error
+
+
+def keep_reference(model: PreTrainedModel) -> None:
+    """Keeps what the adapter is now as the reference: as a second adapter, unless it changes nothing yet."""
+    if any(bool(tensor.any()) for name, tensor in adapter_tensors(model).items() if ".lora_B." in name):
+        kept = {name: tensor.clone() for name, tensor in adapter_tensors(model).items()}
+        _put(model, copy(_config(model)), _REFERENCE)
+        own = dict(model.named_parameters())
+        for name, tensor in kept.items():
+            layer, part = name.removeprefix(_PREFIX).rsplit(".", 1)
+            own[f"{layer}.{_REFERENCE}.{part}"].data = tensor
+        model.set_adapter(_TRAINED)
+
+
+@contextmanager
+def as_reference(model: PreTrainedModel) -> Iterator[None]:
+    """The model as it was when :func:`keep_reference` was called: with that adapter, or with none."""
+    if _REFERENCE in model.peft_config:
+        model.set_adapter(_REFERENCE)
+    else:
+        model.disable_adapters()
+    try:
+        yield
+    finally:
+        model.enable_adapters()
+        model.set_adapter(_TRAINED)
+
+
+def merged(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
+    """``model`` with the adapter in ``folder``, of any kind that peft can merge, merged into its weights.
+
+    Raises:
+        DataError: It cannot be read, or does not fit the model.
+    """
+    try:
+        from peft import PeftModel
+    except ImportError as error:
+        raise MissingExtra(f"model.path {folder} is an adapter: pip install 'envsuite[lora]'") from error
+    try:
+        whole: PreTrainedModel = PeftModel.from_pretrained(model, str(folder)).merge_and_unload(safe_merge=True)
+    except (OSError, ValueError, KeyError, RuntimeError, safetensors.SafetensorError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise DataError(f"model.path {folder}: the adapter cannot be merged ({what})") from error
+    return whole.requires_grad_(True)

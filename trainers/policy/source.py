@@ -1,0 +1,196 @@
+"""Where a model lies: a folder, a GGUF file, a name on the Hugging Face hub, or an adapter that names its base."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import httpx2
+from huggingface_hub import hf_hub_download, snapshot_download
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+)
+
+import trainers
+from envsuite.core.errors import DataError
+from trainers.policy.adapter import CONFIG, WEIGHTS
+
+_PACKAGE = Path(trainers.__file__).parent
+_INDEX = "model.safetensors.index.json"
+_WANTED = ["*.json", "*.jinja", "*.safetensors", "*.txt", "*.model"]
+_UNWANTED = ["*/*", "consolidated*.safetensors"]  # copies of the weights in other formats
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model lies on this machine."""
+
+    folder: Path
+    """Folder of configuration and weights."""
+    name: str
+    """The model's name for others: on the hub, or an absolute path."""
+    revision: str | None = None
+    """Commit of the hub's repository."""
+    gguf: str | None = None
+    """Name of the GGUF file in the folder that holds configuration, weights and tokenizer."""
+    adapter: Path | None = None
+    """Folder of an adapter to this model."""
+
+    @property
+    def tokenizer(self) -> Path:
+        """The folder of the tokenizer: the adapter's, where it has one."""
+        own = self.adapter is not None and (self.adapter / "tokenizer_config.json").is_file()
+        return self.adapter if self.adapter is not None and own else self.folder
+
+    @property
+    def load(self) -> dict[str, str]:
+        """Arguments of transformers' ``from_pretrained`` besides the folder."""
+        return {} if self.gguf is None else {"gguf_file": self.gguf}
+
+
+def find(name: str, key: str, *, tokenizer: bool = True) -> Source:
+    """Finds the model ``name``, and downloads it from the hub unless it is here.
+
+    Args:
+        name: Value of the setting ``key``.
+        key: The setting, for messages.
+        tokenizer: Whether the model must have one.
+
+    Raises:
+        DataError: It is missing, incomplete, or cannot be downloaded; the message has the remedy.
+    """
+    source = _here(name, key) if _is_local(name) else _on_hub(name, key)
+    if (source.folder / CONFIG).is_file() and not (source.folder / "config.json").is_file():
+        base = _base_of(source.folder, key)
+        own = find(base, f"{key} {name}: {CONFIG} names the base", tokenizer=False)
+        source = replace(own, adapter=source.folder)
+    if source.gguf is None:
+        _check_files(source, name, key, tokenizer)
+    return source
+
+
+def _is_local(name: str) -> bool:
+    path = Path(name)
+    if path.is_absolute() or path.parts[:1] in ((".",), ("..",), ("models",), ("runs",)) or path.exists():
+        return True
+    return len(path.parts) > 2 and not name.endswith(".gguf")
+
+
+def _here(name: str, key: str) -> Source:
+    path = Path(name)
+    if not path.exists() and (_PACKAGE / path).exists():  # a model that is installed with the trainer
+        path = _PACKAGE / path
+    if path.is_file() and path.suffix == ".gguf":
+        return Source(path.parent.resolve(), str(path.resolve()), gguf=path.name)
+    if not path.is_dir():
+        what = "a GGUF file (.gguf), or a folder that save_pretrained wrote"
+        raise DataError(
+            f"{key} {name}: {'is not a model' if path.exists() else 'there is no such folder or file'}; give {what}, a "
+            "checkpoint of a run, or a name on the hub (owner/model)"
+        )
+    return Source(path.resolve(), str(path.resolve()))
+
+
+def _on_hub(name: str, key: str) -> Source:
+    try:
+        if name.endswith(".gguf"):
+            *repository, file = name.split("/", 2)
+            path = Path(hf_hub_download("/".join(repository), file))
+            return Source(path.parent, str(path), gguf=path.name)
+        folder = Path(snapshot_download(name, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
+    except (OSError, ValueError, httpx2.HTTPError) as error:
+        raise DataError(f"{key} {name}: {_hub_message(error)}") from error
+    return Source(folder, name, revision=folder.name)
+
+
+def _hub_message(error: Exception) -> str:
+    """What went wrong, and the remedy; the first cause that is known is taken."""
+    for cause in _causes(error):
+        if isinstance(cause, OfflineModeIsEnabled) or (isinstance(cause, LocalEntryNotFoundError) and _is_offline()):
+            return (
+                "is not in the hub's cache on this machine, and HF_HUB_OFFLINE is set; unset it, or give the folder of "
+                "a copy"
+            )
+        if isinstance(cause, GatedRepoError):
+            return (
+                "is gated: accept its terms on its page on the hub, then log in (hf auth login, or HF_TOKEN) with an "
+                "account that may read it"
+            )
+        if isinstance(cause, RepositoryNotFoundError):
+            return (
+                "there is no such folder here, and no such model on the hub that this account may read; look at the "
+                "spelling (owner/model), or log in (hf auth login) if it is private"
+            )
+        if isinstance(cause, HFValidationError):
+            return "there is no such folder or file here, and it is no name on the hub (owner/model)"
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            return (
+                f"the disk is full ({cause}); make room, or set HF_HOME to a folder with more. What was downloaded is "
+                "kept"
+            )
+        if isinstance(cause, HfHubHTTPError):
+            return f"the hub refused it ({str(cause).splitlines()[0]}); try again later"
+    return (
+        f"the download failed or was cut off ({_first_line(error)}); run again, which goes on where it stopped, or "
+        "give the folder of a copy"
+    )
+
+
+def _first_line(error: Exception) -> str:
+    last = list(_causes(error))[-1]
+    return f"{type(last).__name__}: {(str(last).splitlines() or [''])[0]}"
+
+
+def _is_offline() -> bool:
+    from huggingface_hub import constants
+
+    return bool(constants.HF_HUB_OFFLINE)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _base_of(folder: Path, key: str) -> str:
+    try:
+        base = json.loads((folder / CONFIG).read_bytes()).get("base_model_name_or_path")
+    except (OSError, ValueError, AttributeError) as error:
+        raise DataError(f"{key} {folder}: {CONFIG} cannot be read ({error})") from error
+    if not isinstance(base, str) or not base:
+        raise DataError(f"{key} {folder}: {CONFIG} names no base model; enter it as base_model_name_or_path")
+    return base
+
+
+def _check_files(source: Source, name: str, key: str, tokenizer: bool) -> None:
+    folder = source.folder
+    if not (folder / "config.json").is_file():
+        raise DataError(f"{key} {name}: no config.json there; give a folder that save_pretrained wrote")
+    if tokenizer and not (source.tokenizer / "tokenizer_config.json").is_file():
+        raise DataError(f"{key} {name}: no tokenizer_config.json there; give a folder that save_pretrained wrote")
+    if source.adapter is not None and not (source.adapter / WEIGHTS).is_file():
+        raise DataError(f"{key} {name}: no {WEIGHTS} there; weights in other formats can hold code and are not read")
+    if not any(folder.glob("*.safetensors")):
+        raise DataError(
+            f"{key} {name}: no *.safetensors there; weights in other formats can hold code and are not "
+            "read (convert them with save_pretrained)"
+        )
+    if (folder / _INDEX).is_file():
+        try:
+            listed = set(json.loads((folder / _INDEX).read_bytes())["weight_map"].values())
+        except (ValueError, KeyError, AttributeError) as error:
+            raise DataError(f"{key} {name}: {_INDEX} cannot be read ({error})") from error
+        if missing := sorted(file for file in listed if not (folder / file).is_file()):
+            raise DataError(
+                f"{key} {name}: {len(missing)} of {len(listed)} files of weights are missing, {missing[0]} among them; "
+                "a download or copy was cut off: run it again"
+            )

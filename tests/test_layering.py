@@ -26,7 +26,7 @@ LAYERS = {
         {"policy", "report", "imitation"},
         {"rollout", "credit"},
         {"lab", "run"},
-        {"train", "evaluate", "imitate", "calibrate", "show_prompt"},
+        {"train", "evaluate", "imitate", "calibrate", "show_prompt", "export"},
     ),
 }
 NEVER_IN_ENVSUITE = {"trainers", "torch", "transformers", "accelerate", "rich", "pyarrow", "matplotlib"}

@@ -11,9 +11,11 @@ import torch
 from accelerate import Accelerator
 from architectures import COMPUTED, architecture
 from peft import PeftModel
+from ranks import on_ranks
 from safetensors.torch import load_file, save_file
 from tiny_runs import save_model, step_table
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from update_cases import adapters
 
 from envsuite.core.errors import DataError, MissingExtra
 from trainers.credit.config import CriticConfig
@@ -129,7 +131,7 @@ def test_the_engine_and_the_merged_model_give_the_trainers_log_probabilities(nam
 
 
 def test_frozen_weights_in_bfloat16_change_log_probabilities_and_gradients_by_rounding_alone(tmp_path: Path) -> None:
-    """Against float32 with the same rounded weights: 0.1 nats, and 5 % of the gradient's norm."""
+    """Against float32 with the same rounded weights: 0.1 nats, and 10 % of the gradient's norm."""
     save_model(tmp_path / "model")
     rounded = {"compute_dtype": "bfloat16", "adapter": AdapterConfig(rank=4, base="bfloat16")}
     short, _ = load_policy(ModelConfig(path=str(tmp_path / "model"), **rounded))
@@ -150,7 +152,7 @@ def test_frozen_weights_in_bfloat16_change_log_probabilities_and_gradients_by_ro
         flat.append((stats.logprob.detach(), gradient))
     (logprob, gradient), (exact_logprob, exact_gradient) = flat
     assert 1e-4 < float((logprob - exact_logprob).abs().max()) < 0.1
-    assert float((gradient - exact_gradient).norm() / exact_gradient.norm()) < 0.05
+    assert float((gradient - exact_gradient).norm() / exact_gradient.norm()) < 0.1
 
 
 @pytest.mark.parametrize("base", ["float32", "bfloat16"])
@@ -226,7 +228,7 @@ def test_dropout_acts_where_gradients_are_made_and_nowhere_else() -> None:
     policy.train()
     np.testing.assert_array_equal(log_probabilities(policy, table, OptimConfig()), expected)
     (batch,) = micro_batches(table, merge_steps(table), 10_000, True)
-    dropped = policy(batch).logprob
+    dropped = policy(batch).logprob.detach()
     assert float((dropped - torch.from_numpy(expected[batch.index])).abs().max()) > 0.01
 
 
@@ -345,3 +347,17 @@ def test_the_base_is_named_with_its_folder_wherever_the_run_stood(
     monkeypatch.chdir(tmp_path)
     policy, _ = load_policy(ModelConfig(path="model", adapter=LORA))
     assert policy.peft_config["default"].base_model_name_or_path == str(tmp_path / "model")
+
+
+# -- several processes -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_several_processes_train_the_adapter_that_one_trains(ranks: int) -> None:
+    """To 1e-5 of the norm in float32; in bfloat16, where a row's rounding depends on its micro-batch, to a tenth."""
+    (one,) = on_ranks(adapters, 1)
+    for found in on_ranks(adapters, ranks):
+        for name, parts in found.items():
+            for part, expected in zip(parts, one[name], strict=True):
+                off = float((part - expected).norm() / expected.norm())
+                assert off < (0.1 if name == "bfloat16" else 1e-5), (name, off)

@@ -131,7 +131,8 @@ def without_times(run: Path) -> list[dict[str, Any]]:
 
 def weights(checkpoint: Path) -> Mapping[str, bytes]:
     """Bytes of model and optimiser."""
-    return {name: (checkpoint / name).read_bytes() for name in ("model.safetensors", "optimizer.safetensors")}
+    model = "adapter_model.safetensors" if (checkpoint / "adapter_config.json").is_file() else "model.safetensors"
+    return {name: (checkpoint / name).read_bytes() for name in (model, "optimizer.safetensors")}
 
 
 def rewrite(file: Path, content: bytes) -> None:

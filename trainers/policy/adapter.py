@@ -118,10 +118,17 @@ def _lora(model: PreTrainedModel, config: AdapterConfig, base: str, revision: st
 
 
 def _put(model: PreTrainedModel, lora: LoraConfig, name: str) -> None:
-    with warnings.catch_warnings():  # that there are two adapters, and about calls of peft's own
+    with _quietly():
+        model.add_adapter(lora, name)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without warnings that there are two adapters, and of calls that are peft's own."""
+    with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Already found a `peft_config`")
         warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
-        model.add_adapter(lora, name)
+        yield
 
 
 def _config(model: PreTrainedModel) -> LoraConfig:
@@ -261,7 +268,8 @@ def merged(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
     except ImportError as error:
         raise MissingExtra(f"model.path {folder} is an adapter: pip install 'envsuite[lora]'") from error
     try:
-        whole: PreTrainedModel = PeftModel.from_pretrained(model, str(folder)).merge_and_unload(safe_merge=True)
+        with _quietly():
+            whole: PreTrainedModel = PeftModel.from_pretrained(model, str(folder)).merge_and_unload(safe_merge=True)
     except (OSError, ValueError, KeyError, RuntimeError, safetensors.SafetensorError) as error:
         what = f"{type(error).__name__}: {error}"
         raise DataError(f"model.path {folder}: the adapter cannot be merged ({what})") from error

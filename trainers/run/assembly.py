@@ -185,7 +185,11 @@ class Run:
             "processes": self.accelerator.num_processes,
             "device": str(self.accelerator.device),
             "threads": torch.get_num_threads(),
-            "model": {"path": config.model.path, "parameters": sum(p.numel() for p in self.model.parameters())},
+            "model": {
+                "path": config.model.path,
+                "parameters": sum(p.numel() for p in self.model.parameters()),
+                "trained": sum(p.numel() for p in self.model.parameters() if p.requires_grad),
+            },
             "tasks": [
                 {**tasks.summary(), "use": use, "split": env.split}
                 for use, sets, configs in envs

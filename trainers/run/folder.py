@@ -175,7 +175,7 @@ class RunFolder:
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that results depend on."""
-    names = ("envsuite", "torch", "transformers", "accelerate", "gymnasium", "numpy", "minecraft-data")
+    names = ("envsuite", "torch", "transformers", "accelerate", "peft", "gymnasium", "numpy", "minecraft-data")
     found = {"python": platform.python_version()}
     for name in names:
         try:

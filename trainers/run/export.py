@@ -1,0 +1,92 @@
+"""Models for others: a checkpoint's policy as transformers, peft and vLLM read it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import safetensors
+import torch
+from torch import nn
+from transformers import AutoTokenizer, PreTrainedConfig
+
+from envsuite.core.errors import DataError
+from trainers.policy import adapter
+from trainers.policy.loading import read, settings_of
+from trainers.policy.source import find
+from trainers.run.checkpoint import MANIFEST, newest, verify
+from trainers.settings import ConfigError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def export(run: Path, output: Path, *, merged: bool, dtype: str | None = None) -> Path:
+    """Writes the policy of a checkpoint to a folder, with its tokenizer.
+
+    A run that trained an adapter gives the adapter as peft writes it, which names its base; one that trained the model,
+    the model.
+
+    Args:
+        run: Folder of a checkpoint, or of a run, whose newest undamaged checkpoint is taken.
+        output: Folder that is made; must be empty or not there.
+        merged: Merge the adapter into its base, in float32, and write a whole model.
+        dtype: Number format of a whole model's weights, one of :data:`DTYPES`; by default that of the files it was
+            loaded from.
+
+    Returns:
+        The checkpoint.
+
+    Raises:
+        ConfigError: ``output`` holds files already, or ``dtype`` is given for an adapter.
+        DataError: There is no checkpoint, it is damaged, or the adapter's base cannot be loaded.
+    """
+    checkpoint = _checkpoint(run)
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ConfigError(f"--output {output} holds files already; name another folder")
+    whole = merged or not (checkpoint / adapter.CONFIG).is_file()
+    if dtype is not None and not whole:
+        raise ConfigError("--dtype is the format of a whole model, and this run trained an adapter; add --merged")
+    partial = output.with_name(f".{output.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir(parents=True)
+        if whole:
+            _write_whole(checkpoint, partial, dtype)
+        else:
+            for name in (adapter.CONFIG, adapter.WEIGHTS):
+                shutil.copyfile(checkpoint / name, partial / name)
+        AutoTokenizer.from_pretrained(checkpoint).save_pretrained(partial)
+        if output.exists():
+            output.rmdir()
+        os.replace(partial, output)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise DataError(f"--output {output}: cannot be written ({error})") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return checkpoint
+
+
+def _checkpoint(run: Path) -> Path:
+    if (run / MANIFEST).is_file():
+        verify(run)
+        return run
+    found = newest(run / "checkpoints")
+    if found is None:
+        raise DataError(f"{run}: neither a checkpoint nor a run with an undamaged one in {run / 'checkpoints'}")
+    return found
+
+
+def _write_whole(checkpoint: Path, folder: Path, dtype: str | None) -> None:
+    key = "the model of"
+    source = find(str(checkpoint), key)
+    settings = settings_of(source, key, str(checkpoint))
+    model = read(source, settings, key, str(checkpoint), dtype=torch.float32)
+    if source.adapter is not None:
+        model = adapter.merged(model, source.adapter)
+    nn.Module.to(model, _own(settings) if dtype is None else DTYPES[dtype])
+    model.save_pretrained(folder)
+
+
+def _own(settings: PreTrainedConfig) -> torch.dtype:
+    return settings.dtype if isinstance(settings.dtype, torch.dtype) else torch.float32

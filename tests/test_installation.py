@@ -41,6 +41,17 @@ def test_an_editable_clone_named_envsuite_is_found_from_the_folder_above_it(root
     assert task
 
 
+def test_a_wheel_has_the_model_that_is_taken_by_default(root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root / "trainers", tmp_path / "trainers", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(root / name, tmp_path)
+    command = [sys.executable, "-c", BUILD.replace("editable", "wheel"), str(tmp_path)]
+    subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        names = {Path(name).name for name in wheel.namelist() if name.startswith("trainers/models/craft-1m/")}
+    assert names == {file.name for file in (root / "trainers/models/craft-1m").iterdir()}
+
+
 def test_a_program_outside_of_the_repository_says_where_the_quick_start_is(root: Path, tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-m", "trainers.train", "--config", "configs/quickstart.yaml"],

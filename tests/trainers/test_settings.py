@@ -11,6 +11,7 @@ from tiny_runs import ROOT
 
 from envsuite.core.errors import UnknownName
 from trainers.policy.config import ModelConfig
+from trainers.policy.source import find
 from trainers.settings import (
     AtLeastOne,
     ConfigError,
@@ -134,5 +135,5 @@ def test_help_knows_bounds_defaults_and_the_settings_of_sections_that_are_off() 
     )
 
 
-def test_the_model_that_is_taken_by_default_is_part_of_the_repository() -> None:
-    assert (ROOT / ModelConfig().path / "config.json").is_file()
+def test_the_model_that_is_taken_by_default_is_part_of_the_package() -> None:
+    assert find(ModelConfig().path, "model.path").folder == ROOT / "trainers/models/craft-1m"

@@ -112,7 +112,7 @@ def _on_hub(name: str, key: str) -> Source:
 
 
 def _hub_message(error: Exception) -> str:
-    """What went wrong, and the remedy; the first cause that is known is taken."""
+    """Returns the reason and the remedy, by the first cause that is known."""
     for cause in _causes(error):
         if isinstance(cause, OfflineModeIsEnabled) or (isinstance(cause, LocalEntryNotFoundError) and _is_offline()):
             return (

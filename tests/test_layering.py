@@ -23,8 +23,8 @@ LAYERS = {
     "trainers": (
         {"registry", "settings", "stateful"},
         {"distributed", "steps"},
-        {"policy", "report", "imitation"},
-        {"rollout", "credit"},
+        {"policy", "report"},
+        {"rollout", "credit", "imitation"},
         {"lab", "run"},
         {"train", "evaluate", "imitate", "calibrate", "show_prompt", "export"},
     ),

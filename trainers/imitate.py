@@ -1,8 +1,8 @@
 """``python -m trainers.imitate``: make a base model from the play of others.
 
-A small causal transformer is trained from nothing on transcripts that a player writes in environments, tokens and chat
-template exactly as a rollout would see them. What it has learnt is to read, to copy and roughly what to do; the rest is
-left to reinforcement learning.
+A small causal transformer is trained from nothing, or one that others have trained goes on (``model``, all of it or a
+LoRA adapter), on transcripts that a player writes in environments, tokens and chat template exactly as a rollout would
+see them. What it has learnt is to read, to copy and roughly what to do; the rest is left to reinforcement learning.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from collections.abc import Sequence
 
 from envsuite.core.errors import EnvsuiteError
 from trainers.imitation.config import ImitateConfig
-from trainers.imitation.training import imitate, save
-from trainers.imitation.vocabulary import word_tokenizer
+from trainers.imitation.training import imitate, learner, save
 from trainers.imitation.worlds import practice
 from trainers.settings.words import parsed
 
@@ -26,9 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
         config = parsed(ImitateConfig, arguments, "python -m trainers.imitate", str(__doc__))
-        here = practice(config.env)
-        tokenizer = word_tokenizer(here.texts(), config.architecture.context, here.codes)
-        model = imitate(config, tokenizer)
+        practice(config.env)  # whether it has a player is said before a model is loaded
+        model, tokenizer = learner(config)
+        imitate(config, model, tokenizer)
     except EnvsuiteError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from envsuite.alfworld.env import ALFWorld
 from envsuite.core import Move, ToolCall
-from envsuite.core.errors import UnknownName, UsageError
+from envsuite.core.errors import DataError, UnknownName, UsageError
 from envsuite.prompting import make_codec
 from envsuite.textcraft.env import TextCraft
 from envsuite.textcraft.player import Planner
@@ -23,14 +23,24 @@ from trainers.imitate import main
 from trainers.imitation.attention import look_back
 from trainers.imitation.config import Architecture, ImitateConfig, Play, Stage
 from trainers.imitation.play import RESPONSE, SLIP, transcript
-from trainers.imitation.training import Transcripts, imitate, loss_of, new_model
+from trainers.imitation.training import Transcripts, imitate, loss_of, new_model, parts_of, started
 from trainers.imitation.vocabulary import word_tokenizer
 from trainers.imitation.worlds import alfworld_texts, practice, textcraft_texts
+from trainers.policy.config import AdapterConfig, ModelConfig
+from trainers.policy.loading import load_policy
+from trainers.policy.model import Policy
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
     return word_tokenizer(textcraft_texts(), 2048)
+
+
+def _imitated(config: ImitateConfig, tokenizer):
+    torch.manual_seed(config.seed)
+    model = new_model(config, tokenizer) if config.start is None else started(config.start, tokenizer)
+    imitate(config, model, tokenizer)
+    return model
 
 
 @pytest.mark.parametrize("source", ["builtin", "generated"])
@@ -90,14 +100,15 @@ def test_what_a_player_does_by_mistake_is_read_and_not_learnt(tokenizer, monkeyp
     slip = one.parts == SLIP
     assert tokenizer.decode(one.tokens[slip].tolist()).startswith("<action>get 7 string</action>")
     model = new_model(ImitateConfig(architecture=Architecture(layers=2, width=32)), tokenizer)
+    policy = Policy(model)
     hidden = model.model(input_ids=torch.from_numpy(one.tokens[None])).last_hidden_state
     hidden.retain_grad()
     monkeypatch.setattr(model.model, "forward", lambda **_: SimpleNamespace(last_hidden_state=hidden))
-    loss_of(model, [one], 1.0)[0].backward(retain_graph=True)
+    loss_of(policy, [one], 1.0)[0].backward(retain_graph=True)
     learnt = hidden.grad[0, :-1].abs().sum(-1) > 0
     assert not learnt[slip[1:]].any() and learnt[~slip[1:]].all()
     hidden.grad = None
-    loss_of(model, [one], 0.0)[0].backward()
+    loss_of(policy, [one], 0.0)[0].backward()
     assert ((hidden.grad[0, :-1].abs().sum(-1) > 0).numpy() == (one.parts[1:] == RESPONSE)).all()
 
 
@@ -112,7 +123,7 @@ def test_a_head_that_looks_back_attends_to_that_token_whatever_the_tokens_are(to
 def test_the_same_seed_gives_the_same_model(tokenizer) -> None:
     games = [Play(kwargs={"source": "generated", "goals": 60, "max_distractors": 0})]
     config = ImitateConfig(architecture=Architecture(layers=2, width=32), stages=[Stage(3), Stage(4, games)], batch=2)
-    first, second = imitate(config, tokenizer), imitate(config, tokenizer)
+    first, second = _imitated(config, tokenizer), _imitated(config, tokenizer)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
 
@@ -136,11 +147,11 @@ def test_where_every_transcript_is_too_long_it_says_so_and_does_not_play_for_eve
 
 
 def test_a_start_that_holds_no_model_is_refused(tokenizer, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"holds no model\.safetensors"):
-        imitate(ImitateConfig(start=str(tmp_path)), tokenizer)
+    with pytest.raises(DataError, match=r"start .*no config\.json there"):
+        started(str(tmp_path), tokenizer)
     new_model(ImitateConfig(architecture=Architecture(layers=2, width=32)), tokenizer).save_pretrained(tmp_path)
-    with pytest.raises(UsageError, match=r"holds no tokenizer\.json"):
-        imitate(ImitateConfig(start=str(tmp_path)), tokenizer)
+    with pytest.raises(DataError, match=r"start .*no tokenizer_config\.json there"):
+        started(str(tmp_path), tokenizer)
 
 
 def test_a_setting_that_cannot_work_is_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,7 +167,7 @@ def test_words_that_two_vocabularies_share_keep_their_embeddings(tokenizer, tmp_
     old.save_pretrained(tmp_path)
     old_words.save_pretrained(tmp_path)
     new_words = word_tokenizer(alfworld_texts(), 64)
-    new = imitate(ImitateConfig(start=str(tmp_path), stages=[]), new_words)
+    new = _imitated(ImitateConfig(start=str(tmp_path), stages=[]), new_words)
     assert new.config.vocab_size == len(new_words) != len(old_words)
     known, wanted = old_words.get_vocab(), new_words.get_vocab()
     for word in ("<action>", "<|end|>", "7", "."):
@@ -167,12 +178,12 @@ def test_words_that_two_vocabularies_share_keep_their_embeddings(tokenizer, tmp_
 
 def test_training_goes_on_from_the_start_that_is_named(tokenizer, tmp_path: Path) -> None:
     config = ImitateConfig(architecture=Architecture(layers=2, width=32), stages=[Stage(1, lr=0.0)], batch=2)
-    model = imitate(config, tokenizer)
+    model = _imitated(config, tokenizer)
     with torch.no_grad():
         model.model.norm.weight.fill_(3.0)
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    again = imitate(ImitateConfig(start=str(tmp_path), stages=[Stage(1, lr=0.0, lr_end=0.0)], batch=2), tokenizer)
+    again = _imitated(ImitateConfig(start=str(tmp_path), stages=[Stage(1, lr=0.0, lr_end=0.0)], batch=2), tokenizer)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
 
 
@@ -252,3 +263,78 @@ def test_a_model_of_alfworld_s_player_is_made_by_its_id(tmp_path: Path, monkeypa
     )
     assert main(["--config", str(file)]) == 0
     assert (tmp_path / "model" / "model.safetensors").is_file()
+
+
+# -- models that others have trained ---------------------------------------------------------------------------------
+
+GAMES = [Play(kwargs={"source": "generated", "goals": 60, "max_distractors": 0})]
+
+
+def test_the_parts_of_a_batch_add_up_to_its_loss_and_gradient(tokenizer) -> None:
+    policy = Policy(new_model(ImitateConfig(architecture=Architecture(layers=2, width=32)), tokenizer)).train()
+    source = Transcripts(ImitateConfig(batch=5, max_tokens=2000), tokenizer, make_codec("tags", think=False))
+    batch = next(source.batches(Stage(1, GAMES)))
+    longest = max(len(one.tokens) for one in batch)
+    parts = list(parts_of(batch, 2 * longest))
+    assert len(parts) > 1 and [one for part in parts for one in part] == batch
+    found = []
+    for some in ([batch], parts):
+        told = [loss_of(policy, part, 0.3, batch) for part in some]
+        sum(loss for loss, _ in told).backward()
+        found.append((sum(share for _, share in told), torch.cat([p.grad.flatten() for p in policy.parameters()])))
+        policy.zero_grad()
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-6)
+    assert float((found[0][1] - found[1][1]).norm() / found[0][1].norm()) < 1e-5
+
+
+def test_the_loss_is_the_cross_entropy_of_the_plain_model(tokenizer) -> None:
+    model = new_model(ImitateConfig(architecture=Architecture(layers=2, width=32)), tokenizer)
+    source = Transcripts(ImitateConfig(batch=3, max_tokens=2000), tokenizer, make_codec("tags", think=False))
+    batch = next(source.batches(Stage(1, GAMES)))
+    losses, own = [], []
+    for one in batch:
+        logits = model(torch.from_numpy(one.tokens)[None]).logits[0, :-1]
+        losses.append(torch.nn.functional.cross_entropy(logits, torch.from_numpy(one.tokens[1:]), reduction="none"))
+        own.append(torch.from_numpy(one.parts[1:] == RESPONSE))
+    flat, mine = torch.cat(losses), torch.cat(own)
+    expected = flat[mine].mean()
+    assert loss_of(Policy(model), batch, 0.0)[1] == pytest.approx(float(expected), rel=1e-5)
+    both = float(expected + 0.5 * flat[~mine].mean())
+    assert float(loss_of(Policy(model), batch, 0.5)[0]) == pytest.approx(both, rel=1e-5)
+
+
+def test_a_model_that_others_have_trained_learns_by_an_adapter(tokenizer, tmp_path: Path) -> None:
+    base = new_model(ImitateConfig(architecture=Architecture(layers=2, width=32)), tokenizer)
+    base.save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    file = tmp_path / "config.yaml"
+    file.write_text(f"""
+output: {tmp_path / "adapter"}
+model: {{path: {tmp_path / "base"}, gradient_checkpointing: true, adapter: {{rank: 8, alpha: 16}}}}
+instructions: true
+max_tokens: 2000
+tokens_per_microbatch: 1000
+batch: 4
+warmup: 1
+stages: [{{steps: 12, lr: 0.02, lr_end: 0.02, max_steps: 3, games: [{{kwargs: {GAMES[0].kwargs}}}]}}]
+""")
+    assert main(["--config", str(file)]) == 0
+    assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= {
+        path.name for path in (tmp_path / "adapter").iterdir()
+    }
+    learnt, _ = load_policy(ModelConfig(path=str(tmp_path / "adapter"), adapter=AdapterConfig(rank=8, alpha=16)))
+    source = Transcripts(
+        ImitateConfig(batch=4, max_tokens=2000, instructions=True), tokenizer, make_codec("tags", think=False)
+    )
+    batch = next(source.batches(Stage(1, GAMES, max_steps=3)))
+    before, after = (loss_of(Policy(model), batch, 0.0)[1] for model in (base, learnt))
+    assert after < 0.8 * before
+
+
+def test_settings_of_a_model_that_contradict_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--model.path", "one", "--start", "two"]) == 2
+    assert "model.path is one and start two" in capsys.readouterr().err
+    assert main(["--model.path", "one", "--stages", "[{steps: 3}]"]) == 2
+    assert "without games" in capsys.readouterr().err
+    assert main(["--model.path", str(tmp_path / "none"), "--stages", "[]"]) == 2
+    assert "there is no such folder" in capsys.readouterr().err

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainers.settings import AtLeastOne, Count, NotNegative, Positive, Seed, Text
+from trainers.policy.config import ModelConfig
+from trainers.settings import AtLeastOne, ConfigError, Count, NotNegative, Positive, Seed, Text
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,9 @@ class ImitateConfig:
 
     output: Text = "models/base"
     """Folder of the model."""
+    model: ModelConfig | None = None
+    """A model that others have trained, which learns with its own tokenizer and chat template, by its adapter if it has
+    one: a hub name, folder or GGUF file. Its optimiser is AdamW, for which the stages' learning rates are high."""
     start: str | None = None
     """Folder of a model to continue from, instead of an untrained one of ``architecture``. If its vocabulary differs,
     the common words keep their embeddings."""
@@ -78,6 +82,10 @@ class ImitateConfig:
     """Length limit in tokens; longer transcripts are dropped."""
     codec: Text = "tags"
     """Format of actions."""
+    instructions: bool = False
+    """Begin with a system message that explains format and tools, as ``prompt.instructions`` does."""
+    commands: bool = False
+    """Show the admissible commands, as ``prompt.commands`` does."""
     architecture: Architecture = field(default_factory=Architecture)
     """The model."""
     stages: list[Stage] = field(default_factory=list)
@@ -86,5 +94,18 @@ class ImitateConfig:
     """Transcripts per optimiser step."""
     epochs: AtLeastOne = 1
     """Number of times that each transcript is trained on; more than one pays if games are slow to play."""
+    tokens_per_microbatch: AtLeastOne = 16384
+    """Most tokens (padding counted) in one forward pass; bounds memory, changes no result."""
     warmup: Count = 60
     """Optimiser steps of linear warm-up."""
+
+    def __post_init__(self) -> None:
+        if self.model is not None and self.start is not None:
+            raise ConfigError(
+                f"model.path is {self.model.path} and start {self.start}; each names the model to train: leave one out"
+            )
+        if self.model is not None and not all(stage.games for stage in self.stages):
+            raise ConfigError(
+                "stages: one is without games, which teaches an untrained model to copy; a model that others have "
+                "trained can, so leave that stage out"
+            )

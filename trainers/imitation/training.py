@@ -1,4 +1,4 @@
-"""Trains a small causal transformer from scratch on transcripts of players."""
+"""Trains a causal transformer on transcripts of players: a small one from nothing, or one that others have trained."""
 
 from __future__ import annotations
 
@@ -13,18 +13,29 @@ from typing import Any, cast
 import gymnasium
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 
 import envsuite  # noqa: F401  # registers the environments
 from envsuite.core import ToolEnv, UsageError
 from envsuite.prompting import Codec, make_codec
 from trainers.imitation.attention import look_back
 from trainers.imitation.config import ImitateConfig, Stage
-from trainers.imitation.play import ANSWER, PROMPT, RESPONSE, Transcript, by_length, repeated_words, transcript
-from trainers.imitation.vocabulary import CONTROL, TAGS
+from trainers.imitation.play import ANSWER, PROMPT, RESPONSE, SLIP, Transcript, by_length, repeated_words, transcript
+from trainers.imitation.vocabulary import CONTROL, TAGS, word_tokenizer
 from trainers.imitation.worlds import practice
+from trainers.policy.adapter import is_adapted, save_adapter
+from trainers.policy.loading import load_policy
+from trainers.policy.model import Policy
+from trainers.policy.packing import MicroBatch, padded
+from trainers.policy.source import find
 
 _LOG = logging.getLogger(__name__)
 SAVE_EVERY = 300
@@ -38,7 +49,7 @@ POOL = 32
 class Transcripts:
     """Batches of transcripts for the stages, determined by the seed."""
 
-    def __init__(self, config: ImitateConfig, tokenizer: PreTrainedTokenizerFast, codec: Codec) -> None:
+    def __init__(self, config: ImitateConfig, tokenizer: PreTrainedTokenizerBase, codec: Codec) -> None:
         self.config = config
         self.tokenizer = tokenizer
         self.codec = codec
@@ -91,8 +102,8 @@ class Transcripts:
             [int(self.tokenizer.eos_token_id)],
             stage.max_steps,
             self._rng,
-            instructions=False,
-            commands=False,
+            instructions=self.config.instructions,
+            commands=self.config.commands,
         )
         self.played += 1
         self.won += one.success
@@ -134,17 +145,15 @@ def new_model(config: ImitateConfig, tokenizer: PreTrainedTokenizerFast) -> Llam
     return model
 
 
-def started(folder: str, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """Loads the model in ``folder`` for the vocabulary of ``tokenizer``.
+def started(name: str, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    """Loads the model in the folder ``name`` for the vocabulary of ``tokenizer``.
 
     Words of its own vocabulary keep their embeddings; those of other words are drawn with the same mean and spread.
 
     Raises:
-        UsageError: The folder has no model.
+        DataError: There is no such folder, or it has no model or no tokenizer.
     """
-    for file in ("model.safetensors", "tokenizer.json"):
-        if not (Path(folder) / file).is_file():
-            raise UsageError(f"start: {folder} holds no {file}; name a folder that trainers.imitate has written")
+    folder = find(name, "start").folder
     model = LlamaForCausalLM.from_pretrained(folder)
     known = PreTrainedTokenizerFast.from_pretrained(folder).get_vocab()
     wanted = tokenizer.get_vocab()
@@ -161,37 +170,94 @@ def started(folder: str, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM
     return model
 
 
-def loss_of(model: LlamaForCausalLM, batch: Sequence[Transcript], context_weight: float) -> tuple[Tensor, float]:
-    """Returns the training loss, and the loss on the player's tokens alone; mistakes are context, not targets."""
-    width = max(len(one.tokens) for one in batch)
-    tokens = np.zeros((len(batch), width), np.int64)
-    parts = np.full((len(batch), width), -1, np.int64)
-    for row, one in enumerate(batch):
-        tokens[row, : len(one.tokens)] = one.tokens
-        parts[row, : len(one.parts)] = one.parts
-    ids, kinds = torch.from_numpy(tokens), torch.from_numpy(parts)[:, 1:].flatten()
-    # Padding is on the right, where no token of a causal model attends.
-    hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1].flatten(0, 1)
+def loss_of(
+    policy: Policy, batch: Sequence[Transcript], context_weight: float, whole: Sequence[Transcript] | None = None
+) -> tuple[Tensor, float]:
+    """Returns the training loss, and the loss on the player's tokens alone; mistakes are context, not targets.
+
+    Args:
+        policy: The model.
+        batch: Transcripts that are computed together.
+        context_weight: Weight of the mean loss of prompts and observations; that of the player's tokens has weight 1.
+        whole: The transcripts of the optimiser step, whose shares of the loss add up; by default ``batch``.
+    """
+    wanted = (RESPONSE,) if context_weight == 0.0 else (RESPONSE, PROMPT, ANSWER)
     # The output layer is a third of the work, and nine tenths of the tokens are not targets.
-    mine = kinds == RESPONSE
-    wanted = mine if context_weight == 0.0 else mine | (kinds == PROMPT) | (kinds == ANSWER)
-    losses = F.cross_entropy(model.lm_head(hidden[wanted]), ids[:, 1:].flatten()[wanted], reduction="none")
-    written = losses[mine[wanted]].mean()
+    places = [np.flatnonzero(np.isin(one.parts[1:], wanted)) for one in batch]
+    kinds = np.concatenate([one.parts[1:][own] for one, own in zip(batch, places, strict=True)])
+    logprob = policy(_micro_batch(batch, places)).logprob
+    mine = torch.from_numpy(kinds == RESPONSE).to(logprob.device)
+    counts = np.bincount(np.concatenate([one.parts[1:] for one in whole or batch]), minlength=SLIP + 1)
+    written = -logprob[mine].sum() / max(int(counts[RESPONSE]), 1)
     if context_weight == 0.0:
         return written, float(written.detach())
-    return written + context_weight * losses[~mine[wanted]].mean(), float(written.detach())
+    context = -logprob[~mine].sum() / max(int(counts[PROMPT] + counts[ANSWER]), 1)
+    return written + context_weight * context, float(written.detach())
 
 
-def imitate(config: ImitateConfig, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """Trains a model by the settings in ``config``."""
+def _micro_batch(batch: Sequence[Transcript], places: Sequence[NDArray[np.int64]]) -> MicroBatch:
+    """The transcripts without shared beginnings; ``places`` are the indices before their targets."""
+    none, lengths = np.zeros(1, np.int64), np.array([len(one.tokens) for one in batch])
+    position = np.concatenate(places)
+    return MicroBatch(
+        prefix=none[:, None][:, :0],
+        prefix_lengths=none,
+        prefix_of=np.zeros(len(batch), np.int64),
+        tail=padded([one.tokens for one in batch]),
+        tail_lengths=lengths,
+        sequence=np.repeat(np.arange(len(batch)), [len(own) for own in places]),
+        position=position,
+        target=np.concatenate([one.tokens[1:][own] for one, own in zip(batch, places, strict=True)]),
+        index=np.arange(len(position)),
+    )
+
+
+def parts_of(batch: Sequence[Transcript], most: int) -> Iterator[Sequence[Transcript]]:
+    """Yields the transcripts in parts of at most ``most`` tokens, padding counted, or of one transcript."""
+    part: list[Transcript] = []
+    for one in batch:
+        width = max(len(each.tokens) for each in [*part, one])
+        if part and width * (len(part) + 1) > most:
+            yield part
+            part = []
+        part.append(one)
+    yield part
+
+
+def learner(config: ImitateConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Returns the model that is to learn, and its tokenizer.
+
+    Raises:
+        DataError: ``start`` has no model, or ``model.path`` cannot be loaded.
+    """
     torch.manual_seed(config.seed)
-    model = new_model(config, tokenizer) if config.start is None else started(config.start, tokenizer)
-    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
-    rest = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
-    optimizers: list[torch.optim.Optimizer] = [
+    if config.model is not None:
+        return load_policy(config.model)
+    here = practice(config.env)
+    tokenizer = word_tokenizer(here.texts(), config.architecture.context, here.codes)
+    return (new_model(config, tokenizer) if config.start is None else started(config.start, tokenizer)), tokenizer
+
+
+def optimizers_of(config: ImitateConfig, model: PreTrainedModel) -> list[torch.optim.Optimizer]:
+    """Returns AdamW for a model that others have trained, or its adapter; else Muon for the matrices of its layers."""
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if config.model is not None:
+        return [torch.optim.AdamW(trained.values(), weight_decay=0.0)]
+    matrices = [p for name, p in trained.items() if p.ndim == 2 and "embed" not in name]
+    rest = [p for name, p in trained.items() if p.ndim != 2 or "embed" in name]
+    return [
         torch.optim.Muon(matrices, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
         torch.optim.AdamW(rest, betas=(0.9, 0.98), weight_decay=0.0),
     ]
+
+
+def imitate(config: ImitateConfig, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Trains ``model`` by the settings in ``config``."""
+    torch.manual_seed(config.seed)
+    nn.Module.to(model, "cuda" if torch.cuda.is_available() else "cpu")
+    policy = Policy(model, compute_dtype="float32" if config.model is None else config.model.compute_dtype).train()
+    optimizers = optimizers_of(config, model)
+    trained = [p for p in model.parameters() if p.requires_grad]
     source = Transcripts(config, tokenizer, make_codec(config.codec, think=False))
     total, step, began = sum(stage.steps for stage in config.stages), 0, time.perf_counter()
     recent: list[float] = []
@@ -199,13 +265,16 @@ def imitate(config: ImitateConfig, tokenizer: PreTrainedTokenizerFast) -> LlamaF
         for i, batch in zip(range(stage.steps), source.batches(stage), strict=False):
             rate = stage.lr + (stage.lr_end - stage.lr) * i / stage.steps
             rate *= min(1.0, (step + 1) / max(1, config.warmup))
-            loss, written = loss_of(model, batch, stage.context_weight)
             for optimizer in optimizers:
                 optimizer.zero_grad()
                 for group in optimizer.param_groups:
                     group["lr"] = rate
-            loss.backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            written = 0.0
+            for part in parts_of(batch, config.tokens_per_microbatch):
+                loss, share = loss_of(policy, part, stage.context_weight, batch)
+                loss.backward()  # type: ignore[no-untyped-call]
+                written += share
+            torch.nn.utils.clip_grad_norm_(trained, 1.0)
             for optimizer in optimizers:
                 optimizer.step()
             step += 1
@@ -218,11 +287,16 @@ def imitate(config: ImitateConfig, tokenizer: PreTrainedTokenizerFast) -> LlamaF
                     "stage %d, step %d of %d: loss of the player's tokens %.3f, %.0f s, %.0f s left",
                     number, step, total, np.mean(recent[-50:]), spent, spent / step * (total - step),
                 )  # fmt: skip
+    model.train(False)
     _LOG.info("games played %d, won by the player %d", source.played, source.won)
-    return model
 
 
-def save(config: ImitateConfig, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Writes the model and its tokenizer to the output folder."""
-    model.save_pretrained(Path(config.output))
-    tokenizer.save_pretrained(Path(config.output))
+def save(config: ImitateConfig, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Writes the model, or its adapter, and its tokenizer to the output folder."""
+    folder = Path(config.output)
+    if is_adapted(model):
+        folder.mkdir(parents=True, exist_ok=True)
+        save_adapter(model, folder)
+    else:
+        model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

@@ -17,7 +17,8 @@ from trainers.run.export import DTYPES, export
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m trainers.export", description=__doc__)
-    parser.add_argument("run", type=Path, help="Folder of a run, whose newest checkpoint is taken, or of a checkpoint.")
+    what = "Folder of a run, whose newest checkpoint is taken, of a checkpoint, or of what trainers.imitate wrote."
+    parser.add_argument("run", type=Path, help=what)
     parser.add_argument("--output", type=Path, required=True, help="Folder that is made.")
     parser.add_argument("--merged", action="store_true", help="Merge the adapter into its base.")
     parser.add_argument("--dtype", choices=list(DTYPES), help="Format of a whole model; by default that of its files.")

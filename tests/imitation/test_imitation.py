@@ -293,14 +293,15 @@ def test_the_loss_is_the_cross_entropy_of_the_plain_model(tokenizer) -> None:
     batch = next(source.batches(Stage(1, GAMES)))
     losses, own = [], []
     for one in batch:
-        logits = model(torch.from_numpy(one.tokens)[None]).logits[0, :-1]
+        with torch.no_grad():
+            logits = model(torch.from_numpy(one.tokens)[None]).logits[0, :-1]
         losses.append(torch.nn.functional.cross_entropy(logits, torch.from_numpy(one.tokens[1:]), reduction="none"))
         own.append(torch.from_numpy(one.parts[1:] == RESPONSE))
     flat, mine = torch.cat(losses), torch.cat(own)
     expected = flat[mine].mean()
     assert loss_of(Policy(model), batch, 0.0)[1] == pytest.approx(float(expected), rel=1e-5)
     both = float(expected + 0.5 * flat[~mine].mean())
-    assert float(loss_of(Policy(model), batch, 0.5)[0]) == pytest.approx(both, rel=1e-5)
+    assert float(loss_of(Policy(model), batch, 0.5)[0].detach()) == pytest.approx(both, rel=1e-5)
 
 
 def test_a_model_that_others_have_trained_learns_by_an_adapter(tokenizer, tmp_path: Path) -> None:
@@ -328,7 +329,7 @@ stages: [{{steps: 12, lr: 0.02, lr_end: 0.02, max_steps: 3, games: [{{kwargs: {G
     )
     batch = next(source.batches(Stage(1, GAMES, max_steps=3)))
     before, after = (loss_of(Policy(model), batch, 0.0)[1] for model in (base, learnt))
-    assert after < 0.8 * before
+    assert after < before - 0.1  # the embeddings, which are random here, stay
 
 
 def test_settings_of_a_model_that_contradict_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

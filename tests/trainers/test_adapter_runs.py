@@ -100,7 +100,7 @@ def test_an_export_is_an_adapter_or_a_whole_model(run: Path, tmp_path: Path, cap
     for arguments, words in (
         ([str(run), "--output", str(alone)], "holds files already"),
         ([str(run), "--output", str(tmp_path / "x"), "--dtype", "float16"], "add --merged"),
-        ([str(tmp_path), "--output", str(tmp_path / "x")], "neither a checkpoint nor a run"),
+        ([str(tmp_path), "--output", str(tmp_path / "x")], "neither a checkpoint, an adapter"),
     ):
         assert export(arguments) in (1, 2)
         assert words in capfd.readouterr().err

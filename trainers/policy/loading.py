@@ -45,7 +45,7 @@ def load_policy(config: ModelConfig) -> tuple[PreTrainedModel, PreTrainedTokeniz
     if config.adapter is not None:
         check_adapter(config.adapter, settings, config.path)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source.tokenizer, **source.load)
+        tokenizer = AutoTokenizer.from_pretrained(**source.tokenizer)
     except _UNREADABLE as error:
         raise _unreadable("model.path", config.path, error) from error
     if tokenizer.chat_template is None:
@@ -109,11 +109,11 @@ def read(
         DataError: It cannot be read.
     """
     if source.gguf is not None:
-        how |= {"quantization_config": GgufConfig(dequantize=True), **source.load}
+        how |= {"quantization_config": GgufConfig(dequantize=True)}
     else:
         how |= {"use_safetensors": True}
     try:
-        model: PreTrainedModel = kind.from_pretrained(source.folder, config=settings, **how)
+        model: PreTrainedModel = kind.from_pretrained(config=settings, **source.load, **how)
     except _UNREADABLE as error:
         raise _unreadable(key, name, error) from error
     return model
@@ -140,7 +140,7 @@ def settings_of(source: Source, key: str, name: str) -> PreTrainedConfig:
                 f"{key} {name}: a GGUF file needs the package gguf: pip install 'envsuite[gguf]'"
             ) from error
     try:
-        settings: PreTrainedConfig = AutoConfig.from_pretrained(source.folder, **source.load)
+        settings: PreTrainedConfig = AutoConfig.from_pretrained(**source.load)
     except _UNREADABLE as error:
         raise _unreadable(key, name, error) from error
     for field, value in settings.to_dict().items():

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import httpx2
 from huggingface_hub import hf_hub_download, snapshot_download
@@ -24,7 +25,7 @@ from envsuite.core.errors import DataError
 from trainers.policy.adapter import CONFIG, WEIGHTS
 
 _PACKAGE = Path(trainers.__file__).parent
-_INDEX = "model.safetensors.index.json"
+_INDEX, _TOKENIZER = "model.safetensors.index.json", "tokenizer_config.json"
 _WANTED = ["*.json", "*.jinja", "*.safetensors", "*.txt", "*.model"]
 _UNWANTED = ["*/*", "consolidated*.safetensors"]  # copies of the weights in other formats
 
@@ -45,15 +46,16 @@ class Source:
     """Folder of an adapter to this model."""
 
     @property
-    def tokenizer(self) -> Path:
-        """The folder of the tokenizer: the adapter's, where it has one."""
-        own = self.adapter is not None and (self.adapter / "tokenizer_config.json").is_file()
-        return self.adapter if self.adapter is not None and own else self.folder
+    def load(self) -> dict[str, Any]:
+        """Arguments of transformers' ``from_pretrained`` for configuration and weights."""
+        return {"pretrained_model_name_or_path": self.folder, **({} if self.gguf is None else {"gguf_file": self.gguf})}
 
     @property
-    def load(self) -> dict[str, str]:
-        """Arguments of transformers' ``from_pretrained`` besides the folder."""
-        return {} if self.gguf is None else {"gguf_file": self.gguf}
+    def tokenizer(self) -> dict[str, Any]:
+        """Those for the tokenizer: the adapter's, where it has one."""
+        if self.adapter is not None and (self.adapter / _TOKENIZER).is_file():
+            return {"pretrained_model_name_or_path": self.adapter}
+        return self.load
 
 
 def find(name: str, key: str, *, tokenizer: bool = True) -> Source:
@@ -175,8 +177,8 @@ def _check_files(source: Source, name: str, key: str, tokenizer: bool) -> None:
     folder = source.folder
     if not (folder / "config.json").is_file():
         raise DataError(f"{key} {name}: no config.json there; give a folder that save_pretrained wrote")
-    if tokenizer and not (source.tokenizer / "tokenizer_config.json").is_file():
-        raise DataError(f"{key} {name}: no tokenizer_config.json there; give a folder that save_pretrained wrote")
+    if tokenizer and not (source.tokenizer["pretrained_model_name_or_path"] / _TOKENIZER).is_file():
+        raise DataError(f"{key} {name}: no {_TOKENIZER} there; give a folder that save_pretrained wrote")
     if source.adapter is not None and not (source.adapter / WEIGHTS).is_file():
         raise DataError(f"{key} {name}: no {WEIGHTS} there; weights in other formats can hold code and are not read")
     if not any(folder.glob("*.safetensors")):

@@ -28,7 +28,8 @@ def export(run: Path, output: Path, *, merged: bool, dtype: str | None = None) -
     the model.
 
     Args:
-        run: Folder of a checkpoint, or of a run, whose newest undamaged checkpoint is taken.
+        run: Folder of a checkpoint, of a run, whose newest undamaged checkpoint is taken, or of an adapter or a model,
+            as ``trainers.imitate`` writes it.
         output: Folder that is made; must be empty or not there.
         merged: Merge the adapter into its base, in float32, and write a whole model.
         dtype: Number format of a whole model's weights, one of :data:`DTYPES`; by default that of the files it was
@@ -71,9 +72,14 @@ def _checkpoint(run: Path) -> Path:
     if (run / MANIFEST).is_file():
         verify(run)
         return run
+    if (run / adapter.CONFIG).is_file() or (run / "config.json").is_file():
+        return run
     found = newest(run / "checkpoints")
     if found is None:
-        raise DataError(f"{run}: neither a checkpoint nor a run with an undamaged one in {run / 'checkpoints'}")
+        where = run / "checkpoints"
+        raise DataError(
+            f"{run}: neither a checkpoint, an adapter or a model, nor a run with a whole checkpoint in {where}"
+        )
     return found
 
 

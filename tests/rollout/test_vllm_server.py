@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "trainers"))
 from tiny_models import greedy
 from tiny_runs import tokenizer
 
-from trainers.policy.config import ModelConfig
+from trainers.policy.adapter import adapter_tensors, merged_weights, save_adapter
+from trainers.policy.config import AdapterConfig, ModelConfig
+from trainers.policy.loading import load_policy
 from trainers.rollout.engine import EngineFailed, EngineSetup, Request, Sampling
 from trainers.rollout.vllm import weights
 from trainers.rollout.vllm.child import ChildServer
@@ -239,3 +242,25 @@ def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
         EngineFailed, match=r"did not start: it exited with code \d+; the end of .*(.|\n)*no-such-option"
     ):
         VLLMEngine.from_setup(setup, python=PYTHON, arguments={"no-such-option": 1})
+
+
+def test_an_adapter_is_sampled_merged_into_its_base_at_the_trainers_log_probabilities(tmp_path: Path) -> None:
+    _setup(_policy(True), tmp_path / "model")
+    config = ModelConfig(path=str(tmp_path / "model"), adapter=AdapterConfig(rank=4, alpha=8))
+    policy, words = load_policy(config)
+    (tmp_path / "adapter").mkdir()
+    save_adapter(policy, tmp_path / "adapter")
+    config = replace(config, path=str(tmp_path / "adapter"))  # a run that goes on from an adapter: its base is served
+    engine = VLLMEngine.from_setup(EngineSetup(policy, words, config, 16), python=PYTHON)
+    try:
+        for version in (1, 2):
+            torch.manual_seed(version)
+            for tensor in adapter_tensors(policy).values():
+                tensor.add_(0.1 * torch.randn_like(tensor))
+            engine.sync(merged_weights(policy), version)  # which proves that the server has these weights
+            for prompt, done in zip(PROMPTS, engine.generate(PROMPTS, Sampling(max_tokens=12), seed=0), strict=True):
+                expected = _logprobs(policy, prompt, done.token_ids.tolist(), 1.0)
+                np.testing.assert_allclose(done.logprobs, expected, rtol=0, atol=1e-3)
+                assert set(done.policy_version.tolist()) == {version}
+    finally:
+        engine.close()

@@ -29,8 +29,8 @@ from trainers.policy.adapter import (
     as_reference,
     keep_reference,
     merged,
+    merged_weights,
     save_adapter,
-    trained_weights,
 )
 from trainers.policy.attention import checkpoint_activations
 from trainers.policy.config import AdapterConfig, ModelConfig, OptimConfig
@@ -165,7 +165,7 @@ def test_the_engine_rounds_what_is_frozen_once_and_adapters_at_each_update(base:
     kept = engine._frozen
     assert kept is not None and bool(kept) == (base == "float32"), "bfloat16 needs no copies"
     _learnt(policy, scale=0.3)
-    engine.sync(trained_weights(policy), 1)
+    engine.sync(merged_weights(policy), 1)
     after = engine.generate([[1, 2, 3]], sampling, seed=0)[0]
     assert engine._frozen is kept
     assert list(before.token_ids) != list(after.token_ids)
@@ -173,16 +173,29 @@ def test_the_engine_rounds_what_is_frozen_once_and_adapters_at_each_update(base:
     np.testing.assert_array_equal(after.logprobs, alone.logprobs)
 
 
-def test_what_engines_are_given_is_the_adapter_alone_by_the_names_of_its_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", COMPUTED)
+def test_engines_are_given_the_whole_model_with_the_adapter_merged(name: str, tmp_path: Path) -> None:
+    adapted = _adapted(name)
+    keep_reference(adapted)
+    save_adapter(adapted, tmp_path)
+    plain = architecture(name, SIZE)
+    before = {key: tensor.clone() for key, tensor in merged_weights(plain)}
+    whole = dict(merged(plain, tmp_path).named_parameters())
+    given = dict(merged_weights(adapted))
+    assert given.keys() == whole.keys() == before.keys()
+    for key, tensor in given.items():
+        torch.testing.assert_close(tensor, whole[key], rtol=0, atol=1e-6, msg=key)
+    assert (
+        sum(not torch.equal(tensor, before[key]) for key, tensor in given.items()) == len(adapter_tensors(adapted)) / 2
+    )
+
+
+def test_a_file_of_an_adapter_has_the_names_of_peft(tmp_path: Path) -> None:
     adapted = _adapted("llama")
     save_adapter(adapted, tmp_path)
     written = load_file(tmp_path / WEIGHTS)
-    given = dict(trained_weights(adapted))
-    assert given.keys() == written.keys() and len(given) == 2 * 7 * 2
-    assert "base_model.model.model.layers.1.mlp.down_proj.lora_B.weight" in given
-    assert all(bool((given[key] == tensor).all()) for key, tensor in written.items())
-    plain = architecture("llama", SIZE)
-    assert dict(trained_weights(plain)).keys() == dict(plain.named_parameters()).keys()
+    assert len(written) == 2 * 7 * 2 and "base_model.model.model.layers.1.mlp.down_proj.lora_B.weight" in written
+    assert all(torch.equal(written[key], tensor) for key, tensor in adapter_tensors(adapted).items())
 
 
 def test_hidden_states_are_those_of_the_adapted_model() -> None:

@@ -11,7 +11,7 @@ import pytest
 from tiny_runs import ROOT
 
 from envsuite.core import EnvsuiteError
-from trainers.policy.model import load_tokenizer
+from trainers.policy.loading import load_tokenizer
 from trainers.rollout.config import EnvConfig, PromptConfig, RolloutConfig
 from trainers.rollout.engine import Request, Sampling
 from trainers.rollout.environments import make_manager, tasks_of

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import safetensors
 import torch
@@ -152,9 +152,25 @@ def is_adapted(model: PreTrainedModel) -> bool:
     return bool(model._hf_peft_config_loaded)
 
 
-def trained_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
-    """Name and tensor of every parameter that training changes; an adapter's are named as in its file."""
-    yield from adapter_tensors(model).items() if is_adapted(model) else model.named_parameters()
+def merged_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
+    """Name and tensor of every parameter of the whole model; an adapted layer's is merged in float32 as it is read."""
+    if not is_adapted(model):
+        yield from model.named_parameters()
+        return
+    from peft.tuners.lora import LoraLayer
+    from peft.utils.integrations import dequantize_module_weight
+
+    layers = ((name, module) for name, module in model.named_modules() if isinstance(module, LoraLayer))
+    adapted: dict[str, Any] = {f"{name}.base_layer.weight": layer for name, layer in layers}
+    for name, parameter in model.named_parameters():
+        if ".lora_" in name:
+            continue
+        if (layer := adapted.get(name)) is not None:
+            with torch.no_grad():
+                own: Tensor = dequantize_module_weight(layer.base_layer).float() + layer.get_delta_weight(_TRAINED)
+            yield name.replace(".base_layer.", "."), own
+        else:
+            yield name.replace(".base_layer.", "."), parameter
 
 
 def adapter_tensors(model: PreTrainedModel) -> dict[str, Tensor]:

@@ -44,12 +44,7 @@ def load_policy(config: ModelConfig) -> tuple[PreTrainedModel, PreTrainedTokeniz
     settings = settings_of(source, "model.path", config.path)
     if config.adapter is not None:
         check_adapter(config.adapter, settings, config.path)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(**source.tokenizer)
-    except _UNREADABLE as error:
-        raise _unreadable("model.path", config.path, error) from error
-    if tokenizer.chat_template is None:
-        raise DataError(f"model.path {config.path}: its tokenizer has no chat template; add chat_template.jinja")
+    tokenizer = _tokenizer(source, config.path)
     model = _load(source, settings, config, "model.path")
     if config.adapter is not None:
         add_adapter(model, config.adapter, source.name, source.revision)
@@ -60,6 +55,25 @@ def load_policy(config: ModelConfig) -> tuple[PreTrainedModel, PreTrainedTokeniz
     if config.gradient_checkpointing:
         checkpoint_activations(model)
     return model, tokenizer
+
+
+def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
+    """Tokenizer of ``config.path``.
+
+    Raises:
+        DataError: The model is missing or incomplete, or its tokenizer has no chat template.
+    """
+    return _tokenizer(find(config.path, "model.path"), config.path)
+
+
+def _tokenizer(source: Source, path: str) -> PreTrainedTokenizerBase:
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(**source.tokenizer)
+    except _UNREADABLE as error:
+        raise _unreadable("model.path", path, error) from error
+    if tokenizer.chat_template is None:
+        raise DataError(f"model.path {path}: its tokenizer has no chat template; add chat_template.jinja")
+    return tokenizer
 
 
 def load_backbone(config: ModelConfig, key: str) -> PreTrainedModel:

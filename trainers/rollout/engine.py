@@ -159,8 +159,8 @@ class Engine(ABC):
         dropped then, too, so that a resumed run computes what the first would have.
 
         Args:
-            weights: Name and tensor of every parameter of the policy that training changes, read at most once. Where
-                an adapter is trained, these are its tensors alone, named as in ``adapter_model.safetensors``.
+            weights: Name and tensor of every parameter of the policy, read at most once; where an adapter is trained,
+                those of the whole model with it merged.
             version: Becomes :attr:`policy_version`.
 
         Raises:

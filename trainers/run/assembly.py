@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from trainers.credit.crediting import Crediting, Method, make_providers
 from trainers.credit.self_imitation import SelfImitation
 from trainers.distributed import agreed, on_main, sharing_failures
-from trainers.policy.adapter import is_adapted, keep_reference, trained_weights
+from trainers.policy.adapter import is_adapted, keep_reference, merged_weights
 from trainers.policy.loading import load_policy
 from trainers.policy.model import Policy, stop_ids
 from trainers.policy.update import Updater
@@ -140,7 +140,7 @@ class Run:
 
     def sync(self) -> None:
         """Give the engine the policy's weights; a run that was resumed and one that went on then sample the same."""
-        self.engine.sync(trained_weights(self.model), self.updater.steps)
+        self.engine.sync(merged_weights(self.model), self.updater.steps)
 
     def policy_rests(self, iteration: int) -> bool:
         """Whether the critic alone is trained in this iteration (from 1)."""

@@ -11,6 +11,7 @@ from accelerate import Accelerator
 
 from envsuite.prompting import ChatTokenizer
 from trainers.distributed import every
+from trainers.policy.adapter import merged_weights
 from trainers.policy.loading import load_policy
 from trainers.policy.model import stop_ids
 from trainers.report.stats import EvalResult, evaluate_summary
@@ -147,7 +148,7 @@ def evaluate(config: TrainConfig, accelerator: Accelerator) -> list[EvalResult]:
     results = []
     with closing(make_engine(config.rollout.engine, setup, config.rollout.engine_options)) as engine:
         evaluator = Evaluator(config, accelerator, engine, tokenizer, stop_ids(model, tokenizer))
-        engine.sync(model.named_parameters(), 0)  # a running server may have others
+        engine.sync(merged_weights(model), 0)  # a running server may have others
         for env in range(len(config.evaluation.envs)):
             began = time.perf_counter()
             episodes = evaluator.play(env)

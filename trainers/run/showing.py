@@ -13,7 +13,7 @@ from envsuite.core import Action, ToolEnv
 from envsuite.prompting import ChatTokenizer, NoRoom
 from trainers.imitation.play import Player
 from trainers.imitation.worlds import practice
-from trainers.policy.model import load_tokenizer
+from trainers.policy.loading import load_tokenizer
 from trainers.rollout.config import EnvConfig, PromptConfig
 from trainers.rollout.environments import factory_of, make_conversation, tasks_of
 from trainers.run.config import TrainConfig

@@ -14,7 +14,8 @@ from accelerate import Accelerator
 
 from envsuite.core.errors import UsageError
 from envsuite.prompting import CODECS, ChatTokenizer
-from trainers.policy.model import load_policy, stop_ids
+from trainers.policy.loading import load_policy
+from trainers.policy.model import stop_ids
 from trainers.rollout.config import EnvConfig, PromptConfig
 from trainers.rollout.engine import EngineSetup
 from trainers.rollout.engines import make_engine

@@ -22,7 +22,7 @@ from trainers.run.showing import marked, played
 from trainers.run.zero_shot import prompts_by_codec
 from trainers.show_prompt import main
 
-MODEL = ModelConfig(str(ROOT / "models" / "craft-1m"))
+MODEL = ModelConfig()
 ENVS = {
     "TextCraft-v0": EnvConfig("TextCraft-v0", "train"),
     "ALFWorld-v0": EnvConfig("ALFWorld-v0", "train"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import yaml
@@ -208,16 +210,30 @@ class Run:
         settings = dump(self.config)
         if resume is None:
             self.folder.begin(settings)
+            self._keep_prompt_file()
             return
         with sharing_failures(self.accelerator):
             main = self.accelerator.is_main_process
             found = str(checkpoint.chosen(self.folder.checkpoints, resume)) if main else ""
         chosen = Path(agreed(self.accelerator, found))
-        checkpoint.load(chosen, self.accelerator, self.model, self.parts, yaml.safe_load(settings))
+        checkpoint.load(chosen, self.accelerator, self.model, self.parts, self._compared())
         done = self.counters.iteration
         self.folder.go_on(done, settings, self.counters.metrics_lines)
+        self._keep_prompt_file()
         self.progress.resumed(done)
         self.progress.message(f"resuming after iteration {done} from {chosen}")
+
+    def _keep_prompt_file(self) -> None:
+        """Writes the text of the prompt file, which the settings only name, into the run's folder."""
+        if (file := self.manager.prompt_file) is not None:
+            self.folder.write("prompt.jinja", file.source.encode())
+
+    def _compared(self) -> dict[str, Any]:
+        """The settings that a checkpoint and a run that goes on from it have in common; a prompt file by its text."""
+        settings: dict[str, Any] = yaml.safe_load(dump(self.config))
+        if (file := self.manager.prompt_file) is not None:
+            settings["prompt"]["template"] = f"a file with SHA-256 {hashlib.sha256(file.source.encode()).hexdigest()}"
+        return settings
 
     def save(self) -> Path:
         """Write a checkpoint of the present state, unless the last one is of the same; returns its folder."""
@@ -228,7 +244,7 @@ class Run:
         began = time.perf_counter()
         self.progress.stage("checkpoint")
         counters.metrics_lines = self.folder.metrics_lines
-        facts = {"iteration": counters.iteration, "config": yaml.safe_load(dump(self.config))}
+        facts = {"iteration": counters.iteration, "config": self._compared()}
         checkpoint.save(folder, self.accelerator, self.model, self.tokenizer, self.parts, facts)
         on_main(self.accelerator, lambda: checkpoint.prune(root, self.config.keep_checkpoints))
         self.write_summary()

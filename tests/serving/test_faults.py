@@ -255,7 +255,7 @@ def test_a_vector_goes_on_at_the_servers_that_are_left(start: Start) -> None:
 def test_a_server_that_does_not_answer_is_named_after_a_while() -> None:
     began = time.monotonic()
     with pytest.raises(WorkerLost, match=r"http://127.0.0.1:\d+ does not answer .*`envsuite serve`"):
-        gymnasium.make("TextCraft-v0", url=f"http://127.0.0.1:{free_port()}")
+        gymnasium.make("TextCraft-v0", url=f"http://127.0.0.1:{free_port()}/")
     assert time.monotonic() - began < 20
     for url in ("127.0.0.1:8080", "ftp://x", "http://", "http://x:y", []):
         with pytest.raises(UsageError, match="url"):

@@ -7,12 +7,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from waiting import until
 
 from envsuite.core import ToolCall, WorkerLost
-from envsuite.remote import RemoteEnv, transport
+from envsuite.remote import RemoteEnv, session, transport
 from envsuite.serving.server import Server
 from envsuite.vector import EnvFactory, make_vector
 
@@ -93,13 +94,29 @@ def test_an_environment_whose_servers_are_all_gone_says_so_within_the_patience(s
     assert took[0] < LATEST
 
 
-def test_an_episode_goes_on_at_the_only_one_of_three_servers_that_is_left(start: Start) -> None:
+def test_closing_an_environment_whose_server_is_gone_takes_less_than_the_patience(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "CLOSE_SECONDS", 0.2)
+    running = start(ROUGH)
+    env = RemoteEnv(running.url, ROUGH)
+    env.reset(seed=0)
+    gone(running)
+    with seconds() as took:
+        env.close()
+    assert took[0] < 0.9 * PATIENCE
+
+
+def test_an_episode_goes_on_at_the_only_one_of_three_servers_that_is_left(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
     there = [start(ROUGH) for _ in range(3)]
     env = RemoteEnv([server.url for server in there], ROUGH)
     env.reset(options={"task_id": "b"})
     last = next(server for server in there if server.url == env._session.in_turn()[2])
     gone(*(server for server in there if server is not last))
     assert env.step(GO)[0]["text"] == "b 1" and env._session.url == last.url
+    assert caplog.messages[-1] == f"going on at {last.url}"
 
 
 def test_a_vector_goes_on_at_the_only_one_of_three_servers_that_is_left(start: Start) -> None:
@@ -180,3 +197,33 @@ def test_a_server_that_nobody_asked_for_long_is_asked_patiently(monkeypatch: pyt
         with seconds() as took, pytest.raises(WorkerLost):
             there.ask("GET", "/healthz")
         assert (took[0] > 0.9 * PATIENCE) == patient
+
+
+def test_a_server_that_does_not_answer_is_told_once_a_call(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        there = transport.Server(f"http://127.0.0.1:{listener.getsockname()[1]}")
+    monkeypatch.setattr(transport, "LONGEST_PAUSE", 0.05)
+    with pytest.raises(WorkerLost):
+        there.ask("GET", "/healthz", seconds=0.8)
+    (said,) = caplog.messages
+    assert said.startswith(there.url) and said.endswith("; trying again")
+
+
+def test_an_answer_may_be_wanted_within_a_second(start: Start) -> None:
+    assert transport.server(start().url).ask("GET", "/healthz", seconds=0.9) == {"status": "ok"}
+
+
+def test_an_answer_that_is_no_problem_document_raises_the_question_who_answers() -> None:
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(404)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        there = transport.Server(f"http://127.0.0.1:{other.server_port}")
+        with pytest.raises(transport.Refused) as refused:
+            there.ask("GET", "/v1/environments")
+        other.shutdown()
+    assert refused.value.detail == "HTTP 404, and no problem document: is this `envsuite serve`?"

@@ -4,7 +4,7 @@ import json
 import tomllib
 from pathlib import Path
 
-from tools.mutants import accepted_entries, entry, function_of, limit
+from tools.mutants import HEAD, Folder, accepted_entries, entry, function_of, limit
 
 SHOWN = """# trainers.steps.table.xǁStepTableǁtake__mutmut_3: survived
 --- trainers/steps/table.py
@@ -28,6 +28,12 @@ def test_a_mutant_is_listed_by_its_function_and_what_differs() -> None:
     assert entry(mutant, SHOWN) == (
         "### trainers.steps.table.StepTable.take\n\n```diff\n- if not rows:\n+ if rows:\n```"
     )
+
+
+def test_equivalent_mutants_do_not_count_and_those_that_never_end_are_found() -> None:
+    folder = Folder("envsuite/core", 1587, ["a", "b"], ["c"], {"d": "…"}, ["e", "f"])
+    assert folder.row == "| envsuite/core | 1,587 | 6 | 2 | 1 | 1 | 2 | 75 % |"
+    assert folder.row.count("|") == HEAD.splitlines()[0].count("|") == HEAD.splitlines()[1].count("|")
 
 
 def test_every_accepted_mutant_names_a_function_that_is_there(root: Path) -> None:

@@ -58,8 +58,9 @@ class Folder:
     @property
     def row(self) -> str:
         """A row of the table."""
-        counts = (len(x) for x in (self.killed, self.timeout, self.survived, self.accepted))
-        return f"| {self.name} | {self.mutants:,} | {' | '.join(map(str, counts))} | {self.score:.0f} % |"
+        counts = [len(x) for x in (self.killed, self.timeout, self.survived, self.accepted)]
+        numbers = " | ".join(map(str, [sum(counts), *counts]))
+        return f"| {self.name} | {self.mutants:,} | {numbers} | {self.score:.0f} % |"
 
 
 # Only this process counts which tests reach which function: in those that tests start, counting fails. mutmut does not
@@ -94,7 +95,8 @@ ForkServerRunner.submit = fastest_first
 ForkServerRunner.run_clean_tests = lambda runner, tests: 0
 mutmut._run(sys.argv[2:], int(sys.argv[1]))
 """
-HEAD = "| folder | mutants | killed | timeout | survived | equivalent | score |\n|---|---|---|---|---|---|---|"
+COLUMNS = ("folder", "mutants", "sampled", "killed", "timeout", "survived", "equivalent", "score")
+HEAD = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
 
 
 def function_of(mutant: str) -> str:

@@ -142,6 +142,20 @@ def test_a_call_that_comes_twice_at_the_same_time_is_executed_once(tmp_path: Pat
     assert orjson.loads(after[1])["observation"]["text"] == "a 2"
 
 
+def test_a_world_that_cannot_be_closed_ends_its_session_and_the_log_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    playing = Host()
+    playing.execute({"op": "create", "environment": ROUGH, "session": "s", "idle_seconds": 1.0})
+    playing.execute({"op": "reset", "session": "s", "number": 1, "options": {"task_id": "a"}})
+    farewell = do(f"farewell {tmp_path / 'nowhere' / 'note'}")
+    assert playing.execute({"op": "step", "session": "s", "number": 2, "calls": farewell})[0] == 200
+    assert playing.execute({"op": "close", "session": "s"}) == (204, b"") and len(playing) == 0
+    (record,) = caplog.records
+    assert record.getMessage() == f"closing a session of {ROUGH} failed"
+    assert record.exc_info is not None and record.exc_info[0] is FileNotFoundError
+
+
 def test_a_key_is_free_again_when_its_session_has_ended_and_belongs_to_one_environment(start: Start) -> None:
     url = start("TextCraft-v0", ROUGH).url
     first = new(url, key="mine")

@@ -4,7 +4,7 @@ import pickle
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given
@@ -69,8 +69,9 @@ def test_what_cannot_be_written_now_waits_and_blocks_nobody(pair: tuple[socket.s
     assert received == [body]
 
 
+@pytest.mark.parametrize("receiving", [receive, receive_body])
 def test_a_frame_that_trickles_in_is_given_up_at_the_time_that_was_named(
-    pair: tuple[socket.socket, socket.socket],
+    pair: tuple[socket.socket, socket.socket], receiving: Callable[[socket.socket, float], object]
 ) -> None:
     one, other = pair
     stop = threading.Event()
@@ -85,7 +86,7 @@ def test_a_frame_that_trickles_in_is_given_up_at_the_time_that_was_named(
     thread.start()
     began = time.monotonic()
     with pytest.raises(TimeoutError):
-        receive_body(other, time.monotonic() + 0.5)
+        receiving(other, time.monotonic() + 0.5)
     assert 0.4 < time.monotonic() - began < 5
     stop.set()
     thread.join()

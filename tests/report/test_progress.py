@@ -90,6 +90,8 @@ def test_every_line_of_the_display_fits_the_terminal(width: int) -> None:
         assert "evaluation on valid_seen 120/256 episodes" in lines[1].plain
         assert "waiting for engine" in lines[1].plain
         assert "left" in lines[0].plain and "50.0%" in lines[2].plain
+        facts = [label for label in progress._facts if f"  {label} " in lines[3].plain]
+        assert facts == list(progress._facts)[: None if width >= 120 else 5]
 
 
 def test_a_terminal_that_gets_narrower_and_wider_has_one_display_and_all_messages() -> None:

@@ -1,4 +1,5 @@
 import json
+import sys
 import time
 
 import pytest
@@ -8,7 +9,7 @@ from test_conversation import LOOSE, TAGS, TOOL, answer, conversation_of, ids_of
 
 from docs.build import ROOT
 from envsuite.core import Observation, UsageError
-from envsuite.core.errors import DataError
+from envsuite.core.errors import DataError, MissingExtra
 from envsuite.prompting import Compact, Full, NoRoom, PromptFile, ToolsCodec, Window, load_prompt_file
 from envsuite.prompting.prompt_file import LARGEST_FILE, VARIABLES, Past, Situation, shipped
 from envsuite.prompting.sandbox import KNOWN_FILTERS
@@ -66,6 +67,23 @@ def test_values_come_out_as_they_are(task, text, command, action):
 def test_any_source_is_a_prompt_file_or_refused_with_its_name(source):
     try:
         assert isinstance(PromptFile(source, "my.jinja").render(situation()), str)
+    except UsageError as error:
+        assert str(error).startswith("prompt file my.jinja")
+
+
+BODIES = "task;commands;x.action;history[0] | default('a');tools | tojson;loop.index;1 + task;x ~ task;x | join(task)"
+TRIED = "task[::0];task < 1;x is even;none[0];task | truncate(x);commands | map(task);history | sort(attribute='a')"
+PIECES = (
+    *(f"{{{{ {body} }}}}" for body in f"{BODIES};{TRIED}".split(";")),
+    *("{% for x in history %}", "{% for x in observation %}", "{% if x %}", "{% if task %}", "{% else %}"),
+    *("{% endif %}", "{% endfor %}", "{% raw %}", "{{ task", "}}", "{%", "%}", "a", "\n"),
+)
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12))
+def test_any_pieces_of_a_template_are_a_prompt_file_or_refused(pieces):
+    try:
+        assert isinstance(PromptFile("".join(pieces), "my.jinja").render(situation()), str)
     except UsageError as error:
         assert str(error).startswith("prompt file my.jinja")
 
@@ -195,6 +213,12 @@ def test_filters_are_those_of_jinja(source, result):
 
 def test_every_filter_is_tried():
     assert all(any(f"| {name}" in source for source in FILTERS) for name in KNOWN_FILTERS)
+
+
+def test_without_jinja_the_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "envsuite.prompting.sandbox", None)
+    with pytest.raises(MissingExtra, match="prompt files need Jinja; install it with: pip install jinja2"):
+        PromptFile("{{ task }}", "a")
 
 
 def test_files_are_found_by_name_or_path_and_refused_with_what_is_wrong(tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ from accelerate import Accelerator
 
 from envsuite.core.errors import UsageError
 from envsuite.prompting import CODECS, ChatTokenizer
+from trainers.policy.adapter import merged_weights
 from trainers.policy.loading import load_policy
 from trainers.policy.model import stop_ids
 from trainers.rollout.config import EnvConfig, PromptConfig
@@ -69,7 +70,7 @@ def zero_shot(config: TrainConfig, accelerator: Accelerator, env: EnvConfig, ans
     model, tokenizer = load_policy(config.model)
     model.to(accelerator.device)
     ends = stop_ids(model, tokenizer)
-    setup = EngineSetup(model, tokenizer, config.model, config.rollout.slots)
+    setup = EngineSetup(model, tokenizer, config.model, config.rollout.slots, accelerator)
     ids = tasks_of(env, env.id).ids(env.split)
     count = -(-answers // steps)
     plans = [EpisodePlan(number, number, 0, ids[number % len(ids)]) for number in range(count)]
@@ -82,6 +83,7 @@ def zero_shot(config: TrainConfig, accelerator: Accelerator, env: EnvConfig, ans
     yield f"\n{'codec':<10}{'answers':>9}{'parsed':>9}{'valid':>9}{'ended':>9}{'tokens':>9}"
     examples: list[str] = []
     with closing(make_engine(config.rollout.engine, setup, config.rollout.engine_options)) as engine:
+        engine.sync(merged_weights(model), 0)  # a running server may have others
         for name, prompt in prompts_by_codec(config.prompt).items():
             slots = min(config.rollout.slots, count)
             try:

@@ -85,7 +85,7 @@ def test_the_page_shows_each_step_with_its_tokens_and_what_is_new(run: Run) -> N
     tokens = sum(int(re.findall(r"of (\d+)", head)[0]) for head in (first, answer))
     assert re.fullmatch(rf"step 2: prompt of \d+ tokens, the first {tokens} are the last prompt and its answer", second)
     assert "«<|user|>»" in text and "get 1 oak logs</action>«<|end|>»" in text
-    assert re.search(r"\n2 prompts of \d+ to \d+ tokens\n$", text)
+    assert re.search(r"\n2 prompts, the longest of \d+ tokens\n$", text)
     again = run("--steps", "2", "--prompt.memory", "window(2)", "--prompt.template", "steps")
     assert re.search(r"step 2: prompt of \d+ tokens, the first \d+ as in the last prompt ===", again)
 

@@ -123,7 +123,7 @@ def prompts(config: TrainConfig, env: EnvConfig, task: str | None, steps: int, e
     except NoRoom as error:
         yield f"\n=== the episode is truncated here: {error} ==="
     if lengths:
-        yield f"\n{len(lengths)} prompts of {min(lengths)} to {max(lengths)} tokens"
+        yield f"\n{len(lengths)} prompts, the longest of {max(lengths)} tokens"
 
 
 def _continues(before: Sequence[int], prompt: Sequence[int]) -> str:

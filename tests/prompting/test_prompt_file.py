@@ -177,6 +177,27 @@ def test_a_template_that_would_take_long_or_grow_is_stopped(source):
     assert time.process_time() - began < 20
 
 
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "observation == task",
+        "task == observation",
+        "task in observation",
+        "observation is lower",
+        "observation[::-1]",
+        "observation ~ 'x'",
+        "observation + 'x'",
+        "observation | upper",
+        "commands | join(observation)",
+    ],
+)
+def test_every_operation_on_a_text_counts_by_its_length(condition):
+    file = PromptFile(nested(1, f"{{% if {condition} %}}{{% endif %}}"), "my.jinja")
+    with pytest.raises(UsageError, match=r"line 1: loops and filters take more than 10000000 characters"):
+        file.render(situation(observation="A long text. " * 300))
+    file.render(situation(observation="A short text. " * 50))
+
+
 def test_what_is_bounded_leaves_room_for_the_longest_prompts():
     file = load_prompt_file("steps")
     lots = tuple(Past(n, "You see a shelf. " * 100, "go to shelf") for n in range(1, 101))

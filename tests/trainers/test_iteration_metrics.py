@@ -1,13 +1,62 @@
-"""The times that an iteration tells of its parts."""
+"""What an iteration tells of its episodes, and the times of its parts."""
 
 from __future__ import annotations
 
 import time
+from typing import Any
 
+import numpy as np
 import pytest
+from accelerate import Accelerator
 
+from trainers.credit.crediting import Credit
+from trainers.credit.estimators import Advantage
+from trainers.policy.update import Updated
 from trainers.rollout.manager import Timing
-from trainers.run.iteration_metrics import Clock, IterationMetrics
+from trainers.run.iteration_metrics import Clock, IterationMetrics, iteration_metrics
+from trainers.steps import Episode, Step, StepTable
+
+
+def step(t: int, response: int, reward: float, **changes: Any) -> Step:
+    fields: dict[str, Any] = {
+        "finish_reason": "stop", "observation": "", "state_key": "", "action": (), "parse_error": None, "valid": True,
+    }  # fmt: skip
+    ids = range(response)
+    return Step(t, range(10), ids, [-0.5] * response, 0, reward=reward, **fields | changes)
+
+
+def episode(number: int, group: int, *steps: Step, **changes: Any) -> Episode:
+    fields: dict[str, Any] = {"terminated": True, "truncated": False, "success": False, "score": 0.0}
+    return Episode(number, group, "Bandit-v0", f"t{group}", "plain", "train", "Play.", steps, **fields | changes)
+
+
+def test_rates_are_those_of_the_episodes_that_did_not_fail_and_were_sampled() -> None:
+    episodes = [
+        episode(1, 1, step(0, 2, 0.0), step(1, 4, 3.0), success=True, score=0.5),
+        episode(2, 1, step(0, 3, 1.0, finish_reason="length"), terminated=False, truncated=True),
+        episode(3, 2, step(0, 1, 2.0, valid=False, action=None, parse_error="no"), context_truncated=True),
+        episode(4, 2, step(0, 6, 2.0, valid=False)),
+        episode(5, 2, step(0, 9, 9.0), error="a worker crashed"),
+        episode(6, -2, step(0, 5, 9.0), greedy=True, success=True),
+    ]
+    trained = StepTable.from_episodes(episodes[:4])
+    keep = np.array([True, True, True, False, True])
+    credit = Credit(
+        trained.with_reward(trained.reward / 2), Advantage(per_step=np.array([1.0, -1.0, 3.0, 0.0, 2.0])), keep
+    )
+    found = iteration_metrics(
+        Accelerator(cpu=True), episodes, credit, Updated({"kl": 0.25}, {}), {"value_loss": 0.5}, tokens_before=1000
+    )
+    expected = {
+        "success": 1 / 4, "score": 0.5 / 4, "return": (3.0 + 1.0 + 2.0 + 2.0) / 4, "shaped_return": 4.0 / 4,
+        "valid_actions": 3 / 5, "parsed": 4 / 5, "episode_length": 5 / 4, "prompt_length": 10.0,
+        "response_length": 16 / 5, "response_cut": 1 / 5, "horizon": 1 / 4, "context_truncated": 1 / 4,
+        "episodes": 5, "failed": 1, "groups": 2, "flat_groups": 1 / 2, "steps": 4, "filtered": 1 / 5,
+        "tokens_total": 1000 + 16 + 5, "advantage_mean": 1.0, "advantage_std": 2**0.5, "kl": 0.25, "value_loss": 0.5,
+    }  # fmt: skip
+    told = {name: value for name, value in found.values.items() if name.startswith("train/")}
+    assert told == pytest.approx({f"train/{name}": value for name, value in expected.items()})
+    assert (found.sampled, found.steps) == (16 + 5, 5)
 
 
 def test_the_parts_of_an_iteration_add_up_to_all_of_it_and_rates_are_those_of_the_rollout() -> None:

@@ -223,20 +223,20 @@ def tried(folder: str, tests: Sequence[str], sample: int, seed: int, workers: in
     result = Folder(folder, len(every))
     accepted = accepted_entries()
     for mutant in chosen:
-        verdict = codes[mutant]
+        verdict, shown = codes[mutant], ""
         if verdict in (SURVIVED, *UNREACHED):
+            show = [str(Path(sys.executable).with_name("mutmut")), "show", mutant]
+            shown = subprocess.check_output(show, cwd=work, text=True)
+            if entry(mutant, shown) in accepted:
+                result.accepted.append(mutant)
+                continue
             verdict = tried_again(work, mutant, tests, limit(work, seconds))
         if verdict in TIMEOUTS:
             result.timeout.append(mutant)
         elif verdict != SURVIVED:
             result.killed.append(mutant)
         else:
-            show = [str(Path(sys.executable).with_name("mutmut")), "show", mutant]
-            shown = subprocess.check_output(show, cwd=work, text=True)
-            if entry(mutant, shown) in accepted:
-                result.accepted.append(mutant)
-            else:
-                result.survived[mutant] = shown
+            result.survived[mutant] = shown
     return result
 
 

@@ -15,6 +15,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from envsuite.core.errors import DataError
 
@@ -63,7 +64,7 @@ class OptimizerState:
         if not found:  # torch gathers it in the first process alone
             return {}
         tensors = {
-            parameter: {name: torch.as_tensor(value).detach().clone() for name, value in values.items()}
+            parameter: {name: _plain(value) for name, value in values.items()}
             for parameter, values in found["state"].items()
         }
         return {"state": tensors, "param_groups": found["param_groups"]}
@@ -73,14 +74,37 @@ class OptimizerState:
         if not state:
             return
         own = {name: tuple(parameter.shape) for name, parameter in tensors_of(self.wrapped, trained=True).items()}
-        for parameter, values in state["state"].items():
+        restored: dict[str, Any] = {
+            parameter: {name: _quantised(value) for name, value in values.items()}
+            for parameter, values in state["state"].items()
+        }
+        for parameter, values in restored.items():
             shapes = {tuple(tensor.shape) for tensor in values.values() if tensor.ndim}
             if parameter not in own or shapes - {own[parameter]}:
                 raise Mismatch(
                     f"{parameter} has shape {', '.join(map(str, sorted(shapes)))}, that of the config "
                     f"{own.get(parameter, 'no such parameter')}"
                 )
-        set_optimizer_state_dict(self.wrapped, self.optimizer, dict(state), options=_OPTIONS)
+        set_optimizer_state_dict(self.wrapped, self.optimizer, {**state, "state": restored}, options=_OPTIONS)
+
+
+def _plain(value: Any) -> Tensor | dict[str, Any]:
+    """A copy of a tensor of an optimiser's state; of a quantised one, its parts."""
+    tensor = torch.as_tensor(value).detach()
+    if not is_traceable_wrapper_subclass(tensor):
+        return tensor.clone()
+    names, settings = tensor.__tensor_flatten__()
+    return {"parts": {name: getattr(tensor, name).clone() for name in names}, "signed": settings[0]}
+
+
+def _quantised(value: Tensor | Mapping[str, Any]) -> Tensor:
+    """Reverses :func:`_plain`."""
+    if isinstance(value, Tensor):
+        return value
+    from torchao.optim.subclass_8bit import OptimState8bit
+
+    found: Tensor = OptimState8bit(**value["parts"], signed=value["signed"], dtype=torch.float32)
+    return found
 
 
 @dataclass(frozen=True)

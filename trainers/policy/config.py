@@ -67,6 +67,9 @@ class OptimConfig:
     """AdamW's weight decay."""
     betas: tuple[Decay, Decay] = (0.9, 0.999)
     """AdamW's moments."""
+    state: Literal["float32", "8bit"] = "float32"
+    """Format of the policy's moments. ``8bit`` (Dettmers et al. 2022; the package torchao) takes two bytes a weight
+    instead of eight, and compiles its step when it is first taken."""
     warmup: Count = 0
     """Optimiser steps of linear warm-up."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"

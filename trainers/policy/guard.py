@@ -96,7 +96,10 @@ class GuardedStep:
         norm = float(self.accelerator.clip_grad_norm_(self.module.parameters(), self.max_grad_norm))
         if rate is not None:
             for group in self.optimizer.param_groups:
-                group["lr"] = rate
+                if isinstance(group["lr"], torch.Tensor):  # of an optimiser that compiles its step
+                    group["lr"].fill_(rate)
+                else:
+                    group["lr"] = rate
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.skipped_in_a_row = 0

@@ -21,6 +21,7 @@ from trainers.distributed import agreed, on_main, sharing_failures
 from trainers.policy.adapter import is_adapted, keep_reference, merged_weights
 from trainers.policy.loading import load_policy
 from trainers.policy.model import Policy, stop_ids
+from trainers.policy.optimizer import make_optimizer
 from trainers.policy.update import Updater
 from trainers.report.stats import EvalResult
 from trainers.rollout.engine import EngineSetup
@@ -79,10 +80,7 @@ class Run:
         policy = self._policy(self.model.to(accelerator.device))
         if method.needs_reference and is_adapted(self.model):
             keep_reference(self.model)
-        optimizer = torch.optim.AdamW(
-            [p for p in policy.parameters() if p.requires_grad],
-            lr=config.optim.lr, betas=config.optim.betas, weight_decay=config.optim.weight_decay,
-        )  # fmt: skip
+        optimizer = make_optimizer(policy.parameters(), config.optim)
         wrapped, optimizer = accelerator.prepare(policy, optimizer)
         self.updater = Updater(
             accelerator, wrapped, optimizer, config.optim, method.objective,

@@ -22,6 +22,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 sys.path.insert(0, str(Path(__file__).parents[1] / "trainers"))
 from tiny_runs import ROOT, model, save_model, tokenizer, train, weights, without_times, write_settings
 
+from envsuite.core.errors import UsageError
 from trainers.policy.config import ModelConfig
 from trainers.rollout.engine import Engine, EngineFailed, EngineSetup, Request, Sampling
 from trainers.rollout.engines import engine_class, make_engine
@@ -56,6 +57,7 @@ def make(policy: PreTrainedModel, tmp_path: Path) -> Iterator[Made]:
         setup = EngineSetup(policy, tokenizer(), ModelConfig(path="unread"), 16)
         plain = {"urls": [s.url for s in servers], "weights_folder": str(tmp_path), "patience": 1.0}
         made.append(make_engine("vllm", setup, {**plain, **options}))
+        made[-1].sync(policy.named_parameters(), 0)
         return made[-1]
 
     yield engine
@@ -146,6 +148,15 @@ def test_a_session_stays_with_its_server_and_new_ones_go_where_the_fewest_are(
         assert asked(one) == {20, 21, 22}, "the others are all on the second server"
 
 
+def test_nothing_is_asked_of_a_server_before_it_has_the_policys_weights(
+    policy: PreTrainedModel, server: ProtocolServer
+) -> None:
+    engine = make_engine("vllm", EngineSetup(policy, tokenizer(), ModelConfig(), 4), {"urls": server.url})
+    with pytest.raises(UsageError, match="call sync first"):
+        engine.submit([Request(0, [5, 6], Sampling(max_tokens=2))])
+    engine.close()
+
+
 # -- faults ------------------------------------------------------------------------------------------------------------
 
 
@@ -216,6 +227,7 @@ def test_an_answer_that_is_not_vllms_ends_the_run(answer: Any, said: str, server
         ({"dtype": "bfloat16"}, "computes in bfloat16, and model.compute_dtype is float32: start it with --dtype"),
         ({"logprobs_mode": "raw_logprobs"}, "start it with --logprobs-mode processed_logprobs"),
         ({"quantization": "fp8"}, "quantised weights"),
+        ({"cuts_prompts": True}, "start it with --no-enable-chunked-prefill"),
         ({"protocol": "0"}, "another version of envsuite_worker.py"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
@@ -492,6 +504,7 @@ def test_parameters_belong_to_the_same_group_whatever_a_server_joins() -> None:
         "transformer.h.0.attn.c_attn.bias": "layers.0",
         "model.embed_tokens.weight": "embed_tokens",
         "lm_head.weight": "lm_head",
+        "lm_head.base_layer.weight": "lm_head",
         "model.norm.weight": "norm",
     }
     assert {name: layer_group(name) for name in names} == names

@@ -106,6 +106,16 @@ def test_logprobs_are_the_trainers_after_an_update(
     assert [a.token_ids.tolist() for a in again] == [a.token_ids.tolist() for a in answers]
 
 
+def test_more_prompt_tokens_than_one_pass_takes_come_through(engine: VLLMEngine, policy: PreTrainedModel) -> None:
+    engine.sync(policy.named_parameters(), 1)
+    prompts = [np.random.default_rng(i).integers(4, 500, 490).tolist() for i in range(20)]  # 9,800 tokens
+    answers = engine.generate(prompts, Sampling(max_tokens=4, ignore_eos=True), seed=2)
+    for prompt, answer in zip(prompts, answers, strict=True):
+        np.testing.assert_allclose(
+            answer.logprobs, _logprobs(policy, prompt, answer.token_ids.tolist(), 1.0), atol=3e-4
+        )
+
+
 def test_greedy_decoding_is_transformers_and_has_the_logprobs_of_temperature_one(
     engine: VLLMEngine, policy: PreTrainedModel
 ) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from trainers.rollout.engine import EngineFailed
 from trainers.rollout.vllm.connection import Connection
@@ -33,11 +34,13 @@ _LAST_LINES = 12  # of the server's log, in messages
 class ChildServer(Connection):
     """Starts a server on this machine, reachable from it alone; it ends with this program, however that ends.
 
+    It reads no weights from disk: it has random ones until it is given others.
+
     Args:
         python: Interpreter that has vLLM.
-        model: Folder or hub name.
+        model: The policy; on CUDA the server takes the same GPU.
+        tokenizer: The policy's.
         dtype: Number format.
-        device: Of the policy; on CUDA the server takes the same GPU.
         arguments: Further arguments of the server, without their ``--``; ``True`` stands for one without a value.
         patience, timeout: As :class:`Connection`.
 
@@ -48,9 +51,9 @@ class ChildServer(Connection):
     def __init__(
         self,
         python: str,
-        model: str,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
         dtype: str,
-        device: torch.device,
         arguments: Mapping[str, Any],
         *,
         patience: float,
@@ -58,15 +61,19 @@ class ChildServer(Connection):
     ) -> None:
         port = _free_port()
         super().__init__(f"http://127.0.0.1:{port}", patience=patience, timeout=timeout)
-        words = server_arguments(model, dtype, on_cpu=device.type == "cpu", arguments=arguments)
-        words += ["--host", "127.0.0.1", "--port", str(port)]
+        self._folder = Path(tempfile.mkdtemp(prefix="vllm-"))
+        model.config.save_pretrained(self._folder)
+        tokenizer.save_pretrained(self._folder)
+        longest = arguments.get("max-model-len") or model.config.get_text_config(decoder=True).max_position_embeddings
+        words = server_arguments(dtype, on_cpu=model.device.type == "cpu", longest=longest, arguments=arguments)
+        words = ["--model", str(self._folder), "--host", "127.0.0.1", "--port", str(port), *words]
         self._log = tempfile.NamedTemporaryFile(prefix="vllm-", suffix=".log", delete=False)
         self._process = subprocess.Popen(
             [python, "-m", "envsuite_serve", str(os.getpid()), *words],
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
-            env=_environment(python, device),
+            env=_environment(python, model.device),
             process_group=0,
         )
         _LOG.info("starting a vLLM server (pid %d, log %s): %s", self._process.pid, self._log.name, " ".join(words))
@@ -98,6 +105,7 @@ class ChildServer(Connection):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._log.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
         if not failed:
             Path(self._log.name).unlink(missing_ok=True)
 
@@ -119,22 +127,25 @@ class ChildServer(Connection):
         return "\n".join(lines[-_LAST_LINES:])
 
 
-def server_arguments(model: str, dtype: str, *, on_cpu: bool, arguments: Mapping[str, Any]) -> list[str]:
+def server_arguments(dtype: str, *, on_cpu: bool, longest: int, arguments: Mapping[str, Any]) -> list[str]:
     """Arguments of vLLM's server by which it samples as the trainer computes, and takes weights from it.
 
     Args:
-        model: Folder or hub name.
         dtype: Number format.
-        on_cpu: Whether it runs on a CPU, where there is nothing to compile for.
+        on_cpu: Whether it runs on a CPU. There it compiles nothing, and takes each prompt whole: vLLM ends there at a
+            prompt that it cuts in two, where the sample has a seed.
+        longest: Most tokens of a prompt.
         arguments: The user's, which come last and win.
     """
+    whole = {"enforce-eager": True, "no-enable-chunked-prefill": True, "max-num-batched-tokens": max(8192, longest)}
     given: dict[str, Any] = {
-        "model": model,
+        "load-format": "dummy",
         "dtype": dtype,
         "logprobs-mode": "processed_logprobs",
         "generation-config": "vllm",
         "worker-extension-cls": EXTENSION,
-        **({"enforce-eager": True} if on_cpu else {}),
+        "disable-uvicorn-access-log": True,
+        **(whole if on_cpu else {}),
         **{name.replace("_", "-"): value for name, value in arguments.items()},
     }
     words = []

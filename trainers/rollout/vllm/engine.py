@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainers.policy.source import find
+from envsuite.core.errors import UsageError
 from trainers.rollout.engine import ENGINES, Completion, Engine, EngineFailed, EngineSetup, Request
 from trainers.rollout.sampling import mix
 from trainers.rollout.vllm.calls import Calls, Row, unserved
@@ -21,7 +21,6 @@ from trainers.rollout.vllm.connection import Connection, Refused
 from trainers.rollout.vllm.options import Options
 from trainers.rollout.vllm.proof import check_server
 from trainers.rollout.vllm.weights import WeightUpdate, at_once
-from trainers.settings import ConfigError
 
 _LOG = logging.getLogger(__name__)
 
@@ -96,8 +95,7 @@ class VLLMEngine(Engine):
         if not servers:
             servers = [
                 ChildServer(
-                    check_interpreter(python), _folder(setup.config.path),
-                    setup.config.compute_dtype, setup.model.device,
+                    check_interpreter(python), setup.model, setup.tokenizer, setup.config.compute_dtype,
                     {"enable-sleep-mode": sleep, **(arguments or {})}, patience=patience, timeout=timeout,
                 )
             ]  # fmt: skip
@@ -111,7 +109,13 @@ class VLLMEngine(Engine):
     # -- the contract ----------------------------------------------------------------------------------------------
 
     def submit(self, requests: Sequence[Request]) -> None:
-        """Queue requests; one that cannot be served is answered with an error by the next :meth:`poll`."""
+        """Queue requests; one that cannot be served is answered with an error by the next :meth:`poll`.
+
+        Raises:
+            UsageError: :meth:`sync` has not been called yet.
+        """
+        if self._servers[0].version is None:
+            raise UsageError("the vLLM servers have no weights of the policy yet; call sync first")
         for request in requests:
             self._pending += 1
             if refused := self._refusal(request.prompt_ids):
@@ -200,14 +204,3 @@ class VLLMEngine(Engine):
             ids = f"{prompt.min()}..{prompt.max()}"
             return "error", f"the prompt has token ids outside 0..{self._vocabulary - 1} ({ids})"
         return None
-
-
-def _folder(path: str) -> str:
-    """The folder from which a server starts: of an adapter, its base; the first update brings what is trained."""
-    source = find(path, "model.path")
-    if source.gguf is not None:
-        raise ConfigError(
-            f"model.path {path} is a GGUF file, from which the engine vllm does not start; write it as a folder with "
-            "save_pretrained, or take rollout.engine: hf"
-        )
-    return str(source.folder)

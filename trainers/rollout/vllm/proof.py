@@ -105,6 +105,11 @@ def check_server(server: Connection, model: PreTrainedModel, dtype: ComputeDtype
             f"{where} gives log-probabilities of another distribution than it samples from (--logprobs-mode "
             f"{about['logprobs_mode']}); start it with --logprobs-mode {LOGPROBS_MODE}"
         )
+    if about["cuts_prompts"]:
+        raise ConfigError(
+            f"{where} runs on a CPU, where vLLM cannot cut prompts whose samples have seeds; start it with "
+            "--no-enable-chunked-prefill"
+        )
     if about["quantization"] is not None:
         raise ConfigError(f"{where} has quantised weights ({about['quantization']}), the trainer has not")
     try:

@@ -17,8 +17,10 @@ _MASK = (1 << 64) - 1
 def layer_group(name: str) -> str:
     """The layer that a parameter belongs to, e.g. ``"layers.3"``; outside the layers its module, e.g. ``"lm_head"``.
 
-    It is the same for parameters that a server has joined (``q_proj``, ``k_proj`` and ``v_proj`` in ``qkv_proj``).
+    It is the same for parameters that a server has joined (``q_proj``, ``k_proj`` and ``v_proj`` in ``qkv_proj``), and
+    for those of a layer that has an adapter (``base_layer``).
     """
+    name = name.replace(".base_layer.", ".")
     if found := _LAYER.search(name):
         return f"layers.{found[1]}"
     return name.rpartition(".")[0].rpartition(".")[2] or name

@@ -27,6 +27,7 @@ class TakesWeights:
     model_runner: Any
     model_config: Any
     parallel_config: Any
+    scheduler_config: Any
     envsuite_version: str | None = None
     """Version of the weights that were loaded last; ``None`` for those that the server was started with."""
 
@@ -41,6 +42,7 @@ class TakesWeights:
             "logprobs_mode": str(self.model_config.logprobs_mode),
             "workers": self.parallel_config.world_size,
             "quantization": self.model_config.quantization,
+            "cuts_prompts": bool(self.scheduler_config.enable_chunked_prefill) and current_platform.is_cpu(),
         }
 
     def envsuite_load(self, folder: str, version: str) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class ProtocolServer:
         self.model = copy.deepcopy(model)
         self.about = {
             "protocol": "1", "version": None, "config": self.model.config.to_dict(), "dtype": dtype,
-            "logprobs_mode": "processed_logprobs", "quantization": None, "cuts_prompts": False,
+            "logprobs_mode": "processed_logprobs", "quantization": None, "cuts_prompts": False, "adapter_rank": 0,
         }  # fmt: skip
         self.asked: list[dict[str, Any]] = []
         """Bodies of the requests for completions, without those of probes."""

@@ -96,7 +96,7 @@ def add_adapter(model: PreTrainedModel, config: AdapterConfig, base: str, revisi
         revision: Commit of the hub's repository that it was loaded from.
     """
     _put(model, _lora(model, config, base, revision), _TRAINED)
-    _config(model).base_model_name_or_path = base  # add_adapter entered the model's own name
+    adapter_config(model).base_model_name_or_path = base  # add_adapter entered the model's own name
     _as_float32(model)
 
 
@@ -131,7 +131,8 @@ def _quietly() -> Iterator[None]:
         yield
 
 
-def _config(model: PreTrainedModel) -> LoraConfig:
+def adapter_config(model: PreTrainedModel) -> LoraConfig:
+    """The configuration of the adapter that is trained, as peft has it."""
     return cast("LoraConfig", model.peft_config[_TRAINED])
 
 
@@ -154,6 +155,15 @@ def is_adapted(model: PreTrainedModel) -> bool:
 
 def merged_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
     """Name and tensor of every parameter of the whole model; an adapted layer's is merged in float32 as it is read."""
+    return _whole_weights(model, merged=True)
+
+
+def frozen_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
+    """Name and tensor of every parameter of the model below its adapter, as without one."""
+    return _whole_weights(model, merged=False)
+
+
+def _whole_weights(model: PreTrainedModel, merged: bool) -> Iterator[tuple[str, Tensor]]:
     if not is_adapted(model):
         yield from model.named_parameters()
         return
@@ -167,8 +177,8 @@ def merged_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
             continue
         if (layer := adapted.get(name)) is not None:
             with torch.no_grad():
-                own: Tensor = dequantize_module_weight(layer.base_layer).float() + layer.get_delta_weight(_TRAINED)
-            yield name.replace(".base_layer.", "."), own
+                own: Tensor = dequantize_module_weight(layer.base_layer).float()
+                yield name.replace(".base_layer.", "."), own + layer.get_delta_weight(_TRAINED) if merged else own
         else:
             yield name.replace(".base_layer.", "."), parameter
 
@@ -205,7 +215,7 @@ def save_adapter(model: PreTrainedModel, folder: Path) -> None:
         OSError: A file cannot be written.
         SafetensorError: Alike.
     """
-    _config(model).save_pretrained(str(folder))
+    adapter_config(model).save_pretrained(str(folder))
     tensors = {name: tensor.cpu().contiguous() for name, tensor in adapter_tensors(model).items()}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
 
@@ -220,7 +230,7 @@ def continue_adapter(model: PreTrainedModel, folder: Path, config: AdapterConfig
     from peft import PeftConfig
 
     whole = f"or leave model.adapter out to train the whole model, with {folder} merged into it"
-    wanted = _config(model).to_dict()  # type: ignore[no-untyped-call]
+    wanted = adapter_config(model).to_dict()  # type: ignore[no-untyped-call]
     found = PeftConfig.from_pretrained(str(folder)).to_dict()
     names = {"r": "rank", "lora_alpha": "alpha"}
     for field in ("peft_type", "r", "lora_alpha", "use_rslora", "use_dora", "alpha_pattern", "rank_pattern", "bias"):
@@ -251,7 +261,7 @@ def keep_reference(model: PreTrainedModel) -> None:
     """Keeps what the adapter is now as the reference: as a second adapter, unless it changes nothing yet."""
     if any(bool(tensor.any()) for name, tensor in adapter_tensors(model).items() if ".lora_B." in name):
         kept = {name: tensor.clone() for name, tensor in adapter_tensors(model).items()}
-        _put(model, copy(_config(model)), _REFERENCE)
+        _put(model, copy(adapter_config(model)), _REFERENCE)
         own = dict(model.named_parameters())
         for name, tensor in kept.items():
             layer, part = name.removeprefix(_PREFIX).rsplit(".", 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import shutil
 import signal
 import socket
@@ -19,8 +20,10 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from trainers.policy.adapter import adapter_config, is_adapted
 from trainers.rollout.engine import EngineFailed
 from trainers.rollout.vllm.connection import Connection
+from trainers.rollout.vllm.proof import server_rank
 from trainers.settings import ConfigError
 
 _LOG = logging.getLogger(__name__)
@@ -28,6 +31,7 @@ EXTENSION_FOLDER = Path(__file__).with_name("server")
 """Folder for the path of a server's interpreter."""
 EXTENSION = "envsuite_worker.TakesWeights"
 _START_SECONDS = 900.0  # a large model on a GPU is loaded and compiled for minutes
+_ERROR = re.compile(r"\b[A-Z]\w*(?:Error|Exception): \S.{0,300}")
 _LAST_LINES = 12  # of the server's log, in messages
 
 
@@ -65,6 +69,9 @@ class ChildServer(Connection):
         model.config.save_pretrained(self._folder)
         tokenizer.save_pretrained(self._folder)
         longest = arguments.get("max-model-len") or model.config.get_text_config(decoder=True).max_position_embeddings
+        if is_adapted(model):
+            rank = server_rank(adapter_config(model).r)
+            arguments = {"enable-lora": True, "max-loras": 1, "max-cpu-loras": 1, "max-lora-rank": rank, **arguments}
         words = server_arguments(dtype, on_cpu=model.device.type == "cpu", longest=longest, arguments=arguments)
         words = ["--model", str(self._folder), "--host", "127.0.0.1", "--port", str(port), *words]
         self._log = tempfile.NamedTemporaryFile(prefix="vllm-", suffix=".log", delete=False)
@@ -89,7 +96,9 @@ class ChildServer(Connection):
         if status is None:
             return None
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with code {status}"
-        return f"it {how}; the end of {self._log.name}:\n{self._tail()}"
+        lines = Path(self._log.name).read_text(errors="replace").splitlines()
+        first = next((f" after: {found[0]}" for line in lines if (found := _ERROR.search(line))), "")
+        return f"it {how}{first}\nThe end of {self._log.name}:\n" + "\n".join(lines[-_LAST_LINES:])
 
     def close(self) -> None:
         """Ends the server; the log of one that has not failed is removed."""
@@ -121,10 +130,6 @@ class ChildServer(Connection):
 
     def _port(self) -> int:
         return int(self.url.rpartition(":")[2])
-
-    def _tail(self) -> str:
-        lines = Path(self._log.name).read_text(errors="replace").splitlines()
-        return "\n".join(lines[-_LAST_LINES:])
 
 
 def server_arguments(dtype: str, *, on_cpu: bool, longest: int, arguments: Mapping[str, Any]) -> list[str]:
@@ -182,7 +187,7 @@ def _environment(python: str, device: torch.device) -> dict[str, str]:
     path = [str(EXTENSION_FOLDER)]
     if python == sys.executable and "PYTHONPATH" in kept:  # another interpreter has packages of its own
         path.append(kept["PYTHONPATH"])
-    kept |= {"PYTHONPATH": os.pathsep.join(path), "VLLM_SERVER_DEV_MODE": "1"}
+    kept |= {"PYTHONPATH": os.pathsep.join(path), "VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
     if device.type == "cuda":
         visible = kept.get("CUDA_VISIBLE_DEVICES", "").split(",")
         index = device.index or 0

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import httpx2
+from httpx2 import Response
 
 from trainers.rollout.engine import EngineFailed
 
@@ -46,7 +47,9 @@ class Connection:
         self.url = url.rstrip("/")
         self.patience = patience
         self.model = ""
-        """Name under which the server has its model."""
+        """Name under which the server has its model, or the adapter that it was given last."""
+        self.adapter = ""
+        """Name of that adapter; empty where it has none."""
         self.version: str | None = None
         """Version of the weights that it was given last; a server that has another has been restarted."""
         self._closed = threading.Event()
@@ -65,7 +68,7 @@ class Connection:
 
     def get(self, path: str) -> Any:
         """The parsed answer; errors as :meth:`post`."""
-        return self._persist("GET", path, None)
+        return self._parsed(path, self._persist("GET", path, None))
 
     def post(self, path: str, body: Mapping[str, Any] | None = None, *, same_weights: bool = False) -> Any:
         """The parsed answer.
@@ -79,7 +82,11 @@ class Connection:
             EngineFailed: The server has no answer for :attr:`patience` seconds, or no longer has its weights.
             Refused: It refuses the call.
         """
-        return self._persist("POST", path, body or {}, same_weights)
+        return self._parsed(path, self._persist("POST", path, body or {}, same_weights))
+
+    def tell(self, path: str, body: Mapping[str, Any] | None = None) -> None:
+        """Posts where nothing but success is answered; errors as :meth:`post`."""
+        self._persist("POST", path, body or {})
 
     def call(self, method: str, *arguments: str) -> list[dict[str, Any]]:
         """Calls a method of the trainer's worker extension; returns the answer of each worker.
@@ -89,7 +96,7 @@ class Connection:
         """
         body = {"method": method, "args": [*arguments]}
         try:
-            answer = self._persist("POST", _RPC, body)
+            answer = self.post(_RPC, body)
         except Refused as error:
             raise self.failed(
                 f"it refuses {_RPC} (HTTP {error.status}); start it as docs/engine.md says, with "
@@ -112,7 +119,7 @@ class Connection:
         self._closed.set()
         self._client.close()
 
-    def _persist(self, verb: str, path: str, body: Mapping[str, Any] | None, same_weights: bool = False) -> Any:
+    def _persist(self, verb: str, path: str, body: Mapping[str, Any] | None, same_weights: bool = False) -> Response:
         end, pause = 0.0, _FIRST_PAUSE
         while True:
             try:
@@ -130,7 +137,7 @@ class Connection:
             if same_weights:
                 self._check_version()
 
-    def _once(self, verb: str, path: str, body: Mapping[str, Any] | None) -> Any:
+    def _once(self, verb: str, path: str, body: Mapping[str, Any] | None) -> Response:
         try:
             response = self._client.request(verb, self.url + path, json=body)
         except (httpx2.TransportError, RuntimeError) as error:  # RuntimeError: closed meanwhile
@@ -139,18 +146,19 @@ class Connection:
             raise _Passing(f"HTTP {response.status_code}: {response.text[:200]}")
         if response.status_code != 200:
             raise Refused(response.status_code, _message(response))
-        if not response.content:
-            return None
+        return response
+
+    def _parsed(self, path: str, response: Response) -> Any:
         try:
             return response.json()
         except ValueError as error:
-            raise self.failed(f"{verb} {path} answered {response.text[:100]!r}, which is no JSON") from error
+            raise self.failed(f"{path} answered {response.text[:100]!r}, which is no JSON") from error
 
     def _check_version(self) -> None:
         """Raises if the server answers, and has other weights than it was given."""
         try:
-            found = self._once("POST", _RPC, {"method": "envsuite_about"})["results"][0]["version"]
-        except (_Passing, Refused, LookupError, TypeError):
+            found = self._once("POST", _RPC, {"method": "envsuite_about"}).json()["results"][0]["version"]
+        except (_Passing, Refused, LookupError, TypeError, ValueError):
             return  # it does not answer yet; the call itself tells how long that lasts
         if found != self.version:
             raise self.failed(
@@ -163,7 +171,7 @@ class _Passing(Exception):
     """A failure that may pass."""
 
 
-def _message(response: httpx2.Response) -> str:
+def _message(response: Response) -> str:
     """The text of an error, as the server gives it."""
     try:
         body = response.json()

@@ -157,6 +157,9 @@ class VLLMEngine(Engine):
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Give all servers other weights, and have them prove it; every process of the run must call this.
 
+        Where an adapter is trained, it goes alone, as it is in the policy: merged into weights in bfloat16 most of it
+        would be rounded away.
+
         Raises:
             EngineFailed: A server does not answer, or computes with other weights; the message names the layer groups.
         """
@@ -169,7 +172,7 @@ class VLLMEngine(Engine):
             return
         self._asleep = True
         try:
-            at_once(self._servers, lambda server: server.post("/sleep?level=2"))  # sync brings all weights
+            at_once(self._servers, lambda server: server.tell("/sleep?level=2"))  # sync brings all weights
         except (EngineFailed, Refused) as error:  # a server that is lost fails in sync, in all processes together
             _LOG.warning("%s; it keeps its memory while the model trains", error)
 

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from trainers.policy.adapter import adapter_config, is_adapted
 from trainers.policy.attention import evaluating
 from trainers.policy.config import ComputeDtype
 from trainers.policy.precision import computing
@@ -20,6 +21,8 @@ from trainers.settings import ConfigError
 
 PROBE = Sampling(temperature=0.7, max_tokens=16, ignore_eos=True)
 """Its temperature is not 1, so that log-probabilities of another distribution than the sampled one differ, too."""
+VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Ranks of adapters that vLLM can be started for."""
 PROTOCOL = "1"
 """Version of the trainer's worker extension."""
 LOGPROBS_MODE = "processed_logprobs"
@@ -105,6 +108,12 @@ def check_server(server: Connection, model: PreTrainedModel, dtype: ComputeDtype
             f"{where} gives log-probabilities of another distribution than it samples from (--logprobs-mode "
             f"{about['logprobs_mode']}); start it with --logprobs-mode {LOGPROBS_MODE}"
         )
+    rank = adapter_config(model).r if is_adapted(model) else 0
+    if about["adapter_rank"] < rank:
+        raise ConfigError(
+            f"{where} takes no adapter of rank {rank}; start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora "
+            f"and --max-lora-rank {server_rank(rank)}"
+        )
     if about["cuts_prompts"]:
         raise ConfigError(
             f"{where} runs on a CPU, where vLLM cannot cut prompts whose samples have seeds; start it with "
@@ -118,6 +127,17 @@ def check_server(server: Connection, model: PreTrainedModel, dtype: ComputeDtype
     except (LookupError, TypeError, ValueError) as error:
         raise server.failed(f"/v1/models is not as vLLM answers it ({error})") from error
     return longest
+
+
+def server_rank(rank: int) -> int:
+    """The least rank that vLLM makes room for, and that takes an adapter of ``rank``.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if rank > VLLM_RANKS[-1]:
+        raise ConfigError(f"model.adapter.rank is {rank}, and vLLM takes at most {VLLM_RANKS[-1]}")
+    return next(served for served in VLLM_RANKS if served >= rank)
 
 
 def wrong_groups(sent: Mapping[str, int], tied: Mapping[str, str], held: Mapping[str, int]) -> list[str]:

@@ -8,7 +8,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
+from trainers.policy.adapter import adapter_config, adapter_tensors, save_adapter
 from trainers.rollout.vllm.server.envsuite_weights import fingerprints, layer_group
 
 _FILE_BYTES = 1 << 30  # a file holds at most so many bytes, or one tensor
@@ -36,6 +38,23 @@ def write_weights(weights: Iterable[tuple[str, Tensor]], folder: Path, dtype: to
         size += cast.nbytes
     save_file(batch, folder / f"weights-{number:05d}.safetensors")
     return found
+
+
+def write_adapter(model: PreTrainedModel, folder: Path, dtype: torch.dtype) -> dict[str, int]:
+    """Writes the adapter that is trained; returns the fingerprint of each layer group of what vLLM computes with.
+
+    That is A, and B scaled by alpha / rank, rounded to ``dtype`` before and after.
+
+    Args:
+        model: Has the adapter.
+        folder: Where to.
+        dtype: Format that the servers compute in.
+    """
+    save_adapter(model, folder)
+    config = adapter_config(model)
+    cast = {name: tensor.to(dtype) for name, tensor in adapter_tensors(model).items()}
+    scaling = config.lora_alpha / config.r
+    return fingerprints((name, tensor * scaling if ".lora_B." in name else tensor) for name, tensor in cast.items())
 
 
 def tied_groups(model: nn.Module) -> dict[str, str]:

@@ -8,23 +8,38 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from trainers.distributed import agreed, every
+from trainers.policy.adapter import frozen_weights, is_adapted
 from trainers.rollout.engine import EngineFailed, EngineSetup
 from trainers.rollout.vllm.calls import Calls
 from trainers.rollout.vllm.completions import ask
 from trainers.rollout.vllm.connection import Connection, Refused
 from trainers.rollout.vllm.proof import PROBE, named, probe_gap, probe_prompts, wrong_groups
-from trainers.rollout.vllm.transfer import tied_groups, write_weights
+from trainers.rollout.vllm.transfer import tied_groups, write_adapter, write_weights
 
 T = TypeVar("T")
+WHOLE, ADAPTER = "whole", "adapter"
+"""Folders of the two kinds of weights."""
 _LOG = logging.getLogger(__name__)
 _AGAIN_SECONDS = 0.5  # a call that reached a paused server is ended by pausing it again
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Fingerprints of the weights on their way, by layer group."""
+
+    whole: Mapping[str, int]
+    """All weights of the model; where an adapter is trained, those below it, once; empty afterwards."""
+    adapter: Mapping[str, int]
+    """Those of the adapter; empty where there is none."""
 
 
 class WeightUpdate:
@@ -40,6 +55,8 @@ class WeightUpdate:
     def __init__(self, servers: Sequence[Connection], setup: EngineSetup, *, own: bool, folder: Path) -> None:
         self.servers, self.setup, self.own, self.folder = servers, setup, own, folder
         self.dtype = setup.config.compute_dtype
+        self._has_base = False
+        """Whether the servers have the weights below the adapter."""
         self.probes = probe_prompts(setup.tokenizer, setup.model.config.get_text_config(decoder=True).vocab_size)
 
     def __call__(self, weights: Iterable[tuple[str, Tensor]], version: int, calls: Calls, *, wake: bool) -> None:
@@ -54,21 +71,25 @@ class WeightUpdate:
         Raises:
             EngineFailed: A server does not answer, or computes with other weights; the message names the layer groups.
         """
-        folder = self.folder / f"envsuite-weights-{self._agreed(secrets.token_hex(4))}"
-        sent: dict[str, int] = {}
+        name = f"envsuite-weights-{self._agreed(secrets.token_hex(4))}"
+        folder = self.folder / name
+        sent: list[Sent] = []
         began = time.monotonic()
         try:
-            self._together(lambda: sent.update(self._write(weights, folder)))  # while servers sample on
+            self._together(lambda: sent.append(self._write(weights, folder)))  # while servers sample on
             calls.gate.shut()
             if wake:
-                self._together(lambda: at_once(self._told(), lambda server: server.post("/wake_up")))
+                self._together(lambda: at_once(self._told(), lambda server: server.tell("/wake_up")))
             self._together(lambda: self._pause(calls))
-            known = self._agreed(sent)
+            known = self._agreed(sent[0])
             self._together(lambda: at_once(self._told(), lambda server: self._load(server, folder, version, known)))
             calls.version = version
             for server in self.servers:
                 server.version = str(version)
-            self._together(lambda: at_once(self._told(), lambda server: server.post("/resume")))
+                if known.adapter:
+                    server.model = server.adapter = name
+            self._has_base = True
+            self._together(lambda: at_once(self._told(), lambda server: server.tell("/resume")))
             self._together(lambda: self._probe(version))
             calls.gate.opened()  # after a failure nothing more is sampled
             _LOG.info("the vLLM servers have the weights of version %d after %.2f s", version, time.monotonic() - began)
@@ -86,16 +107,24 @@ class WeightUpdate:
         accelerator = self.setup.accelerator
         return self.servers if self.own or accelerator is None or accelerator.is_main_process else ()
 
-    def _write(self, weights: Iterable[tuple[str, Tensor]], folder: Path) -> dict[str, int]:
+    def _write(self, weights: Iterable[tuple[str, Tensor]], folder: Path) -> Sent:
+        model, dtype = self.setup.model, getattr(torch, self.dtype)
+        sharded = any(isinstance(parameter, DTensor) for parameter in model.parameters())
+        alone = is_adapted(model) and not sharded
         if not self._writes():
-            for _ in weights:  # gathering a sharded weight is a matter of all processes
+            for _ in () if alone else weights:  # gathering a sharded weight is a matter of all processes
                 pass
-            return {}
+            return Sent({}, {})
+        whole, adapter = folder / WHOLE, folder / ADAPTER
         try:
             folder.mkdir()
-            return write_weights(weights, folder, getattr(torch, self.dtype))
+            whole.mkdir()
+            if not alone:
+                return Sent(write_weights(weights, whole, dtype), {})
+            adapter.mkdir()
+            base = {} if self._has_base else write_weights(frozen_weights(model), whole, dtype)
+            return Sent(base, write_adapter(model, adapter, dtype))
         except OSError as error:
-            shutil.rmtree(folder, ignore_errors=True)
             raise EngineFailed(
                 f"the weights cannot be written to rollout.engine_options.weights_folder: {error}; name a folder with "
                 "room for them that the servers see, too"
@@ -105,14 +134,25 @@ class WeightUpdate:
         """Ends what is on its way, and drops what the servers computed."""
         until = time.monotonic() + self.servers[0].patience
         while True:
-            at_once(self.servers, lambda server: server.post("/pause?mode=abort&clear_cache=true"))
+            at_once(self.servers, lambda server: server.tell("/pause?mode=abort&clear_cache=true"))
             if calls.gate.empty(_AGAIN_SECONDS):
                 return
             if time.monotonic() > until:
                 raise self.servers[0].failed("/pause does not end the requests that are on their way")
 
-    def _load(self, server: Connection, folder: Path, version: int, sent: Mapping[str, int]) -> None:
-        answers = server.call("envsuite_load", str(folder), str(version))
+    def _load(self, server: Connection, folder: Path, version: int, sent: Sent) -> None:
+        if sent.whole:
+            answers = server.call("envsuite_load", str(folder / WHOLE), str(version))
+            self._compare(server, version, answers, sent.whole)
+        if sent.adapter:
+            server.tell("/v1/load_lora_adapter", {"lora_name": folder.name, "lora_path": str(folder / ADAPTER)})
+            if server.adapter:
+                server.tell("/v1/unload_lora_adapter", {"lora_name": server.adapter})
+            self._compare(server, version, server.call("envsuite_adapter", str(version)), sent.adapter)
+
+    def _compare(
+        self, server: Connection, version: int, answers: Sequence[Mapping[str, Any]], sent: Mapping[str, int]
+    ) -> None:
         if len(answers) > 1:
             return  # each has a part of the weights; the probe alone compares
         held = {group: int(value) for group, value in answers[0]["fingerprints"].items()}

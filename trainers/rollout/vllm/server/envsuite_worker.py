@@ -28,6 +28,7 @@ class TakesWeights:
     model_config: Any
     parallel_config: Any
     scheduler_config: Any
+    vllm_config: Any
     envsuite_version: str | None = None
     """Version of the weights that were loaded last; ``None`` for those that the server was started with."""
 
@@ -41,6 +42,7 @@ class TakesWeights:
             "dtype": str(self.model_config.dtype).removeprefix("torch."),
             "logprobs_mode": str(self.model_config.logprobs_mode),
             "workers": self.parallel_config.world_size,
+            "adapter_rank": 0 if self.vllm_config.lora_config is None else self.vllm_config.lora_config.max_lora_rank,
             "quantization": self.model_config.quantization,
             "cuts_prompts": bool(self.scheduler_config.enable_chunked_prefill) and current_platform.is_cpu(),
         }
@@ -57,6 +59,19 @@ class TakesWeights:
             return {"error": f"{type(error).__name__}: {error}"}
         self.envsuite_version = version
         return self.envsuite_held()
+
+    def envsuite_adapter(self, version: str) -> dict[str, Any]:
+        """Note the version of the adapter that was loaded last; answers as :meth:`envsuite_held`, for the adapter."""
+        self.envsuite_version = version
+        modules = self.model_runner.lora_manager._adapter_manager.modules
+        held = fingerprints(
+            (f"{name}.{part}", tensor)
+            for name, module in modules.items()
+            for part, stacked in vars(module).items()
+            if part.endswith(("lora_a_stacked", "lora_b_stacked"))
+            for tensor in stacked
+        )
+        return {"version": version, "fingerprints": {group: str(value) for group, value in held.items() if value}}
 
     def envsuite_held(self) -> dict[str, Any]:
         """The version, and the fingerprint of each layer group of the weights that the model computes with."""

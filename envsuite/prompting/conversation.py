@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from envsuite.core.env import Observation
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Tool
-from envsuite.prompting.codecs import Codec
-from envsuite.prompting.memory import Compact, Memory, Summary, Window
+from envsuite.prompting.codecs import Codec, Turn
+from envsuite.prompting.memory import Compact, Memory, Rendered, Summary, Window
 from envsuite.prompting.prompt_file import Past, PromptFile, Situation
-from envsuite.prompting.template import ChatTokenizer, Messages, chat_template
+from envsuite.prompting.rendering import ChatTokenizer, Messages, Renderer
+from envsuite.prompting.template import MARK, chat_template, conversation_ids
 
 __all__ = ["ChatTokenizer", "Conversation", "NoRoom"]
 
@@ -28,15 +29,18 @@ class _Turn:
     response_ids: tuple[int, ...]
     response_text: str
     follow_ids: tuple[int, ...]
-    """Tokens from the end of the response to the next generation prompt; ``()`` where the memory is a window."""
+    """Tokens from the end of the response to the next generation prompt; ``()`` where prompts are rendered anew."""
     observation: Observation
+    said: Turn
+    """The response as a message."""
 
 
 class Conversation:
     """Renders the prompts of one episode under a codec and a memory.
 
     With :class:`~envsuite.prompting.Full` and :class:`~envsuite.prompting.Compact` nothing is tokenised or rendered
-    twice: a prompt consists of the previous one, the response as the policy sampled it, and the new observation.
+    twice: a prompt consists of the previous one, the response as the policy sampled it, and the new observation. With
+    :class:`~envsuite.prompting.Rendered` the chat template renders the whole conversation at each step.
 
     Args:
         tokenizer: A transformers tokenizer with a chat template.
@@ -51,8 +55,10 @@ class Conversation:
         max_tokens: Maximum number of tokens of a prompt.
         truncate: Where a prompt is longer: ``"episode"`` raises :class:`NoRoom`, ``"left"`` leaves out its first
             tokens, the beginning of the chat template included.
+        template_arguments: Arguments of the chat template, such as ``enable_thinking``; by default the codec's.
 
     Raises:
+        UnknownName: The chat template does not read an argument.
         UsageError: The chat template is missing or cannot be used, or the memory does not go with a prompt file.
     """
 
@@ -69,6 +75,7 @@ class Conversation:
         prompt_file: PromptFile | None = None,
         max_tokens: int | None = None,
         truncate: Literal["episode", "left"] = "episode",
+        template_arguments: Mapping[str, Any] | None = None,
     ) -> None:
         if prompt_file is not None and not isinstance(memory, Window):
             raise UsageError(
@@ -85,8 +92,13 @@ class Conversation:
         self.prompt_file = prompt_file
         self.max_tokens = max_tokens
         self.truncate: Literal["episode", "left"] = truncate
-        self._template = chat_template(tokenizer, codec, tools, max_calls, instructions and prompt_file is None)
-        self._instructions = self._codec_instructions() if instructions and prompt_file is not None else ""
+        arguments = codec.template_arguments if template_arguments is None else template_arguments
+        in_file = instructions and prompt_file is not None
+        system = codec.system(tools, max_calls) if instructions and not in_file else ""
+        self._render = Renderer(tokenizer, arguments)
+        self._template = chat_template(self._render, system, codec.chat_tools(tools))
+        request = f"\n{memory.request}" if isinstance(memory, Summary) else ""
+        self._instructions = codec.system(tools, max_calls) + request if in_file else ""
         self._start: Observation | None = None
         self._turns: list[_Turn] = []
         self._actions: list[str] = []
@@ -125,7 +137,10 @@ class Conversation:
     def _all_ids(self) -> tuple[int, ...]:
         if self._ids is None:
             stem, rest = self._opening()
-            if self._stem is None:
+            if isinstance(self.memory, Rendered) and self._turns:
+                messages, tools = self.messages(), self.codec.chat_tools(self.tools)
+                self._ids = tuple(conversation_ids(self._render, messages, tools, self._template.specials))
+            elif self._stem is None:
                 self._ids = tuple(self._template.begin(self.tokenizer, stem + rest))
             else:
                 ids, ends = self._stem
@@ -147,7 +162,7 @@ class Conversation:
         response = tuple(response_ids)
         if isinstance(self.memory, Window):
             self._first()
-            self._turns.append(_Turn(response, response_text, (), observation))
+            self._turns.append(_Turn(response, response_text, (), observation, Turn({})))
             parsed = self.codec.parse(response_text, self.tools, self.max_calls)
             self._actions.append("none" if parsed.action is None else self.codec.show(parsed.action))
             if isinstance(self.memory, Summary):
@@ -155,9 +170,13 @@ class Conversation:
             self._ids = None
             return
         prompt = self._all_ids()
-        ended = bool(response) and response[-1] in self._template.turn_ends
-        follow = tuple(self._template.follow(self.tokenizer, self._said(observation), ended))
-        self._turns.append(_Turn(response, response_text, follow, observation))
+        said = self.codec.turn(response_text, self.tools)
+        if isinstance(self.memory, Rendered):
+            self._turns.append(_Turn(response, response_text, (), observation, said))
+            self._ids = None
+            return
+        follow = tuple(self._follow(response, said, self._said(observation)))
+        self._turns.append(_Turn(response, response_text, follow, observation, said))
         self._ids = (*prompt, *response, *follow)
         self._fold()
 
@@ -170,9 +189,19 @@ class Conversation:
         messages = self._template.messages("".join(self._opening()))
         if not isinstance(self.memory, Window):
             for turn in self._turns[self._left_out :]:
-                messages.append({"role": "assistant", "content": turn.response_text})
-                messages.append({"role": "user", "content": self._said(turn.observation)})
+                messages += [turn.said.message, self.codec.reply(turn.said, self._said(turn.observation))]
         return messages
+
+    def _follow(self, response: Sequence[int], said: Turn, text: str) -> list[int]:
+        """Returns the token ids from the end of ``response`` to the next generation prompt."""
+        after = self.codec.after(said, text, self.tools)
+        if after is None:
+            ended = bool(response) and response[-1] in self._template.turn_ends
+            return self._template.follow(self.tokenizer, text, ended)
+        marked = self.codec.after(said, MARK, self.tools) if self._template.specials.search(text) is not None else None
+        last = str(self.tokenizer.decode([response[-1]])) if response else ""
+        ends = self._template.specials.fullmatch(last) is not None and last not in self.codec.inner_tokens
+        return self._template.answer(self.tokenizer, after, marked, last if ends else None)
 
     def _first(self) -> Observation:
         if self._start is None:
@@ -217,13 +246,6 @@ class Conversation:
             instructions=self._instructions,
             summary=self._summary,
         )
-
-    def _codec_instructions(self) -> str:
-        """Returns the instructions of codec and memory, without the tools where the chat template lists them."""
-        before = self.tokenizer.decode(list(self._template.head_ids)) + self._template.first[0]
-        listed = bool(self.codec.chat_tools(self.tools)) and self.tools[0].name in before
-        request = f"\n{self.memory.request}" if isinstance(self.memory, Summary) else ""
-        return self.codec.system(self.tools, self.max_calls, listed=listed) + request
 
     def _fold(self) -> None:
         """Leaves out the oldest half of the steps, until the prompt fits the budget."""

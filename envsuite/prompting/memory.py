@@ -77,9 +77,20 @@ class Compact:
         return f"compact({self.budget})"
 
 
-Memory = Window | Full | Compact
+@dataclass(frozen=True)
+class Rendered:
+    """The whole episode, rendered anew by the chat template at each step, which may leave out earlier thoughts."""
 
-_FORMS = 'known: "window(K)" (the last K pairs), "summary(K)" (and the policy\'s own), "full", "compact(TOKENS)"'
+    def __str__(self) -> str:
+        """Returns the description that :func:`make_memory` reads."""
+        return "rendered"
+
+
+Memory = Window | Full | Compact | Rendered
+
+_FORMS = (
+    'known: "window(K)" (the last K pairs), "summary(K)" (and the policy\'s own), "full", "compact(TOKENS)", "rendered"'
+)
 _SPEC = re.compile(r"([a-z]+)(?:\((-?[0-9]{1,9})\))?")
 
 
@@ -93,13 +104,15 @@ def make_memory(spec: str) -> Memory:
     name, number = match.groups() if match else (spec, None)
     if name == "full" and number is None:
         return Full()
+    if name == "rendered" and number is None:
+        return Rendered()
     if name == "window" and number is not None:
         return Window(int(number))
     if name == "summary" and number is not None:
         return Summary(int(number))
     if name == "compact" and number is not None:
         return Compact(int(number))
-    near = nearest(name, ("window", "summary", "full", "compact"), limit=1)
-    form = {"window": "window(2)", "summary": "summary(2)", "full": "full", "compact": "compact(1024)"}
-    hint = f" Did you mean {form[near[0]]!r}?" if near else ""
+    near = nearest(name, ("window", "summary", "full", "compact", "rendered"), limit=1)
+    form = {"window": "window(2)", "summary": "summary(2)", "compact": "compact(1024)"}
+    hint = f" Did you mean {form.get(near[0], near[0])!r}?" if near else ""
     raise UsageError(f"unknown memory {spec!r}.{hint} {_FORMS[0].upper()}{_FORMS[1:]}")

@@ -4,45 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from envsuite.core.errors import UsageError
-from envsuite.core.tools import Tool
-from envsuite.prompting.codecs import Codec
+from envsuite.prompting.rendering import ChatTokenizer, Messages, Renderer, ids_of, specials_of
 
 _TEXT = "OBSERVATIONTEXT"
 _RESPONSE = "ASSISTANTRESPONSE"
-_NEXT = "NEXTOBSERVATIONTEXT"
-
-Messages = list[dict[str, str]]
-
-
-class ChatTokenizer(Protocol):
-    """The part of a transformers tokenizer that is used here."""
-
-    chat_template: Any
-
-    @property
-    def eos_token_id(self) -> Any:
-        """Id of the end-of-sequence token, or ``None``."""
-
-    @property
-    def added_tokens_decoder(self) -> Mapping[int, Any]:
-        """Added tokens by id, each with ``content`` and ``special``."""
-
-    def encode(self, text: Any, *, add_special_tokens: bool = ..., split_special_tokens: bool = ...) -> Any:
-        """Returns the token ids of ``text``; with ``split_special_tokens``, control tokens in it are ordinary text."""
-
-    def decode(self, token_ids: Any, *, skip_special_tokens: bool = ...) -> Any:
-        """Returns the text of token ids."""
-
-    def apply_chat_template(
-        self, conversation: Any, tools: Any = ..., *, add_generation_prompt: bool = ..., tokenize: bool = ...
-    ) -> Any:
-        """Renders the conversation as text."""
+_NEXT = MARK = "NEXTOBSERVATIONTEXT"
 
 
 @dataclass(frozen=True)
@@ -67,6 +38,8 @@ class ChatTemplate:
     """Text between a response and the next user text (the end of the assistant's turn first), and after it."""
     turn_ends: frozenset[int]
     """Tokens that end the assistant's turn when the policy produces them."""
+    turn_end: int | None
+    """The token with which the template ends the assistant's turn; ``None`` if it does so by text."""
     end_length: int
     """Number of the turn's first tokens that such a response contains already."""
     specials: re.Pattern[str] = field(repr=False)
@@ -95,7 +68,7 @@ class ChatTemplate:
             return None
         whole = self.begin(tokenizer, start + rest)
         for cut in (0, 1, 2):
-            ids = [*self.head_ids, *_ids(tokenizer, self.first[0] + start[: len(start) - cut])]
+            ids = [*self.head_ids, *ids_of(tokenizer, self.first[0] + start[: len(start) - cut])]
             if [*ids, *self.branch(tokenizer, "\n" * cut + rest)] == whole:
                 return ids, "\n" * cut
         return None
@@ -113,56 +86,75 @@ class ChatTemplate:
         """Returns the messages of a first prompt."""
         return _messages(self.system, self.system_in_user, text)
 
+    def answer(self, tokenizer: ChatTokenizer, after: str, marked: str | None, last: str | None) -> list[int]:
+        """Returns the token ids from a response to the next generation prompt, as a codec has them rendered.
+
+        Args:
+            tokenizer: The tokenizer.
+            after: The text.
+            marked: The same with :data:`MARK` for the environment's text, if that has a control token.
+            last: The last token of the response if that is a control token, and none that the format has inside a call.
+        """
+        ids = ids_of(tokenizer, after) if marked is None else self._encode(tokenizer, *_around(after, marked))
+        end = re.match(rf"\s*(?:{self.specials.pattern})", after)
+        if end is None or last is None:
+            return ids
+        end_ids = ids_of(tokenizer, end.group())
+        # A response that has ended with another token (of the sequence, say) has ended its turn as well.
+        ended = end.group().endswith(last) or end_ids[-1] == self.turn_end
+        return ids[len(end_ids) :] if ended and ids[: len(end_ids)] == end_ids else ids
+
     def _encode(self, tokenizer: ChatTokenizer, before: str, after: str, text: str) -> list[int]:
         if self.specials.search(text) is None:
-            return _ids(tokenizer, before + text + after)
+            return ids_of(tokenizer, before + text + after)
         # Text of the world or the user must not end a turn or impersonate another role.
         inner = tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
-        return [*_ids(tokenizer, before), *inner, *_ids(tokenizer, after)]
+        return [*ids_of(tokenizer, before), *inner, *ids_of(tokenizer, after)]
 
 
-_CACHE: WeakKeyDictionary[ChatTokenizer, dict[tuple[str, str, str], ChatTemplate]] = WeakKeyDictionary()
+_CACHE: WeakKeyDictionary[ChatTokenizer, dict[tuple[str, ...], ChatTemplate]] = WeakKeyDictionary()
 
 
-def chat_template(
-    tokenizer: ChatTokenizer, codec: Codec, tools: Sequence[Tool], max_calls: int, instructions: bool
-) -> ChatTemplate:
-    """Returns the split template of ``tokenizer``, with ``codec``'s instructions for ``tools``; cached per tokenizer.
+def chat_template(render: Renderer, system: str, chat_tools: list[dict[str, Any]] | None) -> ChatTemplate:
+    """Returns the split template; cached per tokenizer.
+
+    Args:
+        render: The tokenizer's template with its arguments.
+        system: The instructions; ``""`` for none.
+        chat_tools: The tools that the template gets, as OpenAI's function schemas.
 
     Raises:
+        UnknownName: The template does not read one of the ``arguments``.
         UsageError: The tokenizer has no chat template, or one that changes or repeats the content of a message.
     """
-    system, chat_tools = codec.system(tools, max_calls) if instructions else "", codec.chat_tools(tools)
-    key = (str(tokenizer.chat_template), system, json.dumps(chat_tools))
-    kept = _CACHE.setdefault(tokenizer, {})
+    arguments = repr(sorted(render.arguments.items()))
+    key = (str(render.tokenizer.chat_template), system, json.dumps(chat_tools), arguments)
+    kept = _CACHE.setdefault(render.tokenizer, {})
     if key not in kept:
-        if system and chat_tools and tools[0].name in _render(tokenizer, _messages("", False, _TEXT), chat_tools):
-            system = codec.system(tools, max_calls, listed=True)
-        kept[key] = _take_apart(tokenizer, system, chat_tools)
+        render.check()
+        kept[key] = _take_apart(render, system, chat_tools)
     return kept[key]
 
 
-def _take_apart(tokenizer: ChatTokenizer, system: str, chat_tools: list[dict[str, Any]] | None) -> ChatTemplate:
-    special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
-    specials = re.compile("|".join(re.escape(token) for token in sorted(special, key=len, reverse=True)) or r"(?!)")
-    in_user = bool(system) and not _has_system_role(tokenizer, system, chat_tools)
+def _take_apart(render: Renderer, system: str, chat_tools: list[dict[str, Any]] | None) -> ChatTemplate:
+    tokenizer, specials = render.tokenizer, specials_of(render.tokenizer)
+    in_user = bool(system) and not _has_system_role(render, system, chat_tools)
     start = _messages(system, in_user, _TEXT)
-    before, after = _split(_render(tokenizer, start, chat_tools), _TEXT)
-    later = [*start, {"role": "assistant", "content": _RESPONSE}, {"role": "user", "content": _NEXT}]
-    turn = _split(_split(_render(tokenizer, later, chat_tools), _RESPONSE)[1], _NEXT)
-    padded = _render(tokenizer, _messages("", False, f" \n{_TEXT}\n "), chat_tools)
+    before, after = _split(render(start, chat_tools), _TEXT)
+    turn = _split(_split(render(_later(start), chat_tools), _RESPONSE)[1], _NEXT)
+    padded = render(_messages("", False, f" \n{_TEXT}\n "), chat_tools)
 
     # Control tokens split a text before all else: the text before the last one need not be tokenised again.
     *_, cut = [0, *(match.start() for match in specials.finditer(before))]
-    head = _ids(tokenizer, before[:cut]) if cut else []
-    if head + _ids(tokenizer, before[cut:] + _TEXT + after) != _ids(tokenizer, before + _TEXT + after):
+    head = ids_of(tokenizer, before[:cut]) if cut else []
+    if head + ids_of(tokenizer, before[cut:] + _TEXT + after) != ids_of(tokenizer, before + _TEXT + after):
         head, cut = [], 0
 
     ends: set[int] = set()
     end_ids: list[int] = []
     if (end := re.match(rf"\s*(?:{specials.pattern})", turn[0])) is not None:
-        end_ids = _ids(tokenizer, end.group())
-        if _ids(tokenizer, turn[0] + _NEXT + turn[1])[: len(end_ids)] == end_ids:
+        end_ids = ids_of(tokenizer, end.group())
+        if ids_of(tokenizer, turn[0] + _NEXT + turn[1])[: len(end_ids)] == end_ids:
             ends = {end_ids[-1]} | ({tokenizer.eos_token_id} if tokenizer.eos_token_id is not None else set())
     return ChatTemplate(
         system=system,
@@ -172,33 +164,63 @@ def _take_apart(tokenizer: ChatTokenizer, system: str, chat_tools: list[dict[str
         first=(before[cut:], after),
         turn=turn,
         turn_ends=frozenset(ends),
+        turn_end=end_ids[-1] if ends else None,
         end_length=len(end_ids),
         specials=specials,
     )
 
 
-def _has_system_role(tokenizer: ChatTokenizer, system: str, chat_tools: list[dict[str, Any]] | None) -> bool:
-    from jinja2 import TemplateError  # only needed with chat templates
+def conversation_ids(
+    render: Renderer, messages: Messages, chat_tools: list[dict[str, Any]] | None, specials: re.Pattern[str]
+) -> list[int]:
+    """Returns the token ids of a conversation that the template renders as a whole.
 
-    try:
-        return system.strip() in _render(tokenizer, _messages(system, False, _TEXT), chat_tools)
-    except TemplateError:
+    Control tokens in texts of the world are ordinary text, as they are in :meth:`ChatTemplate.follow`.
+
+    Raises:
+        Refused: The template cannot render the conversation.
+    """
+    text = render(messages, chat_tools)
+    ids: list[int] = []
+    at = 0
+    for i, message in enumerate(messages):
+        if message["role"] not in ("user", "tool") or specials.search(message["content"]) is None:
+            continue
+        marked = [*messages[:i], {**message, "content": MARK}, *messages[i + 1 :]]
+        before, _, inner = _around(text, render(marked, chat_tools))
+        ids += ids_of(render.tokenizer, text[at : len(before)])
+        ids += render.tokenizer.encode(inner, add_special_tokens=False, split_special_tokens=True)
+        at = len(before) + len(inner)
+    return ids + ids_of(render.tokenizer, text[at:])
+
+
+def _later(start: Messages) -> Messages:
+    return [*start, {"role": "assistant", "content": _RESPONSE}, {"role": "user", "content": _NEXT}]
+
+
+def _has_system_role(render: Renderer, system: str, chat_tools: list[dict[str, Any]] | None) -> bool:
+    """Whether the template shows a system message, and shows it at the same place when the conversation goes on."""
+    start = _messages(system, False, _TEXT)
+    shown, later = render.attempt(start, chat_tools), render.attempt(_later(start), chat_tools)
+    if shown is None or system.strip() not in shown:
         return False
+    return later is None or system.strip() in later.partition(_RESPONSE)[0]
+
+
+def _around(text: str, marked: str) -> tuple[str, str, str]:
+    """Returns the text before and after the part of ``text`` that ``marked`` has :data:`MARK` for, and that part."""
+    before, _, after = marked.partition(MARK)
+    if not (marked.count(MARK) == 1 and text.startswith(before) and text.endswith(after)):
+        raise UsageError(
+            f"the chat template shows an answer {marked.count(MARK)} times instead of once, or changes text around it"
+        )
+    return before, after, text[len(before) : len(text) - len(after)]
 
 
 def _messages(system: str, in_user: bool, text: str) -> Messages:
     if system and not in_user:
         return [{"role": "system", "content": system}, {"role": "user", "content": text}]
     return [{"role": "user", "content": f"{system}\n\n{text}" if system else text}]
-
-
-def _render(tokenizer: ChatTokenizer, messages: Messages, chat_tools: list[dict[str, Any]] | None) -> str:
-    if tokenizer.chat_template is None:
-        raise UsageError(
-            f"{type(tokenizer).__name__} has no chat template; take an instruction-tuned model, "
-            "or set tokenizer.chat_template"
-        )
-    return str(tokenizer.apply_chat_template(messages, tools=chat_tools, add_generation_prompt=True, tokenize=False))
 
 
 def _split(rendered: str, marker: str) -> tuple[str, str]:
@@ -209,7 +231,3 @@ def _split(rendered: str, marker: str) -> tuple[str, str]:
         )
     before, _, after = rendered.partition(marker)
     return before, after
-
-
-def _ids(tokenizer: ChatTokenizer, text: str) -> list[int]:
-    return list(tokenizer.encode(text, add_special_tokens=False))

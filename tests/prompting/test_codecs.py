@@ -205,23 +205,21 @@ def test_instructions_show_a_form_that_parses(codec):
             assert text.count(opening) == text.count(closing) == 1
     assert "<think>" in TagsCodec().system((COMMAND,), 1)
     assert "<think>" not in TagsCodec(think=False).system((COMMAND,), 1)
-    assert COMMAND.description not in TOOLS.system((COMMAND,), 1, listed=True)
     assert "with one call of" in TOOLS.system((COMMAND,), 1) and "with one to 3 calls of" in TOOLS.system((COMMAND,), 3)
 
 
-def test_only_the_tools_codec_hands_tools_to_the_template():
-    assert TAGS.chat_tools((COMMAND,)) is None
-    assert TOOLS.chat_tools((COMMAND,)) == [COMMAND.as_openai()]
+@CODEC
+def test_codecs_that_explain_the_format_hand_no_tools_to_the_template(codec):
+    assert codec.chat_tools((COMMAND,)) is None
 
 
 def test_codecs_are_made_by_name_and_an_unknown_name_lists_them():
-    assert {name: make_codec(name).name for name in CODECS} == {
-        "tags": "tags",
-        "brackets": "brackets",
-        "tools": "tools",
-    }
+    assert list(CODECS) == ["tags", "brackets", "tools", "native"]
+    assert all(make_codec(name).name == name for name in CODECS if name != "native")
     assert make_codec("tags", think=False) == TagsCodec(think=False)
-    with pytest.raises(UnknownName, match=r"unknown codec 'tag'. Nearest: 'tags'. Known: tags, brackets, tools"):
+    with pytest.raises(
+        UnknownName, match=r"unknown codec 'tag'. Nearest: 'tags'. Known: tags, brackets, native, tools"
+    ):
         make_codec("tag")
     with pytest.raises(UnknownName, match=r"unknown option of codec tags 'thinks'. Nearest: 'think'"):
         make_codec("tags", thinks=True)

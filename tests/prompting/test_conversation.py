@@ -7,6 +7,7 @@ from tokenizers import AddedToken
 
 from envsuite.core import Observation, Tool, ToolCall, UsageError
 from envsuite.prompting import Compact, Conversation, Full, Summary, TagsCodec, ToolsCodec, Window
+from envsuite.prompting.rendering import Renderer
 from envsuite.prompting.template import chat_template
 
 TOOL = Tool(
@@ -261,7 +262,7 @@ def with_tokens(tokenizer, template, *tokens):
 
 
 def test_what_comes_before_the_last_control_token_of_every_first_prompt_is_tokenised_once(smol):
-    template = chat_template(smol, TAGS, (TOOL,), 1, True)
+    template = chat_template(Renderer(smol), TAGS.system((TOOL,), 1), None)
     assert smol.decode(template.head_ids).startswith("<|im_start|>system")
     assert template.first[0].startswith("<|im_start|>user")
 
@@ -285,14 +286,11 @@ def test_a_turn_is_ended_once_where_another_control_token_begins_like_its_end(wo
     assert list(conversation.prompt_ids()) == ids_of(tokenizer, rendered(tokenizer, conversation))
 
 
-def test_a_codec_knows_the_tools_also_where_the_template_lists_them(with_template):
-    class Counting(ToolsCodec):
-        def system(self, tools, max_calls, *, listed=False):
-            return f"{super().system(tools, max_calls, listed=listed)}\nThere are {len(tools)} tools."
-
-    conversation = conversation_of(with_template(LISTS_TOOLS), Full(), Counting())
+def test_a_template_that_lists_tools_gets_none_from_a_codec_that_explains_them(with_template):
+    conversation = conversation_of(with_template(LISTS_TOOLS), Full(), ToolsCodec())
     conversation.start(observation("a door"))
-    assert conversation.messages()[0]["content"].endswith("There are 1 tools.")
+    text = conversation.tokenizer.decode(conversation.prompt_ids())
+    assert "<|im_start|>tools" not in text and text.count(TOOL.description) == 1
 
 
 def test_thoughts_that_a_template_would_strip_stay_in_the_prompt(with_template):

@@ -294,16 +294,11 @@ def test_control_tokens_in_values_and_in_the_file_are_ordinary_text(smol):
     assert [i for i in plain.prompt_ids() if i in control] == [i for i in attacked.prompt_ids() if i in control]
 
 
-def test_tools_that_the_chat_template_lists_are_not_in_the_instructions_too(smol):
-    for listed in (True, False):
-        tokenizer = smol
-        conversation = conversation_of(
-            tokenizer, Window(1), ToolsCodec(), prompt_file=PromptFile("{{ instructions }}", "a")
-        )
-        conversation.start(observation("a door"))
-        text = smol.decode(conversation.prompt_ids())
-        assert text.count(TOOL.description) == 1 and "<tool_call>" in text
-        assert listed or text.count('"name": "act"') == 1
+def test_instructions_list_the_tools_once(smol):
+    conversation = conversation_of(smol, Window(1), ToolsCodec(), prompt_file=PromptFile("{{ instructions }}", "a"))
+    conversation.start(observation("a door"))
+    text = smol.decode(conversation.prompt_ids())
+    assert text.count(TOOL.description) == 1 and "<tool_call>" in text and text.count('"name": "act"') == 1
 
 
 def test_instructions_and_commands_are_empty_where_they_are_switched_off(words):

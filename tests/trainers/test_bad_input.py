@@ -88,7 +88,7 @@ def _fails(capfd: pytest.CaptureFixture[str], code: int, *arguments: str) -> str
         (["--envs", "[]"], ["envs is []", "longer"]),
         (["--envs", "[{id: TextCraft-v0, kwargs: {split: test}}]"], ["kwargs.split", "beside kwargs"]),
         (["--prompt.memory", "windw(2)"], ["'windw(2)'", "window(2)", "compact"]),
-        (["--prompt.codec", "tag"], ["prompt.codec", "Known: tags, brackets, tools"]),
+        (["--prompt.codec", "tag"], ["prompt.codec", "Known: tags, brackets, native, tools"]),
         (["--rollout.engine", "hg"], ["rollout.engine", "hf"]),
         (["--rollout.engine_options", "{maxlen: 9}"], ["rollout.engine_options", "engine 'hf'", "maxlen"]),
         (["--config", "nowhere.yaml"], ["nowhere.yaml", "no such file"]),
@@ -171,6 +171,19 @@ def test_a_model_that_cannot_be_loaded_is_named(place: Path, capfd: pytest.Captu
     (folder / "model.safetensors").unlink()
     torch.save(model("qwen2", len(tokenizer())).state_dict(), folder / "pytorch_model.bin")
     assert "can hold code" in _fails(capfd, 1, "--config", config)
+
+
+def test_a_chat_template_that_does_not_go_with_the_prompts_is_named_before_weights_are_loaded(
+    place: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = str(write_settings(place))
+    (place / "model" / "model.safetensors").write_bytes(b"no weights")
+    said = _fails(capfd, 2, "--config", config, "--prompt.codec", "native")
+    assert all(word in said for word in ("prompt.codec is native", "model.path", "takes no tools", "tags or tools")), (
+        said
+    )
+    said = _fails(capfd, 2, "--config", config, "--prompt.template_arguments", "{enable_thinking: false}")
+    assert all(word in said for word in ("prompt.template_arguments", "'enable_thinking'", "leave it out")), said
 
 
 def test_checkpoints_are_checked_before_a_run_goes_on(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from envsuite.core import Action, Move, Observation, ToolEnv
 from envsuite.prompting import Codec, Conversation, Full
-from envsuite.prompting.template import ChatTokenizer
+from envsuite.prompting.rendering import ChatTokenizer
 
 PROMPT, ANSWER, RESPONSE, SLIP = 0, 1, 2, 3
 """Origin of a token: the first prompt, a later observation, the player's output, or a mistake of the player."""

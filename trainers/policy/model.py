@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -15,15 +17,15 @@ from trainers.policy.selfcheck import check_policy, output_layer
 from trainers.policy.statistics import TokenStats, token_stats
 
 
-def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Token ids that end a response: the tokenizer's end token and those of the generation config."""
+def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, others: Sequence[int] = ()) -> tuple[int, ...]:
+    """Token ids that end a response: the tokenizer's end token, those of the generation config, and ``others``."""
     ids: list[int] = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
     generation = model.generation_config.eos_token_id if model.generation_config is not None else None
     if generation is not None:
         ids += [int(generation)] if isinstance(generation, int) else [int(i) for i in generation]
     if not ids:
         raise DataError(f"{model.name_or_path}: neither tokenizer nor generation config name an end token")
-    return tuple(dict.fromkeys(ids))
+    return tuple(dict.fromkeys([*ids, *others]))
 
 
 class Policy(nn.Module):

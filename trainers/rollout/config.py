@@ -38,8 +38,9 @@ class EnvConfig:
 class PromptConfig:
     """How observations become prompts and completions become actions."""
 
-    codec: Literal["tags", "brackets", "tools"] = "tags"
-    """Format of actions: <action>…</action>, the same with tool[argument] in it, or <tool_call>…</tool_call>."""
+    codec: Literal["tags", "brackets", "tools", "native"] = "tags"
+    """Format of actions: <action>…</action>, the same with tool[argument] in it, <tool_call>…</tool_call>, or that of
+    the model's chat template."""
     think: bool = True
     """Ask for a thought before the action (codecs tags and brackets)."""
     instructions: bool = True
@@ -48,7 +49,9 @@ class PromptConfig:
     """Show the admissible commands with the observation, where the environment lists them."""
     memory: str = "window(2)"
     """Part of the history that is shown: window(k), summary(k) (and a summary that the policy writes in its answers),
-    full, or compact(budget in tokens)."""
+    full, compact(budget in tokens), or rendered."""
+    template_arguments: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the model's chat template, e.g. {enable_thinking: false} or {date_string: 1 Jan 2026}."""
     template: Text | None = None
     """File with the user message of a step as a Jinja template, or the name of one of this package (steps, sections);
     docs/prompts.md has its variables. By default the message is written as docs/prompting.md shows."""

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import gymnasium
 
 from envsuite.core import TaskSet, Tool, ToolEnv
-from envsuite.core.errors import EnvsuiteError
+from envsuite.core.errors import EnvsuiteError, UnknownName, UsageError
 from envsuite.prompting import (
     ChatTokenizer,
     Codec,
+    Compact,
     Conversation,
+    Full,
+    NativeCodec,
     PromptFile,
+    Renderer,
+    departure,
     load_prompt_file,
     make_codec,
     make_memory,
@@ -22,6 +28,8 @@ from trainers.rollout.config import EnvConfig, PromptConfig, RolloutConfig, Samp
 from trainers.rollout.engine import Engine, Sampling
 from trainers.rollout.manager import RolloutManager
 from trainers.settings import ConfigError
+
+_LOG = logging.getLogger(__name__)
 
 
 def factory_of(env: EnvConfig) -> EnvFactory:
@@ -60,13 +68,48 @@ def sampling_of(config: SamplingConfig, stop_ids: Sequence[int]) -> Sampling:
     return Sampling(config.temperature, config.top_p, config.top_k, config.max_tokens, tuple(stop_ids))
 
 
-def codec_of(prompt: PromptConfig) -> Codec:
-    """Makes the codec of the prompts."""
+def codec_of(prompt: PromptConfig, tokenizer: ChatTokenizer) -> Codec:
+    """Makes the codec of the prompts.
+
+    Raises:
+        ConfigError: The tokenizer's chat template does not go with the codec, or does not read an argument.
+    """
     if prompt.codec == "tools":
         return make_codec(prompt.codec)
+    if prompt.codec == "native":
+        try:
+            return make_codec(prompt.codec, tokenizer=tokenizer, template_arguments=prompt.template_arguments)
+        except UnknownName as error:
+            raise ConfigError(f"prompt.template_arguments: {error}") from error
+        except UsageError as error:
+            raise ConfigError(f"prompt.codec is native, but of the model of model.path {error}") from error
     return make_codec(
         prompt.codec, think=prompt.think, lowercase=prompt.lowercase, require_thought=prompt.require_thought
     )
+
+
+def check_prompts(prompt: PromptConfig, tokenizer: ChatTokenizer) -> Codec:
+    """Checks the prompts' settings with the tokenizer, and logs where prompts depart from the model's chat template.
+
+    Returns:
+        The codec of the prompts.
+
+    Raises:
+        ConfigError: The tokenizer's chat template does not go with the settings.
+    """
+    codec = codec_of(prompt, tokenizer)
+    try:
+        Renderer(tokenizer, prompt.template_arguments).check()
+    except UnknownName as error:
+        raise ConfigError(f"prompt.template_arguments: {error}") from error
+    if isinstance(codec, NativeCodec) and isinstance(make_memory(prompt.memory), Full | Compact):
+        if (where := departure(codec)) is not None:
+            _LOG.warning(
+                "prompt.memory %s: each prompt continues the last one as it was sampled, but the model's chat template "
+                "would render earlier turns in another way: %s; to follow it, set prompt.memory to rendered",
+                prompt.memory, where,
+            )  # fmt: skip
+    return codec
 
 
 def prompt_file_of(prompt: PromptConfig) -> PromptFile | None:
@@ -89,7 +132,7 @@ def make_conversation(
     """A conversation whose prompts are those of a rollout with these settings."""
     return Conversation(
         tokenizer,
-        codec_of(prompt),
+        codec_of(prompt, tokenizer),
         make_memory(prompt.memory),
         tools,
         max_calls,
@@ -98,6 +141,7 @@ def make_conversation(
         prompt_file=prompt_file_of(prompt),
         max_tokens=prompt.max_tokens,
         truncate=prompt.truncate,
+        template_arguments=prompt.template_arguments,
     )
 
 
@@ -110,18 +154,20 @@ def make_manager(
     tokenizer: ChatTokenizer,
 ) -> RolloutManager:
     """A manager that plays ``envs``, at most ``slots`` episodes at a time; close its vector after use."""
+    codec = codec_of(prompt, tokenizer)
     vector = make_vector([factory_of(env) for env in envs], slots, rollout.workers, rollout.deadline)
     return RolloutManager(
         engine,
         vector,
         [env.id for env in envs],
         tokenizer,
-        codec_of(prompt),
+        codec,
         make_memory(prompt.memory),
         instructions=prompt.instructions,
         commands=prompt.commands,
         prompt_file=prompt_file_of(prompt),
         max_prompt_tokens=prompt.max_tokens,
         truncate=prompt.truncate,
+        template_arguments=prompt.template_arguments,
         episode_tokens=rollout.episode_tokens,
     )

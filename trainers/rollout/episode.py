@@ -68,7 +68,8 @@ class Playing:
 
     def parse(self, completion: Completion, tools: Any, max_calls: int) -> None:
         """Take the engine's answer to the prompt: afterwards :attr:`action` is set, or :attr:`parse_error`."""
-        text = self.tokenizer.decode(completion.token_ids.tolist(), skip_special_tokens=True)
+        shown = self.codec.special_tokens
+        text = self.tokenizer.decode(completion.token_ids.tolist(), skip_special_tokens=not shown)
         parsed = self.codec.parse(text, tools, max_calls)
         self.completion, self.action, self.parse_error = completion, parsed.action, parsed.error
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from envsuite.prompting import Codec, Conversation, Memory, PromptFile
 from envsuite.prompting.conversation import ChatTokenizer
@@ -59,6 +59,7 @@ class RolloutManager:
         prompt_file: Renders the prompts.
         max_prompt_tokens: Maximum number of tokens of a prompt; ``None`` for no limit.
         truncate: What happens to a longer one, as :class:`~envsuite.prompting.Conversation` says.
+        template_arguments: Arguments of the chat template; by default the codec's.
         episode_tokens: An episode that has written so many response tokens is cut; ``None`` for no limit.
     """
 
@@ -76,6 +77,7 @@ class RolloutManager:
         prompt_file: PromptFile | None = None,
         max_prompt_tokens: int | None = None,
         truncate: Literal["episode", "left"] = "episode",
+        template_arguments: Mapping[str, Any] | None = None,
         episode_tokens: int | None = None,
     ) -> None:
         self.engine = engine
@@ -89,6 +91,7 @@ class RolloutManager:
         self.prompt_file = prompt_file
         self.max_prompt_tokens = max_prompt_tokens
         self.truncate: Literal["episode", "left"] = truncate
+        self.template_arguments = template_arguments
         self.episode_tokens = episode_tokens
         self.timing = Timing()
         """Seconds of the last rollout."""
@@ -174,6 +177,7 @@ class _Rollout:
             prompt_file=manager.prompt_file,
             max_tokens=manager.max_prompt_tokens,
             truncate=manager.truncate,
+            template_arguments=manager.template_arguments,
         )
         with self.timing.measured("env"):
             manager.vector.reset(slot, plan.env, task_id=plan.task_id)

@@ -19,14 +19,14 @@ from trainers.credit.crediting import Crediting, Method, make_providers
 from trainers.credit.self_imitation import SelfImitation
 from trainers.distributed import agreed, on_main, sharing_failures
 from trainers.policy.adapter import is_adapted, keep_reference, merged_weights
-from trainers.policy.loading import load_policy
+from trainers.policy.loading import load_policy, load_tokenizer
 from trainers.policy.model import Policy, stop_ids
 from trainers.policy.optimizer import make_optimizer
 from trainers.policy.update import Updater
 from trainers.report.stats import EvalResult
 from trainers.rollout.engine import EngineSetup
 from trainers.rollout.engines import make_engine
-from trainers.rollout.environments import make_manager, sampling_of, tasks_of
+from trainers.rollout.environments import check_prompts, make_manager, sampling_of, tasks_of
 from trainers.rollout.sampler import TaskPool, TaskSampler
 from trainers.run import checkpoint
 from trainers.run.cli import dump
@@ -75,6 +75,7 @@ class Run:
         )
 
         progress.stage("loading the model")
+        codec = check_prompts(config.prompt, load_tokenizer(config.model))
         self.model, self.tokenizer = load_policy(config.model)
         self.folder = RunFolder(Path(config.output) / config.name, accelerator, self.tokenizer)
         policy = self._policy(self.model.to(accelerator.device))
@@ -100,7 +101,7 @@ class Run:
             scorer = next((part for part in providers if compares and REFERENCE in part.supplies), None)
             self.replay = SelfImitation(method.replay, accelerator, config.seed, scorer)
 
-        ends = stop_ids(self.model, self.tokenizer)
+        ends = stop_ids(self.model, self.tokenizer, codec.stop_ids)
         setup = EngineSetup(self.model, self.tokenizer, config.model, rollout.slots, accelerator)
         self.engine = make_engine(rollout.engine, setup, rollout.engine_options)
         self.evaluator = Evaluator(config, accelerator, self.engine, self.tokenizer, ends)

@@ -12,12 +12,12 @@ from accelerate import Accelerator
 from envsuite.prompting import ChatTokenizer
 from trainers.distributed import every
 from trainers.policy.adapter import merged_weights
-from trainers.policy.loading import load_policy
+from trainers.policy.loading import load_policy, load_tokenizer
 from trainers.policy.model import stop_ids
 from trainers.report.stats import EvalResult, evaluate_summary
 from trainers.rollout.engine import Engine, EngineSetup
 from trainers.rollout.engines import make_engine
-from trainers.rollout.environments import make_manager, sampling_of, tasks_of
+from trainers.rollout.environments import check_prompts, make_manager, sampling_of, tasks_of
 from trainers.rollout.episode import EpisodePlan
 from trainers.rollout.manager import Watcher
 from trainers.run.config import EvalConfig, TrainConfig
@@ -142,12 +142,13 @@ def evaluate(config: TrainConfig, accelerator: Accelerator) -> list[EvalResult]:
     """
     if not config.evaluation.envs:
         raise ConfigError("evaluation.envs is empty; name what to measure success on")
+    codec = check_prompts(config.prompt, load_tokenizer(config.model))
     model, tokenizer = load_policy(config.model)
     model.to(accelerator.device)
     setup = EngineSetup(model, tokenizer, config.model, config.rollout.slots, accelerator)
     results = []
     with closing(make_engine(config.rollout.engine, setup, config.rollout.engine_options)) as engine:
-        evaluator = Evaluator(config, accelerator, engine, tokenizer, stop_ids(model, tokenizer))
+        evaluator = Evaluator(config, accelerator, engine, tokenizer, stop_ids(model, tokenizer, codec.stop_ids))
         engine.sync(merged_weights(model), 0)  # a running server may have others
         for env in range(len(config.evaluation.envs)):
             began = time.perf_counter()

@@ -68,7 +68,8 @@ def played(
         conversation = make_conversation(prompt, tokenizer, world.tools, world.max_calls)
         conversation.start(observation)
         moves = itertools.repeat(None) if player is None else player.turns(made, random.Random(0))
-        end = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
+        eos = () if tokenizer.eos_token_id is None else (int(tokenizer.eos_token_id),)
+        end = conversation.codec.stop_ids or eos
         for move in itertools.islice(moves, steps):
             action: Action = () if move is None else move.action
             text = "" if move is None else conversation.codec.write(action, move.thought, world.tools)

@@ -88,8 +88,9 @@ def zero_shot(config: TrainConfig, accelerator: Accelerator, env: EnvConfig, ans
             slots = min(config.rollout.slots, count)
             try:
                 manager = make_manager(config.rollout, prompt, [short], slots, engine, tokenizer)
+                stops = replace(sampling, stop_ids=(*ends, *manager.codec.stop_ids))
                 with manager.vector:
-                    episodes = manager.run(plans, sampling, config.seed, partial(_progress, name, count))
+                    episodes = manager.run(plans, stops, config.seed, partial(_progress, name, count))
             except UsageError as error:
                 yield f"{name:<10}  cannot be used with this model: {error}"
                 continue

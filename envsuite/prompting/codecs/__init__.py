@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import inspect
 from typing import Any
 
 from envsuite.core.errors import unknown
-from envsuite.prompting.codecs.base import Codec, Parsed
+from envsuite.prompting.codecs.base import Codec, Parsed, Turn
+from envsuite.prompting.codecs.native import NativeCodec
 from envsuite.prompting.codecs.tags import BracketsCodec, TagsCodec
 from envsuite.prompting.codecs.tools import ToolsCodec
 
-__all__ = ["CODECS", "BracketsCodec", "Codec", "Parsed", "TagsCodec", "ToolsCodec", "make_codec"]
+__all__ = ["CODECS", "BracketsCodec", "Codec", "NativeCodec", "Parsed", "TagsCodec", "ToolsCodec", "Turn", "make_codec"]
 
-CODECS: dict[str, type[Codec]] = {codec.name: codec for codec in (TagsCodec, BracketsCodec, ToolsCodec)}
+CODECS: dict[str, type[Codec]] = {codec.name: codec for codec in (TagsCodec, BracketsCodec, ToolsCodec, NativeCodec)}
 
 
 def make_codec(name: str, **options: Any) -> Codec:
@@ -20,10 +21,11 @@ def make_codec(name: str, **options: Any) -> Codec:
 
     Raises:
         UnknownName: The codec does not exist, or does not have an option.
+        UsageError: The tokenizer's chat template does not go with the codec.
     """
     if name not in CODECS:
         raise unknown("codec", name, CODECS)
-    known = [field.name for field in fields(CODECS[name])]  # type: ignore[arg-type]
+    known = list(inspect.signature(CODECS[name]).parameters)
     for option in options:
         if option not in known:
             raise unknown(f"option of codec {name}", option, known)

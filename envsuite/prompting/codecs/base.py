@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar
 
-from envsuite.core.tools import Action, Tool
+from envsuite.core.tools import Action, Tool, ToolCall
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,16 @@ class Parsed:
 
     action: Action | None
     error: str | None
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A completion as a message of the conversation."""
+
+    message: dict[str, Any]
+    """The assistant's message, as chat templates take it."""
+    called: tuple[tuple[ToolCall, str], ...] = ()
+    """The calls that the message has as such, with their ids."""
 
 
 class Codec(ABC):
@@ -27,15 +38,22 @@ class Codec(ABC):
     """
 
     name: ClassVar[str]
+    special_tokens: ClassVar[bool] = False
+    """Whether control tokens are part of the format: then completions are decoded with them."""
+    template_arguments: Mapping[str, Any] = MappingProxyType({})
+    """Arguments of the chat template that the codec is made for."""
+    stop_ids: tuple[int, ...] = ()
+    """Tokens that end a response in this format, besides the model's own."""
+    inner_tokens: frozenset[str] = frozenset()
+    """Control tokens inside an action, which do not end a response."""
 
     @abstractmethod
-    def system(self, tools: Sequence[Tool], max_calls: int, *, listed: bool = False) -> str:
+    def system(self, tools: Sequence[Tool], max_calls: int) -> str:
         """Returns instructions for the system message: the tools, and the format of an action.
 
         Args:
             tools: The tools of the environment.
             max_calls: Maximum number of calls in one step.
-            listed: Whether the chat template lists the tools itself.
         """
 
     @abstractmethod
@@ -62,4 +80,19 @@ class Codec(ABC):
 
     def chat_tools(self, tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
         """Returns the tools for the chat template; ``None`` if the codec describes them itself."""
+        return None
+
+    def turn(self, completion: str, tools: Sequence[Tool]) -> Turn:
+        """Returns ``completion`` as a message."""
+        return Turn({"role": "assistant", "content": completion})
+
+    def reply(self, turn: Turn, text: str) -> dict[str, Any]:
+        """Returns the message that answers ``turn`` with ``text``."""
+        return {"role": "user", "content": text}
+
+    def after(self, turn: Turn, text: str, tools: Sequence[Tool]) -> str | None:
+        """Returns the template's text from the end of ``turn``'s completion to the next generation prompt.
+
+        ``None`` if the answer is an ordinary message of the user.
+        """
         return None

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from envsuite.core.tools import Action, Tool, ToolCall
 from envsuite.prompting.codecs.base import Codec, Parsed
-from envsuite.prompting.codecs.text import (
+from envsuite.prompting.text import (
     TAGS,
     THOUGHT_END,
     Malformed,
@@ -38,7 +38,7 @@ class TagsCodec(Codec):
     require_thought: bool = False
     """Whether a completion without ``<think>`` and ``</think>`` is invalid."""
 
-    def system(self, tools: Sequence[Tool], max_calls: int, *, listed: bool = False) -> str:
+    def system(self, tools: Sequence[Tool], max_calls: int) -> str:
         """Returns the tools and the format of an action, ending with a template of the answer."""
         command = command_tool(tools)
         if command is not None and len(tools) == 1:
@@ -110,7 +110,7 @@ class BracketsCodec(TagsCodec):
 
     name: ClassVar[str] = "brackets"
 
-    def system(self, tools: Sequence[Tool], max_calls: int, *, listed: bool = False) -> str:
+    def system(self, tools: Sequence[Tool], max_calls: int) -> str:
         """Returns each tool's description and format of calls, ending with a template of the answer."""
         forms = [
             f"{tool.name}[{argument}]: {tool.description}"
@@ -118,7 +118,7 @@ class BracketsCodec(TagsCodec):
             if (argument := one_string(tool)) is not None
         ]
         if len(forms) < len(tools):
-            return super().system(tools, max_calls, listed=listed)
+            return super().system(tools, max_calls)
         thought = "<think>your reasoning</think>" if self.think else ""
         return "\n".join(
             (

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from envsuite.core.tools import Action, Tool, ToolCall
 from envsuite.prompting.codecs.base import Codec, Parsed
-from envsuite.prompting.codecs.text import Malformed, bodies, dump, escaped, listing, read_calls, write_thought
+from envsuite.prompting.text import Malformed, bodies, dump, escaped, listing, read_calls, write_thought
 
 
 @dataclass(frozen=True)
 class ToolsCodec(Codec):
     """``<tool_call>{"name": …, "arguments": {…}}</tool_call>``, several where the environment allows it.
 
-    The chat template gets the tools. All well-formed calls form the action; more than allowed make it invalid.
+    The instructions list the tools, so any chat template will do: one without tools too. For one that takes tools,
+    :class:`NativeCodec` has the model's own format. All well-formed calls form the action; more than allowed make it
+    invalid.
     """
 
     name: ClassVar[str] = "tools"
 
-    def system(self, tools: Sequence[Tool], max_calls: int, *, listed: bool = False) -> str:
-        """Returns the format of a call, after the tools if the template does not list them."""
-        about = "" if listed else listing(tools) + "\n"
+    def system(self, tools: Sequence[Tool], max_calls: int) -> str:
+        """Returns the tools and the format of a call."""
         count = "one call" if max_calls == 1 else f"one to {max_calls} calls"
         form = '<tool_call>\n{"name": "tool name", "arguments": {…}}\n</tool_call>'
-        return f"{about}Answer each observation with {count} of this form:\n{form}"
+        return f"{listing(tools)}\nAnswer each observation with {count} of this form:\n{form}"
 
     def parse(self, completion: str, tools: Sequence[Tool], max_calls: int) -> Parsed:
         """Parses every well-formed call."""
@@ -50,7 +51,3 @@ class ToolsCodec(Codec):
     def show(self, action: Action) -> str:
         """Formats the calls as JSON."""
         return ", ".join(dump(call) for call in action)
-
-    def chat_tools(self, tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
-        """Returns OpenAI's function schemas."""
-        return [tool.as_openai() for tool in tools]

@@ -51,13 +51,13 @@ def _finite(number: str) -> float:
     return value
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
+DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
 
 
 def read_calls(body: str, many: bool) -> list[ToolCall] | Malformed:
     """Parses ``body`` as the JSON of a call or, with ``many``, of a list of calls."""
     try:
-        value = _DECODER.decode(body)
+        value = DECODER.decode(body)
     except RecursionError:
         return Malformed("the JSON is nested too deeply")
     except ValueError as error:

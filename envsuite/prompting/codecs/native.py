@@ -1,0 +1,171 @@
+"""Actions in the model's own format of tool calls."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from envsuite.core.errors import UsageError
+from envsuite.core.tools import Action, Tool, ToolCall
+from envsuite.prompting.codecs.base import Codec, Parsed, Turn
+from envsuite.prompting.dialect import find_dialect
+from envsuite.prompting.formats import Found
+from envsuite.prompting.rendering import ChatTokenizer, Renderer, ids_of, specials_of
+from envsuite.prompting.text import dump, listing
+
+_EXAMPLE = ToolCall("tool_name", {"argument": "value"})
+
+
+class NativeCodec(Codec):
+    """Tool calls as the model's chat template writes them.
+
+    The template gets the tools, calls are parsed as it writes those of earlier turns, and results are messages of the
+    role ``tool``. The format is found by rendering probes, not by the model's name: it is the one of
+    ``envsuite.prompting.formats`` whose parser reads what the template renders.
+
+    Args:
+        tokenizer: The tokenizer with the chat template.
+        template_arguments: Arguments of the template, such as ``enable_thinking`` or ``date_string``.
+
+    Raises:
+        UnknownName: The template does not read an argument.
+        UsageError: The template takes no tools, or writes calls in no known format, or the tokenizer does not give back
+            a call as it was.
+    """
+
+    name: ClassVar[str] = "native"
+    special_tokens: ClassVar[bool] = True
+
+    def __init__(self, tokenizer: ChatTokenizer, template_arguments: Mapping[str, Any] | None = None) -> None:
+        self.tokenizer = tokenizer
+        self.template_arguments = dict(template_arguments or {})
+        renderer = Renderer(tokenizer, self.template_arguments)
+        renderer.check()
+        self.dialect = find_dialect(renderer, specials_of(tokenizer))
+        self._example = self.write([_EXAMPLE])
+        begin = self.dialect.find(self._example, {})[0].start
+        self._lead = self.dialect.format.split(self._example[:begin])[1].strip()
+        self.inner_tokens = frozenset(self.dialect.specials.findall(self._example))
+        special = (str(token.content) for token in tokenizer.added_tokens_decoder.values() if token.special)
+        self._end_tokens = tuple(token for token in special if token not in self.inner_tokens)
+        self._round_trip()
+        self.stop_ids = tuple(self.end_ids(self._example, ())[-1:])
+
+    def system(self, tools: Sequence[Tool], max_calls: int) -> str:
+        """Returns how many calls to answer with, and tools and form of a call if the template lists no tools."""
+        several = max_calls > 1 and self.dialect.several
+        count = f"one to {max_calls} tool calls" if several else "one tool call"
+        if self.dialect.lists:
+            return f"Answer each observation with {count}."
+        return f"{listing(tools)}\nAnswer each observation with {count} of this form:\n{self._example}"
+
+    def parse(self, completion: str, tools: Sequence[Tool], max_calls: int) -> Parsed:
+        """Parses every well-formed call after the thought."""
+        _, _, calls, problem = self._read(completion, tools)
+        most = max_calls if self.dialect.several else 1
+        if len(calls) > most:
+            return Parsed(None, f"{len(calls)} calls in one step, at most {most} allowed")
+        if not calls:
+            return Parsed(None, problem or "no tool call in the completion")
+        return Parsed(tuple(one.call for one in calls), None)
+
+    def write(self, action: Action, thought: str = "", tools: Sequence[Tool] | None = None) -> str:
+        """Renders the thought, if any, and the calls, up to the end of the last call.
+
+        Raises:
+            UsageError: The template cannot write them so that they are read back.
+        """
+        known = {call.name: Tool(call.name, "", _schema(call)) for call in action} if tools is None else _named(tools)
+        for call in action:
+            dump(call)
+        text = self.dialect.completion(self.dialect.called(list(action)), thought, known) if action else None
+        if text is None or [one.call for one in self.dialect.find(text, known)] != list(action):
+            raise UsageError(
+                f"the chat template cannot write {self.show(action)} so that it is read back (format "
+                f"{self.dialect.format.name}): it takes fewer calls, or a text has one of the format's own tags in it"
+            )
+        return text
+
+    def show(self, action: Action) -> str:
+        """Formats the calls as JSON."""
+        return ", ".join(dump(call) for call in action)
+
+    def chat_tools(self, tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
+        """Returns OpenAI's function schemas."""
+        return [tool.as_openai() for tool in tools]
+
+    def text(self, content: str) -> str:
+        """Renders a message without a call; after a thought, if the model is expected to think."""
+        return self.dialect.text(content)
+
+    def end_ids(self, completion: str, tools: Sequence[Tool]) -> list[int]:
+        """Returns the tokens that end ``completion``; none if the template has no control token for it."""
+        after = self.after(self.turn(completion, tools), "", tools) or ""
+        end = re.match(rf"\s*(?:{self.dialect.specials.pattern})", after)
+        return [] if end is None else ids_of(self.tokenizer, end.group())
+
+    def turn(self, completion: str, tools: Sequence[Tool]) -> Turn:
+        """Returns the message of ``completion``: its thought, its text and its calls."""
+        thought, rest, calls, _ = self._read(completion, tools)
+        if not calls or (len(calls) > 1 and not self.dialect.several):
+            return Turn(self.dialect.message((), thought or "", self.dialect.format.content(rest)))
+        called = self.dialect.called([one.call for one in calls], [one.id for one in calls])
+        said = self.dialect.format.beside(rest[: calls[0].start].rstrip().removesuffix(self._lead))
+        return Turn(self.dialect.message(called, thought or "", said), tuple(called))
+
+    def reply(self, turn: Turn, text: str) -> dict[str, Any]:
+        """Returns a message of the role ``tool``; ``user`` where the template allows no ``tool`` after a text."""
+        return self.dialect.reply(turn.called, text)
+
+    def after(self, turn: Turn, text: str, tools: Sequence[Tool]) -> str | None:
+        """Returns the template's text from the end of ``turn``'s completion to the next generation prompt."""
+        return self.dialect.after(turn.called, text, self.chat_tools(tools) or [])
+
+    def _read(self, completion: str, tools: Sequence[Tool]) -> tuple[str | None, str, list[Found], str]:
+        """Returns the thought, the text after it, the calls in that text, and why there are none."""
+        text = self._without_end(completion)
+        thought, rest = self.dialect.format.split(text)
+        if thought is None and rest.lstrip().startswith(self.dialect.format.thought[0].strip()):
+            return rest.strip(), "", [], f"the thought is never closed by {self.dialect.format.thought[1]}"
+        calls: list[Found] = []
+        problem = ""
+        for one in self.dialect.format.calls(rest, _named(tools)):
+            if isinstance(one, Found):
+                calls.append(one)
+            else:
+                problem = problem or one.reason
+        return thought, rest, calls, problem
+
+    def _without_end(self, completion: str) -> str:
+        """Returns ``completion`` without the tokens that end it: that of the turn, and perhaps that of the sequence."""
+        for _ in range(2):
+            text = completion.rstrip()
+            end = next((token for token in self._end_tokens if text.endswith(token)), None)
+            if end is None:
+                break
+            completion = text[: -len(end)]
+        return completion
+
+    def _round_trip(self) -> None:
+        """Refuses a tokenizer whose tokens do not give back a call."""
+        text = self._example
+        again = self.tokenizer.decode(ids_of(self.tokenizer, text), skip_special_tokens=False)
+        if [one.call for one in self.dialect.find(str(again), {})] != [_EXAMPLE]:
+            raise UsageError(
+                f"the tokenizer does not give back a call of the chat template: {text!r} becomes {again!r}; "
+                "use the tokenizer that belongs to the template, or another codec"
+            )
+
+
+def _named(tools: Sequence[Tool]) -> dict[str, Tool]:
+    return {tool.name: tool for tool in tools}
+
+
+_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", type(None): "null"}
+
+
+def _schema(call: ToolCall) -> dict[str, Any]:
+    """Returns a schema that tells the types of the call's arguments."""
+    properties = {key: {"type": _TYPES.get(type(value), "object")} for key, value in call.arguments.items()}
+    return {"type": "object", "properties": properties}

@@ -1,0 +1,287 @@
+"""How a model's chat template writes tool calls, found by rendering probes with it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any, Literal
+
+from envsuite.core.errors import UsageError
+from envsuite.core.tools import Tool, ToolCall
+from envsuite.prompting.formats import FORMATS, Format, Found
+from envsuite.prompting.formats.base import skip
+from envsuite.prompting.rendering import Messages, Renderer
+
+Called = Sequence[tuple[ToolCall, str]]
+"""Calls with their ids."""
+
+REMEDY = (
+    "give the tokenizer a template with tools (chat_template.jinja in the model's folder), or choose a codec whose "
+    "format the prompt explains: tags or tools"
+)
+_USER = {"role": "user", "content": "Begin."}
+_THOUGHT = "PROBETHOUGHT"
+_TEXT = "PROBETEXT"
+_TOOL = Tool(
+    "probe_tool",
+    "Probes a template.",
+    {
+        "type": "object",
+        "properties": {
+            "text": {"type": "string", "description": "A text."},
+            "count": {"type": "integer", "description": "A number."},
+            "exact": {"type": "boolean", "description": "A truth value."},
+            "place": {"type": "object", "description": "An object."},
+        },
+        "required": ["text"],
+    },
+)
+_TOOLS = {_TOOL.name: _TOOL}
+_SCHEMAS = [_TOOL.as_openai()]
+_CALL = ToolCall(
+    _TOOL.name, {"text": 'the "<b>é</b>"\nend', "count": 2, "exact": True, "place": {"x": [1, "y", {"z": 0.5}]}}
+)
+_SHORT = {"text": "x"}
+_CACHED = 256
+"""Rendered calls that are kept: models may give each call an id of its own."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The form of assistant messages that a template takes."""
+
+    json_arguments: bool
+    """Whether arguments are given as JSON text instead of an object."""
+    thought: Literal["field", "chunk", "inline"] | None = None
+    """Place of a thought: a field of its own, a chunk of the content, or its begin; ``None`` where none is shown."""
+
+    def message(self, called: Called, thought: str, tags: tuple[str, str], text: str = "") -> dict[str, Any]:
+        """Returns the assistant message that thinks ``thought``, says ``text`` and makes ``called``."""
+        calls = [
+            {
+                "type": "function",
+                "id": given,
+                "function": {
+                    "name": call.name,
+                    "arguments": _json(call) if self.json_arguments else dict(call.arguments),
+                },
+            }
+            for call, given in called
+        ]
+        message = {"role": "assistant", **self._body(thought, tags, text)}
+        return {**message, "tool_calls": calls} if calls else message
+
+    def _body(self, thought: str, tags: tuple[str, str], content: str) -> dict[str, Any]:
+        if not thought or self.thought is None:
+            return {"content": content}
+        if self.thought == "field":
+            return {"content": content, "reasoning_content": thought, "reasoning": thought, "thinking": thought}
+        if self.thought == "chunk":
+            text = [{"type": "text", "text": content}] if content else []
+            return {"content": [{"type": "thinking", "thinking": thought}, *text]}
+        return {"content": f"{tags[0]}\n{thought}\n{tags[1]}\n\n{content}"}
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """The form that a template gives to calls, thoughts and results."""
+
+    renderer: Renderer
+    specials: re.Pattern[str]
+    """Finds a control token."""
+    before: str
+    """The text of the probe's user message."""
+    header: str
+    """The generation prompt after it."""
+    lists: bool
+    """Whether the template lists the tools."""
+    format: Format
+    shape: Shape
+    several: bool = False
+    """Whether a message may have several calls."""
+    answers_text: Literal["tool", "user"] = "user"
+    """Role of the answer to a message without a call."""
+    cache: dict[tuple[tuple[str, str], ...], str] = field(default_factory=dict, repr=False, compare=False)
+    """Rendered calls by names and ids."""
+
+    @property
+    def thinks(self) -> bool:
+        """Whether the model is expected to think before it acts."""
+        opening, closing = (tag.strip() for tag in self.format.thought)
+        if closing in self.header:
+            return False
+        return opening in self.header or self.shape.thought in ("field", "chunk")
+
+    def called(self, calls: Sequence[ToolCall], ids: Sequence[str | None] = ()) -> Called:
+        """Returns ``calls`` with their ids; those without one get one."""
+        given = [*ids, *[None] * (len(calls) - len(ids))]
+        return [(call, given[i] or self.format.call_id(i, call)) for i, call in enumerate(calls)]
+
+    def message(self, called: Called, thought: str, text: str = "") -> dict[str, Any]:
+        """Returns the assistant message that thinks ``thought``, says ``text`` and makes ``called``."""
+        return self.shape.message(called, thought, self.format.thought, text)
+
+    def reply(self, called: Called, text: str) -> dict[str, Any]:
+        """Returns the message that answers ``called`` with ``text``: one for a step, under its last call's id."""
+        if not called:
+            return {"role": self.answers_text, "content": text}
+        call, given = called[-1]
+        return {"role": "tool", "content": text, "tool_call_id": given, "name": call.name}
+
+    def completion(self, called: Called, thought: str = "", tools: Mapping[str, Tool] = _TOOLS) -> str | None:
+        """Returns ``called`` as the model writes them, up to the end of the last; ``None`` if the template cannot.
+
+        A thought that the template does not show stands between the format's tags before the calls.
+        """
+        last = self._rendered([_USER, self.message(called, thought)], thought)
+        found = self.find(last, tools) if last is not None else []
+        if last is None or not found:
+            return None
+        calls = last[found[0].start : found[-1].end]
+        # As a message of the history, which is what later prompts must start with; the last one may look otherwise.
+        text = self._rendered([_USER, self.message(called, thought), self.reply(called, _TEXT)], thought)
+        if text is None or (at := text.find(calls)) < 0:
+            return last[: found[-1].end]
+        return text[: at + len(calls)]
+
+    def text(self, content: str) -> str:
+        """Returns ``content`` as the model writes a message without a call."""
+        thought = _THOUGHT if self.thinks and self.shape.thought is not None else ""
+        text = self._rendered([_USER, self.message((), thought, content), self.reply((), _TEXT)], thought)
+        return content if text is None else text[: text.find(content) + len(content)].replace(_THOUGHT, "Well.")
+
+    def _rendered(self, messages: Messages, thought: str) -> str | None:
+        """Returns the text of ``messages`` after the generation prompt that follows the first."""
+        whole = self.renderer.attempt(messages, _SCHEMAS, prompt=False)
+        if whole is None or not whole.startswith(self.before):
+            return None
+        return self._written(whole[len(self.before) :], thought)
+
+    def _written(self, said: str, thought: str) -> str | None:
+        """Returns the part of a rendered message that the model writes; the generation prompt has written the rest."""
+        opening, closing = (tag.strip() for tag in self.format.thought)
+        if said.startswith(self.header) and (not thought or thought in said):
+            return said[len(self.header) :]
+        core, opened, inner = self.header.partition(opening)
+        if not said.startswith(core):
+            return None
+        rest = said[len(core) :]
+        if thought and thought in rest:
+            return None
+        # The generation prompt opens a thought, or has an empty one, which a message of the history has otherwise.
+        empty = re.match(rf"\s*(?:{re.escape(opening)})?\s*{re.escape(closing)}\s*", rest)
+        if opened or thought:
+            rest = rest[empty.end() :] if empty is not None else rest
+        if opened and closing not in inner:
+            return f"{thought}\n{closing}\n\n{rest}" if thought else f"{closing}{rest}"
+        return f"{opening}\n{thought}\n{closing}\n\n{rest}" if thought else rest
+
+    def find(self, text: str, tools: Mapping[str, Tool]) -> list[Found]:
+        """Returns the calls in a completion, at their places in it; the last ends where the model's output ends."""
+        offset = len(text) - len(self.format.split(text)[1])
+        rest = text[offset:]
+        found: list[Found] = []
+        for part in (rest, re.sub(rf"(?:\s*(?:{self.specials.pattern}))+\s*\Z", "", rest)):
+            if found := [one for one in self.format.calls(part, tools) if isinstance(one, Found)]:
+                break
+        found = [replace(one, start=one.start + offset, end=one.end + offset) for one in found]
+        if found and self.format.section_ends:
+            end = skip(text, found[-1].end, *self.format.section_ends)
+            found[-1] = replace(found[-1], end=max(end, found[-1].end))
+        return found
+
+    def after(self, called: Called, text: str, tools: Sequence[dict[str, Any]]) -> str | None:
+        """Returns the template's text from the end of an output to the end of the next generation prompt.
+
+        Args:
+            called: The calls of the output; none for an output without a call.
+            text: The answer.
+            tools: The tools, which some templates repeat before each text of a user.
+        """
+        calls = [(replace(call, arguments=_SHORT), given) for call, given in called]
+        said = self._said(calls) if calls else _TEXT
+        message = self.message(calls, "", "" if calls else _TEXT)
+        whole = self.renderer.attempt([_USER, message, self.reply(called, text)], _SCHEMAS if calls else tools)
+        if whole is None or not said or (at := whole.find(said)) < 0:
+            return None
+        return whole[at + len(said) :]
+
+    def _said(self, calls: Called) -> str:
+        """Returns ``calls`` as a message of the history has them; ``""`` if the template cannot."""
+        key = tuple((call.name, given) for call, given in calls)
+        if key not in self.cache:
+            text = self.completion(calls)
+            found = self.find(text, _TOOLS) if text is not None else []
+            if len(self.cache) >= _CACHED:
+                self.cache.clear()
+            self.cache[key] = text[found[0].start :] if text is not None and found else ""
+        return self.cache[key]
+
+
+def _json(call: ToolCall) -> str:
+    return json.dumps(dict(call.arguments), ensure_ascii=False)
+
+
+def find_dialect(renderer: Renderer, specials: re.Pattern[str]) -> Dialect:
+    """Returns the dialect of a chat template.
+
+    Raises:
+        UsageError: The template takes no tools, or writes calls in no known format.
+    """
+    before, start = (renderer.attempt([_USER], _SCHEMAS, prompt=prompt) for prompt in (False, True))
+    if before is None or start is None or not start.startswith(before):
+        raise UsageError(f"the chat template writes the generation prompt in the middle of a conversation; {REMEDY}")
+    lists = _TOOL.name in start
+    for json_arguments, form in product((False, True), FORMATS):
+        dialect = Dialect(renderer, specials, before, start[len(before) :], lists, form, Shape(json_arguments))
+        if _writes(dialect, [_CALL]):
+            return _complete(dialect)
+    message = Shape(False).message([(_CALL, "call00000")], "", ("", ""))
+    written = renderer.attempt([_USER, message], _SCHEMAS, prompt=False)
+    if written is None or _CALL.name not in written[len(before) :]:
+        what = "lists tools, but does not write the calls of earlier turns" if lists else "takes no tools"
+        raise UsageError(f"the chat template {what}; {REMEDY}")
+    raise UsageError(
+        f"the chat template writes calls in a format that is not known ({written[len(before) :][-300:]!r}); {REMEDY}"
+    )
+
+
+def _writes(dialect: Dialect, calls: Sequence[ToolCall], thought: str = "") -> bool:
+    """Whether ``calls``, once rendered, are parsed as they were."""
+    text = dialect.completion(dialect.called(calls), thought)
+    if text is None or (thought and dialect.format.split(text)[0] != thought):
+        return False
+    return [one.call for one in dialect.find(text, _TOOLS)] == list(calls)
+
+
+def _complete(dialect: Dialect) -> Dialect:
+    """Returns ``dialect`` with what else is probed."""
+    places: tuple[Literal["field", "chunk", "inline"], ...] = ("field", "chunk", "inline")
+    for place in places:
+        tried = replace(dialect, shape=replace(dialect.shape, thought=place))
+        message = tried.message(tried.called([_CALL]), _THOUGHT)
+        shown = dialect.renderer.attempt([_USER, message], _SCHEMAS, prompt=False)
+        if shown is not None and shown.count(_THOUGHT) == 1 and _writes(tried, [_CALL], _THOUGHT):
+            dialect = tried
+            break
+    dialect = replace(dialect, several=_writes(dialect, [_CALL, _CALL]), answers_text="tool")
+    if not _answers_text(dialect):
+        dialect = replace(dialect, answers_text="user")
+    return dialect
+
+
+def _answers_text(dialect: Dialect) -> bool:
+    """Whether a message without a call can be answered in the role ``tool``, as a call is."""
+    called = dialect.called([_CALL])
+    texts: Messages = [dialect.message((), "", "No."), dialect.reply((), _TEXT)]
+    whole = dialect.renderer.attempt(
+        [_USER, dialect.message(called, ""), dialect.reply(called, _TEXT), *texts, *texts], _SCHEMAS
+    )
+    after = [dialect.after(calls, _TEXT, _SCHEMAS) for calls in (called, ())]
+    if whole is None or whole.count(_TEXT) != 3 or None in after:
+        return False
+    ends = {str(one).partition(_TEXT)[2] for one in after}
+    return len(ends) == 1 and "" not in ends

@@ -1,0 +1,118 @@
+"""The interface of a format, and what formats share."""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from envsuite.core.tools import Tool, ToolCall
+from envsuite.prompting.text import DECODER, MAX_DEPTH, Malformed, deeper_than, is_unicode
+
+MAX_NAME = 256
+"""Most characters of a name: a parser looks no further for its end, which keeps it linear."""
+SPACE = re.compile(r"\s*")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A call in a text."""
+
+    call: ToolCall
+    start: int
+    """Index of the first character of the call, its opening tag included."""
+    end: int
+    """Index after the call, its closing tag included."""
+    id: str | None = None
+    """Id that the model gave the call, where its format has one."""
+
+
+@dataclass(frozen=True)
+class Wrong(Malformed):
+    """Text that begins like a call and is none."""
+
+    end: int
+    """Index from which to look for the next call."""
+
+
+class Format(ABC):
+    """A format in which a family of models writes tool calls."""
+
+    name: str
+    thought: tuple[str, str]
+    """Text before and after a thought."""
+
+    @property
+    def section_ends(self) -> tuple[str, ...]:
+        """Texts of which one follows the last call of a completion, where the family has one."""
+        return ()
+
+    @abstractmethod
+    def read(self, text: str, tools: Mapping[str, Tool]) -> Iterator[Found | Wrong]:
+        """Yields the calls in ``text`` from left to right. Never raises, and takes time linear in its length.
+
+        Args:
+            text: A completion after its thought, without the tokens that end it.
+            tools: The tools by name, for formats that write arguments without their types.
+        """
+
+    def calls(self, text: str, tools: Mapping[str, Tool]) -> Iterator[Found | Wrong]:
+        """As :meth:`read`, without calls that can be neither stored nor executed."""
+        for one in self.read(text, tools):
+            if isinstance(one, Found) and deeper_than(dict(one.call.arguments), MAX_DEPTH - 1):
+                yield Wrong(f"the arguments are nested deeper than {MAX_DEPTH}", one.end)
+            elif isinstance(one, Found) and not _is_unicode(one.call):
+                yield Wrong("the call is not valid Unicode", one.end)
+            else:
+                yield one
+
+    def split(self, completion: str) -> tuple[str | None, str]:
+        """Returns the thought of ``completion``, ``None`` if it has none, and the text after it."""
+        opening, closing = self.thought
+        before, found, after = completion.partition(closing)
+        if found:
+            return before.strip().removeprefix(opening.strip()).strip(), after
+        return None, completion
+
+    def content(self, text: str) -> str:
+        """Returns the content of the message ``text``, which has no call."""
+        return text.strip()
+
+    def beside(self, text: str) -> str:
+        """Returns the content of a message whose calls follow ``text``."""
+        return text.strip()
+
+    def call_id(self, index: int, call: ToolCall) -> str:
+        """Returns an id for the ``index``-th call of a message."""
+        return f"call{index:05d}"  # nine letters and digits, which Mistral's templates demand
+
+
+def _is_unicode(call: ToolCall) -> bool:
+    text = call.name + json.dumps(dict(call.arguments), ensure_ascii=False)
+    return is_unicode(text)
+
+
+def skip(text: str, at: int, *expected: str) -> int:
+    """Returns the index after blanks and the first of ``expected`` that follows; ``-1`` if none does."""
+    at = SPACE.match(text, at).end()  # type: ignore[union-attr]  # matches the empty string
+    return next((at + len(one) for one in expected if text.startswith(one, at)), -1)
+
+
+def decode(text: str, at: int) -> tuple[Any, int] | Wrong:
+    """Decodes the JSON value that starts at ``at``; returns it and the index after it."""
+    try:
+        return DECODER.raw_decode(text, SPACE.match(text, at).end())  # type: ignore[union-attr]
+    except RecursionError:
+        return Wrong("the JSON is nested too deeply", len(text))
+    except json.JSONDecodeError as error:
+        return Wrong(f"not JSON: {error.msg}", max(at, error.pos))
+    except ValueError as error:
+        return Wrong(f"not JSON: {error}", len(text))
+
+
+def moved(wrong: Wrong, reason: str) -> Wrong:
+    """Returns ``wrong`` with ``reason`` before its own."""
+    return replace(wrong, reason=f"{reason}: {wrong.reason}")

@@ -1,0 +1,99 @@
+"""Calls whose arguments are JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from envsuite.core.tools import Tool, ToolCall
+from envsuite.prompting.formats.base import MAX_NAME, Format, Found, Wrong, decode, skip
+
+
+@dataclass(frozen=True)
+class JsonCalls(Format):
+    """A JSON object, or a list of them, between tags: ``<tool_call>{"name": …, "arguments": {…}}</tool_call>``."""
+
+    name: str
+    opening: str
+    closing: str
+    """``""`` where only the end of the completion closes a call."""
+    keys: tuple[str, str] = ("name", "arguments")
+    id_key: str | None = None
+    thought: tuple[str, str] = ("<think>", "</think>")
+
+    def read(self, text: str, tools: Mapping[str, Tool]) -> Iterator[Found | Wrong]:
+        """Yields the calls."""
+        at = 0
+        while (start := text.find(self.opening, at)) >= 0:
+            value = decode(text, start + len(self.opening))
+            if isinstance(value, Wrong):
+                yield value
+                at = value.end
+                continue
+            items, at = value
+            if self.closing:
+                if (end := skip(text, at, self.closing)) < 0:
+                    yield Wrong(f"no {self.closing} after the JSON", at)
+                    continue
+                at = end
+            for item in items if isinstance(items, list) else [items]:
+                yield self._call(item, start, at)
+
+    def _call(self, item: Any, start: int, end: int) -> Found | Wrong:
+        name, arguments = self.keys
+        known = {name, arguments, "type", *(() if self.id_key is None else (self.id_key,))}
+        if not isinstance(item, dict) or not {name, arguments} <= item.keys() <= known:
+            return Wrong(f'a call is {{"{name}": …, "{arguments}": {{…}}}}', end)
+        if not isinstance(item[name], str) or not isinstance(item[arguments], dict):
+            return Wrong(f'of a call, "{name}" is a string and "{arguments}" an object', end)
+        given = None if self.id_key is None else item.get(self.id_key)
+        return Found(ToolCall(item[name], item[arguments]), start, end, given if isinstance(given, str) else None)
+
+
+@dataclass(frozen=True)
+class NamedJson(Format):
+    """The name, then the arguments as JSON, between tags of their own: ``[TOOL_CALLS]name[ARGS]{…}``."""
+
+    name: str
+    opening: str
+    separator: str
+    closing: str
+    id_mark: str = ""
+    """Text between the name and the call's id, where the family has one."""
+    section_ends: tuple[str, ...] = ()
+    id_names: bool = False
+    """Whether the text before the separator is an id that contains the name: ``functions.name:0``."""
+    thought: tuple[str, str] = ("<think>", "</think>")
+
+    def read(self, text: str, tools: Mapping[str, Tool]) -> Iterator[Found | Wrong]:
+        """Yields the calls."""
+        at = 0
+        while (start := text.find(self.opening, at)) >= 0:
+            at = start + len(self.opening)
+            split = text.find(self.separator, at, at + MAX_NAME)
+            if split < 0:
+                yield Wrong(f"no {self.separator.strip()} after the name", at)
+                continue
+            name, _, given = text[at:split].partition(self.id_mark) if self.id_mark else (text[at:split], "", "")
+            if self.id_names:
+                name, given = name.rpartition(":")[0].removeprefix("functions."), name
+            value = decode(text, split + len(self.separator))
+            if isinstance(value, Wrong):
+                yield value
+                at = value.end
+                continue
+            arguments, at = value
+            if self.closing:
+                if (end := skip(text, at, self.closing)) < 0:
+                    yield Wrong(f"no {self.closing} after the arguments", at)
+                    continue
+                at = end
+            if not name.strip() or not isinstance(arguments, dict):
+                yield Wrong("a call has a name, and its arguments are an object", at)
+            else:
+                yield Found(ToolCall(name.strip(), arguments), start, at, given.strip() or None)
+
+    def call_id(self, index: int, call: ToolCall) -> str:
+        """Returns an id as the family writes it."""
+        return f"functions.{call.name}:{index}" if self.id_names else super().call_id(index, call)

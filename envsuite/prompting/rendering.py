@@ -1,0 +1,134 @@
+"""Rendering a model's chat template."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from envsuite.core.errors import UnknownName, UsageError, unknown
+
+Messages = list[dict[str, Any]]
+_GIVEN = frozenset(
+    {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "raise_exception"}
+    | {"strftime_now", "bos_token", "eos_token", "unk_token", "pad_token"}
+)
+"""Names in a chat template that are set here or by transformers, not by a user."""
+_GENERATION = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
+"""A tag that only transformers knows; it has no effect on the text."""
+
+
+class Refused(UsageError):
+    """A conversation that a chat template cannot render."""
+
+
+class ChatTokenizer(Protocol):
+    """The part of a transformers tokenizer that is used here."""
+
+    chat_template: Any
+
+    @property
+    def eos_token_id(self) -> Any:
+        """Id of the end-of-sequence token, or ``None``."""
+
+    @property
+    def added_tokens_decoder(self) -> Mapping[int, Any]:
+        """Added tokens by id, each with ``content`` and ``special``."""
+
+    def encode(self, text: Any, *, add_special_tokens: bool = ..., split_special_tokens: bool = ...) -> Any:
+        """Returns the token ids of ``text``; with ``split_special_tokens``, control tokens in it are ordinary text."""
+
+    def decode(self, token_ids: Any, *, skip_special_tokens: bool = ...) -> Any:
+        """Returns the text of token ids."""
+
+    def apply_chat_template(
+        self,
+        conversation: Any,
+        tools: Any = ...,
+        *,
+        add_generation_prompt: bool = ...,
+        tokenize: bool = ...,
+        **kwargs: Any,
+    ) -> Any:
+        """Renders the conversation as text."""
+
+
+@dataclass(frozen=True)
+class Renderer:
+    """A tokenizer's chat template with its arguments set."""
+
+    tokenizer: ChatTokenizer
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the template, such as ``enable_thinking`` or ``date_string``."""
+
+    def __call__(self, messages: Messages, tools: Sequence[dict[str, Any]] | None, *, prompt: bool = True) -> str:
+        """Returns the conversation as text.
+
+        Args:
+            messages: The conversation.
+            tools: The tools, as OpenAI's function schemas.
+            prompt: Whether the text ends with the generation prompt.
+
+        Raises:
+            UsageError: The tokenizer has no chat template.
+            Refused: The template cannot render the conversation.
+        """
+        from jinja2 import TemplateError  # only needed with chat templates
+
+        if self.tokenizer.chat_template is None:
+            raise UsageError(
+                f"{type(self.tokenizer).__name__} has no chat template; take an instruction-tuned model, "
+                "or set tokenizer.chat_template"
+            )
+        try:
+            return str(
+                self.tokenizer.apply_chat_template(
+                    messages, tools=tools, add_generation_prompt=prompt, tokenize=False, **self.arguments
+                )
+            )
+        except (TemplateError, TypeError, KeyError, AttributeError, ValueError, IndexError) as error:
+            # A template is a program: it may refuse messages, or assume what they do not have.
+            raise Refused(f"the chat template cannot render the conversation: {error}") from error
+
+    def attempt(self, messages: Messages, tools: Sequence[dict[str, Any]] | None, *, prompt: bool = True) -> str | None:
+        """As :meth:`__call__`, but returns ``None`` if the template cannot render the conversation."""
+        try:
+            return self(messages, tools, prompt=prompt)
+        except Refused:
+            return None
+
+    def check(self) -> None:
+        """Refuses an argument that the template does not read.
+
+        Raises:
+            UnknownName: The template does not have an argument; the message lists those it has.
+        """
+        if not self.arguments:
+            return
+        from jinja2 import Environment, meta
+
+        template = self.tokenizer.chat_template
+        source = "\n".join(map(str, template.values())) if isinstance(template, dict) else str(template)
+        environment = Environment(extensions=["jinja2.ext.loopcontrols"])
+        read = meta.find_undeclared_variables(environment.parse(_GENERATION.sub("", source)))
+        # A variable that the template sets is an argument only if the template asks whether it is there already.
+        asked = set(re.findall(r"(\w+)\s*(?:is\s+(?:not\s+)?defined|\|\s*default)", source))
+        made = set(re.findall(r"\bset\s+(\w+)", source))
+        known = read - _GIVEN - environment.globals.keys() - (made - asked)
+        for name in self.arguments:
+            if not known:
+                raise UnknownName(f"unknown argument of the chat template {name!r}: it takes none; leave it out")
+            if name not in known:
+                raise unknown("argument of the chat template", name, known)
+
+
+def ids_of(tokenizer: ChatTokenizer, text: str) -> list[int]:
+    """Returns the token ids of ``text``, in which control tokens are such."""
+    return list(tokenizer.encode(text, add_special_tokens=False))
+
+
+def specials_of(tokenizer: ChatTokenizer) -> re.Pattern[str]:
+    """Returns a pattern that finds a control token in a text."""
+    special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+    return re.compile("|".join(re.escape(token) for token in sorted(special, key=len, reverse=True)) or r"(?!)")

@@ -1,5 +1,6 @@
 # ruff: noqa: RUF001  # DeepSeek's tags have a wide bar.
 import json
+import random
 import re
 
 import pytest
@@ -309,6 +310,25 @@ def test_the_page_has_a_row_for_every_format_with_an_example_that_is_read():
             if "act" in example and example.endswith(("}", ">", "]", ")")):
                 calls = [one.call for one in form.calls(example, {"act": ACT}) if isinstance(one, Found)]
                 assert calls == [ToolCall("act", {"command": "go"})], example
+
+
+def test_the_play_of_an_expert_is_written_in_the_models_format(smol):
+    import gymnasium
+
+    from trainers.imitation.play import RESPONSE, transcript
+    from trainers.imitation.training import codec_of as imitated
+    from trainers.imitation.worlds import practice
+
+    tokenizer = codec_of(smol, BY_NAME["Qwen2.5"]).tokenizer
+    codec = imitated("native", tokenizer)
+    env = gymnasium.make("TextCraft-v0").unwrapped
+    player = practice("TextCraft-v0").player()
+    rng, how = random.Random(0), {"instructions": True, "commands": False}
+    one = transcript(env, "oak_button", player, tokenizer, codec, codec.stop_ids, 20, rng, **how)
+    said = tokenizer.decode(one.tokens[one.parts == RESPONSE].tolist()).split("<|im_end|>")
+    actions = [codec.parse(text, env.tools, 1).action for text in said[:-1]]
+    assert one.success and len(actions) > 1 and None not in actions
+    assert tokenizer.decode(one.tokens.tolist()).count("<tool_response>") >= len(actions) - 1
 
 
 def test_history_shows_calls_as_json(smol):

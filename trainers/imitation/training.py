@@ -99,7 +99,7 @@ class Transcripts:
             self._practice.player(**play.player),
             self.tokenizer,
             self.codec,
-            [int(self.tokenizer.eos_token_id)],
+            self.codec.stop_ids or [int(self.tokenizer.eos_token_id)],
             stage.max_steps,
             self._rng,
             instructions=self.config.instructions,
@@ -251,6 +251,18 @@ def optimizers_of(config: ImitateConfig, model: PreTrainedModel) -> list[torch.o
     ]
 
 
+def codec_of(name: str, tokenizer: PreTrainedTokenizerBase) -> Codec:
+    """Makes the codec in which transcripts are written.
+
+    Raises:
+        UnknownName: There is no such codec.
+        UsageError: The tokenizer's chat template does not go with it.
+    """
+    if name == "native":
+        return make_codec(name, tokenizer=tokenizer)
+    return make_codec(name) if name == "tools" else make_codec(name, think=False)
+
+
 def imitate(config: ImitateConfig, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Trains ``model`` by the settings in ``config``."""
     torch.manual_seed(config.seed)
@@ -258,7 +270,7 @@ def imitate(config: ImitateConfig, model: PreTrainedModel, tokenizer: PreTrained
     policy = Policy(model, compute_dtype="float32" if config.model is None else config.model.compute_dtype).train()
     optimizers = optimizers_of(config, model)
     trained = [p for p in model.parameters() if p.requires_grad]
-    source = Transcripts(config, tokenizer, make_codec(config.codec, think=False))
+    source = Transcripts(config, tokenizer, codec_of(config.codec, tokenizer))
     total, step, began = sum(stage.steps for stage in config.stages), 0, time.perf_counter()
     recent: list[float] = []
     for number, stage in enumerate(config.stages, 1):

@@ -3,7 +3,7 @@ import copy
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken
+from tokenizers import AddedToken, processors
 
 from envsuite.core import Observation, Tool, ToolCall, UsageError
 from envsuite.prompting import Compact, Conversation, Full, Summary, TagsCodec, ToolsCodec, Window
@@ -291,6 +291,24 @@ def test_a_template_that_lists_tools_gets_none_from_a_codec_that_explains_them(w
     conversation.start(observation("a door"))
     text = conversation.tokenizer.decode(conversation.prompt_ids())
     assert "<|im_start|>tools" not in text and text.count(TOOL.description) == 1
+
+
+def test_a_codec_explains_as_many_calls_as_a_step_may_have(words):
+    conversation = conversation_of(words, Full(), ToolsCodec(), max_calls=3)
+    conversation.start(observation("a door"))
+    assert conversation.messages()[0]["content"] == ToolsCodec().system((TOOL,), 3)
+
+
+def test_a_token_that_a_tokenizer_puts_before_every_text_is_in_no_prompt(words):
+    tokenizer = with_tokens(words, words.chat_template, AddedToken("<s>", special=True))
+    start = ("<s>", tokenizer.convert_tokens_to_ids("<s>"))
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[start])
+    assert tokenizer.encode("a door")[0] == start[1]
+    conversation = conversation_of(tokenizer, Full())
+    conversation.start(observation("a door"))
+    answer(conversation, "go", "a shelf")
+    assert start[1] not in conversation.prompt_ids()
+    assert list(conversation.prompt_ids()) == ids_of(tokenizer, rendered(tokenizer, conversation))
 
 
 def test_thoughts_that_a_template_would_strip_stay_in_the_prompt(with_template):

@@ -153,7 +153,7 @@ class SelfImitation:
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Returns the joint state of all processes as arrays; every process must call this."""
-        bounds = np.array([np.nan, np.nan] if self.bounds is None else self.bounds, np.float64)
+        bounds = np.array((np.nan, np.nan) if self.bounds is None else self.bounds)
         return {**joined_states(every(self.accelerator, self.buffer.state())), _BOUNDS: bounds}
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:

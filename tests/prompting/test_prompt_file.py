@@ -222,6 +222,9 @@ FILTERS = {
     "{{ commands | reverse | join }}": "lookgo",
     "{{ commands | sort(reverse=true) | join }}": "lookgo",
     "{{ tools | tojson }}": json.dumps([TOOL.as_openai()["function"]]),
+    "{{ commands | tojson(1) }}{{ commands | tojson(indent=99) }}{{ commands | tojson(-1) }}": "".join(
+        json.dumps(["go", "look"], indent=indent) for indent in (1, 8, 0)
+    ),
     "{{ '  x ' | trim }}{{ 'abcdefghijkl' | truncate(6, true) }}": "xabc...",
     "{{ 'aab' | unique | join }}": "ab",
 }

@@ -26,6 +26,7 @@ from envsuite.core.errors import UsageError
 from trainers.policy.config import ModelConfig
 from trainers.rollout.engine import Engine, EngineFailed, EngineSetup, Request, Sampling
 from trainers.rollout.engines import engine_class, make_engine
+from trainers.rollout.vllm.child import first_error
 from trainers.rollout.vllm.connection import Connection
 from trainers.rollout.vllm.engine import VLLMEngine
 from trainers.rollout.vllm.server.envsuite_weights import fingerprint, fingerprints, layer_group
@@ -477,6 +478,17 @@ def test_nothing_is_left_of_weights_on_their_way(
     engine = make(server)
     engine.sync(policy.named_parameters(), 1)
     assert not [*tmp_path.iterdir()]
+
+
+def test_the_first_error_in_a_log_is_told_and_not_what_a_warning_quotes() -> None:
+    warning = (
+        "(APIServer pid=1) WARNING [system_utils.py:255] can cause errors like `OSError: [Errno 24] Too many files`"
+    )
+    error = "(Worker pid=2) ERROR 11-22 14:26:04 [multiproc_executor.py:1063] RuntimeError: no offset"
+    later = "(EngineCore pid=3) ERROR 11-22 14:26:05 [core.py:9] EngineDeadError: see above"
+    assert first_error([warning, error, later]) == "RuntimeError: no offset"
+    assert first_error(["Traceback:", "ValueError: too few heads"]) == "ValueError: too few heads"
+    assert first_error([warning]) == ""
 
 
 # -- fingerprints ------------------------------------------------------------------------------------------------------

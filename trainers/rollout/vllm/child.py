@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ EXTENSION_FOLDER = Path(__file__).with_name("server")
 """Folder for the path of a server's interpreter."""
 EXTENSION = "envsuite_worker.TakesWeights"
 _START_SECONDS = 900.0  # a large model on a GPU is loaded and compiled for minutes
-_ERROR = re.compile(r"\b[A-Z]\w*(?:Error|Exception): \S.{0,300}")
+_ERROR = re.compile(r"(?:^|\] )([A-Z]\w*(?:Error|Exception): \S.{0,300})")
 _LAST_LINES = 12  # of the server's log, in messages
 
 
@@ -97,8 +97,10 @@ class ChildServer(Connection):
             return None
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with code {status}"
         lines = Path(self._log.name).read_text(errors="replace").splitlines()
-        first = next((f" after: {found[0]}" for line in lines if (found := _ERROR.search(line))), "")
-        return f"it {how}{first}\nThe end of {self._log.name}:\n" + "\n".join(lines[-_LAST_LINES:])
+        error = first_error(lines)
+        return f"it {how}{error and f' after: {error}'}\nThe end of {self._log.name}:\n" + "\n".join(
+            lines[-_LAST_LINES:]
+        )
 
     def close(self) -> None:
         """Ends the server; the log of one that has not failed is removed."""
@@ -130,6 +132,11 @@ class ChildServer(Connection):
 
     def _port(self) -> int:
         return int(self.url.rpartition(":")[2])
+
+
+def first_error(lines: Sequence[str]) -> str:
+    """The last line of the first traceback in the log of a server; empty if there is none."""
+    return next((found[1] for line in lines if (found := _ERROR.search(line))), "")
 
 
 def server_arguments(dtype: str, *, on_cpu: bool, longest: int, arguments: Mapping[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ from envsuite.core.errors import UsageError
 from trainers.policy.loss import ObjectiveConfig
 from trainers.policy.loss.config import CorrectionConfig
 from trainers.policy.loss.policy_loss import merge_metrics, policy_loss
-from trainers.policy.loss.selection import eligible, selected_tokens
+from trainers.policy.loss.selection import covariances, eligible, selected_tokens
 from trainers.policy.loss.token_losses import LOSSES
 
 CONFIGS = {
@@ -349,3 +349,13 @@ def test_clip_cov_picks_among_the_tokens_that_the_clip_lets_learn():
     assert eligible(np.array([0.1, 0.2, 9.0]), np.zeros(3), np.ones(3), config).tolist() == [False, True, False]
     free = replace(config, clip_low=None, clip_high=None)
     assert eligible(np.ones(4), log_ratio, advantage, free).all()
+
+
+def test_one_token_alone_has_no_covariance():
+    assert covariances(np.array([-1.0]), np.array([2.0])).tolist() == [0.0]
+
+
+def test_bounds_of_clips_are_where_they_are_said_to_be():
+    assert ObjectiveConfig(clip_low=0.0).clip_low == 0.0 and ObjectiveConfig(clip_low=1.0).clip_low == 1.0
+    with pytest.raises(UsageError, match=r"dual_clip is 1\.0; it bounds the ratio from above 1"):
+        ObjectiveConfig(dual_clip=1.0)

@@ -242,8 +242,8 @@ def make_accelerator(timeout: float = 30.0) -> Accelerator:
 
 
 _REFUSED = {
-    "ACCELERATE_USE_DEEPSPEED": ("DeepSpeed", "take distributed_type: MULTI_GPU, or NO"),
-    "ACCELERATE_USE_FSDP": ("FSDP", "take distributed_type: MULTI_GPU, or NO"),
+    "ACCELERATE_USE_DEEPSPEED": ("DeepSpeed", "take distributed_type: MULTI_GPU, or NO, and set model.shard: full"),
+    "ACCELERATE_USE_FSDP": ("FSDP", "take distributed_type: MULTI_GPU, or NO, and set model.shard: full"),
     "ACCELERATE_USE_MEGATRON_LM": ("Megatron-LM", "take distributed_type: MULTI_GPU, or NO"),
     "ACCELERATE_USE_PARALLELISM_CONFIG": ("a parallelism config", "leave parallelism_config out"),
     "ACCELERATE_DYNAMO_BACKEND": ("torch.compile (dynamo_backend)", "leave dynamo_config out"),

@@ -73,7 +73,7 @@ class OptimizerState:
         """Restores the optimiser from :meth:`state`."""
         if not state:
             return
-        own = {name: tuple(parameter.shape) for name, parameter in tensors_of(self.wrapped, trained=True).items()}
+        own = {name: tuple(p.shape) for name, p in tensors_of(self.wrapped, trained=True, whole=False).items()}
         restored: dict[str, Any] = {
             parameter: {name: _quantised(value) for name, value in values.items()}
             for parameter, values in state["state"].items()
@@ -128,14 +128,15 @@ class Part:
         OptimizerState(self.wrapped, self.optimizer).load(state["optimizer"])
 
 
-def tensors_of(wrapped: nn.Module, *, trained: bool = False) -> dict[str, Tensor]:
-    """Parameters and buffers of a module by name, whole, in every process; each must call this.
+def tensors_of(wrapped: nn.Module, *, trained: bool = False, whole: bool = True) -> dict[str, Tensor]:
+    """Parameters and buffers of a module by name, in every process; each must call this.
 
     Args:
         wrapped: The module.
         trained: Leave out parameters that are frozen.
+        whole: Gather those that are sharded.
     """
-    options = StateDictOptions(full_state_dict=True, ignore_frozen_params=trained)
+    options = StateDictOptions(full_state_dict=whole, ignore_frozen_params=trained)
     found: Mapping[str, Any] = get_model_state_dict(wrapped, options=options)
     return dict(found)
 

@@ -33,6 +33,8 @@ def _work(accelerator: Accelerator, how: str) -> int:
             if rank == 1:
                 raise DataError("no such file")
             every(accelerator, 1), every(accelerator, 2)
+    if how == "sharded":
+        _sharded(accelerator)
     if how == "slow" and rank == 1:
         time.sleep(12)
     if how == "disk":
@@ -43,6 +45,23 @@ def _work(accelerator: Accelerator, how: str) -> int:
         return 0
     torch.distributed.barrier()
     return 0
+
+
+def _sharded(accelerator: Accelerator) -> None:
+    """The second process ends between two passes of a sharded policy, the first waits for its part of the weights."""
+    from tiny_runs import model
+
+    from trainers.policy.config import ModelConfig
+    from trainers.policy.model import Policy
+    from trainers.policy.packing import one_token
+    from trainers.policy.sharding import shard
+
+    policy = Policy(model("qwen2", 31))
+    shard(policy, ModelConfig(shard="full"), accelerator)
+    policy(one_token()).logprob.sum().backward()
+    if accelerator.process_index == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    policy(one_token()).logprob.sum().backward()
 
 
 def _full() -> None:

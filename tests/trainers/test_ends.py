@@ -46,6 +46,7 @@ def _both(how: str) -> tuple[list[int], list[str], list[int], float]:
         pytest.param("raises", [1, 1], "the shop is closed", marks=pytest.mark.slow),
         pytest.param("shared", [1, 1], "no such file", marks=pytest.mark.slow),
         pytest.param("busy", [1, -9], "killed, or ended without a word", marks=pytest.mark.slow),
+        pytest.param("sharded", [1, -9], "killed, or ended without a word", marks=pytest.mark.slow),
     ],
 )
 def test_when_the_second_process_ends_the_first_names_it(how: str, codes: list[int], reason: str) -> None:
@@ -89,7 +90,7 @@ def test_a_bug_in_one_process_is_shown_once_with_its_traceback() -> None:
     "variable, value, words",
     [
         ("ACCELERATE_USE_DEEPSPEED", "true", ["DeepSpeed", "MULTI_GPU"]),
-        ("ACCELERATE_USE_FSDP", "true", ["FSDP", "MULTI_GPU"]),
+        ("ACCELERATE_USE_FSDP", "true", ["FSDP", "MULTI_GPU", "model.shard: full"]),
         ("ACCELERATE_USE_MEGATRON_LM", "true", ["Megatron"]),
         ("ACCELERATE_USE_PARALLELISM_CONFIG", "true", ["parallelism"]),
         ("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR", ["torch.compile"]),

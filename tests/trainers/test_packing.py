@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_runs import AGGREGATIONS, model, step_table
 
-from trainers.policy.accumulation import one_token
 from trainers.policy.attention import PrefixPlan
 from trainers.policy.config import OptimConfig
 from trainers.policy.loss import ObjectiveConfig, token_weights
 from trainers.policy.model import Policy
-from trainers.policy.packing import merge_steps, micro_batches
+from trainers.policy.packing import merge_steps, micro_batches, one_token
 from trainers.policy.selfcheck import sample_batch
 from trainers.policy.update import Updater
 from trainers.steps import StepTable

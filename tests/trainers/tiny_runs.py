@@ -93,7 +93,7 @@ def settings(folder: Path, **changes: Any) -> dict[str, Any]:
         *path, last = key.split(".")
         section = base
         for name in path:
-            section = section[name]
+            section = section.setdefault(name, {})
         section[last] = value
     return base
 

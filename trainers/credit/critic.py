@@ -18,7 +18,6 @@ from trainers.credit.config import CriticConfig
 from trainers.credit.estimators.base import Per
 from trainers.credit.providers import Provider
 from trainers.distributed import every
-from trainers.policy.accumulation import one_token
 from trainers.policy.attention import NAME, attending
 from trainers.policy.config import ComputeDtype, ModelConfig, OptimConfig
 from trainers.policy.flat import flatten, to_device
@@ -26,7 +25,7 @@ from trainers.policy.guard import GuardedStep
 from trainers.policy.hidden import Fingerprint, before_tokens, with_some_response
 from trainers.policy.loading import load_backbone
 from trainers.policy.loss.value_loss import value_loss
-from trainers.policy.packing import MicroBatch, merge_steps, micro_batches
+from trainers.policy.packing import MicroBatch, merge_steps, micro_batches, one_token
 from trainers.policy.partition import minibatches
 from trainers.policy.precision import computing
 from trainers.settings import ConfigError

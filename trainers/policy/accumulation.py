@@ -19,7 +19,8 @@ from trainers.policy.config import OptimConfig
 from trainers.policy.loss import BatchTotals, ObjectiveConfig, token_weights
 from trainers.policy.loss.policy_loss import PolicyLoss, merge_metrics, policy_loss
 from trainers.policy.loss.selection import SELECTING, selected_tokens
-from trainers.policy.packing import MicroBatch, merge_steps, micro_batches
+from trainers.policy.packing import MicroBatch, merge_steps, micro_batches, one_token
+from trainers.policy.sharding import rounds
 from trainers.policy.statistics import TokenStats
 from trainers.steps import StepTable
 from trainers.steps.columns import REFERENCE
@@ -229,19 +230,17 @@ def log_probabilities(policy: nn.Module, table: StepTable, config: OptimConfig) 
     """Log-probability of each response token of ``table`` under ``policy``, in their order; no gradient, no dropout.
 
     Args:
-        policy: A :class:`~trainers.policy.model.Policy`.
+        policy: A :class:`~trainers.policy.model.Policy`. If it is sharded, every process must call this.
         table: Any step rows.
         config: Bounds the size of a forward pass.
     """
     found = np.zeros(len(table.response.values))
+    pieces = list(micro_batches(table, merge_steps(table), config.tokens_per_microbatch, config.share_prefix))
+    count = rounds(policy, len(pieces))
     with evaluating(policy):
-        for piece in micro_batches(table, merge_steps(table), config.tokens_per_microbatch, config.share_prefix):
+        for piece in pieces:
             stats: TokenStats = policy(piece)
             found[piece.index] = stats.logprob.double().cpu().numpy()
+        for _ in range(len(pieces), count):
+            policy(one_token())
     return found
-
-
-def one_token() -> MicroBatch:
-    """The smallest micro-batch, for a process that has none while another has."""
-    zero, one = np.zeros(1, np.int64), np.ones(1, np.int64)
-    return MicroBatch(zero[:, None][:, :0], zero, zero, zero[:, None], one, zero, zero, zero, zero)

@@ -23,6 +23,7 @@ from transformers.pytorch_utils import Conv1D
 
 from envsuite.core.errors import DataError, MissingExtra, nearest
 from trainers.policy.config import AdapterConfig
+from trainers.policy.sharding import assign
 from trainers.settings import ConfigError
 from trainers.stateful import Mismatch, compare
 
@@ -153,6 +154,19 @@ def is_adapted(model: PreTrainedModel) -> bool:
     return bool(model._hf_peft_config_loaded)
 
 
+def trained_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
+    """Name and tensor of every parameter of the model, or of its adapter where one is trained."""
+    yield from adapter_tensors(model).items() if is_adapted(model) else model.named_parameters()
+
+
+def saved_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
+    """Name and tensor of all that a file of the model, or of its adapter, holds; tied weights once."""
+    yield from trained_weights(model)
+    if not is_adapted(model):
+        persistent = model.state_dict().keys()
+        yield from ((name, buffer) for name, buffer in model.named_buffers() if name in persistent)
+
+
 def merged_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
     """Name and tensor of every parameter of the whole model; an adapted layer's is merged in float32 as it is read."""
     return _whole_weights(model, merged=True)
@@ -205,19 +219,24 @@ def set_adapter_tensors(model: PreTrainedModel, tensors: Mapping[str, Tensor]) -
     own = adapter_tensors(model)
     compare(tensors, own)
     for name, tensor in tensors.items():
-        own[name].copy_(tensor)
+        assign(own[name], tensor)
 
 
-def save_adapter(model: PreTrainedModel, folder: Path) -> None:
+def save_adapter(model: PreTrainedModel, folder: Path, tensors: Mapping[str, Tensor] | None = None) -> None:
     """Writes the adapter that is trained to ``folder``, as peft, transformers and vLLM read it.
+
+    Args:
+        model: A model with an adapter.
+        folder: An existing folder.
+        tensors: The whole :func:`adapter_tensors`, where the model is sharded.
 
     Raises:
         OSError: A file cannot be written.
         SafetensorError: Alike.
     """
     adapter_config(model).save_pretrained(str(folder))
-    tensors = {name: tensor.cpu().contiguous() for name, tensor in adapter_tensors(model).items()}
-    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    found = adapter_tensors(model) if tensors is None else tensors
+    save_file({n: t.cpu().contiguous() for n, t in found.items()}, folder / WEIGHTS, metadata={"format": "pt"})
 
 
 def continue_adapter(model: PreTrainedModel, folder: Path, config: AdapterConfig) -> None:

@@ -11,6 +11,7 @@ from trainers.settings import AtLeastOne, ConfigError, Count, Decay, NotNegative
 Pooling = Literal["last", "mean"]
 ComputeDtype = Literal["float32", "bfloat16"]
 BaseFormat = Literal["float32", "bfloat16", "nf4"]
+Sharding = Literal["none", "full", "hybrid"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,9 @@ class ModelConfig:
     gradients and optimiser state are float32 always."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time."""
+    shard: Sharding = "none"
+    """With several processes, spreads weights, gradients and the optimiser's state over all of them (``full``), or over
+    those of each machine, with a copy on every machine (``hybrid``). ``none``: all of it in each process."""
     adapter: AdapterConfig | None = None
     """Trains an adapter, and freezes the model; null trains the model itself (an adapter that ``path`` names is merged
     into it)."""
@@ -54,6 +58,11 @@ class ModelConfig:
             raise ConfigError(
                 f"model: adapter.base is {self.adapter.base}, which is computed in bfloat16, but compute_dtype is "
                 "float32; set compute_dtype: bfloat16, or base: float32"
+            )
+        if self.adapter is not None and self.adapter.base == "nf4" and self.shard != "none":
+            raise ConfigError(
+                f"model: adapter.base is nf4, whose packed weights cannot be sharded, but shard is {self.shard}; set "
+                "shard: none, or base: bfloat16"
             )
 
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from envsuite.core.errors import EnvsuiteError
 from trainers.distributed import every
+from trainers.policy.sharding import local, total_norm
 
 _LOG = logging.getLogger(__name__)
 
@@ -38,6 +39,8 @@ REMEDIES: Mapping[str, str] = {
     "weight": "try a lower optim.lr",
 }
 """Remedy by the kind of the first quantity that was not finite."""
+_NORM = "gradient: its norm"
+"""Where no part of the gradient that this process has is to blame."""
 
 
 class GuardedStep:
@@ -85,15 +88,16 @@ class GuardedStep:
         Raises:
             Diverged: It was the last of ``max_skipped`` in a row.
         """
-        gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
+        parameters = [p for p in self.module.parameters() if p.grad is not None]
         # Looked at before clipping, which spreads what is not finite over all parameters.
-        if culprit is None and not bool(torch.isfinite(nn.utils.get_total_norm(gradients))):
+        norm = total_norm(p.grad for p in parameters if p.grad is not None)
+        if culprit is None and not bool(torch.isfinite(norm)):
             culprit = self._culprit()
         found = [each for each in every(self.accelerator, culprit) if each is not None]
         if found:
             self._skip(found)
             return None
-        norm = float(self.accelerator.clip_grad_norm_(self.module.parameters(), self.max_grad_norm))
+        nn.utils.clip_grads_with_norm_(parameters, self.max_grad_norm, norm)
         if rate is not None:
             for group in self.optimizer.param_groups:
                 if isinstance(group["lr"], torch.Tensor):  # of an optimiser that compiles its step
@@ -103,7 +107,7 @@ class GuardedStep:
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.skipped_in_a_row = 0
-        return norm
+        return float(norm)
 
     def check_weights(self) -> None:
         """Checks the weights, before they are sampled from or saved; every process must call this.
@@ -111,8 +115,8 @@ class GuardedStep:
         Raises:
             Diverged: A weight is not finite, or so large that its square is not.
         """
-        weights = [p.detach() for p in self.module.parameters() if p.requires_grad]
-        if not all(every(self.accelerator, bool(torch.isfinite(nn.utils.get_total_norm(weights))))):
+        norm = total_norm(p.detach() for p in self.module.parameters() if p.requires_grad)
+        if not all(every(self.accelerator, bool(torch.isfinite(norm)))):
             rate = max(group["lr"] for group in self.optimizer.param_groups)
             raise Diverged(
                 f"{self.trained}: a weight is not finite, or beyond 1e18, after an optimiser step at learning rate "
@@ -124,7 +128,7 @@ class GuardedStep:
         self.optimizer.zero_grad()
         self.skipped_in_a_row += 1
         order = list(REMEDIES)
-        first = min(found, key=lambda each: order.index(each.partition(":")[0]))
+        first = min(found, key=lambda each: (order.index(each.partition(":")[0]), each == _NORM))
         _LOG.warning("%s: an optimiser step was skipped, not finite: %s", self.trained, first)
         if self.skipped_in_a_row >= self.max_skipped:
             raise Diverged(
@@ -135,6 +139,6 @@ class GuardedStep:
 
     def _culprit(self) -> str:
         for name, parameter in self.module.named_parameters():
-            if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
+            if parameter.grad is not None and not bool(torch.isfinite(local(parameter.grad)).all()):
                 return f"gradient: {name.removeprefix('module.')}"
-        return "gradient: its norm"
+        return _NORM

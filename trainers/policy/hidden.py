@@ -14,8 +14,9 @@ from transformers import PreTrainedModel
 from trainers.policy.attention import NAME, attending
 from trainers.policy.config import ComputeDtype, Pooling
 from trainers.policy.flat import FlatBatch, flatten, to_device
-from trainers.policy.packing import MicroBatch, merge_steps, micro_batches
+from trainers.policy.packing import MicroBatch, merge_steps, micro_batches, one_token
 from trainers.policy.precision import computing
+from trainers.policy.sharding import gathered_outside_layers, rounds
 from trainers.steps import Ragged, StepTable
 
 Ints = NDArray[np.int64]
@@ -76,7 +77,7 @@ def before_tokens(
     """Returns, for each fingerprint, one vector per place, (M, D): of the text before a response token.
 
     Args:
-        model: Read without gradient.
+        model: Read without gradient. If it is sharded, every process must call this.
         table: Steps.
         wanted: What to read, all in one pass.
         tokens: The response tokens, as indices into ``table.response.values``, shape (M,).
@@ -89,16 +90,24 @@ def before_tokens(
     slot[tokens] = np.arange(len(tokens))
     out = [np.empty((len(tokens), model.config.hidden_size), np.float32) for _ in wanted]
     inner = any(fingerprint.layer != -1 for fingerprint in wanted)
-    with torch.no_grad(), attending(model, NAME), computing(compute_dtype, model.device):
-        for batch in micro_batches(table, merge_steps(table), budget, share_prefix):
+    batches = list(micro_batches(table, merge_steps(table), budget, share_prefix))
+    batches = [batch for batch in batches if (slot[batch.index] >= 0).any()]
+    count = rounds(model, len(batches))
+    with (
+        torch.no_grad(),
+        gathered_outside_layers(model),
+        attending(model, NAME),
+        computing(compute_dtype, model.device),
+    ):
+        for batch in batches:
             picked = np.flatnonzero(slot[batch.index] >= 0)
-            if not len(picked):
-                continue
             flat = flatten(batch, model.device)
             output = backbone(**flat.arguments, output_hidden_states=inner)
             for fingerprint, states in zip(wanted, out, strict=True):
                 found = _pick(fingerprint.pooling, _layer(output, fingerprint.layer), flat, batch, picked)
                 states[slot[batch.index[picked]]] = found.float().cpu().numpy()
+        for _ in range(len(batches), count):
+            backbone(**flatten(one_token(), model.device).arguments)
     return out
 
 

@@ -180,6 +180,12 @@ def _collate(table: StepTable, groups: Sequence[Sequence[TokenSequence]], share_
     )
 
 
+def one_token() -> MicroBatch:
+    """The smallest micro-batch, for a process that has none while another has."""
+    zero, one = np.zeros(1, np.int64), np.ones(1, np.int64)
+    return MicroBatch(zero[:, None][:, :0], zero, zero, zero[:, None], one, zero, zero, zero, zero)
+
+
 def padded(rows: Sequence[Ints]) -> Ints:
     """The rows beside each other, zeros at their right."""
     out = np.zeros((len(rows), max(len(row) for row in rows)), np.int64)

@@ -17,9 +17,10 @@ def computing(compute_dtype: ComputeDtype, device: torch.device) -> torch.autoca
 
     With ``bfloat16`` it is PyTorch's autocast; weights that are trained stay float32, and so do gradients and optimiser
     state. With
-    ``float32`` it switches off any autocast that is active.
+    ``float32`` it switches off any autocast that is active. A pass uses each weight once, so that rounded ones are not
+    kept: of a sharded policy, they would be all there is.
     """
-    return torch.autocast(device.type, torch.bfloat16, enabled=compute_dtype == "bfloat16")
+    return torch.autocast(device.type, torch.bfloat16, enabled=compute_dtype == "bfloat16", cache_enabled=False)
 
 
 def as_computed(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -47,10 +48,14 @@ def rounded_weights(model: nn.Module, compute_dtype: ComputeDtype, trained: bool
     return {
         f"{name}.{part}": parameter.detach().to(torch.bfloat16)
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear | Conv1D)
         for part, parameter in module.named_parameters(recurse=False)
-        if parameter.requires_grad == trained and parameter.dtype == torch.float32
+        if parameter.requires_grad == trained and is_rounded(module, parameter)
     }
+
+
+def is_rounded(module: nn.Module, parameter: nn.Parameter) -> bool:
+    """Whether autocast rounds this parameter of ``module`` in each forward pass."""
+    return isinstance(module, nn.Linear | Conv1D) and parameter.dtype == torch.float32
 
 
 @contextmanager

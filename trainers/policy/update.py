@@ -18,6 +18,7 @@ from trainers.policy.config import OptimConfig
 from trainers.policy.guard import GuardedStep
 from trainers.policy.loss import ObjectiveConfig
 from trainers.policy.partition import minibatch_count, minibatches
+from trainers.policy.sharding import whole
 from trainers.steps import StepTable
 
 
@@ -154,17 +155,20 @@ class Updater:
         self.steps = int(state["steps"])
 
     def gradient(self, table: StepTable, advantage: Floats) -> dict[str, Tensor]:
-        """The gradient of one optimiser step over ``table``, averaged over processes, by parameter name."""
+        """The whole gradient of one optimiser step over ``table``, averaged over processes, by parameter name."""
         self.policy.train()
         self._accumulate(Batch(table, advantage), Tally(), seed=0, first=True)
         self.policy.eval()
         module = self.accelerator.unwrap_model(self.policy)
-        found = {name: p.grad.detach().clone() for name, p in module.named_parameters() if p.grad is not None}
+        found = {name: whole(p.grad).clone() for name, p in module.named_parameters() if p.grad is not None}
         self.optimizer.zero_grad()
         return found
 
     def logprobs(self, table: StepTable) -> Floats:
-        """Log-probability of each response token under the policy as it is now; no process waits for another."""
+        """Log-probability of each response token under the policy as it is now.
+
+        No process waits for another, unless the policy is sharded: every process must call this then.
+        """
         return log_probabilities(self.accelerator.unwrap_model(self.policy), table, self.config)
 
     def _old(self, own: Batch, cuts: list[NDArray[np.int64]]) -> Floats:

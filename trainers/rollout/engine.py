@@ -14,6 +14,7 @@ from trainers.registry import Registry
 from trainers.steps.records import Logprobs, Tokens, Versions, as_tokens
 
 if TYPE_CHECKING:
+    import torch
     from accelerate import Accelerator
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -101,6 +102,14 @@ class EngineSetup:
     """Most requests on their way at a time."""
     accelerator: Accelerator | None = None
     """The processes of the run, each of which has an engine; ``None``: this one alone."""
+    sharded: bool = False
+    """Whether the policy is about to be sharded over the processes: no engine can sample from it then. One that would
+    has to copy the model now, and its weights in each :meth:`Engine.sync`."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this process, on which the policy will be."""
+        return self.model.device if self.accelerator is None else self.accelerator.device
 
 
 class Engine(ABC):

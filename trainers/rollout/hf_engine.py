@@ -22,6 +22,7 @@ from trainers.policy.precision import computing, float32_weights, rounded_weight
 from trainers.policy.selfcheck import REMEDY
 from trainers.rollout.engine import ENGINES, Completion, Engine, EngineSetup, Request
 from trainers.rollout.kv_cache import Slot, SlotCache
+from trainers.rollout.model_copy import ModelCopy
 from trainers.rollout.sampling import mix, sample, uniforms
 from trainers.rollout.slot_attention import NAME, plan_step
 
@@ -96,6 +97,7 @@ class HFEngine(Engine):
         self.max_batch = max_batch
         self.prefix_cache = prefix_cache
         self.compute_dtype: ComputeDtype = compute_dtype
+        self._copy: ModelCopy | None = None
         self._frozen: dict[str, Tensor] | None = None
         self._rounded: dict[str, Tensor] | None = None
         self.policy_version = 0
@@ -111,18 +113,18 @@ class HFEngine(Engine):
 
     @classmethod
     def from_setup(cls, setup: EngineSetup, *, max_length: int | None = None) -> HFEngine:
-        """The engine of a run; it samples from the policy itself, not from a copy.
+        """The engine of a run; it samples from the policy itself, or from a copy where the policy is to be sharded.
 
         Args:
             setup: The parts of the run that it is made from.
             max_length: Most tokens of prompt and response; by default what the model's positions allow.
         """
-        return cls(
-            setup.model.train(False),
-            max_batch=setup.slots,
-            max_length=max_length,
-            compute_dtype=setup.config.compute_dtype,
-        )
+        dtype = setup.config.compute_dtype
+        copy = ModelCopy(setup.model, dtype, setup.device) if setup.sharded else None
+        model = setup.model.train(False) if copy is None else copy.model
+        made = cls(model, max_batch=setup.slots, max_length=max_length, compute_dtype=dtype)
+        made._copy = copy
+        return made
 
     # -- the contract ----------------------------------------------------------------------------------------------
 
@@ -171,6 +173,8 @@ class HFEngine(Engine):
 
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Drop what was computed with earlier weights; ``weights``, those of the model itself, are not read."""
+        if self._copy is not None:
+            self._copy.refresh()
         self.policy_version = version
         self._rounded = None
         self._cache.clear()

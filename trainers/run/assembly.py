@@ -13,6 +13,7 @@ import torch
 import yaml
 from accelerate import Accelerator
 from accelerate.utils import set_seed
+from torch import nn
 from transformers import PreTrainedModel
 
 from trainers.credit.crediting import Crediting, Method, make_providers
@@ -22,6 +23,7 @@ from trainers.policy.adapter import is_adapted, keep_reference, merged_weights
 from trainers.policy.loading import load_policy, load_tokenizer
 from trainers.policy.model import Policy, stop_ids
 from trainers.policy.optimizer import make_optimizer
+from trainers.policy.sharding import each_whole, shard, spreads
 from trainers.policy.update import Updater
 from trainers.report.stats import EvalResult
 from trainers.rollout.engine import EngineSetup
@@ -78,16 +80,10 @@ class Run:
         codec = check_prompts(config.prompt, load_tokenizer(config.model))
         self.model, self.tokenizer = load_policy(config.model)
         self.folder = RunFolder(Path(config.output) / config.name, accelerator, self.tokenizer)
-        policy = self._policy(self.model.to(accelerator.device))
+        spread = spreads(config.model, accelerator)
+        policy = self._policy(self.model if spread else self.model.to(accelerator.device))
         if method.needs_reference and is_adapted(self.model):
             keep_reference(self.model)
-        optimizer = make_optimizer(policy.parameters(), config.optim)
-        wrapped, optimizer = accelerator.prepare(policy, optimizer)
-        self.updater = Updater(
-            accelerator, wrapped, optimizer, config.optim, method.objective,
-            iterations=config.iterations,
-            recompute=config.optim.recomputes(config.model.compute_dtype, config.rollout.engine),
-        )  # fmt: skip
 
         chosen = Method.of(method)
         providers = make_providers(
@@ -102,8 +98,14 @@ class Run:
             self.replay = SelfImitation(method.replay, accelerator, config.seed, scorer)
 
         ends = stop_ids(self.model, self.tokenizer, codec.stop_ids)
-        setup = EngineSetup(self.model, self.tokenizer, config.model, rollout.slots, accelerator)
+        setup = EngineSetup(self.model, self.tokenizer, config.model, rollout.slots, accelerator, spread)
         self.engine = make_engine(rollout.engine, setup, rollout.engine_options)
+        wrapped, optimizer = self._prepared(policy)
+        self.updater = Updater(
+            accelerator, wrapped, optimizer, config.optim, method.objective,
+            iterations=config.iterations,
+            recompute=config.optim.recomputes(config.model.compute_dtype, config.rollout.engine),
+        )  # fmt: skip
         self.evaluator = Evaluator(config, accelerator, self.engine, self.tokenizer, ends)
         slots = min(rollout.slots, rollout.tasks // ranks * episodes_per_task(config))
         self.manager = make_manager(rollout, config.prompt, config.envs, slots, self.engine, self.tokenizer)
@@ -137,11 +139,23 @@ class Run:
         if is_adapted(self.model):
             return policy
         model, _ = load_policy(self.config.model)
-        return self._policy(model)
+        reference = self._policy(model.requires_grad_(False))
+        if spreads(self.config.model, self.accelerator) and self.config.method.reference == "device":
+            shard(reference, self.config.model, self.accelerator)
+        return reference
+
+    def _prepared(self, policy: Policy) -> tuple[nn.Module, torch.optim.Optimizer]:
+        """The policy as it is trained, sharded or a copy in each process, and its optimiser."""
+        config, accelerator = self.config, self.accelerator
+        spread = spreads(config.model, accelerator)
+        if spread:
+            shard(policy, config.model, accelerator)
+        optimizer = make_optimizer(policy.parameters(), config.optim)
+        return (policy, accelerator.prepare(optimizer)) if spread else accelerator.prepare(policy, optimizer)
 
     def sync(self) -> None:
         """Give the engine the policy's weights; a run that was resumed and one that went on then sample the same."""
-        self.engine.sync(merged_weights(self.model), self.updater.steps)
+        self.engine.sync(each_whole(merged_weights(self.model)), self.updater.steps)
 
     def policy_rests(self, iteration: int) -> bool:
         """Whether the critic alone is trained in this iteration (from 1)."""

@@ -28,7 +28,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from envsuite.core.errors import DataError
 from trainers.distributed import every, on_main, sharing_failures
-from trainers.policy.adapter import WEIGHTS, is_adapted, save_adapter, set_adapter_tensors
+from trainers.policy.adapter import WEIGHTS, is_adapted, save_adapter, saved_weights, set_adapter_tensors
+from trainers.policy.sharding import assign, is_sharded, kept_whole
 from trainers.stateful import Mismatch, Stateful
 
 _LOG = logging.getLogger(__name__)
@@ -71,10 +72,11 @@ def save(
         PeerFailed: The first process could not write it.
     """
     states = {name: part.state() for name, part in parts.items()}
+    weights = kept_whole(saved_weights(model), accelerator.is_main_process) if is_sharded(model) else None
 
     def write() -> None:
         try:
-            _write(folder, model, tokenizer, states, facts)
+            _write(folder, model, weights, tokenizer, states, facts)
         except (OSError, safetensors.SafetensorError) as error:
             shutil.rmtree(_partial(folder), ignore_errors=True)
             put_back(folder.parent)
@@ -89,6 +91,7 @@ def save(
 def _write(
     folder: Path,
     model: PreTrainedModel,
+    weights: Mapping[str, Tensor] | None,
     tokenizer: PreTrainedTokenizerBase,
     states: Mapping[str, Mapping[str, Any]],
     facts: Mapping[str, Any],
@@ -97,9 +100,10 @@ def _write(
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     if is_adapted(model):
-        save_adapter(model, partial)
+        save_adapter(model, partial, weights)
     else:
-        model.save_pretrained(partial, max_shard_size="100TB")  # one file, whatever its size
+        found = None if weights is None else dict(weights)
+        model.save_pretrained(partial, state_dict=found, max_shard_size="100TB")  # one file, whatever its size
     tokenizer.save_pretrained(partial)
     values: dict[str, Any] = {}
     for name, state in states.items():
@@ -282,11 +286,13 @@ def _load_model(folder: Path, model: PreTrainedModel) -> None:
         if name not in own or own[name].shape != tensor.shape:
             has = tuple(own[name].shape) if name in own else "no such tensor"
             raise CheckpointError(f"{folder}: {name} has shape {tuple(tensor.shape)}, the model of the config {has}")
-    present = {own[name].data_ptr() for name in tensors}  # tied weights are saved once
-    for name, tensor in own.items():
-        if name not in tensors and tensor.data_ptr() not in present:
+    one = {name: id(parameter) for name, parameter in model.named_parameters(remove_duplicate=False)}
+    present = {one.get(name) for name in tensors}  # tied weights are saved once
+    for name in own:
+        if name not in tensors and (name not in one or one[name] not in present):
             raise CheckpointError(f"{folder}: has no {name}, which the model of the config has")
-    model.load_state_dict(tensors, strict=False)
+    for name, tensor in tensors.items():
+        assign(own[name], tensor)
 
 
 def prune(root: Path, keep: int) -> None:
@@ -300,6 +306,7 @@ def prune(root: Path, keep: int) -> None:
 FREE = (
     *("name", "output", "iterations", "time_limit", "evaluation", "checkpoint_every", "keep_checkpoints"),
     *("episodes_every", "process_timeout", "rollout.slots", "rollout.workers", "rollout.deadline", "envs[].url"),
+    "model.shard",
 )
 """Settings that may differ between a checkpoint and the run that goes on from it."""
 

@@ -72,6 +72,11 @@ class TrainConfig:
     finished theirs."""
 
     def __post_init__(self) -> None:
+        if self.model.shard != "none" and self.optim.state != "float32":
+            raise ConfigError(
+                f"model.shard is {self.model.shard} and optim.state {self.optim.state}, which is not sharded; set "
+                "optim.state: float32, or model.shard: none"
+            )
         replay = self.method.replay
         if replay is not None and replay.admit == "episode" and self.rollout.group_size == 1:
             raise ConfigError(

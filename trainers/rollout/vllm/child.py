@@ -42,7 +42,8 @@ class ChildServer(Connection):
 
     Args:
         python: Interpreter that has vLLM.
-        model: The policy; on CUDA the server takes the same GPU.
+        model: The policy.
+        device: The trainer's; on CUDA the server takes the same GPU.
         tokenizer: The policy's.
         dtype: Number format.
         arguments: Further arguments of the server, without their ``--``; ``True`` stands for one without a value.
@@ -56,6 +57,7 @@ class ChildServer(Connection):
         self,
         python: str,
         model: PreTrainedModel,
+        device: torch.device,
         tokenizer: PreTrainedTokenizerBase,
         dtype: str,
         arguments: Mapping[str, Any],
@@ -72,7 +74,7 @@ class ChildServer(Connection):
         if is_adapted(model):
             rank = server_rank(adapter_config(model).r)
             arguments = {"enable-lora": True, "max-loras": 1, "max-cpu-loras": 1, "max-lora-rank": rank, **arguments}
-        words = server_arguments(dtype, on_cpu=model.device.type == "cpu", longest=longest, arguments=arguments)
+        words = server_arguments(dtype, on_cpu=device.type == "cpu", longest=longest, arguments=arguments)
         words = ["--model", str(self._folder), "--host", "127.0.0.1", "--port", str(port), *words]
         self._log = tempfile.NamedTemporaryFile(prefix="vllm-", suffix=".log", delete=False)
         self._process = subprocess.Popen(
@@ -80,7 +82,7 @@ class ChildServer(Connection):
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
-            env=_environment(python, model.device),
+            env=_environment(python, device),
             process_group=0,
         )
         _LOG.info("starting a vLLM server (pid %d, log %s): %s", self._process.pid, self._log.name, " ".join(words))

@@ -95,7 +95,7 @@ class VLLMEngine(Engine):
         if not servers:
             servers = [
                 ChildServer(
-                    check_interpreter(python), setup.model, setup.tokenizer, setup.config.compute_dtype,
+                    check_interpreter(python), setup.model, setup.device, setup.tokenizer, setup.config.compute_dtype,
                     {"enable-sleep-mode": sleep, **(arguments or {})}, patience=patience, timeout=timeout,
                 )
             ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from trainers.policy.adapter import adapter_config, is_adapted
 from trainers.policy.attention import evaluating
 from trainers.policy.config import ComputeDtype
-from trainers.policy.precision import computing
+from trainers.policy.precision import computing, float32_weights
+from trainers.policy.sharding import gathered_outside_layers
 from trainers.rollout.engine import Sampling
 from trainers.rollout.vllm.connection import Connection
 from trainers.settings import ConfigError
@@ -199,7 +201,8 @@ def _logprobs(
 ) -> NDArray[np.float32]:
     """The model's log-probabilities of all response tokens at the temperature of the probe, shape (tokens,)."""
     found = []
-    with evaluating(model), computing(dtype, model.device):
+    wide = float32_weights(model) if dtype == "float32" else nullcontext()
+    with evaluating(model), gathered_outside_layers(model), wide, computing(dtype, model.device):
         for prompt, (ids, _) in zip(prompts, answers, strict=True):
             tokens = torch.tensor([[*prompt.tolist(), *ids]], device=model.device)
             logits = model(tokens, use_cache=False, logits_to_keep=len(ids) + 1).logits[0, :-1].float()

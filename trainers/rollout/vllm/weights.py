@@ -28,6 +28,7 @@ from trainers.rollout.vllm.transfer import tied_groups, write_adapter, write_wei
 T = TypeVar("T")
 WHOLE, ADAPTER = "whole", "adapter"
 """Folders of the two kinds of weights."""
+Answers = list[tuple[list[int], list[float]]]
 _LOG = logging.getLogger(__name__)
 _AGAIN_SECONDS = 0.5  # a call that reached a paused server is ended by pausing it again
 
@@ -90,7 +91,9 @@ class WeightUpdate:
                     server.model = server.adapter = name
             self._has_base = True
             self._together(lambda: at_once(self._told(), lambda server: server.tell("/resume")))
-            self._together(lambda: self._probe(version))
+            answers: list[Answers] = []
+            self._together(lambda: answers.extend(self._ask(version)))
+            self._together(lambda: self._compare_probe(answers, version))
             calls.gate.opened()  # after a failure nothing more is sampled
             _LOG.info("the vLLM servers have the weights of version %d after %.2f s", version, time.monotonic() - began)
         finally:
@@ -115,7 +118,7 @@ class WeightUpdate:
             for _ in () if alone else weights:  # gathering a sharded weight is a matter of all processes
                 pass
             return Sent({}, {})
-        whole, adapter = folder / WHOLE, folder / ADAPTER
+        weights, whole, adapter = iter(weights), folder / WHOLE, folder / ADAPTER
         try:
             folder.mkdir()
             whole.mkdir()
@@ -125,6 +128,8 @@ class WeightUpdate:
             base = {} if self._has_base else write_weights(frozen_weights(model), whole, dtype)
             return Sent(base, write_adapter(model, adapter, dtype))
         except OSError as error:
+            for _ in () if alone else weights:  # as the other processes do
+                pass
             raise EngineFailed(
                 f"the weights cannot be written to rollout.engine_options.weights_folder: {error}; name a folder with "
                 "room for them that the servers see, too"
@@ -162,12 +167,18 @@ class WeightUpdate:
                 "stale, loaded in part, or tied to others. Nothing was sampled with them"
             )
 
-    def _probe(self, version: int) -> None:
-        """Compares the log-probabilities of a probe in trainer and servers."""
+    def _ask(self, version: int) -> list[Answers]:
+        """The answers of each server to the probe: token ids and log-probabilities."""
+        found = []
         for server in self.servers:
             answers = ask(server, [prompt.tolist() for prompt in self.probes], PROBE, version)
-            pairs = [(answer.ids, answer.logprobs) for answer in answers]
-            gap, allowed = probe_gap(self.setup.model, self.dtype, self.probes, pairs)
+            found.append([(answer.ids, answer.logprobs) for answer in answers])
+        return found
+
+    def _compare_probe(self, answers: Sequence[Answers], version: int) -> None:
+        """Compares the log-probabilities of the probe in servers and trainer, which may be sharded."""
+        gaps = [probe_gap(self.setup.model, self.dtype, self.probes, answer) for answer in answers]
+        for server, (gap, allowed) in zip(self.servers, gaps, strict=True):
             _LOG.info("%s: log-probabilities of the probe differ by %s", server.url, gap)
             if not gap.within(allowed):
                 raise server.failed(

@@ -1,0 +1,172 @@
+"""Cases of the sharded policy that several processes compute together, for ``ranks.on_ranks``."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from tiny_runs import model
+from torch import nn
+from update_cases import SIZE, share, table
+
+from trainers.policy.accumulation import log_probabilities
+from trainers.policy.adapter import add_adapter, as_reference, merged_weights
+from trainers.policy.attention import checkpoint_activations
+from trainers.policy.config import AdapterConfig, ComputeDtype, ModelConfig, OptimConfig
+from trainers.policy.hidden import Fingerprint, at_prompt_ends
+from trainers.policy.loss import ObjectiveConfig
+from trainers.policy.model import Policy
+from trainers.policy.sharding import each_whole, is_sharded, local, shard, spreads
+from trainers.policy.update import Updater
+from trainers.rollout.vllm.proof import probe_gap
+from trainers.settings import ConfigError
+
+
+@dataclass(frozen=True)
+class Case:
+    """A policy, and how it is sharded."""
+
+    shard: str = "full"
+    arch: str = "qwen2"
+    double: bool = True
+    compute_dtype: ComputeDtype = "float32"
+    recomputed: bool = False
+    adapted: bool = False
+    frozen: torch.dtype = torch.float32
+    """Format of the weights under an adapter."""
+    loss: str = "ppo"
+
+
+CASES = {
+    "float64": Case(),
+    "float64, a copy in each process": Case("none"),
+    "float64, hybrid": Case("hybrid"),
+    "float64, untied": Case(arch="llama", loss="clip_cov"),
+    "float64, whole logits": Case(arch="gpt2"),
+    "float64, recomputed": Case(recomputed=True),
+    "float64, adapter": Case(adapted=True, recomputed=True),
+    "float32": Case(double=False),
+    "bfloat16": Case(double=False, compute_dtype="bfloat16"),
+    "bfloat16, recomputed": Case(double=False, compute_dtype="bfloat16", recomputed=True),
+    "bfloat16, adapter": Case(double=False, compute_dtype="bfloat16", adapted=True),
+    "bfloat16, adapter on bfloat16": Case(
+        double=False, compute_dtype="bfloat16", adapted=True, frozen=torch.bfloat16, recomputed=True
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one process computed; tensors are whole."""
+
+    gradient: torch.Tensor
+    weights: torch.Tensor
+    """After an update of several optimiser steps."""
+    train: dict[str, float]
+    logprobs: torch.Tensor
+    """Of this process's rows, after the update."""
+    reference: torch.Tensor | None
+    """Alike, of an adapter's base."""
+    states: list[torch.Tensor]
+    """Hidden states of this process's rows, after the update."""
+    merged: torch.Tensor | None
+    """The weights with the adapter merged, as engines are given them."""
+    probe: float
+    """Mean log-probability of a few tokens, by calling the model itself."""
+    held: int
+    """Numbers that this process keeps of weights, gradients and optimiser."""
+
+
+def made(case: Case) -> Policy:
+    """The policy of a case, not yet sharded."""
+    base = model(case.arch, SIZE).to(case.frozen)
+    for module in base.modules():
+        if isinstance(module, nn.Dropout):  # GPT-2's; load_policy leaves it out
+            module.p = 0.0
+    if case.adapted:
+        add_adapter(base, AdapterConfig(rank=4), "owner/base")
+    if case.recomputed:
+        checkpoint_activations(base)
+    policy = Policy(base, compute_dtype=case.compute_dtype)
+    return policy.double() if case.double else policy
+
+
+def computed(accelerator: Accelerator, case: Case) -> Result:
+    """Gradient, update, log-probabilities and hidden states of a case."""
+    os.environ["LOCAL_WORLD_SIZE"] = str(max(accelerator.num_processes // 2, 1))  # so hybrid has two copies
+    config = ModelConfig(shard=case.shard)  # type: ignore[arg-type]
+    policy: nn.Module = made(case)
+    inner = policy
+    if spreads(config, accelerator):
+        shard(inner, config, accelerator)
+    trained = [p for p in policy.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=0.01)
+    if is_sharded(policy):
+        optimizer = accelerator.prepare(optimizer)
+    else:
+        policy, optimizer = accelerator.prepare(policy, optimizer)
+    optim = OptimConfig(lr=0.01, tokens_per_microbatch=60, minibatches=3, max_grad_norm=0.5, old_logprobs="trainer")
+    objective = ObjectiveConfig(loss=case.loss, cov_fraction=0.1, cov_low=0.0)  # type: ignore[arg-type]
+    updater = Updater(accelerator, policy, optimizer, optim, objective, recompute=True)
+    own = share(accelerator, table())
+    found = updater.gradient(own.table, own.advantage)
+    train = updater.update(own, np.random.default_rng([3, 1])).train
+    weights = [tensor.clone() for _, tensor in each_whole(inner.named_parameters())]
+    reference = None
+    if case.adapted:
+        with as_reference(inner.model):
+            reference = torch.from_numpy(log_probabilities(inner, own.table, optim))
+    states = at_prompt_ends(
+        inner.model, own.table, [Fingerprint(), Fingerprint(-2, "mean")], budget=60, share_prefix=True,
+        compute_dtype=case.compute_dtype,
+    )  # fmt: skip
+    merged = None
+    if case.adapted:
+        merged = torch.cat([tensor.flatten() for _, tensor in each_whole(merged_weights(inner.model))])
+    probe, _ = probe_gap(
+        inner.model, case.compute_dtype, [np.arange(5, dtype=np.int32)], [([1, 2, 3], [0.0, 0.0, 0.0])]
+    )
+    some = own.table if accelerator.is_main_process else own.table.take(np.zeros(0, np.int64))
+    log_probabilities(inner, some, optim)  # processes without rows take part
+    at_prompt_ends(
+        inner.model, some, [Fingerprint()], budget=60, share_prefix=True, compute_dtype=case.compute_dtype
+    )  # fmt: skip
+    state = [value for values in optimizer.state.values() for value in values.values() if value.ndim]
+    return Result(
+        torch.cat([g.flatten() for g in found.values()]), torch.cat([w.flatten() for w in weights]), train,
+        torch.from_numpy(updater.logprobs(own.table)), reference, [torch.from_numpy(s) for s in states],
+        merged, probe.mean, sum(local(tensor).numel() for tensor in [*trained, *state]),
+    )  # fmt: skip
+
+
+def all_computed(accelerator: Accelerator, names: list[str]) -> dict[str, Result]:
+    """Every case that is named."""
+    return {name: computed(accelerator, CASES[name]) for name in names}
+
+
+def run(accelerator: Accelerator, config: str, resume: str | None = None) -> None:
+    """A whole run, as ``trainers.train`` does it."""
+    from rich.console import Console
+
+    from trainers.run.assembly import Run
+    from trainers.run.cli import parse
+    from trainers.run.loop import train
+    from trainers.run.progress import Progress
+
+    os.environ["LOCAL_WORLD_SIZE"] = "1"
+    settings = parse(["--config", config]).config
+    with Progress(settings.iterations, console=Console(quiet=True)) as progress:
+        train(Run(settings, accelerator, progress), resume)
+
+
+def refused(accelerator: Accelerator) -> str:
+    """Why a policy cannot be sharded where a machine has three of two processes."""
+    os.environ["LOCAL_WORLD_SIZE"] = "3"
+    try:
+        shard(made(CASES["float64"]), ModelConfig(shard="hybrid"), accelerator)
+    except ConfigError as error:
+        return str(error)
+    raise AssertionError("it was not refused")

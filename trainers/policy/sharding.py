@@ -1,0 +1,160 @@
+"""A policy whose weights, gradients and optimiser state are spread over the processes of a run, by ``fully_shard``.
+
+Each layer is gathered while it computes, in the forward pass and again in the backward pass, and what lies outside of
+the layers (embeddings, output layer) while the policy computes. A pass is therefore a matter of all processes: each
+makes as many as the others (:func:`rounds`).
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from trainers.policy.config import ModelConfig
+from trainers.policy.model import Policy
+from trainers.policy.packing import one_token
+from trainers.settings import ConfigError
+
+_ROOTS: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Policy]] = weakref.WeakKeyDictionary()
+
+
+def spreads(config: ModelConfig, accelerator: Accelerator) -> bool:
+    """Whether the policy of a run is sharded: there are several processes, and ``model.shard`` says so."""
+    return config.shard != "none" and accelerator.num_processes > 1
+
+
+def shard(policy: Policy, config: ModelConfig, accelerator: Accelerator) -> None:
+    """Shards ``policy``, which may lie on the CPU, onto the processes' devices; every process must call this.
+
+    Afterwards its parameters are ``DTensor``; an optimiser has to be made from these. Weights that are trained begin
+    as those of the first process.
+
+    Args:
+        policy: The same in all processes, as loaded from files.
+        config: How it is sharded.
+        accelerator: The run's accelerator, with several processes.
+
+    Raises:
+        ConfigError: The model has no layers that transformers could checkpoint one by one, or the processes of a
+            machine do not divide those of the run.
+    """
+    layers = [module for module in policy.model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    if not layers:
+        raise ConfigError(
+            f"model.shard is {config.shard}, but {type(policy.model).__name__} is not made of layers that can be "
+            "gathered one at a time; set model.shard: none, or take a model such as Llama, Qwen, Mistral or Gemma"
+        )
+    mesh = _mesh(config, accelerator)
+    for parameter in policy.parameters():
+        if parameter.requires_grad:
+            first = parameter.data.to(accelerator.device)
+            dist.broadcast(first, 0)
+            parameter.data.copy_(first)
+    for module in (*reversed(layers), policy):  # inner layers first
+        fully_shard(module, mesh=mesh, reshard_after_forward=True)
+    _ROOTS[policy.model] = weakref.ref(policy)
+    with torch.no_grad():
+        policy(one_token())  # the first pass makes the policy the root, whatever is called by itself afterwards
+
+
+def _mesh(config: ModelConfig, accelerator: Accelerator) -> DeviceMesh:
+    ranks, kind = accelerator.num_processes, accelerator.device.type
+    if config.shard == "full":
+        return init_device_mesh(kind, (ranks,))
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
+    if not here or ranks % here:
+        raise ConfigError(
+            f"model.shard is hybrid, but the {ranks} processes are not a multiple of those of this machine "
+            f"({here or 'unknown'}: LOCAL_WORLD_SIZE, set by torchrun and accelerate launch); launch as many on each "
+            "machine, or set model.shard: full"
+        )
+    return init_device_mesh(kind, (ranks // here, here), mesh_dim_names=("replicate", "shard"))
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether the model of a policy, or the policy, was sharded."""
+    return isinstance(model, FSDPModule) or model in _ROOTS
+
+
+def rounds(model: nn.Module, own: int) -> int:
+    """Number of passes that this process makes where it needs ``own``: of a sharded model, as many as any process.
+
+    Every process must call this before its passes.
+    """
+    if not is_sharded(model):
+        return own
+    most = torch.tensor(own, device=next(model.parameters()).device)
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    return int(most)
+
+
+@contextmanager
+def gathered_outside_layers(model: PreTrainedModel) -> Iterator[None]:
+    """Gathers embeddings and output layer, so that a sharded model, or its base model, can be called by itself.
+
+    Without gradients; every process must enter it and call the model as often as the others. Nothing is done to a model
+    that is not sharded.
+    """
+    root = _ROOTS[model]() if model in _ROOTS else None
+    if root is None:
+        yield
+        return
+    assert isinstance(root, FSDPModule)
+    root.unshard()
+    try:
+        yield
+    finally:
+        root.reshard()
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The tensor without its sharding, detached; of a sharded one every process must call this."""
+    tensor = tensor.detach()
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def each_whole(weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """Names and whole tensors, gathered one at a time; every process must read all of them."""
+    for name, tensor in weights:
+        yield name, whole(tensor)
+
+
+def kept_whole(weights: Iterable[tuple[str, Tensor]], keeps: bool) -> dict[str, Tensor]:
+    """Names and whole tensors on the CPU, where this process ``keeps`` them; every process must call this."""
+    found = {}
+    for name, tensor in each_whole(weights):
+        if keeps:
+            found[name] = tensor.cpu()
+    return found
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The part of a tensor that this process holds."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def assign(own: Tensor, value: Tensor) -> None:
+    """Copies a whole ``value``, the same in every process, into a tensor that may be sharded."""
+    with torch.no_grad():
+        if isinstance(own, DTensor):
+            there = value.to(own.device)
+            own.copy_(distribute_tensor(there, own.device_mesh, own.placements, src_data_rank=None))
+        else:
+            own.copy_(value)
+
+
+def total_norm(tensors: Iterable[Tensor]) -> Tensor:
+    """Euclidean norm of all tensors together, whole; of sharded ones every process must call this."""
+    return whole(nn.utils.get_total_norm(list(tensors)))

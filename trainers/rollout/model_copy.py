@@ -1,0 +1,60 @@
+"""A copy of the policy's model, for an engine that cannot sample from the policy itself."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from trainers.policy.adapter import adapter_tensors, is_adapted, trained_weights
+from trainers.policy.config import ComputeDtype
+from trainers.policy.precision import is_rounded
+from trainers.policy.sharding import each_whole
+
+
+class ModelCopy:
+    """A copy in the compute format: weights that each forward pass would round are held rounded.
+
+    Args:
+        model: The policy's model, not yet sharded.
+        compute_dtype: Number format of forward passes.
+        device: Where the copy is kept.
+    """
+
+    def __init__(self, model: PreTrainedModel, compute_dtype: ComputeDtype, device: torch.device) -> None:
+        self.model = deepcopy(model).train(False)
+        """The model to sample from."""
+        self._source = model
+        names: dict[int, str] = {}
+        places = [(name, names.setdefault(id(p), name)) for name, p in _parameters(self.model)]
+        if compute_dtype == "bfloat16":
+            _round(self.model)
+        self.model.to(device)
+        own = dict(_parameters(self.model))
+        self._places: dict[str, list[Tensor]] = {}
+        for place, name in places:
+            self._places.setdefault(name, []).append(own[place].detach())
+        if is_adapted(model):
+            self._places = {name: [tensor] for name, tensor in adapter_tensors(self.model).items()}
+
+    def refresh(self) -> None:
+        """Takes over the weights of the policy; if it is sharded by now, every process must call this."""
+        for name, tensor in each_whole(trained_weights(self._source)):
+            for place in self._places[name]:
+                place.copy_(tensor)
+
+
+def _parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Every parameter under each of its names: tied ones have several."""
+    return list(model.named_parameters(remove_duplicate=False))
+
+
+def _round(model: nn.Module) -> None:
+    """Holds what autocast rounds in bfloat16; a weight that is tied to an embedding becomes one of its own."""
+    for module in model.modules():
+        for name, parameter in [*module.named_parameters(recurse=False)]:
+            if is_rounded(module, parameter):
+                rounded = nn.Parameter(parameter.detach().to(torch.bfloat16), requires_grad=parameter.requires_grad)
+                setattr(module, name, rounded)

@@ -16,9 +16,8 @@ def computing(compute_dtype: ComputeDtype, device: torch.device) -> torch.autoca
     """Context of every forward pass of policy, reference, critic and engine.
 
     With ``bfloat16`` it is PyTorch's autocast; weights that are trained stay float32, and so do gradients and optimiser
-    state. With
-    ``float32`` it switches off any autocast that is active. A pass uses each weight once, so that rounded ones are not
-    kept: of a sharded policy, they would be all there is.
+    state. With ``float32`` it switches off any autocast that is active. A pass uses each weight once, so that rounded
+    ones are not kept: of a sharded policy, they would be all there is.
     """
     return torch.autocast(device.type, torch.bfloat16, enabled=compute_dtype == "bfloat16", cache_enabled=False)
 

@@ -89,6 +89,25 @@ class Completion:
         object.__setattr__(self, "policy_version", versions)
 
 
+def refusal(prompt_ids: Tokens, max_length: int, vocabulary: int) -> tuple[str, str] | None:
+    """Finish reason and message of a completion whose prompt cannot be continued; ``None`` where it can.
+
+    Args:
+        prompt_ids: The prompt.
+        max_length: Most tokens of prompt and response together.
+        vocabulary: Number of token ids that the model has.
+    """
+    if not len(prompt_ids):
+        return "error", "the prompt is empty"
+    if len(prompt_ids) >= max_length:
+        room = f"which leaves no room for a response within {max_length}"
+        return "context", f"the prompt has {len(prompt_ids)} tokens, {room}"
+    lowest, highest = prompt_ids.min(), prompt_ids.max()
+    if lowest < 0 or highest >= vocabulary:
+        return "error", f"the prompt has token ids outside 0..{vocabulary - 1} ({lowest}..{highest})"
+    return None
+
+
 @dataclass(frozen=True)
 class EngineSetup:
     """The parts of a run that an engine is made from."""

@@ -20,7 +20,7 @@ from trainers.policy.attention import attending, evaluating, narrow_windows, uns
 from trainers.policy.config import ComputeDtype
 from trainers.policy.precision import computing, float32_weights, rounded_weights
 from trainers.policy.selfcheck import REMEDY
-from trainers.rollout.engine import ENGINES, Completion, Engine, EngineSetup, Request
+from trainers.rollout.engine import ENGINES, Completion, Engine, EngineSetup, Request, refusal
 from trainers.rollout.kv_cache import Slot, SlotCache
 from trainers.rollout.model_copy import ModelCopy
 from trainers.rollout.sampling import mix, sample, uniforms
@@ -136,7 +136,7 @@ class HFEngine(Engine):
                 seed = mix(self._seed, self._unseeded)
                 self._unseeded += 1
             prompt = np.array(request.prompt_ids, np.int64)
-            if refused := self._refusal(prompt):
+            if refused := refusal(request.prompt_ids, self.max_length, self._vocabulary):
                 reason, error = refused
                 none = np.empty(0, np.float32)
                 self._done.append(
@@ -320,18 +320,6 @@ class HFEngine(Engine):
                 "give HFEngine max_length"
             ) from None
         return positions
-
-    def _refusal(self, prompt: NDArray[np.int64]) -> tuple[str, str] | None:
-        """Finish reason and message, where the prompt cannot be continued."""
-        if not len(prompt):
-            return "error", "the prompt is empty"
-        if len(prompt) >= self.max_length:
-            room = f"which leaves no room for a response within {self.max_length}"
-            return "context", f"the prompt has {len(prompt)} tokens, {room}"
-        if prompt.min() < 0 or prompt.max() >= self._vocabulary:
-            ids = f"{prompt.min()}..{prompt.max()}"
-            return "error", f"the prompt has token ids outside 0..{self._vocabulary - 1} ({ids})"
-        return None
 
     def _check_model(self) -> None:
         """Compare this engine's logits with the model's own, on two short sequences that go past any sliding window.

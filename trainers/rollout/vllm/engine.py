@@ -8,12 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from envsuite.core.errors import UsageError
-from trainers.rollout.engine import ENGINES, Completion, Engine, EngineFailed, EngineSetup, Request
+from trainers.rollout.engine import ENGINES, Completion, Engine, EngineFailed, EngineSetup, Request, refusal
 from trainers.rollout.sampling import mix
 from trainers.rollout.vllm.calls import Calls, Row, unserved
 from trainers.rollout.vllm.child import ChildServer, check_interpreter
@@ -118,7 +116,7 @@ class VLLMEngine(Engine):
             raise UsageError("the vLLM servers have no weights of the policy yet; call sync first")
         for request in requests:
             self._pending += 1
-            if refused := self._refusal(request.prompt_ids):
+            if refused := refusal(request.prompt_ids, self.max_length, self._vocabulary):
                 self._calls.done.put(unserved(request, *refused))
                 continue
             seed = request.seed
@@ -195,15 +193,3 @@ class VLLMEngine(Engine):
         if session is not None:
             self._server_of[session] = chosen
         return chosen
-
-    def _refusal(self, prompt: NDArray[np.int32]) -> tuple[str, str] | None:
-        """Finish reason and message, where the prompt cannot be continued."""
-        if not len(prompt):
-            return "error", "the prompt is empty"
-        if len(prompt) >= self.max_length:
-            room = f"which leaves no room for a response within {self.max_length}"
-            return "context", f"the prompt has {len(prompt)} tokens, {room}"
-        if prompt.min() < 0 or prompt.max() >= self._vocabulary:
-            ids = f"{prompt.min()}..{prompt.max()}"
-            return "error", f"the prompt has token ids outside 0..{self._vocabulary - 1} ({ids})"
-        return None

@@ -5,8 +5,10 @@ Not to be confused with a model's chat template (:mod:`envsuite.prompting.templa
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,7 @@ from envsuite.core.tools import Tool
 
 if TYPE_CHECKING:
     from jinja2 import Template
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 VARIABLES: Mapping[str, str] = {
     "task": "the instruction of the episode",
@@ -31,8 +34,8 @@ VARIABLES: Mapping[str, str] = {
 }
 """The variables of a prompt file, each with its meaning."""
 
-LARGEST_FILE = 32_768
-"""Maximum number of characters of a prompt file."""
+LARGEST_PROMPT = 1_000_000
+"""Maximum number of characters of a rendered prompt."""
 _SUFFIX = ".jinja"
 
 
@@ -82,10 +85,8 @@ class Situation:
 class PromptFile:
     """A user message as a Jinja template, rendered anew at each step.
 
-    Values appear as they are, whatever they contain: braces, ``{{``, ``{%``, control characters. The language is a
-    part of Jinja's, in its immutable sandbox: variables, ``if``, ``for``, comments, ``raw``, the filters and tests
-    listed in :mod:`envsuite.prompting.sandbox`. A file cannot call, define, import or include anything, and the work
-    of one rendering is bounded.
+    Values appear as they are, whatever they contain: braces, ``{{``, ``{%``, control characters. Templates run in
+    Jinja's immutable sandbox, as chat templates do in transformers: they reach neither files nor Python's internals.
 
     Attributes:
         variables: Names of the variables that the template uses.
@@ -95,14 +96,12 @@ class PromptFile:
         name: The file, for messages.
 
     Raises:
-        UsageError: The template is too long or not valid, or an episode's first or later step cannot be rendered with
-            it; the message names file and line, and the variables that exist.
+        UsageError: The template is not valid, or an episode's first or later step cannot be rendered with it; the
+            message names file and line, and the variables that exist.
         MissingExtra: Jinja is not installed.
     """
 
     def __init__(self, source: str, name: str) -> None:
-        if len(source) > LARGEST_FILE:
-            raise UsageError(f"prompt file {name}: {len(source)} characters; at most {LARGEST_FILE} are taken")
         self.source = source
         self.name = name
         self._template, self.variables = _compiled(source, name)
@@ -116,12 +115,21 @@ class PromptFile:
         """Returns the user message.
 
         Raises:
-            UsageError: A value that the template names does not exist in this step, or the rendering takes too long or
-                is too large; the message names file and line.
+            UsageError: A value that the template names does not exist in this step, or the prompt is too large; the
+                message names file and line.
         """
-        from envsuite.prompting.sandbox import rendered
+        from jinja2 import TemplateError
 
-        return rendered(self._template, self.name, situation.variables())
+        parts: list[str] = []
+        length = 0
+        try:
+            for part in self._template.generate(situation.variables()):
+                parts.append(part)
+                if (length := length + len(part)) > LARGEST_PROMPT:
+                    raise _refused(self.name, None, f"the prompt has more than {LARGEST_PROMPT} characters")
+        except (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise _refused(self.name, _line(error, self.name), str(error)) from error
+        return "".join(parts)
 
 
 def shipped() -> tuple[str, ...]:
@@ -156,12 +164,58 @@ def load_prompt_file(name: str) -> PromptFile:
     return PromptFile(source, name)
 
 
-def _compiled(source: str, name: str) -> tuple[Template, frozenset[str]]:
+@cache
+def _environment() -> ImmutableSandboxedEnvironment:
     try:
-        from envsuite.prompting.sandbox import compiled
+        from jinja2 import StrictUndefined
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError as error:
         raise MissingExtra("prompt files need Jinja; install it with: pip install jinja2") from error
-    return compiled(source, name, VARIABLES)
+    made = ImmutableSandboxedEnvironment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made.filters["tojson"] = _tojson
+    return made
+
+
+def _tojson(value: Any, indent: int | None = None) -> str:
+    """Replaces Jinja's filter, which escapes for HTML."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _compiled(source: str, name: str) -> tuple[Template, frozenset[str]]:
+    """Compiles a prompt file; returns it with the names of the variables that it uses."""
+    environment = _environment()
+    from jinja2 import Template, TemplateError, nodes
+    from jinja2.meta import find_undeclared_variables
+
+    try:
+        tree = environment.parse(source, name, name)
+        used = frozenset(find_undeclared_variables(tree)) - set(environment.globals)
+        for variable in tree.find_all(nodes.Name):
+            if variable.name in used - set(VARIABLES):
+                near = nearest(variable.name, tuple(VARIABLES), limit=1)
+                hint = f". Nearest: {near[0]!r}" if near else ""
+                raise _refused(name, variable.lineno, f"unknown variable {variable.name!r}{hint}")
+        code = environment.compile(tree, name, name)
+        return Template.from_code(environment, code, environment.make_globals(None)), used
+    except TemplateError as error:
+        raise _refused(name, getattr(error, "lineno", None), str(error.message)) from error
+    except (RecursionError, SyntaxError, ValueError) as error:  # nested too deeply, or a number of thousands of digits
+        raise _refused(name, None, f"{type(error).__name__}: {error}") from error
+
+
+def _refused(name: str, line: int | None, problem: str) -> UsageError:
+    where = name if line is None else f"{name}, line {line}"
+    return UsageError(f"prompt file {where}: {problem.rstrip('.')}. Variables: {', '.join(VARIABLES)}")
+
+
+def _line(error: BaseException, name: str) -> int | None:
+    """Returns the line of the file at which ``error`` was raised."""
+    line, trace = None, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == name:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line
 
 
 _SAMPLE_TOOLS = tuple(

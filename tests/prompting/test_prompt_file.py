@@ -1,6 +1,5 @@
 import json
 import sys
-import time
 
 import pytest
 from hypothesis import given
@@ -10,9 +9,8 @@ from test_conversation import LOOSE, TAGS, TOOL, answer, conversation_of, ids_of
 from docs.build import ROOT
 from envsuite.core import Observation, UsageError
 from envsuite.core.errors import DataError, MissingExtra
-from envsuite.prompting import Compact, Full, NoRoom, PromptFile, ToolsCodec, Window, load_prompt_file
-from envsuite.prompting.prompt_file import LARGEST_FILE, VARIABLES, Past, Situation, shipped
-from envsuite.prompting.sandbox import KNOWN_FILTERS
+from envsuite.prompting import Compact, Full, NoRoom, PromptFile, ToolsCodec, Window, load_prompt_file, prompt_file
+from envsuite.prompting.prompt_file import LARGEST_PROMPT, VARIABLES, Past, Situation, shipped
 
 ALL = (
     "{{ task }}|{{ observation }}|{{ commands | join(';') }}|{{ step_count }}|{{ current_step }}|{{ max_calls }}|"
@@ -71,16 +69,14 @@ def test_any_source_is_a_prompt_file_or_refused_with_its_name(source):
         assert str(error).startswith("prompt file my.jinja")
 
 
-BODIES = "task;commands;x.action;history[0] | default('a');tools | tojson;loop.index;1 + task;x ~ task;x | join(task)"
-TRIED = "task[::0];task < 1;x is even;none[0];task | truncate(x);commands | map(task);history | sort(attribute='a')"
 PIECES = (
-    *(f"{{{{ {body} }}}}" for body in f"{BODIES};{TRIED}".split(";")),
-    *("{% for x in history %}", "{% for x in observation %}", "{% if x %}", "{% if task %}", "{% else %}"),
-    *("{% endif %}", "{% endfor %}", "{% raw %}", "{{ task", "}}", "{%", "%}", "a", "\n"),
+    *("{{ task }}", "{{ x.action }}", "{{ history[0] }}", "{{ loop.index }}", "{{ 1 + task }}", "{{ task | join(x) }}"),
+    *("{% for x in history %}", "{% if x %}", "{% else %}", "{% endif %}", "{% endfor %}", "{% raw %}", "{% set x %}"),
+    *("{{ task", "}}", "{%", "%}", "a", "\n"),
 )
 
 
-@given(st.lists(st.sampled_from(PIECES), max_size=12))
+@given(st.lists(st.sampled_from(PIECES), max_size=8))
 def test_any_pieces_of_a_template_are_a_prompt_file_or_refused(pieces):
     try:
         assert isinstance(PromptFile("".join(pieces), "my.jinja").render(situation()), str)
@@ -94,12 +90,10 @@ def test_any_pieces_of_a_template_are_a_prompt_file_or_refused(pieces):
         ("{{ task }}\n\n{{ observtion }}", "line 3: unknown variable 'observtion'. Nearest: 'observation'. Variables:"),
         ("a\n{% if task %}", "line 2: Unexpected end of template"),
         ("a\n{% for %}", "line 2: "),
-        ("{{ task | uper }}", "line 1: unknown filter 'uper'. Nearest: 'upper'. Known: capitalize, "),
-        ("{{ task is emty }}", "line 1: unknown test 'emty'"),
+        ("{{ task | uper }}", "line 1: No filter named 'uper'"),
+        ("{{ task is emty }}", "line 1: No test named 'emty'"),
         ("{% for a in history %}\n{{ a.actoin }}\n{% endfor %}", "line 2: 'dict object' has no attribute 'actoin'"),
         ("\n{{ history[0].action }}", "line 2: list object has no element 0.*first step, which has no history"),
-        ("{{ commands }}", r"line 1: a list is printed as text; take an item of it, join\(', '\) or tojson"),
-        ("{{ none }}", "line 1: a NoneType is printed"),
         ("{% for x in 3 %}{% endfor %}", "line 1: 'int' object is not iterable"),
         ("{{ task + 1 }}", "line 1: can only concatenate str"),
     ],
@@ -114,133 +108,46 @@ def test_a_mistake_is_refused_at_once_with_file_line_and_the_variables_that_exis
     "source",
     [
         "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-        "{{ task['__class__'] }}",
-        "{{ task | attr('__class__') }}",
+        "{{ (task | attr('__class__')).mro() }}",
         "{{ history.append(1) }}",
-        "{{ task.format }}",
         "{{ '{0.__class__}'.format(task) }}",
-        "{{ self.__init__.__globals__ }}",
         "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
-        "{{ lipsum() }}",
         "{% include '/etc/passwd' %}",
         "{% import 'os' as os %}",
         "{% extends 'a' %}",
-        "{% set task = 1 %}",
-        "{% macro f() %}{{ f() }}{% endmacro %}",
-        "{% block a %}{% endblock %}",
-        "{% for a in history recursive %}{{ loop(a) }}{% endfor %}",
-        "{{ loop.changed(1) }}",
-        "{{ range(10) }}",
-        "{{ 2 ** 99999999 }}",
-        "{{ 'a' * 999999999 }}",
-        "{{ '%999999999d' % 1 }}",
-        "{{ '%999999999d' is divisibleby 1 }}",
-        "{{ '%999999999d' | format(1) }}",
-        "{{ task | center(999999999) }}",
-        "{{ task | tojson(indent=9) | indent(2) | pprint }}",
-        "{{ task is sameas task }}",
-    ],
-)
-def test_leaving_the_sandbox_is_refused_before_anything_is_rendered(source):
-    with pytest.raises(UsageError, match=r"prompt file my\.jinja"):
-        PromptFile(source, "my.jinja")
-
-
-def nested(times, inside, over="observation"):
-    return f"{{% for x in {over} %}}" * times + inside + "{% endfor %}" * times
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        nested(9, ""),
-        nested(9, "{{ x }}"),
-        nested(9, "{% if observation in task %}{% endif %}"),
-        nested(4, "{% if observation ~ observation == task %}{% endif %}"),
-        nested(15, "", "history"),
-        "{{ observation" + " | replace('', observation)" * 12 + " }}",
-        "{{ observation" + " | list | join(observation)" * 12 + " }}",
-        "{{ observation" + " | tojson" * 60 + " }}",
-        "{{ '\n' | indent(999999999) " + "| replace(' ', observation)" * 40 + " }}",
+        "{% for x in range(999999999) %}{% endfor %}",
         "{{ " + "(" * 3000 + "task" + ")" * 3000 + " }}",
-        "{{ " + "not " * 3000 + "task }}",
-        "{{ task" + " ~ task" * 20_000 + " }}",
-        "{% if task %}" * 60 + "{% endif %}" * 60,
         "{{ 1" + "0" * 5000 + " }}",
     ],
     ids=lambda source: source[:40],
 )
-def test_a_template_that_would_take_long_or_grow_is_stopped(source):
-    began = time.process_time()
+def test_leaving_the_sandbox_is_refused(source):
     with pytest.raises(UsageError, match=r"prompt file my\.jinja"):
-        PromptFile(source, "my.jinja").render(situation(observation="A long text. " * 300))
-    assert time.process_time() - began < 20
+        PromptFile(source, "my.jinja")
 
 
-@pytest.mark.parametrize(
-    "condition",
-    [
-        "observation == task",
-        "task == observation",
-        "task in observation",
-        "observation is lower",
-        "observation[::-1]",
-        "observation ~ 'x'",
-        "observation + 'x'",
-        "observation | upper",
-        "commands | join(observation)",
-    ],
-)
-def test_every_operation_on_a_text_counts_by_its_length(condition):
-    file = PromptFile(nested(1, f"{{% if {condition} %}}{{% endif %}}"), "my.jinja")
-    with pytest.raises(UsageError, match=r"line 1: loops and filters take more than 10000000 characters"):
-        file.render(situation(observation="A long text. " * 300))
-    file.render(situation(observation="A short text. " * 50))
+def test_a_prompt_that_grows_without_end_is_refused():
+    loops = "{% for x in history %}" * 6 + "{{ observation }}" + "{% endfor %}" * 6
+    with pytest.raises(UsageError, match=f"my.jinja: the prompt has more than {LARGEST_PROMPT} characters"):
+        PromptFile(loops, "my.jinja")
 
 
-def test_what_is_bounded_leaves_room_for_the_longest_prompts():
+def test_json_is_written_as_it_is_and_not_for_html():
+    file = PromptFile("{{ tools | tojson }}{{ observation | tojson }}{{ commands | tojson(1) }}", "a")
+    shown = file.render(situation(observation="<é> & 'it'"))
+    assert shown == json.dumps([TOOL.as_openai()["function"]]) + "\"<é> & 'it'\"" + json.dumps(["go", "look"], indent=1)
+
+
+def test_the_limit_leaves_room_for_the_longest_prompts():
     file = load_prompt_file("steps")
     lots = tuple(Past(n, "You see a shelf. " * 100, "go to shelf") for n in range(1, 101))
     text = file.render(situation(history=lots, current_step=101, commands=[f"go to {n}" for n in range(2000)]))
     assert 150_000 < len(text) < 250_000
 
 
-FILTERS = {
-    "{{ task | capitalize }}": "Find it.",
-    "{{ commands | count }}{{ commands | length }}": "22",
-    "{{ history[99] | d('x') }}{{ task | default('x') }}": "xFind it.",
-    "{{ commands | first }}{{ commands | last }}": "golook",
-    "{{ 'a\nb' | indent(2) }}": "a\n  b",
-    "{{ history | join('+', attribute='action') }}": "open door",
-    "{{ task | list | join('.') }}": "F.i.n.d. .i.t..",
-    "{{ task | lower }}{{ task | upper }}{{ task | title }}": "find it.FIND IT.Find It.",
-    "{{ commands | map('upper') | join(' ') }}": "GO LOOK",
-    "{{ commands | select('eq', 'go') | join }}{{ commands | reject('eq', 'go') | join }}": "golook",
-    "{{ history | selectattr('step') | map(attribute='step') | join }}": "1",
-    "{{ history | rejectattr('step') | list | length }}": "0",
-    "{{ task | replace('it', 'ö') }}{{ 'ab' | replace('', '-') }}": "Find ö.-a-b-",
-    "{{ commands | reverse | join }}": "lookgo",
-    "{{ commands | sort(reverse=true) | join }}": "lookgo",
-    "{{ tools | tojson }}": json.dumps([TOOL.as_openai()["function"]]),
-    "{{ commands | tojson(1) }}{{ commands | tojson(indent=99) }}{{ commands | tojson(-1) }}": "".join(
-        json.dumps(["go", "look"], indent=indent) for indent in (1, 8, 0)
-    ),
-    "{{ '  x ' | trim }}{{ 'abcdefghijkl' | truncate(6, true) }}": "xabc...",
-    "{{ 'aab' | unique | join }}": "ab",
-}
-
-
-@pytest.mark.parametrize(("source", "result"), FILTERS.items())
-def test_filters_are_those_of_jinja(source, result):
-    assert PromptFile("{% if history %}" + source + "{% endif %}", "a").render(situation()) == result
-
-
-def test_every_filter_is_tried():
-    assert all(any(f"| {name}" in source for source in FILTERS) for name in KNOWN_FILTERS)
-
-
 def test_without_jinja_the_package_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "envsuite.prompting.sandbox", None)
+    prompt_file._environment.cache_clear()
+    monkeypatch.setitem(sys.modules, "jinja2.sandbox", None)
     with pytest.raises(MissingExtra, match="prompt files need Jinja; install it with: pip install jinja2"):
         PromptFile("{{ task }}", "a")
 
@@ -252,8 +159,6 @@ def test_files_are_found_by_name_or_path_and_refused_with_what_is_wrong(tmp_path
     assert set(shipped()) >= {"steps", "sections"}
     with pytest.raises(DataError, match=r"prompt file stps: no such file in .*Did you mean 'steps'\? Shipped are"):
         load_prompt_file("stps")
-    with pytest.raises(UsageError, match="prompt file a: 32769 characters; at most 32768"):
-        PromptFile("x" * (LARGEST_FILE + 1), "a")
     (tmp_path / "latin").write_bytes("é".encode("latin-1"))
     for name, said_ in (("latin", "UTF-8"), (".", "cannot be read"), ("a\0b", "cannot")):
         with pytest.raises(DataError, match=said_):

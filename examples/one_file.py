@@ -16,7 +16,7 @@ from envsuite.vector import EnvFactory, make_vector
 from trainers.credit.estimators.comparison import CENTRED
 from trainers.credit.estimators.gigpo import GiGPO
 from trainers.policy.config import ModelConfig
-from trainers.policy.loading import load_policy
+from trainers.policy.loading import load_model, load_tokenizer
 from trainers.policy.loss import ObjectiveConfig, token_weights
 from trainers.policy.loss.policy_loss import policy_loss
 from trainers.policy.model import Policy, stop_ids
@@ -34,7 +34,7 @@ MICROBATCH = 4096  # most tokens of one forward and backward pass; bounds memory
 
 torch.manual_seed(SEED)
 settings = ModelConfig(path="models/craft-1m")
-model, tokenizer = load_policy(settings)
+model, tokenizer = load_model(settings), load_tokenizer(settings)
 policy = Policy(model, temperature=1.0)  # gives log-probabilities of the distribution that the engine samples from
 optimizer = torch.optim.AdamW(policy.parameters(), lr=3e-4)
 engine = make_engine("hf", EngineSetup(model, tokenizer, settings, slots=64), {})

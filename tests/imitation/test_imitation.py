@@ -27,7 +27,7 @@ from trainers.imitation.training import Transcripts, imitate, loss_of, new_model
 from trainers.imitation.vocabulary import word_tokenizer
 from trainers.imitation.worlds import alfworld_texts, practice, textcraft_texts
 from trainers.policy.config import AdapterConfig, ModelConfig
-from trainers.policy.loading import load_policy
+from trainers.policy.loading import load_model
 from trainers.policy.model import Policy
 
 
@@ -323,7 +323,7 @@ stages: [{{steps: 12, lr: 0.02, lr_end: 0.02, max_steps: 3, games: [{{kwargs: {G
     assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= {
         path.name for path in (tmp_path / "adapter").iterdir()
     }
-    learnt, _ = load_policy(ModelConfig(path=str(tmp_path / "adapter"), adapter=AdapterConfig(rank=8, alpha=16)))
+    learnt = load_model(ModelConfig(path=str(tmp_path / "adapter"), adapter=AdapterConfig(rank=8, alpha=16)))
     source = Transcripts(
         ImitateConfig(batch=4, max_tokens=2000, instructions=True), tokenizer, make_codec("tags", think=False)
     )

@@ -84,7 +84,7 @@ def made(case: Case) -> Policy:
     """The policy of a case, not yet sharded."""
     base = model(case.arch, SIZE).to(case.frozen)
     for module in base.modules():
-        if isinstance(module, nn.Dropout):  # GPT-2's; load_policy leaves it out
+        if isinstance(module, nn.Dropout):  # GPT-2's; load_model leaves it out
             module.p = 0.0
     if case.adapted:
         add_adapter(base, AdapterConfig(rank=4), "owner/base")

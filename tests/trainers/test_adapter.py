@@ -35,7 +35,7 @@ from trainers.policy.adapter import (
 from trainers.policy.attention import checkpoint_activations
 from trainers.policy.config import AdapterConfig, ModelConfig, OptimConfig
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
-from trainers.policy.loading import load_policy
+from trainers.policy.loading import load_model, load_tokenizer
 from trainers.policy.model import Policy
 from trainers.policy.packing import merge_steps, micro_batches
 from trainers.rollout.engine import Sampling
@@ -134,8 +134,8 @@ def test_frozen_weights_in_bfloat16_change_log_probabilities_and_gradients_by_ro
     """Against float32 with the same rounded weights: 0.1 nats, and 10 % of the gradient's norm."""
     save_model(tmp_path / "model")
     rounded = {"compute_dtype": "bfloat16", "adapter": AdapterConfig(rank=4, base="bfloat16")}
-    short, _ = load_policy(ModelConfig(path=str(tmp_path / "model"), **rounded))
-    exact, _ = load_policy(ModelConfig(path=str(tmp_path / "model"), adapter=AdapterConfig(rank=4)))
+    short = load_model(ModelConfig(path=str(tmp_path / "model"), **rounded))
+    exact = load_model(ModelConfig(path=str(tmp_path / "model"), adapter=AdapterConfig(rank=4)))
     for key, parameter in short.named_parameters():
         assert parameter.dtype == (torch.float32 if parameter.requires_grad else torch.bfloat16), key
     own = dict(exact.named_parameters())
@@ -159,7 +159,7 @@ def test_frozen_weights_in_bfloat16_change_log_probabilities_and_gradients_by_ro
 def test_the_engine_rounds_what_is_frozen_once_and_adapters_at_each_update(base: str, tmp_path: Path) -> None:
     save_model(tmp_path / "model")
     config = ModelConfig(str(tmp_path / "model"), "bfloat16", adapter=AdapterConfig(rank=4, base=base))
-    policy, _ = load_policy(config)
+    policy = load_model(config)
     engine, sampling = HFEngine(policy, compute_dtype="bfloat16"), Sampling(max_tokens=12)
     before = engine.generate([[1, 2, 3]], sampling, seed=0)[0]
     kept = engine._frozen
@@ -247,7 +247,7 @@ def test_dropout_acts_where_gradients_are_made_and_nowhere_else() -> None:
 
 def test_a_critic_of_its_own_trains_and_keeps_an_adapter_too(tmp_path: Path) -> None:
     config = ModelConfig(path=str(save_model(tmp_path / "model")), adapter=LORA)
-    policy, _ = load_policy(config)
+    policy = load_model(config)
     critic = Critic(CriticConfig("model"), Accelerator(cpu=True), policy, config, OptimConfig(), "step", seed=1)
     (part,) = critic.parts
     state = part.state()
@@ -267,7 +267,7 @@ def test_a_critic_of_its_own_trains_and_keeps_an_adapter_too(tmp_path: Path) -> 
 
 def _refused(kind: type[Exception], words: str, folder: Path, **adapter: object) -> None:
     with pytest.raises(kind, match=words):
-        load_policy(ModelConfig(path=str(folder), compute_dtype="bfloat16", adapter=AdapterConfig(**adapter)))
+        load_model(ModelConfig(path=str(folder), compute_dtype="bfloat16", adapter=AdapterConfig(**adapter)))
 
 
 def test_targets_that_do_not_exist_are_refused_with_those_that_do_before_weights_are_read(tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_formats_that_cannot_be_are_refused(tmp_path: Path, monkeypatch: pytest.
 @pytest.fixture
 def trained(tmp_path: Path) -> Path:
     """The folder of an adapter to the model in ``model``."""
-    policy, _ = load_policy(ModelConfig(path=str(save_model(tmp_path / "model")), adapter=LORA))
+    policy = load_model(ModelConfig(path=str(save_model(tmp_path / "model")), adapter=LORA))
     (tmp_path / "adapter").mkdir()
     save_adapter(_learnt(policy), tmp_path / "adapter")
     return tmp_path / "adapter"
@@ -304,14 +304,15 @@ def trained(tmp_path: Path) -> Path:
 def test_a_model_path_may_be_an_adapter_which_is_continued_or_merged(trained: Path) -> None:
     written, ids = load_file(trained / WEIGHTS), torch.tensor([[1, 2, 3, 4]])
     own = AutoModelForCausalLM.from_pretrained(trained)
-    continued, tokenizer = load_policy(ModelConfig(path=str(trained), adapter=LORA))
-    assert tokenizer.chat_template is not None, "the base's"
+    config = ModelConfig(path=str(trained), adapter=LORA)
+    continued = load_model(config)
+    assert load_tokenizer(config).chat_template is not None, "the base's"
     for key, tensor in adapter_tensors(continued).items():
         assert torch.equal(tensor, written[key])
-    whole, _ = load_policy(ModelConfig(path=str(trained)))
+    whole = load_model(ModelConfig(path=str(trained)))
     assert type(whole).__name__ == "Qwen2ForCausalLM" and all(p.requires_grad for p in whole.parameters())
     assert not any(".lora_" in key for key, _ in whole.named_parameters())
-    base, _ = load_policy(ModelConfig(path=str(trained.parent / "model")))
+    base = load_model(ModelConfig(path=str(trained.parent / "model")))
     with torch.no_grad():
         expected = own(ids).logits
         assert float((base(ids).logits - expected).abs().max()) > 0.01
@@ -334,23 +335,23 @@ def test_an_adapter_is_continued_with_its_own_settings_only(
     trained: Path, settings: dict[str, object], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        load_policy(ModelConfig(path=str(trained), adapter=AdapterConfig(**settings)))
+        load_model(ModelConfig(path=str(trained), adapter=AdapterConfig(**settings)))
 
 
 def test_an_adapter_whose_base_or_weights_are_missing_is_refused(trained: Path) -> None:
     (trained.parent / "model").rename(trained.parent / "moved")
     for adapter in (LORA, None):
         with pytest.raises(DataError, match=r"adapter_config.json names the base .*model: there is no such folder"):
-            load_policy(ModelConfig(path=str(trained), adapter=adapter))
+            load_model(ModelConfig(path=str(trained), adapter=adapter))
     (trained.parent / "moved").rename(trained.parent / "model")
     tensors = load_file(trained / WEIGHTS)
     save_file({key: tensor[:, :2].contiguous() for key, tensor in tensors.items()}, trained / WEIGHTS)
     for adapter in (LORA, None):
         with pytest.raises(DataError, match="adapter"):
-            load_policy(ModelConfig(path=str(trained), adapter=adapter))
+            load_model(ModelConfig(path=str(trained), adapter=adapter))
     (trained / WEIGHTS).rename(trained / "adapter_model.bin")
     with pytest.raises(DataError, match=r"no adapter_model.safetensors there"):
-        load_policy(ModelConfig(path=str(trained)))
+        load_model(ModelConfig(path=str(trained)))
 
 
 def test_the_base_is_named_with_its_folder_wherever_the_run_stood(
@@ -358,7 +359,7 @@ def test_the_base_is_named_with_its_folder_wherever_the_run_stood(
 ) -> None:
     save_model(tmp_path / "model")
     monkeypatch.chdir(tmp_path)
-    policy, _ = load_policy(ModelConfig(path="model", adapter=LORA))
+    policy = load_model(ModelConfig(path="model", adapter=LORA))
     assert policy.peft_config["default"].base_model_name_or_path == str(tmp_path / "model")
 
 

@@ -18,7 +18,7 @@ from trainers.imitate import main as imitate
 from trainers.policy.accumulation import Batch
 from trainers.policy.adapter import adapter_tensors
 from trainers.policy.config import AdapterConfig, ModelConfig, OptimConfig
-from trainers.policy.loading import load_policy
+from trainers.policy.loading import load_model, load_tokenizer
 from trainers.policy.loss import ObjectiveConfig
 from trainers.policy.model import Policy, stop_ids
 from trainers.policy.update import Updater
@@ -54,7 +54,8 @@ stages: [{{steps: 2, lr: 0.002, lr_end: 0.002, max_steps: 1, games: [{{kwargs: {
     began = time.perf_counter()
     assert imitate(["--config", str(config)]) == 0
     _LOG.info("two steps of imitation: %.0f s", time.perf_counter() - began)
-    policy, tokenizer = load_policy(ModelConfig(path=str(adapter), adapter=LORA))
+    learnt = ModelConfig(path=str(adapter), adapter=LORA)
+    policy, tokenizer = load_model(learnt), load_tokenizer(learnt)
     table = _sampled(policy, tokenizer)
     trained = [p for p in policy.parameters() if p.requires_grad]
     assert sum(p.numel() for p in trained) < 0.03 * sum(p.numel() for p in policy.parameters())

@@ -15,7 +15,7 @@ from tiny_runs import model, save_model, step_table, write_settings
 
 from trainers.policy.accumulation import log_probabilities
 from trainers.policy.config import ModelConfig, OptimConfig
-from trainers.policy.loading import load_policy
+from trainers.policy.loading import load_model
 from trainers.policy.model import Policy
 from trainers.policy.packing import merge_steps, micro_batches
 from trainers.policy.statistics import token_stats
@@ -117,7 +117,7 @@ def test_a_run_at_temperature_0_4_stores_and_compares_tempered_log_probabilities
     changes = {"rollout.sampling.temperature": 0.4, "iterations": 1, "optim.minibatches": 1, "evaluation.envs": []}
     changes["method"] = {"objective": {"kl": "k3", "kl_coef": 0.1}, "shapers": {"kl_penalty": {}}}
     assert main(["--config", str(write_settings(tmp_path, **changes))]) == 0
-    policy, _ = load_policy(ModelConfig(path=str(tmp_path / "model")))
+    policy = load_model(ModelConfig(path=str(tmp_path / "model")))
     steps = [
         step
         for episode in read_episodes(tmp_path / "runs/tiny/episodes/iteration-00001.parquet")

@@ -17,7 +17,7 @@ from trainers.distributed import guarded
 from trainers.policy.accumulation import Batch, log_probabilities
 from trainers.policy.config import ComputeDtype, ModelConfig, OptimConfig
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
-from trainers.policy.loading import load_policy
+from trainers.policy.loading import load_model
 from trainers.policy.loss import ObjectiveConfig
 from trainers.policy.model import Policy
 from trainers.policy.packing import merge_steps, micro_batches
@@ -38,7 +38,7 @@ def _updater(policy: Policy, optimizer: torch.optim.Optimizer) -> Updater:
 
 def test_ten_steps_at_1e_6_move_nearly_every_weight(tmp_path: Path) -> None:
     save_model(tmp_path / "model")
-    loaded, _ = load_policy(ModelConfig(path=str(tmp_path / "model"), compute_dtype="bfloat16"))
+    loaded = load_model(ModelConfig(path=str(tmp_path / "model"), compute_dtype="bfloat16"))
     before = {name: p.detach().clone() for name, p in loaded.named_parameters()}
     policy = Policy(loaded, compute_dtype="bfloat16")
     optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-6, weight_decay=0.0)

@@ -18,7 +18,7 @@ from update_cases import GROUPS_OF, SIZE, table
 
 from trainers.policy.adapter import add_adapter, trained_weights
 from trainers.policy.config import AdapterConfig, ComputeDtype, ModelConfig, OptimConfig
-from trainers.policy.loading import load_policy
+from trainers.policy.loading import load_model
 from trainers.policy.sharding import spreads
 from trainers.rollout.engine import Completion, EngineSetup, Sampling
 from trainers.rollout.hf_engine import HFEngine
@@ -159,7 +159,7 @@ def test_a_run_of_two_sharded_processes_is_one_of_two_copies_and_its_checkpoint_
         assert files[0].keys() == files[1].keys()
         for key, tensor in files[1].items():
             torch.testing.assert_close(files[0][key], tensor, rtol=1e-3, atol=1e-3, msg=key)
-    loaded, _ = load_policy(ModelConfig(path=str(sharded / "checkpoints/iteration-00002")))
+    loaded = load_model(ModelConfig(path=str(sharded / "checkpoints/iteration-00002")))
     assert loaded.config.architectures == ["Qwen2ForCausalLM"]
 
 

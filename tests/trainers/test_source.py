@@ -18,7 +18,7 @@ from tiny_runs import model, save_model, tokenizer
 from envsuite.core.errors import DataError
 from trainers.policy.adapter import save_adapter
 from trainers.policy.config import AdapterConfig, ModelConfig
-from trainers.policy.loading import load_policy
+from trainers.policy.loading import load_model
 from trainers.policy.source import find
 
 
@@ -39,11 +39,11 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 def test_a_name_on_the_hub_is_downloaded_once_and_named_as_the_adapters_base(hub: Hub, tmp_path: Path) -> None:
     shutil.copyfile("model.safetensors", "consolidated.00.safetensors")
     config = ModelConfig(path="owner/tiny", adapter=AdapterConfig(rank=2))
-    policy, _ = load_policy(config)
+    policy = load_model(config)
     assert torch.equal(policy.lm_head.weight, model("qwen2", len(tokenizer())).lm_head.weight)
     assert not any("consolidated" in path for path in hub.asked if "/resolve/" in path)
     downloaded = sum(path.endswith("model.safetensors") for path in hub.asked)
-    load_policy(config)
+    load_model(config)
     assert sum(path.endswith("model.safetensors") for path in hub.asked) == downloaded > 0
     (tmp_path / "adapter").mkdir()
     save_adapter(policy, tmp_path / "adapter")
@@ -103,6 +103,6 @@ def test_a_folder_with_a_shard_missing_is_refused(tmp_path: Path) -> None:
 
 def test_the_shipped_model_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    policy, _ = load_policy(ModelConfig())
+    policy = load_model(ModelConfig())
     assert policy.config.model_type == "llama"
     _refused("models/another", "no such folder")

@@ -23,7 +23,7 @@ from trainers.credit.estimators.clustering import greedy_clusters, unit_vectors
 from trainers.credit.estimators.groups import Ints, group_codes
 from trainers.policy.config import ModelConfig, Pooling
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
-from trainers.policy.loading import load_policy
+from trainers.policy.loading import load_model
 from trainers.settings import ConfigError, checked
 from trainers.steps import Episode, StepTable
 from trainers.steps.columns import EMBEDDING
@@ -196,7 +196,7 @@ def calibrate(run: Path, path: str | None, steps: int, radii: Sequence[float], p
     """
     settings = _model_of(run, path)
     table, task = load_steps(run, steps)
-    model, _ = load_policy(settings)
+    model = load_model(settings)
     torch.nn.Module.to(model, "cuda" if torch.cuda.is_available() else "cpu")
     model.train(False)
     wanted = [

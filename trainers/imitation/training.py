@@ -32,7 +32,7 @@ from trainers.imitation.play import ANSWER, PROMPT, RESPONSE, SLIP, Transcript, 
 from trainers.imitation.vocabulary import CONTROL, TAGS, word_tokenizer
 from trainers.imitation.worlds import practice
 from trainers.policy.adapter import is_adapted, save_adapter
-from trainers.policy.loading import load_policy
+from trainers.policy.loading import load_model, load_tokenizer
 from trainers.policy.model import Policy
 from trainers.policy.packing import MicroBatch, padded
 from trainers.policy.source import find
@@ -232,7 +232,8 @@ def learner(config: ImitateConfig) -> tuple[PreTrainedModel, PreTrainedTokenizer
     """
     torch.manual_seed(config.seed)
     if config.model is not None:
-        return load_policy(config.model)
+        tokenizer = load_tokenizer(config.model)
+        return load_model(config.model), tokenizer
     here = practice(config.env)
     tokenizer = word_tokenizer(here.texts(), config.architecture.context, here.codes)
     return (new_model(config, tokenizer) if config.start is None else started(config.start, tokenizer)), tokenizer

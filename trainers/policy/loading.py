@@ -1,4 +1,4 @@
-"""Loads models: the policy with its tokenizer, and models without output layer."""
+"""Loads models, whole or without output layer, and tokenizers."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from trainers.policy.source import Source, find
 _UNREADABLE = (OSError, ValueError, KeyError, RuntimeError, SafetensorError)
 
 
-def load_policy(config: ModelConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Model and tokenizer of ``config.path``, with the adapter that is trained, if one is.
+def load_model(config: ModelConfig) -> PreTrainedModel:
+    """The model of ``config.path``, with the adapter that is trained, if one is.
 
     Weights are read from safetensors or GGUF files only, and are float32 unless an adapter is trained and says
     otherwise. Dropout is off: the log-probabilities that are trained on must be those of the policy that sampled.
@@ -40,11 +40,10 @@ def load_policy(config: ModelConfig) -> tuple[PreTrainedModel, PreTrainedTokeniz
         ConfigError: The adapter does not fit it.
         MissingExtra: It needs a package that is not installed.
     """
-    source = find(config.path, "model.path")
+    source = find(config.path, "model.path", tokenizer=False)
     settings = settings_of(source, "model.path", config.path)
     if config.adapter is not None:
         check_adapter(config.adapter, settings, config.path)
-    tokenizer = _tokenizer(source, config.path)
     model = _load(source, settings, config, "model.path")
     if config.adapter is not None:
         add_adapter(model, config.adapter, source.name, source.revision)
@@ -54,7 +53,7 @@ def load_policy(config: ModelConfig) -> tuple[PreTrainedModel, PreTrainedTokeniz
         model = merged(model, source.adapter)
     if config.gradient_checkpointing:
         checkpoint_activations(model)
-    return model, tokenizer
+    return model
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
@@ -63,16 +62,13 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     Raises:
         DataError: The model is missing or incomplete, or its tokenizer has no chat template.
     """
-    return _tokenizer(find(config.path, "model.path"), config.path)
-
-
-def _tokenizer(source: Source, path: str) -> PreTrainedTokenizerBase:
+    source = find(config.path, "model.path")
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(**source.tokenizer)
     except _UNREADABLE as error:
-        raise _unreadable("model.path", path, error) from error
+        raise _unreadable("model.path", config.path, error) from error
     if tokenizer.chat_template is None:
-        raise DataError(f"model.path {path}: its tokenizer has no chat template; add chat_template.jinja")
+        raise DataError(f"model.path {config.path}: its tokenizer has no chat template; add chat_template.jinja")
     return tokenizer
 
 

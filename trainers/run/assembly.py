@@ -20,7 +20,7 @@ from trainers.credit.crediting import Crediting, Method, make_providers
 from trainers.credit.self_imitation import SelfImitation
 from trainers.distributed import agreed, on_main, sharing_failures
 from trainers.policy.adapter import is_adapted, keep_reference, merged_weights
-from trainers.policy.loading import load_policy, load_tokenizer
+from trainers.policy.loading import load_model, load_tokenizer
 from trainers.policy.model import Policy, stop_ids
 from trainers.policy.optimizer import make_optimizer
 from trainers.policy.sharding import each_whole, shard, spreads
@@ -77,8 +77,9 @@ class Run:
         )
 
         progress.stage("loading the model")
-        codec = check_prompts(config.prompt, load_tokenizer(config.model))
-        self.model, self.tokenizer = load_policy(config.model)
+        self.tokenizer = load_tokenizer(config.model)
+        codec = check_prompts(config.prompt, self.tokenizer)
+        self.model = load_model(config.model)
         self.folder = RunFolder(Path(config.output) / config.name, accelerator, self.tokenizer)
         spread = spreads(config.model, accelerator)
         policy = self._policy(self.model if spread else self.model.to(accelerator.device))
@@ -138,7 +139,7 @@ class Run:
             return None
         if is_adapted(self.model):
             return policy
-        model, _ = load_policy(self.config.model)
+        model = load_model(self.config.model)
         reference = self._policy(model.requires_grad_(False))
         if spreads(self.config.model, self.accelerator) and self.config.method.reference == "device":
             shard(reference, self.config.model, self.accelerator)

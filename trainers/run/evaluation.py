@@ -12,7 +12,7 @@ from accelerate import Accelerator
 from envsuite.prompting import ChatTokenizer
 from trainers.distributed import every
 from trainers.policy.adapter import merged_weights
-from trainers.policy.loading import load_policy, load_tokenizer
+from trainers.policy.loading import load_model, load_tokenizer
 from trainers.policy.model import stop_ids
 from trainers.report.stats import EvalResult, evaluate_summary
 from trainers.rollout.engine import Engine, EngineSetup
@@ -142,8 +142,9 @@ def evaluate(config: TrainConfig, accelerator: Accelerator) -> list[EvalResult]:
     """
     if not config.evaluation.envs:
         raise ConfigError("evaluation.envs is empty; name what to measure success on")
-    codec = check_prompts(config.prompt, load_tokenizer(config.model))
-    model, tokenizer = load_policy(config.model)
+    tokenizer = load_tokenizer(config.model)
+    codec = check_prompts(config.prompt, tokenizer)
+    model = load_model(config.model)
     model.to(accelerator.device)
     setup = EngineSetup(model, tokenizer, config.model, config.rollout.slots, accelerator)
     results = []

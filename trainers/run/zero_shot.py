@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from envsuite.core.errors import UsageError
 from envsuite.prompting import CODECS, ChatTokenizer
 from trainers.policy.adapter import merged_weights
-from trainers.policy.loading import load_policy
+from trainers.policy.loading import load_model, load_tokenizer
 from trainers.policy.model import stop_ids
 from trainers.rollout.config import EnvConfig, PromptConfig
 from trainers.rollout.engine import EngineSetup
@@ -67,7 +67,8 @@ def zero_shot(config: TrainConfig, accelerator: Accelerator, env: EnvConfig, ans
         DataError: The model cannot be loaded.
         ConfigError: Every episode failed.
     """
-    model, tokenizer = load_policy(config.model)
+    tokenizer = load_tokenizer(config.model)
+    model = load_model(config.model)
     model.to(accelerator.device)
     ends = stop_ids(model, tokenizer)
     setup = EngineSetup(model, tokenizer, config.model, config.rollout.slots, accelerator)

@@ -44,6 +44,8 @@ FAMILIES = (
     Family("Qwen3.5", "Qwen3.5-4B", "qwen-xml", thinks=True),
     Family("Nemotron 3", "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "qwen-xml", thinks=True),
     Family("Granite 4", "ibm-granite-granite-4.0", "hermes", ends=("<|end_of_text|>",)),
+    Family("Olmo 3", "allenai-Olmo-3-7B-Instruct", "olmo"),
+    Family("Llama Nemotron", "nvidia-Llama-3.1-Nemotron-Nano-8B-v1", "nemotron", ends=("<|eot_id|>",)),
     Family("Llama 3.1", "meta-llama-Llama-3.1-8B-Instruct", "llama", ends=("<|eot_id|>",), several=False),
     Family("Llama 3.2", "meta-llama-Llama-3.2-3B-Instruct", "llama", {"date_string": "1 Jan 2026"},
            ends=("<|eot_id|>",), several=False),

@@ -146,8 +146,7 @@ SPELLINGS = {
         "<|python_tag|>" + PYTHON.replace("act", "act.call", 1),
         "<|python_tag|>" + PYTHON.replace("True", "true"),
     ],
-    "pythonic": [f"[{PYTHON}]", " [act(text='go',count=2,exact=true)]\n"],
-    "lfm": [f"<|tool_call_start|>[{PYTHON}]<|tool_call_end|>I go."],
+    "olmo": ["I go. <function_calls>\nact(text='go',count=2,exact=true)\n</function_calls>"],
     "mistral-list": [f"[TOOL_CALLS] [{NAMED}]", f'[TOOL_CALLS][{NAMED[:-1]}, "id": "a1b2c3d4e"}}]'],
     "mistral-named": [f"[TOOL_CALLS]act[ARGS]{GO}", f"[TOOL_CALLS]act[CALL_ID]a1b2c3d4e[ARGS]{GO}"],
     "deepseek-v3": [
@@ -165,8 +164,6 @@ SPELLINGS = {
         f"<|tool_calls_section_begin|><|tool_call_begin|>functions.act:3<|tool_call_argument_begin|>{GO}"
         "<|tool_call_end|><|tool_calls_section_end|>"
     ],
-    "nemotron": [f"<TOOLCALL>[{NAMED}]</TOOLCALL>"],
-    "granite": [f"<|tool_call|>[{NAMED}]"],
 }
 SPELLED = [(name, text) for name, texts in SPELLINGS.items() for text in texts]
 
@@ -197,15 +194,21 @@ WRONG = {
         '<|python_tag|>act.call("go")',
         "<|python_tag|>act(count=2**9)",
     ],
-    "pythonic": [
-        "[act(text=go)]",
-        "[act(**{})]",
-        "act(text='go') is a call",
-        "[act(text='a' 'b', text='c')]",
-        "[1, 2]",
-        "[act(count=1e999)]",
-        "[" * 90 + "]" * 90,
-    ],
+    "olmo": [
+        f"<function_calls>{body}</function_calls>"
+        for body in (
+            "act(text=go)",
+            "act(**{})",
+            "act('go')",
+            "act(text='a' 'b', text='c')",
+            "x = act(text='go')",
+            "[act(text='go')]",
+            "1, 2",
+            "act(count=1e999)",
+            "[" * 90 + "]" * 90,
+        )
+    ]
+    + ["<function_calls>act(text='go')", "act(text='go')"],
     "mistral-named": ["[TOOL_CALLS]act{}", "[TOOL_CALLS][ARGS]{}", "[TOOL_CALLS]act[ARGS][]"],
     "gemma": [
         '<|tool_call>call:act{text:"go"}<tool_call|>',
@@ -246,6 +249,8 @@ def test_several_calls_and_their_ids_are_read_in_order():
     ]
     text = '{"name": "a", "parameters": {}}; {"name": "b", "parameters": {}}'
     assert [one.call.name for one in BY["llama"].calls(text, {})] == ["a", "b"]
+    text = "<function_calls>a(x=1)\nb()</function_calls>"
+    assert [one.call.name for one in BY["olmo"].calls(text, {})] == ["a", "b"]
 
 
 CALLS = st.lists(

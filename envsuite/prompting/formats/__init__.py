@@ -29,8 +29,7 @@ FORMATS: tuple[Format, ...] = (
         ("<arg_value>", "</arg_value>"), ("</tool_call>",),
     ),
     LlamaCalls(),
-    PythonicCalls("pythonic"),
-    PythonicCalls("lfm", "<|tool_call_start|>", "<|tool_call_end|>"),
+    PythonicCalls("olmo", "<function_calls>", "</function_calls>"),
     JsonCalls("mistral-list", "[TOOL_CALLS]", "", id_key="id", thought=_MISTRAL),
     NamedJson("mistral-named", "[TOOL_CALLS]", "[ARGS]", "", id_mark="[CALL_ID]", thought=_MISTRAL),
     NamedJson(
@@ -56,7 +55,6 @@ FORMATS: tuple[Format, ...] = (
         section_ends=("<|tool_calls_section_end|>",), id_names=True,
     ),
     JsonCalls("nemotron", "<TOOLCALL>", "</TOOLCALL>"),
-    JsonCalls("granite", "<|tool_call|>", ""),
     NamedJson("functionary", "<function=", ">", "</function>"),
 )  # fmt: skip
 """The known formats, in the order in which they are tried on what a chat template renders."""

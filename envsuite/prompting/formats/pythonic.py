@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from envsuite.core.tools import Tool, ToolCall
-from envsuite.prompting.formats.base import SPACE, Format, Found, Wrong
+from envsuite.prompting.formats.base import Format, Found, Wrong
 from envsuite.prompting.text import MAX_DEPTH
 
 _WORDS = {"true": True, "false": False, "null": None}
@@ -19,20 +19,18 @@ _LARGEST = 2**1024
 
 @dataclass(frozen=True)
 class PythonicCalls(Format):
-    """``[name(key="text", count=2)]``, the whole completion or between tags, and ``name.call(key="text")``."""
+    """``name(key="text", count=2)`` between tags, one call a line; ``name.call(…)`` is read, too.
+
+    Without a closing tag, the calls go to the end of the completion.
+    """
 
     name: str
-    opening: str = ""
+    opening: str
     closing: str = ""
     thought: tuple[str, str] = ("<think>", "</think>")
 
     def read(self, text: str, tools: Mapping[str, Tool]) -> Iterator[Found | Wrong]:
         """Yields the calls."""
-        if not self.opening:
-            start = SPACE.match(text).end()  # type: ignore[union-attr]  # matches the empty string
-            if text.startswith("[", start):
-                yield from self._calls(text[start:], start, len(text))
-            return
         at = 0
         while (start := text.find(self.opening, at)) >= 0:
             body = start + len(self.opening)
@@ -50,17 +48,16 @@ class PythonicCalls(Format):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                tree = ast.parse(body.strip(), mode="eval").body
-            calls = tree.elts if isinstance(tree, ast.List) else [tree]
-            read = [_call(call) for call in calls]
+                read = [_call(statement) for statement in ast.parse(body.strip()).body]
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            yield Wrong(f"not a list of calls: {error}", end)
+            yield Wrong(f"not a call a line: {error}", end)
             return
         for call in read:
             yield Found(call, start, end)
 
 
-def _call(node: ast.expr) -> ToolCall:
+def _call(statement: ast.stmt) -> ToolCall:
+    node = statement.value if isinstance(statement, ast.Expr) else None
     if not isinstance(node, ast.Call) or node.args or any(keyword.arg is None for keyword in node.keywords):
         raise ValueError("a call is name(key=value, …)")
     if len({keyword.arg for keyword in node.keywords}) < len(node.keywords):

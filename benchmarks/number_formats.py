@@ -1,8 +1,8 @@
-"""``python -m benchmarks.formats``: runs in float32 and in bfloat16, in one figure and one table.
+"""``python -m benchmarks.number_formats``: runs in float32 and in bfloat16, in one figure and one table.
 
 Reads finished run folders, trained with the same settings but for ``model.compute_dtype`` and ``seed``.
 
-    python -m benchmarks.formats --float32 runs/seed{0,1,2} --bfloat16 runs/bf16-{0,1,2} --out docs/images/bfloat16.png
+    python -m benchmarks.number_formats --float32 runs/seed{0,1,2} --bfloat16 runs/bf16-{0,1,2} --out docs/images/bfloat16.png
 """
 
 from __future__ import annotations

@@ -1,29 +1,21 @@
-import gc
-import os
-import signal
-import subprocess
-import sys
 import time
 from functools import partial
-from pathlib import Path
 from typing import ClassVar
 
 import gymnasium
 import numpy as np
-import psutil
 import pytest
+from driving import CRAFT, ROUGH, answers, do, one, reset_all
 from vector_worlds import Rough
 from waiting import until
 
 from envsuite.core import ToolCall, UsageError
 from envsuite.serving.server import serving
 from envsuite.serving.settings import Settings
-from envsuite.vector import EnvFactory, Event, LocalVector, WorkerVector, make_vector
+from envsuite.vector import EnvFactory, LocalVector, make_vector
 from envsuite.vector import workers as in_workers
 from envsuite.vector.runner import reason
 
-ROUGH = EnvFactory("vector_worlds:Rough-v0")
-CRAFT = EnvFactory("TextCraft-v0")
 BOTH = pytest.mark.parametrize("workers", [0, 2], ids=["local", "workers"])
 
 
@@ -43,43 +35,6 @@ def vector_of(request):
     return lambda factories, slots: make_vector(
         [EnvFactory(f.env_id, {**f.kwargs, "url": url}) for f in factories], slots
     )
-
-
-def do(command):
-    return (ToolCall("do", {"command": command}),)
-
-
-def answers(vector, count, timeout=60.0) -> dict[int, Event]:
-    events = {}
-    end = time.monotonic() + timeout
-    while len(events) < count:
-        assert time.monotonic() < end, f"waiting for {vector.waiting_for()}"
-        events.update((event.slot, event) for event in vector.poll(1.0))
-    return events
-
-
-def one(vector, slot, call) -> Event:
-    call()
-    return answers(vector, 1)[slot]
-
-
-def reset_all(vector, env=0, **options):
-    for slot in range(vector.slots):
-        vector.reset(slot, env, **options)
-    return answers(vector, vector.slots)
-
-
-def pids(vector):
-    return [worker.child.process.pid for worker in vector._workers if worker is not None]
-
-
-def gone(pid, timeout=5.0):
-    end = time.monotonic() + timeout
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def test_every_call_is_answered_once_and_an_ended_episode_takes_a_reset(vector_of):
@@ -303,213 +258,6 @@ def test_local_and_worker_vectors_play_the_same_episodes():
     assert histories[0] == histories[1] == histories[2]
 
 
-@pytest.mark.parametrize(
-    ("command", "ending"),
-    [("exit 7", "exited with code 7"), ("kill", "was killed by SIGKILL"), ("segfault", "was killed by SIGSEGV")],
-)
-def test_a_crashed_worker_loses_its_own_episodes_only_and_is_replaced(command, ending):
-    with WorkerVector([ROUGH], slots=6, workers=2) as vector:
-        reset_all(vector)
-        before = pids(vector)
-        vector.step(2, do(command))  # slots 0, 2 and 4 belong to worker 0
-        vector.step(4, do("go"))
-        vector.step(1, do("go"))
-        events = answers(vector, 3)
-        assert events[2].error == f"WorkerCrashed: worker 0 {ending} during step of slot 2 (vector_worlds:Rough-v0)"
-        assert events[1].error is None and events[1].observation["text"] == "a 1"
-        # Slot 4 was behind it in the queue, slot 0 was between two calls: both are told.
-        assert events[4].error is not None and "worker 0" in events[4].error
-        assert one(vector, 0, lambda: vector.step(0, do("go"))).error.startswith("EpisodeLost: WorkerCrashed: worker 0")
-        for slot in (0, 2, 4):
-            assert one(vector, slot, lambda slot=slot: vector.reset(slot, 0, task_id="b")).error is None
-            assert one(vector, slot, lambda slot=slot: vector.step(slot, do("go"))).observation["text"] == "b 1"
-        assert one(vector, 1, lambda: vector.step(1, do("go"))).observation["text"] == "a 2"
-        assert pids(vector)[1] == before[1] and pids(vector)[0] != before[0] and gone(before[0])
-
-
-def test_a_slot_that_was_lost_between_two_calls_may_be_reset_at_once():
-    with WorkerVector([ROUGH], slots=2, workers=1) as vector:
-        reset_all(vector)
-        assert "exited with code 5" in one(vector, 0, lambda: vector.step(0, do("exit 5"))).error
-        assert one(vector, 1, lambda: vector.reset(1, 0, task_id="c")).error is None
-        assert one(vector, 1, lambda: vector.step(1, do("go"))).observation["text"] == "c 1"
-
-
-def test_slots_are_dealt_to_workers_in_turn_and_no_worker_is_without_a_slot():
-    with WorkerVector([ROUGH], slots=5, workers=2) as vector:
-        reset_all(vector)
-        for slot in range(5):
-            vector.step(slot, do("state"))
-        events = answers(vector, 5)
-        process = [int(events[slot].observation["text"].split()[0]) for slot in range(5)]
-        assert process == [pids(vector)[slot % 2] for slot in range(5)]
-    with WorkerVector([ROUGH], slots=1, workers=3) as vector:
-        assert len(pids(vector)) == 1
-
-
-def test_a_poll_waits_for_as_long_as_it_is_told_and_says_for_what():
-    with WorkerVector([ROUGH], slots=2, workers=2) as vector:
-        reset_all(vector)
-        assert vector.waiting_for() == "" and vector.poll(None) == []
-        vector.step(0, do("sleep 600"))
-        time.sleep(0.1)
-        vector.step(1, do("sleep 600"))
-        began = time.monotonic()
-        assert vector.poll(0.3) == [] and vector.pending == 2
-        assert 0.3 <= time.monotonic() - began < 60
-        assert vector.waiting_for().startswith("step of slot 0"), "which takes the longest"
-
-
-def test_a_hung_worker_is_killed_at_the_deadline_and_the_others_go_on():
-    with WorkerVector([ROUGH], slots=4, workers=2, deadline=1.0) as vector:
-        reset_all(vector)
-        vector.step(0, do("sleep 600"))
-        vector.step(2, do("go"))
-        for _ in range(3):
-            assert one(vector, 1, lambda: vector.step(1, do("go"))).error is None
-        assert vector.waiting_for().startswith("step of slot 0 (vector_worlds:Rough-v0), worker 0, for ")
-        events = answers(vector, 2)
-        assert events[0].error == (
-            "DeadlineExceeded: step of slot 0 (vector_worlds:Rough-v0) took more than 1 s; worker 0 was killed"
-        )
-        assert events[2].error.startswith("EpisodeLost: DeadlineExceeded")
-        assert one(vector, 0, lambda: vector.reset(0, 0)).error is None
-
-
-def test_the_deadline_is_for_each_call_not_for_all_that_wait_in_line():
-    with WorkerVector([ROUGH], slots=5, workers=1, deadline=2.0) as vector:
-        reset_all(vector)
-        for slot in range(5):
-            vector.step(slot, do("sleep 0.7"))
-        assert all(event.error is None for event in answers(vector, 5).values())
-
-
-def test_a_program_that_was_busy_elsewhere_kills_no_worker_that_has_answered():
-    with WorkerVector([ROUGH], slots=2, workers=1, deadline=1.0) as vector:
-        reset_all(vector)
-        vector.step(0, do("long 3000000"))  # more than a socket holds: the worker cannot finish sending
-        vector.step(1, do("long 3000000"))
-        time.sleep(1.5)
-        events = answers(vector, 2)
-        assert [len(events[slot].observation["text"]) for slot in (0, 1)] == [3000000] * 2
-
-
-def test_a_worker_killed_from_outside_in_mid_step_or_stopped_is_replaced():
-    with WorkerVector([ROUGH], slots=2, workers=2, deadline=2.0) as vector:
-        reset_all(vector)
-        vector.step(0, do("sleep 600"))
-        assert vector.poll(0.2) == []
-        os.kill(pids(vector)[0], signal.SIGKILL)
-        assert "was killed by SIGKILL during step of slot 0" in answers(vector, 1)[0].error
-        os.kill(pids(vector)[-1], signal.SIGSTOP)
-        vector.step(1, do("go"))
-        assert answers(vector, 1)[1].error.startswith("DeadlineExceeded")
-        assert all(event.error is None for event in reset_all(vector).values())
-
-
-def test_a_worker_that_dies_between_calls_is_told_at_the_next_step():
-    with WorkerVector([ROUGH], slots=1, workers=1) as vector:
-        reset_all(vector)
-        os.kill(pids(vector)[0], signal.SIGKILL)
-        event = one(vector, 0, lambda: vector.step(0, do("go")))
-        assert "WorkerCrashed: worker 0 was killed by SIGKILL" in event.error
-        assert all(event.error is None for event in reset_all(vector).values())
-
-
-def test_a_worker_that_cannot_start_fails_the_calls_not_the_program():
-    with pytest.raises(UsageError, match="cannot be made: WorkerCrashed: worker 0 exited with code 9"):
-        WorkerVector([EnvFactory(ROUGH.env_id, {"broken": "exit on make"})], slots=1)
-
-
-def test_closing_is_quick_with_a_hung_worker_and_leaves_no_process_and_no_descriptor(tmp_path):
-    gc.collect()
-    descriptors = psutil.Process().num_fds()
-    vector = WorkerVector([ROUGH], slots=3, workers=3)
-    reset_all(vector)
-    child = tmp_path / "pid"
-    one(vector, 1, lambda: vector.step(1, do(f"spawn {child}")))
-    vector.step(0, do("sleep 600"))
-    vector.poll(0.1)
-    processes = [*pids(vector), int(child.read_text())]
-    began = time.monotonic()
-    vector.close()
-    assert time.monotonic() - began < 5
-    assert all(gone(pid) for pid in processes)
-    assert not [p for p in psutil.Process().children() if p.pid in processes]
-    assert psutil.Process().num_fds() == descriptors
-
-
-def test_crashes_leak_no_descriptor_and_no_zombie():
-    with WorkerVector([ROUGH], slots=2, workers=2) as vector:
-        reset_all(vector)
-        descriptors = psutil.Process().num_fds()
-        dead = []
-        for _ in range(4):
-            dead.append(pids(vector)[0])
-            one(vector, 0, lambda: vector.step(0, do("exit 1")))
-            one(vector, 0, lambda: vector.reset(0, 0))
-        assert psutil.Process().num_fds() == descriptors
-        assert not [child for child in psutil.Process().children() if child.pid in dead]
-
-
-def test_workers_end_when_the_program_is_killed():
-    program = f"""
-import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
-import time
-from envsuite.core import ToolCall
-from envsuite.vector import *
-vector = WorkerVector([EnvFactory("vector_worlds:Rough-v0")], slots=2, workers=2)
-for slot in range(2): vector.reset(slot, 0)
-done = []
-while len(done) < 2: done += vector.poll()
-vector.step(0, (ToolCall("do", {{"command": "sleep 600"}}),))
-vector.poll(0.1)
-print(*[worker.child.process.pid for worker in vector._workers], flush=True)
-time.sleep(600)
-"""
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    workers = [int(pid) for pid in process.stdout.readline().split()]
-    assert len(workers) == 2
-    process.kill()
-    process.wait()
-    process.stdout.close()
-    assert all(gone(pid) for pid in workers)
-
-
-def test_a_worker_imports_no_torch_and_keeps_its_prints_off_the_output(capfd):
-    with WorkerVector([ROUGH], slots=1) as vector:
-        reset_all(vector)
-        text = one(vector, 0, lambda: vector.step(0, do("state"))).observation["text"]
-        assert text.split()[1] == "False" and text.split()[0] != str(os.getpid())
-        one(vector, 0, lambda: vector.step(0, do("print")))
-    captured = capfd.readouterr()
-    assert captured.out == ""
-
-
-def test_an_answer_that_cannot_be_sent_is_an_error_of_its_episode():
-    with WorkerVector([ROUGH], slots=1) as vector:
-        reset_all(vector)
-        assert "cannot be sent" in one(vector, 0, lambda: vector.step(0, do("unsendable"))).error
-        assert all(event.error is None for event in reset_all(vector).values())
-
-
-def test_an_action_of_a_megabyte_goes_through_in_both_directions():
-    with WorkerVector([ROUGH], slots=8, workers=1) as vector:
-        reset_all(vector)
-        for slot in range(8):
-            vector.step(slot, do("x" * 1_000_000))
-        assert all(event.error is None for event in answers(vector, 8).values())
-
-
-def test_hundreds_of_episodes_run_in_two_workers():
-    with WorkerVector([ROUGH], slots=300, workers=2) as vector:
-        reset_all(vector)
-        for step in range(1, 4):
-            for slot in range(300):
-                vector.step(slot, do("go"))
-            assert {event.observation["text"] for event in answers(vector, 300).values()} == {f"a {step}"}
-
-
 @BOTH
 def test_a_vector_without_slots_or_environments_is_refused(workers):
     with pytest.raises(UsageError, match="at least one slot"):
@@ -520,15 +268,6 @@ def test_a_vector_without_slots_or_environments_is_refused(workers):
         make_vector([ROUGH], slots=1, workers=1, deadline=0)
     with pytest.raises(UsageError, match="positive"):
         make_vector([ROUGH], slots=1, workers=-1)
-
-
-def test_a_forgotten_vector_ends_its_workers():
-    vector = LocalVector([ROUGH], slots=1)
-    vector = WorkerVector([ROUGH], slots=2, workers=2)
-    processes = pids(vector)
-    del vector
-    gc.collect()
-    assert all(gone(pid) for pid in processes)
 
 
 @pytest.mark.parametrize(
@@ -548,13 +287,6 @@ def test_gymnasiums_own_vectors_take_the_environments(mode, options, where):
         envs.close()
 
 
-def test_a_worker_that_idled_for_longer_than_the_deadline_has_all_of_it_for_its_next_call():
-    with WorkerVector([ROUGH], slots=1, workers=1, deadline=1.0) as vector:
-        reset_all(vector)
-        time.sleep(1.2)
-        assert one(vector, 0, lambda: vector.step(0, do("sleep 0.3"))).error is None
-
-
 def test_a_poll_waits_no_longer_than_it_may(vector_of):
     with vector_of([ROUGH], slots=2) as vector:
         reset_all(vector)
@@ -566,15 +298,6 @@ def test_a_poll_waits_no_longer_than_it_may(vector_of):
         assert vector.poll(0.3) == []
         assert 0.25 < time.monotonic() - began < 1.0
         assert answers(vector, 1)[0].error is None
-
-
-def test_an_episode_that_was_lost_between_calls_is_told_once_and_a_reset_forgets_it():
-    with WorkerVector([ROUGH], slots=4, workers=2) as vector:
-        reset_all(vector)
-        one(vector, 0, lambda: vector.step(0, do("exit 1")))  # slot 2 was in the same worker
-        one(vector, 2, lambda: vector.reset(2, 0, task_id="b"))
-        assert one(vector, 2, lambda: vector.step(2, do("go"))).observation["text"] == "b 1"
-        assert one(vector, 3, lambda: vector.step(3, do("go"))).observation["text"] == "a 1"
 
 
 def test_an_environment_is_kept_for_later_episodes_and_made_anew_after_a_failure(vector_of):

@@ -14,7 +14,7 @@ import socket
 import time
 import traceback
 from collections.abc import Callable
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,6 +36,7 @@ def on_ranks(function: Callable[..., R], ranks: int, *arguments: Any, timeout: f
     path = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = f"{Path(__file__).parent}:{path}"  # the server that is started here imports tiny_runs
     pipes, processes = [], []
+    results: dict[int, R] = {}
     try:
         for rank in range(ranks):
             ours, theirs = _SERVER.Pipe(duplex=False)
@@ -44,17 +45,24 @@ def on_ranks(function: Callable[..., R], ranks: int, *arguments: Any, timeout: f
             theirs.close()
             pipes.append(ours)
             processes.append(process)
-        end, results = time.monotonic() + timeout, []
-        for rank, pipe in enumerate(pipes):
-            assert pipe.poll(max(0.0, end - time.monotonic())), f"process {rank} of {ranks} did not finish in time"
-            failed, result = pickle.loads(pipe.recv_bytes())
-            assert not failed, f"process {rank} of {ranks}:\n{result}"
-            results.append(result)
-        return results
+        end = time.monotonic() + timeout
+        waiting = {pipe: rank for rank, pipe in enumerate(pipes)}
+        while waiting:
+            answered = wait([*waiting], max(0.0, end - time.monotonic()))
+            assert answered, f"processes {sorted(waiting.values())} of {ranks} did not finish in time"
+            for pipe in answered:  # the first to fail is the cause; the others only wait for it
+                rank = waiting.pop(pipe)
+                try:
+                    failed, result = pickle.loads(pipe.recv_bytes())
+                except EOFError:
+                    raise AssertionError(f"process {rank} of {ranks} ended without a result") from None
+                assert not failed, f"process {rank} of {ranks}:\n{result}"
+                results[rank] = result
+        return [results[rank] for rank in range(ranks)]
     finally:
         os.environ["PYTHONPATH"] = path
         for process in processes:
-            process.join(timeout=5.0 if len(pipes) == ranks else 0.0)
+            process.join(timeout=5.0 if len(results) == ranks else 0.0)
             if process.is_alive():
                 process.kill()
 

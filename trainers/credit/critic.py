@@ -18,11 +18,12 @@ from trainers.credit.config import CriticConfig
 from trainers.credit.estimators.base import Per
 from trainers.credit.providers import Provider
 from trainers.distributed import every
-from trainers.policy.attention import NAME, attending
+from trainers.policy.attention import attending
 from trainers.policy.config import ComputeDtype, ModelConfig, OptimConfig
 from trainers.policy.flat import flatten, to_device
 from trainers.policy.guard import GuardedStep
 from trainers.policy.hidden import Fingerprint, before_tokens, with_some_response
+from trainers.policy.kernels import kernel_of
 from trainers.policy.loading import load_backbone
 from trainers.policy.loss.value_loss import value_loss
 from trainers.policy.packing import MicroBatch, merge_steps, micro_batches, one_token
@@ -64,7 +65,7 @@ class ValueModel(nn.Module):
     def forward(self, batch: MicroBatch) -> Tensor:
         """Values of the text before each response token of ``batch``, in its order, float32."""
         flat = flatten(batch, self.backbone.device)
-        with attending(self.backbone, NAME), computing(self.compute_dtype, self.backbone.device):
+        with attending(self.backbone, kernel_of(self.backbone)), computing(self.compute_dtype, self.backbone.device):
             states = self.backbone(**flat.arguments).last_hidden_state[0, flat.place]
         out: Tensor = self.value(states.float())[:, 0]
         return out

@@ -9,18 +9,21 @@ attention sinks are those that the model asks for.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface, PreTrainedModel
 
 from envsuite.core.errors import DataError
 from trainers.policy.packing import MicroBatch
 
+T = TypeVar("T")
 NAME = "envsuite_prefixes"
 KNOWN_LAYERS = {"full_attention", "sliding_attention"}
 
@@ -34,6 +37,7 @@ class PrefixPlan:
     """
 
     def __init__(self, batch: MicroBatch, device: torch.device) -> None:
+        self.batch = batch
         self.prefixes, self.prefix_width = batch.prefix.shape
         self.tails, self.tail_width = batch.tail.shape
         self.prefix_of = torch.from_numpy(batch.prefix_of).to(device)
@@ -42,6 +46,14 @@ class PrefixPlan:
         self.device = device
         self._prefix_masks: dict[int | None, Tensor | None] = {}
         self._tail_masks: dict[int | None, Tensor | None] = {}
+        self._once: dict[Hashable, Any] = {}
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Returns ``make()`` of the first call with ``key``: the pattern as a kernel takes it, for all layers."""
+        if key not in self._once:
+            self._once[key] = make()
+        found: T = self._once[key]
+        return found
 
     def cut(self, row: Tensor) -> tuple[Tensor, Tensor]:
         """The flat ``row`` (1, heads, tokens, dim) as prefixes and tails, both (sequences, heads, width, dim)."""
@@ -164,7 +176,10 @@ def checkpoint_activations(model: PreTrainedModel) -> None:
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         return nullcontext(), attending(model, model.config.get_text_config(decoder=True)._attn_implementation)
 
-    model.activation_checkpointing_enable({"use_reentrant": False, "context_fn": contexts})
+    # The public method, which does this, has had two names since transformers 5.17.
+    model._set_gradient_checkpointing(
+        enable=True, gradient_checkpointing_func=partial(checkpoint, use_reentrant=False, context_fn=contexts)
+    )
 
 
 @contextmanager

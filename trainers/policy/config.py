@@ -12,6 +12,7 @@ Pooling = Literal["last", "mean"]
 ComputeDtype = Literal["float32", "bfloat16"]
 BaseFormat = Literal["float32", "bfloat16", "nf4"]
 Sharding = Literal["none", "full", "hybrid"]
+AttentionKernel = Literal["sdpa", "flex", "flash_attention_2", "flash_attention_3"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,9 @@ class ModelConfig:
     compute_dtype: ComputeDtype = "float32"
     """Number format of forward passes: of policy, reference, critic and engine alike. Weights that are trained, their
     gradients and optimiser state are float32 always."""
+    attention: AttentionKernel = "sdpa"
+    """Kernel of the trainer's attention: PyTorch's own (``sdpa``), FlexAttention, or FlashAttention 2 or 3 where these
+    are installed; the others need CUDA and ``compute_dtype: bfloat16``. Engines have their own."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time."""
     shard: Sharding = "none"
@@ -54,6 +58,11 @@ class ModelConfig:
     into it)."""
 
     def __post_init__(self) -> None:
+        if self.attention != "sdpa" and self.compute_dtype == "float32":
+            raise ConfigError(
+                f"model: attention is {self.attention}, which computes in bfloat16, but compute_dtype is float32; set "
+                "compute_dtype: bfloat16, or attention: sdpa"
+            )
         if self.adapter is not None and self.adapter.base != "float32" and self.compute_dtype == "float32":
             raise ConfigError(
                 f"model: adapter.base is {self.adapter.base}, which is computed in bfloat16, but compute_dtype is "

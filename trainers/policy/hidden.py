@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from trainers.policy.attention import NAME, attending
+from trainers.policy.attention import attending
 from trainers.policy.config import ComputeDtype, Pooling
 from trainers.policy.flat import FlatBatch, flatten, to_device
+from trainers.policy.kernels import kernel_of
 from trainers.policy.packing import MicroBatch, merge_steps, micro_batches, one_token
 from trainers.policy.precision import computing
 from trainers.policy.sharding import gathered_outside_layers, rounds
@@ -96,7 +97,7 @@ def before_tokens(
     with (
         torch.no_grad(),
         gathered_outside_layers(model),
-        attending(model, NAME),
+        attending(model, kernel_of(model)),
         computing(compute_dtype, model.device),
     ):
         for batch in batches:

@@ -23,6 +23,7 @@ from envsuite.core.errors import DataError, MissingExtra
 from trainers.policy.adapter import add_adapter, check_adapter, continue_adapter, merged
 from trainers.policy.attention import checkpoint_activations
 from trainers.policy.config import ModelConfig
+from trainers.policy.kernels import check_kernel, choose_kernel
 from trainers.policy.selfcheck import check_backbone
 from trainers.policy.source import Source, find
 
@@ -37,9 +38,10 @@ def load_model(config: ModelConfig) -> PreTrainedModel:
 
     Raises:
         DataError: The model is missing, incomplete, cannot be downloaded, or is not a causal language model.
-        ConfigError: The adapter does not fit it.
+        ConfigError: The adapter does not fit it, or ``config.attention`` needs another device.
         MissingExtra: It needs a package that is not installed.
     """
+    check_kernel(config)
     source = find(config.path, "model.path", tokenizer=False)
     settings = settings_of(source, "model.path", config.path)
     if config.adapter is not None:
@@ -51,6 +53,7 @@ def load_model(config: ModelConfig) -> PreTrainedModel:
             continue_adapter(model, source.adapter, config.adapter)
     elif source.adapter is not None:
         model = merged(model, source.adapter)
+    choose_kernel(model, config.attention)
     if config.gradient_checkpointing:
         checkpoint_activations(model)
     return model
@@ -96,6 +99,7 @@ def load_backbone(config: ModelConfig, key: str) -> PreTrainedModel:
         backbone = cast(PreTrainedModel, merged(backbone, source.adapter).base_model)
     if config.adapter is not None:
         add_adapter(backbone, config.adapter, source.name, source.revision)
+    choose_kernel(backbone, config.attention)
     check_backbone(backbone)
     if config.gradient_checkpointing:
         checkpoint_activations(backbone)

@@ -8,9 +8,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from envsuite.core.errors import DataError
-from trainers.policy.attention import NAME, attending
+from trainers.policy.attention import attending
 from trainers.policy.config import ComputeDtype
 from trainers.policy.flat import flatten, to_device
+from trainers.policy.kernels import kernel_of
 from trainers.policy.packing import MicroBatch
 from trainers.policy.precision import computing
 from trainers.policy.selfcheck import check_policy, output_layer
@@ -57,7 +58,7 @@ class Policy(nn.Module):
         device = self.model.device
         flat = flatten(batch, device)
         target = to_device(batch.target, device)
-        with attending(self.model, NAME), computing(self.compute_dtype, device):
+        with attending(self.model, kernel_of(self.model)), computing(self.compute_dtype, device):
             if self.output is None:
                 logits: Tensor = self.model(**flat.arguments, logits_to_keep=flat.place).logits[0]
                 return token_stats(logits, target, self.temperature)

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from envsuite.core.errors import DataError
 from trainers.policy.attention import NAME, attending, evaluating, narrow_windows, unsupported
 from trainers.policy.flat import FlatBatch, flatten, to_device
+from trainers.policy.kernels import kernel_of
 from trainers.policy.packing import MicroBatch, padded
 from trainers.policy.precision import computing, float32_weights
 from trainers.policy.statistics import OutputLayer
@@ -22,6 +23,7 @@ REMEDY = "take a model whose layers are full or sliding attention, such as Llama
 _WINDOW = 5  # sliding window of the check, in tokens
 _TOLERANCE = 1e-3  # of the largest value; float32 differs by 1e-5
 _QUANTISED = 5e-2  # quantised layers compute in bfloat16
+_ROUNDED = 0.1  # kernels that compute in bfloat16, and the layers around them
 
 
 def check_policy(model: PreTrainedModel) -> None:
@@ -82,12 +84,17 @@ def check_backbone(model: PreTrainedModel) -> None:
 def _compare(model: PreTrainedModel, packed: Callable[[FlatBatch], Tensor], alone: Callable[[Tensor], Tensor]) -> None:
     """Compares in float32, to tell a wrong mask from rounding; the sequences go past any sliding window."""
     batch, sequences = sample_batch(model.config.get_text_config(decoder=True).vocab_size)
-    device = model.device
-    with evaluating(model), narrow_windows(model, _WINDOW), computing("float32", device), float32_weights(model):
-        with attending(model, NAME):
-            ours = packed(flatten(batch, device)).float()
-        with attending(model, "eager"):
-            own = torch.cat([alone(to_device(tokens, device)[None])[first:-1] for tokens, first in sequences]).float()
+    device, kernel = model.device, kernel_of(model)
+    with evaluating(model), narrow_windows(model, _WINDOW):
+        with computing("float32", device), float32_weights(model):
+            with attending(model, NAME):
+                ours = packed(flatten(batch, device)).float()
+            with attending(model, "eager"):
+                alike = [alone(to_device(tokens, device)[None])[first:-1] for tokens, first in sequences]
+                own = torch.cat(alike).float()
+        if kernel != NAME:
+            with computing("bfloat16", device), attending(model, kernel):
+                chosen = packed(flatten(batch, device)).float()
     if not bool(torch.isfinite(own).all()):
         raise DataError(
             f"{type(model).__name__}: its weights give values that are not finite; where a run diverged, take an "
@@ -99,6 +106,11 @@ def _compare(model: PreTrainedModel, packed: Callable[[FlatBatch], Tensor], alon
             f"{type(model).__name__} computes something else packed and with shared prefixes than by itself (off by "
             f"{off:.2g} of the largest value in a short test): it does not take its attention from transformers' "
             f"attention interface, or it keeps state elsewhere; {REMEDY}"
+        )
+    if kernel != NAME and not (off := float((chosen - own).abs().max() / own.abs().max())) <= _ROUNDED:
+        raise DataError(
+            f"{type(model).__name__} computes something else with the kernel of model.attention than by itself (off by "
+            f"{off:.2g} of the largest value in a short test); set it to sdpa"
         )
 
 

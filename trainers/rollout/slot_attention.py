@@ -24,7 +24,11 @@ from trainers.policy.selfcheck import REMEDY
 from trainers.rollout.kv_cache import Root, Slot, SlotCache
 
 NAME = "envsuite_slots"
-_CALL = 64  # what one attention call costs besides its work, in keys of one sequence
+_CALL = {"cpu": 64}  # what one attention call costs besides its work, in keys of one sequence
+_CALL_ELSEWHERE = 16384  # on a GPU: a launch or two, in which it reads some ten megabytes
+_ALIGNED = 16  # the memory-efficient kernel wants rows of a mask to begin at multiples of so many elements
+EFFICIENT = {"cuda"}
+"""Types of devices whose attention is PyTorch's memory-efficient kernel."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ class StepPlan:
         self.place_of = self._tensor(
             np.concatenate([np.arange(s.start - s.slot.root_length, s.stop - s.slot.root_length) for s in tails])
         )
-        self.runs = _runs(self.singles)
+        self.runs = _runs(self.singles, _CALL.get(self.device.type, _CALL_ELSEWHERE))
         lengths = self.place_of[: len(self.singles), None] + 1
         widest = max((run.length for run in self.runs), default=0)
         self._hidden = torch.arange(widest, device=self.device) >= lengths
@@ -119,10 +123,7 @@ class StepPlan:
         if run.even:
             return None
         if dtype not in self._run_masks:
-            hidden = self._hidden[:, None, None]
-            self._run_masks[dtype] = torch.zeros(hidden.shape, dtype=dtype, device=self.device).masked_fill_(
-                hidden, -torch.inf
-            )
+            self._run_masks[dtype] = additive(self._hidden[:, None, None], dtype)
         return self._run_masks[dtype][run.begin : run.end, :, :, : run.length]
 
     def causal(self, span: Span, origin: int, repeats: int, dtype: torch.dtype) -> Tensor:
@@ -133,8 +134,8 @@ class StepPlan:
         key = (span.begin, repeats, dtype)
         if key not in self._masks:
             count, width = span.stop - span.start, span.stop - origin
-            mask = torch.full((count, width), -torch.inf, dtype=dtype, device=self.device)
-            self._masks[key] = mask.triu_(width - count + 1).repeat(repeats, 1)[None, None]
+            hidden = torch.ones(count, width, dtype=torch.bool, device=self.device).triu_(width - count + 1)
+            self._masks[key] = additive(hidden.repeat(repeats, 1)[None, None], dtype)
         return self._masks[key]
 
 
@@ -153,7 +154,7 @@ def plan_step(cache: SlotCache, slots: Sequence[Slot], device: torch.device) -> 
     return StepPlan(cache, *spans, device)
 
 
-def _runs(singles: list[Span]) -> list[Run]:
+def _runs(singles: list[Span], call: int) -> list[Run]:
     """Cut slots into runs: a neighbour joins where the padding it causes costs less than a call of its own."""
     runs: list[Run] = []
     for span in singles:
@@ -163,12 +164,20 @@ def _runs(singles: list[Span]) -> list[Run]:
             count = last.end - last.begin
             widest = max(last.length, length)
             waste = (widest - last.length) * count + widest - length
-            if last.slot + count == span.slot.index and waste <= _CALL:
+            if last.slot + count == span.slot.index and waste <= call:
                 even = last.even and length == last.length
                 runs[-1] = Run(last.slot, last.begin, span.end, widest, even)
                 continue
         runs.append(Run(span.slot.index, span.begin, span.end, length, True))
     return runs
+
+
+def additive(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    """A mask that is added to scores: -inf where ``hidden`` is true, else 0; its rows are aligned in memory."""
+    width = hidden.shape[-1]
+    room = -(-width // _ALIGNED) * _ALIGNED
+    mask = torch.zeros(*hidden.shape[:-1], room, dtype=dtype, device=hidden.device)[..., :width]
+    return mask.masked_fill_(hidden, -torch.inf)
 
 
 def attend(
@@ -192,6 +201,12 @@ def attend(
             query, key, value, 0.0, causal, attn_mask=mask, scale=how.scale
         )
         return out, total
+    if query.device.type in EFFICIENT and how.softcap is None:
+        seen = None if mask is None else mask.expand(*query.shape[:3], key.shape[2])
+        out, total, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
+            query, key, value, seen, True, 0.0, causal, scale=how.scale
+        )
+        return out, total[..., : query.shape[2]]  # the kernel pads the sums
     scores = query @ key.transpose(-1, -2)
     scores = scores.float() * (query.shape[-1] ** -0.5 if how.scale is None else how.scale)
     if how.softcap is not None:
@@ -335,8 +350,7 @@ def _windowed(
         position = torch.arange(span.start, span.stop, device=rows.device)[:, None]
         column = torch.arange(low, span.stop, device=rows.device)
         hidden = (column > position) | (column <= position - window)
-        mask = torch.zeros(hidden.shape, dtype=rows.dtype, device=rows.device).masked_fill_(hidden, -torch.inf)
-        mask = mask.repeat(rows.shape[2], 1)[None, None]
+        mask = additive(hidden.repeat(rows.shape[2], 1)[None, None], rows.dtype)
         result, _ = attend(_flat(rows[span.begin : span.end]), parts[0], parts[1], mask, how)
         out[span.begin : span.end] = _unflat(result, span.end - span.begin)
 

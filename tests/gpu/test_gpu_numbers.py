@@ -1,0 +1,225 @@
+"""What a GPU computes is what a CPU computes, to the rounding of the number format."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from accelerate import Accelerator
+from gpu_models import SIZE, gpu_model
+from tiny_runs import save_model, step_table
+
+from trainers.policy.accumulation import Batch, log_probabilities
+from trainers.policy.attention import checkpoint_activations
+from trainers.policy.config import AdapterConfig, AttentionKernel, ComputeDtype, ModelConfig, OptimConfig
+from trainers.policy.hidden import Fingerprint, at_prompt_ends
+from trainers.policy.kernels import check_kernel, choose_kernel
+from trainers.policy.loading import load_model, load_tokenizer
+from trainers.policy.loss import ObjectiveConfig
+from trainers.policy.model import Policy
+from trainers.policy.optimizer import make_optimizer
+from trainers.policy.update import Updater
+from trainers.rollout.engine import Completion, Sampling
+from trainers.rollout.hf_engine import HFEngine
+from trainers.rollout.slot_attention import EFFICIENT, Scores, additive, attend
+from trainers.steps import StepTable
+from trainers.steps.table import Ragged
+
+MODELS = ("llama", "qwen2", "qwen2-sliding", "gemma2", "gpt2")
+KERNELS: tuple[AttentionKernel, ...] = ("flex", "flash_attention_2", "flash_attention_3")
+OPTIM = OptimConfig(tokens_per_microbatch=200, lr=0.01)
+CPU = torch.device("cpu")
+
+
+def _table() -> StepTable:
+    return step_table(np.random.default_rng(0), SIZE, groups=6, members=3)
+
+
+def _computed(
+    name: str,
+    device: torch.device,
+    dtype: ComputeDtype,
+    kernel: AttentionKernel = "sdpa",
+    share: bool = True,
+    checkpointing: bool = False,
+) -> tuple[np.ndarray, torch.Tensor]:
+    """Log-probabilities of the table's response tokens, and the whole gradient, in float32 on the CPU."""
+    table, model = _table(), gpu_model(name).to(device)
+    choose_kernel(model, kernel)
+    if checkpointing:
+        checkpoint_activations(model)
+    policy = Policy(model, temperature=0.7, compute_dtype=dtype)
+    config = OptimConfig(tokens_per_microbatch=200, share_prefix=share)
+    optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
+    advantage = np.random.default_rng(1).normal(size=len(table.response.values))
+    logprobs = log_probabilities(policy, table, config)
+    table.logprob.values[:] = logprobs  # so that no ratio is clipped, whatever is rounded
+    updater = Updater(Accelerator(cpu=device.type == "cpu"), policy, optimizer, config, ObjectiveConfig())
+    found = updater.gradient(table, advantage)
+    return logprobs, torch.cat([found[key].flatten().float().cpu() for key in sorted(found)])
+
+
+def _close(ours: tuple[Any, torch.Tensor], own: tuple[Any, torch.Tensor], gap: float, share: float) -> None:
+    assert np.abs(ours[0] - own[0]).mean() <= gap
+    assert (ours[1] - own[1]).norm() <= share * own[1].norm()
+
+
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("name", MODELS)
+def test_in_float32_log_probabilities_and_gradients_are_those_of_a_cpu(
+    name: str, share: bool, device: torch.device
+) -> None:
+    _close(_computed(name, device, "float32", share=share), _computed(name, CPU, "float32", share=share), 1e-4, 1e-3)
+
+
+@pytest.mark.parametrize("checkpointing", [True, False])
+@pytest.mark.parametrize("name", MODELS)
+def test_in_bfloat16_they_are_those_of_float32_to_its_rounding(
+    name: str, checkpointing: bool, device: torch.device
+) -> None:
+    ours = _computed(name, device, "bfloat16", checkpointing=checkpointing)
+    _close(ours, _computed(name, CPU, "float32"), 0.02, 0.1)
+
+
+@pytest.mark.cuda_only
+@pytest.mark.parametrize("checkpointing", [True, False])
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "gpt2"])
+def test_kernels_of_attention_have_the_log_probabilities_and_gradients_of_pytorchs(
+    name: str, kernel: AttentionKernel, share: bool, checkpointing: bool, device: torch.device
+) -> None:
+    _available(kernel)
+    ours = _computed(name, device, "bfloat16", kernel, share, checkpointing)
+    _close(ours, _computed(name, device, "bfloat16", share=share), 0.02, 0.1)
+
+
+def _available(kernel: AttentionKernel) -> None:
+    try:
+        check_kernel(ModelConfig(attention=kernel, compute_dtype="bfloat16"))
+    except Exception as error:  # it says what is missing, in any of its ways
+        pytest.skip(str(error))
+
+
+def test_hidden_states_are_those_of_a_cpu(device: torch.device) -> None:
+    wanted = [Fingerprint(layer, pooling) for layer in (-1, -2) for pooling in ("last", "mean")]
+    found = [
+        at_prompt_ends(gpu_model("qwen2").to(place), _table(), wanted, budget=100, share_prefix=True)
+        for place in (device, CPU)
+    ]
+    for ours, own in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, own, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.cuda_only
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", ["causal", "masked", "plain", "one"])
+def test_the_engines_kernel_gives_the_sums_that_merging_needs(
+    shape: str, dtype: torch.dtype, device: torch.device
+) -> None:
+    torch.manual_seed(0)
+    queries, keys = (1, 45) if shape == "one" else (37, 37) if shape == "causal" else (37, 45)
+    query, key, value = (
+        torch.randn(3, 4, length, 64, device=device, dtype=dtype) for length in (queries, keys, keys)
+    )  # fmt: skip
+    hidden = torch.ones(queries, keys, dtype=torch.bool, device=device).triu_(keys - queries + 1)[None, None]
+    mask = additive(hidden, dtype) if shape in ("masked", "one") else None
+    assert device.type in EFFICIENT
+    out, total = attend(query, key, value, mask, Scores(), causal=shape == "causal")
+    scores = query.float() @ key.float().mT * 64**-0.5
+    if shape == "causal":
+        scores = scores + additive(hidden, torch.float32)
+    elif mask is not None:
+        scores = scores + mask.float()
+    tolerance = 1e-4 if dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(total, scores.logsumexp(-1), rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(out.float(), scores.softmax(-1) @ value.float(), rtol=tolerance, atol=tolerance)
+
+
+def _episodes(done: list[Completion], prompts: list[np.ndarray]) -> StepTable:
+    """Two turns of episodes as steps."""
+    rows = sorted(done, key=lambda completion: completion.request_id)
+    keys = np.full(len(rows), "s", object)
+    number = np.array([row.request_id for row in rows], np.int64)
+    return StepTable(
+        group_id=number // 2 % 2, episode_id=number // 2, t=number % 2, reward=np.zeros(len(rows)), state_key=keys,
+        valid=np.ones(len(rows), np.bool_),
+        prompt=Ragged.of([prompts[row.request_id] for row in rows], np.int64),
+        response=Ragged.of([row.token_ids for row in rows], np.int64),
+        logprob=Ragged.of([row.logprobs for row in rows], np.float32),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", MODELS)
+def test_engine_and_trainer_agree(name: str, dtype: ComputeDtype, device: torch.device) -> None:
+    from trainers.rollout.engine import Request
+
+    model = gpu_model(name).to(device)
+    engine = HFEngine(model, max_batch=12, compute_dtype=dtype)
+    rng, sampling = np.random.default_rng(3), Sampling(temperature=0.7, max_tokens=9)
+    first = [rng.integers(SIZE, size=length) for length in (90, 30)]
+    prompts, done = {}, []
+    for turn in range(2):
+        for episode in range(8):
+            number = 2 * episode + turn
+            if turn:
+                before = next(c for c in done if c.request_id == number - 1)
+                prompts[number] = np.concatenate([prompts[number - 1], before.token_ids, rng.integers(SIZE, size=5)])
+            else:
+                prompts[number] = first[episode % 2]
+        engine.submit([Request(n, p, sampling, session=n // 2) for n, p in prompts.items() if n % 2 == turn])
+        while engine.pending:
+            done += engine.poll()
+    table = _episodes(done, [prompts[number] for number in range(16)])
+    policy = Policy(model, temperature=0.7, compute_dtype=dtype)
+    gap = np.abs(log_probabilities(policy, table, OPTIM) - table.logprob.values)
+    assert gap.mean() <= (1e-4 if dtype == "float32" else 0.02)
+
+
+@pytest.mark.parametrize("state", ["float32", "8bit"])
+def test_the_optimiser_learns(state: str, device: torch.device) -> None:
+    if state == "8bit" and importlib.util.find_spec("torchao") is None:
+        pytest.skip("needs torchao: pip install 'envsuite[8bit]'")
+    table = _table()
+    policy = Policy(gpu_model("qwen2").to(device), compute_dtype="bfloat16")
+    config = OptimConfig(tokens_per_microbatch=500, lr=0.003, state="8bit" if state == "8bit" else "float32")
+    optimizer = make_optimizer(policy.parameters(), config)
+    updater = Updater(Accelerator(cpu=device.type == "cpu"), policy, optimizer, config, ObjectiveConfig(loss="gpg"))
+    before = log_probabilities(policy, table, config).mean()
+    for step in range(5):
+        updater.update(Batch(table, np.ones(len(table.response.values))), np.random.default_rng(step))
+    assert log_probabilities(policy, table, config).mean() > before + 0.1
+
+
+@pytest.mark.parametrize("base", ["bfloat16", "nf4"])
+def test_an_adapter_on_frozen_weights_learns_and_its_reference_stays(
+    base: Any, device: torch.device, tmp_path: Path
+) -> None:
+    pytest.importorskip("peft", reason="needs peft: pip install 'envsuite[lora]'")
+    if base == "nf4":
+        if device.type == "cpu":
+            pytest.skip("a rehearsal on the CPU leaves out what needs CUDA")
+        pytest.importorskip("bitsandbytes", reason="needs bitsandbytes: pip install bitsandbytes")
+    from trainers.policy.adapter import as_reference, keep_reference
+
+    save_model(tmp_path)
+    adapter = AdapterConfig(rank=8, alpha=16, base=base)
+    settings = ModelConfig(path=str(tmp_path), compute_dtype="bfloat16", adapter=adapter, gradient_checkpointing=True)
+    model, tokenizer = load_model(settings).to(device), load_tokenizer(settings)
+    table = step_table(np.random.default_rng(0), len(tokenizer), groups=6, members=3)
+    policy = Policy(model, compute_dtype="bfloat16")
+    keep_reference(model)
+    config = OptimConfig(tokens_per_microbatch=500, lr=0.02)
+    optimizer = make_optimizer(policy.parameters(), config)
+    updater = Updater(Accelerator(cpu=device.type == "cpu"), policy, optimizer, config, ObjectiveConfig(loss="gpg"))
+    before = log_probabilities(policy, table, config)
+    for step in range(5):
+        updater.update(Batch(table, np.ones(len(table.response.values))), np.random.default_rng(step))
+    assert log_probabilities(policy, table, config).mean() > before.mean() + 0.05
+    with as_reference(model):
+        np.testing.assert_allclose(log_probabilities(policy, table, config), before, atol=0.05)

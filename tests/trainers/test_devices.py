@@ -1,0 +1,52 @@
+"""What runs on a GPU mixes no devices and waits for it in few places: tried on a fake one (:mod:`fake_gpu`)."""
+
+from __future__ import annotations
+
+import pytest
+from device_cases import CASES, Outcome, mixes, run, transfers
+from ranks import on_ranks
+
+# Where the host may wait for the device, and nowhere else: once a micro-batch or sampled batch, or once an update.
+WAITS = {
+    "accumulation.py:log_probabilities": "the log-probabilities of a micro-batch",
+    "accumulation.py:__call__": "the loss of a micro-batch, and its gap to the engine",
+    "policy_loss.py:<listcomp>": "metrics, when the update is over",
+    "policy_loss.py:merge_metrics": "the same",
+    "guard.py:__call__": "the norm of the gradient, once an optimiser step",
+    "guard.py:check_weights": "the norm of the weights, once an update",
+    "hidden.py:before_tokens": "the states of a micro-batch",
+    "sampling.py:sample": "whether the logits of a batch are finite",
+    "hf_engine.py:_step": "the tokens of a batch",
+}
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, Outcome]:
+    (found,) = on_ranks(run, 1, list(CASES), timeout=600.0)
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_everything_is_on_the_device_of_the_model(name: str, outcomes: dict[str, Outcome]) -> None:
+    assert outcomes[name].error is None, outcomes[name].error
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_host_waits_for_the_device_only_where_it_must(name: str, outcomes: dict[str, Outcome]) -> None:
+    assert not outcomes[name].waits.keys() - WAITS.keys()
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("engine")])
+def test_the_engine_waits_three_times_a_batch(name: str, outcomes: dict[str, Outcome]) -> None:
+    waits = outcomes[name].waits
+    assert 0 < waits["sampling.py:sample"] == waits["hf_engine.py:_step"] // 2
+
+
+def test_the_fake_device_refuses_what_a_gpu_refuses() -> None:
+    (found,) = on_ranks(mixes, 1)
+    assert found["mixed"] is not None and "devices" in found["mixed"]
+    assert found["numpy"] is not None and "on the device" in found["numpy"]
+    assert found["bfloat16"] is not None and "no bfloat16" in found["bfloat16"]
+    assert found["autocast"] == "torch.bfloat16"
+    (counted,) = on_ranks(transfers, 1)
+    assert counted == 3

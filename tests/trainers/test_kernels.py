@@ -1,0 +1,197 @@
+"""Kernels of attention against PyTorch's own, as far as a CPU can run them."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from architectures import architecture
+from torch.nn.attention.flex_attention import create_mask
+from transformers import AttentionInterface, PreTrainedModel
+
+from envsuite.core.errors import DataError, MissingExtra
+from trainers.policy.attention import NAME, PrefixPlan, attending
+from trainers.policy.config import ModelConfig
+from trainers.policy.flat import flatten
+from trainers.policy.kernels import NAMES, check_kernel, choose_kernel, kernel_of, seen_tokens, varlen_prefix_attention
+from trainers.policy.loading import load_model
+from trainers.policy.packing import MicroBatch
+from trainers.policy.selfcheck import sample_batch
+from trainers.settings import ConfigError
+
+SIZE = 31
+CPU = torch.device("cpu")
+COMPUTED = ("llama", "qwen2", "qwen2-sliding", "gemma2", "gemma3", "mistral")
+
+
+def _without_prefixes(batch: MicroBatch) -> MicroBatch:
+    count = len(batch.tail)
+    return MicroBatch(
+        np.zeros((count, 0), np.int64), np.zeros(count, np.int64), np.arange(count), batch.tail, batch.tail_lengths,
+        batch.sequence, batch.position, batch.target, batch.index,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 100])
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_mask_of_blocks_sees_what_the_dense_masks_see(window: int | None, shared: bool) -> None:
+    batch, _ = sample_batch(SIZE)
+    batch = batch if shared else _without_prefixes(batch)
+    plan = PrefixPlan(batch, CPU)
+    cut, width, tail = plan.prefixes * plan.prefix_width, plan.prefix_width, plan.tail_width
+    tokens = cut + plan.tails * tail
+    found = create_mask(seen_tokens(plan, window), None, None, tokens, tokens, device="cpu")[0, 0]
+    expected = torch.zeros(tokens, tokens, dtype=torch.bool)
+    causal = torch.ones(tail, tail, dtype=torch.bool).tril()
+    heads = torch.ones(width, width, dtype=torch.bool).tril()
+    for prefix in range(plan.prefixes if width else 0):
+        here = slice(prefix * width, (prefix + 1) * width)
+        mask = plan.prefix_mask(window)
+        expected[here, here] = heads if mask is None else mask[0, 0]
+    of_tails = plan.tail_mask(window)
+    for number, prefix in enumerate(batch.prefix_of):
+        rows = slice(cut + number * tail, cut + (number + 1) * tail)
+        own = causal if of_tails is None else of_tails[number, 0]
+        expected[rows, rows] = own[:, -tail:]
+        if width:
+            expected[rows, prefix * width : (prefix + 1) * width] = own[:, :width]
+    real = np.concatenate([
+        *(np.arange(length) + row * width for row, length in enumerate(batch.prefix_lengths) if width),
+        *(np.arange(length) + cut + row * tail for row, length in enumerate(batch.tail_lengths)),
+    ])  # fmt: skip
+    assert torch.equal(found[real], expected[real]), "real tokens see the same"
+    assert found.any(1).all(), "padding sees something"
+
+
+def _logits(model: PreTrainedModel, batch: MicroBatch, name: str) -> torch.Tensor:
+    flat = flatten(batch, CPU)
+    with attending(model, name):
+        return model(**flat.arguments, logits_to_keep=flat.place).logits[0]
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("name", COMPUTED)
+def test_flex_attention_gives_the_log_probabilities_of_pytorchs_attention(name: str) -> None:
+    model, (batch, _) = architecture(name, SIZE), sample_batch(SIZE)
+    with torch.no_grad():
+        ours, own = (_logits(model, batch, kernel).log_softmax(-1) for kernel in (NAMES["flex"], NAME))
+    torch.testing.assert_close(ours, own, rtol=0, atol=1e-5)
+
+
+def _varlen(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size: tuple[int, int],
+    softcap: float = 0.0,
+) -> torch.Tensor:
+    """A stand-in for FlashAttention's function, which needs a GPU: what its documentation says, one by one."""
+    assert causal and max_seqlen_q == int(cu_seqlens_q.diff().max()) and max_seqlen_k == int(cu_seqlens_k.diff().max())
+    out = []
+    ends = zip(
+        cu_seqlens_q.tolist(), cu_seqlens_q[1:].tolist(), cu_seqlens_k.tolist(), cu_seqlens_k[1:].tolist(), strict=False
+    )
+    for first, last, low, high in ends:
+        queries, keys, values = query[first:last], key[low:high], value[low:high]
+        groups = query.shape[1] // key.shape[1]
+        keys, values = keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1)
+        scores = torch.einsum("qhd,khd->hqk", queries, keys) * (softmax_scale or query.shape[-1] ** -0.5)
+        if softcap:
+            scores = (scores / softcap).tanh() * softcap
+        behind = torch.arange(last - first)[:, None] + (high - low) - (last - first) - torch.arange(high - low)
+        hidden = (behind < 0) | ((window_size[0] >= 0) & (behind > window_size[0]))
+        out.append(torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, -torch.inf).softmax(-1), values))
+    return torch.cat(out)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("name", COMPUTED)
+def test_gathered_keys_give_the_logits_and_gradients_of_pytorchs_attention(name: str, shared: bool) -> None:
+    AttentionInterface.register("test_varlen", partial(varlen_prefix_attention, varlen=lambda: _varlen))
+    model, (batch, _) = architecture(name, SIZE), sample_batch(SIZE)
+    batch = batch if shared else _without_prefixes(batch)
+    found = []
+    for kernel in ("test_varlen", NAME):
+        model.zero_grad()
+        logits = _logits(model, batch, kernel)
+        logits.log_softmax(-1)[:, 0].sum().backward()
+        found.append((logits.detach(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])))
+    (ours, gradient), (own, expected) = found
+    torch.testing.assert_close(ours, own, rtol=1e-5, atol=1e-5)
+    assert (gradient - expected).norm() < 1e-5 * expected.norm()
+
+
+@pytest.mark.parametrize("kernel", [NAMES["flex"], "test_varlen"])
+def test_attention_sinks_are_refused(kernel: str) -> None:
+    AttentionInterface.register("test_varlen", partial(varlen_prefix_attention, varlen=lambda: _varlen))
+    with pytest.raises(DataError, match=r"attention sinks.*set it to sdpa"):
+        _logits(architecture("gpt_oss", SIZE), sample_batch(SIZE)[0], kernel)
+
+
+def test_a_model_on_a_cpu_attends_as_pytorch_does() -> None:
+    model = architecture("llama", SIZE)
+    choose_kernel(model, "flex")
+    assert kernel_of(model) == NAME
+    assert kernel_of(model.to("meta")) == NAMES["flex"]
+    assert kernel_of(architecture("llama", SIZE).to("meta")) == NAME, "the choice is the model's own"
+
+
+def test_transformers_takes_no_kernel_for_one_of_its_own() -> None:
+    assert not any(word in name for name in NAMES.values() for word in ("flash", "flex", "sdpa", "eager"))
+
+
+def test_kernels_in_float32_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"attention is flex.*compute_dtype: bfloat16, or attention: sdpa"):
+        ModelConfig(attention="flex")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="what is said where there is no GPU")
+@pytest.mark.parametrize("kernel", ["flex", "flash_attention_2", "flash_attention_3"])
+def test_without_a_gpu_kernels_are_refused_before_weights_are_looked_for(kernel: Any) -> None:
+    with pytest.raises(ConfigError, match=f"model.attention is {kernel}, which needs CUDA.*sdpa"):
+        load_model(ModelConfig(path="no/such-model", attention=kernel, compute_dtype="bfloat16"))
+
+
+def _gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]) -> Callable[[str], None]:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    return lambda kernel: check_kernel(ModelConfig(attention=kernel, compute_dtype="bfloat16"))  # type: ignore[arg-type]
+
+
+def test_missing_packages_are_named_with_the_command_that_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("flash_attn", "flash_attn_interface"):
+        monkeypatch.setitem(sys.modules, name, None)
+    check = _gpu(monkeypatch, (9, 0))
+    check("flex")
+    with pytest.raises(MissingExtra, match=r"pip install flash-attn .*flex or sdpa"):
+        check("flash_attention_2")
+    with pytest.raises(MissingExtra, match=r"flash_attn_interface, for Hopper.*setup.py install"):
+        check("flash_attention_3")
+
+
+def test_flash_attention_3_is_refused_on_other_gpus_than_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("flash_attn_interface")
+    module.flash_attn_varlen_func = _varlen  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "flash_attn_interface", module)
+    _gpu(monkeypatch, (9, 0))("flash_attention_3")
+    with pytest.raises(ConfigError, match="for Hopper GPUs, and this one is a GPU"):
+        _gpu(monkeypatch, (8, 0))("flash_attention_3")
+
+
+def test_each_implementation_is_registered(tmp_path: Path) -> None:
+    assert set(NAMES.values()) <= set(AttentionInterface().valid_keys())

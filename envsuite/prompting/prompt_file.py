@@ -9,12 +9,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envsuite.core.errors import DataError, MissingExtra, UsageError, nearest
+from envsuite.core.errors import MissingExtra, UsageError, nearest
 from envsuite.core.tools import Tool
+from envsuite.prompting.shipped import read_template
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -36,7 +35,8 @@ VARIABLES: Mapping[str, str] = {
 
 LARGEST_PROMPT = 1_000_000
 """Maximum number of characters of a rendered prompt."""
-_SUFFIX = ".jinja"
+FOLDER = "templates"
+"""Folder of the prompt files of this package."""
 
 
 @dataclass(frozen=True)
@@ -132,36 +132,17 @@ class PromptFile:
         return "".join(parts)
 
 
-def shipped() -> tuple[str, ...]:
-    """Returns the names of the prompt files of this package."""
-    folder = resources.files("envsuite.prompting") / "templates"
-    return tuple(sorted(file.name.removesuffix(_SUFFIX) for file in folder.iterdir() if file.name.endswith(_SUFFIX)))
-
-
 def load_prompt_file(name: str) -> PromptFile:
     """Loads and checks a prompt file.
 
     Args:
-        name: The path of a file, or the name of one of :func:`shipped`.
+        name: The path of a file, or the name of one of this package.
 
     Raises:
         DataError: The file is missing, cannot be read or is not UTF-8.
         UsageError, MissingExtra: As :class:`PromptFile`.
     """
-    if name in shipped():
-        packaged = resources.files("envsuite.prompting") / "templates" / f"{name}{_SUFFIX}"
-        return PromptFile(packaged.read_text(encoding="utf-8"), name)
-    try:
-        source = Path(name).read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        near = nearest(name, shipped(), limit=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise DataError(
-            f"prompt file {name}: no such file in {Path.cwd()}.{hint} Shipped are, by name: {', '.join(shipped())}"
-        ) from error
-    except (OSError, ValueError) as error:
-        raise DataError(f"prompt file {name}: cannot be read as UTF-8 text ({error})") from error
-    return PromptFile(source, name)
+    return PromptFile(read_template(name, FOLDER, "prompt file"), name)
 
 
 @cache

@@ -10,7 +10,8 @@ from docs.build import ROOT
 from envsuite.core import Observation, UsageError
 from envsuite.core.errors import DataError, MissingExtra
 from envsuite.prompting import Compact, Full, NoRoom, PromptFile, ToolsCodec, Window, load_prompt_file, prompt_file
-from envsuite.prompting.prompt_file import LARGEST_PROMPT, VARIABLES, Past, Situation, shipped
+from envsuite.prompting.prompt_file import LARGEST_PROMPT, VARIABLES, Past, Situation
+from envsuite.prompting.shipped import shipped
 
 ALL = (
     "{{ task }}|{{ observation }}|{{ commands | join(';') }}|{{ step_count }}|{{ current_step }}|{{ max_calls }}|"
@@ -156,7 +157,7 @@ def test_files_are_found_by_name_or_path_and_refused_with_what_is_wrong(tmp_path
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.jinja").write_text("{{ task }} é", encoding="utf-8")
     assert load_prompt_file("mine.jinja").render(situation()) == "Find it. é"
-    assert set(shipped()) >= {"steps", "sections"}
+    assert set(shipped("templates")) >= {"steps", "sections"}
     with pytest.raises(DataError, match=r"prompt file stps: no such file in .*Did you mean 'steps'\? Shipped are"):
         load_prompt_file("stps")
     (tmp_path / "latin").write_bytes("é".encode("latin-1"))
@@ -165,7 +166,7 @@ def test_files_are_found_by_name_or_path_and_refused_with_what_is_wrong(tmp_path
             load_prompt_file(name)
 
 
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("name", shipped("templates"))
 def test_a_shipped_file_shows_the_step_the_last_pairs_the_commands_and_the_form_of_an_answer(words, name):
     conversation = conversation_of(words, Window(2), prompt_file=load_prompt_file(name))
     conversation.start(observation("room 0", ("go 1", "look")))
@@ -249,7 +250,7 @@ SHOWN = {
 }
 
 
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("name", shipped("templates"))
 def test_a_shipped_file_has_no_blank_line_too_many(name):
     file = load_prompt_file(name)
     assert file.render(situation()) == SHOWN[name]

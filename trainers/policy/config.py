@@ -41,7 +41,11 @@ class ModelConfig:
 
     path: Text = "models/craft-1m"
     """A transformers causal language model with its tokenizer: a folder, a name on the Hugging Face hub, a GGUF file, a
-    checkpoint of a run, or the folder of a LoRA adapter, which names its base."""
+    checkpoint of a run, the folder of a LoRA adapter, which names its base, or package:NAME/FILE, a folder or GGUF file
+    in an installed Python package."""
+    chat_template: Text | None = None
+    """File with a chat template in place of the tokenizer's own, or the name of one of this package (smollm2): for a
+    model whose own takes no tools, which prompt.codec native needs. Checkpoints and exports carry it."""
     compute_dtype: ComputeDtype = "float32"
     """Number format of forward passes: of policy, reference, critic and engine alike. Weights that are trained, their
     gradients and optimiser state are float32 always."""

@@ -19,7 +19,9 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
-from envsuite.core.errors import DataError, MissingExtra
+from envsuite.core.errors import DataError, MissingExtra, UsageError
+from envsuite.prompting import Renderer
+from envsuite.prompting.shipped import read_template
 from trainers.policy.adapter import add_adapter, check_adapter, continue_adapter, merged
 from trainers.policy.attention import checkpoint_activations
 from trainers.policy.config import ModelConfig
@@ -63,15 +65,24 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     """Tokenizer of ``config.path``.
 
     Raises:
-        DataError: The model is missing or incomplete, or its tokenizer has no chat template.
+        DataError: The model is missing or incomplete, or its tokenizer has no chat template, or that of
+            ``config.chat_template`` is missing or cannot be rendered.
     """
     source = find(config.path, "model.path")
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(**source.tokenizer)
     except _UNREADABLE as error:
         raise _unreadable("model.path", config.path, error) from error
+    if config.chat_template is not None:
+        tokenizer.chat_template = read_template(config.chat_template, "chat_templates", "model.chat_template")
+        try:
+            Renderer(tokenizer)([{"role": "user", "content": "Hello."}], None)
+        except UsageError as error:
+            raise DataError(f"model.chat_template {config.chat_template}: {error}") from error
     if tokenizer.chat_template is None:
-        raise DataError(f"model.path {config.path}: its tokenizer has no chat template; add chat_template.jinja")
+        raise DataError(
+            f"model.path {config.path}: its tokenizer has no chat template; give it one by model.chat_template (a file)"
+        )
     return tokenizer
 
 

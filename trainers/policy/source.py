@@ -1,8 +1,9 @@
-"""Where a model lies: a folder, a GGUF file, a name on the Hugging Face hub, or an adapter that names its base."""
+"""Where a model lies: a folder, a GGUF file, an installed package, the Hugging Face hub, or an adapter's base."""
 
 from __future__ import annotations
 
 import errno
+import importlib.util
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from envsuite.core.errors import DataError
 from trainers.policy.adapter import CONFIG, WEIGHTS
 
 _PACKAGE = Path(trainers.__file__).parent
+_IN_PACKAGE = "package:"
 _INDEX, _TOKENIZER = "model.safetensors.index.json", "tokenizer_config.json"
 _WANTED = ["*.json", "*.jinja", "*.safetensors", "*.txt", "*.model"]
 _UNWANTED = ["*/*", "consolidated*.safetensors"]  # copies of the weights in other formats
@@ -37,7 +39,7 @@ class Source:
     folder: Path
     """Folder of configuration and weights."""
     name: str
-    """The model's name for others: on the hub, or an absolute path."""
+    """The model's name for others: on the hub, in an installed package, or an absolute path."""
     revision: str | None = None
     """Commit of the hub's repository."""
     gguf: str | None = None
@@ -69,7 +71,10 @@ def find(name: str, key: str, *, tokenizer: bool = True) -> Source:
     Raises:
         DataError: It is missing, incomplete, or cannot be downloaded; the message has the remedy.
     """
-    source = _here(name, key) if _is_local(name) else _on_hub(name, key)
+    if name.startswith(_IN_PACKAGE):
+        source = _in_package(name, key)
+    else:
+        source = _here(name, key) if _is_local(name) else _on_hub(name, key)
     if (source.folder / CONFIG).is_file() and not (source.folder / "config.json").is_file():
         base = _base_of(source.folder, key)
         own = find(base, f"{key} {name}: {CONFIG} names the base", tokenizer=False)
@@ -99,6 +104,15 @@ def _here(name: str, key: str) -> Source:
             "checkpoint of a run, or a name on the hub (owner/model)"
         )
     return Source(path.resolve(), str(path.resolve()))
+
+
+def _in_package(name: str, key: str) -> Source:
+    """A folder or file of an installed package, which is found without importing it."""
+    package, _, file = name.removeprefix(_IN_PACKAGE).partition("/")
+    spec = importlib.util.find_spec(package) if package.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
+        raise DataError(f"{key} {name}: no package {package!r} is installed here; install it with pip")
+    return replace(_here(str(Path(spec.submodule_search_locations[0]) / file), key), name=name)
 
 
 def _on_hub(name: str, key: str) -> Source:

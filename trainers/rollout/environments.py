@@ -23,6 +23,7 @@ from envsuite.prompting import (
     make_codec,
     make_memory,
 )
+from envsuite.prompting.shipped import shipped
 from envsuite.vector import EnvFactory, make_vector
 from trainers.rollout.config import EnvConfig, PromptConfig, RolloutConfig, SamplingConfig
 from trainers.rollout.engine import Engine, Sampling
@@ -82,7 +83,10 @@ def codec_of(prompt: PromptConfig, tokenizer: ChatTokenizer) -> Codec:
         except UnknownName as error:
             raise ConfigError(f"prompt.template_arguments: {error}") from error
         except UsageError as error:
-            raise ConfigError(f"prompt.codec is native, but of the model of model.path {error}") from error
+            raise ConfigError(
+                f"prompt.codec is native, but of the model of model.path {error}. model.chat_template sets another "
+                f"template (shipped: {', '.join(shipped('chat_templates'))})"
+            ) from error
     return make_codec(
         prompt.codec, think=prompt.think, lowercase=prompt.lowercase, require_thought=prompt.require_thought
     )

@@ -11,7 +11,7 @@ FOLDERS ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-all mutants check format bench docs lock clean
+.PHONY: help setup quickstart smollm2 test test-all mutants check format bench docs lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -23,6 +23,12 @@ quickstart: $(VENV)/.installed  ## train an agent to craft, on the CPU, in minut
 	$(BIN)/accelerate launch --config_file configs/accelerate/cpu1.yaml --num_cpu_threads_per_process 2 \
 		-m trainers.train --config configs/quickstart.yaml \
 		$(if $(wildcard runs/quickstart/checkpoints/iteration-*),--resume)
+
+smollm2: $(VENV)/.models  ## teach SmolLM2-135M to craft, by imitation and then GiGPO; about an hour on two cores
+	OMP_NUM_THREADS=2 $(BIN)/python -m trainers.imitate --config configs/smollm2-imitate.yaml
+	$(BIN)/accelerate launch --config_file configs/accelerate/cpu1.yaml --num_cpu_threads_per_process 2 \
+		-m trainers.train --config configs/smollm2.yaml \
+		$(if $(wildcard runs/smollm2/checkpoints/iteration-*),--resume)
 
 test: $(VENV)/.models  ## tests that take minutes at most
 	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist worksteal

@@ -3,6 +3,7 @@
 import random
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +13,9 @@ import torch
 from transformers import AutoTokenizer
 
 from envsuite.alfworld.env import ALFWorld
-from envsuite.core import Move, ToolCall
+from envsuite.core import Move, ToolCall, ToolEnv
 from envsuite.core.errors import DataError, UnknownName, UsageError
-from envsuite.prompting import make_codec
+from envsuite.prompting import Codec, Conversation, Full, make_codec
 from envsuite.textcraft.env import TextCraft
 from envsuite.textcraft.player import Planner
 from envsuite.webshop.env import WebShop
@@ -22,18 +23,33 @@ from envsuite.webshop.generate import Shop
 from trainers.imitate import main
 from trainers.imitation.attention import look_back
 from trainers.imitation.config import Architecture, ImitateConfig, Play, Stage
-from trainers.imitation.play import RESPONSE, SLIP, transcript
+from trainers.imitation.play import RESPONSE, SLIP, Player, Transcript, transcribe
 from trainers.imitation.training import Transcripts, imitate, loss_of, new_model, parts_of, started
 from trainers.imitation.vocabulary import word_tokenizer
 from trainers.imitation.worlds import alfworld_texts, practice, textcraft_texts
 from trainers.policy.config import AdapterConfig, ModelConfig
 from trainers.policy.loading import load_model
 from trainers.policy.model import Policy
+from trainers.rollout.config import PromptConfig
+
+EXPLAINED = PromptConfig(think=False, memory="full")
+BARE = replace(EXPLAINED, instructions=False, commands=False)
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
     return word_tokenizer(textcraft_texts(), 2048)
+
+
+def _written(
+    env: ToolEnv, task: str, player: Player, tokenizer: Any, codec: Codec, steps: int, rng: random.Random
+) -> tuple[Transcript, bool]:
+    """The one sequence of an episode under the memory full, and whether the player won."""
+    how = {"instructions": False, "commands": False}
+    conversation = Conversation(tokenizer, codec, Full(), env.tools, env.max_calls, **how)
+    game = transcribe(env, task, player, conversation, steps, rng)
+    (one,) = game.transcripts
+    return one, game.success
 
 
 def _imitated(config: ImitateConfig, tokenizer):
@@ -48,10 +64,9 @@ def test_nothing_that_is_said_in_a_game_is_unknown_to_the_tokenizer(tokenizer, s
     env = TextCraft(source=source, split="test")
     rng = random.Random(0)
     for task in env.tasks.ids("test")[:40]:
-        one = transcript(
-            env, task, Planner(rash=0.3, careless=0.3), tokenizer, make_codec("tags", think=False),
-            [tokenizer.eos_token_id], 20, rng, instructions=False, commands=False,
-        )  # fmt: skip
+        one, _ = _written(
+            env, task, Planner(rash=0.3, careless=0.3), tokenizer, make_codec("tags", think=False), 20, rng
+        )
         assert tokenizer.unk_token_id not in one.tokens.tolist()
 
 
@@ -68,10 +83,7 @@ def test_the_response_tokens_of_a_transcript_are_the_actions_that_were_played(to
     env = TextCraft(source="generated", goals=100)
     task = env.tasks.ids("train")[0]
     codec = make_codec("tags", think=False)
-    one = transcript(
-        env, task, Planner(), tokenizer, codec, [tokenizer.eos_token_id], 30, random.Random(0),
-        instructions=False, commands=False,
-    )  # fmt: skip
+    one, won = _written(env, task, Planner(), tokenizer, codec, 30, random.Random(0))
     written = tokenizer.decode(one.tokens[one.parts == RESPONSE].tolist()).replace("<|end|>", "\n").split("\n")
     env.reset(options={"task_id": task})
     for text in filter(None, (line.strip() for line in written)):
@@ -79,7 +91,7 @@ def test_the_response_tokens_of_a_transcript_are_the_actions_that_were_played(to
         assert action is not None
         _, _, done, _, info = env.step(action)
         assert info["valid"]
-    assert done and one.success
+    assert done and won
 
 
 def test_what_a_player_does_by_mistake_is_read_and_not_learnt(tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,10 +105,8 @@ def test_what_a_player_does_by_mistake_is_read_and_not_learnt(tokenizer, monkeyp
             yield move
 
     monkeypatch.setattr(Planner, "turns", stumbling)
-    one = transcript(
-        env, env.tasks.ids("train")[0], Planner(), tokenizer, make_codec("tags", think=False),
-        [tokenizer.eos_token_id], 30, random.Random(0), instructions=False, commands=False,
-    )  # fmt: skip
+    task, codec = env.tasks.ids("train")[0], make_codec("tags", think=False)
+    one, _ = _written(env, task, Planner(), tokenizer, codec, 30, random.Random(0))
     slip = one.parts == SLIP
     assert tokenizer.decode(one.tokens[slip].tolist()).startswith("<action>get 7 string</action>")
     model = new_model(ImitateConfig(architecture=Architecture(layers=2, width=32)), tokenizer)
@@ -122,7 +132,8 @@ def test_a_head_that_looks_back_attends_to_that_token_whatever_the_tokens_are(to
 
 def test_the_same_seed_gives_the_same_model(tokenizer) -> None:
     games = [Play(kwargs={"source": "generated", "goals": 60, "max_distractors": 0})]
-    config = ImitateConfig(architecture=Architecture(layers=2, width=32), stages=[Stage(3), Stage(4, games)], batch=2)
+    tiny = Architecture(layers=2, width=32)
+    config = ImitateConfig(architecture=tiny, stages=[Stage(3), Stage(4, games)], batch=2, prompt=BARE)
     first, second = _imitated(config, tokenizer), _imitated(config, tokenizer)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
@@ -140,8 +151,8 @@ def test_an_environment_that_nobody_plays_for_imitation_is_named_in_the_error_wi
 
 
 def test_where_every_transcript_is_too_long_it_says_so_and_does_not_play_for_ever(tokenizer) -> None:
-    config = ImitateConfig(max_tokens=40, batch=2)
-    source = Transcripts(config, tokenizer, make_codec("tags", think=False))
+    config = ImitateConfig(max_tokens=40, batch=2, prompt=BARE)
+    source = Transcripts(config, tokenizer)
     with pytest.raises(UsageError, match=r"max_tokens=40: 200 of 200 .* raise max_tokens"):
         next(source.batches(Stage(1, [Play(kwargs={"source": "generated", "goals": 60})])))
 
@@ -195,11 +206,9 @@ def test_in_alfworld_nothing_said_is_unknown_and_what_the_player_writes_is_what_
     tokenizer, codec = word_tokenizer(here.texts(), 2048), make_codec("tags", think=False)
     env = ALFWorld("builtin", games=18)
     for task in env.tasks.ids("train"):
-        one = transcript(
-            env, task, here.player(careless=0.5, idle=0.2, hasty=0.2), tokenizer, codec, [tokenizer.eos_token_id], 200,
-            random.Random(task), instructions=False, commands=False,
-        )  # fmt: skip
-        assert one.success and tokenizer.unk_token_id not in one.tokens.tolist()
+        player, rng = here.player(careless=0.5, idle=0.2, hasty=0.2), random.Random(task)
+        one, won = _written(env, task, player, tokenizer, codec, 200, rng)
+        assert won and tokenizer.unk_token_id not in one.tokens.tolist()
         written = tokenizer.decode(one.tokens[(one.parts == RESPONSE) | (one.parts == SLIP)].tolist()).split("<|end|>")
         env.reset(options={"task_id": task})
         for text in filter(None, map(str.strip, written)):
@@ -218,10 +227,7 @@ def test_in_the_built_in_shop_only_brands_are_unknown_and_what_the_player_writes
     tokenizer, codec = word_tokenizer(here.texts(), 2048, here.codes), make_codec("brackets", think=False)
     env = WebShop("builtin", products=60, mode="structured")
     for task in env.tasks.ids("train"):
-        one = transcript(
-            env, task, here.player(hasty=0.3, dreamy=0.2), tokenizer, codec, [tokenizer.eos_token_id], 100,
-            random.Random(task), instructions=False, commands=False,
-        )  # fmt: skip
+        one, _ = _written(env, task, here.player(hasty=0.3, dreamy=0.2), tokenizer, codec, 100, random.Random(task))
         mine = (one.parts == RESPONSE) | (one.parts == SLIP)
         assert tokenizer.unk_token_id not in one.tokens[mine].tolist()
         score = env.session.state.score
@@ -272,7 +278,7 @@ GAMES = [Play(kwargs={"source": "generated", "goals": 60, "max_distractors": 0})
 
 def test_the_parts_of_a_batch_add_up_to_its_loss_and_gradient(tokenizer) -> None:
     policy = Policy(new_model(ImitateConfig(architecture=Architecture(layers=2, width=32)), tokenizer)).train()
-    source = Transcripts(ImitateConfig(batch=5, max_tokens=2000), tokenizer, make_codec("tags", think=False))
+    source = Transcripts(ImitateConfig(batch=5, max_tokens=2000, prompt=BARE), tokenizer)
     batch = next(source.batches(Stage(1, GAMES)))
     longest = max(len(one.tokens) for one in batch)
     parts = list(parts_of(batch, 2 * longest))
@@ -289,7 +295,7 @@ def test_the_parts_of_a_batch_add_up_to_its_loss_and_gradient(tokenizer) -> None
 
 def test_the_loss_is_the_cross_entropy_of_the_plain_model(tokenizer) -> None:
     model = new_model(ImitateConfig(architecture=Architecture(layers=2, width=32)), tokenizer)
-    source = Transcripts(ImitateConfig(batch=3, max_tokens=2000), tokenizer, make_codec("tags", think=False))
+    source = Transcripts(ImitateConfig(batch=3, max_tokens=2000, prompt=BARE), tokenizer)
     batch = next(source.batches(Stage(1, GAMES)))
     losses, own = [], []
     for one in batch:
@@ -312,7 +318,7 @@ def test_a_model_that_others_have_trained_learns_by_an_adapter(tokenizer, tmp_pa
     file.write_text(f"""
 output: {tmp_path / "adapter"}
 model: {{path: {tmp_path / "base"}, gradient_checkpointing: true, adapter: {{rank: 8, alpha: 16}}}}
-instructions: true
+prompt: {{think: false, memory: full}}
 max_tokens: 2000
 tokens_per_microbatch: 1000
 batch: 4
@@ -324,9 +330,7 @@ stages: [{{steps: 12, lr: 0.02, lr_end: 0.02, max_steps: 3, games: [{{kwargs: {G
         path.name for path in (tmp_path / "adapter").iterdir()
     }
     learnt = load_model(ModelConfig(path=str(tmp_path / "adapter"), adapter=AdapterConfig(rank=8, alpha=16)))
-    source = Transcripts(
-        ImitateConfig(batch=4, max_tokens=2000, instructions=True), tokenizer, make_codec("tags", think=False)
-    )
+    source = Transcripts(ImitateConfig(batch=4, max_tokens=2000, prompt=EXPLAINED), tokenizer)
     batch = next(source.batches(Stage(1, GAMES, max_steps=3)))
     before, after = (loss_of(Policy(model), batch, 0.0)[1] for model in (base, learnt))
     assert after < before - 0.1  # the embeddings, which are random here, stay

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from docs.build import ROOT
 from envsuite.core import Observation, Tool, ToolCall, UnknownName, UsageError
-from envsuite.prompting import Compact, Conversation, Full, Rendered, Renderer, departure, make_codec
+from envsuite.prompting import Compact, Conversation, Full, Rendered, Renderer, departure, make_codec, make_memory
 from envsuite.prompting.formats import FORMATS, Found
 from envsuite.prompting.text import listing
 
@@ -312,19 +312,18 @@ def test_the_page_has_a_row_for_every_format_with_an_example_that_is_read():
 def test_the_play_of_an_expert_is_written_in_the_models_format(smol):
     import gymnasium
 
-    from trainers.imitation.play import RESPONSE, transcript
-    from trainers.imitation.training import codec_of as imitated
+    from trainers.imitation.play import RESPONSE, transcribe
     from trainers.imitation.worlds import practice
 
-    tokenizer = codec_of(smol, BY_NAME["Qwen2.5"]).tokenizer
-    codec = imitated("native", tokenizer)
+    codec = codec_of(smol, BY_NAME["Qwen2.5"])
+    tokenizer = codec.tokenizer
     env = gymnasium.make("TextCraft-v0").unwrapped
-    player = practice("TextCraft-v0").player()
-    rng, how = random.Random(0), {"instructions": True, "commands": False}
-    one = transcript(env, "oak_button", player, tokenizer, codec, codec.stop_ids, 20, rng, **how)
+    conversation = Conversation(tokenizer, codec, make_memory("full"), env.tools, env.max_calls)
+    game = transcribe(env, "oak_button", practice("TextCraft-v0").player(), conversation, 20, random.Random(0))
+    (one,) = game.transcripts
     said = tokenizer.decode(one.tokens[one.parts == RESPONSE].tolist()).split("<|im_end|>")
     actions = [codec.parse(text, env.tools, 1).action for text in said[:-1]]
-    assert one.success and len(actions) > 1 and None not in actions
+    assert game.success and len(actions) > 1 and None not in actions
     assert tokenizer.decode(one.tokens.tolist()).count("<tool_response>") >= len(actions) - 1
 
 

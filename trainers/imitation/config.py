@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainers.policy.config import ModelConfig
+from trainers.rollout.config import PromptConfig
 from trainers.settings import AtLeastOne, ConfigError, Count, NotNegative, Positive, Seed, Text
 
 
@@ -79,21 +80,19 @@ class ImitateConfig:
     fresh_every: AtLeastOne = 400
     """Number of games per world."""
     max_tokens: AtLeastOne = 640
-    """Length limit in tokens; longer transcripts are dropped."""
-    codec: Text = "tags"
-    """Format of actions."""
-    instructions: bool = False
-    """Begin with a system message that explains format and tools, as ``prompt.instructions`` does."""
-    commands: bool = False
-    """Show the admissible commands, as ``prompt.commands`` does."""
+    """Length limit in tokens; longer sequences are dropped."""
+    prompt: PromptConfig = field(default_factory=PromptConfig)
+    """How observations become prompts: the section of the run that is to go on from here."""
+    thoughts: bool = True
+    """Write the player's thoughts before its actions."""
     architecture: Architecture = field(default_factory=Architecture)
     """The model."""
     stages: list[Stage] = field(default_factory=list)
     """The stages of the training, in order."""
     batch: AtLeastOne = 16
-    """Transcripts per optimiser step."""
+    """Sequences per optimiser step: episodes, or steps of them where ``prompt.memory`` renders each prompt anew."""
     epochs: AtLeastOne = 1
-    """Number of times that each transcript is trained on; more than one pays if games are slow to play."""
+    """Number of times that each sequence is trained on; more than one pays if games are slow to play."""
     tokens_per_microbatch: AtLeastOne = 16384
     """Most tokens (padding counted) in one forward pass; bounds memory, changes no result."""
     warmup: Count = 60
@@ -108,4 +107,9 @@ class ImitateConfig:
             raise ConfigError(
                 "stages: one is without games, which teaches an untrained model to copy; a model that others have "
                 "trained can, so leave that stage out"
+            )
+        if self.prompt.memory.strip().startswith("summary"):
+            raise ConfigError(
+                f"prompt.memory is {self.prompt.memory!r}, but the player writes no summaries, so that its "
+                "imitator would learn to leave them out; take window(K), full, compact(TOKENS) or rendered"
             )

@@ -12,12 +12,11 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from envsuite.core import Action, Move, Observation, ToolEnv
-from envsuite.prompting import Codec, Conversation, Full
-from envsuite.prompting.rendering import ChatTokenizer
+from envsuite.core import Action, Move, Observation, ToolEnv, UsageError
+from envsuite.prompting import Conversation, NoRoom
 
 PROMPT, ANSWER, RESPONSE, SLIP = 0, 1, 2, 3
-"""Origin of a token: the first prompt, a later observation, the player's output, or a mistake of the player."""
+"""Origin of a token: a sequence's first prompt, a later observation, the player's output, or its mistake."""
 
 
 class Player(Protocol):
@@ -33,63 +32,99 @@ class Player(Protocol):
 
 @dataclass(frozen=True)
 class Transcript:
-    """One episode as one sequence."""
+    """One sequence: the prompts of an episode that continue each other, and the answers to them."""
 
     tokens: NDArray[np.int64]
     parts: NDArray[np.int8]
     """:data:`PROMPT`, :data:`ANSWER`, :data:`RESPONSE` or :data:`SLIP` of each token."""
+
+
+@dataclass(frozen=True)
+class Game:
+    """One episode."""
+
+    transcripts: list[Transcript]
+    """One under a memory whose prompts continue each other, one for each step where they are rendered anew."""
     success: bool
 
 
-def transcript(
+class _Writer:
+    """Joins prompts and answers to sequences: a prompt that does not continue the last one begins another."""
+
+    def __init__(self) -> None:
+        self.transcripts: list[Transcript] = []
+        self._tokens: list[int] = []
+        self._parts: list[int] = []
+
+    def prompt(self, ids: Sequence[int]) -> None:
+        if list(ids[: len(self._tokens)]) != self._tokens:
+            self.end()
+        kind = ANSWER if self._tokens else PROMPT
+        self._add(ids[len(self._tokens) :], kind)
+
+    def answer(self, ids: Sequence[int], slip: bool) -> None:
+        self._add(ids, SLIP if slip else RESPONSE)
+
+    def end(self) -> None:
+        """Ends the sequence, which is kept if there is something to learn in it."""
+        if RESPONSE in self._parts:
+            self.transcripts.append(Transcript(np.array(self._tokens, np.int64), np.array(self._parts, np.int8)))
+        self._tokens, self._parts = [], []
+
+    def _add(self, ids: Sequence[int], kind: int) -> None:
+        self._tokens += ids
+        self._parts += [kind] * len(ids)
+
+
+def transcribe(
     env: ToolEnv,
     task_id: str,
     player: Player,
-    tokenizer: ChatTokenizer,
-    codec: Codec,
-    end: Sequence[int],
+    conversation: Conversation,
     max_steps: int,
     rng: random.Random,
     *,
-    instructions: bool,
-    commands: bool,
-) -> Transcript:
-    """Plays ``task_id`` and returns the transcript.
+    thoughts: bool = True,
+) -> Game:
+    """Plays ``task_id`` and writes down each prompt that a rollout would build, with the player's answer.
+
+    An episode without room for its next prompt ends there, as in a rollout.
 
     Args:
         env: The environment.
         task_id: The task.
         player: The player to imitate.
-        tokenizer: The tokenizer of the model to train.
-        codec: Format of actions.
-        end: Tokens that end a response.
+        conversation: Builds the prompts, in the format of its codec.
         max_steps: Steps after which the episode is truncated.
         rng: The player's source of randomness.
-        instructions: Begin with the codec's instructions.
-        commands: Show the admissible commands.
+        thoughts: Write the player's thoughts.
+
+    Raises:
+        UsageError: An answer of the player would be invalid in a rollout.
     """
+    codec, tokenizer, written, success = conversation.codec, conversation.tokenizer, _Writer(), False
+    end = codec.stop_ids or (int(tokenizer.eos_token_id),)
     observation, _ = env.reset(options={"task_id": task_id})
-    conversation = Conversation(
-        tokenizer, codec, Full(), env.tools, env.max_calls, instructions=instructions, commands=commands
-    )
-    conversation.start(observation)
-    tokens = list(conversation.prompt_ids())
-    parts = [PROMPT] * len(tokens)
-    success = False
-    for thought, action, slip in itertools.islice(player.turns(env, rng), max_steps):
-        text = codec.write(action, thought, tools=env.tools)
-        response = [*tokenizer.encode(text, add_special_tokens=False), *end]
-        observation, _, terminated, truncated, info = env.step(action)
-        conversation.add(response, text, observation)
-        tokens += response
-        parts += [SLIP if slip else RESPONSE] * len(response)
-        if terminated or truncated:
-            success = info["success"]
-            break
-        answer = conversation.prompt_ids()[len(tokens) :]
-        tokens += answer
-        parts += [ANSWER] * len(answer)
-    return Transcript(np.array(tokens, np.int64), np.array(parts, np.int8), success)
+    try:
+        conversation.start(observation)
+        written.prompt(conversation.prompt_ids())
+        for thought, action, slip in itertools.islice(player.turns(env, rng), max_steps):
+            text = codec.write(action, thought if thoughts else "", tools=env.tools)
+            refused = codec.parse(text, env.tools, env.max_calls).error
+            if refused is not None and not slip:
+                raise UsageError(f"prompt: the player's answer {text!r} would be invalid in a rollout: {refused}")
+            response = [*tokenizer.encode(text, add_special_tokens=False), *end]
+            written.answer(response, slip)
+            observation, _, terminated, truncated, info = env.step(action)
+            if terminated or truncated:
+                success = bool(info["success"])
+                break
+            conversation.add(response, str(tokenizer.decode(response)), observation)
+            written.prompt(conversation.prompt_ids())
+    except NoRoom:
+        pass
+    written.end()
+    return Game(written.transcripts, success)
 
 
 def repeated_words(vocabulary: range, rows: int, rng: random.Random) -> list[Transcript]:
@@ -104,7 +139,7 @@ def repeated_words(vocabulary: range, rows: int, rng: random.Random) -> list[Tra
     for row in range(rows):
         known = rng.sample(vocabulary, rng.randrange(6, 30)) if row % 2 else vocabulary
         words = [rng.choice(known) for _ in range(length)]
-        transcripts.append(Transcript(np.array(words * 2, np.int64), parts, True))
+        transcripts.append(Transcript(np.array(words * 2, np.int64), parts))
     return transcripts
 
 

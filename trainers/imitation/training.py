@@ -25,10 +25,10 @@ from transformers import (
 
 import envsuite  # noqa: F401  # registers the environments
 from envsuite.core import ToolEnv, UsageError
-from envsuite.prompting import Codec, make_codec
+from envsuite.prompting import Conversation
 from trainers.imitation.attention import look_back
 from trainers.imitation.config import ImitateConfig, Stage
-from trainers.imitation.play import ANSWER, PROMPT, RESPONSE, SLIP, Transcript, by_length, repeated_words, transcript
+from trainers.imitation.play import ANSWER, PROMPT, RESPONSE, SLIP, Transcript, by_length, repeated_words, transcribe
 from trainers.imitation.vocabulary import CONTROL, TAGS, word_tokenizer
 from trainers.imitation.worlds import practice
 from trainers.policy.adapter import is_adapted, save_adapter
@@ -36,12 +36,17 @@ from trainers.policy.loading import load_model, load_tokenizer
 from trainers.policy.model import Policy
 from trainers.policy.packing import MicroBatch, padded
 from trainers.policy.source import find
+from trainers.rollout.environments import check_prompts, make_conversation
 
 _LOG = logging.getLogger(__name__)
 SAVE_EVERY = 300
 """Optimiser steps between two checkpoints of the model, for trying it meanwhile."""
+TELL_EVERY = 30.0
+"""Seconds after which progress is logged."""
 TOO_LONG = 200
 """Number of overlong transcripts after which the error about them is raised."""
+WORTH_SHARING = 64
+"""Tokens that transcripts must begin with alike, for the beginning to be computed once."""
 POOL = 32
 """Number of batches that are drawn and sorted by length at a time."""
 
@@ -49,13 +54,12 @@ POOL = 32
 class Transcripts:
     """Batches of transcripts for the stages, determined by the seed."""
 
-    def __init__(self, config: ImitateConfig, tokenizer: PreTrainedTokenizerBase, codec: Codec) -> None:
+    def __init__(self, config: ImitateConfig, tokenizer: PreTrainedTokenizerBase) -> None:
         self.config = config
         self.tokenizer = tokenizer
-        self.codec = codec
         self._practice = practice(config.env)
-        self._envs: dict[str, tuple[int, ToolEnv]] = {}
-        """Arguments -> number of the world, and its environment."""
+        self._envs: dict[str, tuple[int, ToolEnv, Conversation]] = {}
+        """Arguments -> number of the world, its environment, and the prompts of the episode in it."""
         self._rng = random.Random(config.seed)
         self._world = config.fresh_from
         self._games = 0
@@ -72,52 +76,51 @@ class Transcripts:
             pool: list[Transcript] = []
             shortest, left_out = math.inf, 0
             while len(pool) < POOL * self.config.batch:
-                one = self._play(stage)
-                if len(one.tokens) <= self.config.max_tokens:
-                    pool.append(one)
-                    continue
-                shortest, left_out = min(shortest, len(one.tokens)), left_out + 1
+                written = self._play(stage)
+                lengths = [len(one.tokens) for one in written]
+                pool += [one for one in written if len(one.tokens) <= self.config.max_tokens]
+                left_out += sum(length > self.config.max_tokens for length in lengths) if lengths else 1
+                shortest = min([shortest, *(length for length in lengths if length > self.config.max_tokens)])
                 if left_out >= TOO_LONG and left_out > 99 * len(pool):
-                    raise UsageError(
-                        f"max_tokens={self.config.max_tokens}: {left_out} of {left_out + len(pool)} transcripts are "
-                        f"longer, the shortest of them of {shortest} tokens; raise max_tokens, or lower max_steps"
-                    )
+                    raise UsageError(self._too_long(left_out, left_out + len(pool), shortest))
             for _ in range(self.config.epochs):
                 yield from by_length(pool, self.config.batch, self._rng)
 
-    def _play(self, stage: Stage) -> Transcript:
+    def _too_long(self, left_out: int, played: int, shortest: float) -> str:
+        if math.isinf(shortest):
+            memory, most = self.config.prompt.memory, self.config.prompt.max_tokens
+            return f"prompt.memory {memory}, prompt.max_tokens {most}: no room for the first prompts; raise the number"
+        return (
+            f"max_tokens={self.config.max_tokens}: {left_out} of {played} transcripts are longer, the shortest of them "
+            f"of {shortest} tokens; raise max_tokens, or lower max_steps"
+        )
+
+    def _play(self, stage: Stage) -> list[Transcript]:
         self._games += 1
         if self._games % self.config.fresh_every == 0:
             self._world += 1
         play = self._rng.choices(stage.games, [game.weight for game in stage.games])[0]
-        env = self._env(play.kwargs)
+        env, conversation = self._env(play.kwargs)
         if (split := env.split) is None:
             raise UsageError("imitation draws its games from a split; name one in the kwargs of the games")
-        one = transcript(
-            env,
-            self._rng.choice(env.tasks.ids(split)),
-            self._practice.player(**play.player),
-            self.tokenizer,
-            self.codec,
-            self.codec.stop_ids or [int(self.tokenizer.eos_token_id)],
-            stage.max_steps,
-            self._rng,
-            instructions=self.config.instructions,
-            commands=self.config.commands,
-        )
+        task, player = self._rng.choice(env.tasks.ids(split)), self._practice.player(**play.player)
+        thoughts = self.config.thoughts
+        game = transcribe(env, task, player, conversation, stage.max_steps, self._rng, thoughts=thoughts)
         self.played += 1
-        self.won += one.success
-        return one
+        self.won += game.success
+        return game.transcripts
 
-    def _env(self, kwargs: dict[str, Any]) -> ToolEnv:
+    def _env(self, kwargs: dict[str, Any]) -> tuple[ToolEnv, Conversation]:
         """Returns the environment of these arguments and the current world; keeps the last one of each kind."""
-        world, env = self._envs.get(str(kwargs), (self._world, None))
-        if env is None or (self._practice.fresh and world != self._world):
+        world, env, conversation = self._envs.get(str(kwargs), (self._world, None, None))
+        if env is None or conversation is None or (self._practice.fresh and world != self._world):
             fresh = {self._practice.fresh: self._world} if self._practice.fresh else {}
             made = gymnasium.make(self.config.env, disable_env_checker=True, **kwargs, **fresh)
             env = cast(ToolEnv, made.unwrapped)
-            self._envs[str(kwargs)] = self._world, env
-        return env
+            if conversation is None:
+                conversation = make_conversation(self.config.prompt, self.tokenizer, env.tools, env.max_calls)
+            self._envs[str(kwargs)] = self._world, env, conversation
+        return env, conversation
 
 
 def new_model(config: ImitateConfig, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
@@ -196,20 +199,36 @@ def loss_of(
 
 
 def _micro_batch(batch: Sequence[Transcript], places: Sequence[NDArray[np.int64]]) -> MicroBatch:
-    """The transcripts without shared beginnings; ``places`` are the indices before their targets."""
-    none, lengths = np.zeros(1, np.int64), np.array([len(one.tokens) for one in batch])
-    position = np.concatenate(places)
+    """The transcripts, and their common beginning once; ``places`` are the indices before their targets."""
+    begun = common_beginning(batch, places)
+    prefix = batch[0].tokens[None, :begun]
+    lengths = np.array([len(one.tokens) - begun for one in batch])
+    position = np.concatenate(places) - begun
     return MicroBatch(
-        prefix=none[:, None][:, :0],
-        prefix_lengths=none,
+        prefix=prefix,
+        prefix_lengths=np.array([begun]),
         prefix_of=np.zeros(len(batch), np.int64),
-        tail=padded([one.tokens for one in batch]),
+        tail=padded([one.tokens[begun:] for one in batch]),
         tail_lengths=lengths,
         sequence=np.repeat(np.arange(len(batch)), [len(own) for own in places]),
         position=position,
         target=np.concatenate([one.tokens[1:][own] for one, own in zip(batch, places, strict=True)]),
         index=np.arange(len(position)),
     )
+
+
+def common_beginning(batch: Sequence[Transcript], places: Sequence[NDArray[np.int64]]) -> int:
+    """Returns how many tokens all transcripts begin with: instructions and tools; 0 if that is hardly any.
+
+    Args:
+        batch: The transcripts.
+        places: For each the indices before its targets, which the beginning ends before.
+    """
+    first = min(int(own[0]) for own in places)
+    rows = np.stack([one.tokens[:first] for one in batch])
+    differ = (rows != rows[0]).any(0)
+    common = int(differ.argmax()) if differ.any() else first
+    return common if len(batch) > 1 and common >= WORTH_SHARING else 0
 
 
 def parts_of(batch: Sequence[Transcript], most: int) -> Iterator[Sequence[Transcript]]:
@@ -229,10 +248,12 @@ def learner(config: ImitateConfig) -> tuple[PreTrainedModel, PreTrainedTokenizer
 
     Raises:
         DataError: ``start`` has no model, or ``model.path`` cannot be loaded.
+        ConfigError: The tokenizer's chat template does not go with the prompts.
     """
     torch.manual_seed(config.seed)
     if config.model is not None:
         tokenizer = load_tokenizer(config.model)
+        check_prompts(config.prompt, tokenizer)
         return load_model(config.model), tokenizer
     here = practice(config.env)
     tokenizer = word_tokenizer(here.texts(), config.architecture.context, here.codes)
@@ -252,18 +273,6 @@ def optimizers_of(config: ImitateConfig, model: PreTrainedModel) -> list[torch.o
     ]
 
 
-def codec_of(name: str, tokenizer: PreTrainedTokenizerBase) -> Codec:
-    """Makes the codec in which transcripts are written.
-
-    Raises:
-        UnknownName: There is no such codec.
-        UsageError: The tokenizer's chat template does not go with it.
-    """
-    if name == "native":
-        return make_codec(name, tokenizer=tokenizer)
-    return make_codec(name) if name == "tools" else make_codec(name, think=False)
-
-
 def imitate(config: ImitateConfig, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Trains ``model`` by the settings in ``config``."""
     torch.manual_seed(config.seed)
@@ -271,9 +280,10 @@ def imitate(config: ImitateConfig, model: PreTrainedModel, tokenizer: PreTrained
     policy = Policy(model, compute_dtype="float32" if config.model is None else config.model.compute_dtype).train()
     optimizers = optimizers_of(config, model)
     trained = [p for p in model.parameters() if p.requires_grad]
-    source = Transcripts(config, tokenizer, codec_of(config.codec, tokenizer))
+    source = Transcripts(config, tokenizer)
     total, step, began = sum(stage.steps for stage in config.stages), 0, time.perf_counter()
     recent: list[float] = []
+    told = began
     for number, stage in enumerate(config.stages, 1):
         for i, batch in zip(range(stage.steps), source.batches(stage), strict=False):
             rate = stage.lr + (stage.lr_end - stage.lr) * i / stage.steps
@@ -294,12 +304,14 @@ def imitate(config: ImitateConfig, model: PreTrainedModel, tokenizer: PreTrained
             recent.append(written)
             if step % SAVE_EVERY == 0:
                 save(config, model, tokenizer)
-            if step % 50 == 0:
-                spent = time.perf_counter() - began
+            now = time.perf_counter()
+            if step % 50 == 0 or step == total or now - told > TELL_EVERY:
+                spent, told = now - began, now
                 _LOG.info(
                     "stage %d, step %d of %d: loss of the player's tokens %.3f, %.0f s, %.0f s left",
-                    number, step, total, np.mean(recent[-50:]), spent, spent / step * (total - step),
+                    number, step, total, np.mean(recent), spent, spent / step * (total - step),
                 )  # fmt: skip
+                recent.clear()
     model.train(False)
     _LOG.info("games played %d, won by the player %d", source.played, source.won)
 

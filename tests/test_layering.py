@@ -21,7 +21,8 @@ LAYERS = {
         {"cli"},
     ),
     "trainers": (
-        {"registry", "settings", "stateful"},
+        {"registry", "settings", "stateful", "activity"},
+        {"peers"},
         {"distributed", "steps"},
         {"policy", "report"},
         {"rollout", "credit"},

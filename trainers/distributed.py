@@ -7,25 +7,24 @@ import datetime
 import os
 import socket
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from accelerate import Accelerator, InitProcessGroupKwargs
+from accelerate import Accelerator, InitProcessGroupKwargs, PartialState
 from accelerate.utils import gather_object
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from envsuite.core.errors import EnvsuiteError, UnknownName
+from trainers.activity import ACTIVITY
+from trainers.peers import GRACE_SECONDS, SILENT_SECONDS, Peers
 from trainers.settings import ConfigError
 
 T = TypeVar("T")
-GRACE_SECONDS = 10.0
-"""Seconds that a process has to end by itself after it learns that another has ended."""
+_STORE_SECONDS = 5.0
+"""Seconds that the store at which the processes met may take to answer."""
 
 
 class PeerFailed(EnvsuiteError, RuntimeError):
@@ -52,7 +51,8 @@ def guarded(command: Callable[[], int]) -> int:
         with _without_subnormals():
             status = command()
         if _PEERS is not None:
-            _PEERS.accelerator.wait_for_everyone()
+            with ACTIVITY.exchanging():
+                PartialState().wait_for_everyone()
         return status
     except PeerFailed as error:
         _say_first(f"error: {error}")
@@ -66,16 +66,7 @@ def guarded(command: Callable[[], int]) -> int:
         _say("interrupted")
         return 130
     except Exception as error:
-        # A collective operation fails with an error of its own where another process is gone; that one is named.
-        if _PEERS is not None and (gone := _PEERS.waited_for(3.0)):
-            _say_first(f"error: {gone}")
-            return 1
-        if _PEERS is not None and isinstance(error, RuntimeError) and "timed out" in str(error).lower():
-            _report(f"waited for another process for longer than process_timeout ({error})")
-            _say_first(
-                f"error: {_PEERS.name(_PEERS.rank)} waited for another process for longer than process_timeout, and "
-                f"all of them run; raise it if one may take longer for its episodes"
-            )
+        if _PEERS is not None and _blames(error, _PEERS):
             return 1
         _report(f"{type(error).__name__}: {error}")
         raise
@@ -84,6 +75,23 @@ def guarded(command: Callable[[], int]) -> int:
             _PEERS.close()
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
+
+
+def _blames(error: Exception, peers: Peers) -> bool:
+    """Whether another process is behind an error, which one of those that are left then says."""
+    text = str(error).lower() if isinstance(error, RuntimeError) else ""
+    if "timed out" in text or (isinstance(error, torch.distributed.DistError) and "timeout" in text):
+        if late := peers.late():
+            sys.stderr.write(f"error: {late}. Raise process_timeout if one may take longer for its episodes\n")
+        return True
+    # A collective operation fails with an error of its own where another process is gone. One of another machine
+    # gives no further sign of life.
+    gone = peers.waited_for(3.0)
+    if not gone and (isinstance(error, torch.distributed.DistError) or "gloo" in text):
+        gone = peers.waited_for(2 * SILENT_SECONDS, silence=0.0)
+    if gone:
+        _say_first(f"error: {gone}")
+    return bool(gone)
 
 
 def _say(text: str) -> None:
@@ -118,106 +126,12 @@ def _report(message: str) -> None:
         _PEERS.report(message)
 
 
-class Peers:
-    """Watches whether the other processes have ended, even while this one blocks.
-
-    A process that fails writes its reason into the rendezvous store; the others on its machine detect one that was
-    killed. A thread checks for both once a second, and ends this process if it has not ended by itself soon after: a
-    process that blocks in a collective operation notices nothing else.
-
-    Args:
-        accelerator: The run's accelerator.
-    """
-
-    def __init__(self, accelerator: Accelerator) -> None:
-        self.accelerator = accelerator
-        self.rank = accelerator.process_index
-        self.members: list[tuple[str, int]] = every(accelerator, (socket.gethostname(), os.getpid()))
-        """Host and process id of each process."""
-        wait = datetime.timedelta(seconds=GRACE_SECONDS)
-        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        self._store = TCPStore(address, port, is_master=False, timeout=wait)
-        self._closed = threading.Event()
-        self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._watch, name="peers", daemon=True)
-        self._thread.start()
-
-    def report(self, message: str) -> None:
-        """Reports to the others that this process ends, and why."""
-        with self._lock, contextlib.suppress(torch.distributed.DistError, RuntimeError):
-            self._store.set(_key(self.rank), message)
-
-    def close(self) -> None:
-        """Stops watching."""
-        self._closed.set()
-        self._thread.join(GRACE_SECONDS)
-
-    def failed(self) -> dict[int, str]:
-        """Returns the other processes that have ended, by rank, each with its reason."""
-        found: dict[int, str] = {}
-        for rank, (host, pid) in enumerate(self.members):
-            if rank == self.rank:
-                continue
-            try:
-                with self._lock:
-                    told = self._store.get(_key(rank)).decode() if self._store.check([_key(rank)]) else None
-            except (torch.distributed.DistError, RuntimeError):  # the store's own process is gone
-                told = None
-            if told is not None:
-                found[rank] = told
-            elif host == self.members[self.rank][0] and not _alive(pid):
-                found[rank] = "killed, or ended without a word"
-        return found
-
-    def waited_for(self, seconds: float) -> str:
-        """Waits at most ``seconds`` for another process to end; returns a message on those that have, empty if none."""
-        end = time.monotonic() + seconds
-        while not (found := self.failed()) and time.monotonic() < end:
-            time.sleep(0.1)
-        return self._said(found)
-
-    def first_alive(self) -> bool:
-        """Whether every process before this one has ended."""
-        return set(range(self.rank)) <= self.failed().keys()
-
-    def name(self, rank: int) -> str:
-        """Returns the name of a process in messages."""
-        host, pid = self.members[rank]
-        return f"rank {rank} (pid {pid} on {host})"
-
-    def _said(self, found: dict[int, str]) -> str:
-        return "; ".join(f"{self.name(rank)} ended: {reason}" for rank, reason in found.items())
-
-    def _watch(self) -> None:
-        while not self._closed.wait(1.0):
-            if found := self.failed():
-                if self._closed.wait(GRACE_SECONDS):
-                    return
-                if self.first_alive():
-                    sys.stderr.write(f"error: {self._said(found)}\n")
-                    sys.stderr.flush()
-                os._exit(1)
-
-
 _PEERS: Peers | None = None
 
 
-def _key(rank: int) -> str:
-    return f"trainers/failed/{rank}"
-
-
-def _alive(pid: int) -> bool:
-    """Whether a process of this machine runs; a zombie does not."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    stat = Path(f"/proc/{pid}/stat")
-    with contextlib.suppress(OSError, IndexError):
-        return stat.read_text().rpartition(")")[2].split()[0] not in "ZX"
-    return True
+def peers() -> Peers | None:
+    """The other processes of the run; ``None`` where this one is alone."""
+    return _PEERS
 
 
 def make_accelerator(timeout: float = 30.0) -> Accelerator:
@@ -232,12 +146,18 @@ def make_accelerator(timeout: float = 30.0) -> Accelerator:
     """
     global _PEERS
     check_launch(os.environ)
-    waits = InitProcessGroupKwargs(timeout=datetime.timedelta(minutes=timeout))
+    # Gloo raises when the time is up; NCCL aborts, so that the message of Peers has to come before.
+    late = 2 * GRACE_SECONDS if torch.cuda.is_available() else 0.0
+    waits = InitProcessGroupKwargs(timeout=datetime.timedelta(minutes=timeout, seconds=late))
     # Without cpu=True, processes launched on CPU know nothing of each other.
     accelerator = Accelerator(cpu=not torch.cuda.is_available(), kwargs_handlers=[waits])
     check_world(accelerator)
     if accelerator.num_processes > 1:
-        _PEERS = Peers(accelerator)
+        members = every(accelerator, (socket.gethostname(), os.getpid()))
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = TCPStore(address, port, is_master=False, timeout=datetime.timedelta(seconds=_STORE_SECONDS))
+        hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        _PEERS = Peers(accelerator.process_index, members, store, 60.0 * timeout, hosted)
     return accelerator
 
 
@@ -297,12 +217,18 @@ def every(accelerator: Accelerator, value: T) -> list[T]:
     """
     if accelerator.num_processes == 1:
         return [value]
-    values: list[T] = gather_object([value])
+    values: list[T] = _gathered(value)
     for rank, told in enumerate(values):
         if isinstance(told, _Failure) and rank != accelerator.process_index:
             name = f"rank {rank}" if _PEERS is None else _PEERS.name(rank)
             raise PeerFailed(f"{name} ended: {told.message}")
     return values
+
+
+def _gathered(value: Any) -> list[Any]:
+    with ACTIVITY.exchanging():
+        found: list[Any] = gather_object([value])
+    return found
 
 
 @contextlib.contextmanager
@@ -320,7 +246,7 @@ def sharing_failures(accelerator: Accelerator) -> Iterator[None]:
         raise
     except Exception as error:
         if accelerator.num_processes > 1:
-            gather_object([_Failure(str(error) or type(error).__name__)])
+            _gathered(_Failure(str(error) or type(error).__name__))
         raise
     every(accelerator, None)
 

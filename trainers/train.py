@@ -35,22 +35,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _train(config: TrainConfig, resume: str | None) -> int:
     from rich.console import Console
 
-    from trainers.distributed import make_accelerator
+    from trainers.distributed import make_accelerator, peers
     from trainers.report.stats import EvalResult, before_after_table
     from trainers.report.write import write_report
     from trainers.run.assembly import Run
     from trainers.run.loop import train
     from trainers.run.progress import Progress, run_log
     from trainers.run.stopping import Interrupted
+    from trainers.run.watchdog import Watchdog
 
     accelerator = make_accelerator(config.process_timeout)
     main = accelerator.is_main_process
     folder = Path(config.output) / config.name
     log = folder / ("run.log" if main else f"run.rank{accelerator.process_index}.log")
-    with run_log(log), Progress(config.iterations, console=Console(quiet=not main)) as progress:
+    display = Progress(config.iterations, console=Console(quiet=not main))
+    with run_log(log), display as progress, Watchdog(progress, config.wait_notice, peers()):
         _LOG.info(
-            "%d process(es) work together; this is number %d", accelerator.num_processes, accelerator.process_index
-        )
+            "%d process(es) work together; this is number %d (pid %d)",
+            accelerator.num_processes, accelerator.process_index, os.getpid(),
+        )  # fmt: skip
         progress.message(f"{config.name}: {accelerator.num_processes} process(es) on {accelerator.device}, {folder}")
         try:
             evaluations = train(Run(config, accelerator, progress), resume)

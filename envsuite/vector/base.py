@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,6 +45,20 @@ class Event:
     error: str | None
     """Why the call failed, in one line that starts with the class of the error; ``None`` if it succeeded. After a
     failure the episode is lost, observation and info are ``None``, and the slot needs a :meth:`Vector.reset`."""
+
+
+@dataclass(frozen=True)
+class Outstanding:
+    """A call that is not answered yet."""
+
+    call: str
+    """The call, and the worker or server that it was sent to."""
+    since: float
+    """When it was sent (``time.monotonic``)."""
+
+    def __str__(self) -> str:
+        """The call, and how long it has been outstanding."""
+        return f"{self.call}, for {time.monotonic() - self.since:.0f} s"
 
 
 def failed(slot: int, error: str) -> Event:
@@ -145,8 +160,8 @@ class Vector(ABC):
         return len(self._called)
 
     @abstractmethod
-    def waiting_for(self) -> str:
-        """Describes the oldest outstanding call in a few words; ``""`` for none."""
+    def waiting_for(self) -> Outstanding | None:
+        """Returns the oldest outstanding call; ``None`` for none."""
 
     @abstractmethod
     def close(self) -> None:

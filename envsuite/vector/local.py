@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Action, Tool
-from envsuite.vector.base import Description, EnvFactory, Event, Vector
+from envsuite.vector.base import Description, EnvFactory, Event, Outstanding, Vector
 from envsuite.vector.runner import Runner
 
 
@@ -40,9 +40,9 @@ class LocalVector(Vector):
         events, self._events = self._events, []
         return self._answered(events)
 
-    def waiting_for(self) -> str:
-        """Returns ``""``: no call is ever outstanding."""
-        return ""
+    def waiting_for(self) -> Outstanding | None:
+        """Returns ``None``: no call is ever outstanding."""
+        return None
 
     def close(self) -> None:
         """Closes every environment."""

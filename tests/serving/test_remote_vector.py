@@ -100,7 +100,7 @@ def test_a_vector_is_on_servers_or_here_and_not_both(server: str) -> None:
         make_vector([EnvFactory("TextCraft-v0", {"url": server, "split": "tst"})], 1)
     vector = make_vector([EnvFactory("TextCraft-v0", {"url": server})], 2)
     vector.reset(0, 0)
-    assert vector.waiting_for().startswith(f"reset of slot 0 (TextCraft-v0 at {server}), for ")
+    assert str(vector.waiting_for()).startswith(f"reset of slot 0 (TextCraft-v0 at {server}), for ")
     vector.close()
     vector.close()
     with pytest.raises(UsageError, match="closed"):

@@ -1,31 +1,39 @@
-"""``python failing_rank.py HOW``: several processes work until one ends as ``HOW`` says."""
+"""Processes that work together until one of them ends, or hangs, as ``how`` says."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import time
+from pathlib import Path
 
-import torch
 from accelerate import Accelerator
 
 from envsuite.core import DataError
-from trainers import distributed
+from trainers import peers
+from trainers.activity import ACTIVITY
 from trainers.distributed import every, guarded, make_accelerator, on_main, sharing_failures
 
 
-def _work(accelerator: Accelerator, how: str) -> int:
+def _work(accelerator: Accelerator, how: str, struck: int) -> int:
     rank = accelerator.process_index
     every(accelerator, rank)
-    if how == "killed" and rank == 1:
+    ACTIVITY.begin("rollout")
+    if how in ("killed", "busy", "foreign") and rank == struck:
         os.kill(os.getpid(), signal.SIGKILL)
+    if how == "stopped" and rank == struck:
+        with ACTIVITY.waiting("the answer of server nine"):
+            time.sleep(1.5)  # until the others were told
+            os.kill(os.getpid(), signal.SIGSTOP)
+    if how == "hangs" and rank == struck:
+        with ACTIVITY.waiting("the answer of server nine"):
+            time.sleep(60)
     if how == "raises" and rank == 1:
         raise DataError("the shop is closed")
     if how == "bug" and rank == 0:
         raise TypeError("a bug")
-    if how == "busy" and rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
     if how == "busy":
         time.sleep(60)  # never asks the other for anything
     if how == "shared":
@@ -34,20 +42,20 @@ def _work(accelerator: Accelerator, how: str) -> int:
                 raise DataError("no such file")
             every(accelerator, 1), every(accelerator, 2)
     if how == "sharded":
-        _sharded(accelerator)
-    if how == "slow" and rank == 1:
-        time.sleep(12)
+        _sharded(accelerator, signal.SIGKILL)
+    if how == "sharded-stopped":
+        _sharded(accelerator, signal.SIGSTOP)
     if how == "disk":
         on_main(accelerator, _full)
     if how == "late":
-        distributed.GRACE_SECONDS = 0.5
+        peers.GRACE_SECONDS = 0.5
         time.sleep(4 * (rank == 0))
         return 0
-    torch.distributed.barrier()
+    every(accelerator, rank)
     return 0
 
 
-def _sharded(accelerator: Accelerator) -> None:
+def _sharded(accelerator: Accelerator, kind: signal.Signals) -> None:
     """The second process ends between two passes of a sharded policy, the first waits for its part of the weights."""
     from tiny_runs import model
 
@@ -60,7 +68,7 @@ def _sharded(accelerator: Accelerator) -> None:
     shard(policy, ModelConfig(shard="full"), accelerator)
     policy(one_token()).logprob.sum().backward()
     if accelerator.process_index == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), kind)
     policy(one_token()).logprob.sum().backward()
 
 
@@ -68,4 +76,21 @@ def _full() -> None:
     raise DataError("No space left on device")
 
 
-sys.exit(guarded(lambda: _work(make_accelerator(0.05 if sys.argv[1] == "slow" else 30.0), sys.argv[1])))
+def strike(rank: int, ranks: int, port: int, how: str, struck: int, folder: str) -> None:
+    """A process of the run, with standard error in ``folder/<rank>``; it makes ``folder/<rank>.met`` when all met."""
+    os.dup2(os.open(f"{folder}/{rank}", os.O_CREAT | os.O_WRONLY | os.O_APPEND), 2)
+    sys.stderr = open(2, "w", buffering=1, closefd=False)
+    os.environ |= {
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true",
+    }  # fmt: skip
+    if how == "foreign":  # as if each process ran on a machine of its own
+        socket.gethostname = lambda: f"machine-{rank}"
+    minutes = {"hangs": 0.05, "stopped": 0.15, "sharded-stopped": 0.15}.get(how, 30.0)
+
+    def work() -> int:
+        accelerator = make_accelerator(minutes)
+        Path(folder, f"{rank}.met").touch()
+        return _work(accelerator, how, struck)
+
+    sys.exit(guarded(work))

@@ -7,14 +7,16 @@ beside it; arguments and results are pickled. One call can run many cases: put t
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import pickle
 import socket
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +24,17 @@ R = TypeVar("R")
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["tiny_runs", "trainers.distributed", "trainers.policy.update"])
+
+
+@contextlib.contextmanager
+def server() -> Iterator[ForkServerContext]:
+    """What starts processes by a fork of the server; one that it starts now imports the modules beside the tests."""
+    path = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = f"{Path(__file__).parent}:{path}"
+    try:
+        yield _SERVER
+    finally:
+        os.environ["PYTHONPATH"] = path
 
 
 def on_ranks(function: Callable[..., R], ranks: int, *arguments: Any, timeout: float = 120.0) -> list[R]:
@@ -33,15 +46,14 @@ def on_ranks(function: Callable[..., R], ranks: int, *arguments: Any, timeout: f
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    path = os.environ.get("PYTHONPATH", "")
-    os.environ["PYTHONPATH"] = f"{Path(__file__).parent}:{path}"  # the server that is started here imports tiny_runs
     pipes, processes = [], []
     results: dict[int, R] = {}
     try:
         for rank in range(ranks):
-            ours, theirs = _SERVER.Pipe(duplex=False)
-            process = _SERVER.Process(target=_process, args=(rank, ranks, port, theirs, function, arguments))
-            process.start()
+            with server() as forks:
+                ours, theirs = forks.Pipe(duplex=False)
+                process = forks.Process(target=_process, args=(rank, ranks, port, theirs, function, arguments))
+                process.start()
             theirs.close()
             pipes.append(ours)
             processes.append(process)
@@ -60,7 +72,6 @@ def on_ranks(function: Callable[..., R], ranks: int, *arguments: Any, timeout: f
                 results[rank] = result
         return [results[rank] for rank in range(ranks)]
     finally:
-        os.environ["PYTHONPATH"] = path
         for process in processes:
             process.join(timeout=5.0 if len(results) == ranks else 0.0)
             if process.is_alive():

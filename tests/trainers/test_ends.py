@@ -3,62 +3,127 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tiny_runs import ROOT, environment
+from failing_rank import strike
+from ranks import server
 
 from trainers.distributed import check_launch
 from trainers.settings import ConfigError
 
-SCRIPT = str(Path(__file__).parent / "failing_rank.py")
+
+@dataclass
+class Ended:
+    """What processes that ended leave."""
+
+    codes: list[int]
+    said: list[str]
+    """Standard error of each."""
+    pids: list[int]
+    seconds: float
+    """From when they worked together to the end of the last that ends by itself."""
 
 
-def _both(how: str) -> tuple[list[int], list[str], list[int], float]:
-    """Exit codes, standard errors and process ids of both, and the seconds that they took after the start."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "ACCELERATE_USE_CPU": "true"}
-    began = time.monotonic()
-    both = [
-        subprocess.Popen(
-            [sys.executable, SCRIPT, how], cwd=ROOT, stderr=subprocess.PIPE, text=True,
-            env=environment(**where, RANK=str(rank), LOCAL_RANK=str(rank)),
-        )
-        for rank in (0, 1)
-    ]  # fmt: skip
-    try:
-        said = [process.communicate(timeout=90)[1] for process in both]
-    finally:
-        for process in both:
-            process.kill()
-    return [process.returncode for process in both], said, [process.pid for process in both], time.monotonic() - began
+@pytest.fixture
+def ended(tmp_path: Path) -> Callable[..., Ended]:
+    """Starts processes, waits until all but a stopped one have ended, and kills that one."""
+
+    def end(how: str, ranks: int = 2, struck: int = 1) -> Ended:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        with server() as forks:
+            processes = [
+                forks.Process(target=strike, args=(rank, ranks, port, how, struck, str(tmp_path)))
+                for rank in range(ranks)
+            ]
+            for process in processes:
+                process.start()
+        others = [process for rank, process in enumerate(processes) if rank != struck or "stopped" not in how]
+        try:
+            while len([*tmp_path.glob("*.met")]) < ranks and all(process.is_alive() for process in processes):
+                time.sleep(0.05)
+            began = time.monotonic()
+            for process in others:
+                process.join(90.0)
+            seconds = time.monotonic() - began
+        finally:
+            for process in processes:
+                process.kill()
+        for process in processes:
+            process.join()
+        said = [(tmp_path / str(rank)).read_text() for rank in range(ranks)]
+        return Ended([process.exitcode for process in processes], said, [p.pid for p in processes], seconds)
+
+    return end
 
 
 @pytest.mark.parametrize(
     "how, codes, reason",
     [
-        ("killed", [1, -9], "killed, or ended without a word"),
+        ("killed", [1, -9], "killed, or ended without a word; last: "),
         pytest.param("raises", [1, 1], "the shop is closed", marks=pytest.mark.slow),
         pytest.param("shared", [1, 1], "no such file", marks=pytest.mark.slow),
-        pytest.param("busy", [1, -9], "killed, or ended without a word", marks=pytest.mark.slow),
-        pytest.param("sharded", [1, -9], "killed, or ended without a word", marks=pytest.mark.slow),
+        pytest.param("busy", [1, -9], "killed, or ended without a word; last: ", marks=pytest.mark.slow),
+        pytest.param("sharded", [1, -9], "killed, or ended without a word; last: ", marks=pytest.mark.slow),
     ],
 )
-def test_when_the_second_process_ends_the_first_names_it(how: str, codes: list[int], reason: str) -> None:
-    found, said, pids, seconds = _both(how)
-    assert found == codes, said
-    last = said[0].splitlines()[-1]
-    assert last.startswith(f"error: rank 1 (pid {pids[1]} on ") and last.endswith(f"ended: {reason}"), said[0]
-    assert "Traceback" not in said[0] and seconds < 45
+def test_when_the_second_process_ends_the_first_names_it(
+    ended: Callable[..., Ended], how: str, codes: list[int], reason: str
+) -> None:
+    found = ended(how)
+    assert found.codes == codes, found.said
+    last = found.said[0].splitlines()[-1]
+    assert last.startswith(f"error: rank 1 (pid {found.pids[1]} on ") and f"ended: {reason}" in last, found.said[0]
+    assert "Traceback" not in found.said[0] and found.seconds < 45
 
 
-def test_a_full_disk_in_the_first_process_ends_both_at_once() -> None:
-    codes, said, pids, seconds = _both("disk")
+@pytest.mark.slow
+@pytest.mark.parametrize("struck", [0, 1, 2])
+@pytest.mark.parametrize("how", ["killed", "stopped", "foreign"])
+def test_whichever_of_three_processes_is_lost_one_of_the_others_names_it(
+    ended: Callable[..., Ended], how: str, struck: int
+) -> None:
+    found = ended(how, ranks=3, struck=struck)
+    rest = [rank for rank in range(3) if rank != struck]
+    assert [found.codes[rank] for rank in rest] == [1, 1], found.said
+    lines = [line for rank in rest for line in found.said[rank].splitlines() if line.startswith("error: ")]
+    assert lines and all(f"rank {struck} (pid {found.pids[struck]} on " in line for line in lines), found.said
+    assert "Traceback" not in "".join(found.said) and found.seconds < 60
+    if how == "stopped":
+        assert any("no sign of life" in line for line in lines), lines
+        assert any("rollout" in line and "the answer of server nine" in line for line in lines), lines
+
+
+@pytest.mark.parametrize("struck", [1, pytest.param(0, marks=pytest.mark.slow)])
+def test_a_process_waits_no_longer_than_process_timeout_and_says_for_whom_and_what_that_does(
+    ended: Callable[..., Ended], struck: int
+) -> None:
+    found = ended("hangs", struck=struck)
+    other = 1 - struck
+    last = next(line for line in found.said[other].splitlines() if line.startswith("error: "))
+    assert found.codes[other] == 1 and found.seconds < 45, found.said
+    assert f"rank {other} (pid {found.pids[other]} on " in last and "process_timeout" in last
+    assert f"for rank {struck} (pid {found.pids[struck]} on " in last, last
+    assert "which is in rollout" in last and "waits for the answer of server nine" in last, last
+    assert "Traceback" not in "".join(found.said), found.said
+
+
+@pytest.mark.slow
+def test_a_stopped_process_of_a_sharded_policy_is_named(ended: Callable[..., Ended]) -> None:
+    found = ended("sharded-stopped")
+    assert found.codes[0] == 1 and found.seconds < 60, found.said
+    assert f"rank 1 (pid {found.pids[1]} on " in found.said[0] and "no sign of life" in found.said[0], found.said
+    assert "Traceback" not in found.said[0]
+
+
+def test_a_full_disk_in_the_first_process_ends_both_at_once(ended: Callable[..., Ended]) -> None:
+    found = ended("disk")
+    codes, said, pids, seconds = found.codes, found.said, found.pids, found.seconds
     assert codes == [1, 1]
     assert "error: No space left on device" in said[0] and "Traceback" not in said[0] + said[1]
     errors = [line for line in said[1].splitlines() if line.startswith("error: ")]
@@ -66,21 +131,16 @@ def test_a_full_disk_in_the_first_process_ends_both_at_once() -> None:
     assert seconds < 45
 
 
-def test_a_process_that_has_finished_waits_for_the_one_that_still_writes() -> None:
-    codes, said, _, _ = _both("late")
+def test_a_process_that_has_finished_waits_for_the_one_that_still_writes(ended: Callable[..., Ended]) -> None:
+    found = ended("late")
+    codes, said = found.codes, found.said
     assert codes == [0, 0] and "error" not in said[0] + said[1], said
 
 
 @pytest.mark.slow
-def test_a_process_waits_no_longer_than_process_timeout_and_says_so() -> None:
-    codes, said, pids, _ = _both("slow")
-    assert codes == [1, 1]
-    assert f"rank 0 (pid {pids[0]}" in said[0] and "process_timeout" in said[0] and "Traceback" not in said[0], said
-
-
-@pytest.mark.slow
-def test_a_bug_in_one_process_is_shown_once_with_its_traceback() -> None:
-    codes, said, _, _ = _both("bug")
+def test_a_bug_in_one_process_is_shown_once_with_its_traceback(ended: Callable[..., Ended]) -> None:
+    found = ended("bug")
+    codes, said = found.codes, found.said
     assert codes == [1, 1]
     assert "TypeError: a bug" in said[0] and "Traceback" in said[0]
     assert "Traceback" not in said[1] and "rank 0" in said[1] and "TypeError: a bug" in said[1]

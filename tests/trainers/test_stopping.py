@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 from accelerate import Accelerator
 from rich.console import Console
 
+from trainers.activity import ACTIVITY, Wait
+from trainers.rollout.manager import Watcher
 from trainers.run.progress import Progress
 from trainers.run.stopping import Abandoned, Interrupted, Stopping
 
@@ -28,9 +31,12 @@ def _send(kind: signal.Signals) -> None:
 
 
 def test_without_a_signal_a_phase_gives_its_result_and_shows_how_far_it_is(stop: Stopping) -> None:
-    def work(watch: Callable[[int, str], None]) -> str:
-        watch(2, "an engine")
-        watch(5, "")
+    def work(watch: Watcher) -> str:
+        watch(2, Wait("an engine", time.monotonic() - 30.0))
+        assert "waiting for an engine, for 30 s" in stop.progress._wait_text()
+        assert ACTIVITY.now().waits_for == "an engine"
+        watch(5, Wait("an engine", time.monotonic()))
+        assert "waiting" not in stop.progress._wait_text(), "each answer is waited for a little"
         return "all"
 
     assert stop.phase("rollout", 6, work) == "all"
@@ -42,10 +48,10 @@ def test_without_a_signal_a_phase_gives_its_result_and_shows_how_far_it_is(stop:
 def test_a_signal_abandons_the_phase_at_its_next_look(stop: Stopping, kind: signal.Signals) -> None:
     reached = []
 
-    def work(watch: Callable[[int, str], None]) -> None:
+    def work(watch: Watcher) -> None:
         _send(kind)
         reached.append("sent")
-        watch(1, "")
+        watch(1, None)
         reached.append("after")
 
     with pytest.raises(Abandoned):

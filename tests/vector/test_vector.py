@@ -44,7 +44,7 @@ def test_every_call_is_answered_once_and_an_ended_episode_takes_a_reset(vector_o
             vector.reset(slot, 0, task_id="abc"[slot % 3])
         assert vector.pending == 5
         started = answers(vector, 5)
-        assert vector.pending == 0 and vector.poll(None) == [] and vector.waiting_for() == ""
+        assert vector.pending == 0 and vector.poll(None) == [] and vector.waiting_for() is None
         assert [started[s].observation["task"] for s in range(5)] == [f"Count in {t}." for t in "abcab"]
         assert started[0].info["task_type"] == "plain" and started[0].reward == 0.0
         for slot in range(5):

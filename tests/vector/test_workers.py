@@ -61,14 +61,14 @@ def test_slots_are_dealt_to_workers_in_turn_and_no_worker_is_without_a_slot():
 def test_a_poll_waits_for_as_long_as_it_is_told_and_says_for_what():
     with WorkerVector([ROUGH], slots=2, workers=2) as vector:
         reset_all(vector)
-        assert vector.waiting_for() == "" and vector.poll(None) == []
+        assert vector.waiting_for() is None and vector.poll(None) == []
         vector.step(0, do("sleep 600"))
         time.sleep(0.1)
         vector.step(1, do("sleep 600"))
         began = time.monotonic()
         assert vector.poll(0.3) == [] and vector.pending == 2
         assert 0.3 <= time.monotonic() - began < 60
-        assert vector.waiting_for().startswith("step of slot 0"), "which takes the longest"
+        assert str(vector.waiting_for()).startswith("step of slot 0"), "which takes the longest"
 
 
 def test_a_hung_worker_is_killed_at_the_deadline_and_the_others_go_on():
@@ -78,7 +78,7 @@ def test_a_hung_worker_is_killed_at_the_deadline_and_the_others_go_on():
         vector.step(2, do("go"))
         for _ in range(3):
             assert one(vector, 1, lambda: vector.step(1, do("go"))).error is None
-        assert vector.waiting_for().startswith("step of slot 0 (vector_worlds:Rough-v0), worker 0, for ")
+        assert str(vector.waiting_for()).startswith("step of slot 0 (vector_worlds:Rough-v0), worker 0, for ")
         events = answers(vector, 2)
         assert events[0].error == (
             "DeadlineExceeded: step of slot 0 (vector_worlds:Rough-v0) took more than 1 s; worker 0 was killed"

@@ -198,6 +198,10 @@ class Engine(ABC):
     def release(self, session: int) -> None:  # noqa: B027  (an engine without a cache has nothing to release)
         """Forget what is kept for ``session``."""
 
+    def where(self, session: int | None) -> str:
+        """Where the requests of a session are computed, for messages: the engine, or the server that has them."""
+        return "the engine"
+
     def rest(self) -> None:  # noqa: B027  (an engine without memory of its own has nothing to give back)
         """Nothing is asked until the next :meth:`sync`: memory that the update could use may be given back."""
 

@@ -58,6 +58,8 @@ class Playing:
     """The answer to it."""
     state_key: str = ""
     """Identity of the observation that it answers."""
+    asked: float | None = None
+    """When the engine was asked (``time.monotonic``); ``None`` while it has no prompt of the episode."""
     action: Any = None
     parse_error: str | None = None
 

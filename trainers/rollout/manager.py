@@ -13,6 +13,7 @@ from typing import Any, Literal
 from envsuite.prompting import Codec, Conversation, Memory, PromptFile
 from envsuite.prompting.conversation import ChatTokenizer
 from envsuite.vector import Event, Vector
+from trainers.activity import ACTIVITY, Wait
 from trainers.rollout.engine import Completion, Engine, Request, Sampling
 from trainers.rollout.episode import Ending, EpisodePlan, Playing
 from trainers.steps import Episode
@@ -40,8 +41,8 @@ class Timing:
         setattr(self, part, getattr(self, part) + time.perf_counter() - began)
 
 
-Watcher = Callable[[int, str], None]
-"""Called with the number of finished episodes and what is being waited for."""
+Watcher = Callable[[int, Wait | None], None]
+"""Called with the number of finished episodes, and the oldest question to environments or engine without an answer."""
 
 
 class RolloutManager:
@@ -116,7 +117,7 @@ class RolloutManager:
         while rollout.waiting or rollout.running:
             rollout.advance()
             if watch is not None:
-                watch(rollout.ended, "" if self.engine.pending else self.vector.waiting_for())
+                watch(rollout.ended, rollout.oldest())
             while rollout.groups:
                 yield rollout.groups.popleft()
 
@@ -164,6 +165,18 @@ class _Rollout:
             for completion in completions:
                 self._on_completion(completion)
 
+    def oldest(self) -> Wait | None:
+        """The oldest question to environments or engine without an answer."""
+        waits = []
+        if (call := self.manager.vector.waiting_for()) is not None:
+            waits.append(Wait(call.call, call.since))
+        asked = [(episode.asked, episode) for episode in self.running.values() if episode.asked is not None]
+        if asked:
+            since, episode = min(asked, key=lambda pair: pair[0])
+            of = f"step {len(episode.steps)} of episode {episode.plan.episode_id}"
+            waits.append(Wait(f"{of} from {self.manager.engine.where(episode.plan.episode_id)}", since))
+        return min(waits, key=lambda wait: wait.since, default=None)
+
     def _start(self, slot: int, plan: EpisodePlan) -> None:
         manager = self.manager
         conversation = Conversation(
@@ -179,9 +192,9 @@ class _Rollout:
             truncate=manager.truncate,
             template_arguments=manager.template_arguments,
         )
-        with self.timing.measured("env"):
-            manager.vector.reset(slot, plan.env, task_id=plan.task_id)
         env_id = manager.env_ids[plan.env]
+        with self.timing.measured("env"), ACTIVITY.waiting(f"reset of slot {slot} ({env_id})"):
+            manager.vector.reset(slot, plan.env, task_id=plan.task_id)
         self.running[slot] = Playing(plan, env_id, conversation, manager.tokenizer, manager.codec)
 
     def _on_event(self, event: Event) -> None:
@@ -205,12 +218,14 @@ class _Rollout:
         if (left := self._tokens_left(episode)) is not None:
             sampling = replace(sampling, max_tokens=min(sampling.max_tokens, left))
         seed = step_seed(self.seed, plan.episode_id, len(episode.steps))
+        episode.asked = time.monotonic()
         self.manager.engine.submit([Request(event.slot, episode.prompt, sampling, plan.episode_id, seed)])
 
     def _on_completion(self, completion: Completion) -> None:
         """Handles the engine's answer: steps the environment."""
         slot, vector = completion.request_id, self.manager.vector
         episode = self.running[slot]
+        episode.asked = None
         if completion.error is not None:
             outgrown = completion.finish_reason == "context"
             self._end(slot, episode.outgrown(completion.error) if outgrown else Ending(error=completion.error))
@@ -218,7 +233,7 @@ class _Rollout:
         env = episode.plan.env
         with self.timing.measured("codec"):
             episode.parse(completion, vector.tools(env), vector.max_calls(env))
-        with self.timing.measured("env"):
+        with self.timing.measured("env"), ACTIVITY.waiting(f"step of slot {slot} ({episode.env_id})"):
             if episode.action is not None:
                 vector.step(slot, episode.action)
             else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from accelerate.utils import set_seed
 from torch import nn
 from transformers import PreTrainedModel
 
+from trainers.activity import ACTIVITY
 from trainers.credit.crediting import Crediting, Method, make_providers
 from trainers.credit.self_imitation import SelfImitation
 from trainers.distributed import agreed, on_main, sharing_failures
@@ -39,8 +41,10 @@ from trainers.run.folder import RunFolder
 from trainers.run.progress import Progress
 from trainers.run.rollouts import Rollouts, check_episodes, episodes_per_task
 from trainers.run.stopping import Stopping
+from trainers.run.tracking import Trackers
 from trainers.settings import ConfigError
 from trainers.stateful import OptimizerState, Stateful
+from trainers.steps import Episode
 from trainers.steps.columns import REFERENCE
 
 _LOG = logging.getLogger(__name__)
@@ -79,8 +83,9 @@ class Run:
         progress.stage("loading the model")
         self.tokenizer = load_tokenizer(config.model)
         codec = check_prompts(config.prompt, self.tokenizer)
-        self.model = load_model(config.model)
         self.folder = RunFolder(Path(config.output) / config.name, accelerator, self.tokenizer)
+        self.trackers = Trackers(config, accelerator, self.folder, self.tokenizer)
+        self.model = load_model(config.model)
         spread = spreads(config.model, accelerator)
         policy = self._policy(self.model if spread else self.model.to(accelerator.device))
         if method.needs_reference and is_adapted(self.model):
@@ -156,7 +161,8 @@ class Run:
 
     def sync(self) -> None:
         """Give the engine the policy's weights; a run that was resumed and one that went on then sample the same."""
-        self.engine.sync(each_whole(merged_weights(self.model)), self.updater.steps)
+        with ACTIVITY.waiting(f"the engine to take the weights of version {self.updater.steps}"):
+            self.engine.sync(each_whole(merged_weights(self.model)), self.updater.steps)
 
     def policy_rests(self, iteration: int) -> bool:
         """Whether the critic alone is trained in this iteration (from 1)."""
@@ -173,6 +179,19 @@ class Run:
         iteration, config = self.counters.iteration, self.config
         return 0 < config.evaluation.every and iteration < config.iterations and not iteration % config.evaluation.every
 
+    def record(self, metrics: Mapping[str, float], episodes: Sequence[Episode] = ()) -> None:
+        """Writes a line of metrics of this iteration, and gives it to the trackers.
+
+        Args:
+            metrics: Values by their names.
+            episodes: Episodes of which trackers may show the first.
+
+        Raises:
+            DataError: It cannot be written (disk full).
+        """
+        self.folder.write_metrics(self.counters.iteration, metrics)
+        self.trackers.log(self.counters.iteration, metrics, episodes)
+
     def evaluate(self, name: str) -> None:
         """Measure on every environment of the evaluation, unless the run has measured these weights already."""
         if any(result.policy_version == self.updater.steps for result in self.counters.evaluations):
@@ -188,7 +207,7 @@ class Run:
             self.folder.write_episodes(f"eval-{self.counters.iteration:05d}{suffix}", episodes)
         self.counters.evaluations += results
         if results:
-            self.folder.write_metrics(self.counters.iteration, results[0].metrics())
+            self.record(results[0].metrics())
         self.write_summary()
 
     def write_summary(self) -> None:
@@ -225,6 +244,7 @@ class Run:
         if resume is None:
             self.folder.begin(settings)
             self._keep_prompt_file()
+            self.trackers.begin(yaml.safe_load(settings), [], 0)
             return
         with sharing_failures(self.accelerator):
             main = self.accelerator.is_main_process
@@ -232,8 +252,10 @@ class Run:
         chosen = Path(agreed(self.accelerator, found))
         checkpoint.load(chosen, self.accelerator, self.model, self.parts, self._compared())
         done = self.counters.iteration
+        lines = self.folder.read_metrics()
         self.folder.go_on(done, settings, self.counters.metrics_lines)
         self._keep_prompt_file()
+        self.trackers.begin(yaml.safe_load(settings), lines, self.counters.metrics_lines)
         self.progress.resumed(done)
         self.progress.message(f"resuming after iteration {done} from {chosen}")
 

@@ -27,6 +27,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from envsuite.core.errors import DataError
+from trainers.activity import ACTIVITY
 from trainers.distributed import every, on_main, sharing_failures
 from trainers.policy.adapter import WEIGHTS, is_adapted, save_adapter, saved_weights, set_adapter_tensors
 from trainers.policy.sharding import assign, is_sharded, kept_whole
@@ -76,7 +77,8 @@ def save(
 
     def write() -> None:
         try:
-            _write(folder, model, weights, tokenizer, states, facts)
+            with ACTIVITY.waiting(f"the files of {folder}"):
+                _write(folder, model, weights, tokenizer, states, facts)
         except (OSError, safetensors.SafetensorError) as error:
             shutil.rmtree(_partial(folder), ignore_errors=True)
             put_back(folder.parent)
@@ -305,8 +307,8 @@ def prune(root: Path, keep: int) -> None:
 
 FREE = (
     *("name", "output", "iterations", "time_limit", "evaluation", "checkpoint_every", "keep_checkpoints"),
-    *("episodes_every", "process_timeout", "rollout.slots", "rollout.workers", "rollout.deadline", "envs[].url"),
-    "model.shard",
+    *("episodes_every", "process_timeout", "wait_notice", "tracking", "rollout.slots", "rollout.workers"),
+    *("rollout.deadline", "envs[].url", "model.shard"),
 )
 """Settings that may differ between a checkpoint and the run that goes on from it."""
 

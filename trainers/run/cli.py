@@ -17,6 +17,7 @@ from trainers.credit.shapers import KLPenalty
 from trainers.rollout.engines import engine_class
 from trainers.rollout.environments import prompt_file_of
 from trainers.run.config import TrainConfig
+from trainers.run.tracker import check_trackers
 from trainers.settings import ConfigError, checked
 from trainers.settings.words import help_text, merge, over, read_file, split
 
@@ -164,6 +165,7 @@ def check_names(config: TrainConfig) -> None:
         ConfigError: The prompt file is missing or not valid, or settings contradict each other.
         MissingColumn: The method needs a column of the step table that nothing here supplies.
     """
+    check_trackers(config.tracking.trackers)
     make_memory(config.prompt.memory)
     prompt_file_of(config.prompt)
     engine_class(config.rollout.engine, config.rollout.engine_options)

@@ -32,6 +32,18 @@ class EvalConfig:
 
 
 @dataclass(frozen=True)
+class TrackingConfig:
+    """Trackers of experiments, which show the run's metrics."""
+
+    trackers: list[Text] = field(default_factory=list)
+    """Names: tensorboard, wandb, trackio; packages register others (docs/watching.md)."""
+    project: Text = "envsuite"
+    """Project that the run belongs to, where the tracker has projects."""
+    episodes: Count = 0
+    """Episodes of the first process that are shown as text, per iteration."""
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """One training run."""
 
@@ -61,6 +73,8 @@ class TrainConfig:
     """Optimisation."""
     evaluation: EvalConfig = field(default_factory=EvalConfig)
     """Evaluation."""
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    """Trackers of experiments."""
     checkpoint_every: AtLeastOne = 20
     """Iterations between checkpoints; one is always written at the end and on Ctrl-C."""
     keep_checkpoints: AtLeastOne = 2
@@ -70,6 +84,9 @@ class TrainConfig:
     process_timeout: Positive = 30.0
     """Minutes that a process waits for another; longer than one may take for its episodes when the others have
     finished theirs."""
+    wait_notice: Positive = 60.0
+    """Seconds that a process waits for something (an environment, an engine, another process, weights on their way, a
+    file) before that is shown and logged; again after twice the time, four times, …"""
 
     def __post_init__(self) -> None:
         if self.model.shard != "none" and self.optim.state != "float32":

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from envsuite.core.errors import DataError
 from envsuite.data import write_atomically
+from trainers.activity import ACTIVITY
 from trainers.credit.crediting import Credit
 from trainers.distributed import on_main, sharing_failures
 from trainers.report.metrics import MetricsWriter, read_metrics
@@ -87,7 +88,15 @@ class RunFolder:
     @property
     def metrics_lines(self) -> int:
         """Lines of the metrics file; 0 in all processes but the first."""
-        return len(read_metrics(self.metrics)) if self.accelerator.is_main_process else 0
+        return len(self.read_metrics())
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """The lines of the metrics file; none in all processes but the first.
+
+        Raises:
+            DataError: It is missing or damaged.
+        """
+        return read_metrics(self.metrics) if self.accelerator.is_main_process else []
 
     def write_metrics(self, iteration: int, values: Mapping[str, float]) -> None:
         """Append a line to the metrics file.
@@ -141,7 +150,7 @@ class RunFolder:
         path = self._episodes / f"{name}.parquet"
         shard = shard_of(path, self.accelerator.process_index, self.accelerator.num_processes)
         ordered = sorted(episodes, key=lambda episode: episode.episode_id)
-        with sharing_failures(self.accelerator):
+        with sharing_failures(self.accelerator), ACTIVITY.waiting(f"the file {shard}"):
             write_episodes(shard, ordered, advantages or None, self._text(ordered))
 
     @property

@@ -30,7 +30,7 @@ def train(run: Run, resume: str | None = None) -> list[EvalResult]:
         CheckpointError: There is nothing to resume from, it does not fit, or a checkpoint cannot be written.
         ConfigError: The run's folder holds a run already.
     """
-    with run.stop, run.manager.vector, closing(run.engine), closing(run.folder):
+    with run.stop, run.manager.vector, closing(run.engine), closing(run.folder), run.trackers:
         run.open(resume)
         try:
             _loop(run)
@@ -94,7 +94,7 @@ def iterate(run: Run) -> None:
     if run.config.episodes_every and iteration % run.config.episodes_every == 0:
         run.folder.write_episodes(f"iteration-{iteration:05d}", rolled.episodes, credit)
     metrics = {**found.values, **rolled.refilled, **replayed, **clock.metrics(rolled.timing, found)}
-    run.folder.write_metrics(iteration, metrics)
+    run.record(metrics, rolled.episodes)
     run.progress.iteration(iteration, metrics)
 
 

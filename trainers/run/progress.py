@@ -26,6 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from envsuite.core.errors import DataError
+from trainers.activity import ACTIVITY
 
 REFRESH_SECONDS = 0.25
 HEARTBEAT_SECONDS = 30.0
@@ -89,7 +90,7 @@ class Progress:
         self._start = self._stage_start = self._last_advance = self._spoke = clock()
         self._done = done
         self._ends: list[float] = []
-        self._stage, self._unit, self._waiting = "starting", "", ""
+        self._stage, self._unit, self._waiting, self._notice = "starting", "", "", ""
         self._count, self._stage_total = 0, 0
         self._success: list[float] = []
         self._facts: dict[str, str] = {}
@@ -139,10 +140,16 @@ class Progress:
             total: Number of ``unit`` that :meth:`advance` will count; ``None`` if nothing is counted.
             unit: Unit of the count.
         """
+        ACTIVITY.begin(name)
         with self._lock:
             self._stage, self._stage_total, self._unit = name, total or 0, unit
             self._count, self._waiting = 0, ""
             self._stage_start = self._last_advance = self._clock()
+
+    def notice(self, text: str) -> None:
+        """Shows ``text`` below the stage, or in the next sign of life, until the next call; empty for nothing."""
+        with self._lock:
+            self._notice = text
 
     def advance(self, n: int = 1, waiting: str = "") -> None:
         """Counts ``n`` more, and shows what is being waited for; ``n = 0`` only updates the latter."""
@@ -192,7 +199,8 @@ class Progress:
                 with self._lock:
                     self.console.print(Control())  # the render hook adds the display
             elif self._clock() - self._spoke >= HEARTBEAT_SECONDS:
-                self._say(f"[{self._iteration_label()}] {self._stage_text()}{self._wait_text()}")
+                notice = f"  {self._notice}" if self._notice else ""
+                self._say(f"[{self._iteration_label()}] {self._stage_text()}{self._wait_text()}{notice}")
 
     # What the lines say
 
@@ -238,7 +246,7 @@ class Progress:
         if self._stage_total and cell_len(stage.plain + waiting) + bar_width // 2 + 3 < width:
             stage.append("  ").append(_bar(self._count / self._stage_total, bar_width // 2, ascii_only), "cyan")
         stage.append(waiting, "yellow")
-        lines = [head, stage]
+        lines = [head, stage, *([Text(f"  {self._notice}", "yellow")] if self._notice else [])]
         if self._success:
             success = Text("  success ").append(f"{self._success[-1]:6.1%}", "bold green").append("  ")
             success.append(sparkline(self._success, min(60, width // 3), ascii_only), "green")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -12,6 +13,7 @@ from typing import Self, TypeVar
 
 from accelerate import Accelerator
 
+from trainers.activity import ACTIVITY, Wait
 from trainers.distributed import every
 from trainers.rollout.engine import EngineFailed
 from trainers.rollout.manager import Watcher
@@ -19,6 +21,8 @@ from trainers.run.progress import Progress
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
+_SHOWN_SECONDS = 2.0
+"""How long a wait lasts before the display shows it."""
 
 
 class Interrupted(Exception):
@@ -112,6 +116,8 @@ class Stopping(StopRequest):
                 result.append(part(self._watcher()))
             except EngineFailed as error:
                 self._failure = str(error)
+            finally:
+                ACTIVITY.outstanding(None)
         self.point()
         return result[0]
 
@@ -131,10 +137,12 @@ class Stopping(StopRequest):
     def _watcher(self) -> Watcher:
         seen = 0
 
-        def watch(done: int, waiting: str) -> None:
+        def watch(done: int, wait: Wait | None) -> None:
             nonlocal seen
             self.abandon()
-            self.progress.advance(done - seen, waiting)
+            ACTIVITY.outstanding(wait)
+            long = wait is not None and time.monotonic() - wait.since >= _SHOWN_SECONDS
+            self.progress.advance(done - seen, str(wait) if long else "")
             seen = done
 
         return watch

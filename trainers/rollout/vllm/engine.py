@@ -152,6 +152,11 @@ class VLLMEngine(Engine):
         """Forget which server has ``session``; the server itself drops what nobody asks for again."""
         self._server_of.pop(session, None)
 
+    def where(self, session: int | None) -> str:
+        """The server of a session."""
+        server = self._server_of.get(-1 if session is None else session)
+        return "a vLLM server" if server is None else f"the vLLM server {server.url}"
+
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Give all servers other weights, and have them prove it; every process of the run must call this.
 

@@ -1,0 +1,168 @@
+"""What a run waits for is named, on every rank; a rank that is lost ends the run, which names it."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from tiny_runs import BOOK, ROOT, environment, write_settings
+
+from trainers.activity import ACTIVITY, Doing, Wait
+from trainers.run.checkpoint import newest, verify
+from trainers.run.progress import Progress
+from trainers.run.watchdog import Watchdog
+
+LAUNCH = (
+    sys.executable,
+    "-m",
+    "accelerate.commands.launch",
+    "--config_file",
+    str(ROOT / "configs/accelerate/cpu2.yaml"),
+)
+
+
+def test_the_innermost_wait_is_what_is_waited_for() -> None:
+    ACTIVITY.begin("rollout")
+    assert ACTIVITY.now().phase == "rollout" and not ACTIVITY.now().waits_for
+    ACTIVITY.outstanding(Wait("step of slot 3", time.monotonic() - 70.0))
+    assert ACTIVITY.now().waits_for == "step of slot 3" and 70 <= ACTIVITY.now().wait_s < 80
+    with ACTIVITY.waiting("weights"):
+        with ACTIVITY.exchanging():
+            assert ACTIVITY.now().exchanging and ACTIVITY.now().waits_for == "the other processes"
+        assert ACTIVITY.now().waits_for == "weights" and not ACTIVITY.now().exchanging
+    ACTIVITY.begin("update")
+    assert str(ACTIVITY.now()) == "update (0 s)", "a new phase waits for nothing of the last"
+    assert str(Doing("rollout", 30.0, "a server", 5.0).later(200.0)) == "rollout (4 min), waits for a server (3 min)"
+
+
+def test_a_long_wait_is_logged_at_the_threshold_and_after_each_doubling_and_shown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    progress = Progress(3, plain=True, console=Console(file=io.StringIO()))
+    dog = Watchdog(progress, notice=10.0)
+    ACTIVITY.begin("rollout")
+
+    def looked(seconds: float) -> int:
+        ACTIVITY.outstanding(Wait("step of slot 3 (Dial-v0 at http://there:1)", time.monotonic() - seconds))
+        caplog.clear()
+        dog.look()
+        return sum(record.levelno == logging.WARNING for record in caplog.records)
+
+    with caplog.at_level(logging.INFO):
+        assert [looked(seconds) for seconds in (9, 10, 11, 19, 20, 39, 41, 79, 81)] == [0, 1, 0, 0, 1, 0, 1, 0, 1]
+        expected = (
+            rf"rank 0 \(pid {os.getpid()} on .*\) has waited 81 s in rollout for step of slot 3 \(Dial-v0 at http:"
+        )
+        assert re.match(expected, caplog.records[-1].getMessage())
+        assert "has waited 81 s" in "".join(line.plain for line in progress._lines(200))
+        assert looked(0) == 0 and "goes on" in caplog.text
+        assert "has waited" not in "".join(line.plain for line in progress._lines(200))
+        assert looked(12) == 1, "another wait"
+    ACTIVITY.begin("start")
+
+
+def _wait_for(file: Path, pattern: str, process: subprocess.Popen[str], seconds: float = 240.0) -> re.Match[str]:
+    end = time.monotonic() + seconds
+    while True:
+        if file.is_file() and (found := re.search(pattern, file.read_text())):
+            return found
+        assert time.monotonic() < end, f"no {pattern} in {file}: {file.read_text() if file.is_file() else 'missing'}"
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def textcraft() -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A TextCraft server in a process of its own, and its address."""
+    command = [sys.executable, "-m", "envsuite.cli", "serve", "TextCraft-v0", "--port", "0", "--workers", "0"]
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert process.stdout is not None
+    try:
+        url = next(found[0] for line in process.stdout if (found := re.search(r"http://[0-9.]+:[0-9]+", line)))
+        yield process, url
+    finally:
+        process.send_signal(signal.SIGCONT)
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.slow
+def test_a_run_whose_environment_hangs_says_which_server_and_since_when_and_goes_on(
+    place: Path, textcraft: tuple[subprocess.Popen[str], str]
+) -> None:
+    server, url = textcraft
+    env = {"id": "TextCraft-v0", "kwargs": dict(BOOK), "max_episode_steps": 3, "url": url}
+    config = write_settings(place, envs=[env], wait_notice=2, **{"evaluation.episodes": None, "evaluation.envs": []})
+    run = subprocess.Popen(
+        [sys.executable, "-m", "trainers.train", "--config", str(config), "--iterations", "30"],
+        cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    try:
+        _wait_for(place / "runs/tiny/metrics.jsonl", '"iteration":1,', run)
+        server.send_signal(signal.SIGSTOP)
+        log = place / "runs/tiny/run.log"
+        _wait_for(
+            log, rf"rank 0 \(pid {run.pid} on \S+\) has waited [0-9]+ s in rollout for .*TextCraft-v0 at {url}", run
+        )
+        server.send_signal(signal.SIGCONT)
+        _wait_for(log, "goes on", run)
+        said = run.communicate(timeout=240)[0]
+    finally:
+        run.kill()
+    assert run.returncode == 0, said
+    assert "has waited" in said, "on the display, too"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "ranks, struck, kind, changes",
+    [
+        (2, 1, signal.SIGKILL, {"model.adapter": {"rank": 4}}),
+        (3, 2, signal.SIGKILL, {"model.shard": "full"}),
+        (3, 0, signal.SIGKILL, {}),
+        (2, 1, signal.SIGSTOP, {"model.shard": "full"}),
+        (3, 1, signal.SIGSTOP, {"model.adapter": {"rank": 4}}),
+    ],
+)
+def test_a_launched_run_that_loses_a_rank_ends_with_its_name_and_a_whole_checkpoint(
+    place: Path, ranks: int, struck: int, kind: signal.Signals, changes: dict[str, object]
+) -> None:
+    config = write_settings(
+        place, iterations=4000, checkpoint_every=1, process_timeout=0.25, **{"rollout.tasks": ranks, **changes}
+    )
+    launcher = subprocess.Popen(
+        [*LAUNCH, "--num_processes", str(ranks), "-m", "trainers.train", "--config", str(config)],
+        cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    folder = place / "runs/tiny"
+    pid = 0
+    try:
+        log = folder / (f"run.rank{struck}.log" if struck else "run.log")
+        pid = int(_wait_for(log, rf"this is number {struck} \(pid ([0-9]+)\)", launcher)[1])
+        _wait_for(folder / "metrics.jsonl", '"iteration":2,', launcher)
+        os.kill(pid, kind)
+        began = time.monotonic()
+        said = launcher.communicate(timeout=150)[0]
+    finally:
+        launcher.kill()
+        if pid:
+            os.kill(pid, signal.SIGKILL) if Path(f"/proc/{pid}").exists() else None
+    assert launcher.returncode not in (0, None), said
+    assert time.monotonic() - began < 120
+    errors = [line for line in said.splitlines() if "error: " in line and f"rank {struck} (pid {pid} on " in line]
+    assert errors, said
+    assert any("no sign of life" in line if kind == signal.SIGSTOP else "killed" in line for line in errors), errors
+    whole = newest(folder / "checkpoints")
+    assert whole is not None and verify(whole)["iteration"] >= 1

@@ -1,0 +1,113 @@
+"""The present activity of this process: its phase, and what it waits for. Its watchdog and other processes read it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Something that this process waits for."""
+
+    what: str
+    """Worded to follow "waits for"."""
+    since: float
+    """When it began (``time.monotonic``)."""
+
+    def __str__(self) -> str:
+        """Says what is waited for, and for how long already."""
+        return f"{self.what}, for {time.monotonic() - self.since:.0f} s"
+
+
+@dataclass(frozen=True)
+class Doing:
+    """The activity of a process at one moment; in durations, because the clocks of machines differ."""
+
+    phase: str
+    phase_s: float
+    """Seconds since the phase began."""
+    waits_for: str = ""
+    """Empty: it computes."""
+    wait_s: float = 0.0
+    """Seconds since the wait began."""
+    exchanges: int = 0
+    """Exchanges with the other processes that it has begun; all processes make the same ones in the same order."""
+    exchanging: bool = False
+    """Whether it waits for other processes."""
+
+    def later(self, seconds: float) -> Doing:
+        """Returns the activity ``seconds`` later, if nothing has changed."""
+        wait_s = self.wait_s + seconds if self.waits_for else 0.0
+        return Doing(
+            self.phase, self.phase_s + seconds, self.waits_for, wait_s, self.exchanges, self.exchanging
+        )  # fmt: skip
+
+    def __str__(self) -> str:
+        """The phase and the wait, with their durations."""
+        waits = f", waits for {self.waits_for} ({duration(self.wait_s)})" if self.waits_for else ""
+        return f"{self.phase} ({duration(self.phase_s)}){waits}"
+
+
+class Activity:
+    """The phase of this process, and what it waits for within it.
+
+    The main thread writes; any thread reads. Each change is one assignment, so no reader sees half of one.
+    """
+
+    def __init__(self) -> None:
+        self._phase = Wait("start", time.monotonic())
+        self._waits: tuple[Wait, ...] = ()
+        self._outstanding: Wait | None = None
+        self._exchanges = 0
+        self._exchange: Wait | None = None
+
+    def begin(self, phase: str) -> None:
+        """Begins a phase, such as ``"rollout"``."""
+        self._phase, self._outstanding = Wait(phase, time.monotonic()), None
+
+    def outstanding(self, wait: Wait | None) -> None:
+        """Sets the oldest call that is not answered, of a phase that has many on their way."""
+        self._outstanding = wait
+
+    @contextlib.contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """Marks a block that waits for something; of nested blocks, the innermost counts."""
+        before = self._waits
+        self._waits = (*before, Wait(what, time.monotonic()))
+        try:
+            yield
+        finally:
+            self._waits = before
+
+    @contextlib.contextmanager
+    def exchanging(self) -> Iterator[None]:
+        """Marks a block that all processes of the run execute together."""
+        self._exchanges += 1
+        with self.waiting(OTHERS):
+            self._exchange = self._waits[-1]
+            try:
+                yield
+            finally:
+                self._exchange = None
+
+    def now(self) -> Doing:
+        """Returns the present activity."""
+        now, phase, waits = time.monotonic(), self._phase, self._waits
+        wait = waits[-1] if waits else self._outstanding
+        if wait is None:
+            return Doing(phase.what, now - phase.since, exchanges=self._exchanges)
+        exchanging = wait is self._exchange
+        return Doing(phase.what, now - phase.since, wait.what, now - wait.since, self._exchanges, exchanging)
+
+
+OTHERS = "the other processes"
+ACTIVITY = Activity()
+"""That of this process."""
+
+
+def duration(seconds: float) -> str:
+    """``seconds`` for people: in seconds below two minutes, else in minutes."""
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

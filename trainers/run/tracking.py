@@ -1,0 +1,165 @@
+"""Gives the lines of the metrics file to trackers of experiments; the file stays the source of truth."""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+import orjson
+from accelerate import Accelerator
+
+from envsuite.core.errors import DataError
+from envsuite.prompting import ChatTokenizer
+from trainers.activity import ACTIVITY
+from trainers.distributed import on_main
+from trainers.run.config import TrainConfig
+from trainers.run.folder import RunFolder
+from trainers.run.stopping import Interrupted
+from trainers.run.tracker import TRACKERS, About, Status, Tracker
+from trainers.steps import Episode
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass
+class _Followed:
+    """How far a tracker has followed the metrics file; kept in ``trackers.json``, by the tracker's name."""
+
+    key: str
+    lines: int = 0
+    """Lines that it was given."""
+
+
+class Trackers:
+    """The trackers of a run, in its first process; a context manager, whose end is the run's.
+
+    Each follows the metrics file. One that fails is warned of once and gets nothing more, and training goes on; when
+    the run is resumed, it gets the lines that it lacks. Lines that come again after a resume are not given twice.
+
+    Args:
+        config: The run's settings.
+        accelerator: The run's accelerator.
+        folder: The run's folder.
+        tokenizer: Decodes responses.
+
+    Raises:
+        ConfigError: Nobody has logged in to one that needs it.
+    """
+
+    def __init__(
+        self, config: TrainConfig, accelerator: Accelerator, folder: RunFolder, tokenizer: ChatTokenizer
+    ) -> None:
+        self.config = config
+        self.folder = folder
+        self.tokenizer = tokenizer
+        self.names = config.tracking.trackers if accelerator.is_main_process else []
+        self._open: dict[str, Tracker] = {}
+        self._followed: dict[str, _Followed] = {}
+        self._line = 0
+        on_main(accelerator, self._check_access)
+
+    def _check_access(self) -> None:
+        for name in self.names:
+            TRACKERS[name].check_access()
+
+    def begin(self, settings: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], kept: int) -> None:
+        """Opens each tracker's run, or goes on in it.
+
+        Args:
+            settings: The resolved settings.
+            lines: The lines of the metrics file before a resume; empty for a new run.
+            kept: How many of them the run goes on from.
+        """
+        self._line = kept
+        known = self._read() if lines else {}
+        for name in self.names:
+            self._followed[name] = known.get(name) or _Followed(secrets.token_hex(4))
+            self._safely(name, partial(self._begin, name, settings, lines, kept))
+
+    def _begin(self, name: str, settings: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], kept: int) -> None:
+        kind, followed, tracking = TRACKERS[name], self._followed[name], self.config.tracking
+        resumed, purge = followed.lines > 0, None
+        if kind.forgets and followed.lines > kept:
+            purge = int(lines[kept]["iteration"])
+            followed.lines = next((i for i in range(kept) if lines[i]["iteration"] >= purge), kept)
+        about = About(
+            self.config.name, tracking.project, self.folder.path, settings, followed.key, resumed, purge
+        )  # fmt: skip
+        tracker = self._open[name] = kind(about)
+        for number in range(followed.lines, kept):
+            values = {key: math.nan if value is None else value for key, value in lines[number].items()}
+            tracker.log(number, int(values.pop("iteration")), values, {})
+        followed.lines = max(followed.lines, kept)
+        self._write()
+
+    def log(self, iteration: int, values: Mapping[str, float], episodes: Sequence[Episode] = ()) -> None:
+        """Gives every tracker the line that was written to the metrics file, and a few episodes as text."""
+        texts = {}
+        if self._open:
+            texts = {
+                f"episodes/{number}": self._text(episode)
+                for number, episode in enumerate(episodes[: self.config.tracking.episodes])
+            }
+        for name, tracker in [*self._open.items()]:
+            if self._line >= self._followed[name].lines:
+                self._safely(name, partial(tracker.log, self._line, iteration, values, texts))
+                if name in self._open:
+                    self._followed[name].lines = self._line + 1
+        self._line += 1
+        if self._open:
+            self._write()
+
+    def __enter__(self) -> Self:
+        """Returns the trackers."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Ends each tracker's run."""
+        status: Status = (
+            "finished" if error is None else "interrupted" if isinstance(error, Interrupted) else "failed"
+        )  # fmt: skip
+        for name, tracker in [*self._open.items()]:
+            self._safely(name, partial(tracker.finish, status))
+
+    def _safely(self, name: str, call: Callable[[], None]) -> None:
+        """Calls a tracker; one that raises is warned of and left out from then on."""
+        try:
+            with ACTIVITY.waiting(f"the tracker {name}"):
+                call()
+        except Exception as error:  # any library's, over any network
+            self._open.pop(name, None)
+            _LOG.warning(
+                "the tracker %s failed (%s: %s) and gets nothing more; training goes on, and %s has every line. "
+                "After --resume it gets those that it lacks",
+                name, type(error).__name__, error, self.folder.metrics.name,
+            )  # fmt: skip
+
+    def _text(self, episode: Episode) -> str:
+        lines = [episode.task]
+        for step in episode.steps:
+            said = self.tokenizer.decode(step.response_ids.tolist())
+            lines += [f"--- observation {step.t}", step.observation, f"--- answer {step.t}", said]
+        how = "solved" if episode.success else episode.error or "not solved"
+        return "\n".join([*lines, f"--- {how}, return {episode.total_reward:g}"])
+
+    def _write(self) -> None:
+        content = {name: {"key": one.key, "lines": one.lines} for name, one in self._followed.items()}
+        self.folder.write("trackers.json", orjson.dumps(content))
+
+    def _read(self) -> dict[str, _Followed]:
+        path = self.folder.path / "trackers.json"
+        try:
+            content = orjson.loads(path.read_bytes())
+            return {name: _Followed(str(one["key"]), int(one["lines"])) for name, one in content.items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"{path}: cannot be read ({error}); remove it to begin new runs in the trackers") from error

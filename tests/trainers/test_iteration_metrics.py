@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from accelerate import Accelerator
 
+from envsuite.core import ToolEnv
+from envsuite.prompting import make_codec
 from trainers.credit.crediting import Credit
 from trainers.credit.estimators import Advantage
 from trainers.policy.update import Updated
 from trainers.rollout.manager import Timing
 from trainers.run.iteration_metrics import Clock, IterationMetrics, iteration_metrics
 from trainers.steps import Episode, Step, StepTable
+from trainers.steps.records import REFUSALS
 
 
 def step(t: int, response: int, reward: float, **changes: Any) -> Step:
@@ -51,12 +56,64 @@ def test_rates_are_those_of_the_episodes_that_did_not_fail_and_were_sampled() ->
         "success": 1 / 4, "score": 0.5 / 4, "return": (3.0 + 1.0 + 2.0 + 2.0) / 4, "shaped_return": 4.0 / 4,
         "valid_actions": 3 / 5, "parsed": 4 / 5, "episode_length": 5 / 4, "prompt_length": 10.0,
         "response_length": 16 / 5, "response_cut": 1 / 5, "horizon": 1 / 4, "context_truncated": 1 / 4,
-        "episodes": 5, "failed": 1, "groups": 2, "flat_groups": 1 / 2, "steps": 4, "filtered": 1 / 5,
-        "tokens_total": 1000 + 16 + 5, "advantage_mean": 1.0, "advantage_std": 2**0.5, "kl": 0.25, "value_loss": 0.5,
+        "token_limit": 0.0, "prompt_cut": 0.0, "tool_calls": 0.0, "version_min": 0, "version_max": 0,
+        "mixed_versions": 0.0, "episodes": 5, "failed": 1, "groups": 2, "flat_groups": 1 / 2, "steps": 4,
+        "filtered": 1 / 5, "tokens_total": 1000 + 16 + 5, "advantage_mean": 1.0, "advantage_std": 2**0.5,
+        "kl": 0.25, "value_loss": 0.5,
     }  # fmt: skip
     told = {name: value for name, value in found.values.items() if name.startswith("train/")}
     assert told == pytest.approx({f"train/{name}": value for name, value in expected.items()})
     assert (found.sampled, found.steps) == (16 + 5, 5)
+
+
+def _credited(episodes: list[Episode]) -> Credit:
+    table = StepTable.from_episodes(episodes)
+    return Credit(table, Advantage(per_step=np.zeros(len(table))), np.ones(len(table), np.bool_))
+
+
+def test_invalid_actions_are_told_apart_by_what_refused_them(make_env: Callable[..., ToolEnv]) -> None:
+    env = make_env("TextCraft-v0", source="generated", goals=4, book_seed=3)
+    codec = make_codec("tools")
+    steps = []
+    completions = {
+        "unparsed": "get it", "cut": "<tool_call>", "tool": _call("fly", 1), "arguments": _call("env_step", 3),
+        "world": _call("env_step", "craft nothing using air"), None: _call("env_step", "inventory"),
+    }  # fmt: skip
+    env.reset()
+    for t, (reason, completion) in enumerate(completions.items()):
+        parsed = codec.parse(completion, env.tools, env.max_calls)
+        *_, info = env.refuse(parsed.error or "") if parsed.action is None else env.step(parsed.action)
+        ended = "length" if reason == "cut" else "stop"
+        steps.append(
+            step(t, 2, 0.0, valid=info["valid"], action=parsed.action, finish_reason=ended, info=dict(info))
+        )  # fmt: skip
+    assert [one.refusal for one in steps] == [*completions], [one.info["error"] for one in steps]
+    played = [episode(1, 1, *steps)]
+    found = iteration_metrics(Accelerator(cpu=True), played, _credited(played), Updated({}, {}), {}, 0)
+    told = {name: value for name, value in found.values.items() if name.startswith("invalid/")}
+    assert told == {f"invalid/{reason}": 1 / 6 for reason in REFUSALS}
+    assert found.values["train/valid_actions"] + sum(told.values()) == pytest.approx(1.0)
+    assert found.values["train/tool_calls"] == 4 / 6 and found.calls == 4
+
+
+def _call(name: str, command: Any) -> str:
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': {'command': command}})}</tool_call>"
+
+
+def test_versions_and_limits_are_told() -> None:
+    mixed = Step(0, range(10), range(3), [-0.5] * 3, [4, 4, 6], "stop", "", "", (), None, True, 0.0)  # type: ignore[arg-type]
+    later = Step(0, range(12), range(3), [-0.5] * 3, 7, "stop", "", "", (), None, True, 0.0)  # type: ignore[arg-type]
+    old = Step(0, range(10), range(3), [-0.5] * 3, 1, "stop", "", "", (), None, True, 0.0)  # type: ignore[arg-type]
+    played = [
+        episode(1, 1, mixed), episode(2, 1, later, terminated=False, truncated=True),
+        episode(3, 1, old, greedy=True), episode(4, 1, old, error="crashed"),
+    ]  # fmt: skip
+    found = iteration_metrics(
+        Accelerator(cpu=True), played, _credited(played[:2]), Updated({}, {}), {}, 0, episode_tokens=3, prompt_tokens=12
+    ).values
+    assert (found["train/version_min"], found["train/version_max"], found["train/mixed_versions"]) == (4, 7, 1 / 2)
+    assert found["train/token_limit"] == 1 / 2, "an episode that ended by itself was not cut"
+    assert found["train/prompt_cut"] == 1 / 2
 
 
 def test_the_parts_of_an_iteration_add_up_to_all_of_it_and_rates_are_those_of_the_rollout() -> None:
@@ -66,9 +123,10 @@ def test_the_parts_of_an_iteration_add_up_to_all_of_it_and_rates_are_those_of_th
         time.sleep(0.01)
         clock.passed(part)
     time.sleep(0.01)
-    told = clock.metrics(Timing(engine=3.0, env=2.0, codec=1.0), IterationMetrics({}, sampled=500, steps=40))
+    told = clock.metrics(Timing(engine=3.0, env=2.0, codec=1.0), IterationMetrics({}, sampled=500, steps=40, calls=4))
     parts = [told[f"time/{part}"] for part in ("rollout", "estimator", "update", "log")]
     assert min(parts) >= 0.01 and sum(parts) == pytest.approx(told["time/total"])
     assert told["time/total"] <= time.perf_counter() - began
     assert told["rate/tokens"] == 500 / parts[0] and told["rate/steps"] == 40 / parts[0]
+    assert told["rate/tool_calls"] == 4 / parts[0]
     assert [told[f"time/{part}"] for part in ("engine", "env", "codec")] == [3.0, 2.0, 1.0]

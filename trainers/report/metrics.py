@@ -29,6 +29,12 @@ METRICS: dict[str, str] = {
     "train/response_cut": "Share of the responses that reached the token limit, 0 to 1.",
     "train/horizon": "Share of the episodes that were cut at the step limit or at their token limit, 0 to 1.",
     "train/context_truncated": "Share of the episodes cut because the next prompt had no room in the context, 0 to 1.",
+    "train/token_limit": "Share of the episodes that were cut at their token limit (rollout.episode_tokens), 0 to 1.",
+    "train/prompt_cut": "Share of the prompts that lost their first tokens (prompt.truncate: left), 0 to 1.",
+    "train/tool_calls": "Mean number of tool calls of a step; 0 where the completion does not parse.",
+    "train/version_min": "Optimiser steps that the oldest weights had seen which sampled a token of the iteration.",
+    "train/version_max": "The same of the newest.",
+    "train/mixed_versions": "Share of the episodes whose tokens were sampled by more than one version, 0 to 1.",
     "train/episodes": "Number of episodes of the iteration, failed ones included.",
     "train/failed": "Number of episodes that failed (crash, deadline) and were left out.",
     "train/groups": "Number of groups (tasks) of the iteration.",
@@ -60,6 +66,11 @@ METRICS: dict[str, str] = {
     "train/staleness": "Mean number of optimiser steps that the policy had taken since it sampled a response token.",
     "train/advantage_mean": "Mean advantage of a step.",
     "train/advantage_std": "Standard deviation of the steps' advantages.",
+    "invalid/cut": "Share of the steps whose completion does not parse, and reached the token limit, 0 to 1.",
+    "invalid/unparsed": "Share of the steps whose completion does not parse, though it ended by itself, 0 to 1.",
+    "invalid/tool": "Share of the steps that call a tool that does not exist, 0 to 1.",
+    "invalid/arguments": "Share of the steps whose arguments do not fit the tool, 0 to 1.",
+    "invalid/world": "Share of the steps whose well-formed action the world refuses, 0 to 1.",
     "time/rollout": "Seconds spent on sampling episodes; contains engine, env and codec.",
     "time/engine": "Seconds in which the engine generated tokens.",
     "time/env": "Seconds in environment calls (resets and steps).",
@@ -74,6 +85,7 @@ METRICS: dict[str, str] = {
     "cpu/update": "The same in what `time/update` covers.",
     "rate/tokens": "Response tokens sampled per second of rollout.",
     "rate/steps": "Environment steps per second of rollout.",
+    "rate/tool_calls": "Tool calls per second of rollout.",
     "memory/rss": "Peak resident memory of the first process, GiB.",
     "memory/gpu": "Peak GPU memory allocated by the first process, GiB.",
     "eval/success": "Share of the evaluation episodes that solved their task, 0 to 1.",
@@ -218,6 +230,7 @@ class MetricsWriter:
 
 _GROUPS = {
     "train": "Training, one value per iteration",
+    "invalid": "Invalid actions, by the stage that refuses them; together with `train/valid_actions` they make 1",
     "time": "Time",
     "cpu": "Time of the processor",
     "rate": "Throughput",
@@ -238,7 +251,8 @@ def documentation() -> str:
         "Every line of `metrics.jsonl` is a JSON object with `iteration` (0 is before training) and values under the",
         "names below; other names do not occur. `<…>` stands for any further text. A value that is not finite is",
         "`null`. Read the file with any JSON-lines reader, or with `trainers.report.metrics.read_metrics`.\n",
-        "This page is made by `python -m trainers.report.metrics > docs/metrics.md`.",
+        "This page is made by `python -m trainers.report.metrics > docs/metrics.md`. TensorBoard, Weights & Biases and",
+        "trackio show the same names: [watching a run](watching.md).",
     ]
     for group, title in _GROUPS.items():
         rows = [(name, text) for name, text in METRICS.items() if name.startswith(f"{group}/")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +19,7 @@ from trainers.distributed import every
 from trainers.policy.update import Updated
 from trainers.rollout.manager import Timing
 from trainers.steps import Episode
+from trainers.steps.records import REFUSALS
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class IterationMetrics:
     """Response tokens sampled in the iteration, by all processes."""
     steps: int
     """Environment steps of the iteration, by all processes."""
+    calls: int = 0
+    """Tool calls of the iteration, by all processes."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ class Clock:
             "time/total": now.wall - self._began.wall,
             "rate/tokens": found.sampled / rolled,
             "rate/steps": found.steps / rolled,
+            "rate/tool_calls": found.calls / rolled,
         }
 
 
@@ -88,6 +92,9 @@ def iteration_metrics(
     update: Updated,
     learnt: Mapping[str, float],
     tokens_before: int,
+    *,
+    episode_tokens: int | None = None,
+    prompt_tokens: int | None = None,
 ) -> IterationMetrics:
     """Returns the metrics of an iteration; every process must call this, with its own episodes and steps.
 
@@ -98,10 +105,14 @@ def iteration_metrics(
         update: Metrics of the update, which are over all processes already.
         learnt: This process's metrics of the critic, by their names under ``train/``.
         tokens_before: Response tokens that the run had sampled before.
+        episode_tokens: Most response tokens of an episode; ``None`` for no limit.
+        prompt_tokens: Most tokens of a prompt, where longer ones lose their first tokens; ``None`` where none does.
     """
     told = (_env_sums(episodes), _diagnostics(credit), _shaped(credit), _filtered(credit))
-    parts = every(accelerator, (_sums(episodes, credit), dict(learnt), told))
+    conduct = _conduct(episodes, episode_tokens, prompt_tokens)
+    parts = every(accelerator, (_sums(episodes, credit) | conduct, dict(learnt), told, _versions(episodes)))
     total: dict[str, float] = {name: sum(part[0][name] for part in parts) for name in parts[0][0]}
+    versions = [version for part in parts for version in part[3]] or [(0, 0)]
     sound, steps, rows = max(total["sound"], 1), max(total["steps"], 1), max(total["rows"], 1)
     mean = total["advantage"] / rows
     values = {
@@ -117,6 +128,13 @@ def iteration_metrics(
         "train/response_cut": total["cut"] / steps,
         "train/horizon": total["horizon"] / sound,
         "train/context_truncated": total["context"] / sound,
+        "train/token_limit": total["token_limit"] / sound,
+        "train/prompt_cut": total["prompt_cut"] / steps,
+        "train/tool_calls": total["calls"] / steps,
+        "train/version_min": min(low for low, _ in versions),
+        "train/version_max": max(high for _, high in versions),
+        "train/mixed_versions": sum(low < high for low, high in versions) / sound,
+        **{name: count / steps for name, count in total.items() if name.startswith("invalid/")},
         "train/episodes": total["episodes"],
         "train/failed": total["failed"],
         "train/groups": total["groups"],
@@ -135,7 +153,8 @@ def iteration_metrics(
         **_left_out([part[2][3] for part in parts]),
         **_memory(),
     }
-    return IterationMetrics(values, int(total["response"] + total["greedy"]), int(total["steps"]))
+    sampled = int(total["response"] + total["greedy"])
+    return IterationMetrics(values, sampled, int(total["steps"]), int(total["calls"]))
 
 
 def _sums(episodes: Sequence[Episode], credit: Credit) -> dict[str, float]:
@@ -166,6 +185,32 @@ def _sums(episodes: Sequence[Episode], credit: Credit) -> dict[str, float]:
         "rows": len(advantage), "advantage": float(advantage.sum()),
         "advantage_squares": float(np.square(advantage).sum()),
     }  # fmt: skip
+
+
+def _conduct(episodes: Sequence[Episode], episode_tokens: int | None, prompt_tokens: int | None) -> dict[str, float]:
+    """Counts of what the policy did and where it was cut."""
+    sound = [episode for episode in episodes if episode.error is None and not episode.greedy]
+    steps = [step for episode in sound for step in episode.steps]
+    refusals = Counter(step.refusal for step in steps)
+    written = [
+        sum(len(step.response_ids) for step in e.steps) for e in sound if e.truncated and not e.context_truncated
+    ]
+    return {
+        "calls": sum(len(step.action) for step in steps if step.action is not None),
+        "token_limit": sum(episode_tokens is not None and tokens >= episode_tokens for tokens in written),
+        "prompt_cut": sum(prompt_tokens is not None and len(step.prompt_ids) >= prompt_tokens for step in steps),
+        **{f"invalid/{reason}": refusals[reason] for reason in REFUSALS},
+    }
+
+
+def _versions(episodes: Sequence[Episode]) -> list[tuple[int, int]]:
+    """Returns the versions of the oldest and the newest weights that sampled each episode."""
+    found = []
+    for episode in episodes:
+        versions = [step.policy_version for step in episode.steps if len(step.policy_version)]
+        if episode.error is None and not episode.greedy and versions:
+            found.append((min(int(v.min()) for v in versions), max(int(v.max()) for v in versions)))
+    return found
 
 
 def _env_sums(episodes: Sequence[Episode]) -> dict[str, tuple[float, float]]:

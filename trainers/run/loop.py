@@ -88,7 +88,12 @@ def iterate(run: Run) -> None:
     clock.passed("update")
 
     run.progress.stage("writing")
-    found = iteration_metrics(run.accelerator, rolled.episodes, credit, update, learnt, run.counters.tokens)
+    prompt = run.config.prompt
+    found = iteration_metrics(
+        run.accelerator, rolled.episodes, credit, update, learnt, run.counters.tokens,
+        episode_tokens=run.config.rollout.episode_tokens,
+        prompt_tokens=prompt.max_tokens if prompt.truncate == "left" else None,
+    )  # fmt: skip
     run.counters.iteration = iteration
     run.counters.tokens += found.sampled
     if run.config.episodes_every and iteration % run.config.episodes_every == 0:

@@ -18,6 +18,16 @@ Versions = NDArray[np.int64]
 """Numbers of optimiser steps that weights had seen."""
 
 
+REFUSALS = {
+    "cut": "the completion does not parse, and reached the token limit",
+    "unparsed": "the completion does not parse",
+    "tool": "there is no tool of that name",
+    "arguments": "the arguments do not fit the tool",
+    "world": "the world refuses a well-formed action",
+}
+"""The stages that refuse an action, and what each means."""
+
+
 def as_tokens(ids: Sequence[int] | NDArray[np.integer[Any]]) -> Tokens:
     """``ids`` as an array; one that is an array of token ids already is not copied."""
     return np.asarray(ids, np.int32)
@@ -77,6 +87,18 @@ class Step:
         return all(np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b for a, b in pairs)
 
     __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the action is invalid, one of :data:`REFUSALS`; ``None`` where it is valid."""
+        if self.valid:
+            return None
+        if self.action is None:
+            return "cut" if self.finish_reason == "length" else "unparsed"
+        error = str(self.info.get("error", ""))
+        if error.startswith("unknown tool "):
+            return "tool"
+        return "arguments" if any(error.startswith(f"{call.name}: ") for call in self.action) else "world"
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import os
+import signal
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -15,7 +17,7 @@ from typing import Any
 import pytest
 import tracked
 from accelerate import Accelerator
-from tiny_runs import settings, tokenizer
+from tiny_runs import settings, tokenizer, train, write_settings
 
 from trainers.report.metrics import read_metrics
 from trainers.run.cli import parse
@@ -27,6 +29,7 @@ from trainers.settings import ConfigError, checked
 from trainers.steps import Episode, Step
 
 os.environ["TRACKIO_DIR"] = tempfile.mkdtemp()  # read when trackio is imported
+KILLED = str(Path(__file__).parent / "killed_run.py")
 NAMES = ["tensorboard", "wandb", "trackio"]
 
 
@@ -111,7 +114,7 @@ def test_a_tracker_holds_what_the_metrics_file_holds(name: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_run_that_was_killed_and_goes_on_is_one_run_without_a_step_twice(name: str, tmp_path: Path) -> None:
+def test_a_run_that_goes_on_from_an_earlier_line_is_one_run_without_a_step_twice(name: str, tmp_path: Path) -> None:
     run = Followed(tmp_path, [name])
     with run.play([0, 1, 2, 3]):
         pass
@@ -122,6 +125,32 @@ def test_a_run_that_was_killed_and_goes_on_is_one_run_without_a_step_twice(name:
     assert sorted(step for tag, step, _ in run.of(name) if tag == "train/success") == [0, 1, 2, 3, 4]
     if name == "wandb":
         assert len(tracked.wandb(run.place)[2]) == 1, "one run, sent from two folders"
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_is_resumed_in_every_tracker(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WANDB_SERVICE", raising=False)  # that of this process, which would outlive the killed one
+    tracking = {"trackers": NAMES, "project": place.name, "episodes": 1}
+    config = ["--config", str(write_settings(place, tracking=tracking))]
+    killed = train("metrics", "3", str(int(signal.SIGKILL)), *config, program=(sys.executable, KILLED), timeout=300)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    resumed = train(*config, "--resume", timeout=300)
+    assert resumed.returncode == 0 and "resuming after iteration 2" in resumed.stdout, resumed.stderr
+    run = place / "runs" / "tiny"
+    records = read_metrics(run / "metrics.jsonl")
+    steps = sorted(("train/success", r["iteration"]) for r in records if "train/success" in r)
+    steps += sorted(("eval/success", r["iteration"]) for r in records if "eval/success" in r)
+    board, texts = tracked.tensorboard(run)
+    shown = {"wandb": tracked.wandb(run)[0], "trackio": tracked.trackio(place.name, "tiny")[0], "tensorboard": board}
+    assert steps == [("train/success", i) for i in (1, 2, 3, 4)] + [("eval/success", i) for i in (0, 2, 4)]
+    for name, found in shown.items():
+        named = Counter((tag, step) for tag, step, _ in found.elements() if tag in ("train/success", "eval/success"))
+        if name == "wandb":  # its own process loses what it has not written when the run is killed
+            assert named <= Counter(steps) and named["train/success", 4] == named["eval/success", 4] == 1
+        else:
+            assert named == Counter(steps), name
+    assert texts["status"] == "finished" and "--- answer 0" in texts["episodes/0"]
+    assert len(tracked.wandb(run)[2]) == 1
 
 
 def test_tensorboard_forgets_what_a_resumed_run_computes_otherwise(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,9 @@ def wandb(run: Path) -> tuple[Scalars, list[dict[str, Any]], set[str]]:
     scalars: Scalars = Counter()
     configs, ids = [], set()
     steps: list[int] = []
-    for file in sorted((run / "wandb").glob("offline-run-*/*.wandb")):
-        for record in _records(file.read_bytes()):
+    files = sorted((run / "wandb").glob("offline-run-*/*.wandb"))
+    for file in files:
+        for record in _ended(file) if file == files[-1] else _records(file.read_bytes()):
             kind = record.WhichOneof("record_type")
             if kind == "run":
                 ids.add(record.run.run_id)
@@ -51,6 +53,17 @@ def wandb(run: Path) -> tuple[Scalars, list[dict[str, Any]], set[str]]:
                         scalars[name, iteration, float(value)] += 1
     assert len(steps) == len(set(steps)), f"a step is there twice: {steps}"
     return scalars, configs, ids
+
+
+def _ended(file: Path) -> list[Any]:
+    """The records of a run that has finished; W&B's own process may write for a moment after that."""
+    end = time.monotonic() + 30.0
+    while (records := _records(file.read_bytes())) or time.monotonic() < end:
+        if any(record.WhichOneof("record_type") == "exit" for record in records):
+            return records
+        assert time.monotonic() < end, f"{file} has no end"
+        time.sleep(0.1)
+    raise AssertionError(f"{file} is empty")
 
 
 def _records(content: bytes) -> list[Any]:

@@ -142,7 +142,10 @@ class WandB(Tracker):
         self._texts: type[Any] = wandb.Table
         self._run = wandb.init(
             project=about.project, name=about.name, id=about.key, resume="allow", dir=str(about.folder),
-            config=dict(about.config), settings=wandb.Settings(console="off", init_timeout=60, finish_timeout=60),
+            config=dict(about.config),
+            settings=wandb.Settings(
+                console="off", init_timeout=60, finish_timeout=60, x_transaction_log_flush_interval=1.0,
+            ),
         )  # fmt: skip
         self._run.define_metric("iteration", hidden=True)
         self._run.define_metric("*", step_metric="iteration")

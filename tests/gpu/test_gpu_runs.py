@@ -27,7 +27,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 
 def _launch(config: Path, processes: int = 1, timeout: float = 600.0) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--master-port", "0"]
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     words = words if processes > 1 else [sys.executable]
     kept = {name: value for name, value in os.environ.items() if name == "ACCELERATE_USE_CPU"}
     return subprocess.run(

@@ -2,7 +2,7 @@
 
 Reads finished run folders, trained with the same settings but for ``model.compute_dtype`` and ``seed``.
 
-    python -m benchmarks.number_formats --float32 runs/seed{0,1,2} --bfloat16 runs/bf16-{0,1,2} --out docs/images/bfloat16.png
+    python -m benchmarks.number_formats --float32 runs/seed{0,1,2} --bfloat16 runs/bf16-{0,1,2} --out figure.png
 """
 
 from __future__ import annotations

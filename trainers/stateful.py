@@ -32,7 +32,7 @@ class Stateful(Protocol):
     def state(self) -> Mapping[str, Any]:
         """Returns the state over all processes: nested mappings and lists of JSON values, arrays and tensors.
 
-        Every process must call this; the result of the first one is written.
+        Every process must call this; the result of the first one is written, and of sharded tensors each one's part.
         """
         ...
 
@@ -79,13 +79,21 @@ class OptimizerState:
             for parameter, values in state["state"].items()
         }
         for parameter, values in restored.items():
-            shapes = {tuple(tensor.shape) for tensor in values.values() if tensor.ndim}
-            if parameter not in own or shapes - {own[parameter]}:
-                raise Mismatch(
-                    f"{parameter} has shape {', '.join(map(str, sorted(shapes)))}, that of the config "
-                    f"{own.get(parameter, 'no such parameter')}"
-                )
+            self.check(parameter, values, own.get(parameter))
         set_optimizer_state_dict(self.wrapped, self.optimizer, {**state, "state": restored}, options=_OPTIONS)
+
+    def check(self, parameter: str, values: Mapping[str, Tensor], shape: tuple[int, ...] | None) -> None:
+        """Compares the state of a parameter with its ``shape``; ``None`` where there is no such parameter.
+
+        Raises:
+            Mismatch: It does not fit.
+        """
+        shapes = {tuple(tensor.shape) for tensor in values.values() if tensor.ndim}
+        if shape is None or shapes - {shape}:
+            raise Mismatch(
+                f"{parameter} has shape {', '.join(map(str, sorted(shapes)))}, that of the config "
+                f"{shape or 'no such parameter'}"
+            )
 
 
 def _plain(value: Any) -> Tensor | dict[str, Any]:

@@ -380,3 +380,42 @@ def test_evaluate_measures_a_checkpoint_by_itself(place: Path, capsys: pytest.Ca
     assert evaluate(["--config", str(config), "--evaluation.envs", "[]"]) == 2
     assert "evaluation.envs is empty" in capsys.readouterr().err
     assert settings(place)["evaluation"]["episodes"] == 4
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"rollout.engine_options": {"max_length": 513}}, ["max_length is 513", "model.path", "512 tokens"]),
+        (
+            {"rollout.engine": "vllm", "rollout.engine_options": {"arguments": {"max-model-len": 1024}}},
+            ["max-model-len is 1024", "model.path", "512 tokens"],
+        ),
+        (
+            {"rollout.engine": "vllm", "rollout.engine_options": {"arguments": {"tensor_parallel_size": 3}}},
+            ["tensor-parallel-size is 3", "model.path", "4 attention heads", "divisor of 4"],
+        ),
+        ({"rollout.sampling.max_tokens": 513}, ["rollout.sampling.max_tokens is 513", "model.path", "512 tokens"]),
+        ({"prompt.max_tokens": 507}, ["prompt.max_tokens + rollout.sampling.max_tokens is 513", "512 tokens"]),
+        (
+            {"prompt.max_tokens": 300},
+            ["prompt.max_tokens + rollout.sampling.max_tokens is 306", "optim.tokens_per_microbatch is 300"],
+        ),
+        ({"optim.tokens_per_microbatch": 5}, ["rollout.sampling.max_tokens is 6", "tokens_per_microbatch is 5"]),
+        (
+            {"model.adapter": {"targets": ["q_proj", "w_proj"]}},
+            ["model.adapter.targets: w_proj", "model.path", "q_proj"],
+        ),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_settings_that_contradict_the_model_are_refused_before_its_weights_are_read(
+    place: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any],
+    words: list[str],
+) -> None:  # fmt: skip
+    def read(*_: object, **__: object) -> None:
+        raise AssertionError("the weights were read")
+
+    monkeypatch.setattr("trainers.policy.loading.read", read)
+    monkeypatch.setattr("trainers.rollout.vllm.options.check_interpreter", lambda python: python)  # vLLM is not here
+    said = _fails(capfd, 2, "--config", str(write_settings(place, **changes)))
+    assert all(word in said for word in words), said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import pytest
 import torch
 from accelerate import Accelerator
 from ranks import on_ranks
-from safetensors.torch import load_file
 from sharding_cases import CASES, Result, all_computed, refused, run
 from tiny_runs import model, save_model, summary, tokenizer, weights, without_times, write_settings
 from update_cases import GROUPS_OF, SIZE, table
@@ -20,6 +20,7 @@ from trainers.policy.adapter import add_adapter, trained_weights
 from trainers.policy.config import AdapterConfig, ComputeDtype, ModelConfig, OptimConfig
 from trainers.policy.loading import load_model
 from trainers.policy.sharding import spreads
+from trainers.policy.weight_files import WeightFiles
 from trainers.rollout.engine import Completion, EngineSetup, Sampling
 from trainers.rollout.hf_engine import HFEngine
 from trainers.run.config import TrainConfig
@@ -96,8 +97,8 @@ def test_an_engine_with_a_copy_samples_bit_for_bit_as_one_without(dtype: Compute
         add_adapter(policy, AdapterConfig(rank=4), "owner/base")
     config = ModelConfig(compute_dtype=dtype)
     engines = [
-        HFEngine.from_setup(EngineSetup(policy, tokenizer(), config, 4, Accelerator(cpu=True), sharded))
-        for sharded in (False, True)
+        HFEngine.from_setup(EngineSetup(policy, tokenizer(), config, 4, Accelerator(cpu=True), structure))
+        for structure in (None, deepcopy(policy))
     ]
     assert engines[0].model is policy and engines[1].model is not policy
 
@@ -153,9 +154,7 @@ def test_a_run_of_two_sharded_processes_is_one_of_two_copies_and_its_checkpoint_
     _near(without_times(sharded), without_times(whole), 1e-4)
     assert summary(sharded)["model"] == summary(whole)["model"], "counts of parameters"
     for part in ("model", "optimizer"):
-        files = [
-            load_file(folder / "checkpoints/iteration-00002" / f"{part}.safetensors") for folder in (sharded, whole)
-        ]
+        files = [WeightFiles(folder / "checkpoints/iteration-00002", part).mapped() for folder in (sharded, whole)]
         assert files[0].keys() == files[1].keys()
         for key, tensor in files[1].items():
             torch.testing.assert_close(files[0][key], tensor, rtol=1e-3, atol=1e-3, msg=key)

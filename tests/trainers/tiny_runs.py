@@ -130,9 +130,11 @@ def without_times(run: Path) -> list[dict[str, Any]]:
 
 
 def weights(checkpoint: Path) -> Mapping[str, bytes]:
-    """Bytes of model and optimiser."""
-    model = "adapter_model.safetensors" if (checkpoint / "adapter_config.json").is_file() else "model.safetensors"
-    return {name: (checkpoint / name).read_bytes() for name in (model, "optimizer.safetensors")}
+    """Bytes of model, or adapter, and optimiser; of a sharded run in several files."""
+    stem = "adapter_model" if (checkpoint / "adapter_config.json").is_file() else "model"
+    return {
+        file.name: file.read_bytes() for name in (stem, "optimizer") for file in checkpoint.glob(f"{name}*.safetensors")
+    }
 
 
 def rewrite(file: Path, content: bytes) -> None:

@@ -23,6 +23,7 @@ from transformers.pytorch_utils import Conv1D
 
 from envsuite.core.errors import DataError, MissingExtra, nearest
 from trainers.policy.config import AdapterConfig
+from trainers.policy.outline import as_if_on_cpu
 from trainers.policy.sharding import assign
 from trainers.settings import ConfigError
 from trainers.stateful import Mismatch, compare
@@ -119,7 +120,7 @@ def _lora(model: PreTrainedModel, config: AdapterConfig, base: str, revision: st
 
 
 def _put(model: PreTrainedModel, lora: LoraConfig, name: str) -> None:
-    with _quietly():
+    with _quietly(), as_if_on_cpu(model):
         model.add_adapter(lora, name)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, cast
 
 import torch
@@ -12,11 +13,13 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     BitsAndBytesConfig,
+    GenerationConfig,
     GgufConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import GENERATION_CONFIG_NAME
 from transformers.utils.logging import disable_progress_bar
 
 from envsuite.core.errors import DataError, MissingExtra, UsageError
@@ -26,10 +29,24 @@ from trainers.policy.adapter import add_adapter, check_adapter, continue_adapter
 from trainers.policy.attention import checkpoint_activations
 from trainers.policy.config import ModelConfig
 from trainers.policy.kernels import check_kernel, choose_kernel
+from trainers.policy.outline import InFiles, OfFirst, Outline, Weights, empty_model, places_in
 from trainers.policy.selfcheck import check_backbone
 from trainers.policy.source import Source, find
+from trainers.policy.weight_files import WeightFiles
 
+_LOG = logging.getLogger(__name__)
 _UNREADABLE = (OSError, ValueError, KeyError, RuntimeError, SafetensorError)
+
+
+def model_settings(config: ModelConfig) -> PreTrainedConfig:
+    """Configuration of the model of ``config.path``; of its weights nothing is read.
+
+    Raises:
+        DataError: The model is missing, incomplete, or cannot be downloaded.
+        ConfigError: The adapter does not fit it.
+        MissingExtra: It needs a package that is not installed.
+    """
+    return _found(config)[1]
 
 
 def load_model(config: ModelConfig) -> PreTrainedModel:
@@ -43,22 +60,87 @@ def load_model(config: ModelConfig) -> PreTrainedModel:
         ConfigError: The adapter does not fit it, or ``config.attention`` needs another device.
         MissingExtra: It needs a package that is not installed.
     """
+    source, settings = _found(config)
+    return _prepared(_whole(source, settings, config), source, config)
+
+
+def load_outline(config: ModelConfig) -> Outline:
+    """The model of :func:`load_model` without its weights, for a policy that will be sharded.
+
+    An adapter has its weights. Where each process can read its rows of the model's files, it will; else (a GGUF file,
+    an adapter that is merged, tensors that transformers makes of several) the first process loads the model whole.
+
+    Raises:
+        DataError: The model is missing, incomplete, or cannot be downloaded.
+        ConfigError: The adapter does not fit it.
+        MissingExtra: It needs a package that is not installed.
+    """
+    source, settings = _found(config)
+    dtype = torch.float32 if config.adapter is None or config.adapter.base == "float32" else torch.bfloat16
+    try:
+        model = empty_model(AutoModelForCausalLM, settings, dtype)
+    except _UNREADABLE as error:
+        raise _unreadable("model.path", config.path, error) from error
+    model.name_or_path = str(source.folder)
+    if (source.folder / GENERATION_CONFIG_NAME).is_file() and source.gguf is None:
+        model.generation_config = GenerationConfig.from_pretrained(source.folder)
+    weights = _weights_of(source, settings, config, model)
+    if isinstance(weights, OfFirst):
+        _LOG.info("the first process loads %s whole: %s", config.path, weights.reason)
+    return Outline(_prepared(model, source, config), weights)
+
+
+def _found(config: ModelConfig) -> tuple[Source, PreTrainedConfig]:
+    """Where the policy's model lies, and its configuration; attention and adapter were checked."""
     check_kernel(config)
     source = find(config.path, "model.path", tokenizer=False)
     settings = settings_of(source, "model.path", config.path)
     if config.adapter is not None:
         check_adapter(config.adapter, settings, config.path)
-    model = _load(source, settings, config, "model.path")
+    return source, settings
+
+
+def _prepared(model: PreTrainedModel, source: Source, config: ModelConfig) -> PreTrainedModel:
+    """The model with the adapter that is trained, if one is."""
     if config.adapter is not None:
         add_adapter(model, config.adapter, source.name, source.revision)
         if source.adapter is not None:
             continue_adapter(model, source.adapter, config.adapter)
-    elif source.adapter is not None:
-        model = merged(model, source.adapter)
     choose_kernel(model, config.attention)
     if config.gradient_checkpointing:
         checkpoint_activations(model)
     return model
+
+
+def _whole(source: Source, settings: PreTrainedConfig, config: ModelConfig) -> PreTrainedModel:
+    """The model that is trained, or that an adapter is put on, with its weights."""
+    model = _load(source, settings, config, "model.path")
+    return model if source.adapter is None or config.adapter is not None else merged(model, source.adapter)
+
+
+def _weights_of(source: Source, settings: PreTrainedConfig, config: ModelConfig, model: PreTrainedModel) -> Weights:
+    """Where the weights of ``model``, which has no adapter yet, are."""
+
+    def whole() -> PreTrainedModel:
+        return _whole(source, settings, config)
+
+    if source.gguf is not None:
+        return OfFirst(whole, "a GGUF file is dequantised whole")
+    if source.adapter is not None and config.adapter is None:
+        return OfFirst(whole, "an adapter is merged into it")
+    if getattr(settings, "quantization_config", None) is not None:
+        return OfFirst(whole, "its weights are quantised")
+    try:
+        files = WeightFiles(source.folder)
+        places = places_in(files, model)
+        if isinstance(places, str):
+            return OfFirst(whole, places)
+        for name, buffer in model.named_buffers():
+            if name in places:
+                buffer.copy_(files.read(places[name]))
+    except _UNREADABLE as error:
+        raise _unreadable("model.path", config.path, error) from error
+    return InFiles(files, places)
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:

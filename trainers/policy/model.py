@@ -12,10 +12,11 @@ from trainers.policy.attention import attending
 from trainers.policy.config import ComputeDtype
 from trainers.policy.flat import flatten, to_device
 from trainers.policy.kernels import kernel_of
+from trainers.policy.outline import is_outline
 from trainers.policy.packing import MicroBatch
 from trainers.policy.precision import computing
 from trainers.policy.selfcheck import check_policy, output_layer
-from trainers.policy.statistics import TokenStats, token_stats
+from trainers.policy.statistics import OutputLayer, TokenStats, token_stats
 
 
 def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, others: Sequence[int] = ()) -> tuple[int, ...]:
@@ -33,7 +34,8 @@ class Policy(nn.Module):
     """Log-probabilities of a micro-batch in one ``forward``, as data-parallel wrappers need it.
 
     Args:
-        model: Any decoder-only model that takes its attention from transformers' attention interface.
+        model: Any decoder-only model that takes its attention from transformers' attention interface. One whose weights
+            are still to be read is checked when they are (:func:`~trainers.policy.sharding.shard`).
         temperature: The sampler's temperature: log-probabilities, entropies and gradients are those of the distribution
             that is sampled from.
         compute_dtype: Number format of the forward pass.
@@ -49,9 +51,19 @@ class Policy(nn.Module):
         self.model = model
         self.temperature = temperature
         self.compute_dtype: ComputeDtype = compute_dtype
-        check_policy(model)
-        self.output = output_layer(model)
+        self.output: OutputLayer | None = None
         """Computes the logits a part of the tokens at a time; ``None`` where only the model itself can compute them."""
+        if not is_outline(model):
+            self.check()
+
+    def check(self) -> None:
+        """Compares the model's log-probabilities with its own; called by itself only where the weights came later.
+
+        Raises:
+            DataError: They differ.
+        """
+        check_policy(self.model)
+        self.output = output_layer(self.model)
 
     def forward(self, batch: MicroBatch) -> TokenStats:
         """Log-probability and entropy of each response token of ``batch``, in its order."""

@@ -1,14 +1,19 @@
-"""AdamW, with its moments in float32 or in 8 bit."""
+"""AdamW, with its moments in float32 or in 8 bit, and its state where the policy is sharded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
 
 from envsuite.core.errors import MissingExtra
 from trainers.policy.config import OptimConfig
+from trainers.policy.sharding import spread_as
+from trainers.stateful import OptimizerState
 
 
 def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig) -> torch.optim.Optimizer:
@@ -30,3 +35,30 @@ def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig) -> t
         raise MissingExtra("optim.state: 8bit needs torchao: pip install 'envsuite[8bit]'") from error
     made: torch.optim.Optimizer = AdamW8bit(trained, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay)
     return made
+
+
+@dataclass(frozen=True)
+class ShardedOptimizerState(OptimizerState):
+    """The state of an optimiser of sharded parameters, which no process ever holds whole."""
+
+    def state(self) -> dict[str, Any]:
+        """Returns its tensors by parameter and name, sharded as the parameters are, and its settings."""
+        if not self.optimizer.state:
+            return {}
+        found: Mapping[str, Any] = get_optimizer_state_dict(self.wrapped, self.optimizer, options=StateDictOptions())
+        return {"state": found["state"], "param_groups": found["param_groups"]}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restores the optimiser from :meth:`state`, with whole tensors, of which each process takes its part."""
+        if not state:
+            return
+        own = dict(self.wrapped.named_parameters())
+        index = {id(p): i for i, p in enumerate(p for group in self.optimizer.param_groups for p in group["params"])}
+        restored: dict[int, dict[str, Any]] = {}
+        for name, values in state["state"].items():
+            self.check(name, values, tuple(own[name].shape) if name in own else None)
+            restored[index[id(own[name])]] = {key: spread_as(value, own[name]) for key, value in values.items()}
+        groups = [
+            {**group, "params": [index[id(own[name])] for name in group["params"]]} for group in state["param_groups"]
+        ]
+        self.optimizer.load_state_dict({"state": restored, "param_groups": groups})

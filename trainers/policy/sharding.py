@@ -18,12 +18,14 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from trainers.distributed import sharing_failures
 from trainers.policy.config import ModelConfig
 from trainers.policy.model import Policy
+from trainers.policy.outline import Weights, fill, is_outline, own_rows
 from trainers.policy.packing import one_token
 from trainers.settings import ConfigError
 
@@ -35,18 +37,20 @@ def spreads(config: ModelConfig, accelerator: Accelerator) -> bool:
     return config.shard != "none" and accelerator.num_processes > 1
 
 
-def shard(policy: Policy, config: ModelConfig, accelerator: Accelerator) -> None:
+def shard(policy: Policy, config: ModelConfig, accelerator: Accelerator, weights: Weights | None = None) -> None:
     """Shards ``policy``, which may lie on the CPU, onto the processes' devices; every process must call this.
 
     Afterwards its parameters are ``DTensor``; an optimiser has to be made from these. Weights that are trained begin
     as those of the first process.
 
     Args:
-        policy: The same in all processes, as loaded from files.
+        policy: The same in all processes, as loaded from files, or without its weights.
         config: How it is sharded.
         accelerator: The run's accelerator, with several processes.
+        weights: Where the weights are that it does not have yet.
 
     Raises:
+        DataError: The weights cannot be read, or the model is not computed as it computes by itself.
         ConfigError: The model has no layers that transformers could checkpoint one by one, or the processes of a
             machine do not divide those of the run.
     """
@@ -58,15 +62,25 @@ def shard(policy: Policy, config: ModelConfig, accelerator: Accelerator) -> None
         )
     mesh = _mesh(config, accelerator)
     for parameter in policy.parameters():
-        if parameter.requires_grad:
+        if parameter.requires_grad and not parameter.is_meta:
             first = parameter.data.to(accelerator.device)
             dist.broadcast(first, 0)
             parameter.data.copy_(first)
     for module in (*reversed(layers), policy):  # inner layers first
         fully_shard(module, mesh=mesh, reshard_after_forward=True)
     _ROOTS[policy.model] = weakref.ref(policy)
+    unread = is_outline(policy)
+    if unread:
+        assert weights is not None
+        with sharing_failures(accelerator):
+            weights.open()
+        with sharing_failures(accelerator):
+            fill(policy.model, weights, accelerator.device)
     with torch.no_grad():
         policy(one_token())  # the first pass makes the policy the root, whatever is called by itself afterwards
+    if unread:
+        with gathered_outside_layers(policy.model):
+            policy.check()
 
 
 def _mesh(config: ModelConfig, accelerator: Accelerator) -> DeviceMesh:
@@ -149,10 +163,24 @@ def assign(own: Tensor, value: Tensor) -> None:
     """Copies a whole ``value``, the same in every process, into a tensor that may be sharded."""
     with torch.no_grad():
         if isinstance(own, DTensor):
-            there = value.to(own.device)
-            own.copy_(distribute_tensor(there, own.device_mesh, own.placements, src_data_rank=None))
+            own.to_local().copy_(value[own_rows(own)])
         else:
             own.copy_(value)
+
+
+def spread_as(value: Tensor, like: Tensor) -> Tensor:
+    """A whole ``value``, the same in every process, on the device of ``like`` and sharded as ``like`` is.
+
+    Of ``value`` no more is read than this process's part. A number (of no dimension) stays where it is.
+    """
+    if not value.ndim:
+        return value.clone()
+    if not isinstance(like, DTensor):
+        return value.to(like.device, copy=True)
+    own = value[own_rows(like)].to(like.to_local().device, copy=True)
+    return DTensor.from_local(
+        own, like.device_mesh, like.placements, run_check=False, shape=value.shape, stride=value.stride()
+    )
 
 
 def total_norm(tensors: Iterable[Tensor]) -> Tensor:

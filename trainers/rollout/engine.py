@@ -11,13 +11,14 @@ import numpy as np
 
 from envsuite.core.errors import EnvsuiteError
 from trainers.registry import Registry
+from trainers.settings import ConfigError
 from trainers.steps.records import Logprobs, Tokens, Versions, as_tokens
 
 if TYPE_CHECKING:
     import torch
     from accelerate import Accelerator
     from torch import Tensor
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from trainers.policy.config import ModelConfig
 
@@ -113,7 +114,8 @@ class EngineSetup:
     """The parts of a run that an engine is made from."""
 
     model: PreTrainedModel
-    """The policy itself, on its device: an engine in the same process may sample from it without a copy."""
+    """The policy itself, on its device: an engine in the same process may sample from it without a copy, unless it is
+    sharded."""
     tokenizer: PreTrainedTokenizerBase
     config: ModelConfig
     """Where the policy was loaded from, and its format."""
@@ -121,14 +123,35 @@ class EngineSetup:
     """Most requests on their way at a time."""
     accelerator: Accelerator | None = None
     """The processes of the run, each of which has an engine; ``None``: this one alone."""
-    sharded: bool = False
-    """Whether the policy is about to be sharded over the processes: no engine can sample from it then. One that would
-    has to copy the model now, and its weights in each :meth:`Engine.sync`."""
+    structure: PreTrainedModel | None = None
+    """Where the policy is sharded over the processes: its model as it was before, without weights. No engine can sample
+    from the policy then; one that would gives these modules memory, and copies the weights in each
+    :meth:`Engine.sync`."""
 
     @property
     def device(self) -> torch.device:
         """The device of this process, on which the policy will be."""
         return self.model.device if self.accelerator is None else self.accelerator.device
+
+
+def longest_sequence(settings: PreTrainedConfig) -> int | None:
+    """Most tokens that a model computes by its configuration; ``None`` where it says nothing."""
+    found = getattr(settings.get_text_config(decoder=True), "max_position_embeddings", None)
+    return None if found is None else int(found)
+
+
+def check_length(setting: str, length: Any, settings: PreTrainedConfig, path: str) -> None:
+    """Checks an engine's longest sequence against the model's.
+
+    Raises:
+        ConfigError: The model's is shorter.
+    """
+    longest = longest_sequence(settings)
+    if isinstance(length, int) and longest is not None and length > longest:
+        raise ConfigError(
+            f"rollout.engine_options: {setting} is {length}, but model.path {path} computes {longest} tokens at most "
+            "(max_position_embeddings); make it smaller, or leave it out"
+        )
 
 
 class Engine(ABC):
@@ -146,6 +169,20 @@ class Engine(ABC):
 
         Raises:
             ConfigError: They cannot work; the message names the setting.
+        """
+        return
+
+    @classmethod
+    def check_model(cls, options: Mapping[str, Any], settings: PreTrainedConfig, path: str) -> None:
+        """Refuses settings that contradict the model, before its weights are read.
+
+        Args:
+            options: Those that :meth:`from_setup` is called with; :meth:`check` has seen them.
+            settings: The model's configuration.
+            path: ``model.path``, for messages.
+
+        Raises:
+            ConfigError: They do; the message names both.
         """
         return
 

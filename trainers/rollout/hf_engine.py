@@ -7,20 +7,21 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import functional_call
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from envsuite.core.errors import UsageError
 from trainers.policy.attention import attending, evaluating, narrow_windows, unsupported
 from trainers.policy.config import ComputeDtype
 from trainers.policy.precision import computing, float32_weights, rounded_weights
 from trainers.policy.selfcheck import REMEDY
-from trainers.rollout.engine import ENGINES, Completion, Engine, EngineSetup, Request, refusal
+from trainers.rollout.engine import ENGINES, Completion, Engine, EngineSetup, Request, check_length, refusal
 from trainers.rollout.kv_cache import Slot, SlotCache
 from trainers.rollout.model_copy import ModelCopy
 from trainers.rollout.sampling import mix, sample, uniforms
@@ -112,15 +113,22 @@ class HFEngine(Engine):
         self.max_length: int = max_length or self._positions()
 
     @classmethod
+    def check_model(cls, options: Mapping[str, Any], settings: PreTrainedConfig, path: str) -> None:
+        """Refuses sequences that are longer than the model's."""
+        check_length("max_length", options.get("max_length"), settings, path)
+
+    @classmethod
     def from_setup(cls, setup: EngineSetup, *, max_length: int | None = None) -> HFEngine:
-        """The engine of a run; it samples from the policy itself, or from a copy where the policy is to be sharded.
+        """The engine of a run; it samples from the policy itself, or from a copy where the policy is sharded.
 
         Args:
             setup: The parts of the run that it is made from.
             max_length: Most tokens of prompt and response; by default what the model's positions allow.
         """
         dtype = setup.config.compute_dtype
-        copy = ModelCopy(setup.model, dtype, setup.device) if setup.sharded else None
+        copy = None
+        if setup.structure is not None:
+            copy = ModelCopy(setup.model, setup.structure, dtype, setup.device)
         model = setup.model.train(False) if copy is None else copy.model
         made = cls(model, max_batch=setup.slots, max_length=max_length, compute_dtype=dtype)
         made._copy = copy

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from trainers.policy.adapter import adapter_tensors, is_adapted, trained_weights
 from trainers.policy.config import ComputeDtype
+from trainers.policy.outline import in_memory, is_outline
 from trainers.policy.precision import is_rounded
 from trainers.policy.sharding import each_whole
 
@@ -18,30 +19,39 @@ class ModelCopy:
     """A copy in the compute format: weights that each forward pass would round are held rounded.
 
     Args:
-        model: The policy's model, not yet sharded.
+        model: The policy's model; if it is sharded, every process must make its copy.
+        structure: What becomes the copy: the model as it was before it was sharded, with or without weights.
         compute_dtype: Number format of forward passes.
         device: Where the copy is kept.
     """
 
-    def __init__(self, model: PreTrainedModel, compute_dtype: ComputeDtype, device: torch.device) -> None:
-        self.model = deepcopy(model).train(False)
+    def __init__(
+        self, model: PreTrainedModel, structure: PreTrainedModel, compute_dtype: ComputeDtype, device: torch.device
+    ) -> None:
+        self.model = structure.train(False)
         """The model to sample from."""
         self._source = model
         names: dict[int, str] = {}
         places = [(name, names.setdefault(id(p), name)) for name, p in _parameters(self.model)]
         if compute_dtype == "bfloat16":
             _round(self.model)
-        self.model.to(device)
+        unread = is_outline(self.model)
+        in_memory(self.model, device)
         own = dict(_parameters(self.model))
         self._places: dict[str, list[Tensor]] = {}
         for place, name in places:
             self._places.setdefault(name, []).append(own[place].detach())
+        if unread:
+            self._take(model.named_parameters())
         if is_adapted(model):
             self._places = {name: [tensor] for name, tensor in adapter_tensors(self.model).items()}
 
     def refresh(self) -> None:
-        """Takes over the weights of the policy; if it is sharded by now, every process must call this."""
-        for name, tensor in each_whole(trained_weights(self._source)):
+        """Takes over the weights of the policy that are trained; if it is sharded, every process must call this."""
+        self._take(trained_weights(self._source))
+
+    def _take(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        for name, tensor in each_whole(weights):
             for place in self._places[name]:
                 place.copy_(tensor)
 

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,15 +23,16 @@ from trainers.credit.crediting import Crediting, Method, make_providers
 from trainers.credit.self_imitation import SelfImitation
 from trainers.distributed import agreed, on_main, sharing_failures
 from trainers.policy.adapter import is_adapted, keep_reference, merged_weights
-from trainers.policy.loading import load_model, load_tokenizer
+from trainers.policy.loading import load_model, load_outline, load_tokenizer, model_settings
 from trainers.policy.model import Policy, stop_ids
-from trainers.policy.optimizer import make_optimizer
-from trainers.policy.sharding import each_whole, shard, spreads
+from trainers.policy.optimizer import ShardedOptimizerState, make_optimizer
+from trainers.policy.sharding import each_whole, is_sharded, shard, spreads
 from trainers.policy.update import Updater
 from trainers.report.stats import EvalResult
 from trainers.rollout.engine import EngineSetup
 from trainers.rollout.engines import make_engine
 from trainers.rollout.environments import check_prompts, make_manager, sampling_of, tasks_of
+from trainers.rollout.limits import check_limits
 from trainers.rollout.sampler import TaskPool, TaskSampler
 from trainers.run import checkpoint
 from trainers.run.cli import dump
@@ -39,6 +41,7 @@ from trainers.run.counters import Counters
 from trainers.run.evaluation import Evaluator
 from trainers.run.folder import RunFolder
 from trainers.run.progress import Progress
+from trainers.run.random_state import RandomState
 from trainers.run.rollouts import Rollouts, check_episodes, episodes_per_task
 from trainers.run.stopping import Stopping
 from trainers.run.tracking import Trackers
@@ -83,13 +86,12 @@ class Run:
         progress.stage("loading the model")
         self.tokenizer = load_tokenizer(config.model)
         codec = check_prompts(config.prompt, self.tokenizer)
+        budget = config.optim.tokens_per_microbatch
+        check_limits(config.model.path, model_settings(config.model), config.prompt, rollout, budget)
         self.folder = RunFolder(Path(config.output) / config.name, accelerator, self.tokenizer)
         self.trackers = Trackers(config, accelerator, self.folder, self.tokenizer)
-        self.model = load_model(config.model)
-        spread = spreads(config.model, accelerator)
-        policy = self._policy(self.model if spread else self.model.to(accelerator.device))
-        if method.needs_reference and is_adapted(self.model):
-            keep_reference(self.model)
+        policy, structure = self._loaded()
+        self.model = policy.model
 
         chosen = Method.of(method)
         providers = make_providers(
@@ -104,7 +106,7 @@ class Run:
             self.replay = SelfImitation(method.replay, accelerator, config.seed, scorer)
 
         ends = stop_ids(self.model, self.tokenizer, codec.stop_ids)
-        setup = EngineSetup(self.model, self.tokenizer, config.model, rollout.slots, accelerator, spread)
+        setup = EngineSetup(self.model, self.tokenizer, config.model, rollout.slots, accelerator, structure)
         self.engine = make_engine(rollout.engine, setup, rollout.engine_options)
         wrapped, optimizer = self._prepared(policy)
         self.updater = Updater(
@@ -121,13 +123,13 @@ class Run:
         )  # fmt: skip
 
         self.parts: dict[str, Stateful] = {
-            "optimizer": OptimizerState(wrapped, optimizer),
+            "optimizer": (ShardedOptimizerState if is_sharded(policy) else OptimizerState)(wrapped, optimizer),
             "updater": self.updater,
             "sampler": self.sampler,
             "method": self.crediting,
             **{part.name: part for provider in providers for part in provider.parts},
             **({} if self.replay is None else {"replay": self.replay}),
-            "random": checkpoint.RandomState(accelerator),
+            "random": RandomState(accelerator),
             "counters": self.counters,
         }
         """Parts of a checkpoint besides the policy's weights, by name."""
@@ -138,26 +140,45 @@ class Run:
         temperature = self.config.rollout.sampling.temperature
         return Policy(model, temperature=temperature, compute_dtype=self.config.model.compute_dtype)
 
+    def _loaded(self) -> tuple[Policy, PreTrainedModel | None]:
+        """The policy on its device, and where it is sharded its model without weights, as it was before."""
+        config, accelerator = self.config, self.accelerator
+        spread, keeps = spreads(config.model, accelerator), config.method.needs_reference
+        if not spread:
+            model = load_model(config.model)
+            policy = self._policy(model.to(accelerator.device))
+            if keeps and is_adapted(model):
+                keep_reference(model)
+            return policy, None
+        outline = load_outline(config.model)
+        policy = self._policy(outline.model)
+        if keeps and is_adapted(outline.model):
+            keep_reference(outline.model)
+        structure = deepcopy(outline.model)
+        shard(policy, config.model, accelerator, outline.weights)
+        return policy, structure
+
     def _reference(self, policy: Policy) -> Policy | None:
         """The model that the run starts from, where the method compares with it; ``policy`` itself under an adapter."""
         if not self.config.method.needs_reference:
             return None
         if is_adapted(self.model):
             return policy
-        model = load_model(self.config.model)
-        reference = self._policy(model.requires_grad_(False))
-        if spreads(self.config.model, self.accelerator) and self.config.method.reference == "device":
-            shard(reference, self.config.model, self.accelerator)
+        if not spreads(self.config.model, self.accelerator) or self.config.method.reference != "device":
+            return self._policy(load_model(self.config.model).requires_grad_(False))
+        outline = load_outline(self.config.model)
+        reference = self._policy(outline.model.requires_grad_(False))
+        shard(reference, self.config.model, self.accelerator, outline.weights)
         return reference
 
     def _prepared(self, policy: Policy) -> tuple[nn.Module, torch.optim.Optimizer]:
         """The policy as it is trained, sharded or a copy in each process, and its optimiser."""
         config, accelerator = self.config, self.accelerator
-        spread = spreads(config.model, accelerator)
-        if spread:
-            shard(policy, config.model, accelerator)
         optimizer = make_optimizer(policy.parameters(), config.optim)
-        return (policy, accelerator.prepare(optimizer)) if spread else accelerator.prepare(policy, optimizer)
+        if is_sharded(policy):
+            return policy, accelerator.prepare(optimizer)
+        prepared: tuple[nn.Module, torch.optim.Optimizer] = accelerator.prepare(policy, optimizer)
+        return prepared
 
     def sync(self) -> None:
         """Give the engine the policy's weights; a run that was resumed and one that went on then sample the same."""

@@ -13,24 +13,25 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import orjson
 import safetensors
-import torch
 from accelerate import Accelerator
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from envsuite.core.errors import DataError
 from trainers.activity import ACTIVITY
-from trainers.distributed import every, on_main, sharing_failures
+from trainers.distributed import PeerFailed, every, sharing_failures
 from trainers.policy.adapter import WEIGHTS, is_adapted, save_adapter, saved_weights, set_adapter_tensors
 from trainers.policy.sharding import assign, is_sharded, kept_whole
+from trainers.policy.weight_files import SUFFIX, WeightFiles
+from trainers.run.tensors import with_tensors, without_tensors, write_tensors
 from trainers.stateful import Mismatch, Stateful
 
 _LOG = logging.getLogger(__name__)
@@ -73,52 +74,103 @@ def save(
         PeerFailed: The first process could not write it.
     """
     states = {name: part.state() for name, part in parts.items()}
-    weights = kept_whole(saved_weights(model), accelerator.is_main_process) if is_sharded(model) else None
-
-    def write() -> None:
-        try:
-            with ACTIVITY.waiting(f"the files of {folder}"):
-                _write(folder, model, weights, tokenizer, states, facts)
-        except (OSError, safetensors.SafetensorError) as error:
-            shutil.rmtree(_partial(folder), ignore_errors=True)
+    partial = _partial(folder)
+    try:
+        with ACTIVITY.waiting(f"the files of {folder}"):
+            _write(folder, accelerator, model, tokenizer, states, facts)
+    except (CheckpointError, PeerFailed):
+        if accelerator.is_main_process:
+            shutil.rmtree(partial, ignore_errors=True)
             put_back(folder.parent)
-            raise CheckpointError(
-                f"{folder}: the checkpoint could not be written ({error}). Older checkpoints are untouched; make room "
-                f"and run again with --resume"
-            ) from error
-
-    on_main(accelerator, write)
+        raise
 
 
 def _write(
     folder: Path,
+    accelerator: Accelerator,
     model: PreTrainedModel,
-    weights: Mapping[str, Tensor] | None,
     tokenizer: PreTrainedTokenizerBase,
     states: Mapping[str, Mapping[str, Any]],
     facts: Mapping[str, Any],
 ) -> None:
+    """Writes the files under another name, and gives the folder its own when all are on the disk."""
     partial = _partial(folder)
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    with sharing_failures(accelerator), _named(folder):
+        if accelerator.is_main_process:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+    with _named(folder):
+        _write_model(partial, accelerator, model)
+        values: dict[str, Any] = {}
+        for name, state in states.items():
+            tensors: dict[str, Tensor] = {}
+            values[name] = without_tensors(state, "", tensors)
+            write_tensors(partial, name, tensors, accelerator)
+    with sharing_failures(accelerator), _named(folder):
+        if accelerator.is_main_process:
+            tokenizer.save_pretrained(partial)
+            body = {"format": FORMAT, **facts, "parts": values}
+            (partial / STATE).write_bytes(orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2))
+    listing = _flushed(partial, accelerator, folder)
+    with sharing_failures(accelerator), _named(folder):
+        if accelerator.is_main_process:
+            _finish(partial, folder, listing)
+
+
+@contextmanager
+def _named(folder: Path) -> Iterator[None]:
+    """Errors of writing as one that says what became of the checkpoint."""
+    try:
+        yield
+    except (OSError, safetensors.SafetensorError) as error:
+        raise CheckpointError(
+            f"{folder}: the checkpoint could not be written ({error}). Older checkpoints are untouched; make room "
+            f"and run again with --resume"
+        ) from error
+
+
+def _write_model(folder: Path, accelerator: Accelerator, model: PreTrainedModel) -> None:
+    """Writes the policy, as transformers or peft reads it; every process must call this."""
+    main = accelerator.is_main_process
     if is_adapted(model):
-        save_adapter(model, partial, weights)
+        weights = kept_whole(saved_weights(model), main) if is_sharded(model) else None
+        with sharing_failures(accelerator):
+            if main:
+                save_adapter(model, folder, weights)
+    elif is_sharded(model):
+        write_tensors(folder, "model", dict(saved_weights(model)), accelerator)
+        with sharing_failures(accelerator):
+            if main:
+                settings = deepcopy(model.config)
+                settings.architectures, settings.dtype = [type(model).__name__], model.dtype
+                settings.save_pretrained(folder)
+                if model.generation_config is not None:
+                    model.generation_config.save_pretrained(folder)
     else:
-        found = None if weights is None else dict(weights)
-        model.save_pretrained(partial, state_dict=found, max_shard_size="100TB")  # one file, whatever its size
-    tokenizer.save_pretrained(partial)
-    values: dict[str, Any] = {}
-    for name, state in states.items():
-        tensors: dict[str, Tensor] = {}
-        values[name] = _without_tensors(state, "", tensors)
-        if tensors:
-            save_file(tensors, partial / f"{name}.safetensors")
-    body = {"format": FORMAT, **facts, "parts": values}
-    (partial / STATE).write_bytes(orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2))
-    listing = {file.name: _fingerprint(file) for file in sorted(partial.iterdir())}
-    (partial / MANIFEST).write_bytes(orjson.dumps({"format": FORMAT, "files": listing}, option=orjson.OPT_INDENT_2))
-    for file in partial.iterdir():
-        _flush(file)
+        with sharing_failures(accelerator):
+            if main:
+                model.save_pretrained(folder, max_shard_size="100TB")  # one file, whatever its size
+
+
+def _flushed(partial: Path, accelerator: Accelerator, folder: Path) -> dict[str, Any]:
+    """Size and SHA-256 of every file of ``partial``, once they are on the disk; each process looks at its share."""
+    files = sorted(partial.iterdir())[accelerator.process_index :: accelerator.num_processes]
+    own: dict[str, Any] = {}
+    with sharing_failures(accelerator), _named(folder):
+        for file in files:
+            _flush(file)
+            own[file.name] = _fingerprint(file)
+    found: dict[str, Any] = {}
+    for part in every(accelerator, own):
+        found |= part
+    return dict(sorted(found.items()))
+
+
+def _finish(partial: Path, folder: Path, listing: Mapping[str, Any]) -> None:
+    """Writes the manifest, and gives the checkpoint its name."""
+    manifest = partial / MANIFEST
+    manifest.write_bytes(orjson.dumps({"format": FORMAT, "files": listing}, option=orjson.OPT_INDENT_2))
+    _flush(manifest)
     aside = folder.with_name(f".{folder.name}.old")
     if folder.exists():
         shutil.rmtree(aside, ignore_errors=True)  # of a write that was interrupted after its last rename
@@ -131,8 +183,13 @@ def _partial(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.partial")
 
 
-def verify(folder: Path) -> dict[str, Any]:
-    """The state of a checkpoint, after every file was compared with the manifest.
+def verify(folder: Path, turn: int = 0, of: int = 1) -> dict[str, Any]:
+    """The state of a checkpoint, after its files were compared with the manifest.
+
+    Args:
+        folder: The checkpoint.
+        turn: Which share of the files is compared ...
+        of: ... of so many.
 
     Raises:
         CheckpointError: A file is missing, truncated or altered, or the folder is no checkpoint; names the file.
@@ -140,7 +197,7 @@ def verify(folder: Path) -> dict[str, Any]:
     manifest = _json(folder / MANIFEST, f"{folder} is not a checkpoint of this trainer")
     if manifest.get("format") != FORMAT or not isinstance(manifest.get("files"), dict):
         raise CheckpointError(f"{folder / MANIFEST}: format {manifest.get('format')!r}, expected {FORMAT!r}")
-    for name, expected in manifest["files"].items():
+    for name, expected in [*manifest["files"].items()][turn::of]:
         file = folder / name
         if not file.is_file():
             raise CheckpointError(f"{file}: missing; the checkpoint is damaged")
@@ -224,7 +281,8 @@ def load(
         PeerFailed: Another process raised the error.
     """
     with sharing_failures(accelerator):
-        state = verify(folder)
+        state = verify(folder, accelerator.process_index, accelerator.num_processes)
+    with sharing_failures(accelerator):
         _compare(state["config"], config, folder)
         for name in sorted({*parts, *state["parts"]}):
             if name not in state["parts"]:
@@ -233,50 +291,19 @@ def load(
                 raise CheckpointError(f"{folder}: has a {name}; this run is without one")
         _load_model(folder, model)
         for name, part in parts.items():
-            file = folder / f"{name}.safetensors"
-            tensors = load_file(file) if file.is_file() else {}
             try:
-                part.load(_with_tensors(state["parts"][name], tensors))
+                tensors = WeightFiles(folder, name).mapped() if [*folder.glob(f"{name}.safetensors*")] else {}
+                part.load(with_tensors(state["parts"][name], tensors))
             except (Mismatch, KeyError, TypeError, ValueError) as error:
                 raise CheckpointError(f"{folder}: the {name} does not fit: {error}") from error
 
 
-def _without_tensors(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    """``value`` with names in place of its tensors and arrays, which are entered into ``tensors``."""
-    if isinstance(value, Mapping):
-        return {str(key): _without_tensors(item, f"{path}{key}/", tensors) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_tensors(item, f"{path}{index}/", tensors) for index, item in enumerate(value)]
-    if isinstance(value, Tensor):
-        tensors[path[:-1]] = value.detach().cpu().contiguous().clone()
-        return {_TENSOR: path[:-1]}
-    if isinstance(value, np.ndarray):
-        tensors[path[:-1]] = torch.from_numpy(np.ascontiguousarray(value))
-        return {_ARRAY: path[:-1]}
-    return value
-
-
-_TENSOR, _ARRAY = "<tensor>", "<array>"
-
-
-def _with_tensors(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    if isinstance(value, list):
-        return [_with_tensors(item, tensors) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if value.keys() == {_TENSOR}:
-        return tensors[value[_TENSOR]]
-    if value.keys() == {_ARRAY}:
-        return tensors[value[_ARRAY]].numpy()
-    return {key: _with_tensors(item, tensors) for key, item in value.items()}
-
-
 def _load_model(folder: Path, model: PreTrainedModel) -> None:
-    file = folder / (WEIGHTS if is_adapted(model) else MODEL)
+    stem = (WEIGHTS if is_adapted(model) else MODEL).removesuffix(SUFFIX)
     try:
-        tensors = load_file(file)
-    except (OSError, safetensors.SafetensorError) as error:
-        raise CheckpointError(f"{file}: cannot be read ({error})") from error
+        tensors = WeightFiles(folder, stem).mapped()
+    except (OSError, ValueError, safetensors.SafetensorError) as error:
+        raise CheckpointError(f"{folder}: {stem}{SUFFIX} cannot be read ({error})") from error
     if is_adapted(model):
         try:
             set_adapter_tensors(model, tensors)
@@ -327,52 +354,6 @@ def _compare(old: Any, new: Any, folder: Path, path: str = "") -> None:
             f"{folder}: was written with {path} = {old!r}, this run has {new!r}; "
             f"set it back, or start a new run under another --name"
         )
-
-
-class RandomState:
-    """The states of the random generators of every process.
-
-    Args:
-        accelerator: The run's accelerator.
-    """
-
-    def __init__(self, accelerator: Accelerator) -> None:
-        self.accelerator = accelerator
-
-    def state(self) -> dict[str, Any]:
-        """Returns the states of each process, in their order."""
-        return {"ranks": every(self.accelerator, random_state())}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Restores the state of this process, if the checkpoint has one for its rank."""
-        if self.accelerator.process_index < len(state["ranks"]):
-            _restore_random(state["ranks"][self.accelerator.process_index])
-
-
-def random_state() -> dict[str, Any]:
-    """Returns the states of this process's random generators as JSON values."""
-    name, keys, position, has_gauss, cached = np.random.get_state()
-    return {
-        "torch": _hex(torch.get_rng_state()),
-        "cuda": [_hex(state) for state in torch.cuda.get_rng_state_all()] if torch.cuda.is_available() else [],
-        "numpy": {"name": name, "keys": np.asarray(keys).tolist(), "position": position, "gauss": [has_gauss, cached]},
-    }
-
-
-def _restore_random(state: Mapping[str, Any]) -> None:
-    torch.set_rng_state(_bytes(state["torch"]))
-    if state["cuda"] and torch.cuda.device_count() == len(state["cuda"]):
-        torch.cuda.set_rng_state_all([_bytes(words) for words in state["cuda"]])
-    numpy = state["numpy"]
-    np.random.set_state((numpy["name"], np.array(numpy["keys"], np.uint32), numpy["position"], *numpy["gauss"]))
-
-
-def _hex(state: Tensor) -> str:
-    return state.numpy().tobytes().hex()
-
-
-def _bytes(words: str) -> Tensor:
-    return torch.from_numpy(np.frombuffer(bytes.fromhex(words), np.uint8).copy())
 
 
 def _json(path: Path, otherwise: str) -> dict[str, Any]:

@@ -12,13 +12,14 @@ from accelerate import Accelerator
 from envsuite.prompting import ChatTokenizer
 from trainers.distributed import every
 from trainers.policy.adapter import merged_weights
-from trainers.policy.loading import load_model, load_tokenizer
+from trainers.policy.loading import load_model, load_tokenizer, model_settings
 from trainers.policy.model import stop_ids
 from trainers.report.stats import EvalResult, evaluate_summary
 from trainers.rollout.engine import Engine, EngineSetup
 from trainers.rollout.engines import make_engine
 from trainers.rollout.environments import check_prompts, make_manager, sampling_of, tasks_of
 from trainers.rollout.episode import EpisodePlan
+from trainers.rollout.limits import check_limits
 from trainers.rollout.manager import Watcher
 from trainers.run.config import EvalConfig, TrainConfig
 from trainers.settings import ConfigError
@@ -144,6 +145,7 @@ def evaluate(config: TrainConfig, accelerator: Accelerator) -> list[EvalResult]:
         raise ConfigError("evaluation.envs is empty; name what to measure success on")
     tokenizer = load_tokenizer(config.model)
     codec = check_prompts(config.prompt, tokenizer)
+    check_limits(config.model.path, model_settings(config.model), config.prompt, config.rollout)
     model = load_model(config.model)
     model.to(accelerator.device)
     setup = EngineSetup(model, tokenizer, config.model, config.rollout.slots, accelerator)

@@ -9,9 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
+from transformers import PreTrainedConfig
 
 from envsuite.core.errors import UsageError
-from trainers.rollout.engine import ENGINES, Completion, Engine, EngineFailed, EngineSetup, Request, refusal
+from trainers.rollout.engine import (
+    ENGINES,
+    Completion,
+    Engine,
+    EngineFailed,
+    EngineSetup,
+    Request,
+    check_length,
+    refusal,
+)
 from trainers.rollout.sampling import mix
 from trainers.rollout.vllm.calls import Calls, Row, unserved
 from trainers.rollout.vllm.child import ChildServer, check_interpreter
@@ -19,6 +29,7 @@ from trainers.rollout.vllm.connection import Connection, Refused
 from trainers.rollout.vllm.options import Options
 from trainers.rollout.vllm.proof import check_server
 from trainers.rollout.vllm.weights import WeightUpdate, at_once
+from trainers.settings import ConfigError
 
 _LOG = logging.getLogger(__name__)
 
@@ -62,6 +73,18 @@ class VLLMEngine(Engine):
     def check(cls, options: Mapping[str, Any]) -> None:
         """Refuses settings before anything is loaded."""
         Options(**options)
+
+    @classmethod
+    def check_model(cls, options: Mapping[str, Any], settings: PreTrainedConfig, path: str) -> None:
+        """Refuses sequences that are longer than the model's, and a split of its heads that leaves a rest."""
+        given = {name.replace("_", "-"): value for name, value in (options.get("arguments") or {}).items()}
+        check_length("arguments max-model-len", given.get("max-model-len"), settings, path)
+        parts, heads = given.get("tensor-parallel-size", 1), settings.get_text_config(decoder=True).num_attention_heads
+        if isinstance(parts, int) and parts > 0 and heads % parts:
+            raise ConfigError(
+                f"rollout.engine_options: arguments tensor-parallel-size is {parts}, which does not divide the {heads} "
+                f"attention heads (num_attention_heads) of model.path {path}; take a divisor of {heads}"
+            )
 
     @classmethod
     def from_setup(

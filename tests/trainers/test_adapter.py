@@ -158,7 +158,9 @@ def test_frozen_weights_in_bfloat16_change_log_probabilities_and_gradients_by_ro
 @pytest.mark.parametrize("base", ["float32", "bfloat16"])
 def test_the_engine_rounds_what_is_frozen_once_and_adapters_at_each_update(base: str, tmp_path: Path) -> None:
     save_model(tmp_path / "model")
-    config = ModelConfig(str(tmp_path / "model"), "bfloat16", adapter=AdapterConfig(rank=4, base=base))
+    config = ModelConfig(
+        path=str(tmp_path / "model"), compute_dtype="bfloat16", adapter=AdapterConfig(rank=4, base=base)
+    )
     policy = load_model(config)
     engine, sampling = HFEngine(policy, compute_dtype="bfloat16"), Sampling(max_tokens=12)
     before = engine.generate([[1, 2, 3]], sampling, seed=0)[0]

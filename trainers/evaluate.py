@@ -1,6 +1,7 @@
 """Measures success on tasks that are not trained on.
 
-``python -m trainers.evaluate --config FILE --model.path CHECKPOINT`` measures a checkpoint, or any other model.
+``python -m trainers.evaluate --config FILE --model.path CHECKPOINT`` measures a checkpoint, or any other model; with
+``--rollout.engine openai`` one behind an endpoint.
 """
 
 from __future__ import annotations
@@ -8,12 +9,16 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import orjson
 
 from trainers.distributed import guarded, make_accelerator
 from trainers.run.cli import EVALUATE, parse
 from trainers.run.evaluation import evaluate
+
+INCOMPLETE = 3
+"""Exit status where some episodes were not played to their end, because the engine gave no answer."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,13 +28,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: Sequence[str] | None) -> int:
-    config = parse(arguments, EVALUATE).config
+    command = parse(arguments, EVALUATE)
+    config, keep = command.config, command.options.get("keep")
     accelerator = make_accelerator(config.process_timeout)
-    results = evaluate(config, accelerator)
+    results = evaluate(config, accelerator, None if keep is None else Path(keep))
     if accelerator.is_main_process:
         body = [result.to_json() for result in results]
         sys.stdout.write(orjson.dumps(body, option=orjson.OPT_INDENT_2).decode() + "\n")
-    return 0
+    unanswered = sum(result.unanswered for result in results)
+    if not unanswered and len(results) == len(config.evaluation.envs):
+        return 0
+    hint = "" if keep is None else "; the same command goes on where it stopped"
+    sys.stderr.write(f"incomplete: {unanswered} episodes got no answer from the engine and are not counted{hint}\n")
+    return INCOMPLETE
 
 
 if __name__ == "__main__":

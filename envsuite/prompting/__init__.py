@@ -1,9 +1,11 @@
 """Turns observations into chat messages and completions into tool calls."""
 
+from envsuite.prompting.chat import Answer, Called, Chat
 from envsuite.prompting.codecs import (
     CODECS,
     BracketsCodec,
     Codec,
+    EndpointCodec,
     NativeCodec,
     Parsed,
     TagsCodec,
@@ -18,11 +20,15 @@ from envsuite.prompting.rendering import ChatTokenizer, Renderer
 
 __all__ = [
     "CODECS",
+    "Answer",
     "BracketsCodec",
+    "Called",
+    "Chat",
     "ChatTokenizer",
     "Codec",
     "Compact",
     "Conversation",
+    "EndpointCodec",
     "Full",
     "Memory",
     "NativeCodec",

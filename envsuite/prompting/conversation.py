@@ -10,8 +10,9 @@ from envsuite.core.env import Observation
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Tool
 from envsuite.prompting.codecs import Codec, Turn
-from envsuite.prompting.memory import Compact, Memory, Rendered, Summary, Window
-from envsuite.prompting.prompt_file import Past, PromptFile, Situation
+from envsuite.prompting.history import History
+from envsuite.prompting.memory import Compact, Memory, Rendered, Window
+from envsuite.prompting.prompt_file import PromptFile
 from envsuite.prompting.rendering import ChatTokenizer, Messages, Renderer
 from envsuite.prompting.template import MARK, chat_template, conversation_ids
 
@@ -55,6 +56,7 @@ class Conversation:
         max_tokens: Maximum number of tokens of a prompt.
         truncate: Where a prompt is longer: ``"episode"`` raises :class:`NoRoom`, ``"left"`` leaves out its first
             tokens, the beginning of the chat template included.
+        examples: Text of demonstrations, below the instructions; in a prompt file a variable.
         template_arguments: Arguments of the chat template, such as ``enable_thinking``; by default the codec's.
 
     Raises:
@@ -76,33 +78,23 @@ class Conversation:
         max_tokens: int | None = None,
         truncate: Literal["episode", "left"] = "episode",
         template_arguments: Mapping[str, Any] | None = None,
+        examples: str = "",
     ) -> None:
-        if prompt_file is not None and not isinstance(memory, Window):
-            raise UsageError(
-                f"prompt file {prompt_file.name}: it is rendered anew at each step, but the memory is {memory}, whose "
-                "prompts are continued; take window(K) or summary(K)"
-            )
         self.tokenizer = tokenizer
         self.codec = codec
         self.memory = memory
         self.tools = tools
         self.max_calls = max_calls
-        self.instructions = instructions
-        self.commands = commands
-        self.prompt_file = prompt_file
         self.max_tokens = max_tokens
         self.truncate: Literal["episode", "left"] = truncate
+        self._history = History(
+            codec, memory, tools, max_calls,
+            instructions=instructions, commands=commands, prompt_file=prompt_file, examples=examples,
+        )  # fmt: skip
         arguments = codec.template_arguments if template_arguments is None else template_arguments
-        in_file = instructions and prompt_file is not None
-        system = codec.system(tools, max_calls) if instructions and not in_file else ""
         self._render = Renderer(tokenizer, arguments)
-        self._template = chat_template(self._render, system, codec.chat_tools(tools))
-        request = f"\n{memory.request}" if isinstance(memory, Summary) else ""
-        self._instructions = codec.system(tools, max_calls) + request if in_file else ""
-        self._start: Observation | None = None
+        self._template = chat_template(self._render, self._history.system, codec.chat_tools(tools))
         self._turns: list[_Turn] = []
-        self._actions: list[str] = []
-        self._summary = ""
         self._left_out = 0
         self._stem: tuple[list[int], str] | None = None
         self._ids: tuple[int, ...] | None = None
@@ -113,10 +105,10 @@ class Conversation:
         Raises:
             NoRoom: The memory's budget is too small for the task.
         """
-        self._start = observation
-        self._turns, self._actions, self._summary, self._left_out = [], [], "", 0
-        if isinstance(self.memory, Window) and self.prompt_file is None:
-            self._stem = self._template.stem(self.tokenizer, *self._opening())
+        self._history.start(observation)
+        self._turns, self._left_out = [], 0
+        if isinstance(self.memory, Window) and self._history.prompt_file is None:
+            self._stem = self._template.stem(self.tokenizer, *self._history.opening())
         self._ids = None
         self._fold()
 
@@ -136,7 +128,7 @@ class Conversation:
 
     def _all_ids(self) -> tuple[int, ...]:
         if self._ids is None:
-            stem, rest = self._opening()
+            stem, rest = self._history.opening(self._left_out)
             if isinstance(self.memory, Rendered) and self._turns:
                 messages, tools = self.messages(), self.codec.chat_tools(self.tools)
                 self._ids = tuple(conversation_ids(self._render, messages, tools, self._template.specials))
@@ -161,21 +153,18 @@ class Conversation:
         """
         response = tuple(response_ids)
         if isinstance(self.memory, Window):
-            self._first()
-            self._turns.append(_Turn(response, response_text, (), observation, Turn({})))
             parsed = self.codec.parse(response_text, self.tools, self.max_calls)
-            self._actions.append("none" if parsed.action is None else self.codec.show(parsed.action))
-            if isinstance(self.memory, Summary):
-                self._summary = self.memory.updated(self._summary, response_text)
+            self._history.add(response_text, parsed.action, observation)
             self._ids = None
             return
         prompt = self._all_ids()
+        self._history.add(response_text, None, observation)
         said = self.codec.turn(response_text, self.tools)
         if isinstance(self.memory, Rendered):
             self._turns.append(_Turn(response, response_text, (), observation, said))
             self._ids = None
             return
-        follow = tuple(self._follow(response, said, self._said(observation)))
+        follow = tuple(self._follow(response, said, self._history.said(observation)))
         self._turns.append(_Turn(response, response_text, follow, observation, said))
         self._ids = (*prompt, *response, *follow)
         self._fold()
@@ -186,10 +175,10 @@ class Conversation:
         Raises:
             UsageError: Before :meth:`start`.
         """
-        messages = self._template.messages("".join(self._opening()))
+        messages = self._template.messages("".join(self._history.opening(self._left_out)))
         if not isinstance(self.memory, Window):
             for turn in self._turns[self._left_out :]:
-                messages += [turn.said.message, self.codec.reply(turn.said, self._said(turn.observation))]
+                messages += [turn.said.message, self.codec.reply(turn.said, self._history.said(turn.observation))]
         return messages
 
     def _follow(self, response: Sequence[int], said: Turn, text: str) -> list[int]:
@@ -202,50 +191,6 @@ class Conversation:
         last = str(self.tokenizer.decode([response[-1]])) if response else ""
         ends = self._template.specials.fullmatch(last) is not None and last not in self.codec.inner_tokens
         return self._template.answer(self.tokenizer, after, marked, last if ends else None)
-
-    def _first(self) -> Observation:
-        if self._start is None:
-            raise UsageError("Conversation used before start(); call start(observation) first")
-        return self._start
-
-    def _observation(self, t: int) -> Observation:
-        return self._first() if t == 0 else self._turns[t - 1].observation
-
-    def _opening(self) -> tuple[str, str]:
-        """Returns the first user text, in two parts: the task; then the history kept as text, and an observation."""
-        if self.prompt_file is not None:
-            return "", self.prompt_file.render(self._situation())
-        task = f"{self._first()['task']}\n\n"
-        now = len(self._turns)
-        if not isinstance(self.memory, Window):
-            note = f"[{self._left_out} earlier steps left out]\n\n" if self._left_out else ""
-            return task, note + self._said(self._observation(self._left_out))
-        pairs = [f"Observation: {past.observation}\nAction: {past.action}\n" for past in self._past(self.memory.k)]
-        shown = f"{''.join(pairs)}Observation: {self._said(self._observation(now))}"
-        if isinstance(self.memory, Summary):
-            shown = f"Summary so far: {self._summary or 'none'}\n{shown}"
-            shown += f"\n\n{self.memory.request}" if self.instructions else ""
-        return task, shown
-
-    def _past(self, k: int) -> list[Past]:
-        """Returns the last ``k`` steps."""
-        now = len(self._turns)
-        return [Past(t + 1, self._observation(t)["text"], self._actions[t]) for t in range(max(0, now - k), now)]
-
-    def _situation(self) -> Situation:
-        """Returns the values of a prompt file's variables at this step."""
-        now = self._observation(len(self._turns))
-        return Situation(
-            task=self._first()["task"],
-            observation=now["text"],
-            commands=now["commands"] if self.commands else (),
-            history=self._past(self.memory.k) if isinstance(self.memory, Window) else (),
-            current_step=len(self._turns) + 1,
-            tools=self.tools,
-            max_calls=self.max_calls,
-            instructions=self._instructions,
-            summary=self._summary,
-        )
 
     def _fold(self) -> None:
         """Leaves out the oldest half of the steps, until the prompt fits the budget."""
@@ -260,9 +205,4 @@ class Conversation:
                 )
             self._left_out += (shown + 1) // 2
             kept = [i for turn in self._turns[self._left_out :] for i in (*turn.response_ids, *turn.follow_ids)]
-            self._ids = (*self._template.begin(self.tokenizer, "".join(self._opening())), *kept)
-
-    def _said(self, observation: Observation) -> str:
-        if not observation["commands"] or not self.commands:
-            return observation["text"]
-        return f"{observation['text']}\nCommands: {' | '.join(observation['commands'])}"
+            self._ids = (*self._template.begin(self.tokenizer, "".join(self._history.opening(self._left_out))), *kept)

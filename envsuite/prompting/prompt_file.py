@@ -30,6 +30,7 @@ VARIABLES: Mapping[str, str] = {
     "tools": "the tools, each with name, description and parameters (JSON Schema)",
     "max_calls": "how many calls one step may have",
     "instructions": "the codec's instructions: tools and form of an answer; empty where they are switched off",
+    "examples": "demonstrations, as text; empty where there are none",
 }
 """The variables of a prompt file, each with its meaning."""
 
@@ -65,6 +66,7 @@ class Situation:
     max_calls: int
     instructions: str
     summary: str = ""
+    examples: str = ""
 
     def variables(self) -> dict[str, Any]:
         """Returns the value of each of :data:`VARIABLES`, as strings, numbers, lists and dictionaries."""
@@ -79,6 +81,7 @@ class Situation:
             "tools": [dict(tool.as_openai()["function"]) for tool in self.tools],
             "max_calls": self.max_calls,
             "instructions": self.instructions,
+            "examples": self.examples,
         }
 
 
@@ -217,4 +220,5 @@ def _sample(history: Sequence[Past]) -> Situation:
         max_calls=1,
         instructions="Answer.",
         summary="The lamp is in room 3." if history else "",
+        examples="Example 1",
     )

@@ -56,12 +56,9 @@ DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
 
 def read_calls(body: str, many: bool) -> list[ToolCall] | Malformed:
     """Parses ``body`` as the JSON of a call or, with ``many``, of a list of calls."""
-    try:
-        value = DECODER.decode(body)
-    except RecursionError:
-        return Malformed("the JSON is nested too deeply")
-    except ValueError as error:
-        return Malformed(f"not JSON: {error}")
+    value = _decoded(body)
+    if isinstance(value, Malformed):
+        return value
     items = value if many and isinstance(value, list) else [value]
     if not items:
         return Malformed("an action needs at least one tool call")
@@ -70,11 +67,38 @@ def read_calls(body: str, many: bool) -> list[ToolCall] | Malformed:
             return Malformed('a call is {"name": …, "arguments": {…}}')
         if not isinstance(item["name"], str) or not isinstance(item["arguments"], dict):
             return Malformed('of a call, "name" is a string and "arguments" an object')
+    if (problem := _unfit(value, body)) is not None:
+        return problem
+    return [ToolCall(item["name"], item["arguments"]) for item in items]
+
+
+def read_arguments(text: str) -> dict[str, Any] | Malformed:
+    """Parses ``text`` as the JSON of a call's arguments."""
+    value = _decoded(text)
+    if isinstance(value, Malformed):
+        return value
+    if not isinstance(value, dict):
+        return Malformed("not a JSON object")
+    return _unfit(value, text) or value
+
+
+def _decoded(text: str) -> Any:
+    """Returns the value of a JSON text; :class:`Malformed` if it is none."""
+    try:
+        return DECODER.decode(text)
+    except RecursionError:
+        return Malformed("the JSON is nested too deeply")
+    except ValueError as error:
+        return Malformed(f"not JSON: {error}")
+
+
+def _unfit(value: object, text: str) -> Malformed | None:
+    """Returns why the value of a JSON text can be no part of a call; ``None`` if it can."""
     if deeper_than(value, MAX_DEPTH):
         return Malformed(f"the JSON is nested deeper than {MAX_DEPTH}")
-    if not is_unicode(body if "\\u" not in body else json.dumps(value, ensure_ascii=False)):
+    if not is_unicode(text if "\\u" not in text else json.dumps(value, ensure_ascii=False)):
         return Malformed("the call is not valid Unicode")
-    return [ToolCall(item["name"], item["arguments"]) for item in items]
+    return None
 
 
 def deeper_than(value: object, depth: int) -> bool:

@@ -16,7 +16,7 @@ from envsuite.prompting.shipped import shipped
 ALL = (
     "{{ task }}|{{ observation }}|{{ commands | join(';') }}|{{ step_count }}|{{ current_step }}|{{ max_calls }}|"
     "{{ instructions }}|{% for past in history %}{{ past.step }}:{{ past.observation }}:{{ past.action }},{% endfor %}|"
-    "{{ tools[0].name }}:{{ tools[0].description }}|{{ summary }}"
+    "{{ tools[0].name }}:{{ tools[0].description }}|{{ summary }}|{{ examples }}"
 )
 HOSTILE = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=40),
@@ -41,13 +41,14 @@ def situation(**changes):
         "max_calls": 1,
         "instructions": "Answer.",
         "summary": "It is far.",
+        "examples": "One.",
     }
     return Situation(**{**values, **changes})
 
 
 def test_every_variable_has_its_value():
     text = PromptFile(ALL, "a").render(situation())
-    assert text == "Find it.|A room.|go;look|1|2|1|Answer.|1:A door.:open door,|act:Act in the world.|It is far."
+    assert text == "Find it.|A room.|go;look|1|2|1|Answer.|1:A door.:open door,|act:Act in the world.|It is far.|One."
     assert all(name in ALL for name in VARIABLES) and set(situation().variables()) == set(VARIABLES)
 
 
@@ -242,10 +243,11 @@ def test_a_long_prompt_loses_its_first_tokens_or_ends_the_episode(tokenizer, mem
 
 
 SHOWN = {
-    "steps": "Your task: Find it.\n\nYour summary so far: It is far.\n\n"
+    "steps": "One.\n\nYour task: Find it.\n\nYour summary so far: It is far.\n\n"
     "Steps taken so far: 1. The latest 1, oldest first:\nStep 1. You saw: A door.\nStep 1. You did: open door\n\n"
     "Step 2 is next. You see: A room.\n\nPossible now: [go, look]\n\nAnswer.",
-    "sections": "# Task\nFind it.\n\n# Observation\nA room.\n\n# Your summary so far\nIt is far.\n\n"
+    "sections": "# Examples\nOne.\n\n# Task\nFind it.\n\n# Observation\nA room.\n\n"
+    "# Your summary so far\nIt is far.\n\n"
     "# Earlier actions\n1. open door\n\n# Possible commands\n- go\n- look\n\n# How to act\nAnswer.",
 }
 
@@ -254,7 +256,7 @@ SHOWN = {
 def test_a_shipped_file_has_no_blank_line_too_many(name):
     file = load_prompt_file(name)
     assert file.render(situation()) == SHOWN[name]
-    bare = file.render(situation(history=(), current_step=1, commands=(), instructions="", summary=""))
+    bare = file.render(situation(history=(), current_step=1, commands=(), instructions="", summary="", examples=""))
     assert bare.endswith({"steps": "\n\nStep 1 is next. You see: A room.", "sections": "# Earlier actions\nnone"}[name])
     assert "\n\n\n" not in bare
 

@@ -130,6 +130,11 @@ class EvalResult:
     """The first is ``"all"``."""
     context_truncated: int = 0
     """Number of episodes truncated because their next prompt exceeded the context."""
+    unanswered: int = 0
+    """Number of episodes that failed because the engine gave no answer. They are in no stratum, since they say nothing
+    of the policy."""
+    usage: dict[str, Any] | None = None
+    """Requests, tokens and cost of an engine for messages."""
 
     @property
     def all(self) -> StratumResult:
@@ -152,6 +157,7 @@ class EvalResult:
             "eval/tasks": self.all.tasks,
             "eval/context_truncated": self.context_truncated,
             "eval/failed": self.failed,
+            "eval/unanswered": self.unanswered,
             "time/eval": self.wall_s,
         }
         for stratum in self.strata[1:]:
@@ -194,8 +200,11 @@ def evaluate_summary(
     policy_version: int,
     temperature: float,
     wall_s: float,
+    usage: dict[str, Any] | None = None,
 ) -> EvalResult:
-    """Counts ``episodes`` per task type; a failed episode counts as not solved."""
+    """Counts ``episodes`` per task type; a failed episode counts as not solved, unless the engine gave no answer."""
+    unanswered = sum(episode.unanswered for episode in episodes)
+    episodes = [episode for episode in episodes if not episode.unanswered]
     types = sorted({episode.task_type for episode in episodes}, key=natural)
     groups = {"all": list(episodes), **{t: [e for e in episodes if e.task_type == t] for t in types}}
     return EvalResult(
@@ -209,6 +218,8 @@ def evaluate_summary(
         wall_s=wall_s,
         strata=tuple(_stratum(stratum, group) for stratum, group in groups.items()),
         context_truncated=sum(episode.context_truncated for episode in episodes),
+        unanswered=unanswered,
+        usage=usage,
     )
 
 

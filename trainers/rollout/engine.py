@@ -1,15 +1,16 @@
-"""The contract of engines: they turn prompts into tokens."""
+"""The contract of engines: they turn prompts into tokens, or chat messages into an answer."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
 from envsuite.core.errors import EnvsuiteError
+from envsuite.prompting import Answer
 from trainers.registry import Registry
 from trainers.settings import ConfigError
 from trainers.steps.records import Logprobs, Tokens, Versions, as_tokens
@@ -154,11 +155,46 @@ def check_length(setting: str, length: Any, settings: PreTrainedConfig, path: st
         )
 
 
-class Engine(ABC):
-    """Continues prompts, many at a time, each at its own pace."""
+@dataclass(frozen=True, eq=False)
+class ChatRequest:
+    """Messages to be answered."""
+
+    request_id: int
+    """Differs from that of every other request on its way."""
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] | None
+    """OpenAI's function schemas; ``None``: no tools."""
+    sampling: Sampling
+    """Of which stop tokens and top-k mean nothing here."""
+    session: int | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ChatCompletion:
+    """The answer to messages."""
+
+    request_id: int
+    answer: Answer
+    finish_reason: str
+    """As that of a :class:`Completion`; ``"error"``: there is no answer, through no fault of the model."""
+    error: str | None = None
+    """Why there is no answer."""
+
+
+Asked = TypeVar("Asked")
+Answered = TypeVar("Answered")
+
+
+class AnyEngine(ABC, Generic[Asked, Answered]):
+    """What the rollout manager asks of an engine, whether it takes tokens or messages."""
 
     policy_version: int = 0
     """Number of optimiser steps that the weights have seen which sample now."""
+    attempts: int = 1
+    """Times that an episode is started of which the engine could not answer a request."""
+    stopped: str | None = None
+    """Why no further request will be answered; the episodes that are left are then not played."""
 
     @classmethod
     def check(cls, options: Mapping[str, Any]) -> None:
@@ -187,16 +223,16 @@ class Engine(ABC):
         return
 
     @classmethod
-    def from_setup(cls, setup: EngineSetup, *args: Any, **options: Any) -> Engine:
+    def from_setup(cls, setup: Any, *args: Any, **options: Any) -> AnyEngine[Asked, Answered]:
         """The engine of a run; ``options`` are the settings ``rollout.engine_options``."""
         raise NotImplementedError(f"{cls.__name__} cannot be chosen by name: it has no from_setup")
 
     @abstractmethod
-    def submit(self, requests: Sequence[Request]) -> None:
+    def submit(self, requests: Sequence[Asked]) -> None:
         """Queue requests; returns at once. One that cannot be served is answered with an error by :meth:`poll`."""
 
     @abstractmethod
-    def poll(self, timeout: float | None = None) -> list[Completion]:
+    def poll(self, timeout: float | None = None) -> list[Answered]:
         """Wait until at least one request is finished, and return all that are.
 
         Args:
@@ -215,6 +251,37 @@ class Engine(ABC):
     def pending(self) -> int:
         """Number of requests submitted and not yet returned."""
 
+    def release(self, session: int) -> None:
+        """Forget what is kept for ``session``."""
+
+    def where(self, session: int | None) -> str:
+        """Where the requests of a session are computed, for messages: the engine, or the server that has them."""
+        return "the engine"
+
+    def close(self) -> None:
+        """End what the engine started. Does nothing the second time."""
+
+
+class ChatEngine(AnyEngine[ChatRequest, ChatCompletion]):
+    """Answers messages with a model that is not trained here: no tokens, no log-probabilities, no weights.
+
+    For evaluation, baselines and demonstrations; training refuses it. :meth:`from_setup` is called with the number of
+    requests at a time.
+    """
+
+    name: str
+    """Name of the model."""
+    most: int
+    """Most requests at a time; more episodes at a time would only wait for each other."""
+
+    def usage(self) -> dict[str, Any]:
+        """Returns what was asked for so far, and what it cost, for reports."""
+        return {}
+
+
+class Engine(AnyEngine[Request, Completion]):
+    """Continues prompts, many at a time, each at its own pace. :meth:`from_setup` gets an :class:`EngineSetup`."""
+
     @abstractmethod
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Sample with other weights from now on; whatever was computed with earlier ones is dropped.
@@ -232,18 +299,8 @@ class Engine(ABC):
             EngineFailed: The engine has not taken the weights.
         """
 
-    def release(self, session: int) -> None:  # noqa: B027  (an engine without a cache has nothing to release)
-        """Forget what is kept for ``session``."""
-
-    def where(self, session: int | None) -> str:
-        """Where the requests of a session are computed, for messages: the engine, or the server that has them."""
-        return "the engine"
-
-    def rest(self) -> None:  # noqa: B027  (an engine without memory of its own has nothing to give back)
+    def rest(self) -> None:
         """Nothing is asked until the next :meth:`sync`: memory that the update could use may be given back."""
-
-    def close(self) -> None:  # noqa: B027  (an engine in this process has nothing to close)
-        """End what the engine started. Does nothing the second time."""
 
     def generate(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: int | None = None
@@ -259,4 +316,4 @@ class Engine(ABC):
         return [done[i] for i in range(len(prompts))]
 
 
-ENGINES: Registry[Engine] = Registry("rollout.engine", group="trainers.engines")
+ENGINES: Registry[AnyEngine[Any, Any]] = Registry("rollout.engine", group="trainers.engines")

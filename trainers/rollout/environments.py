@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import gymnasium
 
@@ -14,6 +15,7 @@ from envsuite.prompting import (
     Codec,
     Compact,
     Conversation,
+    EndpointCodec,
     Full,
     NativeCodec,
     PromptFile,
@@ -26,7 +28,7 @@ from envsuite.prompting import (
 from envsuite.prompting.shipped import shipped
 from envsuite.vector import EnvFactory, make_vector
 from trainers.rollout.config import EnvConfig, PromptConfig, RolloutConfig, SamplingConfig
-from trainers.rollout.engine import Engine, Sampling
+from trainers.rollout.engine import AnyEngine, ChatEngine, Sampling
 from trainers.rollout.manager import RolloutManager
 from trainers.settings import ConfigError
 
@@ -92,6 +94,39 @@ def codec_of(prompt: PromptConfig, tokenizer: ChatTokenizer) -> Codec:
     )
 
 
+def chat_codec_of(prompt: PromptConfig) -> Codec:
+    """Makes the codec of prompts that are messages: the chat template is the endpoint's."""
+    if prompt.codec == "native":
+        return EndpointCodec()
+    if prompt.codec == "tools":
+        return make_codec(prompt.codec)
+    return make_codec(
+        prompt.codec, think=prompt.think, lowercase=prompt.lowercase, require_thought=prompt.require_thought
+    )
+
+
+def check_chat(rollout: RolloutConfig, prompt: PromptConfig, sampling: SamplingConfig) -> None:
+    """Refuses settings that need tokens, which an engine for messages does not have.
+
+    Raises:
+        ConfigError: One is set; the message names it, and the engine.
+    """
+    wrong = {
+        f"prompt.memory is {prompt.memory!r}, which counts tokens; set it to window(K), full or rendered": isinstance(
+            make_memory(prompt.memory), Compact
+        ),
+        f"prompt.max_tokens is {prompt.max_tokens}; leave it out": prompt.max_tokens is not None,
+        "prompt.template_arguments are for a chat template that is rendered here; a vLLM server takes them as "
+        "rollout.engine_options.extra: {chat_template_kwargs: {…}}": bool(prompt.template_arguments),
+        f"rollout.episode_tokens is {rollout.episode_tokens}; leave it out": rollout.episode_tokens is not None,
+        f"evaluation.sampling.top_k is {sampling.top_k}; leave it out, or set it in rollout.engine_options.extra where "
+        "the endpoint takes it": sampling.top_k > 0,
+    }
+    for text, refused in wrong.items():
+        if refused:
+            raise ConfigError(f"rollout.engine is {rollout.engine!r}, which takes messages, not tokens, but {text}")
+
+
 def check_prompts(prompt: PromptConfig, tokenizer: ChatTokenizer) -> Codec:
     """Checks the prompts' settings with the tokenizer, and logs where prompts depart from the model's chat template.
 
@@ -154,11 +189,23 @@ def make_manager(
     prompt: PromptConfig,
     envs: Sequence[EnvConfig],
     slots: int,
-    engine: Engine,
-    tokenizer: ChatTokenizer,
+    engine: AnyEngine[Any, Any],
+    tokenizer: ChatTokenizer | None,
+    examples: Sequence[str] = (),
 ) -> RolloutManager:
-    """A manager that plays ``envs``, at most ``slots`` episodes at a time; close its vector after use."""
-    codec = codec_of(prompt, tokenizer)
+    """A manager that plays ``envs``, at most ``slots`` episodes at a time; close its vector after use.
+
+    Args:
+        rollout: How episodes are sampled.
+        prompt: How prompts are written.
+        envs: The environments.
+        slots: Most episodes at a time.
+        engine: Generates tokens, or answers messages.
+        tokenizer: The policy's; ``None`` with an engine for messages.
+        examples: Demonstrations for the prompts of each environment, as text; by default none.
+    """
+    codec = chat_codec_of(prompt) if tokenizer is None else codec_of(prompt, tokenizer)
+    slots = min(slots, engine.most) if isinstance(engine, ChatEngine) else slots
     vector = make_vector([factory_of(env) for env in envs], slots, rollout.workers, rollout.deadline)
     return RolloutManager(
         engine,
@@ -174,4 +221,5 @@ def make_manager(
         truncate=prompt.truncate,
         template_arguments=prompt.template_arguments,
         episode_tokens=rollout.episode_tokens,
+        examples=examples,
     )

@@ -7,12 +7,10 @@ from typing import Any
 
 from envsuite.core import Observation
 from envsuite.core.errors import EnvsuiteError
-from envsuite.prompting import Codec, Conversation, NoRoom
-from envsuite.prompting.conversation import ChatTokenizer
+from envsuite.prompting import NoRoom, Parsed
 from envsuite.vector import Event
-from trainers.rollout.engine import Completion
+from trainers.rollout.exchange import Exchange
 from trainers.steps import Episode, Step
-from trainers.steps.records import Tokens, as_tokens
 
 
 @dataclass(frozen=True)
@@ -36,65 +34,55 @@ class Ending:
     context_truncated: bool = False
     error: str | None = None
     """Why the episode failed; then neither terminated nor truncated."""
+    unanswered: bool = False
+    """It failed because the engine gave no answer."""
 
 
 @dataclass
 class Playing:
-    """An episode on its way: its conversation, the steps made so far, and the answer to the last prompt."""
+    """An episode on its way: what it says to its engine, and the steps made so far."""
 
     plan: EpisodePlan
     env_id: str
-    conversation: Conversation
-    tokenizer: ChatTokenizer
-    codec: Codec
+    exchange: Exchange
     observation: Observation | None = None
     """The observation that the current prompt ends with."""
     info: dict[str, Any] = field(default_factory=dict)
     """Info of the environment's last answer."""
     steps: list[Step] = field(default_factory=list)
-    prompt: Tokens = field(default_factory=lambda: as_tokens([]))
-    """The last prompt that was asked."""
-    completion: Completion | None = None
-    """The answer to it."""
     state_key: str = ""
-    """Identity of the observation that it answers."""
+    """Identity of the observation that the engine answers."""
     asked: float | None = None
     """When the engine was asked (``time.monotonic``); ``None`` while it has no prompt of the episode."""
-    action: Any = None
-    parse_error: str | None = None
+    parsed: Parsed | None = None
+    """What was read in the engine's last answer; ``None`` before the first."""
 
     @property
     def tokens(self) -> int:
         """Response tokens of the steps made."""
         return sum(len(step.response_ids) for step in self.steps)
 
-    def parse(self, completion: Completion, tools: Any, max_calls: int) -> None:
-        """Take the engine's answer to the prompt: afterwards :attr:`action` is set, or :attr:`parse_error`."""
-        shown = self.codec.special_tokens
-        text = self.tokenizer.decode(completion.token_ids.tolist(), skip_special_tokens=not shown)
-        parsed = self.codec.parse(text, tools, max_calls)
-        self.completion, self.action, self.parse_error = completion, parsed.action, parsed.error
+    def read(self, completion: Any) -> Parsed:
+        """Take the engine's answer to the prompt; returns the action in it."""
+        self.parsed = self.exchange.read(completion)
+        return self.parsed
 
     def observe(self, event: Event) -> None:
         """Take the environment's answer: the step is recorded, if it was one and not a reset."""
-        completion, info = self.completion, event.info
+        info = event.info
         assert info is not None
         self.info = dict(info)
-        if completion is None:
+        if self.parsed is None:
             return
         assert self.observation is not None
         self.steps.append(
             Step(
                 t=len(self.steps),
-                prompt_ids=self.prompt,
-                response_ids=completion.token_ids,
-                response_logprobs=completion.logprobs,
-                policy_version=completion.policy_version,
-                finish_reason=completion.finish_reason,
+                **self.exchange.columns(),
                 observation=self.observation["text"],
                 state_key=self.state_key,
-                action=self.action,
-                parse_error=self.parse_error,
+                action=self.parsed.action,
+                parse_error=self.parsed.error,
                 valid=info["valid"],
                 reward=event.reward,
                 info=dict(info),
@@ -103,14 +91,9 @@ class Playing:
 
     def ask(self, observation: Observation) -> Ending | None:
         """Makes the next prompt from ``observation``; returns the ending instead where no prompt can be made."""
-        answered, self.observation, self.state_key = self.completion, observation, self.info["state_key"]
+        self.observation, self.state_key = observation, self.info["state_key"]
         try:
-            if answered is None:
-                self.conversation.start(observation)
-            else:
-                ids = answered.token_ids.tolist()
-                self.conversation.add(ids, self.tokenizer.decode(ids), observation)
-            self.prompt = as_tokens(self.conversation.prompt_ids())
+            self.exchange.ask(observation)
         except NoRoom as error:
             return self.outgrown(str(error))
         except EnvsuiteError as error:
@@ -140,4 +123,5 @@ class Playing:
             greedy=self.plan.greedy,
             error=ending.error,
             context_truncated=ending.context_truncated,
+            unanswered=ending.unanswered,
         )

@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from envsuite.prompting import Codec, Conversation, Memory, PromptFile
+from envsuite.core.errors import UsageError
+from envsuite.prompting import Chat, Codec, Conversation, Memory, PromptFile
 from envsuite.prompting.conversation import ChatTokenizer
 from envsuite.vector import Event, Vector
 from trainers.activity import ACTIVITY, Wait
-from trainers.rollout.engine import Completion, Engine, Request, Sampling
+from trainers.rollout.engine import AnyEngine, ChatEngine, Sampling
 from trainers.rollout.episode import Ending, EpisodePlan, Playing
+from trainers.rollout.exchange import ChatExchange, Exchange, TokenExchange
 from trainers.steps import Episode
 
 _PATIENCE = 1.0  # seconds of waiting for environments or engine, after which progress is told
@@ -43,16 +45,18 @@ class Timing:
 
 Watcher = Callable[[int, Wait | None], None]
 """Called with the number of finished episodes, and the oldest question to environments or engine without an answer."""
+Keeper = Callable[[Episode], None]
+"""Called with an episode when it has ended."""
 
 
 class RolloutManager:
     """Plays episodes with an engine and a vector of environments.
 
     Args:
-        engine: Generates tokens.
+        engine: Generates tokens, or answers messages.
         vector: Runs environments; its slots bound how many episodes run at a time.
         env_ids: Gymnasium id of each environment of the vector, for the records.
-        tokenizer: Renders prompts and decodes completions.
+        tokenizer: Renders prompts and decodes completions; ``None`` with an engine for messages.
         codec: Format of actions.
         memory: Which part of the history is shown.
         instructions: Begin prompts with the codec's instructions.
@@ -62,14 +66,18 @@ class RolloutManager:
         truncate: What happens to a longer one, as :class:`~envsuite.prompting.Conversation` says.
         template_arguments: Arguments of the chat template; by default the codec's.
         episode_tokens: An episode that has written so many response tokens is cut; ``None`` for no limit.
+        examples: Text of demonstrations for the prompts of each environment; by default none.
+
+    Raises:
+        UsageError: An engine for tokens has no tokenizer.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        engine: AnyEngine[Any, Any],
         vector: Vector,
         env_ids: Sequence[str],
-        tokenizer: ChatTokenizer,
+        tokenizer: ChatTokenizer | None,
         codec: Codec,
         memory: Memory,
         *,
@@ -80,7 +88,10 @@ class RolloutManager:
         truncate: Literal["episode", "left"] = "episode",
         template_arguments: Mapping[str, Any] | None = None,
         episode_tokens: int | None = None,
+        examples: Sequence[str] = (),
     ) -> None:
+        if tokenizer is None and not isinstance(engine, ChatEngine):
+            raise UsageError(f"{type(engine).__name__} takes prompts of tokens, which need a tokenizer")
         self.engine = engine
         self.vector = vector
         self.env_ids = tuple(env_ids)
@@ -94,16 +105,38 @@ class RolloutManager:
         self.truncate: Literal["episode", "left"] = truncate
         self.template_arguments = template_arguments
         self.episode_tokens = episode_tokens
+        self.examples = tuple(examples) or ("",) * len(self.env_ids)
         self.timing = Timing()
         """Seconds of the last rollout."""
 
+    def exchange(self, env: int) -> Exchange:
+        """Returns what a new episode in environment number ``env`` speaks to the engine by."""
+        tools, max_calls, examples = self.vector.tools(env), self.vector.max_calls(env), self.examples[env]
+        shown: dict[str, Any] = {
+            "instructions": self.instructions, "commands": self.commands, "prompt_file": self.prompt_file,
+            "examples": examples,
+        }  # fmt: skip
+        if self.tokenizer is None:
+            return ChatExchange(Chat(self.codec, self.memory, tools, max_calls, **shown))
+        conversation = Conversation(
+            self.tokenizer, self.codec, self.memory, tools, max_calls, **shown,
+            max_tokens=self.max_prompt_tokens, truncate=self.truncate, template_arguments=self.template_arguments,
+        )  # fmt: skip
+        return TokenExchange(conversation, self.tokenizer)
+
     def stream(
-        self, plans: Sequence[EpisodePlan], sampling: Sampling, seed: int, watch: Watcher | None = None
+        self,
+        plans: Sequence[EpisodePlan],
+        sampling: Sampling,
+        seed: int,
+        watch: Watcher | None = None,
+        keep: Keeper | None = None,
     ) -> Iterator[list[Episode]]:
         """Play every plan once; yield each group as soon as its last episode has ended, in the order of ``plans``.
 
-        An episode whose environment or engine fails has ``error`` set and the steps made so far. One that outgrows the
-        context is truncated there and counts like any other. Between two groups the caller may
+        An episode whose environment or engine fails has ``error`` set and the steps made so far; one that the engine
+        did not answer is started again first, ``engine.attempts`` times in all. One that outgrows the context is
+        truncated there and counts like any other. Between two groups the caller may
         :meth:`~trainers.rollout.engine.Engine.sync` the engine: episodes on their way go on under the new weights.
 
         Args:
@@ -111,8 +144,9 @@ class RolloutManager:
             sampling: How tokens are drawn.
             seed: Each response is a function of weights, prompt, this seed, episode id and step.
             watch: Called with progress.
+            keep: Called with each episode when it has ended.
         """
-        rollout = _Rollout(self, plans, sampling, seed)
+        rollout = _Rollout(self, plans, sampling, seed, keep)
         self.timing = rollout.timing
         while rollout.waiting or rollout.running:
             rollout.advance()
@@ -122,20 +156,33 @@ class RolloutManager:
                 yield rollout.groups.popleft()
 
     def run(
-        self, plans: Sequence[EpisodePlan], sampling: Sampling, seed: int, watch: Watcher | None = None
+        self,
+        plans: Sequence[EpisodePlan],
+        sampling: Sampling,
+        seed: int,
+        watch: Watcher | None = None,
+        keep: Keeper | None = None,
     ) -> list[Episode]:
         """Play every plan once, as :meth:`stream` does; episodes come back in the order of ``plans``."""
-        done = {e.episode_id: e for group in self.stream(plans, sampling, seed, watch) for e in group}
+        done = {e.episode_id: e for group in self.stream(plans, sampling, seed, watch, keep) for e in group}
         return [done[plan.episode_id] for plan in plans]
 
 
 class _Rollout:
     """The state of one rollout: waiting plans, running episodes by slot, and completed groups."""
 
-    def __init__(self, manager: RolloutManager, plans: Sequence[EpisodePlan], sampling: Sampling, seed: int) -> None:
+    def __init__(
+        self,
+        manager: RolloutManager,
+        plans: Sequence[EpisodePlan],
+        sampling: Sampling,
+        seed: int,
+        keep: Keeper | None,
+    ) -> None:
         self.manager = manager
         self.sampling = sampling
         self.seed = seed
+        self.keep = keep
         self.timing = Timing()
         self.waiting = deque(plans)
         self.free = list(range(manager.vector.slots))[::-1]
@@ -145,6 +192,8 @@ class _Rollout:
         """Whole groups that nobody has taken yet."""
         self.ended = 0
         """Episodes that have ended."""
+        self._attempts: Counter[int] = Counter()
+        """Times that an episode was started, by its id."""
         self._missing = Counter(plan.group_id for plan in plans)
         self._place = {plan.episode_id: number for number, plan in enumerate(plans)}
         self._parts: defaultdict[int, list[Episode]] = defaultdict(list)
@@ -152,6 +201,10 @@ class _Rollout:
     def advance(self) -> None:
         """Start episodes in free slots, then take what environments and engine have finished."""
         vector, engine = self.manager.vector, self.manager.engine
+        while self.waiting and engine.stopped is not None:
+            plan = self.waiting.popleft()
+            left = Playing(plan, self.manager.env_ids[plan.env], self.manager.exchange(plan.env))
+            self._enter(plan, left.ended(Ending(error=engine.stopped, unanswered=True)))
         while self.waiting and self.free:
             self._start(self.free.pop(), self.waiting.popleft())
         if vector.pending:
@@ -179,23 +232,11 @@ class _Rollout:
 
     def _start(self, slot: int, plan: EpisodePlan) -> None:
         manager = self.manager
-        conversation = Conversation(
-            manager.tokenizer,
-            manager.codec,
-            manager.memory,
-            manager.vector.tools(plan.env),
-            manager.vector.max_calls(plan.env),
-            instructions=manager.instructions,
-            commands=manager.commands,
-            prompt_file=manager.prompt_file,
-            max_tokens=manager.max_prompt_tokens,
-            truncate=manager.truncate,
-            template_arguments=manager.template_arguments,
-        )
-        env_id = manager.env_ids[plan.env]
+        self._attempts[plan.episode_id] += 1
+        exchange, env_id = manager.exchange(plan.env), manager.env_ids[plan.env]
         with self.timing.measured("env"), ACTIVITY.waiting(f"reset of slot {slot} ({env_id})"):
             manager.vector.reset(slot, plan.env, task_id=plan.task_id)
-        self.running[slot] = Playing(plan, env_id, conversation, manager.tokenizer, manager.codec)
+        self.running[slot] = Playing(plan, env_id, exchange)
 
     def _on_event(self, event: Event) -> None:
         """Handles an environment's answer: records the step, and ends the episode or asks the engine again."""
@@ -219,37 +260,54 @@ class _Rollout:
             sampling = replace(sampling, max_tokens=min(sampling.max_tokens, left))
         seed = step_seed(self.seed, plan.episode_id, len(episode.steps))
         episode.asked = time.monotonic()
-        self.manager.engine.submit([Request(event.slot, episode.prompt, sampling, plan.episode_id, seed)])
+        self.manager.engine.submit([episode.exchange.request(event.slot, sampling, plan.episode_id, seed)])
 
-    def _on_completion(self, completion: Completion) -> None:
+    def _on_completion(self, completion: Any) -> None:
         """Handles the engine's answer: steps the environment."""
         slot, vector = completion.request_id, self.manager.vector
         episode = self.running[slot]
         episode.asked = None
         if completion.error is not None:
-            outgrown = completion.finish_reason == "context"
-            self._end(slot, episode.outgrown(completion.error) if outgrown else Ending(error=completion.error))
-            return
-        env = episode.plan.env
-        with self.timing.measured("codec"):
-            episode.parse(completion, vector.tools(env), vector.max_calls(env))
-        with self.timing.measured("env"), ACTIVITY.waiting(f"step of slot {slot} ({episode.env_id})"):
-            if episode.action is not None:
-                vector.step(slot, episode.action)
+            if completion.finish_reason == "context":
+                self._end(slot, episode.outgrown(completion.error))
             else:
-                vector.refuse(slot, episode.parse_error or "no action in the completion")
+                self._unanswered(slot, completion.error)
+            return
+        with self.timing.measured("codec"):
+            parsed = episode.read(completion)
+        with self.timing.measured("env"), ACTIVITY.waiting(f"step of slot {slot} ({episode.env_id})"):
+            if parsed.action is not None:
+                vector.step(slot, parsed.action)
+            else:
+                vector.refuse(slot, parsed.error or "no action in the completion")
+
+    def _unanswered(self, slot: int, error: str) -> None:
+        """Handles a request without an answer: the episode is started again, if it may be, or fails."""
+        plan, engine = self.running[slot].plan, self.manager.engine
+        if self._attempts[plan.episode_id] >= engine.attempts or engine.stopped is not None:
+            self._end(slot, Ending(error=error, unanswered=True))
+            return
+        del self.running[slot]
+        self.free.append(slot)
+        engine.release(plan.episode_id)
+        self.waiting.append(plan)
 
     def _tokens_left(self, episode: Playing) -> int | None:
         most = self.manager.episode_tokens
         return None if most is None else max(0, most - episode.tokens)
 
     def _end(self, slot: int, ending: Ending) -> None:
-        """Free the slot; a group that has its last episode now is whole."""
-        plan = self.running[slot].plan
-        episode = self.running.pop(slot).ended(ending)
+        """Free the slot of an episode that has ended."""
+        playing = self.running.pop(slot)
         self.free.append(slot)
-        self.manager.engine.release(plan.episode_id)
+        self.manager.engine.release(playing.plan.episode_id)
+        self._enter(playing.plan, playing.ended(ending))
+
+    def _enter(self, plan: EpisodePlan, episode: Episode) -> None:
+        """Take an episode that has ended; a group that has its last one now is whole."""
         self.ended += 1
+        if self.keep is not None:
+            self.keep(episode)
         self._parts[plan.group_id].append(episode)
         self._missing[plan.group_id] -= 1
         if not self._missing[plan.group_id]:

@@ -14,7 +14,7 @@ from envsuite.prompting import make_memory
 from trainers.credit.crediting import Method
 from trainers.credit.recipes import COMPOSITIONS, recipe, recipes
 from trainers.credit.shapers import KLPenalty
-from trainers.rollout.engines import engine_class
+from trainers.rollout.engines import answers_in_text, engine_class, no_training
 from trainers.rollout.environments import prompt_file_of
 from trainers.run.config import TrainConfig
 from trainers.run.tracker import check_trackers
@@ -37,6 +37,8 @@ class Program:
     description: str
     resumes: bool = False
     """Whether it has the option ``--resume``."""
+    trains: bool = False
+    """Whether it trains the model that plays."""
     options: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Further options, each with a value: how it is typed, e.g. ``--steps N``, and its description."""
 
@@ -54,6 +56,7 @@ examples:
   python -m trainers.train --list-recipes
 """,
     resumes=True,
+    trains=True,
 )
 EVALUATE = Program(
     "python -m trainers.evaluate",
@@ -63,7 +66,12 @@ the results are written to standard output as JSON.
 examples:
   python -m trainers.evaluate --config configs/quickstart.yaml --model.path runs/quickstart/checkpoints/iteration-00060
   python -m trainers.evaluate --config configs/quickstart.yaml --evaluation.episodes 64 > result.json
+  python -m trainers.evaluate --config configs/quickstart.yaml --rollout.engine openai \\
+    --rollout.engine_options "{{url: 'http://127.0.0.1:8000/v1', model: NAME}}" --prompt.codec native --keep episodes
 """,
+    options={
+        "--keep FOLDER": "Write each episode into the folder when it ends; those that are there are not played again.",
+    },
 )
 
 
@@ -118,6 +126,8 @@ def parse(arguments: Sequence[str] | None = None, program: Program = TRAIN) -> C
         )
 
     config = checked(TrainConfig, settings, origin=origin)
+    if program.trains and answers_in_text(config.rollout.engine):
+        raise ConfigError(no_training(config.rollout.engine))
     check_names(config)
     if "--print-config" in given:
         sys.stdout.write(dump(config))

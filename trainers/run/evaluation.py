@@ -5,23 +5,21 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 from accelerate import Accelerator
 
 from envsuite.prompting import ChatTokenizer
 from trainers.distributed import every
-from trainers.policy.adapter import merged_weights
-from trainers.policy.loading import load_model, load_tokenizer, model_settings
-from trainers.policy.model import stop_ids
 from trainers.report.stats import EvalResult, evaluate_summary
-from trainers.rollout.engine import Engine, EngineSetup
-from trainers.rollout.engines import make_engine
-from trainers.rollout.environments import check_prompts, make_manager, sampling_of, tasks_of
+from trainers.rollout.engine import AnyEngine, EngineFailed
+from trainers.rollout.environments import make_manager, sampling_of, tasks_of
 from trainers.rollout.episode import EpisodePlan
-from trainers.rollout.limits import check_limits
 from trainers.rollout.manager import Watcher
 from trainers.run.config import EvalConfig, TrainConfig
+from trainers.run.kept import Kept, played_with
+from trainers.run.playing import playing, usage_of
 from trainers.settings import ConfigError
 from trainers.steps import Episode
 
@@ -35,9 +33,10 @@ class Evaluator:
     Args:
         config: The run's settings.
         accelerator: The run's accelerator.
-        engine: Samples from the policy.
-        tokenizer: The policy's tokenizer.
+        engine: Samples from the policy, or answers messages.
+        tokenizer: The policy's tokenizer; ``None`` with an engine for messages.
         stop_ids: Tokens that end a response.
+        keep: Folder of the episodes, which are written as they end; those that are there are not played again.
 
     Raises:
         ConfigError: An environment cannot be made, or has fewer tasks than are to be played.
@@ -47,15 +46,17 @@ class Evaluator:
         self,
         config: TrainConfig,
         accelerator: Accelerator,
-        engine: Engine,
-        tokenizer: ChatTokenizer,
+        engine: AnyEngine[Any, Any],
+        tokenizer: ChatTokenizer | None,
         stop_ids: Sequence[int],
+        keep: Path | None = None,
     ) -> None:
         self.config = config
         self.accelerator = accelerator
         self.engine = engine
         self.tokenizer = tokenizer
         self.stop_ids = tuple(stop_ids)
+        self.keep = keep
         envs = config.evaluation.envs
         self.tasks = [tasks_of(env, f"evaluation.envs[{i}]") for i, env in enumerate(envs)]
         self.plans = [
@@ -72,12 +73,21 @@ class Evaluator:
     def play(self, env: int, watch: Watcher | None = None) -> list[Episode]:
         """This process's share of the episodes of environment number ``env``."""
         chosen, settings, plans = self.config.evaluation.envs[env], self.config.evaluation, self.plans[env]
+        kept: Kept | None = None
+        found: list[Episode] = []
+        if self.keep is not None:
+            what = played_with(self.config, chosen, settings.sampling, self.tasks[env].hash)
+            kept = Kept(self.keep / f"{env}-{chosen.id}-{chosen.split}", what)
+            found, plans = kept.split(plans)
         slots = max(1, min(self.config.rollout.slots, len(plans)))
         manager = make_manager(self.config.rollout, self.config.prompt, [chosen], slots, self.engine, self.tokenizer)
         with manager.vector:
-            return manager.run(plans, sampling_of(settings.sampling, self.stop_ids), self.config.seed, watch)
+            sampling, keeper = sampling_of(settings.sampling, self.stop_ids), None if kept is None else kept.add
+            return [*found, *manager.run(plans, sampling, self.config.seed, watch, keeper)]
 
-    def result(self, name: str, env: int, episodes: Sequence[Episode], seconds: float) -> EvalResult:
+    def result(
+        self, name: str, env: int, episodes: Sequence[Episode], seconds: float, usage: dict[str, Any] | None = None
+    ) -> EvalResult:
         """The result over the episodes of all processes; each process must call this.
 
         Args:
@@ -85,6 +95,7 @@ class Evaluator:
             env: Index of the environment.
             episodes: The episodes that this process played.
             seconds: Duration.
+            usage: What an engine for messages was asked for.
         """
         together = [episode for part in every(self.accelerator, tuple(episodes)) for episode in part]
         return evaluate_summary(
@@ -96,6 +107,7 @@ class Evaluator:
             policy_version=self.engine.policy_version,
             temperature=self.config.evaluation.sampling.temperature,
             wall_s=seconds,
+            usage=usage,
         )
 
 
@@ -133,28 +145,35 @@ def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-def evaluate(config: TrainConfig, accelerator: Accelerator) -> list[EvalResult]:
-    """Measure ``config.model.path`` on every environment of ``config.evaluation``.
+def evaluate(config: TrainConfig, accelerator: Accelerator, keep: Path | None = None) -> list[EvalResult]:
+    """Measure ``config.model.path``, or the model of an engine for messages, on every environment.
+
+    An engine that stops early (an endpoint that is down, a spent budget) ends the evaluation there: what was played is
+    counted, what was not is ``unanswered``.
+
+    Args:
+        config: All settings; ``evaluation`` has the environments.
+        accelerator: Has the device and the processes.
+        keep: Folder of the episodes, which are written as they end; those that are there are not played again.
 
     Raises:
-        ConfigError: There is none, or one cannot be made.
+        ConfigError: There is no environment, or one cannot be made.
         DataError: The model cannot be loaded.
-        EngineFailed: The engine failed.
+        EngineFailed: The engine failed, or stopped before an episode had ended.
     """
     if not config.evaluation.envs:
         raise ConfigError("evaluation.envs is empty; name what to measure success on")
-    tokenizer = load_tokenizer(config.model)
-    codec = check_prompts(config.prompt, tokenizer)
-    check_limits(config.model.path, model_settings(config.model), config.prompt, config.rollout)
-    model = load_model(config.model)
-    model.to(accelerator.device)
-    setup = EngineSetup(model, tokenizer, config.model, config.rollout.slots, accelerator)
-    results = []
-    with closing(make_engine(config.rollout.engine, setup, config.rollout.engine_options)) as engine:
-        evaluator = Evaluator(config, accelerator, engine, tokenizer, stop_ids(model, tokenizer, codec.stop_ids))
-        engine.sync(merged_weights(model), 0)  # a running server may have others
+    results: list[EvalResult] = []
+    with playing(config, accelerator) as player:
+        engine = player.engine
+        evaluator = Evaluator(config, accelerator, engine, player.tokenizer, player.stop_ids, keep)
         for env in range(len(config.evaluation.envs)):
-            began = time.perf_counter()
+            began, before = time.perf_counter(), usage_of(engine)
             episodes = evaluator.play(env)
-            results.append(evaluator.result(config.model.path, env, episodes, time.perf_counter() - began))
+            seconds, usage = time.perf_counter() - began, usage_of(engine, before)
+            results.append(evaluator.result(player.name, env, episodes, seconds, usage))
+            if engine.stopped is not None:
+                break
+        if engine.stopped is not None and not any(result.all.n for result in results):
+            raise EngineFailed(engine.stopped)
     return results

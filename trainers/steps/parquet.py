@@ -48,6 +48,7 @@ _EPISODE = {
     "greedy": pa.bool_(),
     "error": pa.string(),
     "context_truncated": pa.bool_(),
+    "unanswered": pa.bool_(),
 }
 _STEP = {
     "t": pa.int32(),
@@ -73,11 +74,13 @@ SCHEMA = pa.schema({**_EPISODE, **_STEP, **_EXTRA}, metadata={FORMAT: VERSION})
 ``prompt_text``, ``response_text`` and ``advantage`` are null where they were not given.
 """
 
-_ADDED = {"greedy": False, "context_truncated": False}
+_ADDED = {"greedy": False, "context_truncated": False, "unanswered": False}
 """Columns that older files lack, and what they hold in their place."""
 
 _TOKENS = ("prompt_ids", "response_ids", "response_logprobs", "policy_version")
 """Columns with a list of numbers in each row."""
+
+_TEXTS = ("prompt_text", "response_text")
 
 _SHARD = re.compile(r"(.+)\.(\d+)-of-(\d+)\.parquet")
 
@@ -174,7 +177,7 @@ def _step_rows(
         row = {name: _clean(value) for name, value in vars(step).items() if name in _STEP}
         row["action"] = None if step.action is None else _json([vars(call) for call in step.action], key)
         row["info"] = _json(step.info, key)
-        prompt, response = text.get(key, (None, None))
+        prompt, response = text.get(key, (step.prompt_text, step.response_text))
         row["prompt_text"], row["response_text"] = _clean(prompt), _clean(response)
         row["advantage"] = advantages.get(key)
         rows.append(row)
@@ -300,7 +303,7 @@ def read_episodes(path: Path) -> list[Episode]:
     steps: dict[int, list[Step]] = {}
     try:
         arrays = {name: _rows(table[name]) for name in _TOKENS}
-        rows = table.select([name for name in (*_EPISODE, *_STEP) if name not in _TOKENS]).to_pylist()
+        rows = table.select([name for name in (*_EPISODE, *_STEP, *_TEXTS) if name not in _TOKENS]).to_pylist()
         for number, row in enumerate(rows):
             heads.setdefault(row["episode_id"], {name: row[name] for name in _EPISODE})
             own = steps.setdefault(row["episode_id"], [])
@@ -319,7 +322,8 @@ def _rows(column: pa.ChunkedArray) -> list[NDArray[Any]]:
 
 
 def _step(row: Mapping[str, Any]) -> Step:
-    values = {name: row[name] for name in _STEP}
+    texts = () if len(row["prompt_ids"]) else _TEXTS  # text of a step with tokens is for people
+    values = {name: row[name] for name in (*_STEP, *texts)}
     values["action"] = parse_action(values["action"])
     values["info"] = json.loads(values["info"])
     return Step(**values)

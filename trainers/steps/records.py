@@ -67,6 +67,10 @@ class Step:
     """The environment's own reward for the step."""
     info: dict[str, Any] = field(default_factory=dict)
     """:class:`envsuite.core.StepInfo` after the step."""
+    prompt_text: str | None = None
+    """Messages as JSON, of an engine that takes messages: such a step has no tokens. ``None`` where it has."""
+    response_text: str | None = None
+    """The answer to them, with thought and calls in tags."""
 
     def __post_init__(self) -> None:
         responses = as_tokens(self.response_ids)
@@ -128,6 +132,9 @@ class Episode:
     """Played greedily, as a baseline; such an episode is never trained on, and counts in no metric of training."""
     context_truncated: bool = False
     """Truncated because the next prompt had no room in the model's context or in the budget of the memory."""
+    unanswered: bool = False
+    """Failed because the engine gave no answer (an endpoint that is down, a spent budget); such an episode says nothing
+    of the policy, and counts in no rate of success."""
 
     @property
     def total_reward(self) -> float:

@@ -7,11 +7,23 @@ from typing import Any
 
 from envsuite.core.errors import unknown
 from envsuite.prompting.codecs.base import Codec, Parsed, Turn
+from envsuite.prompting.codecs.endpoint import EndpointCodec
 from envsuite.prompting.codecs.native import NativeCodec
 from envsuite.prompting.codecs.tags import BracketsCodec, TagsCodec
 from envsuite.prompting.codecs.tools import ToolsCodec
 
-__all__ = ["CODECS", "BracketsCodec", "Codec", "NativeCodec", "Parsed", "TagsCodec", "ToolsCodec", "Turn", "make_codec"]
+__all__ = [
+    "CODECS",
+    "BracketsCodec",
+    "Codec",
+    "EndpointCodec",
+    "NativeCodec",
+    "Parsed",
+    "TagsCodec",
+    "ToolsCodec",
+    "Turn",
+    "make_codec",
+]
 
 CODECS: dict[str, type[Codec]] = {codec.name: codec for codec in (TagsCodec, BracketsCodec, ToolsCodec, NativeCodec)}
 

@@ -1,0 +1,198 @@
+"""The conversation of one episode as chat messages, for an endpoint that has the model's chat template itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from envsuite.core.env import Observation
+from envsuite.core.errors import UsageError
+from envsuite.core.tools import Tool, ToolCall
+from envsuite.prompting.codecs import Codec, NativeCodec, Parsed
+from envsuite.prompting.history import History
+from envsuite.prompting.memory import Compact, Memory, Window
+from envsuite.prompting.prompt_file import PromptFile
+from envsuite.prompting.rendering import Messages
+from envsuite.prompting.text import THOUGHT_END, Malformed, is_unicode, read_arguments
+
+_NOTHING = "(empty)"
+"""Stands for an answer without text in later prompts, as many endpoints refuse an empty message."""
+_EARLIER = "See the result of the last call."
+"""Result of all calls of an answer but the last: a step has one observation, and each call wants a result."""
+
+
+@dataclass(frozen=True)
+class Called:
+    """A tool call as an endpoint gives it, not yet checked."""
+
+    name: str
+    arguments: str
+    """JSON, as the model wrote it."""
+    id: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer of an endpoint."""
+
+    content: str
+    calls: tuple[Called, ...] = ()
+    thought: str = ""
+    """What the endpoint gives as the model's reasoning, apart from the content."""
+
+    @property
+    def text(self) -> str:
+        """The whole answer as text: thought and calls in the tags of the codec ``tools``."""
+        thought = self.thought.replace(THOUGHT_END, "")
+        before = f"<think>{thought}{THOUGHT_END}" if thought else ""
+        calls = "\n".join(
+            f'<tool_call>\n{{"name": "{call.name}", "arguments": {call.arguments}}}\n</tool_call>'
+            for call in self.calls
+        )
+        return before + "\n".join(part for part in (self.content, calls) if part)
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """An answer, as messages of later prompts have it."""
+
+    message: dict[str, Any]
+    ids: tuple[str, ...]
+    """Ids of its calls; each wants a result."""
+    observation: Observation
+
+
+class Chat:
+    """Writes the messages of one episode under a codec and a memory.
+
+    The counterpart of :class:`~envsuite.prompting.Conversation` where the chat template is the endpoint's. With a codec
+    that gives the tools to the chat template (:class:`~envsuite.prompting.EndpointCodec`), calls are the endpoint's
+    own; any other codec reads the text. A thought that the endpoint gives apart from the text is no part of later
+    prompts.
+
+    Args:
+        codec: The format of actions.
+        memory: The part of the history in a prompt. After ``full`` as after ``rendered`` all messages are sent.
+        tools: The tools of the environment.
+        max_calls: Maximum number of calls in one step.
+        instructions: Begin with the codec's instructions.
+        commands: Show the admissible commands with each observation that is not history.
+        prompt_file: Renders the user message of each step.
+        examples: Text of demonstrations, below the instructions; in a prompt file a variable.
+
+    Raises:
+        UsageError: The memory counts tokens, or codec or memory do not go with the rest.
+    """
+
+    def __init__(
+        self,
+        codec: Codec,
+        memory: Memory,
+        tools: Sequence[Tool],
+        max_calls: int = 1,
+        *,
+        instructions: bool = True,
+        commands: bool = True,
+        prompt_file: PromptFile | None = None,
+        examples: str = "",
+    ) -> None:
+        if isinstance(memory, Compact):
+            raise UsageError(f"{memory} counts tokens, which an endpoint does not tell; take window(K) or full")
+        if isinstance(codec, NativeCodec):
+            raise UsageError(
+                "NativeCodec reads the text of a chat template, which the endpoint has; take EndpointCodec"
+            )
+        self.codec = codec
+        self.memory = memory
+        self.tools = tools
+        self.max_calls = max_calls
+        self.chat_tools = codec.chat_tools(tools)
+        """The tools for the endpoint; ``None`` where the messages describe them."""
+        self._history = History(
+            codec, memory, tools, max_calls,
+            instructions=instructions, commands=commands, prompt_file=prompt_file, examples=examples,
+        )  # fmt: skip
+        self._turns: list[_Turn] = []
+        self._calls = 0
+
+    def start(self, observation: Observation) -> None:
+        """Starts an episode with its first observation."""
+        self._history.start(observation)
+        self._turns, self._calls = [], 0
+
+    def messages(self) -> Messages:
+        """Returns the messages to answer now.
+
+        Raises:
+            UsageError: Before :meth:`start`, or the prompt file cannot be rendered for this step.
+        """
+        system = self._history.system
+        messages: Messages = [{"role": "system", "content": system}] if system else []
+        messages.append({"role": "user", "content": "".join(self._history.opening())})
+        for turn in self._turns:
+            said = self._history.said(turn.observation)
+            messages.append(turn.message)
+            results = [*[_EARLIER] * (len(turn.ids) - 1), said]
+            pairs = zip(turn.ids, results, strict=True) if turn.ids else ()
+            messages += [{"role": "tool", "tool_call_id": one, "content": result} for one, result in pairs]
+            if not turn.ids:
+                messages.append({"role": "user", "content": said})
+        return messages
+
+    def parse(self, answer: Answer) -> Parsed:
+        """Parses the action of an answer: its calls if tools were given, else its text. Never raises.
+
+        One call that is not well-formed makes the answer invalid, since the others were made along with it.
+        """
+        if self.chat_tools is None:
+            return self.codec.parse(answer.text, self.tools, self.max_calls)
+        calls = [_read(call) for call in answer.calls]
+        problem = next((call.reason for call in calls if isinstance(call, Malformed)), None)
+        if problem is None and not calls:
+            problem = "no tool call in the completion"
+        if problem is None and len(calls) > self.max_calls:
+            problem = f"{len(calls)} calls in one step, at most {self.max_calls} allowed"
+        action = tuple(call for call in calls if isinstance(call, ToolCall))
+        return Parsed(action, None) if problem is None else Parsed(None, problem)
+
+    def add(self, answer: Answer, observation: Observation) -> None:
+        """Records an answer of the endpoint and the environment's.
+
+        Raises:
+            UsageError: Before :meth:`start`.
+        """
+        self._history.add(answer.text, self.parse(answer).action, observation)
+        if not isinstance(self.memory, Window):
+            message, ids = self._said(answer)
+            self._turns.append(_Turn(message, ids, observation))
+
+    def _said(self, answer: Answer) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Returns the message of an answer, and the ids of its calls.
+
+        Calls that are not well-formed are text in it: servers read the calls of earlier messages, and fail at those.
+        """
+        sound = not any(isinstance(_read(call), Malformed) for call in answer.calls)
+        if self.chat_tools is None or not answer.calls or not sound:
+            text = answer.content if self.chat_tools is None else Answer(answer.content, answer.calls).text
+            return {"role": "assistant", "content": text.strip() or _NOTHING}, ()
+        ids, calls = [], []
+        for call in answer.calls:
+            given = call.id if call.id and call.id not in ids else f"call{self._calls:05}"  # Mistral takes nine letters
+            self._calls += 1
+            ids.append(given)
+            function = {"name": call.name, "arguments": call.arguments.strip() or "{}"}
+            calls.append({"id": given, "type": "function", "function": function})
+        return {"role": "assistant", "content": answer.content, "tool_calls": calls}, tuple(ids)
+
+
+def _read(call: Called) -> ToolCall | Malformed:
+    """Parses a call; one without any arguments may have an empty text."""
+    if not call.name:
+        return Malformed("the call has no name")
+    if not is_unicode(call.name):
+        return Malformed("the name of the call is not valid Unicode")
+    arguments = read_arguments(call.arguments.strip() or "{}")
+    if isinstance(arguments, Malformed):
+        return Malformed(f"arguments of {call.name}: {arguments.reason}")
+    return ToolCall(call.name, arguments)

@@ -1,0 +1,130 @@
+"""What is said between an episode and its engine: prompts of token ids, or chat messages."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from typing import Any
+
+from envsuite.core import Observation
+from envsuite.prompting import Chat, Conversation, Parsed
+from envsuite.prompting.conversation import ChatTokenizer
+from trainers.rollout.engine import ChatCompletion, ChatRequest, Completion, Request, Sampling
+from trainers.steps.records import Tokens, as_tokens
+
+
+class Exchange(ABC):
+    """Makes one episode's requests to its engine, and reads the answers."""
+
+    @abstractmethod
+    def ask(self, observation: Observation) -> None:
+        """Makes the next prompt from ``observation``, which answers the last answer that was read, if there is one.
+
+        Raises:
+            NoRoom: The prompt is longer than it may be.
+            EnvsuiteError: It cannot be rendered.
+        """
+
+    @abstractmethod
+    def request(self, number: int, sampling: Sampling, session: int, seed: int) -> Any:
+        """Returns the prompt as the engine takes it."""
+
+    @abstractmethod
+    def read(self, completion: Any) -> Parsed:
+        """Takes the engine's answer to the prompt; returns the action in it."""
+
+    @abstractmethod
+    def columns(self) -> dict[str, Any]:
+        """Returns the fields of the step's record that prompt and answer determine."""
+
+
+class TokenExchange(Exchange):
+    """Between a conversation and an engine for tokens.
+
+    Args:
+        conversation: Renders the prompts.
+        tokenizer: Decodes answers.
+    """
+
+    def __init__(self, conversation: Conversation, tokenizer: ChatTokenizer) -> None:
+        self.conversation = conversation
+        self.tokenizer = tokenizer
+        self._prompt: Tokens = as_tokens([])
+        self._completion: Completion | None = None
+
+    def ask(self, observation: Observation) -> None:
+        """Makes the next prompt."""
+        if self._completion is None:
+            self.conversation.start(observation)
+        else:
+            ids = self._completion.token_ids.tolist()
+            self.conversation.add(ids, self.tokenizer.decode(ids), observation)
+        self._prompt = as_tokens(self.conversation.prompt_ids())
+
+    def request(self, number: int, sampling: Sampling, session: int, seed: int) -> Request:
+        """Returns the prompt's tokens."""
+        return Request(number, self._prompt, sampling, session, seed)
+
+    def read(self, completion: Completion) -> Parsed:
+        """Parses the answer's text."""
+        self._completion = completion
+        conversation = self.conversation
+        shown = conversation.codec.special_tokens
+        text = self.tokenizer.decode(completion.token_ids.tolist(), skip_special_tokens=not shown)
+        return conversation.codec.parse(text, conversation.tools, conversation.max_calls)
+
+    def columns(self) -> dict[str, Any]:
+        """Returns tokens, log-probabilities and versions."""
+        completion = self._completion
+        assert completion is not None
+        return {
+            "prompt_ids": self._prompt,
+            "response_ids": completion.token_ids,
+            "response_logprobs": completion.logprobs,
+            "policy_version": completion.policy_version,
+            "finish_reason": completion.finish_reason,
+        }
+
+
+class ChatExchange(Exchange):
+    """Between messages and an engine for messages.
+
+    Args:
+        chat: Writes the messages.
+    """
+
+    def __init__(self, chat: Chat) -> None:
+        self.chat = chat
+        self._messages: list[dict[str, Any]] = []
+        self._completion: ChatCompletion | None = None
+
+    def ask(self, observation: Observation) -> None:
+        """Makes the next messages."""
+        if self._completion is None:
+            self.chat.start(observation)
+        else:
+            self.chat.add(self._completion.answer, observation)
+        self._messages = self.chat.messages()
+
+    def request(self, number: int, sampling: Sampling, session: int, seed: int) -> ChatRequest:
+        """Returns the messages and the tools."""
+        return ChatRequest(number, self._messages, self.chat.chat_tools, sampling, session, seed)
+
+    def read(self, completion: ChatCompletion) -> Parsed:
+        """Parses the calls of the answer, or its text."""
+        self._completion = completion
+        return self.chat.parse(completion.answer)
+
+    def columns(self) -> dict[str, Any]:
+        """Returns the texts; there are no tokens."""
+        completion = self._completion
+        assert completion is not None
+        return {
+            "prompt_ids": (),
+            "response_ids": (),
+            "response_logprobs": (),
+            "policy_version": (),
+            "finish_reason": completion.finish_reason,
+            "prompt_text": json.dumps(self._messages, ensure_ascii=False),
+            "response_text": completion.answer.text,
+        }

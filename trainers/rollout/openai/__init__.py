@@ -1,0 +1,1 @@
+"""The engine for endpoints that speak OpenAI's chat completions."""

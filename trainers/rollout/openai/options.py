@@ -1,0 +1,114 @@
+"""Settings of the engine openai."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from trainers.settings import ConfigError
+
+_WHERE = "rollout.engine_options"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PRICES = ("input", "cached", "output")
+_OURS = ("messages", "tools", "stream", "n")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The settings ``rollout.engine_options`` of the engine openai.
+
+    Raises:
+        ConfigError: They cannot work; the message names the setting.
+    """
+
+    url: str
+    """Address of the endpoint, up to the part before ``/chat/completions``: ``http://127.0.0.1:8000/v1``."""
+    model: str
+    """Name of the model there."""
+    key_variable: str | None = None
+    """Name of the environment variable that has the API key; without it none is sent."""
+    concurrency: int = 8
+    """Most requests at a time."""
+    patience: float = 120.0
+    """Seconds for which a failed request is repeated."""
+    timeout: float = 600.0
+    """Seconds that the endpoint may take for one answer."""
+    budget: int | None = None
+    """Tokens, of prompts and answers together, after which nothing more is asked."""
+    prices: Mapping[str, float] | None = None
+    """Price of a million tokens: ``input``, ``output``, and ``cached`` where that differs from ``input``."""
+    served_as: str | None = None
+    """Name under which the endpoint's answers come, where it is another than ``model``."""
+    extra: Mapping[str, Any] | None = None
+    """Further fields of each request; one that is null leaves out a field, e.g. ``{seed: null}``."""
+
+    def __post_init__(self) -> None:
+        self._check_url()
+        for name in ("model", "served_as"):
+            value = getattr(self, name)
+            if not isinstance(value, str | None) or value == "" or (name == "model" and value is None):
+                raise ConfigError(f"{_WHERE}.{name} is {value!r}; it must be the name of a model")
+        for name, kinds, what in (
+            ("concurrency", int, "a whole number"),
+            ("budget", int, "a whole number of tokens"),
+            ("patience", (int, float), "seconds"),
+            ("timeout", (int, float), "seconds"),
+        ):
+            value = getattr(self, name)
+            wrong = isinstance(value, bool) or not isinstance(value, kinds) or not value > 0
+            if wrong and not (name == "budget" and value is None):
+                raise ConfigError(f"{_WHERE}.{name} is {value!r}; it must be {what}, above 0")
+        self._check_prices()
+        if not isinstance(self.extra, Mapping | None) or not all(isinstance(key, str) for key in self.extra or ()):
+            raise ConfigError(f"{_WHERE}.extra is {self.extra!r}; it must be like {{reasoning_effort: low}}")
+        for name in _OURS:
+            if name in (self.extra or {}):
+                raise ConfigError(f"{_WHERE}.extra has {name!r}, which the engine sets itself; leave it out")
+        self.key()
+
+    def key(self) -> str | None:
+        """Returns the API key; ``None`` where none is sent.
+
+        Raises:
+            ConfigError: The setting is not the name of a variable, or the variable is not set.
+        """
+        name = self.key_variable
+        if name is None:
+            return None
+        if not isinstance(name, str) or not _NAME.fullmatch(name):  # perhaps the key itself, which no message may show
+            raise ConfigError(
+                f"{_WHERE}.key_variable is not the name of an environment variable; write a name such as "
+                "OPENAI_API_KEY there, and the key into that variable"
+            )
+        if not (found := os.environ.get(name, "").strip()):
+            raise ConfigError(f"{_WHERE}.key_variable is {name}, but that environment variable is not set")
+        return found
+
+    def _check_url(self) -> None:
+        try:
+            parts = urlsplit(self.url)
+            sound = parts.scheme in ("http", "https") and bool(parts.hostname)
+        except (ValueError, AttributeError, TypeError):
+            sound = False
+        if not sound:
+            raise ConfigError(f"{_WHERE}.url is {self.url!r}; it must be like http://127.0.0.1:8000/v1")
+        if parts.username is not None or parts.password is not None or parts.query:
+            raise ConfigError(
+                f"{_WHERE}.url of {parts.hostname} has a password or a query in it, and settings are written into "
+                "files; name the environment variable of an API key in key_variable instead"
+            )
+
+    def _check_prices(self) -> None:
+        prices = self.prices
+        if prices is None:
+            return
+        known = isinstance(prices, Mapping) and {"input", "output"} <= set(prices) <= set(_PRICES)
+        if not known or not all(isinstance(price, int | float) and price >= 0 for price in prices.values()):
+            raise ConfigError(
+                f"{_WHERE}.prices is {prices!r}; it must be the price of a million tokens, like "
+                "{input: 0.5, output: 1.5} (and cached, where that differs from input)"
+            )

@@ -1,0 +1,110 @@
+"""Episodes in a folder, written as they end, so that none has to be played, and paid for, a second time."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from envsuite.core.errors import DataError
+from trainers.rollout.config import EnvConfig, SamplingConfig
+from trainers.rollout.episode import EpisodePlan
+from trainers.run.config import TrainConfig
+from trainers.settings import ConfigError
+from trainers.steps import Episode
+from trainers.steps.parquet import read_episodes, write_episodes
+
+_SETTINGS = "settings.json"
+_PASSING = ("key_variable", "concurrency", "patience", "timeout", "budget", "prices")
+"""Options of an engine that change no answer."""
+
+
+class Kept:
+    """A folder of episodes, one file each.
+
+    Args:
+        folder: Where they are; made if need be.
+        settings: What the episodes follow from; those of a folder that exists must be the same.
+
+    Raises:
+        ConfigError: The folder has episodes of other settings.
+        DataError: It cannot be read or written.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        self.folder = folder
+        wanted = json.dumps(settings, indent=2, sort_keys=True, default=str)
+        file = folder / _SETTINGS
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if file.exists():
+                self._compare(json.loads(file.read_text(encoding="utf-8")), json.loads(wanted))
+            else:
+                temporary = file.with_name(f".{_SETTINGS}.{os.getpid()}.tmp")
+                temporary.write_text(wanted, encoding="utf-8")
+                os.replace(temporary, file)
+        except (OSError, ValueError) as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise DataError(f"{folder}: episodes cannot be kept there ({error})") from error
+
+    def split(self, plans: Sequence[EpisodePlan]) -> tuple[list[Episode], list[EpisodePlan]]:
+        """Returns the episodes of ``plans`` that are there, and the plans that are left to play.
+
+        Raises:
+            DataError: A file is damaged, or has the episode of another task.
+        """
+        found: list[Episode] = []
+        left: list[EpisodePlan] = []
+        for plan in plans:
+            file = self._file(plan.episode_id)
+            if not file.exists():
+                left.append(plan)
+                continue
+            (episode,) = read_episodes(file)
+            if (episode.episode_id, episode.task_id) != (plan.episode_id, plan.task_id):
+                raise DataError(f"{file}: has task {episode.task_id!r}, not {plan.task_id!r}; name another folder")
+            found.append(episode)
+        return found, left
+
+    def add(self, episode: Episode) -> None:
+        """Writes an episode; one that failed is left out, to be played another time."""
+        if episode.error is None:
+            write_episodes(self._file(episode.episode_id), [episode])
+
+    def _file(self, episode_id: int) -> Path:
+        return self.folder / f"{episode_id:06}.parquet"
+
+    def _compare(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+        for name in sorted({*old, *new}):
+            if old.get(name) != new.get(name):
+                raise ConfigError(
+                    f"{self.folder} has episodes with {name} {json.dumps(old.get(name))}, and now it is "
+                    f"{json.dumps(new.get(name))}; set it back, or name another folder"
+                )
+
+
+def played_with(config: TrainConfig, env: EnvConfig, sampling: SamplingConfig, tasks: str) -> dict[str, Any]:
+    """Returns the settings that episodes follow from.
+
+    Args:
+        config: The run's settings.
+        env: The environment.
+        sampling: How tokens are drawn.
+        tasks: Content hash of the task set.
+    """
+    options = {name: value for name, value in config.rollout.engine_options.items() if name not in _PASSING}
+    return {
+        "engine": config.rollout.engine,
+        "engine_options": options,
+        "model": config.model.path if "model" not in options else None,
+        "env": asdict(env),
+        "tasks": tasks,
+        "prompt": asdict(config.prompt),
+        "sampling": asdict(sampling),
+        "episode_tokens": config.rollout.episode_tokens,
+        "seed": config.seed,
+    }

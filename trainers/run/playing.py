@@ -1,0 +1,77 @@
+"""The engine of a program that plays and trains nothing: of a model that is loaded here, or an endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from accelerate import Accelerator
+
+from envsuite.prompting import ChatTokenizer
+from trainers.policy.adapter import merged_weights
+from trainers.policy.loading import load_model, load_tokenizer, model_settings
+from trainers.policy.model import stop_ids
+from trainers.rollout.engine import AnyEngine, ChatEngine, EngineSetup
+from trainers.rollout.engines import answers_in_text, make_chat_engine, make_engine
+from trainers.rollout.environments import check_chat, check_prompts
+from trainers.rollout.limits import check_limits
+from trainers.run.config import TrainConfig
+from trainers.settings import ConfigError
+
+
+@dataclass(frozen=True)
+class Playing:
+    """An engine, and what prompts for it are made with."""
+
+    engine: AnyEngine[Any, Any]
+    name: str
+    """The model, for people."""
+    tokenizer: ChatTokenizer | None
+    """``None`` where the engine takes messages."""
+    stop_ids: tuple[int, ...]
+
+
+@contextmanager
+def playing(config: TrainConfig, accelerator: Accelerator) -> Iterator[Playing]:
+    """Makes the engine that ``rollout.engine`` names, and closes it after the block.
+
+    An engine for messages loads no model and no tokenizer: then ``model.path`` is not read.
+
+    Raises:
+        ConfigError: The settings do not go with the engine.
+        DataError: The model cannot be loaded.
+        EngineFailed: The engine failed.
+    """
+    rollout = config.rollout
+    if answers_in_text(rollout.engine):
+        check_chat(rollout, config.prompt, config.evaluation.sampling)
+        if accelerator.num_processes > 1:
+            raise ConfigError(
+                f"rollout.engine is {rollout.engine!r}, whose budget and concurrency are those of one process, but "
+                f"there are {accelerator.num_processes}; start one, without accelerate launch"
+            )
+        with closing(make_chat_engine(rollout.engine, rollout.slots, rollout.engine_options)) as chats:
+            yield Playing(chats, chats.name, None, ())
+        return
+    tokenizer = load_tokenizer(config.model)
+    codec = check_prompts(config.prompt, tokenizer)
+    check_limits(config.model.path, model_settings(config.model), config.prompt, config.rollout)
+    model = load_model(config.model)
+    model.to(accelerator.device)
+    setup = EngineSetup(model, tokenizer, config.model, rollout.slots, accelerator)
+    with closing(make_engine(rollout.engine, setup, rollout.engine_options)) as engine:
+        engine.sync(merged_weights(model), 0)  # a running server may have others
+        yield Playing(engine, config.model.path, tokenizer, stop_ids(model, tokenizer, codec.stop_ids))
+
+
+def usage_of(engine: AnyEngine[Any, Any], before: dict[str, Any] | None = None) -> dict[str, Any] | None:
+    """Returns what an engine for messages was asked for since ``before``; ``None`` for any other engine."""
+    if not isinstance(engine, ChatEngine):
+        return None
+    now, earlier = engine.usage(), before or {}
+    return {
+        name: round(value - earlier.get(name, 0), 6) if isinstance(value, int | float) else value
+        for name, value in now.items()
+    }

@@ -64,8 +64,16 @@ class PromptConfig:
     """Read answers in lower case (codecs tags and brackets)."""
     require_thought: bool = False
     """Count an answer without <think> and </think> as invalid (codecs tags and brackets)."""
+    examples: Count = 0
+    """Episodes of the environment's expert that every prompt shows (few-shot prompting); codecs tags, brackets and
+    tools."""
 
     def __post_init__(self) -> None:
+        if self.examples and self.codec == "native":
+            raise ConfigError(
+                f"prompt.examples is {self.examples} and prompt.codec native, whose calls are no text that a prompt "
+                "could show; set prompt.codec to tags, brackets or tools, or leave prompt.examples out"
+            )
         if self.template is not None and not self.memory.strip().startswith(("window", "summary")):
             raise ConfigError(
                 f"prompt.template is {self.template!r} and prompt.memory {self.memory!r}: a template is rendered anew "

@@ -160,15 +160,21 @@ def prompt_file_of(prompt: PromptConfig) -> PromptFile | None:
     if prompt.template is None:
         return None
     try:
-        return load_prompt_file(prompt.template)
+        file = load_prompt_file(prompt.template)
     except EnvsuiteError as error:
         raise ConfigError(f"prompt.template: {error}") from error
+    if prompt.examples and "examples" not in file.variables:
+        raise ConfigError(
+            f"prompt.examples is {prompt.examples}, but prompt.template {prompt.template} does not show them; write "
+            "{{ examples }} into it, or leave prompt.examples out"
+        )
+    return file
 
 
 def make_conversation(
-    prompt: PromptConfig, tokenizer: ChatTokenizer, tools: Sequence[Tool], max_calls: int
+    prompt: PromptConfig, tokenizer: ChatTokenizer, tools: Sequence[Tool], max_calls: int, examples: str = ""
 ) -> Conversation:
-    """A conversation whose prompts are those of a rollout with these settings."""
+    """A conversation whose prompts are those of a rollout with these settings, and these examples as text."""
     return Conversation(
         tokenizer,
         codec_of(prompt, tokenizer),
@@ -181,6 +187,7 @@ def make_conversation(
         max_tokens=prompt.max_tokens,
         truncate=prompt.truncate,
         template_arguments=prompt.template_arguments,
+        examples=examples,
     )
 
 

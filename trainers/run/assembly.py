@@ -39,6 +39,7 @@ from trainers.run.cli import dump
 from trainers.run.config import TrainConfig
 from trainers.run.counters import Counters
 from trainers.run.evaluation import Evaluator
+from trainers.run.examples import examples_of
 from trainers.run.folder import RunFolder
 from trainers.run.progress import Progress
 from trainers.run.random_state import RandomState
@@ -116,7 +117,8 @@ class Run:
         )  # fmt: skip
         self.evaluator = Evaluator(config, accelerator, self.engine, self.tokenizer, ends)
         slots = min(rollout.slots, rollout.tasks // ranks * episodes_per_task(config))
-        self.manager = make_manager(rollout, config.prompt, config.envs, slots, self.engine, self.tokenizer)
+        examples = [examples_of(env, config.prompt) for env in config.envs]
+        self.manager = make_manager(rollout, config.prompt, config.envs, slots, self.engine, self.tokenizer, examples)
         self.rollouts = Rollouts(
             config, accelerator, self.sampler, self.manager, self.crediting, sampling_of(rollout.sampling, ends),
             self.counters, self.stop, self.sync,

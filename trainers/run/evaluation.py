@@ -18,6 +18,7 @@ from trainers.rollout.environments import make_manager, sampling_of, tasks_of
 from trainers.rollout.episode import EpisodePlan
 from trainers.rollout.manager import Watcher
 from trainers.run.config import EvalConfig, TrainConfig
+from trainers.run.examples import examples_of
 from trainers.run.kept import Kept, played_with
 from trainers.run.playing import playing, usage_of
 from trainers.settings import ConfigError
@@ -64,6 +65,7 @@ class Evaluator:
             for i, (tasks, env) in enumerate(zip(self.tasks, envs, strict=True))
         ]
         """The episodes of this process, for each environment."""
+        self.examples = [examples_of(env, config.prompt) for env in envs]
 
     def _plans(self, chosen: Sequence[str]) -> list[EpisodePlan]:
         count, rank = self.accelerator.num_processes, self.accelerator.process_index
@@ -80,7 +82,9 @@ class Evaluator:
             kept = Kept(self.keep / f"{env}-{chosen.id}-{chosen.split}", what)
             found, plans = kept.split(plans)
         slots = max(1, min(self.config.rollout.slots, len(plans)))
-        manager = make_manager(self.config.rollout, self.config.prompt, [chosen], slots, self.engine, self.tokenizer)
+        manager = make_manager(
+            self.config.rollout, self.config.prompt, [chosen], slots, self.engine, self.tokenizer, [self.examples[env]]
+        )
         with manager.vector:
             sampling, keeper = sampling_of(settings.sampling, self.stop_ids), None if kept is None else kept.add
             return [*found, *manager.run(plans, sampling, self.config.seed, watch, keeper)]

@@ -17,6 +17,7 @@ from trainers.policy.loading import load_tokenizer
 from trainers.rollout.config import EnvConfig, PromptConfig
 from trainers.rollout.environments import factory_of, make_conversation, tasks_of
 from trainers.run.config import TrainConfig
+from trainers.run.examples import examples_of
 from trainers.settings import ConfigError
 
 CONTROL = ("«", "»")
@@ -65,7 +66,8 @@ def played(
         world = made.unwrapped
         assert isinstance(world, ToolEnv)
         observation, _ = made.reset(options={"task_id": task or world.tasks.ids(env.split)[0]})
-        conversation = make_conversation(prompt, tokenizer, world.tools, world.max_calls)
+        examples = examples_of(env, prompt)
+        conversation = make_conversation(prompt, tokenizer, world.tools, world.max_calls, examples)
         conversation.start(observation)
         moves = itertools.repeat(None) if player is None else player.turns(made, random.Random(0))
         eos = () if tokenizer.eos_token_id is None else (int(tokenizer.eos_token_id),)

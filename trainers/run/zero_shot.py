@@ -23,6 +23,7 @@ from trainers.rollout.engines import make_engine
 from trainers.rollout.environments import make_manager, prompt_file_of, sampling_of, tasks_of
 from trainers.rollout.episode import EpisodePlan
 from trainers.run.config import TrainConfig
+from trainers.run.examples import examples_of
 from trainers.settings import ConfigError
 from trainers.steps import Episode
 
@@ -47,6 +48,7 @@ def prompts_by_codec(prompt: PromptConfig) -> dict[str, PromptConfig]:
             codec=cast(Any, name),
             lowercase=prompt.lowercase and rules,
             require_thought=prompt.require_thought and rules,
+            examples=0 if name == "native" else prompt.examples,
         )
     return changed
 
@@ -88,7 +90,8 @@ def zero_shot(config: TrainConfig, accelerator: Accelerator, env: EnvConfig, ans
         for name, prompt in prompts_by_codec(config.prompt).items():
             slots = min(config.rollout.slots, count)
             try:
-                manager = make_manager(config.rollout, prompt, [short], slots, engine, tokenizer)
+                examples = [examples_of(env, prompt)]
+                manager = make_manager(config.rollout, prompt, [short], slots, engine, tokenizer, examples)
                 stops = replace(sampling, stop_ids=(*ends, *manager.codec.stop_ids))
                 with manager.vector:
                     episodes = manager.run(plans, stops, config.seed, partial(_progress, name, count))

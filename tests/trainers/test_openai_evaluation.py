@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -10,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_runs import BOOK
+from tiny_runs import BOOK, save_model
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "rollout"))
 from scripted_endpoint import NAME, ScriptedEndpoint, completion
 
-from envsuite.core import ToolEnv
-from trainers import evaluate, train
+from envsuite.core import Move, ToolEnv, UsageError
+from trainers import evaluate, imitate, train
+from trainers.imitation.demonstrations import Recorded, demonstrations
 from trainers.imitation.worlds import practice
 from trainers.rollout.config import EnvConfig
 from trainers.rollout.environments import factory_of
@@ -193,3 +195,86 @@ def test_training_refuses_it_before_a_model_is_loaded(capsys: pytest.CaptureFixt
     assert train.main(["--rollout.engine", "openai", "--model.path", "is not read"]) == 2
     err = capsys.readouterr().err
     assert "rollout.engine is 'openai'" in err and "rollout.engine_options" in err and "hf or vllm" in err
+
+
+def _student(tmp_path: Path, **changes: Any) -> list[str]:
+    """Arguments of an imitation with a tiny model in ``tmp_path``, of two optimiser steps."""
+    stage = {"steps": 2, "games": [{"kwargs": {**BOOK, "split": "train"}}], "max_steps": 30, "lr": 1e-4, "lr_end": 1e-4}
+    settings = {
+        "output": str(tmp_path / "student"), "model": {"path": str(save_model(tmp_path / "model"))}, "stages": [stage],
+        "max_tokens": 500, "batch": 2, **changes,
+    }  # fmt: skip
+    file = tmp_path / "student.yaml"
+    file.write_text(json.dumps(settings))
+    return ["--config", str(file)]
+
+
+def _teacher(endpoint: ScriptedEndpoint) -> dict[str, Any]:
+    return {
+        "rollout": {"engine": "openai", "engine_options": {"url": endpoint.url, "model": NAME, "patience": 0.5}},
+        "prompt": {"codec": "native", "memory": "full"},
+        "evaluation": {"envs": [{"id": "TextCraft-v0", "split": "train", "kwargs": BOOK}], "episodes": EPISODES},
+    }
+
+
+def test_a_stronger_model_is_imitated_in_the_students_own_format_and_asked_once(
+    answers: Answers, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    expert = _expert(answers)
+    tasks = list(answers)
+
+    def script(body: dict[str, Any]) -> Any:
+        text, done = body["messages"][1]["content"], sum(one["role"] == "assistant" for one in body["messages"])
+        if tasks[0] in text or (done == 1 and body["seed"] % 2):
+            return completion("I do not know.")  # an answer without a call, in some episodes; never one in the first
+        answer = expert(
+            {**body, "messages": [one for one in body["messages"] if one.get("content") != "I do not know."]}
+        )
+        answer["choices"][0]["message"]["reasoning_content"] = f"Step {done}."
+        return answer
+
+    with ScriptedEndpoint(script) as endpoint, caplog.at_level(logging.INFO):
+        kept = str(tmp_path / "kept")
+        given = _student(tmp_path, teacher=_teacher(endpoint))
+        assert imitate.main([*given, "--from", kept]) == 0
+        asked = len(endpoint.asked)
+        assert imitate.main([*given, "--from", kept]) == 0
+        assert len(endpoint.asked) == asked > 0
+    assert (tmp_path / "student" / "model.safetensors").exists() and "the teacher scripted solved" in caplog.text
+    found = demonstrations(Path(kept), "TextCraft-v0")
+    assert 0 < len(found.players) <= found.played <= EPISODES
+    for task, player in found.players:
+        text = next(text for text in answers if _task(task) == text)
+        moves = [move.action[0].arguments["command"] for move in player.moves]
+        assert moves == answers[text] and all(move.thought.startswith("Step") for move in player.moves)
+    assert not any(_task(task) == tasks[0] for task, _ in found.players), "what failed is not imitated"
+
+
+def _task(task_id: str) -> str:
+    return str(
+        factory_of(EnvConfig("TextCraft-v0", "train", dict(BOOK))).make().reset(options={"task_id": task_id})[0]["task"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "told"),
+    [
+        ({}, ["--from", "http://h/v1"], "it is the folder that episodes are kept in"),
+        ({}, ["--from", "nowhere"], "there is no folder nowhere"),
+        ({"teacher": {}}, [], "teacher is set, but not demonstrations"),
+        ({"model": None}, ["--from", "nowhere"], "set model.path to a model that others have trained"),
+        ({"teacher": {"rollout": {"engin": "x"}}}, ["--from", "x"], "engin"),
+    ],
+)
+def test_wrong_settings_of_a_teacher_are_refused(
+    change: dict[str, Any], words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert imitate.main([*_student(tmp_path, **change), *words]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_moves_that_do_not_solve_the_task_here_are_refused() -> None:
+    Recorded(()).check("x", True, 5)
+    Recorded((Move("", ()),) * 6).check("x", False, 5)
+    with pytest.raises(UsageError, match=r"recorded moves do not solve task 'x' again; set stages\[\]\.games\[\]"):
+        Recorded(()).check("x", False, 5)

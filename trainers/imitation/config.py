@@ -75,6 +75,12 @@ class ImitateConfig:
     """Seed of weights, tasks and the players' mistakes."""
     env: Text = "TextCraft-v0"
     """Id of the environment, whose demonstration player is imitated."""
+    demonstrations: Text | None = None
+    """Folder with episodes of another model, as trainers.evaluate --keep writes it: those that solved their task are
+    imitated instead of the environment's player; for a model that others have trained (--from is short for it)."""
+    teacher: dict[str, Any] | None = None
+    """Settings of trainers.evaluate, with which another model first plays the episodes of ``demonstrations``; what is
+    in the folder is not played again."""
     fresh_from: Count = 1_000_000
     """First seed of the generated worlds; every ``fresh_every`` games use another one."""
     fresh_every: AtLeastOne = 400
@@ -103,10 +109,22 @@ class ImitateConfig:
             raise ConfigError(
                 f"model.path is {self.model.path} and start {self.start}; each names the model to train: leave one out"
             )
+        if self.teacher is not None and self.demonstrations is None:
+            raise ConfigError("teacher is set, but not demonstrations, the folder that its episodes are kept in")
+        if self.demonstrations is not None and self.model is None:
+            raise ConfigError(
+                f"demonstrations is {self.demonstrations}, whose words an untrained model of few words does not have; "
+                "set model.path to a model that others have trained"
+            )
         if self.model is not None and not all(stage.games for stage in self.stages):
             raise ConfigError(
                 "stages: one is without games, which teaches an untrained model to copy; a model that others have "
                 "trained can, so leave that stage out"
+            )
+        if self.prompt.examples:
+            raise ConfigError(
+                f"prompt.examples is {self.prompt.examples}, but who imitates learns from episodes, not from a prompt "
+                "that shows some; leave it out"
             )
         if self.prompt.memory.strip().startswith("summary"):
             raise ConfigError(

@@ -28,6 +28,7 @@ from envsuite.core import ToolEnv, UsageError
 from envsuite.prompting import Conversation
 from trainers.imitation.attention import look_back
 from trainers.imitation.config import ImitateConfig, Stage
+from trainers.imitation.demonstrations import demonstrations
 from trainers.imitation.play import ANSWER, PROMPT, RESPONSE, SLIP, Transcript, by_length, repeated_words, transcribe
 from trainers.imitation.vocabulary import CONTROL, TAGS, word_tokenizer
 from trainers.imitation.worlds import practice
@@ -58,6 +59,9 @@ class Transcripts:
         self.config = config
         self.tokenizer = tokenizer
         self._practice = practice(config.env)
+        shown = config.demonstrations
+        self._shown = None if shown is None else demonstrations(Path(shown), config.env)
+        self._fresh = "" if shown is not None else self._practice.fresh
         self._envs: dict[str, tuple[int, ToolEnv, Conversation]] = {}
         """Arguments -> number of the world, its environment, and the prompts of the episode in it."""
         self._rng = random.Random(config.seed)
@@ -104,6 +108,8 @@ class Transcripts:
         if (split := env.split) is None:
             raise UsageError("imitation draws its games from a split; name one in the kwargs of the games")
         task, player = self._rng.choice(env.tasks.ids(split)), self._practice.player(**play.player)
+        if self._shown is not None:
+            task, player = self._shown.draw(env, self._rng)
         thoughts = self.config.thoughts
         game = transcribe(env, task, player, conversation, stage.max_steps, self._rng, thoughts=thoughts)
         self.played += 1
@@ -113,8 +119,8 @@ class Transcripts:
     def _env(self, kwargs: dict[str, Any]) -> tuple[ToolEnv, Conversation]:
         """Returns the environment of these arguments and the current world; keeps the last one of each kind."""
         world, env, conversation = self._envs.get(str(kwargs), (self._world, None, None))
-        if env is None or conversation is None or (self._practice.fresh and world != self._world):
-            fresh = {self._practice.fresh: self._world} if self._practice.fresh else {}
+        if env is None or conversation is None or (self._fresh and world != self._world):
+            fresh = {self._fresh: self._world} if self._fresh else {}
             made = gymnasium.make(self.config.env, disable_env_checker=True, **kwargs, **fresh)
             env = cast(ToolEnv, made.unwrapped)
             if conversation is None:

@@ -32,7 +32,7 @@ def examples_of(env: EnvConfig, prompt: PromptConfig) -> str:
     if not prompt.examples:
         return ""
     where = f"prompt.examples is {prompt.examples}, but {env.id}"
-    here = replace(env, split=SPLIT, url=None)
+    here = replace(env, split=SPLIT, url=None, max_episode_steps=None)
     try:
         player = practice(env.id).player()
         ids = sorted(tasks_of(here, env.id).ids(SPLIT), key=lambda task: hashlib.sha256(task.encode()).digest())[::-1]

@@ -1,0 +1,118 @@
+"""Episodes that another model has played, to imitate: their actions are played again in the environment.
+
+So prompts are written as they would be for the environment's expert, in the student's own format and template.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import gymnasium
+
+from envsuite.core import Action, Move, Observation, ToolEnv
+from envsuite.core.errors import DataError, UnknownTask, UsageError
+from trainers.steps import Episode, Step
+from trainers.steps.parquet import episode_files, read_episodes
+
+_THOUGHT = ("<think>", "</think>")
+_CALLS = ("<action>", "<tool_call>")
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Plays the moves of a recorded episode."""
+
+    moves: tuple[Move, ...]
+
+    def turns(self, env: gymnasium.Env[Observation, Action], rng: random.Random) -> Iterator[Move]:
+        """Yields each move."""
+        yield from self.moves
+
+
+@dataclass(frozen=True)
+class Demonstrations:
+    """Successful episodes, by task."""
+
+    players: tuple[tuple[str, Recorded], ...]
+    """Task ids, each with the player of an episode."""
+    played: int
+    """Number of episodes in the folder, those without success included."""
+
+    _sound: set[int] = field(default_factory=set, repr=False, compare=False)
+    """Places of the players whose moves have solved their task again."""
+
+    def draw(self, env: ToolEnv, rng: random.Random) -> tuple[str, Recorded]:
+        """Returns a task and the player of an episode of it.
+
+        Args:
+            env: The environment in which it is to be played again.
+            rng: Source of randomness.
+
+        Raises:
+            UsageError: The moves do not solve the task there.
+        """
+        place = rng.randrange(len(self.players))
+        task, player = self.players[place]
+        if place not in self._sound:
+            if not _solves(env, task, player):
+                raise UsageError(
+                    f"demonstrations: the recorded moves do not solve task {task!r} again; set stages[].games[].kwargs "
+                    "to the arguments of the environment that they were recorded in"
+                )
+            self._sound.add(place)
+        return task, player
+
+
+def demonstrations(folder: Path, env_id: str) -> Demonstrations:
+    """Reads the episodes in ``folder`` and the folders in it.
+
+    Kept are those that solved their task. A step whose answer was no action is left out, as it changed nothing; one
+    that the environment refused stays as a mistake: context, no target.
+
+    Args:
+        folder: As ``trainers.evaluate --keep`` writes it.
+        env_id: Id of the environment.
+
+    Raises:
+        DataError: There are no episodes, none of this environment, or none with success.
+    """
+    if not folder.is_dir():
+        raise DataError(f"demonstrations: there is no folder {folder}; trainers.evaluate --keep {folder} makes one")
+    folders = [folder, *sorted(path for path in folder.rglob("*") if path.is_dir())]
+    found = [episode for one in folders for file in episode_files(one) for episode in read_episodes(file)]
+    mine = [episode for episode in found if episode.env_id == env_id]
+    players = [(episode.task_id, Recorded(_moves(episode))) for episode in mine if episode.success]
+    if not players:
+        others = sorted({episode.env_id for episode in found} - {env_id})
+        what = f"{len(mine)} episodes of {env_id}, none of which solved its task"
+        raise DataError(f"demonstrations: {folder} has {what}{f' (besides: {others})' if others else ''}")
+    return Demonstrations(tuple(players), len(mine))
+
+
+def _solves(env: ToolEnv, task: str, player: Recorded) -> bool:
+    try:
+        env.reset(options={"task_id": task})
+    except UnknownTask:
+        return False
+    for move in player.moves:
+        _, _, terminated, truncated, info = env.step(move.action)
+        if terminated or truncated:
+            return bool(info["success"])
+    return False
+
+
+def _moves(episode: Episode) -> tuple[Move, ...]:
+    return tuple(
+        Move(_thought(step), step.action, slip=not step.valid) for step in episode.steps if step.action is not None
+    )
+
+
+def _thought(step: Step) -> str:
+    """Returns what a response says before its action."""
+    before, end, _ = (step.response_text or "").partition(_THOUGHT[1])
+    if not end:
+        before = before[: min((at for tag in _CALLS if (at := before.find(tag)) >= 0), default=0)]
+    return before.replace(_THOUGHT[0], "").strip()

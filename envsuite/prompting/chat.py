@@ -39,7 +39,7 @@ class Answer:
     content: str
     calls: tuple[Called, ...] = ()
     thought: str = ""
-    """What the endpoint gives as the model's reasoning, apart from the content."""
+    """The model's reasoning, where the endpoint gives it apart from the content."""
 
     @property
     def text(self) -> str:

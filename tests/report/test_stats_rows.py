@@ -70,6 +70,7 @@ def test_the_metrics_of_an_evaluation_are_its_figures() -> None:
         "eval/tasks": 20,
         "eval/context_truncated": 3,
         "eval/failed": 2,
+        "eval/unanswered": 0,
         "time/eval": 1.5,
         "eval/success/depth-2": 0.7,
         "eval/score/depth-2": 0.75,

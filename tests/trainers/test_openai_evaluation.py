@@ -16,9 +16,9 @@ from tiny_runs import BOOK, save_model
 sys.path.insert(0, str(Path(__file__).parents[1] / "rollout"))
 from scripted_endpoint import NAME, ScriptedEndpoint, completion
 
-from envsuite.core import Move, ToolEnv, UsageError
+from envsuite.core import Move, ToolCall, ToolEnv, UsageError
 from trainers import evaluate, imitate, train
-from trainers.imitation.demonstrations import Recorded, demonstrations
+from trainers.imitation.demonstrations import Demonstrations, Recorded, demonstrations
 from trainers.imitation.worlds import practice
 from trainers.rollout.config import EnvConfig
 from trainers.rollout.environments import factory_of
@@ -175,13 +175,19 @@ def test_an_answer_at_its_limit_is_a_step_cut_by_length(answers: Answers, option
         assert all(step.parse_error and not step.valid for step in episode.steps)
 
 
+def test_an_episode_is_cut_by_the_endpoints_count_of_tokens(options: Any, said: Any) -> None:
+    with ScriptedEndpoint(lambda _: completion("no")) as endpoint:
+        ((result,), _) = said([*options(endpoint), "--rollout.episode_tokens", "12"])
+    assert result["strata"][0]["mean_steps"] == 3, "of 5 tokens each"
+    assert {body["max_tokens"] for body in endpoint.asked} == {12, 7, 2}
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
         (["--prompt.memory", "compact(100)"], "prompt.memory is 'compact(100)', which counts tokens"),
         (["--prompt.max_tokens", "9"], "prompt.max_tokens is 9"),
         (["--prompt.template_arguments", "{enable_thinking: false}"], "chat_template_kwargs"),
-        (["--rollout.episode_tokens", "9"], "rollout.episode_tokens is 9"),
         (["--evaluation.sampling.top_k", "9"], "evaluation.sampling.top_k is 9"),
     ],
 )
@@ -202,7 +208,7 @@ def _student(tmp_path: Path, **changes: Any) -> list[str]:
     stage = {"steps": 2, "games": [{"kwargs": {**BOOK, "split": "train"}}], "max_steps": 30, "lr": 1e-4, "lr_end": 1e-4}
     settings = {
         "output": str(tmp_path / "student"), "model": {"path": str(save_model(tmp_path / "model"))}, "stages": [stage],
-        "max_tokens": 500, "batch": 2, **changes,
+        "max_tokens": 500, "batch": 2, "prompt": {"memory": "full", "instructions": False}, **changes,
     }  # fmt: skip
     file = tmp_path / "student.yaml"
     file.write_text(json.dumps(settings))
@@ -274,7 +280,9 @@ def test_wrong_settings_of_a_teacher_are_refused(
 
 
 def test_moves_that_do_not_solve_the_task_here_are_refused() -> None:
-    Recorded(()).check("x", True, 5)
-    Recorded((Move("", ()),) * 6).check("x", False, 5)
-    with pytest.raises(UsageError, match=r"recorded moves do not solve task 'x' again; set stages\[\]\.games\[\]"):
-        Recorded(()).check("x", False, 5)
+    env = factory_of(EnvConfig("TextCraft-v0", "train", dict(BOOK))).make().unwrapped
+    assert isinstance(env, ToolEnv)
+    wait = Recorded((Move("", (ToolCall("env_step", {"command": "inventory"}),)),))
+    for task in (env.tasks.ids("train")[0], "a task of another world"):
+        with pytest.raises(UsageError, match=r"recorded moves do not solve task .* again; set stages\[\]\.games\[\]"):
+            Demonstrations(((task, wait),), 1).draw(env, random.Random(0))

@@ -165,7 +165,7 @@ class ChatRequest:
     tools: Sequence[Mapping[str, Any]] | None
     """OpenAI's function schemas; ``None``: no tools."""
     sampling: Sampling
-    """Of which stop tokens and top-k mean nothing here."""
+    """Its stop tokens and top-k mean nothing here."""
     session: int | None = None
     seed: int | None = None
 
@@ -180,6 +180,8 @@ class ChatCompletion:
     """As that of a :class:`Completion`; ``"error"``: there is no answer, through no fault of the model."""
     error: str | None = None
     """Why there is no answer."""
+    tokens: int = 0
+    """Tokens of the answer, as the endpoint counts them; 0 where it does not."""
 
 
 Asked = TypeVar("Asked")
@@ -187,7 +189,7 @@ Answered = TypeVar("Answered")
 
 
 class AnyEngine(ABC, Generic[Asked, Answered]):
-    """What the rollout manager asks of an engine, whether it takes tokens or messages."""
+    """The part of an engine that the rollout manager uses, whether it takes tokens or messages."""
 
     policy_version: int = 0
     """Number of optimiser steps that the weights have seen which sample now."""

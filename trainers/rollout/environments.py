@@ -118,7 +118,6 @@ def check_chat(rollout: RolloutConfig, prompt: PromptConfig, sampling: SamplingC
         f"prompt.max_tokens is {prompt.max_tokens}; leave it out": prompt.max_tokens is not None,
         "prompt.template_arguments are for a chat template that is rendered here; a vLLM server takes them as "
         "rollout.engine_options.extra: {chat_template_kwargs: {…}}": bool(prompt.template_arguments),
-        f"rollout.episode_tokens is {rollout.episode_tokens}; leave it out": rollout.episode_tokens is not None,
         f"evaluation.sampling.top_k is {sampling.top_k}; leave it out, or set it in rollout.engine_options.extra where "
         "the endpoint takes it": sampling.top_k > 0,
     }

@@ -55,12 +55,7 @@ class Playing:
     asked: float | None = None
     """When the engine was asked (``time.monotonic``); ``None`` while it has no prompt of the episode."""
     parsed: Parsed | None = None
-    """What was read in the engine's last answer; ``None`` before the first."""
-
-    @property
-    def tokens(self) -> int:
-        """Response tokens of the steps made."""
-        return sum(len(step.response_ids) for step in self.steps)
+    """The action in the engine's last answer; ``None`` before the first."""
 
     def read(self, completion: Any) -> Parsed:
         """Take the engine's answer to the prompt; returns the action in it."""

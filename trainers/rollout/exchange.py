@@ -1,4 +1,4 @@
-"""What is said between an episode and its engine: prompts of token ids, or chat messages."""
+"""Requests of an episode to its engine, and the answers: prompts of token ids, or chat messages."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from trainers.steps.records import Tokens, as_tokens
 
 class Exchange(ABC):
     """Makes one episode's requests to its engine, and reads the answers."""
+
+    tokens: int = 0
+    """Tokens of all answers that were read."""
 
     @abstractmethod
     def ask(self, observation: Observation) -> None:
@@ -68,6 +71,7 @@ class TokenExchange(Exchange):
     def read(self, completion: Completion) -> Parsed:
         """Parses the answer's text."""
         self._completion = completion
+        self.tokens += len(completion.token_ids)
         conversation = self.conversation
         shown = conversation.codec.special_tokens
         text = self.tokenizer.decode(completion.token_ids.tolist(), skip_special_tokens=not shown)
@@ -113,6 +117,7 @@ class ChatExchange(Exchange):
     def read(self, completion: ChatCompletion) -> Parsed:
         """Parses the calls of the answer, or its text."""
         self._completion = completion
+        self.tokens += completion.tokens
         return self.chat.parse(completion.answer)
 
     def columns(self) -> dict[str, Any]:

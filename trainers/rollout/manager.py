@@ -294,7 +294,7 @@ class _Rollout:
 
     def _tokens_left(self, episode: Playing) -> int | None:
         most = self.manager.episode_tokens
-        return None if most is None else max(0, most - episode.tokens)
+        return None if most is None else max(0, most - episode.exchange.tokens)
 
     def _end(self, slot: int, ending: Ending) -> None:
         """Free the slot of an episode that has ended."""

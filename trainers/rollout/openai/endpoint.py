@@ -26,7 +26,7 @@ _SPENT = ("insufficient_quota", "billing_hard_limit_reached", "credit_balance") 
 _LONGER = ("context_length_exceeded", "context length", "context window", "maximum context", "prompt is too long")
 
 _VERSION = re.compile(r"(?:-\d[\d-]*|[@:].*)?", re.DOTALL)
-"""What may follow a model's name: a date, or what stands for a version."""
+"""The end of a model's name that does not make it another: a date, or a version."""
 
 
 class Unavailable(Exception):

@@ -160,7 +160,8 @@ class OpenAIEngine(ChatEngine):
                 self._stop(str(error))
             return _none(request, self.stopped or str(error))
         self._count(reply)
-        return ChatCompletion(request.request_id, reply.answer, reply.finish_reason)
+        counted = 0 if reply.tokens is None else reply.tokens.answer
+        return ChatCompletion(request.request_id, reply.answer, reply.finish_reason, tokens=counted)
 
     def _body(self, request: ChatRequest) -> dict[str, Any]:
         sampling = request.sampling

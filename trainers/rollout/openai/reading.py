@@ -18,7 +18,7 @@ class Malformed(ValueError):
 
 @dataclass(frozen=True)
 class Tokens:
-    """What a request took, as the endpoint counts it."""
+    """Tokens of a request, as the endpoint counts them."""
 
     prompt: int = 0
     cached: int = 0

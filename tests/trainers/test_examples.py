@@ -47,6 +47,13 @@ def test_examples_are_solved_episodes_of_training_tasks_in_the_form_of_the_codec
         assert terminated and info["success"] and parts[-1].strip() == observation["text"].strip()
 
 
+def test_thoughts_are_shown_where_the_codec_asks_for_them() -> None:
+    shown = {think: examples_of(ENV, PromptConfig(examples=1, think=think)) for think in (True, False)}
+    assert "<think>" in shown[True] and "<think>" not in shown[False]
+    short = EnvConfig("TextCraft-v0", "test", dict(BOOK), max_episode_steps=1)
+    assert examples_of(short, PromptConfig(examples=1)) == shown[True], "a short horizon does not cut them"
+
+
 def test_they_are_not_the_tasks_of_a_small_evaluation() -> None:
     world = _world()
     ids = world.tasks.ids("train")

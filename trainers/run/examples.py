@@ -44,7 +44,8 @@ def examples_of(env: EnvConfig, prompt: PromptConfig) -> str:
                 assert isinstance(world, ToolEnv)
                 lines, codec, solved = [observation["task"], ""], chat_codec_of(prompt), False
                 for move in player.turns(made, random.Random(0)):
-                    answer = codec.write(move.action, move.thought, world.tools)
+                    thought = move.thought if prompt.think or prompt.codec == "tools" else ""
+                    answer = codec.write(move.action, thought, world.tools)
                     lines += [f"Observation: {observation['text']}", f"Answer: {answer}"]
                     observation, _, terminated, truncated, info = made.step(move.action)
                     solved = bool(info["success"])

@@ -106,6 +106,10 @@ class OpenAIEngine(ChatEngine):
         """Requests not yet returned."""
         return self._pending
 
+    def where(self, session: int | None) -> str:
+        """Returns the address of the endpoint."""
+        return self._endpoint.url
+
     def close(self) -> None:
         """End the threads, each after its present call."""
         for _ in self._threads:

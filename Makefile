@@ -24,7 +24,7 @@ quickstart: $(VENV)/.installed  ## train an agent to craft, on the CPU, in minut
 		-m trainers.train --config configs/quickstart.yaml \
 		$(if $(wildcard runs/quickstart/checkpoints/iteration-*),--resume)
 
-smollm2: $(VENV)/.models  ## teach SmolLM2-135M to craft, by imitation and then GiGPO; about an hour on two cores
+smollm2: $(VENV)/.models  ## teach SmolLM2-135M to craft, by imitation and then GiGPO, on the CPU
 	OMP_NUM_THREADS=2 $(BIN)/python -m trainers.imitate --config configs/smollm2-imitate.yaml
 	$(BIN)/accelerate launch --config_file configs/accelerate/cpu1.yaml --num_cpu_threads_per_process 2 \
 		-m trainers.train --config configs/smollm2.yaml \

@@ -26,9 +26,11 @@ from envsuite.core.errors import UsageError
 from trainers.policy.config import ModelConfig
 from trainers.rollout.engine import Engine, EngineFailed, EngineSetup, Request, Sampling
 from trainers.rollout.engines import engine_class, make_engine
+from trainers.rollout.vllm.calls import Calls
 from trainers.rollout.vllm.child import first_error
 from trainers.rollout.vllm.connection import Connection
 from trainers.rollout.vllm.engine import VLLMEngine
+from trainers.rollout.vllm.files import FileUpdate
 from trainers.rollout.vllm.server.envsuite_weights import fingerprint, fingerprints, layer_group
 from trainers.settings import ConfigError
 
@@ -460,7 +462,8 @@ def test_servers_sleep_while_the_model_trains_and_wake_for_its_weights(
 ) -> None:
     setup = EngineSetup(policy, tokenizer(), ModelConfig(), 4)
     connection = Connection(server.url, patience=1.0, timeout=60.0)
-    engine = VLLMEngine([connection], setup, own=True, sleeps=True, weights_folder=str(tmp_path))
+    update = FileUpdate([connection], setup, own=True, folder=tmp_path)
+    engine = VLLMEngine(setup, Calls([connection], 4), update, sleeps=True)
     engine.sync(policy.named_parameters(), 1)
     engine.rest()
     assert server.asleep

@@ -26,7 +26,7 @@ from tiny_runs import tokenizer
 from trainers.policy.adapter import adapter_tensors, add_adapter, merged_weights
 from trainers.policy.config import AdapterConfig, ModelConfig
 from trainers.rollout.engine import EngineFailed, EngineSetup, Request, Sampling
-from trainers.rollout.vllm import weights
+from trainers.rollout.vllm import files
 from trainers.rollout.vllm.child import ChildServer
 from trainers.rollout.vllm.engine import VLLMEngine
 from trainers.settings import ConfigError
@@ -152,7 +152,7 @@ def test_an_update_that_does_not_reach_the_server_stops_the_run(
     engine: VLLMEngine, policy: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.sync(policy.named_parameters(), 1)
-    write, old = weights.write_weights, [(n, p.detach().clone()) for n, p in policy.named_parameters()]
+    write, old = files.write_weights, [(n, p.detach().clone()) for n, p in policy.named_parameters()]
 
     def disabled(new: Any, folder: Path, dtype: torch.dtype) -> dict[str, int]:
         sent = write([*new], folder, dtype)
@@ -160,7 +160,7 @@ def test_an_update_that_does_not_reach_the_server_stops_the_run(
         return sent
 
     _change(policy)
-    monkeypatch.setattr(weights, "write_weights", disabled)
+    monkeypatch.setattr(files, "write_weights", disabled)
     with pytest.raises(EngineFailed, match=r"not the trainer's in embed_tokens, layers\.0, layers\.1, layers\.2, norm"):
         engine.sync(policy.named_parameters(), 2)
     monkeypatch.undo()
@@ -170,7 +170,7 @@ def test_an_update_that_does_not_reach_the_server_stops_the_run(
 def test_one_layer_that_arrives_otherwise_stops_the_run_and_is_named(
     engine: VLLMEngine, policy: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = weights.write_weights
+    write = files.write_weights
 
     def corrupted(new: Any, folder: Path, dtype: torch.dtype) -> dict[str, int]:
         named = dict(new)
@@ -181,7 +181,7 @@ def test_one_layer_that_arrives_otherwise_stops_the_run_and_is_named(
         write({**named, name: changed}.items(), folder, dtype)
         return sent
 
-    monkeypatch.setattr(weights, "write_weights", corrupted)
+    monkeypatch.setattr(files, "write_weights", corrupted)
     with pytest.raises(EngineFailed, match=r"not the trainer's in layers\.1: they are stale, loaded in part"):
         engine.sync(policy.named_parameters(), 3)
     monkeypatch.undo()
@@ -192,8 +192,8 @@ def test_an_adapter_goes_alone_and_is_proven_like_all_weights(monkeypatch: pytes
     policy = _policy(tied=True)
     add_adapter(policy, AdapterConfig(rank=4, alpha=12), "base")
     engine = VLLMEngine.from_setup(_setup(policy), python=PYTHON)
-    write, whole, sent = weights.write_adapter, weights.write_weights, []
-    monkeypatch.setattr(weights, "write_weights", lambda *given: sent.append(1) or whole(*given))
+    write, whole, sent = files.write_adapter, files.write_weights, []
+    monkeypatch.setattr(files, "write_weights", lambda *given: sent.append(1) or whole(*given))
     try:
         engine.sync(merged_weights(policy), 0)
         for version in (1, 2):
@@ -218,7 +218,7 @@ def test_an_adapter_goes_alone_and_is_proven_like_all_weights(monkeypatch: pytes
             write(other, folder, dtype)
             return found
 
-        monkeypatch.setattr(weights, "write_adapter", corrupted)
+        monkeypatch.setattr(files, "write_adapter", corrupted)
         with pytest.raises(EngineFailed, match=r"not the trainer's in layers\.1: they are stale"):
             engine.sync(merged_weights(policy), 3)
     finally:
@@ -230,7 +230,7 @@ def test_a_server_with_another_model_is_refused(engine: VLLMEngine, policy: PreT
     config.intermediate_size = 160
     setup = _setup(LlamaForCausalLM(config))
     with pytest.raises(ConfigError, match="another model: intermediate_size is 192 there and 160 in model"):
-        VLLMEngine.from_setup(setup, urls=engine._servers[0].url)
+        VLLMEngine.from_setup(setup, urls=engine._hosts[0].url)
 
 
 PACKED = """
@@ -267,7 +267,7 @@ def test_bfloat16_differs_by_no_more_than_its_tolerance_and_a_killed_server_ends
         own = [_logprobs(policy, p, a.token_ids.tolist(), 1.0) for p, a in zip(PROMPTS, answers, strict=True)]
         gaps = np.abs(np.concatenate(own) - np.concatenate([a.logprobs for a in answers]))
         assert 1e-5 < gaps.mean() < 0.2  # random weights make sharper predictions than trained ones
-        (server,) = engine._servers
+        (server,) = engine._hosts
         assert isinstance(server, ChildServer)
         engine.submit([Request(0, [5, 6], Sampling(max_tokens=400, ignore_eos=True))])
         os.killpg(server._process.pid, signal.SIGKILL)

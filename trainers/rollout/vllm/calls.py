@@ -1,35 +1,19 @@
-"""Requests on their way to servers, each in a thread that waits for its answer."""
+"""Rows that servers complete, each in a thread that waits for its answer."""
 
 from __future__ import annotations
 
 import contextlib
 import queue
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+import time
+from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
+from trainers.rollout.engine import Completion
+from trainers.rollout.vllm.connection import Connection
+from trainers.rollout.vllm.host import Refused
+from trainers.rollout.vllm.rows import Row, Rows, unserved
 
-from trainers.rollout.engine import Completion, Request
-from trainers.rollout.sampling import mix
-from trainers.rollout.vllm.completions import ask
-from trainers.rollout.vllm.connection import Connection, Refused
-
-_SEED_BITS = 63
-
-
-@dataclass
-class Row:
-    """A request on its way, with what was sampled before its weights changed."""
-
-    request: Request
-    limit: int
-    """Most response tokens."""
-    seed: int
-    server: Connection
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
+_AGAIN_SECONDS = 0.5  # a call that reached a paused server is ended by pausing it again
 
 
 class Gate:
@@ -70,32 +54,60 @@ class Gate:
             return self._changed.wait_for(lambda: not self._inside, seconds)
 
 
-class Calls:
+class Calls(Rows[Connection]):
     """Has servers complete rows; a row whose answer is cut off because the weights change goes on afterwards.
 
     Args:
+        servers: All that rows are sent to.
         most: Rows that are on their way at a time.
     """
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.version = 0
-        """Version of the weights that the servers have; changes while the gate is shut."""
-        self.gate = Gate()
-        self.done: queue.SimpleQueue[Completion | Exception] = queue.SimpleQueue()
-        """Answers, and errors for whoever waits for answers."""
-        self._waiting: queue.SimpleQueue[Row | None] = queue.SimpleQueue()
+    def __init__(self, servers: Sequence[Connection], most: int) -> None:
+        self._servers, self._most = servers, most
+        self._gate = Gate()
+        self._done: queue.SimpleQueue[Completion | Exception] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[Row[Connection] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._rows = 0
 
-    def submit(self, row: Row) -> None:
-        """Queue a row."""
+    def submit(self, row: Row[Connection]) -> None:
+        """Queues a row."""
         self._waiting.put(row)
         self._rows += 1
-        if len(self._threads) < min(self.most, self._rows):
+        if len(self._threads) < min(self._most, self._rows):
             thread = threading.Thread(target=self._work, name="vllm", daemon=True)
             self._threads.append(thread)
             thread.start()
+
+    def finish(self, completion: Completion) -> None:
+        """Queues the answer to a request that no server is asked."""
+        self._done.put(completion)
+
+    def poll(self, timeout: float | None) -> list[Completion]:
+        """Waits for an answer, ``timeout`` seconds at most; returns all that there are."""
+        found: list[Completion] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                item = self._done.get(timeout=0.0 if found else timeout)
+                if isinstance(item, Exception):
+                    raise item
+                found.append(item)
+        return found
+
+    def hold(self) -> None:
+        """Cuts off rows on their way, and has the servers drop what they computed."""
+        self._gate.shut()
+        until = time.monotonic() + self._servers[0].patience
+        while True:
+            at_once(self._servers, lambda server: server.pause())
+            if self._gate.empty(_AGAIN_SECONDS):
+                return
+            if time.monotonic() > until:
+                raise self._servers[0].failed("/pause does not end the requests that are on their way")
+
+    def go_on(self) -> None:
+        """Lets rows go on, from the tokens that they have."""
+        self._gate.opened()
 
     def close(self) -> None:
         """Has the threads end, each after its present call."""
@@ -107,37 +119,41 @@ class Calls:
         """Completes rows until there is a ``None``."""
         while (row := self._waiting.get()) is not None:
             try:
-                self.done.put(self._completed(row))
+                self._done.put(self._completed(row))
             except Exception as error:  # raised where somebody polls
-                self.done.put(error)
+                self._done.put(error)
 
-    def _completed(self, row: Row) -> Completion:
-        request, reason = row.request, "abort"
+    def _completed(self, row: Row[Connection]) -> Completion:
+        reason = "abort"
         while reason == "abort":
-            with self.gate.call():
+            with self._gate.call():
                 version = self.version
-                sampling = replace(request.sampling, max_tokens=row.limit - len(row.ids))
-                seed = mix(row.seed, len(row.ids)) % (1 << _SEED_BITS)
+                prompt, sampling, seed = row.remaining()
                 try:
-                    (answer,) = ask(row.server, [[*request.prompt_ids.tolist(), *row.ids]], sampling, seed)
+                    (answer,) = row.host.ask([prompt], sampling, seed)
                 except Refused as error:
                     if error.status != 400:
-                        raise row.server.failed(f"HTTP {error.status}: {error}") from error
-                    return unserved(request, "error", f"{row.server.url}: {error}")
-            row.ids += answer.ids
-            row.logprobs += answer.logprobs
-            row.versions += [version] * len(answer.ids)
-            reason = "length" if answer.reason == "abort" and len(row.ids) >= row.limit else answer.reason
-        return Completion(
-            request.request_id,
-            np.array(row.ids, np.int32),
-            np.array(row.logprobs, np.float32),
-            reason,
-            np.array(row.versions, np.int64),
-        )
+                        raise row.host.failed(f"HTTP {error.status}: {error}") from error
+                    return unserved(row.request, "error", f"{row.host.url}: {error}")
+            row.add(answer, version)
+            reason = "length" if answer.reason == "abort" and row.full else answer.reason
+        return row.completion(reason)
 
 
-def unserved(request: Request, reason: str, error: str) -> Completion:
-    """The answer to a request without a completion."""
-    none = np.empty(0, np.int32)
-    return Completion(request.request_id, none, none.astype(np.float32), reason, none.astype(np.int64), error)
+def at_once(servers: Sequence[Connection], work: Callable[[Connection], object]) -> None:
+    """Works with all servers at the same time; raises the first failure."""
+    failures: list[Exception] = []
+
+    def guarded(server: Connection) -> None:
+        try:
+            work(server)
+        except Exception as error:  # raised below
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(server,), daemon=True) for server in servers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]

@@ -20,16 +20,12 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from trainers.policy.adapter import adapter_config, is_adapted
 from trainers.rollout.engine import EngineFailed
 from trainers.rollout.vllm.connection import Connection
-from trainers.rollout.vllm.proof import server_rank
+from trainers.rollout.vllm.starting import EXTENSION_FOLDER, arguments_for, unweighted
 from trainers.settings import ConfigError
 
 _LOG = logging.getLogger(__name__)
-EXTENSION_FOLDER = Path(__file__).with_name("server")
-"""Folder for the path of a server's interpreter."""
-EXTENSION = "envsuite_worker.TakesWeights"
 _START_SECONDS = 900.0  # a large model on a GPU is loaded and compiled for minutes
 _ERROR = re.compile(r"(?:^|\] )([A-Z]\w*(?:Error|Exception): \S.{0,300})")
 _LAST_LINES = 12  # of the server's log, in messages
@@ -46,6 +42,7 @@ class ChildServer(Connection):
         device: The trainer's; on CUDA the server takes the same GPU.
         tokenizer: The policy's.
         dtype: Number format.
+        memory: Share of the device's memory that it may take; by default vLLM's.
         arguments: Further arguments of the server, without their ``--``; ``True`` stands for one without a value.
         patience, timeout: As :class:`Connection`.
 
@@ -60,6 +57,7 @@ class ChildServer(Connection):
         device: torch.device,
         tokenizer: PreTrainedTokenizerBase,
         dtype: str,
+        memory: float | None,
         arguments: Mapping[str, Any],
         *,
         patience: float,
@@ -67,15 +65,10 @@ class ChildServer(Connection):
     ) -> None:
         port = _free_port()
         super().__init__(f"http://127.0.0.1:{port}", patience=patience, timeout=timeout)
-        self._folder = Path(tempfile.mkdtemp(prefix="vllm-"))
-        model.config.save_pretrained(self._folder)
-        tokenizer.save_pretrained(self._folder)
-        longest = arguments.get("max-model-len") or model.config.get_text_config(decoder=True).max_position_embeddings
-        if is_adapted(model):
-            rank = server_rank(adapter_config(model).r)
-            arguments = {"enable-lora": True, "max-loras": 1, "max-cpu-loras": 1, "max-lora-rank": rank, **arguments}
-        words = server_arguments(dtype, on_cpu=device.type == "cpu", longest=longest, arguments=arguments)
-        words = ["--model", str(self._folder), "--host", "127.0.0.1", "--port", str(port), *words]
+        self._folder = unweighted(model, tokenizer)
+        words = arguments_for(model, dtype, on_cpu=device.type == "cpu", memory=memory, given=arguments)
+        words += ["--model", str(self._folder), "--host", "127.0.0.1", "--port", str(port)]
+        words.append("--disable-uvicorn-access-log")
         self._log = tempfile.NamedTemporaryFile(prefix="vllm-", suffix=".log", delete=False)
         self._process = subprocess.Popen(
             [python, "-m", "envsuite_serve", str(os.getpid()), *words],
@@ -141,36 +134,6 @@ def first_error(lines: Sequence[str]) -> str:
     return next((found[1] for line in lines if (found := _ERROR.search(line))), "")
 
 
-def server_arguments(dtype: str, *, on_cpu: bool, longest: int, arguments: Mapping[str, Any]) -> list[str]:
-    """Arguments of vLLM's server by which it samples as the trainer computes, and takes weights from it.
-
-    Args:
-        dtype: Number format.
-        on_cpu: Whether it runs on a CPU. There it compiles nothing, and takes each prompt whole: vLLM ends there at a
-            prompt that it cuts in two, where the sample has a seed.
-        longest: Most tokens of a prompt.
-        arguments: The user's, which come last and win.
-    """
-    whole = {"enforce-eager": True, "no-enable-chunked-prefill": True, "max-num-batched-tokens": max(8192, longest)}
-    given: dict[str, Any] = {
-        "load-format": "dummy",
-        "dtype": dtype,
-        "logprobs-mode": "processed_logprobs",
-        "generation-config": "vllm",
-        "worker-extension-cls": EXTENSION,
-        "disable-uvicorn-access-log": True,
-        **(whole if on_cpu else {}),
-        **{name.replace("_", "-"): value for name, value in arguments.items()},
-    }
-    words = []
-    for name, value in given.items():
-        if value is True:
-            words.append(f"--{name}")
-        elif value is not False and value is not None:
-            words += [f"--{name}", str(value)]
-    return words
-
-
 def check_interpreter(python: str | None) -> str:
     """The interpreter that starts servers; this one where none is named.
 
@@ -201,10 +164,7 @@ def _environment(python: str, device: torch.device) -> dict[str, str]:
         visible = kept.get("CUDA_VISIBLE_DEVICES", "").split(",")
         index = device.index or 0
         kept["CUDA_VISIBLE_DEVICES"] = visible[index] if len(visible) > index and visible[0] else str(index)
-    defaults = {"VLLM_NO_USAGE_STATS": "1"}
-    if device.type == "cpu":
-        defaults["VLLM_CPU_KVCACHE_SPACE"] = "1"  # GiB; vLLM's own is nearly all memory of the machine
-    return {**defaults, **kept}
+    return {"VLLM_NO_USAGE_STATS": "1", **kept}
 
 
 def _free_port() -> int:

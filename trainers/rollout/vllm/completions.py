@@ -1,41 +1,24 @@
-"""Prompts to a vLLM server, and its answers."""
+"""Requests for completions as vLLM's servers take them, and their answers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from trainers.rollout.engine import Sampling
-from trainers.rollout.vllm.connection import Connection
+from trainers.rollout.vllm.host import Answer
 
-_PLAIN: Mapping[str, Any] = {
+PLAIN: Mapping[str, Any] = {
     "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "ignore_eos": True,
-    "logprobs": 0, "return_token_ids": True,
+    "logprobs": 0,
 }  # fmt: skip
 """Settings of every request; all that a model's generation_config.json could change otherwise."""
 
 
-@dataclass(frozen=True)
-class Answer:
-    """The tokens that a server sampled for one prompt."""
-
-    ids: list[int]
-    logprobs: list[float]
-    reason: str
-
-
-def ask(server: Connection, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: int) -> list[Answer]:
-    """Has a server continue prompts.
-
-    Raises:
-        EngineFailed: It does not answer, or not as vLLM does.
-        Refused: It refuses the prompts.
-    """
-    body = {
-        **_PLAIN,
-        "model": server.model,
-        "prompt": [*prompts],
+def settings_of(sampling: Sampling, seed: int) -> dict[str, Any]:
+    """How to sample, in vLLM's words: those of its servers, and of its class ``SamplingParams``."""
+    return {
+        **PLAIN,
         "max_tokens": sampling.max_tokens,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
@@ -43,18 +26,30 @@ def ask(server: Connection, prompts: Sequence[Sequence[int]], sampling: Sampling
         "stop_token_ids": [] if sampling.ignore_eos else [*sampling.stop_ids],
         "seed": seed,
     }
-    answer = server.post("/v1/completions", body, same_weights=True)
+
+
+def body_of(model: str, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: int) -> dict[str, Any]:
+    """Body of a request to ``/v1/completions``."""
+    return {"model": model, "prompt": [*prompts], "return_token_ids": True, **settings_of(sampling, seed)}
+
+
+def answers_in(body: Any, prompts: int) -> list[Answer]:
+    """The answers of ``/v1/completions`` to so many prompts.
+
+    Raises:
+        ValueError: It is not as vLLM answers; says what is missing.
+    """
     try:
-        choices = sorted(answer["choices"], key=lambda choice: choice["index"])
+        choices = sorted(body["choices"], key=lambda choice: choice["index"])
         found = [
             Answer([*choice["token_ids"]], [*choice["logprobs"]["token_logprobs"]], choice["finish_reason"])
             for choice in choices
         ]
     except (LookupError, TypeError, AttributeError) as error:
-        raise server.failed(f"/v1/completions answered without {error}; vLLM does, from 0.11") from error
+        raise ValueError(f"/v1/completions answered without {error}; vLLM does, from 0.11") from error
     for one in found:
         if len(one.ids) != len(one.logprobs):
-            raise server.failed(f"it gave {len(one.logprobs)} log-probabilities for {len(one.ids)} tokens")
-    if len(found) != len(prompts):
-        raise server.failed(f"it gave {len(found)} answers to {len(prompts)} prompts")
+            raise ValueError(f"it gave {len(one.logprobs)} log-probabilities for {len(one.ids)} tokens")
+    if len(found) != prompts:
+        raise ValueError(f"it gave {len(found)} answers to {prompts} prompts")
     return found

@@ -6,13 +6,16 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx2
 from httpx2 import Response
 
-from trainers.rollout.engine import EngineFailed
+from trainers.rollout.engine import Sampling
+from trainers.rollout.vllm.completions import answers_in, body_of
+from trainers.rollout.vllm.host import Answer, Host, Refused
 
 _LOG = logging.getLogger(__name__)
 _CONNECT_SECONDS = 5.0
@@ -21,21 +24,8 @@ _PASSING = (408, 429, 500, 502, 503, 504)  # statuses after which the same call 
 _RPC = "/collective_rpc"
 
 
-class Refused(Exception):
-    """Raised for an answer that the same call would get again; the server works.
-
-    Args:
-        status: HTTP status.
-        message: What the server said.
-    """
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-class Connection:
-    """One server; may be used from several threads.
+class Connection(Host):
+    """One server; may be used from several threads. :attr:`version` tells one that has been restarted.
 
     Args:
         url: Its address, e.g. ``http://127.0.0.1:8000``.
@@ -45,13 +35,8 @@ class Connection:
 
     def __init__(self, url: str, *, patience: float, timeout: float) -> None:
         self.url = url.rstrip("/")
+        super().__init__(f"vLLM server {self.url}")
         self.patience = patience
-        self.model = ""
-        """Name under which the server has its model, or the adapter that it was given last."""
-        self.adapter = ""
-        """Name of that adapter; empty where it has none."""
-        self.version: str | None = None
-        """Version of the weights that it was given last; a server that has another has been restarted."""
         self._closed = threading.Event()
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
         key = os.environ.get("VLLM_API_KEY")  # where the server reads it, too
@@ -89,11 +74,7 @@ class Connection:
         self._persist("POST", path, body or {})
 
     def call(self, method: str, *arguments: str) -> list[dict[str, Any]]:
-        """Calls a method of the trainer's worker extension; returns the answer of each worker.
-
-        Raises:
-            EngineFailed: The server does not answer, has no such method, or says that it failed.
-        """
+        """Calls a method of the trainer's worker extension, whose arguments are text."""
         body = {"method": method, "args": [*arguments]}
         try:
             answer = self.post(_RPC, body)
@@ -110,9 +91,44 @@ class Connection:
                 raise self.failed(f"{method}: {result['error']}")
         return results
 
-    def failed(self, reason: str) -> EngineFailed:
-        """The error that ends the run."""
-        return EngineFailed(f"vLLM server {self.url}: {reason}")
+    def served(self) -> int:
+        """Learns the name of its model; returns the most tokens of a sequence that it takes."""
+        try:
+            (served, *_) = self.get("/v1/models")["data"]
+            self.model, longest = str(served["id"]), int(served["max_model_len"])
+        except (LookupError, TypeError, ValueError) as error:
+            raise self.failed(f"/v1/models is not as vLLM answers it ({error})") from error
+        return longest
+
+    def ask(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: int) -> list[Answer]:
+        """Continues prompts, and waits for all of them."""
+        answer = self.post("/v1/completions", body_of(self.model, prompts, sampling, seed), same_weights=True)
+        try:
+            return answers_in(answer, len(prompts))
+        except ValueError as error:
+            raise self.failed(str(error)) from error
+
+    def pause(self) -> None:
+        """Cuts off all requests, drops what was computed, and samples nothing until :meth:`resume`."""
+        self.tell("/pause?mode=abort&clear_cache=true")
+
+    def resume(self) -> None:
+        """Samples again."""
+        self.tell("/resume")
+
+    def sleep(self, level: int) -> None:
+        """Gives back its memory."""
+        self.tell(f"/sleep?level={level}")
+
+    def wake_up(self) -> None:
+        """Takes its memory again."""
+        self.tell("/wake_up")
+
+    def put_adapter(self, name: str, folder: Path) -> None:
+        """Loads the adapter in ``folder``, which the server sees, in place of :attr:`adapter`."""
+        self.tell("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
+        if self.adapter:
+            self.tell("/v1/unload_lora_adapter", {"lora_name": self.adapter})
 
     def close(self) -> None:
         """Ends waiting calls at their next attempt, and drops idle connections."""

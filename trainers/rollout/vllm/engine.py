@@ -1,12 +1,11 @@
-"""The engine that samples with vLLM servers."""
+"""The engine that samples with vLLM, in servers or in this process."""
 
 from __future__ import annotations
 
 import logging
-import queue
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 from transformers import PreTrainedConfig
@@ -23,50 +22,52 @@ from trainers.rollout.engine import (
     refusal,
 )
 from trainers.rollout.sampling import mix
-from trainers.rollout.vllm.calls import Calls, Row, unserved
+from trainers.rollout.vllm.calls import Calls
 from trainers.rollout.vllm.child import ChildServer, check_interpreter
-from trainers.rollout.vllm.connection import Connection, Refused
+from trainers.rollout.vllm.connection import Connection
+from trainers.rollout.vllm.direct import DirectUpdate
+from trainers.rollout.vllm.files import FileUpdate
+from trainers.rollout.vllm.host import Host, Refused
+from trainers.rollout.vllm.inside import Inside, Steps
 from trainers.rollout.vllm.options import Options
-from trainers.rollout.vllm.proof import check_server
-from trainers.rollout.vllm.weights import WeightUpdate, at_once
+from trainers.rollout.vllm.proof import check_host
+from trainers.rollout.vllm.rows import Row, Rows, unserved
+from trainers.rollout.vllm.weights import WeightUpdate
 from trainers.settings import ConfigError
 
 _LOG = logging.getLogger(__name__)
+H = TypeVar("H", bound=Host)
 
 
 @ENGINES.register("vllm")
-class VLLMEngine(Engine):
-    """Samples with vLLM servers, which have a copy of the weights, in other processes or on other machines.
+class VLLMEngine(Engine, Generic[H]):
+    """Samples with vLLM, which has a copy of the weights: in servers, or in this process.
 
     The requests of a session go to one server, which keeps what it computed for them. :meth:`sync` cuts off what is on
     its way; requests continue under the new weights, from the tokens they have, with the version that sampled each.
-    After it every server has proven that it computes with the weights of the trainer.
+    After it every vLLM has proven that it computes with the weights of the trainer.
 
     Args:
-        servers: Running servers.
         setup: The parts of the run.
-        own: Whether the servers are this process's alone; otherwise all processes of the run share them.
-        sleeps: Whether the servers give back their memory in :meth:`rest`.
-        weights_folder: Folder that this machine and the servers see, for weights on their way.
+        rows: Has running servers, or the vLLM in this process, complete requests.
+        update: Gives them weights.
+        sleeps: Whether they give back their memory in :meth:`rest`.
 
     Raises:
-        ConfigError: A server has another model, number format or kind of log-probability.
-        EngineFailed: A server does not answer.
+        ConfigError: One of them has another model, number format or kind of log-probability.
+        EngineFailed: One of them does not answer.
     """
 
-    def __init__(
-        self, servers: Sequence[Connection], setup: EngineSetup, *, own: bool, sleeps: bool, weights_folder: str
-    ) -> None:
+    def __init__(self, setup: EngineSetup, rows: Rows[H], update: WeightUpdate[H], *, sleeps: bool) -> None:
         self.policy_version = 0
-        self._servers = tuple(servers)
+        self._rows, self._update = rows, update
+        self._hosts = tuple(update.hosts)
         self._vocabulary: int = setup.model.config.get_text_config(decoder=True).vocab_size
-        self.max_length = min(check_server(server, setup.model, setup.config.compute_dtype) for server in self._servers)
+        self.max_length = min(check_host(host, setup.model, setup.config.compute_dtype) for host in self._hosts)
         """Most tokens of prompt and response."""
-        self._calls = Calls(setup.slots)
-        self._update = WeightUpdate(self._servers, setup, own=own, folder=Path(weights_folder))
         self._sleeps, self._asleep = sleeps, False
         self._pending = self._unseeded = 0
-        self._server_of: dict[int, Connection] = {}
+        self._host_of: dict[int, H] = {}
         self._turn = 0 if setup.accelerator is None else setup.accelerator.process_index
 
     @classmethod
@@ -91,41 +92,34 @@ class VLLMEngine(Engine):
         cls,
         setup: EngineSetup,
         *,
+        place: str = "server",
         urls: str | Sequence[str] | None = None,
         python: str | None = None,
         arguments: Mapping[str, Any] | None = None,
-        sleep: bool = False,
+        memory: float | None = None,
+        sleep: bool | None = None,
         weights_folder: str = "/dev/shm",
         patience: float = 60.0,
         timeout: float = 600.0,
-    ) -> VLLMEngine:
-        """The engine of a run: with running servers, or one that it starts.
+    ) -> VLLMEngine[Any]:
+        """The engine of a run: with running servers, one that it starts, or vLLM in this process.
 
-        Args:
-            setup: The parts of the run that it is made from.
-            urls: Addresses of running servers, shared by all processes of the run; by default it starts one.
-            python: Interpreter that the server is started with; by default this one.
-            arguments: Further arguments of the started server.
-            sleep: The started server gives back its memory while the model trains.
-            weights_folder: Folder that the servers see, too, for weights on their way.
-            patience: Seconds for which a server that fails is tried again, before the run stops.
-            timeout: Seconds that a server may take for one completion.
+        The settings are those of :class:`Options`.
         """
-        options = Options(urls, python, arguments, sleep, weights_folder, patience, timeout)
-        servers = [Connection(url, patience=patience, timeout=timeout) for url in options.addresses]
-        if not servers:
-            servers = [
-                ChildServer(
-                    check_interpreter(python), setup.model, setup.device, setup.tokenizer, setup.config.compute_dtype,
-                    {"enable-sleep-mode": sleep, **(arguments or {})}, patience=patience, timeout=timeout,
-                )
-            ]  # fmt: skip
-        try:
-            return cls(servers, setup, own=urls is None, sleeps=sleep, weights_folder=weights_folder)
-        except BaseException:
-            for server in servers:
-                server.close()
-            raise
+        options = Options(place, urls, python, arguments, memory, sleep, weights_folder, patience, timeout)
+        sleeps, folder = options.sleeps(setup.device), Path(weights_folder)
+        given, share = {"enable-sleep-mode": sleeps, **(arguments or {})}, options.share(setup.device)
+        if place == "process":
+            inside = Inside(setup, share, given)
+            return _made(setup, Steps(inside), DirectUpdate([inside], setup, folder), sleeps)
+        servers = [Connection(url, patience=patience, timeout=timeout) for url in options.addresses] or [
+            ChildServer(
+                check_interpreter(python), setup.model, setup.device, setup.tokenizer, setup.config.compute_dtype,
+                share, given, patience=patience, timeout=timeout,
+            )
+        ]  # fmt: skip
+        update = FileUpdate(servers, setup, own=urls is None, folder=folder)
+        return _made(setup, Calls(servers, setup.slots), update, sleeps)
 
     # -- the contract ----------------------------------------------------------------------------------------------
 
@@ -135,35 +129,27 @@ class VLLMEngine(Engine):
         Raises:
             UsageError: :meth:`sync` has not been called yet.
         """
-        if self._servers[0].version is None:
-            raise UsageError("the vLLM servers have no weights of the policy yet; call sync first")
+        if self._hosts[0].version is None:
+            raise UsageError("vLLM has no weights of the policy yet; call sync first")
         for request in requests:
             self._pending += 1
             if refused := refusal(request.prompt_ids, self.max_length, self._vocabulary):
-                self._calls.done.put(unserved(request, *refused))
+                self._rows.finish(unserved(request, *refused))
                 continue
             seed = request.seed
             if seed is None:
                 seed, self._unseeded = mix(0, self._unseeded), self._unseeded + 1
             limit = min(request.sampling.max_tokens, self.max_length - len(request.prompt_ids))
-            self._calls.submit(Row(request, limit, seed, self._server(request.session)))
+            self._rows.submit(Row(request, limit, seed, self._host(request.session)))
 
     def poll(self, timeout: float | None = None) -> list[Completion]:
         """Wait until a request is finished, or ``timeout`` seconds have passed.
 
         Raises:
-            EngineFailed: A server has failed for good.
+            EngineFailed: A vLLM has failed for good.
         """
-        found: list[Completion] = []
-        while self._pending:
-            try:
-                item = self._calls.done.get(timeout=0.0 if found else timeout)
-            except queue.Empty:
-                break
-            if isinstance(item, Exception):
-                raise item
-            found.append(item)
-            self._pending -= 1
+        found = self._rows.poll(timeout) if self._pending else []
+        self._pending -= len(found)
         return found
 
     @property
@@ -172,8 +158,8 @@ class VLLMEngine(Engine):
         return self._pending
 
     def release(self, session: int) -> None:
-        """Forget which server has ``session``; the server itself drops what nobody asks for again."""
-        self._server_of.pop(session, None)
+        """Forget which server has ``session``; vLLM itself drops what nobody asks for again."""
+        self._host_of.pop(session, None)
 
     def where(self, session: int | None) -> str:
         """The server of a session."""
@@ -181,43 +167,55 @@ class VLLMEngine(Engine):
         return "a vLLM server" if server is None else f"the vLLM server {server.url}"
 
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Give all servers other weights, and have them prove it; every process of the run must call this.
+        """Give every vLLM other weights, and have it prove them; every process of the run must call this.
 
         Where an adapter is trained, it goes alone, as it is in the policy: merged into weights in bfloat16 most of it
         would be rounded away.
 
         Raises:
-            EngineFailed: A server does not answer, or computes with other weights; the message names the layer groups.
+            EngineFailed: A vLLM does not answer, or computes with other weights; the message names the layer groups.
         """
-        self._update(weights, version, self._calls, wake=self._asleep)
+        self._update(weights, version, self._rows, wake=self._asleep)
         self.policy_version, self._asleep = version, False
 
     def rest(self) -> None:
-        """Put the servers to sleep, where that is wanted; the next :meth:`sync` wakes them."""
-        if not self._sleeps:
+        """Put vLLM to sleep, where that is wanted; the next :meth:`sync` wakes it."""
+        if not self._sleeps or self._asleep:
             return
         self._asleep = True
         try:
-            at_once(self._servers, lambda server: server.tell("/sleep?level=2"))  # sync brings all weights
-        except (EngineFailed, Refused) as error:  # a server that is lost fails in sync, in all processes together
+            if self._pending:
+                self._rows.hold()
+            self._update.sleep()
+        except (EngineFailed, Refused) as error:  # one that is lost fails in sync, in all processes together
             _LOG.warning("%s; it keeps its memory while the model trains", error)
 
     def close(self) -> None:
-        """End the threads, and the server that this process started."""
-        self._calls.close()
-        for server in self._servers:
-            server.close()
+        """End what completes requests, and the vLLM that this process started."""
+        self._rows.close()
+        for host in self._hosts:
+            host.close()
 
     # -- requests --------------------------------------------------------------------------------------------------
 
-    def _server(self, session: int | None) -> Connection:
-        """The server of a session; a new one gets the server with the fewest."""
-        if session in self._server_of:
-            return self._server_of[session]
-        held = [*self._server_of.values()]
+    def _host(self, session: int | None) -> H:
+        """The vLLM of a session; a new one gets that with the fewest."""
+        if session in self._host_of:
+            return self._host_of[session]
+        held = [*self._host_of.values()]
         self._turn += 1
-        order = [self._servers[(self._turn + i) % len(self._servers)] for i in range(len(self._servers))]
+        order = [self._hosts[(self._turn + i) % len(self._hosts)] for i in range(len(self._hosts))]
         chosen = min(order, key=held.count)
         if session is not None:
-            self._server_of[session] = chosen
+            self._host_of[session] = chosen
         return chosen
+
+
+def _made(setup: EngineSetup, rows: Rows[H], update: WeightUpdate[H], sleeps: bool) -> VLLMEngine[H]:
+    """The engine; where that fails the hosts are ended."""
+    try:
+        return VLLMEngine(setup, rows, update, sleeps=sleeps)
+    except BaseException:
+        for host in update.hosts:
+            host.close()
+        raise

@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from trainers.rollout.vllm.child import check_interpreter
+from trainers.rollout.vllm.inside import check_here
 from trainers.settings import ConfigError
 
 _WHERE = "rollout.engine_options"
+_SHARE = 0.3
 
 
 @dataclass(frozen=True)
@@ -21,15 +25,21 @@ class Options:
         ConfigError: They contradict each other, or this machine.
     """
 
+    place: str = "server"
+    """server: vLLM runs in servers, with interpreters of their own; process: in each process of the trainer."""
     urls: str | Sequence[str] | None = None
     """Addresses of running servers, shared by all processes of the run. By default each process starts one for itself,
     and ends it."""
     python: str | None = None
     """Interpreter that the server is started with; by default this one."""
     arguments: Mapping[str, Any] | None = None
-    """Further arguments of the started server, e.g. ``{max-model-len: 4096}``."""
-    sleep: bool = False
-    """While the model trains, the started server gives back the memory of its weights, keys and values."""
+    """Further arguments of vLLM where it is started, e.g. ``{max-model-len: 4096}``."""
+    memory: float | None = None
+    """Share of the device's memory that vLLM may take where it is started; by default 0.3 in the trainer's process on a
+    GPU, and vLLM's own elsewhere."""
+    sleep: bool | None = None
+    """While the model trains, vLLM gives back the memory of its weights, keys and values; by default where it is in the
+    trainer's process on a GPU."""
     weights_folder: str = "/dev/shm"
     """Folder that the servers see, too, for weights on their way; by default in memory."""
     patience: float = 60.0
@@ -38,22 +48,43 @@ class Options:
     """Seconds that a server may take for one completion."""
 
     def __post_init__(self) -> None:
+        if self.place not in ("server", "process"):
+            raise ConfigError(f"{_WHERE}.place is {self.place!r}; it must be server or process")
+        self._check_started()
         if self.urls is not None:
             self._check_urls()
-        elif self.arguments is not None and not isinstance(self.arguments, Mapping):
-            raise ConfigError(f"{_WHERE}.arguments must be like {{max-model-len: 4096}}, got {self.arguments!r}")
+        elif self.place == "process":
+            if self.python is not None:
+                raise ConfigError(f"{_WHERE}: place is process, and python is for servers; leave one out")
+            check_here(self.arguments or {})
         else:
             check_interpreter(self.python)
-        if not isinstance(self.sleep, bool):
-            raise ConfigError(f"{_WHERE}.sleep is {self.sleep!r}; it must be true or false")
         if not Path(self.weights_folder).is_dir():
             raise ConfigError(f"{_WHERE}.weights_folder: there is no folder {self.weights_folder}")
         for name, seconds in (("patience", self.patience), ("timeout", self.timeout)):
             if not isinstance(seconds, int | float) or not seconds > 0:
                 raise ConfigError(f"{_WHERE}.{name} is {seconds!r}; it must be seconds, above 0")
 
+    def _check_started(self) -> None:
+        if self.sleep is not None and not isinstance(self.sleep, bool):
+            raise ConfigError(f"{_WHERE}.sleep is {self.sleep!r}; it must be true or false")
+        if self.arguments is not None and not isinstance(self.arguments, Mapping):
+            raise ConfigError(f"{_WHERE}.arguments must be like {{max-model-len: 4096}}, got {self.arguments!r}")
+        if self.memory is None:
+            return
+        if isinstance(self.memory, bool) or not isinstance(self.memory, int | float) or not 0 < self.memory < 1:
+            raise ConfigError(f"{_WHERE}.memory is {self.memory!r}; it must be a share, between 0 and 1")
+        if self._gives_share:
+            raise ConfigError(f"{_WHERE}: memory and arguments.gpu-memory-utilization are the same; leave one out")
+
     def _check_urls(self) -> None:
-        for name, value in (("python", self.python), ("arguments", self.arguments), ("sleep", self.sleep or None)):
+        if self.place == "process":
+            raise ConfigError(f"{_WHERE}: urls names servers, and place is process; leave one out")
+        started = (
+            ("python", self.python), ("arguments", self.arguments), ("memory", self.memory),
+            ("sleep", self.sleep or None),
+        )  # fmt: skip
+        for name, value in started:
             if value is not None:
                 raise ConfigError(
                     f"{_WHERE}: urls names servers that run, and {name} is for one that is started; leave one out"
@@ -63,5 +94,24 @@ class Options:
 
     @property
     def addresses(self) -> list[str]:
-        """The addresses; none where a server is to be started."""
+        """The addresses; none where vLLM is to be started."""
         return [self.urls] if isinstance(self.urls, str) else [*(self.urls or ())]
+
+    def sleeps(self, device: torch.device) -> bool:
+        """Whether vLLM sleeps while the model trains on ``device``.
+
+        Raises:
+            ConfigError: It shall, and cannot.
+        """
+        if self.sleep and device.type == "cpu":
+            raise ConfigError(f"{_WHERE}.sleep is true, but vLLM has no sleep mode on a CPU; leave it out")
+        return self.sleep if self.sleep is not None else self.place == "process" and device.type != "cpu"
+
+    def share(self, device: torch.device) -> float | None:
+        """The share of the device's memory that vLLM may take; ``None`` for what it takes by itself."""
+        beside = self.place == "process" and device.type != "cpu"  # vLLM's own share would leave no room to train
+        return _SHARE if self.memory is None and not self._gives_share and beside else self.memory
+
+    @property
+    def _gives_share(self) -> bool:
+        return any(name.replace("_", "-") == "gpu-memory-utilization" for name in self.arguments or {})

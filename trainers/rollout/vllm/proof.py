@@ -1,4 +1,4 @@
-"""Proof that a server computes with the weights of the trainer: fingerprints of what it holds, and what it answers."""
+"""Proof that a vLLM computes with the weights of the trainer: fingerprints of what it holds, and what it answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainers.policy.config import ComputeDtype
 from trainers.policy.precision import computing, float32_weights
 from trainers.policy.sharding import gathered_outside_layers
 from trainers.rollout.engine import Sampling
-from trainers.rollout.vllm.connection import Connection
+from trainers.rollout.vllm.host import Host
 from trainers.settings import ConfigError
 
 PROBE = Sampling(temperature=0.7, max_tokens=16, ignore_eos=True)
@@ -83,11 +83,11 @@ def other_model(model: PreTrainedModel, served: Mapping[str, Any]) -> str:
     return ""
 
 
-def check_server(server: Connection, model: PreTrainedModel, dtype: ComputeDtype) -> int:
-    """Asks a server about itself; returns the most tokens of a sequence that it takes.
+def check_host(host: Host, model: PreTrainedModel, dtype: ComputeDtype) -> int:
+    """Asks a vLLM about itself; returns the most tokens of a sequence that it takes.
 
     Args:
-        server: Learns the name of the server's model.
+        host: Learns the name of its model.
         model: The policy.
         dtype: Number format of the trainer.
 
@@ -95,7 +95,7 @@ def check_server(server: Connection, model: PreTrainedModel, dtype: ComputeDtype
         ConfigError: It would not compute as the trainer does.
         EngineFailed: It does not answer as vLLM with the trainer's worker extension.
     """
-    about, where = server.call("envsuite_about")[0], f"vLLM server {server.url}"
+    about, where = host.call("envsuite_about")[0], host.name
     if about.get("protocol") != PROTOCOL:
         raise ConfigError(f"{where} has another version of envsuite_worker.py; start it with that of this package")
     if found := other_model(model, about["config"]):
@@ -123,12 +123,7 @@ def check_server(server: Connection, model: PreTrainedModel, dtype: ComputeDtype
         )
     if about["quantization"] is not None:
         raise ConfigError(f"{where} has quantised weights ({about['quantization']}), the trainer has not")
-    try:
-        (served, *_) = server.get("/v1/models")["data"]
-        server.model, longest = str(served["id"]), int(served["max_model_len"])
-    except (LookupError, TypeError, ValueError) as error:
-        raise server.failed(f"/v1/models is not as vLLM answers it ({error})") from error
-    return longest
+    return host.served()
 
 
 def server_rank(rank: int) -> int:
@@ -159,18 +154,18 @@ def named(groups: Sequence[str]) -> str:
     return ", ".join(groups[:6]) + (f" and {len(groups) - 6} more" if len(groups) > 6 else "")
 
 
-def probe_prompts(tokenizer: PreTrainedTokenizerBase, vocabulary: int) -> list[NDArray[np.int32]]:
+def probe_prompts(tokenizer: PreTrainedTokenizerBase, vocabulary: int) -> list[list[int]]:
     """Prompts of random ordinary tokens, the same in every process."""
     special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
     ordinary = np.array([i for i in range(min(vocabulary, len(tokenizer))) if i not in special] or [0], np.int32)
     rng = np.random.default_rng(0)
-    return [rng.choice(ordinary, _LENGTH) for _ in range(_PROMPTS)]
+    return [rng.choice(ordinary, _LENGTH).tolist() for _ in range(_PROMPTS)]
 
 
 def probe_gap(
     model: PreTrainedModel,
     dtype: ComputeDtype,
-    prompts: Sequence[NDArray[np.int32]],
+    prompts: Sequence[Sequence[int]],
     answers: Sequence[tuple[Sequence[int], Sequence[float]]],
 ) -> tuple[Gap, Gap]:
     """Compares the log-probabilities that a server gave with those of a plain forward pass of ``model``.
@@ -196,7 +191,7 @@ def probe_gap(
 def _logprobs(
     model: PreTrainedModel,
     dtype: ComputeDtype,
-    prompts: Sequence[NDArray[np.int32]],
+    prompts: Sequence[Sequence[int]],
     answers: Sequence[tuple[Sequence[int], Sequence[float]]],
 ) -> NDArray[np.float32]:
     """The model's log-probabilities of all response tokens at the temperature of the probe, shape (tokens,)."""
@@ -204,7 +199,7 @@ def _logprobs(
     wide = float32_weights(model) if dtype == "float32" else nullcontext()
     with evaluating(model), gathered_outside_layers(model), wide, computing(dtype, model.device):
         for prompt, (ids, _) in zip(prompts, answers, strict=True):
-            tokens = torch.tensor([[*prompt.tolist(), *ids]], device=model.device)
+            tokens = torch.tensor([[*prompt, *ids]], device=model.device)
             logits = model(tokens, use_cache=False, logits_to_keep=len(ids) + 1).logits[0, :-1].float()
             chosen = tokens[0, len(prompt) :, None]
             found.append((logits / PROBE.temperature).log_softmax(-1).gather(1, chosen)[:, 0].cpu().numpy())

@@ -1,8 +1,8 @@
-"""Weights on their way to servers: files in a folder that both sides see."""
+"""Weights on their way to vLLM, and their fingerprints."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -16,6 +16,23 @@ from trainers.rollout.vllm.server.envsuite_weights import fingerprints, layer_gr
 _FILE_BYTES = 1 << 30  # a file holds at most so many bytes, or one tensor
 
 
+def rounded(
+    weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype, found: dict[str, int]
+) -> Iterator[tuple[str, Tensor]]:
+    """Passes weights on in the format that vLLM computes in.
+
+    Args:
+        weights: Name and tensor of each parameter.
+        dtype: That format.
+        found: The fingerprint of each layer group of what has been passed on; added to.
+    """
+    for name, tensor in weights:
+        cast = tensor.detach().to(dtype).contiguous()
+        for group, value in fingerprints([(name, cast)]).items():
+            found[group] = (found.get(group, 0) + value) % (1 << 64)
+        yield name, cast
+
+
 def write_weights(weights: Iterable[tuple[str, Tensor]], folder: Path, dtype: torch.dtype) -> dict[str, int]:
     """Writes weights as safetensors files of at most a GiB; returns the fingerprint of each layer group.
 
@@ -27,15 +44,12 @@ def write_weights(weights: Iterable[tuple[str, Tensor]], folder: Path, dtype: to
     found: dict[str, int] = {}
     batch: dict[str, Tensor] = {}
     number = size = 0
-    for name, tensor in weights:
-        cast = tensor.detach().to(dtype).contiguous()
-        for group, value in fingerprints([(name, cast)]).items():
-            found[group] = (found.get(group, 0) + value) % (1 << 64)
-        if batch and size + cast.nbytes > _FILE_BYTES:
+    for name, tensor in rounded(weights, dtype, found):
+        if batch and size + tensor.nbytes > _FILE_BYTES:
             save_file(batch, folder / f"weights-{number:05d}.safetensors")
             batch, number, size = {}, number + 1, 0
-        batch[name] = cast.cpu()
-        size += cast.nbytes
+        batch[name] = tensor.cpu()
+        size += tensor.nbytes
     save_file(batch, folder / f"weights-{number:05d}.safetensors")
     return found
 

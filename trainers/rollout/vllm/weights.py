@@ -1,187 +1,143 @@
-"""An update of the weights of servers: written, loaded, proven."""
+"""An update of the weights of vLLM: loaded, proven."""
 
 from __future__ import annotations
 
 import logging
 import secrets
-import shutil
-import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from trainers.distributed import agreed, every
-from trainers.policy.adapter import frozen_weights, is_adapted
+from trainers.policy.adapter import is_adapted
 from trainers.rollout.engine import EngineFailed, EngineSetup
-from trainers.rollout.vllm.calls import Calls
-from trainers.rollout.vllm.completions import ask
-from trainers.rollout.vllm.connection import Connection, Refused
+from trainers.rollout.vllm.host import Host, Refused
 from trainers.rollout.vllm.proof import PROBE, named, probe_gap, probe_prompts, wrong_groups
-from trainers.rollout.vllm.transfer import tied_groups, write_adapter, write_weights
+from trainers.rollout.vllm.rows import Rows
+from trainers.rollout.vllm.transfer import tied_groups
 
 T = TypeVar("T")
-WHOLE, ADAPTER = "whole", "adapter"
-"""Folders of the two kinds of weights."""
+H = TypeVar("H", bound=Host)
+Weights = Iterable[tuple[str, Tensor]]
 Answers = list[tuple[list[int], list[float]]]
 _LOG = logging.getLogger(__name__)
-_AGAIN_SECONDS = 0.5  # a call that reached a paused server is ended by pausing it again
 
 
-@dataclass(frozen=True)
-class Sent:
-    """Fingerprints of the weights on their way, by layer group."""
+class WeightUpdate(ABC, Generic[H]):
+    """Gives vLLM the weights of the trainer, and has it prove that it computes with them.
 
-    whole: Mapping[str, int]
-    """All weights of the model; where an adapter is trained, those below it, once; empty afterwards."""
-    adapter: Mapping[str, int]
-    """Those of the adapter; empty where there is none."""
-
-
-class WeightUpdate:
-    """Gives servers the weights of the trainer.
+    Where an adapter is trained, what is below it goes once, and the adapter alone with each update.
 
     Args:
-        servers: Those that this process samples with.
+        hosts: Those that this process samples with.
         setup: The parts of the run.
-        own: Whether the servers are this process's alone; otherwise all processes share them.
-        folder: Folder that this machine and the servers see.
+        folder: Folder that this machine and the hosts see.
     """
 
-    def __init__(self, servers: Sequence[Connection], setup: EngineSetup, *, own: bool, folder: Path) -> None:
-        self.servers, self.setup, self.own, self.folder = servers, setup, own, folder
+    def __init__(self, hosts: Sequence[H], setup: EngineSetup, folder: Path) -> None:
+        self.hosts, self.setup, self.folder = hosts, setup, folder
         self.dtype = setup.config.compute_dtype
-        self._has_base = False
-        """Whether the servers have the weights below the adapter."""
-        self.probes = probe_prompts(setup.tokenizer, setup.model.config.get_text_config(decoder=True).vocab_size)
+        self.torch_dtype: torch.dtype = getattr(torch, self.dtype)
+        self.has_base = False
+        """Whether the hosts have the weights below the adapter."""
+        vocabulary = setup.model.config.get_text_config(decoder=True).vocab_size
+        self._probes = probe_prompts(setup.tokenizer, vocabulary)
 
-    def __call__(self, weights: Iterable[tuple[str, Tensor]], version: int, calls: Calls, *, wake: bool) -> None:
-        """Ends the calls on their way, loads the weights and proves it; every process of the run must call this.
+    @property
+    def adapter_alone(self) -> bool:
+        """Whether an adapter is sent, as it is in the policy; that of a sharded policy is sent merged."""
+        sharded = any(isinstance(parameter, DTensor) for parameter in self.setup.model.parameters())
+        return is_adapted(self.setup.model) and not sharded
+
+    def __call__(self, weights: Weights, version: int, rows: Rows[H], *, wake: bool) -> None:
+        """Holds rows up, loads the weights and has it proven; every process of the run must call this.
 
         Args:
             weights: Name and tensor of every parameter.
             version: Theirs.
-            calls: Held up meanwhile.
-            wake: Whether the servers sleep.
+            rows: Go on afterwards; after a failure nothing more is sampled.
+            wake: Whether the hosts sleep.
 
         Raises:
-            EngineFailed: A server does not answer, or computes with other weights; the message names the layer groups.
+            EngineFailed: A host does not answer, or computes with other weights; the message names the layer groups.
         """
-        name = f"envsuite-weights-{self._agreed(secrets.token_hex(4))}"
-        folder = self.folder / name
-        sent: list[Sent] = []
-        began = time.monotonic()
+        name, began = f"envsuite-weights-{self._agreed(secrets.token_hex(4))}", time.monotonic()
         try:
-            self._together(lambda: sent.append(self._write(weights, folder)))  # while servers sample on
-            calls.gate.shut()
+            self._together(lambda: self._prepare(weights, self.folder / name))
             if wake:
-                self._together(lambda: at_once(self._told(), lambda server: server.tell("/wake_up")))
-            self._together(lambda: self._pause(calls))
-            known = self._agreed(sent[0])
-            self._together(lambda: at_once(self._told(), lambda server: self._load(server, folder, version, known)))
-            calls.version = version
-            for server in self.servers:
-                server.version = str(version)
-                if known.adapter:
-                    server.model = server.adapter = name
-            self._has_base = True
-            self._together(lambda: at_once(self._told(), lambda server: server.tell("/resume")))
+                self._together(lambda: self._tell(lambda host: host.wake_up()))
+            self._together(rows.hold)
+            self._together(lambda: self._load(weights, self.folder / name, version))
+            rows.version = version
+            for host in self.hosts:
+                host.version = str(version)
+                if self.adapter_alone:
+                    host.model = host.adapter = name
+            self.has_base = True
+            self._together(lambda: self._tell(lambda host: host.resume()))
             answers: list[Answers] = []
             self._together(lambda: answers.extend(self._ask(version)))
             self._together(lambda: self._compare_probe(answers, version))
-            calls.gate.opened()  # after a failure nothing more is sampled
-            _LOG.info("the vLLM servers have the weights of version %d after %.2f s", version, time.monotonic() - began)
+            rows.go_on()
+            _LOG.info("vLLM has the weights of version %d after %.2f s", version, time.monotonic() - began)
         finally:
-            if self._writes():
-                shutil.rmtree(folder, ignore_errors=True)
+            self._clean(self.folder / name)
 
-    def _writes(self) -> bool:
-        """Whether this process writes weights: the first of the run, or of each machine that has servers of its own."""
-        accelerator = self.setup.accelerator
-        return accelerator is None or (accelerator.is_local_main_process if self.own else accelerator.is_main_process)
+    def sleep(self) -> None:
+        """Has the hosts give back their memory; weights that no update brings again are kept outside the device."""
+        level = 1 if self.adapter_alone else 2
+        self._tell(lambda host: host.sleep(level))
 
-    def _told(self) -> Sequence[Connection]:
-        """The servers that this process tells to load."""
-        accelerator = self.setup.accelerator
-        return self.servers if self.own or accelerator is None or accelerator.is_main_process else ()
+    @abstractmethod
+    def _prepare(self, weights: Weights, folder: Path) -> None:
+        """Does what can be done while the hosts sample on."""
 
-    def _write(self, weights: Iterable[tuple[str, Tensor]], folder: Path) -> Sent:
-        model, dtype = self.setup.model, getattr(torch, self.dtype)
-        sharded = any(isinstance(parameter, DTensor) for parameter in model.parameters())
-        alone = is_adapted(model) and not sharded
-        if not self._writes():
-            for _ in () if alone else weights:  # gathering a sharded weight is a matter of all processes
-                pass
-            return Sent({}, {})
-        weights, whole, adapter = iter(weights), folder / WHOLE, folder / ADAPTER
-        try:
-            folder.mkdir()
-            whole.mkdir()
-            if not alone:
-                return Sent(write_weights(weights, whole, dtype), {})
-            adapter.mkdir()
-            base = {} if self._has_base else write_weights(frozen_weights(model), whole, dtype)
-            return Sent(base, write_adapter(model, adapter, dtype))
-        except OSError as error:
-            for _ in () if alone else weights:  # as the other processes do
-                pass
-            raise EngineFailed(
-                f"the weights cannot be written to rollout.engine_options.weights_folder: {error}; name a folder with "
-                "room for them that the servers see, too"
-            ) from error
+    @abstractmethod
+    def _load(self, weights: Weights, folder: Path, version: int) -> None:
+        """Has the hosts load the weights, and compares what they hold with what they were given."""
 
-    def _pause(self, calls: Calls) -> None:
-        """Ends what is on its way, and drops what the servers computed."""
-        until = time.monotonic() + self.servers[0].patience
-        while True:
-            at_once(self.servers, lambda server: server.tell("/pause?mode=abort&clear_cache=true"))
-            if calls.gate.empty(_AGAIN_SECONDS):
-                return
-            if time.monotonic() > until:
-                raise self.servers[0].failed("/pause does not end the requests that are on their way")
+    @abstractmethod
+    def _clean(self, folder: Path) -> None:
+        """Removes what is left of weights on their way."""
 
-    def _load(self, server: Connection, folder: Path, version: int, sent: Sent) -> None:
-        if sent.whole:
-            answers = server.call("envsuite_load", str(folder / WHOLE), str(version))
-            self._compare(server, version, answers, sent.whole)
-        if sent.adapter:
-            server.tell("/v1/load_lora_adapter", {"lora_name": folder.name, "lora_path": str(folder / ADAPTER)})
-            if server.adapter:
-                server.tell("/v1/unload_lora_adapter", {"lora_name": server.adapter})
-            self._compare(server, version, server.call("envsuite_adapter", str(version)), sent.adapter)
+    @abstractmethod
+    def _tell(self, work: Callable[[Host], object]) -> None:
+        """Has this process's part of the hosts do something."""
 
-    def _compare(
-        self, server: Connection, version: int, answers: Sequence[Mapping[str, Any]], sent: Mapping[str, int]
-    ) -> None:
+    def _compare(self, host: Host, version: int, answers: Sequence[Mapping[str, Any]], sent: Mapping[str, int]) -> None:
+        """Compares the fingerprints that the workers of a host answered with those of what was sent.
+
+        Raises:
+            EngineFailed: They differ; the message names the layer groups.
+        """
         if len(answers) > 1:
             return  # each has a part of the weights; the probe alone compares
         held = {group: int(value) for group, value in answers[0]["fingerprints"].items()}
         if wrong := wrong_groups(sent, tied_groups(self.setup.model), held):
-            raise server.failed(
+            raise host.failed(
                 f"after the update to version {version} its weights are not the trainer's in {named(wrong)}: they are "
                 "stale, loaded in part, or tied to others. Nothing was sampled with them"
             )
 
     def _ask(self, version: int) -> list[Answers]:
-        """The answers of each server to the probe: token ids and log-probabilities."""
-        found = []
-        for server in self.servers:
-            answers = ask(server, [prompt.tolist() for prompt in self.probes], PROBE, version)
-            found.append([(answer.ids, answer.logprobs) for answer in answers])
-        return found
+        """The answers of each host to the probe: token ids and log-probabilities."""
+        return [
+            [(answer.ids, answer.logprobs) for answer in host.ask(self._probes, PROBE, version)] for host in self.hosts
+        ]
 
     def _compare_probe(self, answers: Sequence[Answers], version: int) -> None:
-        """Compares the log-probabilities of the probe in servers and trainer, which may be sharded."""
-        gaps = [probe_gap(self.setup.model, self.dtype, self.probes, answer) for answer in answers]
-        for server, (gap, allowed) in zip(self.servers, gaps, strict=True):
-            _LOG.info("%s: log-probabilities of the probe differ by %s", server.url, gap)
+        """Compares the log-probabilities of the probe in hosts and trainer, which may be sharded."""
+        gaps = [probe_gap(self.setup.model, self.dtype, self._probes, answer) for answer in answers]
+        for host, (gap, allowed) in zip(self.hosts, gaps, strict=True):
+            _LOG.info("%s: log-probabilities of the probe differ by %s", host.name, gap)
             if not gap.within(allowed):
-                raise server.failed(
+                raise host.failed(
                     f"its log-probabilities of a probe differ from the trainer's by {gap}, where rounding explains "
                     f"{allowed} ({self.dtype}), though it holds the weights of version {version} in all layer groups: "
                     "it computes something else from them"
@@ -199,7 +155,7 @@ class WeightUpdate:
         except EngineFailed as error:
             failure = str(error)
         except Refused as error:
-            failure = f"a vLLM server refused a part of the update (HTTP {error.status}: {error})"
+            failure = f"vLLM refused a part of the update (HTTP {error.status}: {error})"
         failures = [failure] if self.setup.accelerator is None else every(self.setup.accelerator, failure)
         if told := next((failure for failure in failures if failure is not None), None):
             raise EngineFailed(told)
@@ -207,22 +163,3 @@ class WeightUpdate:
     def _agreed(self, value: T) -> T:
         """The first process's value."""
         return value if self.setup.accelerator is None else agreed(self.setup.accelerator, value)
-
-
-def at_once(servers: Sequence[Connection], work: Callable[[Connection], object]) -> None:
-    """Works with all servers at the same time; raises the first failure."""
-    failures: list[Exception] = []
-
-    def guarded(server: Connection) -> None:
-        try:
-            work(server)
-        except Exception as error:  # raised below
-            failures.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(server,), daemon=True) for server in servers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]

@@ -1,9 +1,9 @@
-"""Methods of a vLLM server's workers for the trainer: ``--worker-extension-cls envsuite_worker.TakesWeights``."""
+"""Methods of vLLM's workers for the trainer: ``--worker-extension-cls envsuite_worker.TakesWeights``."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +48,17 @@ class TakesWeights:
         }
 
     def envsuite_load(self, folder: str, version: str) -> dict[str, Any]:
-        """Load all weights from the safetensors files in ``folder``; answers as :meth:`envsuite_held`.
+        """Load all weights from the safetensors files in ``folder``; answers as :meth:`envsuite_held`."""
+        return self.envsuite_take(_tensors(Path(folder)), version)
+
+    def envsuite_take(self, weights: Iterable[tuple[str, Tensor]], version: str) -> dict[str, Any]:
+        """Load all weights; answers as :meth:`envsuite_held`. Only the worker's own process can call this.
 
         An error is answered, not raised: vLLM ends the server at an exception.
         """
         self.envsuite_version = None
         try:
-            self.model_runner.reload_weights(weights_iterator=_tensors(Path(folder)))
+            self.model_runner.reload_weights(weights_iterator=weights)
         except Exception as error:
             return {"error": f"{type(error).__name__}: {error}"}
         self.envsuite_version = version

@@ -1,0 +1,97 @@
+"""One vLLM with a copy of the weights, wherever it runs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainers.rollout.engine import EngineFailed, Sampling
+
+
+class Refused(Exception):
+    """Raised for an answer that the same call would get again; vLLM itself works.
+
+    Args:
+        status: HTTP status; 400 where the call makes no sense to it.
+        message: What vLLM said.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The tokens that were sampled for one prompt."""
+
+    ids: list[int]
+    logprobs: list[float]
+    reason: str
+    """``"stop"``, ``"length"``, or ``"abort"`` where it was cut off."""
+
+
+class Host(ABC):
+    """One vLLM: a server, or one inside this process.
+
+    Each call raises :class:`EngineFailed` where vLLM cannot go on, and :class:`Refused` where it declines.
+
+    Args:
+        name: For messages.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.model = ""
+        """Name under which it has its model, or the adapter that it was given last."""
+        self.adapter = ""
+        """Name of that adapter; empty where it has none."""
+        self.version: str | None = None
+        """Version of the weights that it was given last."""
+
+    @abstractmethod
+    def call(self, method: str, *arguments: Any) -> list[dict[str, Any]]:
+        """Calls a method of the trainer's worker extension; returns the answer of each worker.
+
+        Raises:
+            EngineFailed: There is no such method, or it says that it failed.
+        """
+
+    @abstractmethod
+    def served(self) -> int:
+        """Learns the name of its model; returns the most tokens of a sequence that it takes."""
+
+    @abstractmethod
+    def ask(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: int) -> list[Answer]:
+        """Continues prompts, and waits for all of them."""
+
+    @abstractmethod
+    def pause(self) -> None:
+        """Cuts off all requests, drops what was computed, and samples nothing until :meth:`resume`."""
+
+    @abstractmethod
+    def resume(self) -> None:
+        """Samples again."""
+
+    @abstractmethod
+    def sleep(self, level: int) -> None:
+        """Gives back the memory of keys and values, and of weights: 1 keeps those outside the device, 2 drops them."""
+
+    @abstractmethod
+    def wake_up(self) -> None:
+        """Takes the memory again."""
+
+    @abstractmethod
+    def put_adapter(self, name: str, folder: Path) -> None:
+        """Loads the adapter in ``folder`` in place of :attr:`adapter`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends what was started for it."""
+
+    def failed(self, reason: str) -> EngineFailed:
+        """The error that ends the run."""
+        return EngineFailed(f"{self.name}: {reason}")

@@ -1,0 +1,102 @@
+"""Requests on their way, which may outlast the weights that they began with."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from trainers.rollout.engine import Completion, Request, Sampling
+from trainers.rollout.sampling import mix
+from trainers.rollout.vllm.host import Answer, Host
+
+H = TypeVar("H", bound=Host)
+_SEED_BITS = 63
+
+
+@dataclass
+class Row(Generic[H]):
+    """A request on its way, with what was sampled of it so far."""
+
+    request: Request
+    limit: int
+    """Most response tokens."""
+    seed: int
+    host: H
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+
+    def remaining(self) -> tuple[list[int], Sampling, int]:
+        """Prompt, sampling and seed of what is still to be sampled."""
+        sampling = replace(self.request.sampling, max_tokens=self.limit - len(self.ids))
+        seed = mix(self.seed, len(self.ids)) % (1 << _SEED_BITS)
+        return [*self.request.prompt_ids.tolist(), *self.ids], sampling, seed
+
+    def add(self, answer: Answer, version: int) -> None:
+        """Appends tokens that weights of ``version`` sampled."""
+        self.ids += answer.ids
+        self.logprobs += answer.logprobs
+        self.versions += [version] * len(answer.ids)
+
+    @property
+    def full(self) -> bool:
+        """Whether it has all tokens that it may have."""
+        return len(self.ids) >= self.limit
+
+    def completion(self, reason: str) -> Completion:
+        """The answer to the request."""
+        return Completion(
+            self.request.request_id,
+            np.array(self.ids, np.int32),
+            np.array(self.logprobs, np.float32),
+            reason,
+            np.array(self.versions, np.int64),
+        )
+
+
+class Rows(ABC, Generic[H]):
+    """Has vLLM complete rows."""
+
+    version = 0
+    """Version of the weights that sample; changes only between :meth:`hold` and :meth:`go_on`."""
+
+    @abstractmethod
+    def submit(self, row: Row[H]) -> None:
+        """Queues a row."""
+
+    @abstractmethod
+    def finish(self, completion: Completion) -> None:
+        """Queues the answer to a request that vLLM is not asked."""
+
+    @abstractmethod
+    def poll(self, timeout: float | None) -> list[Completion]:
+        """Waits for an answer, ``timeout`` seconds at most; returns all that there are.
+
+        Raises:
+            EngineFailed: vLLM cannot go on.
+        """
+
+    @abstractmethod
+    def hold(self) -> None:
+        """Cuts off rows on their way, and has vLLM drop what it computed; no row goes on before :meth:`go_on`.
+
+        Raises:
+            EngineFailed: vLLM does not cut them off.
+        """
+
+    @abstractmethod
+    def go_on(self) -> None:
+        """Lets rows go on, from the tokens that they have."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends what completes rows."""
+
+
+def unserved(request: Request, reason: str, error: str) -> Completion:
+    """The answer to a request without a completion."""
+    none = np.empty(0, np.int32)
+    return Completion(request.request_id, none, none.astype(np.float32), reason, none.astype(np.int64), error)

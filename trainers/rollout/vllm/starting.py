@@ -1,0 +1,71 @@
+"""How vLLM is started, so that it samples as the trainer computes and takes its weights."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from trainers.policy.adapter import adapter_config, is_adapted
+from trainers.rollout.vllm.proof import LOGPROBS_MODE, server_rank
+
+EXTENSION_FOLDER = Path(__file__).with_name("server")
+"""Folder for the path of the interpreter that runs vLLM."""
+EXTENSION = "envsuite_worker.TakesWeights"
+_CACHE_BYTES = 1 << 30  # of keys and values on a CPU, where vLLM's own default is nearly all memory of the machine
+
+
+def unweighted(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Path:
+    """Writes a new folder with the configuration of the model and the tokenizer, and no weights."""
+    folder = Path(tempfile.mkdtemp(prefix="vllm-"))
+    model.config.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def arguments_for(
+    model: PreTrainedModel, dtype: str, *, on_cpu: bool, memory: float | None, given: Mapping[str, Any]
+) -> list[str]:
+    """Arguments of vLLM on the command line, for any number of prompts that the model takes.
+
+    On a CPU it compiles nothing, and takes each prompt whole: vLLM ends there at a prompt that it cuts in two, where
+    the sample has a seed.
+
+    Args:
+        model: The policy.
+        dtype: Number format.
+        on_cpu: Whether it runs on a CPU.
+        memory: Share of the device's memory that it may take; by default vLLM's.
+        given: The user's, without their ``--``, which win; ``True`` stands for one without a value.
+    """
+    user = {name.replace("_", "-"): value for name, value in given.items()}
+    longest = user.get("max-model-len") or model.config.get_text_config(decoder=True).max_position_embeddings
+    found: dict[str, Any] = {
+        "load-format": "dummy",
+        "dtype": dtype,
+        "logprobs-mode": LOGPROBS_MODE,
+        "generation-config": "vllm",
+        "worker-extension-cls": EXTENSION,
+    }
+    if on_cpu:
+        found |= {
+            "enforce-eager": True, "no-enable-chunked-prefill": True, "max-num-batched-tokens": max(8192, int(longest)),
+        }  # fmt: skip
+    if memory is not None:
+        found["gpu-memory-utilization"] = memory  # on a CPU of the machine's memory
+    elif on_cpu and "VLLM_CPU_KVCACHE_SPACE" not in os.environ and "gpu-memory-utilization" not in user:
+        found["kv-cache-memory-bytes"] = _CACHE_BYTES
+    if is_adapted(model):
+        rank = server_rank(adapter_config(model).r)
+        found |= {"enable-lora": True, "max-loras": 1, "max-cpu-loras": 1, "max-lora-rank": rank}
+    words = []
+    for name, value in (found | user).items():
+        if value is True:
+            words.append(f"--{name}")
+        elif value is not False and value is not None:
+            words += [f"--{name}", str(value)]
+    return words

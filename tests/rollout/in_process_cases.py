@@ -23,6 +23,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "trainers"))  # this file's folder is there already
+from policies import change, logprobs
 from tiny_models import greedy
 from tiny_runs import tokenizer
 
@@ -65,19 +66,6 @@ def policy_for(setup: str) -> PreTrainedModel:
     return model
 
 
-def change(policy: PreTrainedModel) -> None:
-    with torch.no_grad():
-        for parameter in policy.parameters():
-            if parameter.requires_grad:
-                parameter.add_(torch.randn(parameter.shape) * 0.02)
-
-
-def logprobs(policy: PreTrainedModel, prompt: list[int], response: list[int], temperature: float = 1.0) -> np.ndarray:
-    with torch.no_grad():
-        logits = policy(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1] / temperature
-    return logits.log_softmax(-1).gather(1, torch.tensor(response)[:, None])[:, 0].numpy()
-
-
 def raised(kind: type[Exception], pattern: str, work: Callable[[], object]) -> None:
     try:
         work()
@@ -90,7 +78,7 @@ def raised(kind: type[Exception], pattern: str, work: Callable[[], object]) -> N
 @case("tied", "untied")
 def logprobs_are_the_trainers_after_an_update(engine: Any, policy: PreTrainedModel) -> None:
     for version, temperature in ((1, 1.0), (2, 0.4)):
-        change(policy)
+        change(policy, by=0.02)
         engine.sync(policy.named_parameters(), version)
         sampling = Sampling(temperature=temperature, max_tokens=40, stop_ids=tuple(range(3, 23)))
         answers = engine.generate(PROMPTS, sampling, seed=1)
@@ -121,7 +109,7 @@ def a_request_in_flight_goes_on_with_the_version_of_each_token(engine: Any, poli
     sampling = Sampling(max_tokens=400, ignore_eos=True)
     engine.submit([Request(i, prompt, sampling, i, i) for i, prompt in enumerate(PROMPTS)])
     assert engine.poll(0.3) == []
-    change(policy)
+    change(policy, by=0.02)
     engine._sleeps = True  # as on a GPU; a CPU takes the calls, and keeps its memory
     engine.rest()
     raised(UsageError, "call sync first", lambda: engine.poll(0.1))
@@ -144,7 +132,7 @@ def a_request_in_flight_goes_on_with_the_version_of_each_token(engine: Any, poli
 def an_optimiser_step_reaches_nothing_before_the_next_sync(engine: Any, policy: PreTrainedModel) -> None:
     engine.sync(policy.named_parameters(), 1)
     before = copy.deepcopy(policy)
-    change(policy)
+    change(policy, by=0.02)
     (answer,) = engine.generate([[5, 6, 7]], Sampling(max_tokens=30, ignore_eos=True), seed=1)
     np.testing.assert_allclose(answer.logprobs, logprobs(before, [5, 6, 7], answer.token_ids.tolist()), atol=2e-4)
 
@@ -153,7 +141,7 @@ def an_optimiser_step_reaches_nothing_before_the_next_sync(engine: Any, policy: 
 def an_update_that_does_not_arrive_stops_the_run(engine: Any, policy: PreTrainedModel) -> None:
     engine.sync(policy.named_parameters(), 1)
     old = [(name, parameter.detach().clone()) for name, parameter in policy.named_parameters()]
-    change(policy)
+    change(policy, by=0.02)
 
     def disabled(weights: WEIGHTS, dtype: torch.dtype, found: dict[str, int]) -> Iterator[tuple[str, Tensor]]:
         for _ in rounded(weights, dtype, found):
@@ -198,7 +186,7 @@ def prompts_that_cannot_be_served_are_answered(engine: Any, policy: PreTrainedMo
 def the_time_of_an_update(engine: Any, policy: PreTrainedModel) -> None:
     seconds = []
     for version in range(8):
-        change(policy)
+        change(policy, by=0.02)
         began = time.monotonic()
         engine.sync(policy.named_parameters(), version)
         seconds.append(time.monotonic() - began)
@@ -211,7 +199,7 @@ def an_adapter_goes_alone(engine: Any, policy: PreTrainedModel) -> None:
     direct.rounded = lambda *given: whole.append(1) or rounded(*given)
     engine.sync(merged_weights(policy), 0)
     for version in (1, 2):
-        change(policy)
+        change(policy, by=0.02)
         engine.sync(merged_weights(policy), version)
         answers = engine.generate(PROMPTS, Sampling(temperature=0.7, max_tokens=20, ignore_eos=True), seed=1)
         for prompt, answer in zip(PROMPTS, answers, strict=True):
@@ -243,7 +231,7 @@ def a_changed_weight_of_the_adapter_is_named(engine: Any, policy: PreTrainedMode
 @case("bfloat16")
 def bfloat16_stays_within_its_tolerance(engine: Any, policy: PreTrainedModel) -> None:
     for version in (1, 2):
-        change(policy)
+        change(policy, by=0.02)
         engine.sync(policy.named_parameters(), version)
     answers = engine.generate(PROMPTS, Sampling(max_tokens=40, ignore_eos=True), seed=1)
     own = [logprobs(policy, p, a.token_ids.tolist()) for p, a in zip(PROMPTS, answers, strict=True)]

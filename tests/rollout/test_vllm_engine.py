@@ -1,21 +1,16 @@
-"""The engine vllm against a stand-in for vLLM's server, which has the faults that vLLM does not have when asked."""
+"""Requests and faults of the engine vllm, with a stand-in for vLLM's server that can have these faults."""
 
 from __future__ import annotations
 
-import copy
-import json
+import importlib.util
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from policies import change, logprobs
 from protocol_server import ProtocolServer
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -26,59 +21,12 @@ from envsuite.core.errors import UsageError
 from trainers.policy.config import ModelConfig
 from trainers.rollout.engine import Engine, EngineFailed, EngineSetup, Request, Sampling
 from trainers.rollout.engines import engine_class, make_engine
-from trainers.rollout.vllm.calls import Calls
 from trainers.rollout.vllm.child import first_error
-from trainers.rollout.vllm.connection import Connection
-from trainers.rollout.vllm.engine import VLLMEngine
-from trainers.rollout.vllm.files import FileUpdate
-from trainers.rollout.vllm.server.envsuite_weights import fingerprint, fingerprints, layer_group
+from trainers.rollout.vllm.server.envsuite_weights import fingerprints
 from trainers.settings import ConfigError
 
 STOPS = tuple(range(3, 23))
-
-
-@pytest.fixture
-def policy() -> PreTrainedModel:
-    """The trainer's; untied."""
-    return copy.deepcopy(model("llama", len(tokenizer())))
-
-
-@pytest.fixture
-def server(policy: PreTrainedModel) -> Iterator[ProtocolServer]:
-    with ProtocolServer(policy) as running:
-        yield running
-
-
 Made = Callable[..., Engine]
-
-
-@pytest.fixture
-def make(policy: PreTrainedModel, tmp_path: Path) -> Iterator[Made]:
-    made: list[Engine] = []
-
-    def engine(*servers: ProtocolServer, **options: Any) -> Engine:
-        setup = EngineSetup(policy, tokenizer(), ModelConfig(path="unread"), 16)
-        plain = {"urls": [s.url for s in servers], "weights_folder": str(tmp_path), "patience": 1.0}
-        made.append(make_engine("vllm", setup, {**plain, **options}))
-        made[-1].sync(policy.named_parameters(), 0)
-        return made[-1]
-
-    yield engine
-    for one in made:
-        one.close()
-
-
-def _change(policy: PreTrainedModel, name: str = "", by: float = 0.05) -> None:
-    with torch.no_grad():
-        for key, parameter in policy.named_parameters():
-            if key.startswith(name):
-                parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)) * by)
-
-
-def _logprobs(policy: PreTrainedModel, prompt: list[int], response: list[int], temperature: float) -> np.ndarray:
-    with torch.no_grad():
-        logits = policy(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1] / temperature
-    return logits.log_softmax(-1).gather(1, torch.tensor(response)[:, None])[:, 0].numpy()
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------
@@ -89,14 +37,14 @@ def test_tokens_come_with_their_logprobs_at_the_temperature_they_were_sampled_at
     policy: PreTrainedModel, server: ProtocolServer, make: Made, temperature: float
 ) -> None:
     engine = make(server)
-    _change(policy)
+    change(policy)
     engine.sync(policy.named_parameters(), 5)
     prompts = [[7, 8, 9, 10 + i] for i in range(6)]
     sampling = Sampling(temperature=temperature, max_tokens=40, stop_ids=STOPS)
     answers = engine.generate(prompts, sampling, seed=1)
     for prompt, answer in zip(prompts, answers, strict=True):
         ids = answer.token_ids.tolist()
-        np.testing.assert_allclose(answer.logprobs, _logprobs(policy, prompt, ids, temperature), atol=1e-4)
+        np.testing.assert_allclose(answer.logprobs, logprobs(policy, prompt, ids, temperature), atol=1e-4)
         assert answer.finish_reason == ("stop" if ids[-1] in STOPS else "length") and not {*ids[:-1]} & {*STOPS}
         assert answer.policy_version.tolist() == [5] * len(ids)
     assert {answer.finish_reason for answer in answers} == {"stop", "length"}
@@ -266,6 +214,12 @@ def test_a_server_without_the_trainers_extension_is_refused_with_the_remedy(serv
         ({"python": sys.executable, "arguments": ["--x"]}, "must be like {max-model-len: 4096}"),
         ({"urls": "http://x", "weights_folder": "/no/such"}, "there is no folder /no/such"),
         ({"urls": "http://x", "sleep": True}, "sleep is for one that is started"),
+        ({"urls": "http://x", "memory": 0.4}, "memory is for one that is started"),
+        ({"urls": "http://x", "place": "process"}, "urls names servers, and place is process"),
+        ({"place": "process", "python": "python3"}, "place is process, and python is for servers"),
+        ({"place": "thread"}, "place is 'thread'; it must be server or process"),
+        ({"python": sys.executable, "memory": 4}, "memory is 4; it must be a share, between 0 and 1"),
+        ({"memory": 0.4, "arguments": {"gpu_memory_utilization": 0.4}}, "are the same; leave one out"),
         ({"urls": "http://x", "patience": 0}, "patience is 0; it must be seconds, above 0"),
         ({"urls": "http://x", "timeout": "long"}, "timeout is 'long'"),
         ({"url": "http://x"}, "unexpected keyword argument 'url'"),
@@ -276,6 +230,12 @@ def test_settings_that_cannot_work_are_refused_before_a_model_is_loaded(options:
     with pytest.raises(ConfigError) as raised:
         engine_class("vllm", options)
     assert said in str(raised.value) and "rollout.engine_options" in str(raised.value)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
+def test_vllm_in_a_process_that_has_none_is_refused_with_the_remedy() -> None:
+    with pytest.raises(ConfigError, match=r"place is process, but this interpreter has no vLLM; start the trainer"):
+        engine_class("vllm", {"place": "process"})
 
 
 @pytest.mark.slow
@@ -328,161 +288,6 @@ def test_processes_that_share_servers_all_stop_where_an_update_fails(tmp_path: P
         assert "not the trainer's in" in run.stderr and [*(tmp_path / "runs/stale/checkpoints").iterdir()]
 
 
-# -- weights -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_request_in_flight_goes_on_under_new_weights_with_the_version_of_each_token(
-    policy: PreTrainedModel, server: ProtocolServer, make: Made
-) -> None:
-    engine = make(server)
-    engine.sync(policy.named_parameters(), 1)
-    before = copy.deepcopy(policy)
-    server.token_seconds = 0.01
-    prompts = [[7, 8, 9, 10 + i] for i in range(4)]
-    sampling = Sampling(max_tokens=60, ignore_eos=True)
-    engine.submit([Request(i, prompt, sampling, i, i) for i, prompt in enumerate(prompts)])
-    assert engine.poll(0.25) == []
-    _change(policy)
-    engine.sync(policy.named_parameters(), 2)
-    server.token_seconds = 0.0
-    answers = []
-    while engine.pending:
-        answers += engine.poll()
-    for answer in answers:
-        ids, versions = answer.token_ids.tolist(), answer.policy_version
-        assert len(ids) == 60 and set(versions.tolist()) == {1, 2} and (np.diff(versions) >= 0).all()
-        old = int((versions == 1).sum())
-        prompt = prompts[answer.request_id]
-        np.testing.assert_allclose(answer.logprobs[:old], _logprobs(before, prompt, ids[:old], 1.0), atol=1e-4)
-        under_new = _logprobs(policy, prompt, ids, 1.0)
-        np.testing.assert_allclose(answer.logprobs[old:], under_new[old:], atol=1e-4)
-        assert np.abs(answer.logprobs[:old] - under_new[:old]).max() > 0.01, "the weights did change"
-    continued = [body for body in server.asked if len(body["prompt"][0]) > 4]
-    assert {body["seed"] for body in continued}.isdisjoint({b["seed"] for b in server.asked if b not in continued})
-
-
-def test_what_is_submitted_while_weights_change_is_sampled_with_the_new_ones(
-    policy: PreTrainedModel, server: ProtocolServer, make: Made
-) -> None:
-    engine = make(server)
-    server.faults["/pause"] = [lambda: (time.sleep(0.3), server.answer("/pause", {}))[1]]  # type: ignore[func-returns-value]
-    syncing = threading.Thread(target=engine.sync, args=([*policy.named_parameters()], 3))
-    syncing.start()
-    time.sleep(0.15)
-    engine.submit([Request(0, [5, 6], Sampling(max_tokens=4, ignore_eos=True))])
-    syncing.join()
-    assert engine.poll()[0].policy_version.tolist() == [3] * 4
-
-
-def test_an_update_that_changes_nothing_stops_the_run(
-    policy: PreTrainedModel, server: ProtocolServer, make: Made
-) -> None:
-    engine = make(server)
-    engine.sync(policy.named_parameters(), 1)
-    server.loads = False
-    engine.sync(policy.named_parameters(), 2)  # nothing had to change
-    _change(policy, "model.layers", by=1e-6)
-    with pytest.raises(
-        EngineFailed, match=r"version 3 its weights are not the trainer's in layers\.0, layers\.1: they"
-    ):
-        engine.sync(policy.named_parameters(), 3)
-    engine.submit([Request(0, [5, 6], Sampling(max_tokens=4))])
-    assert engine.poll(0.2) == [] and not server.asked, "nothing is sampled with stale weights"
-
-
-@pytest.mark.parametrize(
-    ("name", "group"),
-    [
-        ("model.layers.1.mlp.down_proj.weight", "layers.1"),
-        ("model.layers.0.self_attn.k_proj.weight", "layers.0"),
-        ("lm_head.weight", "lm_head"),
-        ("model.norm.weight", "norm"),
-    ],
-)
-def test_an_update_that_leaves_out_a_layer_stops_the_run_and_names_it(
-    name: str, group: str, policy: PreTrainedModel, server: ProtocolServer, make: Made
-) -> None:
-    engine = make(server)
-    server.corrupted = name
-    _change(policy, by=1e-5)  # far below what a probe sees
-    with pytest.raises(EngineFailed, match=rf"not the trainer's in {group}: they are stale, loaded in part"):
-        engine.sync(policy.named_parameters(), 1)
-
-
-def test_embeddings_that_the_server_ties_and_the_trainer_does_not_are_named(
-    policy: PreTrainedModel, server: ProtocolServer, make: Made
-) -> None:
-    engine = make(server)
-    server.model.lm_head.weight = server.model.model.embed_tokens.weight
-    server.model.lm_head.register_parameter("extra", None)
-    server.loads = False
-    with pytest.raises(EngineFailed, match=r"not the trainer's in lm_head"):
-        engine.sync(policy.named_parameters(), 1)
-
-
-@pytest.mark.parametrize("separate", [False, True])
-def test_tied_embeddings_hold_whether_or_not_the_server_keeps_two_copies(tmp_path: Path, separate: bool) -> None:
-    policy = copy.deepcopy(model("qwen2", len(tokenizer())))
-    assert policy.lm_head.weight is policy.model.embed_tokens.weight
-    with ProtocolServer(policy) as server:
-        if separate:
-            server.model.lm_head.weight = torch.nn.Parameter(policy.lm_head.weight.detach().clone())
-        options = {"urls": server.url, "weights_folder": str(tmp_path)}
-        engine = make_engine("vllm", EngineSetup(policy, tokenizer(), ModelConfig(), 4), options)
-        engine.sync(policy.named_parameters(), 1)
-        _change(policy)
-        if separate:
-            with pytest.raises(EngineFailed, match="not the trainer's in lm_head"):
-                engine.sync(policy.named_parameters(), 2)
-        else:
-            engine.sync(policy.named_parameters(), 2)
-        engine.close()
-
-
-def test_a_server_with_the_weights_that_computes_something_else_stops_the_run(
-    policy: PreTrainedModel, server: ProtocolServer, make: Made
-) -> None:
-    engine = make(server)
-    server.temperature = 1.0
-    with pytest.raises(EngineFailed, match=r"log-probabilities of a probe differ .*though it holds the weights"):
-        engine.sync(policy.named_parameters(), 1)
-
-
-def test_weights_that_find_no_room_stop_the_run_with_the_setting(
-    policy: PreTrainedModel, server: ProtocolServer, make: Made, tmp_path: Path
-) -> None:
-    engine = make(server)
-    tmp_path.rename(tmp_path.with_name("gone"))
-    with pytest.raises(EngineFailed, match=r"rollout\.engine_options\.weights_folder: .*No such file"):
-        engine.sync(policy.named_parameters(), 1)
-
-
-def test_servers_sleep_while_the_model_trains_and_wake_for_its_weights(
-    policy: PreTrainedModel, server: ProtocolServer, tmp_path: Path
-) -> None:
-    setup = EngineSetup(policy, tokenizer(), ModelConfig(), 4)
-    connection = Connection(server.url, patience=1.0, timeout=60.0)
-    update = FileUpdate([connection], setup, own=True, folder=tmp_path)
-    engine = VLLMEngine(setup, Calls([connection], 4), update, sleeps=True)
-    engine.sync(policy.named_parameters(), 1)
-    engine.rest()
-    assert server.asleep
-    engine.sync(policy.named_parameters(), 2)
-    assert not server.asleep and len(engine.generate([[5, 6]], Sampling(max_tokens=3))[0].token_ids)
-    server.faults["/sleep"] = [lambda: (400, {"error": "no sleep mode"})]
-    engine.rest()  # it keeps its memory, and the run goes on
-    engine.sync(policy.named_parameters(), 3)
-    engine.close()
-
-
-def test_nothing_is_left_of_weights_on_their_way(
-    policy: PreTrainedModel, server: ProtocolServer, make: Made, tmp_path: Path
-) -> None:
-    engine = make(server)
-    engine.sync(policy.named_parameters(), 1)
-    assert not [*tmp_path.iterdir()]
-
-
 def test_the_first_error_in_a_log_is_told_and_not_what_a_warning_quotes() -> None:
     warning = (
         "(APIServer pid=1) WARNING [system_utils.py:255] can cause errors like `OSError: [Errno 24] Too many files`"
@@ -492,37 +297,3 @@ def test_the_first_error_in_a_log_is_told_and_not_what_a_warning_quotes() -> Non
     assert first_error([warning, error, later]) == "RuntimeError: no offset"
     assert first_error(["Traceback:", "ValueError: too few heads"]) == "ValueError: too few heads"
     assert first_error([warning]) == ""
-
-
-# -- fingerprints ------------------------------------------------------------------------------------------------------
-
-
-@given(st.integers(0, 2**32), st.sampled_from([torch.float32, torch.bfloat16, torch.float64]), st.integers(0, 59))
-def test_a_fingerprint_holds_for_joined_transposed_and_padded_weights_and_for_no_other(
-    seed: int, dtype: torch.dtype, place: int
-) -> None:
-    weights = torch.randn(60, generator=torch.Generator().manual_seed(seed)).to(dtype)
-    whole = fingerprint(weights)
-    assert fingerprint(weights.view(6, 10).T) == fingerprint(torch.cat([weights, torch.zeros(7, dtype=dtype)])) == whole
-    assert (fingerprint(weights[:23]) + fingerprint(weights[23:])) % 2**64 == whole
-    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[weights.element_size()]
-    other = weights.clone()
-    other.view(bits)[place] ^= 1
-    assert fingerprint(other) != whole
-
-
-def test_parameters_belong_to_the_same_group_whatever_a_server_joins() -> None:
-    names = {
-        "model.layers.3.self_attn.q_proj.weight": "layers.3",
-        "model.layers.3.self_attn.qkv_proj.weight": "layers.3",
-        "language_model.model.layers.12.mlp.gate_up_proj.weight": "layers.12",
-        "transformer.h.0.attn.c_attn.bias": "layers.0",
-        "model.embed_tokens.weight": "embed_tokens",
-        "lm_head.weight": "lm_head",
-        "lm_head.base_layer.weight": "lm_head",
-        "model.norm.weight": "norm",
-    }
-    assert {name: layer_group(name) for name in names} == names
-    first, second = torch.ones(2), torch.ones(3)
-    found = fingerprints([("model.layers.3.a.weight", first), ("model.layers.3.b.weight", second)])
-    assert found == {"layers.3": fingerprint(torch.ones(5))} and json.dumps(found)

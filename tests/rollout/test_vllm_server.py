@@ -20,6 +20,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "trainers"))
+from policies import change, logprobs
 from tiny_models import greedy
 from tiny_runs import tokenizer
 
@@ -67,20 +68,8 @@ def engine(request: pytest.FixtureRequest) -> Iterator[VLLMEngine]:
 def policy(engine: VLLMEngine) -> PreTrainedModel:
     """The trainer's model, changed since the last update of the server."""
     found = engine._update.setup.model
-    _change(found)
+    change(found, by=0.01)
     return found
-
-
-def _change(policy: PreTrainedModel) -> None:
-    with torch.no_grad():
-        for parameter in policy.parameters():
-            parameter.add_(torch.randn(parameter.shape) * 0.01)
-
-
-def _logprobs(policy: PreTrainedModel, prompt: list[int], response: list[int], temperature: float) -> np.ndarray:
-    with torch.no_grad():
-        logits = policy(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1] / temperature
-    return logits.log_softmax(-1).gather(1, torch.tensor(response)[:, None])[:, 0].numpy()
 
 
 PROMPTS = [[7, 8, 9, 10 + i] for i in range(8)]
@@ -95,7 +84,7 @@ def test_logprobs_are_the_trainers_after_an_update(
     answers = engine.generate(PROMPTS, Sampling(temperature=temperature, max_tokens=40, stop_ids=stops), seed=1)
     for prompt, answer in zip(PROMPTS, answers, strict=True):
         ids = answer.token_ids.tolist()
-        np.testing.assert_allclose(answer.logprobs, _logprobs(policy, prompt, ids, temperature), atol=2e-4)
+        np.testing.assert_allclose(answer.logprobs, logprobs(policy, prompt, ids, temperature), atol=2e-4)
         assert answer.finish_reason == ("stop" if ids[-1] in stops else "length") and not {*ids[:-1]} & {*stops}
         assert answer.policy_version.tolist() == [5] * len(ids)
     again = engine.generate(PROMPTS, Sampling(temperature=temperature, max_tokens=40, stop_ids=stops), seed=1)
@@ -107,9 +96,7 @@ def test_more_prompt_tokens_than_one_pass_takes_come_through(engine: VLLMEngine,
     prompts = [np.random.default_rng(i).integers(4, 500, 490).tolist() for i in range(20)]  # 9,800 tokens
     answers = engine.generate(prompts, Sampling(max_tokens=4, ignore_eos=True), seed=2)
     for prompt, answer in zip(prompts, answers, strict=True):
-        np.testing.assert_allclose(
-            answer.logprobs, _logprobs(policy, prompt, answer.token_ids.tolist(), 1.0), atol=3e-4
-        )
+        np.testing.assert_allclose(answer.logprobs, logprobs(policy, prompt, answer.token_ids.tolist(), 1.0), atol=3e-4)
 
 
 def test_greedy_decoding_is_transformers_and_has_the_logprobs_of_temperature_one(
@@ -120,7 +107,7 @@ def test_greedy_decoding_is_transformers_and_has_the_logprobs_of_temperature_one
     for prompt, answer in zip(PROMPTS, engine.generate(PROMPTS, sampling), strict=True):
         ids = answer.token_ids.tolist()
         assert ids == greedy(policy, prompt, 12)[: len(ids)] and len(ids) == 12
-        np.testing.assert_allclose(answer.logprobs, _logprobs(policy, prompt, ids, 1.0), atol=2e-4)
+        np.testing.assert_allclose(answer.logprobs, logprobs(policy, prompt, ids, 1.0), atol=2e-4)
 
 
 def test_a_request_in_flight_goes_on_under_new_weights_with_the_version_of_each_token(
@@ -131,7 +118,7 @@ def test_a_request_in_flight_goes_on_under_new_weights_with_the_version_of_each_
     sampling = Sampling(max_tokens=400, ignore_eos=True)
     engine.submit([Request(i, prompt, sampling, i, i) for i, prompt in enumerate(PROMPTS)])
     assert engine.poll(0.5) == []
-    _change(policy)
+    change(policy, by=0.01)
     engine.sync(policy.named_parameters(), 2)
     answers = []
     while engine.pending:
@@ -142,8 +129,8 @@ def test_a_request_in_flight_goes_on_under_new_weights_with_the_version_of_each_
         assert len(ids) == 400 and set(versions.tolist()) == {1, 2} and (np.diff(versions) >= 0).all()
         old = int((versions == 1).sum())
         prompt = PROMPTS[answer.request_id]
-        np.testing.assert_allclose(answer.logprobs[:old], _logprobs(before, prompt, ids[:old], 1.0), atol=2e-4)
-        under_new = _logprobs(policy, prompt, ids, 1.0)
+        np.testing.assert_allclose(answer.logprobs[:old], logprobs(before, prompt, ids[:old], 1.0), atol=2e-4)
+        under_new = logprobs(policy, prompt, ids, 1.0)
         np.testing.assert_allclose(answer.logprobs[old:], under_new[old:], atol=2e-4)
         assert np.abs(answer.logprobs[:old] - under_new[:old]).max() > 0.01, "the weights did change"
 
@@ -159,7 +146,7 @@ def test_an_update_that_does_not_reach_the_server_stops_the_run(
         write(old, folder, dtype)
         return sent
 
-    _change(policy)
+    change(policy, by=0.01)
     monkeypatch.setattr(files, "write_weights", disabled)
     with pytest.raises(EngineFailed, match=r"not the trainer's in embed_tokens, layers\.0, layers\.1, layers\.2, norm"):
         engine.sync(policy.named_parameters(), 2)
@@ -204,10 +191,10 @@ def test_an_adapter_goes_alone_and_is_proven_like_all_weights(monkeypatch: pytes
             answers = engine.generate(PROMPTS, Sampling(temperature=0.7, max_tokens=20, ignore_eos=True), seed=1)
             for prompt, answer in zip(PROMPTS, answers, strict=True):
                 ids = answer.token_ids.tolist()
-                own = _logprobs(policy, prompt, ids, 0.7)
+                own = logprobs(policy, prompt, ids, 0.7)
                 np.testing.assert_allclose(answer.logprobs, own, atol=2e-4)
                 policy.disable_adapters()
-                assert np.abs(own - _logprobs(policy, prompt, ids, 0.7)).max() > 0.01, "the adapter does something"
+                assert np.abs(own - logprobs(policy, prompt, ids, 0.7)).max() > 0.01, "the adapter does something"
                 policy.enable_adapters()
         assert len(sent) == 1, "what is below the adapter is sent once"
 
@@ -250,7 +237,7 @@ def test_packed_copies_that_an_update_does_not_reach_stop_the_run(
     arguments = {"worker-extension-cls": "packed_worker.TakesWeights"}
     engine = VLLMEngine.from_setup(_setup(policy), python=PYTHON, arguments=arguments)
     try:
-        _change(policy)
+        change(policy, by=0.01)
         with pytest.raises(EngineFailed, match=r"not the trainer's in|log-probabilities of a probe differ"):
             engine.sync(policy.named_parameters(), 1)
     finally:
@@ -261,10 +248,10 @@ def test_bfloat16_differs_by_no_more_than_its_tolerance_and_a_killed_server_ends
     policy = _policy(tied=True)
     engine = VLLMEngine.from_setup(_setup(policy, compute_dtype="bfloat16"), python=PYTHON)
     try:
-        _change(policy)
+        change(policy, by=0.01)
         engine.sync(policy.named_parameters(), 1)
         answers = engine.generate(PROMPTS, Sampling(max_tokens=40, ignore_eos=True), seed=1)
-        own = [_logprobs(policy, p, a.token_ids.tolist(), 1.0) for p, a in zip(PROMPTS, answers, strict=True)]
+        own = [logprobs(policy, p, a.token_ids.tolist(), 1.0) for p, a in zip(PROMPTS, answers, strict=True)]
         gaps = np.abs(np.concatenate(own) - np.concatenate([a.logprobs for a in answers]))
         assert 1e-5 < gaps.mean() < 0.2  # random weights make sharper predictions than trained ones
         (server,) = engine._hosts

@@ -1,4 +1,4 @@
-"""Whole runs on GPUs: one process, several over NCCL, and with a vLLM server on the same GPU."""
+"""Whole runs on GPUs: one process, several over NCCL, and with vLLM on the same GPU."""
 
 from __future__ import annotations
 
@@ -112,5 +112,19 @@ def test_a_vllm_server_on_the_same_gpu(place: Path) -> None:
     changes = {"rollout.engine": "vllm", "rollout.engine_options": options, "model.compute_dtype": "bfloat16"}
     assert settings(place, **changes)["rollout"]["engine"] == "vllm"
     done = _launch(write_settings(place, **changes), timeout=900)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert all(record["train/logprob_gap"] < 0.1 for record in _metrics(place))
+
+
+@pytest.mark.cuda_only
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="this interpreter has no vLLM")
+@pytest.mark.parametrize("processes", [1, 2])
+def test_vllm_in_the_trainers_processes(place: Path, processes: int) -> None:
+    """As above, without a server, on the GPU of each process."""
+    if processes > torch.cuda.device_count():
+        pytest.skip(f"needs {processes} GPUs, and there is {torch.cuda.device_count()}")
+    options = {"place": "process", "arguments": {"max-model-len": 512, "enforce-eager": True}}
+    changes = {"rollout.engine": "vllm", "rollout.engine_options": options, "model.compute_dtype": "bfloat16"}
+    done = _launch(write_settings(place, **changes), processes, timeout=900)
     assert done.returncode == 0, done.stderr[-3000:]
     assert all(record["train/logprob_gap"] < 0.1 for record in _metrics(place))

@@ -126,9 +126,7 @@ def computed(accelerator: Accelerator, case: Case) -> Result:
     merged = None
     if case.adapted:
         merged = torch.cat([tensor.flatten() for _, tensor in each_whole(merged_weights(inner.model))])
-    probe, _ = probe_gap(
-        inner.model, case.compute_dtype, [np.arange(5, dtype=np.int32)], [([1, 2, 3], [0.0, 0.0, 0.0])]
-    )
+    probe, _ = probe_gap(inner.model, case.compute_dtype, [[0, 1, 2, 3, 4]], [([1, 2, 3], [0.0, 0.0, 0.0])])
     some = own.table if accelerator.is_main_process else own.table.take(np.zeros(0, np.int64))
     log_probabilities(inner, some, optim)  # processes without rows take part
     at_prompt_ends(

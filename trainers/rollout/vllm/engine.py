@@ -162,9 +162,9 @@ class VLLMEngine(Engine, Generic[H]):
         self._host_of.pop(session, None)
 
     def where(self, session: int | None) -> str:
-        """The server of a session."""
-        server = self._server_of.get(-1 if session is None else session)
-        return "a vLLM server" if server is None else f"the vLLM server {server.url}"
+        """The vLLM of a session."""
+        host = self._host_of.get(-1 if session is None else session)
+        return "vLLM" if host is None else host.name
 
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Give every vLLM other weights, and have it prove them; every process of the run must call this.

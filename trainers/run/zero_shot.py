@@ -90,8 +90,8 @@ def zero_shot(config: TrainConfig, accelerator: Accelerator, env: EnvConfig, ans
         for name, prompt in prompts_by_codec(config.prompt).items():
             slots = min(config.rollout.slots, count)
             try:
-                examples = [examples_of(env, prompt)]
-                manager = make_manager(config.rollout, prompt, [short], slots, engine, tokenizer, examples)
+                shown = [examples_of(env, prompt)]
+                manager = make_manager(config.rollout, prompt, [short], slots, engine, tokenizer, shown)
                 stops = replace(sampling, stop_ids=(*ends, *manager.codec.stop_ids))
                 with manager.vector:
                     episodes = manager.run(plans, stops, config.seed, partial(_progress, name, count))

@@ -91,7 +91,7 @@ def _trl(model: PreTrainedModel, dtype: str) -> Callable[[np.ndarray], torch.Ten
     return loss
 
 
-def _memory(field: str) -> int:
+def memory(field: str) -> int:
     """``VmRSS`` or ``VmHWM`` (its highest value) of this process, bytes."""
     text = Path("/proc/self/status").read_text()
     return 1024 * int(next(line.split()[1] for line in text.splitlines() if line.startswith(field)))
@@ -105,12 +105,12 @@ def one(way: str, tokens: int, dtype: str) -> dict[str, float]:
     loss(rng.integers(0, VOCABULARY, (1, PROMPT + RESPONSE))).backward()  # the gradients' memory
     model.zero_grad(set_to_none=False)
     Path("/proc/self/clear_refs").write_text("5")  # the highest value is counted anew
-    before, start = _memory("VmRSS"), time.perf_counter()
+    before, start = memory("VmRSS"), time.perf_counter()
     value = loss(rng.integers(0, VOCABULARY, (tokens // RESPONSE, PROMPT + RESPONSE)))
     value.backward()
     return {
         "seconds": time.perf_counter() - start,
-        "gib": (_memory("VmHWM") - before) / 2**30,
+        "gib": (memory("VmHWM") - before) / 2**30,
         "loss": float(value.detach()),
         "gradient": float(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).norm()),
     }

@@ -28,7 +28,8 @@ LAYERS = {
         {"rollout", "credit"},
         {"imitation"},
         {"lab", "run"},
-        {"train", "evaluate", "imitate", "calibrate", "show_prompt", "export"},
+        {"planning"},
+        {"train", "evaluate", "imitate", "calibrate", "show_prompt", "export", "plan"},
     ),
 }
 NEVER_IN_ENVSUITE = {"trainers", "torch", "transformers", "accelerate", "rich", "pyarrow", "matplotlib"}

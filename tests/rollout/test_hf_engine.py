@@ -147,6 +147,17 @@ def test_a_request_in_flight_goes_on_under_new_weights() -> None:
                 p.copy_(old)
 
 
+def test_an_engine_that_rests_gives_back_keys_values_and_rounded_weights() -> None:
+    engine = HFEngine(tiny_model(NAMES[0]), compute_dtype="bfloat16")
+    prompts = prompts_of(3, (9, 14))
+    first = engine.generate(prompts, Sampling(max_tokens=4), seed=1)
+    assert engine._cache._tails and engine._rounded
+    engine.rest()
+    assert not engine._cache._tails and not engine._cache.slots and engine._rounded is None
+    again = engine.generate(prompts, Sampling(max_tokens=4), seed=1)
+    assert [one.token_ids.tolist() for one in again] == [one.token_ids.tolist() for one in first]
+
+
 def test_poll_returns_when_its_time_is_up_and_what_it_did_is_not_lost() -> None:
     model, prompt = tiny_model("llama"), prompts_of(2, (40,))[0]
     engine = HFEngine(model, max_batch=2)

@@ -54,8 +54,7 @@ def shard(policy: Policy, config: ModelConfig, accelerator: Accelerator, weights
         ConfigError: The model has no layers that transformers could checkpoint one by one, or the processes of a
             machine do not divide those of the run.
     """
-    layers = [module for module in policy.model.modules() if isinstance(module, GradientCheckpointingLayer)]
-    if not layers:
+    if not _layers(policy):
         raise ConfigError(
             f"model.shard is {config.shard}, but {type(policy.model).__name__} is not made of layers that can be "
             "gathered one at a time; set model.shard: none, or take a model such as Llama, Qwen, Mistral or Gemma"
@@ -66,9 +65,7 @@ def shard(policy: Policy, config: ModelConfig, accelerator: Accelerator, weights
             first = parameter.data.to(accelerator.device)
             dist.broadcast(first, 0)
             parameter.data.copy_(first)
-    for module in (*reversed(layers), policy):  # inner layers first
-        fully_shard(module, mesh=mesh, reshard_after_forward=True)
-    _ROOTS[policy.model] = weakref.ref(policy)
+    shard_over(policy, mesh)
     unread = is_outline(policy)
     if unread:
         assert weights is not None
@@ -81,6 +78,17 @@ def shard(policy: Policy, config: ModelConfig, accelerator: Accelerator, weights
     if unread:
         with gathered_outside_layers(policy.model):
             policy.check()
+
+
+def shard_over(policy: Policy, mesh: DeviceMesh) -> None:
+    """Shards the parameters of ``policy``, the same in all processes, over ``mesh``; it has to make a pass then."""
+    for module in (*reversed(_layers(policy)), policy):  # inner layers first
+        fully_shard(module, mesh=mesh, reshard_after_forward=True)
+    _ROOTS[policy.model] = weakref.ref(policy)
+
+
+def _layers(policy: Policy) -> list[nn.Module]:
+    return [module for module in policy.model.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
 def _mesh(config: ModelConfig, accelerator: Accelerator) -> DeviceMesh:

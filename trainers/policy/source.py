@@ -29,6 +29,7 @@ _PACKAGE = Path(trainers.__file__).parent
 _IN_PACKAGE = "package:"
 _INDEX, _TOKENIZER = "model.safetensors.index.json", "tokenizer_config.json"
 _WANTED = ["*.json", "*.jinja", "*.safetensors", "*.txt", "*.model"]
+_CONFIGS = ["config.json", CONFIG]
 _UNWANTED = ["*/*", "consolidated*.safetensors"]  # copies of the weights in other formats
 
 
@@ -60,13 +61,14 @@ class Source:
         return self.load
 
 
-def find(name: str, key: str, *, tokenizer: bool = True) -> Source:
+def find(name: str, key: str, *, tokenizer: bool = True, weights: bool = True) -> Source:
     """Finds the model ``name``, and downloads it from the hub unless it is here.
 
     Args:
         name: Value of the setting ``key``.
         key: The setting, for messages.
         tokenizer: Whether the model must have one.
+        weights: Whether its weights are wanted; otherwise only its configuration is looked for.
 
     Raises:
         DataError: It is missing, incomplete, or cannot be downloaded; the message has the remedy.
@@ -74,13 +76,15 @@ def find(name: str, key: str, *, tokenizer: bool = True) -> Source:
     if name.startswith(_IN_PACKAGE):
         source = _in_package(name, key)
     else:
-        source = _here(name, key) if _is_local(name) else _on_hub(name, key)
+        source = _here(name, key) if _is_local(name) else _on_hub(name, key, _WANTED if weights else _CONFIGS)
     if (source.folder / CONFIG).is_file() and not (source.folder / "config.json").is_file():
         base = _base_of(source.folder, key)
-        own = find(base, f"{key} {name}: {CONFIG} names the base", tokenizer=False)
+        own = find(base, f"{key} {name}: {CONFIG} names the base", tokenizer=False, weights=weights)
         source = replace(own, adapter=source.folder)
     if source.gguf is None:
-        _check_files(source, name, key, tokenizer)
+        _check_config(source, name, key)
+        if weights:
+            _check_files(source, name, key, tokenizer)
     return source
 
 
@@ -115,13 +119,13 @@ def _in_package(name: str, key: str) -> Source:
     return replace(_here(str(Path(spec.submodule_search_locations[0]) / file), key), name=name)
 
 
-def _on_hub(name: str, key: str) -> Source:
+def _on_hub(name: str, key: str, wanted: list[str]) -> Source:
     try:
         if name.endswith(".gguf"):
             *repository, file = name.split("/", 2)
             path = Path(hf_hub_download("/".join(repository), file))
             return Source(path.parent, str(path), gguf=path.name)
-        folder = Path(snapshot_download(name, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
+        folder = Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns=_UNWANTED))
     except (OSError, ValueError, httpx2.HTTPError) as error:
         raise DataError(f"{key} {name}: {_hub_message(error)}") from error
     return Source(folder, name, revision=folder.name)
@@ -187,10 +191,13 @@ def _base_of(folder: Path, key: str) -> str:
     return base
 
 
+def _check_config(source: Source, name: str, key: str) -> None:
+    if not (source.folder / "config.json").is_file():
+        raise DataError(f"{key} {name}: no config.json there; give a folder that save_pretrained wrote")
+
+
 def _check_files(source: Source, name: str, key: str, tokenizer: bool) -> None:
     folder = source.folder
-    if not (folder / "config.json").is_file():
-        raise DataError(f"{key} {name}: no config.json there; give a folder that save_pretrained wrote")
     if tokenizer and not (source.tokenizer["pretrained_model_name_or_path"] / _TOKENIZER).is_file():
         raise DataError(f"{key} {name}: no {_TOKENIZER} there; give a folder that save_pretrained wrote")
     if source.adapter is not None and not (source.adapter / WEIGHTS).is_file():

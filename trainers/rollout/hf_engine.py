@@ -192,6 +192,12 @@ class HFEngine(Engine):
             self._waiting.appendleft(row)
         self._running = []
 
+    def rest(self) -> None:
+        """Gives back the memory of keys, values and rounded weights, which the next :meth:`sync` would drop."""
+        if not self._running:
+            self._rounded = None
+            self._cache.clear()
+
     def state_dict(self) -> dict[str, int]:
         """Returns the position of the stream of seeds."""
         return {"seed": self._seed, "unseeded": self._unseeded}

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from transformers import Gemma2Config, PreTrainedConfig, Qwen2Config
+
+from trainers.plan import main
+from trainers.planning.dry_run import DryRun, Rows, Trial, _joined, on_meta
+from trainers.planning.hardware import GPUS, Machines
+from trainers.planning.plan import Planner
+from trainers.planning.shape import NAMES, shape_of
+from trainers.policy.config import AdapterConfig, ModelConfig, OptimConfig
+from trainers.run.config import TrainConfig
+
+ROWS = Rows(3, 40, 24)
+SHAPE = {
+    "vocab_size": 4096, "hidden_size": 64, "intermediate_size": 160, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "max_position_embeddings": 4096,
+}  # fmt: skip
+
+
+def shape(layers: int = 2, tied: bool = True) -> PreTrainedConfig:
+    return Qwen2Config(num_hidden_layers=layers, tie_word_embeddings=tied, **SHAPE)
+
+
+def dry(model: ModelConfig | None = None, ranks: int = 1, layers: int = 2, state: str = "float32") -> DryRun:
+    optim = OptimConfig(state=state)  # type: ignore[arg-type]
+    return Trial(shape(layers), model or ModelConfig(), optim, ranks, ranks, ROWS).run()
+
+
+@pytest.mark.parametrize(
+    ("name", "billions", "without_embeddings"), [("qwen2.5-1.5b", 1.54, 1.31), ("qwen2.5-7b", 7.61, 6.53)]
+)
+def test_a_shipped_shape_has_as_many_weights_as_its_model_card_says(
+    name: str, billions: float, without_embeddings: float
+) -> None:
+    found = on_meta(shape_of("", name))
+    count = sum(p.numel() for p in found.parameters())
+    embeddings = {id(m.weight): m.weight.numel() for m in (found.get_input_embeddings(), found.get_output_embeddings())}
+    assert count / 1e9 == pytest.approx(billions, abs=0.01)
+    assert (count - sum(embeddings.values())) / 1e9 == pytest.approx(without_embeddings, abs=0.01)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_shipped_shape_can_be_made(name: str) -> None:
+    assert sum(p.numel() for p in on_meta(shape_of("", name)).parameters()) > 1e9
+
+
+def test_full_training_in_float32_holds_sixteen_bytes_a_weight() -> None:
+    sizes = dry().sizes
+    count = sum(p.numel() for p in on_meta(shape()).parameters())
+    assert sizes.parameters == sizes.trained == count
+    assert (sizes.weights, sizes.gradients, sizes.moments) == (4 * count, 4 * count, 8 * count)
+
+
+def test_lora_trains_only_its_adapter_and_halves_frozen_weights_in_bfloat16() -> None:
+    model = ModelConfig(compute_dtype="bfloat16", adapter=AdapterConfig(rank=4, base="bfloat16"))
+    sizes, whole = dry(model).sizes, dry().sizes
+    assert sizes.parameters == whole.parameters
+    assert 0 < sizes.trained < whole.trained / 10
+    assert sizes.weights == 2 * sizes.parameters + 4 * sizes.trained
+    assert (sizes.gradients, sizes.moments) == (4 * sizes.trained, 8 * sizes.trained)
+
+
+def test_sharding_divides_weights_gradients_and_moments_and_nothing_else() -> None:
+    one, four = dry(), dry(ModelConfig(shard="full"), ranks=4)
+    for name in ("weights", "gradients", "moments"):
+        assert getattr(four.sizes, name) == pytest.approx(getattr(one.sizes, name) / 4, rel=0.01), name
+    assert four.sizes.parameters == one.sizes.parameters
+    assert four.sizes.copied == one.sizes.copied
+    assert four.update.kinds["activations"] == pytest.approx(one.update.kinds["activations"], rel=0.1)
+
+
+def test_hybrid_sharding_divides_by_the_processes_of_a_machine() -> None:
+    trial = Trial(shape(), ModelConfig(shard="hybrid"), OptimConfig(), 4, 2, ROWS)
+    assert trial.run().sizes.weights == pytest.approx(dry().sizes.weights / 2, rel=0.01)
+
+
+def test_eight_bit_moments_take_about_a_quarter() -> None:
+    assert dry(state="8bit").sizes.moments == pytest.approx(dry().sizes.moments / 4, rel=0.1)
+
+
+def test_checkpointing_takes_less_memory_and_more_products() -> None:
+    plain, saving = dry(layers=4), dry(ModelConfig(gradient_checkpointing=True), layers=4)
+    assert saving.update.peak < 0.7 * plain.update.peak
+    assert 1.1 * plain.update.products < saving.update.products < 1.4 * plain.update.products
+
+
+def test_products_are_those_of_a_forward_and_two_backward_passes() -> None:
+    found = dry().update.products
+    count = sum(p.numel() for name, p in on_meta(shape()).named_parameters() if p.dim() == 2 and "embed" not in name)
+    logits = 6 * SHAPE["vocab_size"] * SHAPE["hidden_size"] * ROWS.count * ROWS.response
+    assert found == pytest.approx(6 * count * ROWS.tokens + logits, rel=0.2)  # and attention
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_two_shallow_models_stand_for_a_deep_one(ranks: int, checkpointing: bool) -> None:
+    model = ModelConfig(gradient_checkpointing=checkpointing, shard="full", compute_dtype="bfloat16")
+    trial = Trial(shape(12), model, OptimConfig(), ranks, ranks, ROWS)
+    whole, grown = _joined(trial._run()), trial.run()
+    assert grown.sizes == whole.sizes
+    for name in ("update", "step", "scoring"):
+        assert getattr(grown, name).peak == pytest.approx(getattr(whole, name).peak, rel=0.01), name
+        assert getattr(grown, name).products == pytest.approx(getattr(whole, name).products, rel=1e-6), name
+
+
+@pytest.mark.slow
+def test_layers_of_several_kinds_are_kept_in_their_pattern() -> None:
+    gemma = Gemma2Config(num_hidden_layers=10, head_dim=16, sliding_window=16, **SHAPE)
+    trial = Trial(gemma, ModelConfig(), OptimConfig(), 1, 1, ROWS)
+    assert trial.run().update.peak == pytest.approx(_joined(trial._run()).update.peak, rel=0.01)
+
+
+@pytest.mark.slow
+def test_the_largest_micro_batch_is_the_last_that_fits() -> None:
+    where = Machines(1, 1, replace(GPUS["L4"], memory=1.9 * 2**30))
+    planner = Planner(shape(), where, steps=50, prompt=200, response=100)
+    config = TrainConfig()
+    config = replace(
+        config,
+        prompt=replace(config.prompt, max_tokens=412),
+        rollout=replace(config.rollout, slots=1, sampling=replace(config.rollout.sampling, max_tokens=100)),
+    )
+    largest = planner.largest(planner.plan(config))
+    assert largest is not None and largest > 2 * 512
+    assert planner.with_tokens(config, largest).fits
+    assert not planner.with_tokens(config, largest + 2 * 512).fits
+
+
+def run(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> tuple[int, str, str]:
+    file = folder / "config.json"
+    file.write_text(json.dumps({"model_type": "qwen2", "num_hidden_layers": 2, **SHAPE}))
+    status = main(["--model-shape", str(file), *words])
+    told = capsys.readouterr()
+    return status, told.out, told.err
+
+
+def test_a_plan_that_fits_says_so_in_tables_and_in_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ["--gpus", "2xH100", "--prompt.max_tokens", "100", "--rollout.sampling.max_tokens", "28"]
+    status, out, _ = run(capsys, tmp_path, *words)
+    assert status == 0
+    said = " ".join(out.split())
+    for word in ("It fits", "libraries", "decode", "ESTIMATES, nobody has measured them on these GPUs", "tokens/s"):
+        assert word in said, out
+    status, out, _ = run(capsys, tmp_path, *words, "--json", "yes")
+    found = json.loads(out)
+    assert status == 0 and found["fits"]
+    assert found["needed"] == pytest.approx(
+        sum(found["held"].values()) + max(sum(p.values()) for p in found["phases"].values()), abs=20
+    )
+
+
+@pytest.mark.slow
+def test_a_plan_that_does_not_fit_says_what_to_change(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(GPUS, "L4", replace(GPUS["L4"], memory=1.85 * 2**30))
+    words = ["--prompt.max_tokens", "1500", "--rollout.sampling.max_tokens", "500", "--rollout.slots", "1"]
+    status, out, _ = run(capsys, tmp_path, "--gpus", "L4", *words)
+    assert status == 3
+    assert "IT DOES NOT FIT" in out and "What to change" in out
+    assert "--model.gradient_checkpointing true" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--gpus", "8xH1000"], ["H1000", "nearest: H100", "A100", "cpu"]),
+        (["--gpus", "many"], ["many", "H100"]),
+        (["--gpus", "0xH100"], ["0xH100", "8xH100"]),
+        ([], ["--gpus is missing"]),
+        (
+            ["--gpus", "H100", "--prompt.max_tokens", "4000"],
+            ["prompt.max_tokens + rollout.sampling.max_tokens is 4512", "4096 tokens at most"],
+        ),
+        (
+            ["--gpus", "H100", "--prompt.max_tokens", "900", "--optim.tokens_per_microbatch", "1000"],
+            ["optim.tokens_per_microbatch is 1000", "is 1412", "prompt.max_tokens"],
+        ),
+        (
+            ["--gpus", "H100", "--rollout.engine_options.max_length", "5000"],
+            ["rollout.engine_options: max_length is 5000", "4096 tokens at most", "model.path"],
+        ),
+        (["--gpus", "3xH100"], ["rollout.tasks is 16", "--gpus 3xH100", "multiple of 3"]),
+        (["--gpus", "H100", "--model.adapter", "{targets: [q]}"], ["model.adapter.targets: q", "q_proj"]),
+        (
+            ["--gpus", "H100", "--response-tokens", "600"],
+            ["--response-tokens is 600", "rollout.sampling.max_tokens is 512"],
+        ),
+        (["--gpus", "H100", "--steps", "0"], ["--steps 0", "whole number"]),
+    ],
+)
+def test_settings_that_contradict_each_other_are_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str], said: list[str]
+) -> None:
+    status, _, err = run(capsys, tmp_path, *words)
+    assert status == 2
+    assert all(word in err for word in said), err
+
+
+def test_a_shape_that_is_not_known_is_answered_with_those_that_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--gpus", "H100", "--model-shape", "qwen9"]) == 2
+    assert "qwen2.5-7b" in capsys.readouterr().err
+
+
+def test_a_folder_with_a_configuration_alone_can_be_planned(tmp_path: Path) -> None:
+    shape().save_pretrained(tmp_path)
+    assert shape_of(str(tmp_path), None).hidden_size == SHAPE["hidden_size"]

@@ -1,0 +1,76 @@
+"""The settings that would help: each is tried, and its plan compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from trainers.planning.plan import Plan, Planner
+from trainers.policy.config import AdapterConfig
+from trainers.run.config import TrainConfig
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A changed setting, and the plan with it."""
+
+    setting: str
+    """How it is typed."""
+    plan: Plan
+
+
+def alternatives(planner: Planner, plan: Plan, largest: int | None) -> list[Advice]:
+    """Returns plans with one setting changed, in the order of what helps most.
+
+    Where the plan does not fit, those that do come first, the fastest first, then those that need least memory. Where
+    it fits, only those that fit and are faster.
+
+    Args:
+        planner: Makes plans.
+        plan: The plan to improve.
+        largest: The largest micro-batch that fits.
+    """
+    found = [Advice(setting, planner.plan(config)) for setting, config in _changes(plan, largest)]
+    found.sort(
+        key=lambda advice: (not advice.plan.fits, advice.plan.iteration if advice.plan.fits else advice.plan.needed)
+    )
+    if plan.fits:
+        return [advice for advice in found if advice.plan.fits and advice.plan.iteration < 0.98 * plan.iteration]
+    return [advice for advice in found if advice.plan.fits or advice.plan.needed < 0.98 * plan.needed]
+
+
+def _changes(plan: Plan, largest: int | None) -> Iterator[tuple[str, TrainConfig]]:
+    config, ranks = plan.config, plan.where.ranks
+    model, optim, method = config.model, config.optim, config.method
+    lora = AdapterConfig(base=model.compute_dtype)
+    if model.compute_dtype == "float32":
+        yield "--model.compute_dtype bfloat16", replace(config, model=replace(model, compute_dtype="bfloat16"))
+    on = not model.gradient_checkpointing
+    yield (
+        f"--model.gradient_checkpointing {str(on).lower()}",
+        replace(config, model=replace(model, gradient_checkpointing=on)),
+    )
+    if ranks > 1 and model.shard == "none" and optim.state == "float32":
+        yield "--model.shard full", replace(config, model=replace(model, shard="full"))
+        if on:
+            both = replace(model, shard="full", gradient_checkpointing=True)
+            yield "--model.shard full --model.gradient_checkpointing true", replace(config, model=both)
+    if ranks > 1 and model.shard != "none":
+        yield "--model.shard none", replace(config, model=replace(model, shard="none"))
+    if model.adapter is None:
+        typed = f'--model.adapter "{{rank: {lora.rank}, alpha: {lora.alpha}, base: {lora.base}}}"'
+        yield typed, replace(config, model=replace(model, adapter=lora))
+        if on:
+            both = replace(model, adapter=lora, gradient_checkpointing=True)
+            yield f"{typed} --model.gradient_checkpointing true", replace(config, model=both)
+    if optim.state == "float32" and model.shard == "none":
+        yield "--optim.state 8bit", replace(config, optim=replace(optim, state="8bit"))
+    if method.needs_reference and method.reference == "device" and model.adapter is None:
+        yield "--method.reference offload", replace(config, method=replace(method, reference="offload"))
+    options = config.rollout.engine_options
+    if config.rollout.engine == "vllm" and not options.get("urls") and not options.get("sleep"):
+        slept = replace(config.rollout, engine_options={**options, "sleep": True})
+        yield "--rollout.engine_options.sleep true", replace(config, rollout=slept)
+    if largest is not None and largest != optim.tokens_per_microbatch:
+        tokens = replace(optim, tokens_per_microbatch=largest)
+        yield f"--optim.tokens_per_microbatch {largest}", replace(config, optim=tokens)

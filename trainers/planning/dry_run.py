@@ -1,0 +1,364 @@
+"""The trainer's own forward pass, backward pass and optimiser step on fake tensors, which have shapes and no memory.
+
+Memory and operations are therefore those of the code that will run, whatever the architecture: nothing is computed by a
+formula. Deep models of equal layers are run at two small depths, between which every amount grows linearly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+from trainers.planning.meter import Amounts, Meter
+from trainers.policy.adapter import add_adapter
+from trainers.policy.attention import checkpoint_activations, evaluating
+from trainers.policy.config import AdapterConfig, ComputeDtype, ModelConfig, OptimConfig
+from trainers.policy.model import Policy
+from trainers.policy.optimizer import make_optimizer
+from trainers.policy.packing import MicroBatch, one_token, padded
+from trainers.policy.precision import is_rounded
+from trainers.policy.sharding import local, shard_over, total_norm
+from trainers.policy.statistics import OutputLayer
+
+SHALLOW, SHARDED = 2, 4
+"""Fewest layers of the smaller of the two models that stand for a deep one: of one that is whole in each process, and
+of a sharded one, which gathers a layer while it computes another."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a micro-batch: each a prompt of its own, and a response."""
+
+    count: int
+    prompt: int
+    """Tokens of a prompt."""
+    response: int
+    """Tokens of a response."""
+    shared: bool = True
+    """Whether prompts are computed as prefixes (``optim.share_prefix``)."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all rows."""
+        return self.count * (self.prompt + self.response)
+
+    def batch(self) -> MicroBatch:
+        """The micro-batch; its tokens are all the same."""
+        cut = self.prompt - 1 if self.shared else 0
+        width, own, count = self.prompt + self.response - cut, np.arange(self.response), self.count
+        return MicroBatch(
+            prefix=np.zeros((count, cut), np.int64),
+            prefix_lengths=np.full(count, cut),
+            prefix_of=np.arange(count),
+            tail=padded([np.zeros(width, np.int64)] * count),
+            tail_lengths=np.full(count, width),
+            sequence=np.repeat(np.arange(count), self.response),
+            position=np.tile(own + self.prompt - 1 - cut, count),
+            target=np.zeros(count * self.response, np.int64),
+            index=np.arange(count * self.response),
+        )
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes that one process holds for as long as it runs, and counts of weights."""
+
+    parameters: int
+    """Number of weights of the whole model, without adapters."""
+    trained: int
+    """Number of weights that are trained, of all processes together."""
+    weights: int
+    """Bytes of all weights that this process holds."""
+    gradients: int
+    """Bytes of their gradients."""
+    moments: int
+    """Bytes of AdamW's moments."""
+    rounded: int
+    """Bytes of the linear layers' weights in bfloat16, which an engine makes in that compute format."""
+    copied: int
+    """Bytes of a whole copy in the compute format, which an engine has of a sharded policy."""
+    read: int
+    """Bytes of weights that one step of generation reads in the compute format."""
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """One process of a run."""
+
+    sizes: Sizes
+    update: Amounts
+    """Forward and backward pass of one micro-batch, with the gradients of an earlier one there."""
+    step: Amounts
+    """The optimiser's step, clipping included."""
+    scoring: Amounts
+    """A pass without gradient over one micro-batch: log-probabilities of the reference, for example."""
+    update_tokens: int
+    scoring_tokens: int
+
+
+class _Planned(Policy):
+    """A policy of fake tensors: it has no values that could be checked."""
+
+    def __init__(self, model: PreTrainedModel, temperature: float, compute_dtype: ComputeDtype) -> None:
+        nn.Module.__init__(self)
+        self.model, self.temperature, self.compute_dtype = model, temperature, compute_dtype
+        self.output = _output_layer(model)
+
+
+def _output_layer(model: PreTrainedModel) -> OutputLayer | None:
+    """As ``selfcheck.output_layer``, which compares values; scaled logits are told by the configuration here."""
+    layer, config = model.get_output_embeddings(), model.config.get_text_config(decoder=True).to_dict()  # type: ignore[no-untyped-call]
+    scaled = any(config.get(name) not in (None, 1, 1.0) for name in ("logit_scale", "logits_scaling"))
+    return None if type(layer) is not nn.Linear or scaled else OutputLayer(layer, config.get("final_logit_softcapping"))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One process of a run, and the micro-batch that it computes."""
+
+    shape: PreTrainedConfig
+    """The model's configuration."""
+    model: ModelConfig
+    optim: OptimConfig
+    ranks: int
+    """Number of processes."""
+    node: int
+    """Processes of one machine."""
+    rows: Rows
+    temperature: float = 1.0
+    grouped: bool = False
+    """Whether the optimiser treats all weights in one operation, as on a GPU."""
+
+    @property
+    def sharded(self) -> bool:
+        """Whether the policy is spread over the processes."""
+        return self.model.shard != "none" and self.ranks > 1
+
+    def run(self) -> DryRun:
+        """Runs the whole model, or two shallow ones that stand for it."""
+        layers = int(self.shape.get_text_config(decoder=True).num_hidden_layers)
+        least = _least_depth(self.shape, SHARDED if self.sharded else SHALLOW)
+        if layers > 2 * least:
+            small, large = (replace(self, shape=_of_depth(self.shape, n))._run() for n in (least, 2 * least))
+            times = (layers - least) / least
+            if round(_count(small) + times * (_count(large) - _count(small))) == _parameters(self.shape):
+                return _grown(small, large, times)
+        return _joined(self._run())
+
+    def _run(self) -> _Parts:
+        model = self._model()
+        with self._processes() as mesh, FakeTensorMode(allow_non_fake_inputs=True):
+            _as_fake(model)
+            policy = _Planned(model, self.temperature, self.model.compute_dtype).train()
+            whole = _whole_sizes(policy.model, self.model.compute_dtype)
+            trained = sum(p.numel() for p in policy.parameters() if p.requires_grad)
+            if mesh is not None:
+                shard_over(policy, mesh)
+                with torch.no_grad():
+                    policy(one_token())
+            own = [(local(p), p.requires_grad) for p in policy.parameters()]
+            scoring = self._scored(policy)
+            optimizer = make_optimizer(policy.parameters(), replace(self.optim, state="float32"))
+            for group in optimizer.param_groups:
+                group["foreach"] = self.grouped
+            _give_gradients(policy)
+            optimizer.step()  # makes the moments
+            _give_gradients(policy)
+            marks, last = self._updated(policy)
+            step = self._stepped(policy, optimizer)
+        sizes = Sizes(
+            **whole,
+            trained=trained,
+            weights=sum(_bytes(p, self.model.adapter, trains) for p, trains in own),
+            gradients=sum(p.numel() * p.element_size() for p, trains in own if trains),
+            moments=sum(_moment_bytes(p, self.optim.state) for p, trains in own if trains),
+        )
+        return _Parts(sizes, (*marks, last), step, scoring, self.rows.tokens)
+
+    def _model(self) -> PreTrainedModel:
+        config = self.model
+        frozen = config.adapter is not None and config.adapter.base != "float32"
+        dtype = torch.bfloat16 if frozen else torch.float32
+        model = on_meta(self.shape, dtype)
+        if config.adapter is not None:
+            add_adapter(model, config.adapter, "base")
+        if config.gradient_checkpointing:
+            checkpoint_activations(model)
+        return model
+
+    @contextmanager
+    def _processes(self) -> Iterator[DeviceMesh | None]:
+        """The mesh of the processes, of which this one is the first and the only one."""
+        if not self.sharded:
+            yield None
+            return
+        dist.init_process_group("fake", rank=0, world_size=self.ranks, store=FakeStore())
+        try:
+            if self.model.shard == "full":
+                yield init_device_mesh("cpu", (self.ranks,))
+            else:
+                shape = (self.ranks // self.node, self.node)
+                yield init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"))
+        finally:
+            dist.destroy_process_group()
+
+    def _meter(self, policy: Policy) -> Meter:
+        vocabulary = self.shape.get_text_config(decoder=True).vocab_size
+        shapes = frozenset(tuple(p.shape) for p in policy.parameters() if p.dim() > 1)
+        return Meter(vocabulary, shapes, self.rows.tokens)
+
+    def _scored(self, policy: Policy) -> Amounts:
+        batch, meter = self.rows.batch(), self._meter(policy)
+        with evaluating(policy), meter:
+            stats = policy(batch)
+            del stats
+        return meter.amounts()
+
+    def _updated(self, policy: Policy) -> tuple[list[Amounts], Amounts]:
+        batch, meter = self.rows.batch(), self._meter(policy)
+        with meter:
+            stats = policy(batch)
+            loss = (stats.logprob + 0.001 * stats.entropy).sum()
+            del stats
+            loss.backward()
+        return meter.marks, meter.amounts()
+
+    def _stepped(self, policy: Policy, optimizer: torch.optim.Optimizer) -> Amounts:
+        parameters = [p for p in policy.parameters() if p.grad is not None]
+        with (meter := self._meter(policy)):
+            norm = total_norm(p.grad for p in parameters if p.grad is not None)
+            nn.utils.clip_grads_with_norm_(parameters, self.optim.max_grad_norm, norm)
+            optimizer.step()
+        return meter.amounts()
+
+
+@dataclass(frozen=True)
+class _Parts:
+    sizes: Sizes
+    update: tuple[Amounts, ...]
+    """Amounts of each stretch of the update: until the embedding's backward pass, and from there on."""
+    step: Amounts
+    scoring: Amounts
+    tokens: int
+
+
+def _count(parts: _Parts) -> int:
+    return parts.sizes.parameters
+
+
+def _joined(parts: _Parts) -> DryRun:
+    """The stretches of the update after each other."""
+    highest = max(parts.update, key=lambda stretch: stretch.peak)
+    update = replace(
+        highest,
+        kept=parts.update[-1].kept,
+        products=sum(stretch.products for stretch in parts.update),
+        moved=sum(stretch.moved for stretch in parts.update),
+        operations=sum(stretch.operations for stretch in parts.update),
+    )
+    return DryRun(parts.sizes, update, parts.step, parts.scoring, parts.tokens, parts.tokens)
+
+
+def _grown(small: _Parts, large: _Parts, times: float) -> DryRun:
+    def whole(name: str) -> int:
+        a, b = float(getattr(small.sizes, name)), float(getattr(large.sizes, name))
+        return round(a + times * (b - a))
+
+    sizes = Sizes(**{name: whole(name) for name in Sizes.__dataclass_fields__})
+    update = tuple(a.grown(b, times) for a, b in zip(small.update, large.update, strict=True))
+    step, scoring = small.step.grown(large.step, times), small.scoring.grown(large.scoring, times)
+    return _joined(_Parts(sizes, update, step, scoring, small.tokens))
+
+
+def _least_depth(shape: PreTrainedConfig, least: int) -> int:
+    """The first multiple of the number of layers after which kinds of layers repeat that is at least ``least``."""
+    kinds = list(shape.get_text_config(decoder=True).to_dict().get("layer_types") or ["full_attention"])
+    period = next(n for n in range(1, len(kinds) + 1) if all(kinds[i] == kinds[i % n] for i in range(len(kinds))))
+    return period * -(-least // period)
+
+
+def _of_depth(shape: PreTrainedConfig, layers: int) -> PreTrainedConfig:
+    shallow = deepcopy(shape)
+    text = shallow.get_text_config(decoder=True)
+    text.num_hidden_layers = layers
+    if kinds := text.to_dict().get("layer_types"):
+        text.layer_types = list(kinds)[:layers]
+    return shallow
+
+
+def on_meta(shape: PreTrainedConfig, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """The model without memory."""
+    with torch.device("meta"):
+        made: PreTrainedModel = AutoModelForCausalLM.from_config(deepcopy(shape), dtype=dtype)  # type: ignore[no-untyped-call]
+    return made
+
+
+def _as_fake(model: PreTrainedModel) -> None:
+    """Moves a model from the meta device to the CPU, within a mode of fake tensors."""
+    moved: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            if id(parameter) not in moved:
+                empty = torch.empty(parameter.shape, dtype=parameter.dtype)
+                moved[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
+            module.register_parameter(name, moved[id(parameter)])
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, torch.empty(buffer.shape, dtype=buffer.dtype))
+
+
+def _parameters(shape: PreTrainedConfig) -> int:
+    return sum(int(p.numel()) for p in on_meta(shape).parameters())
+
+
+def _whole_sizes(model: PreTrainedModel, compute_dtype: str) -> dict[str, int]:
+    """Sizes that do not depend on sharding."""
+    own = [
+        (p, compute_dtype == "bfloat16" and is_rounded(module, p), ".lora_" in f"{name}.{part}")
+        for name, module in model.named_modules()
+        for part, p in module.named_parameters(recurse=False, remove_duplicate=False)
+    ]
+    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    single = {id(p): (p, rounds, lora) for p, rounds, lora in own}
+    single |= {id(p): (p, rounds, lora) for p, rounds, lora in own if rounds}
+    table: Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
+    tied = head is not None and head.weight is table
+    copied = sum(p.numel() * (2 if rounds else p.element_size()) for p, rounds, _ in single.values())
+    rounded = sum(2 * p.numel() for p, rounds, _ in own if rounds)
+    if tied and rounded:  # the embedding stays, and the output layer has a rounded one of its own
+        copied += table.numel() * table.element_size()
+    read = sum(p.numel() * (2 if rounds else p.element_size()) for p, rounds, _ in single.values() if p is not table)
+    return {
+        "parameters": sum(p.numel() for p, _, lora in single.values() if not lora),
+        "rounded": rounded,
+        "copied": copied,
+        "read": read + (table.numel() * (2 if rounded else table.element_size()) if tied else 0),
+    }
+
+
+def _bytes(weight: Tensor, adapter: AdapterConfig | None, trained: bool) -> int:
+    """Bytes of a weight; with nf4 a frozen matrix has four bits a weight, and 0.127 for its scales."""
+    quantised = adapter is not None and adapter.base == "nf4" and not trained and weight.dim() == 2
+    return round(weight.numel() * (4.127 / 8 if quantised else weight.element_size()))
+
+
+def _moment_bytes(weight: Tensor, state: str) -> int:
+    """Bytes of AdamW's two moments; in 8 bit, torchao gives each block of 256 a scale in float32."""
+    blocks = state == "8bit" and weight.numel() >= 4096 and weight.numel() % 256 == 0
+    return 2 * (weight.numel() + weight.numel() // 64) if blocks else 8 * weight.numel()
+
+
+def _give_gradients(policy: Policy) -> None:
+    for parameter in policy.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.zeros_like(parameter)

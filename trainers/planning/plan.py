@@ -1,0 +1,274 @@
+"""The plan of a run: memory of one process by part and phase, and the time of an iteration by phase."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import ceil
+
+from transformers import PreTrainedConfig
+
+from trainers.planning.dry_run import DryRun, Rows, Trial
+from trainers.planning.hardware import GIB, Machines
+from trainers.planning.meter import Amounts
+from trainers.planning.workload import Workload
+from trainers.run.config import TrainConfig
+
+PRODUCTS, STREAM, LINK = 0.5, 0.7, 0.7
+"""Assumed shares of a device's peak: in matrix products, of its memory's bandwidth, of its links'."""
+CONTEXT = 1.5 * GIB
+"""Assumed bytes of CUDA's context, libraries and communication in each process."""
+FRAGMENTS = 0.05
+"""Assumed share of a GPU's memory that is lost to fragmentation."""
+HOST = 20e9
+"""Assumed bytes a second between devices and main memory, for the weights of vLLM servers."""
+NODE_LINK = 25e9
+"""Assumed bytes a second of one process to another machine."""
+_PREFILL = 8192  # prompt tokens of one pass of the hf engine
+_LIBRARIES = 0.6 * GIB  # Python, torch and transformers in a process without CUDA
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Memory and time of a run on its hardware."""
+
+    config: TrainConfig
+    where: Machines
+    work: Workload
+    dry: DryRun
+    held: Mapping[str, float]
+    """Bytes that one process holds throughout, by part."""
+    phases: Mapping[str, Mapping[str, float]]
+    """Bytes that come on top in each phase, by part."""
+    seconds: Mapping[str, float]
+    """Seconds of an iteration, by phase."""
+
+    @property
+    def peaks(self) -> dict[str, float]:
+        """Bytes of one process at the peak of each phase."""
+        base = sum(self.held.values())
+        return {name: base + sum(parts.values()) for name, parts in self.phases.items()}
+
+    @property
+    def needed(self) -> float:
+        """Bytes of one process at its peak."""
+        return max(self.peaks.values())
+
+    @property
+    def room(self) -> float:
+        """Bytes that one process may take."""
+        return self.where.room * (1.0 if self.where.on_cpu else 1.0 - FRAGMENTS)
+
+    @property
+    def fits(self) -> bool:
+        """Whether every phase fits."""
+        return self.needed <= self.room
+
+    @property
+    def iteration(self) -> float:
+        """Seconds of an iteration, environments not counted."""
+        return sum(self.seconds.values())
+
+
+@dataclass
+class Planner:
+    """Makes plans of one model on one hardware; passes that were run before are not run again.
+
+    Args:
+        shape: The model's configuration.
+        where: The hardware.
+        steps: Steps of an episode, in the mean.
+        prompt: Tokens of a prompt, in the mean.
+        response: Tokens of a response, in the mean.
+    """
+
+    shape: PreTrainedConfig
+    where: Machines
+    steps: int | None = None
+    prompt: int | None = None
+    response: int | None = None
+    _known: dict[str, DryRun] = field(default_factory=dict)
+
+    def dry(self, config: TrainConfig, rows: Rows) -> DryRun:
+        """The passes of one process."""
+        trial = Trial(
+            self.shape, config.model, config.optim, self.where.ranks, self.where.per_node, rows,
+            config.rollout.sampling.temperature, grouped=not self.where.on_cpu,
+        )  # fmt: skip
+        key = repr((trial.model, trial.optim.state, trial.rows, trial.temperature))
+        if key not in self._known:
+            self._known[key] = trial.run()
+        return self._known[key]
+
+    def plan(self, config: TrainConfig) -> Plan:
+        """The plan of a run with these settings.
+
+        Raises:
+            ConfigError: A mean of the workload is above a limit of the settings.
+        """
+        work = Workload.of(config, self.shape, self.where, self.steps, self.prompt, self.response)
+        rows = work.rows(config.optim.tokens_per_microbatch, config.optim.share_prefix)
+        dry = self.dry(config, rows)
+        held, phases = self._memory(config, work, dry)
+        return Plan(config, self.where, work, dry, held, phases, self._seconds(config, work, dry))
+
+    def largest(self, plan: Plan) -> int | None:
+        """The largest ``optim.tokens_per_microbatch`` that fits, to a whole row; ``None`` where not even one row does.
+
+        Memory grows linearly with the number of rows.
+        """
+        work, config = plan.work, plan.config
+        length = work.longest_prompt + work.longest_response
+        few, more = (self.with_tokens(config, count * length) for count in (1, 2))
+        if not few.fits:
+            return None
+        counts = [(few.room - few.peaks[name]) / max(more.peaks[name] - few.peaks[name], 1.0) for name in few.peaks]
+        return length * min(1 + int(min(counts)), max(1, ceil(work.trained / length)))
+
+    def with_tokens(self, config: TrainConfig, tokens: int) -> Plan:
+        """The plan with another size of micro-batches."""
+        return self.plan(replace(config, optim=replace(config.optim, tokens_per_microbatch=tokens)))
+
+    # -- memory -----------------------------------------------------------------------------------------------------
+
+    def _memory(
+        self, config: TrainConfig, work: Workload, dry: DryRun
+    ) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+        sizes, method, ranks = dry.sizes, config.method, self.where.ranks
+        sharded = config.model.shard != "none" and ranks > 1
+        whole = 4.0 * sizes.parameters
+        part = self._part(config)
+        held: dict[str, float] = {
+            "libraries": _LIBRARIES if self.where.on_cpu else CONTEXT,
+            "weights": float(sizes.weights),
+            "optimiser moments": float(sizes.moments),
+        }
+        if ranks > 1 and not sharded:
+            held["gradient buckets of DDP"] = float(sizes.gradients)
+        if (critic := method.critic) is not None and critic.kind == "model":
+            held["critic: weights, gradients, moments"] = (16.0 + (4.0 if ranks > 1 else 0.0)) * sizes.parameters
+        reference = 0.0
+        if method.needs_reference and config.model.adapter is None:
+            reference = whole * (part if sharded and method.reference == "device" else 1.0)
+            if method.reference == "device" or self.where.on_cpu:
+                held["reference"], reference = reference, 0.0
+            elif method.reference == "cpu":
+                reference = 0.0
+        rollout, engine = self._engine(config, work, dry, sharded)
+        held |= engine
+        scoring = {"reference, while it scores": reference, **_named(dry.scoring)}
+        update = {"gradients": float(sizes.gradients), **_named(dry.update)}
+        step = {"gradients": float(sizes.gradients), "optimiser step": dry.step.peak}
+        phases = {"rollout": rollout, "scoring": scoring, "update": update, "optimiser step": step}
+        return held, {name: {k: v for k, v in parts.items() if v} for name, parts in phases.items()}
+
+    def _part(self, config: TrainConfig) -> float:
+        return 1.0 / (self.where.per_node if config.model.shard == "hybrid" else self.where.ranks)
+
+    def _engine(
+        self, config: TrainConfig, work: Workload, dry: DryRun, sharded: bool
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Bytes that the engine takes in the rollout, and throughout."""
+        options = config.rollout.engine_options
+        if config.rollout.engine == "hf":
+            text = self.shape.get_text_config(decoder=True)
+            scoring = {name: v * min(1.0, _PREFILL / dry.scoring_tokens) for name, v in _named(dry.scoring).items()}
+            logits = 3 * 4.0 * work.slots * text.vocab_size
+            cache = self.cached(config) * _kept(work, config.rollout.slots)
+            rollout = {"keys and values": cache, "engine: logits": logits, **scoring}
+            if sharded:
+                return rollout, {"engine's copy of the weights": float(dry.sizes.copied)}
+            return rollout | {"engine's rounded weights": float(dry.sizes.rounded)}, {}
+        if config.rollout.engine == "vllm" and not options.get("urls"):
+            arguments = options.get("arguments") or {}
+            if self.where.on_cpu:
+                size = float(dry.sizes.copied) + GIB + _LIBRARIES
+            else:
+                size = float(arguments.get("gpu-memory-utilization", 0.9)) * self.where.device.memory
+            return ({"vLLM server": size}, {}) if options.get("sleep") else ({}, {"vLLM server": size})
+        return {}, {}
+
+    def cached(self, config: TrainConfig) -> float:
+        """Bytes of keys and values of one token."""
+        text = self.shape.get_text_config(decoder=True)
+        fields = text.to_dict()
+        heads = fields.get("num_key_value_heads") or text.num_attention_heads
+        width = fields.get("head_dim") or text.hidden_size // text.num_attention_heads
+        each = 2 if config.model.compute_dtype == "bfloat16" else 4
+        return float(2 * each * text.num_hidden_layers * heads * width)
+
+    # -- time -------------------------------------------------------------------------------------------------------
+
+    def _seconds(self, config: TrainConfig, work: Workload, dry: DryRun) -> dict[str, float]:
+        device, ranks, sizes = self.where.device, self.where.ranks, dry.sizes
+        sharded = config.model.shard != "none" and ranks > 1
+        stream = device.bandwidth * (1.0 if device.measured else STREAM)
+        fast = self._products(config)
+        forward, update = self._pass(config, dry.scoring), self._pass(config, dry.update)
+
+        depth = ceil(work.episodes / work.slots) * work.steps * work.response
+        context = work.prompt + work.response / 2
+        read = (sizes.read + work.slots * context * self.cached(config)) / stream
+        start = dry.scoring.operations * device.overhead if config.rollout.engine == "hf" else 0.0
+        decode = depth * max(start, read, 2.0 * sizes.parameters * work.slots / fast)
+
+        passes = work.trained / dry.update_tokens
+        optim, method = config.optim, config.method
+        steps = optim.minibatches * optim.epochs
+        if optim.minibatch_rows is not None:
+            steps = optim.epochs * max(1, ceil(work.episodes * work.steps * ranks / optim.minibatch_rows))
+        scored = int(method.needs_reference) + int(method.embedding is not None) + int(method.critic is not None)
+        recomputes = optim.recomputes(config.model.compute_dtype, config.rollout.engine) and steps > 1
+        gather, reduce = self._link(config, 4.0 * sizes.parameters), self._link(config, 4.0 * sizes.trained)
+        per_pass = 2 * gather + reduce if sharded else 0.0
+        found = {
+            "prefill": work.prefilled / dry.scoring_tokens * forward,
+            "decode": decode,
+            "old log-probabilities": passes * (forward + (gather if sharded else 0.0)) if recomputes else 0.0,
+            "reference, critic, hidden states": scored * passes * (forward + (gather if sharded else 0.0)),
+            "update": optim.epochs * passes * (update + per_pass)
+            + steps * (self._pass(config, dry.step) + (0.0 if sharded or ranks == 1 else 2 * reduce)),
+        }
+        if method.critic is not None and method.critic.kind == "model":
+            found["critic"] = method.critic.epochs * passes * update
+        if config.rollout.engine == "vllm":
+            adapted = config.model.adapter is not None and not sharded
+            found["sync"] = 2 * (4.0 * sizes.trained if adapted else float(sizes.read)) / HOST + (
+                gather if sharded else 0
+            )
+        else:
+            found["sync"] = (gather if sharded else 0.0) + (sizes.rounded * 3 / stream)
+        return {name: seconds for name, seconds in found.items() if seconds}
+
+    def _products(self, config: TrainConfig) -> float:
+        device = self.where.device
+        peak = device.bfloat16 if config.model.compute_dtype == "bfloat16" else device.float32
+        return peak * (1.0 if device.measured else PRODUCTS)
+
+    def _pass(self, config: TrainConfig, amounts: Amounts) -> float:
+        """Seconds of a pass: products and moved bytes after each other, or as fast as operations can be started."""
+        device = self.where.device
+        stream = device.bandwidth * (1.0 if device.measured else STREAM)
+        busy = amounts.products / self._products(config) + amounts.moved / stream
+        return max(busy, amounts.operations * device.overhead)
+
+    def _link(self, config: TrainConfig, size: float) -> float:
+        """Seconds to gather, or to reduce and spread, ``size`` bytes over the processes."""
+        ranks = self.where.ranks
+        if ranks == 1:
+            return 0.0
+        inside = self.where.nodes == 1 or config.model.shard == "hybrid"
+        speed = self.where.device.link * LINK if inside else NODE_LINK
+        return size * (ranks - 1) / ranks / speed
+
+
+def _named(amounts: Amounts) -> dict[str, float]:
+    return {name: max(size, 0.0) for name, size in amounts.kinds.items()}
+
+
+def _kept(work: Workload, slots: int) -> float:
+    """Tokens for which the hf engine has buffers: a tail for each slot, of the longest one's size, and beginnings."""
+    rows = min(2 * slots, 2 ** max(3, ceil(work.slots - 1).bit_length()))
+    if work.merges:
+        return float(rows * (work.longest_prompt + work.longest_response))
+    return float(rows * (work.longest_response + 64) + work.slots * work.longest_prompt)

@@ -88,7 +88,7 @@ def _anchors(page: Path) -> set[str]:
 
 def _broken_command(line: str) -> Iterator[str]:
     words = shlex.split(line, comments=True)
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for before, word in itertools.pairwise(words):
         if before == "make" and "=" not in word and word not in targets:
             yield f"make {word}: no such target"

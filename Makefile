@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 .PHONY: help setup quickstart smollm2 test test-all mutants check format bench docs lock clean
 
 help:  ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 	@echo "  PYTHON=python3.12 make setup   chooses the interpreter (3.11 or newer)"
 
 setup: $(VENV)/.installed  ## make .venv and install the pinned versions; runs again when they change

@@ -7,19 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True)
-class Wait:
-    """Something that this process waits for."""
-
-    what: str
-    """Worded to follow "waits for"."""
-    since: float
-    """When it began (``time.monotonic``)."""
-
-    def __str__(self) -> str:
-        """Says what is waited for, and for how long already."""
-        return f"{self.what}, for {time.monotonic() - self.since:.0f} s"
+from envsuite.vector import Wait
 
 
 @dataclass(frozen=True)

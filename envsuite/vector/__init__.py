@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from envsuite.core.errors import UsageError
-from envsuite.vector.base import EnvFactory, Event, Vector
+from envsuite.vector.base import EnvFactory, Event, Vector, Wait
 from envsuite.vector.local import LocalVector
 from envsuite.vector.remote import RemoteVector
 from envsuite.vector.workers import WorkerVector
 
-__all__ = ["EnvFactory", "Event", "LocalVector", "RemoteVector", "Vector", "WorkerVector", "make_vector"]
+__all__ = ["EnvFactory", "Event", "LocalVector", "RemoteVector", "Vector", "Wait", "WorkerVector", "make_vector"]
 
 
 def make_vector(factories: Sequence[EnvFactory], slots: int, workers: int = 0, deadline: float = 60.0) -> Vector:

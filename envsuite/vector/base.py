@@ -48,17 +48,17 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Outstanding:
-    """A call that is not answered yet."""
+class Wait:
+    """Something that is waited for, such as the answer to a call."""
 
-    call: str
-    """The call, and the worker or server that it was sent to."""
+    what: str
+    """Worded to follow "waits for"."""
     since: float
-    """When it was sent (``time.monotonic``)."""
+    """When it began (``time.monotonic``)."""
 
     def __str__(self) -> str:
-        """The call, and how long it has been outstanding."""
-        return f"{self.call}, for {time.monotonic() - self.since:.0f} s"
+        """Says what is waited for, and for how long already."""
+        return f"{self.what}, for {time.monotonic() - self.since:.0f} s"
 
 
 def failed(slot: int, error: str) -> Event:
@@ -160,7 +160,7 @@ class Vector(ABC):
         return len(self._called)
 
     @abstractmethod
-    def waiting_for(self) -> Outstanding | None:
+    def waiting_for(self) -> Wait | None:
         """Returns the oldest outstanding call; ``None`` for none."""
 
     @abstractmethod

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Action, Tool
-from envsuite.vector.base import Description, EnvFactory, Event, Outstanding, Vector
+from envsuite.vector.base import Description, EnvFactory, Event, Vector, Wait
 from envsuite.vector.runner import Runner
 
 
@@ -40,7 +40,7 @@ class LocalVector(Vector):
         events, self._events = self._events, []
         return self._answered(events)
 
-    def waiting_for(self) -> Outstanding | None:
+    def waiting_for(self) -> Wait | None:
         """Returns ``None``: no call is ever outstanding."""
         return None
 

@@ -19,7 +19,7 @@ from envsuite.registration import ENVIRONMENTS
 from envsuite.remote.protocol import EPISODE
 from envsuite.remote.session import CLOSE_SECONDS, Described, Session, described, plain, step_of
 from envsuite.remote.transport import Refused, Unreachable, server
-from envsuite.vector.base import EnvFactory, Event, Outstanding, Vector, failed
+from envsuite.vector.base import EnvFactory, Event, Vector, Wait, failed
 from envsuite.vector.runner import reason
 
 BATCH = 256
@@ -132,12 +132,12 @@ class RemoteVector(Vector):
             del self._due[slot]
         return self._answered([events[slot] for slot in answered])
 
-    def waiting_for(self) -> Outstanding | None:
+    def waiting_for(self) -> Wait | None:
         """Returns the call that has been outstanding for longest."""
         if not self._due:
             return None
         call = min(self._due.values(), key=lambda call: call.since)
-        return Outstanding(str(call), call.since)
+        return Wait(str(call), call.since)
 
     def close(self) -> None:
         """Ends every session."""

@@ -15,7 +15,7 @@ from typing import Any
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Action, Tool
 from envsuite.processes import START_SECONDS, Channel, Child
-from envsuite.vector.base import Description, EnvFactory, Event, Outstanding, Vector, failed
+from envsuite.vector.base import Description, EnvFactory, Event, Vector, Wait, failed
 from envsuite.vector.local import checked
 from envsuite.vector.worker import READY
 
@@ -137,15 +137,15 @@ class WorkerVector(Vector):
         events, self._events = self._events, []
         return self._answered(events)
 
-    def waiting_for(self) -> Outstanding | None:
+    def waiting_for(self) -> Wait | None:
         """Returns the call that has been running for longest."""
         busy = [worker for worker in self._workers if worker is not None and worker.calls]
         if not busy:
             return None
         worker = min(busy, key=lambda worker: worker.since)
         if not worker.ready:
-            return Outstanding(f"worker {worker.index} to start", worker.since)
-        return Outstanding(f"{worker.calls[0]}, worker {worker.index}", worker.since)
+            return Wait(f"worker {worker.index} to start", worker.since)
+        return Wait(f"{worker.calls[0]}, worker {worker.index}", worker.since)
 
     def close(self) -> None:
         """Ends every worker; idle ones get a second to close their environments."""

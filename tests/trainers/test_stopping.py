@@ -13,7 +13,8 @@ import pytest
 from accelerate import Accelerator
 from rich.console import Console
 
-from trainers.activity import ACTIVITY, Wait
+from envsuite.vector import Wait
+from trainers.activity import ACTIVITY
 from trainers.rollout.manager import Watcher
 from trainers.run.progress import Progress
 from trainers.run.stopping import Abandoned, Interrupted, Stopping

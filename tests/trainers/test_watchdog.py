@@ -17,7 +17,8 @@ import pytest
 from rich.console import Console
 from tiny_runs import BOOK, ROOT, environment, write_settings
 
-from trainers.activity import ACTIVITY, Doing, Wait
+from envsuite.vector import Wait
+from trainers.activity import ACTIVITY, Doing
 from trainers.run.checkpoint import newest, verify
 from trainers.run.progress import Progress
 from trainers.run.watchdog import Watchdog

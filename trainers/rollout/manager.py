@@ -13,8 +13,8 @@ from typing import Any, Literal
 from envsuite.core.errors import UsageError
 from envsuite.prompting import Chat, Codec, Conversation, Memory, PromptFile
 from envsuite.prompting.conversation import ChatTokenizer
-from envsuite.vector import Event, Vector
-from trainers.activity import ACTIVITY, Wait
+from envsuite.vector import Event, Vector, Wait
+from trainers.activity import ACTIVITY
 from trainers.rollout.engine import AnyEngine, ChatEngine, Sampling
 from trainers.rollout.episode import Ending, EpisodePlan, Playing
 from trainers.rollout.exchange import ChatExchange, Exchange, TokenExchange
@@ -222,7 +222,7 @@ class _Rollout:
         """The oldest question to environments or engine without an answer."""
         waits = []
         if (call := self.manager.vector.waiting_for()) is not None:
-            waits.append(Wait(call.call, call.since))
+            waits.append(call)
         asked = [(episode.asked, episode) for episode in self.running.values() if episode.asked is not None]
         if asked:
             since, episode = min(asked, key=lambda pair: pair[0])

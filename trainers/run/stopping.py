@@ -13,7 +13,8 @@ from typing import Self, TypeVar
 
 from accelerate import Accelerator
 
-from trainers.activity import ACTIVITY, Wait
+from envsuite.vector import Wait
+from trainers.activity import ACTIVITY
 from trainers.distributed import every
 from trainers.rollout.engine import EngineFailed
 from trainers.rollout.manager import Watcher

@@ -12,8 +12,11 @@ from trainers.planning.dry_run import DryRun, Rows, Trial, _joined, on_meta
 from trainers.planning.hardware import GPUS, Machines
 from trainers.planning.plan import Planner
 from trainers.planning.shape import NAMES, shape_of
+from trainers.planning.workload import Workload
 from trainers.policy.config import AdapterConfig, ModelConfig, OptimConfig
+from trainers.rollout.config import PromptConfig
 from trainers.run.config import TrainConfig
+from trainers.settings import ConfigError
 
 ROWS = Rows(3, 40, 24)
 SHAPE = {
@@ -130,6 +133,30 @@ def test_the_largest_micro_batch_is_the_last_that_fits() -> None:
     assert largest is not None and largest > 2 * 512
     assert planner.with_tokens(config, largest).fits
     assert not planner.with_tokens(config, largest + 2 * 512).fits
+
+
+def test_vllm_takes_its_share_throughout_or_while_the_model_does_not_train() -> None:
+    where = Machines(1, 1, GPUS["H100"])
+    planner, config = Planner(shape(), where, steps=5, prompt=40, response=24), TrainConfig()
+    for options, share, sleeps in (
+        ({}, 0.9, False),
+        ({"arguments": {"gpu-memory-utilization": 0.5}, "sleep": True}, 0.5, True),
+        ({"place": "process"}, 0.3, True),
+        ({"place": "process", "memory": 0.2, "sleep": False}, 0.2, False),
+    ):
+        rollout = replace(config.rollout, engine="vllm", engine_options=options)
+        plan = planner.plan(replace(config, rollout=rollout))
+        size = {name: parts.get("vLLM", 0.0) for name, parts in {**plan.phases, "held": plan.held}.items()}
+        expected = {**dict.fromkeys(size, 0.0), "rollout" if sleeps else "held": share * where.device.memory}
+        assert size == pytest.approx(expected), options
+
+
+def test_a_compact_memory_bounds_prompts() -> None:
+    config = TrainConfig(prompt=PromptConfig(memory="compact(300)"))
+    work = Workload.of(config, shape(), Machines(1, 1, GPUS["H100"]), steps=5, prompt=None, response=24)
+    assert (work.longest_prompt, work.prompt, work.merges) == (300, 300, True)
+    with pytest.raises(ConfigError, match="--prompt-tokens is 301"):
+        Workload.of(config, shape(), Machines(1, 1, GPUS["H100"]), steps=5, prompt=301, response=24)
 
 
 def run(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> tuple[int, str, str]:

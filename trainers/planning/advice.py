@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from trainers.planning.plan import Plan, Planner
+from trainers.planning.plan import Plan, Planner, sleeps
 from trainers.policy.config import AdapterConfig
 from trainers.run.config import TrainConfig
 
@@ -68,7 +68,8 @@ def _changes(plan: Plan, largest: int | None) -> Iterator[tuple[str, TrainConfig
     if method.needs_reference and method.reference == "device" and model.adapter is None:
         yield "--method.reference offload", replace(config, method=replace(method, reference="offload"))
     options = config.rollout.engine_options
-    if config.rollout.engine == "vllm" and not options.get("urls") and not options.get("sleep"):
+    on_cpu = plan.where.on_cpu
+    if config.rollout.engine == "vllm" and not options.get("urls") and not on_cpu and not sleeps(options, on_cpu):
         slept = replace(config.rollout, engine_options={**options, "sleep": True})
         yield "--rollout.engine_options.sleep true", replace(config, rollout=slept)
     if largest is not None and largest != optim.tokens_per_microbatch:

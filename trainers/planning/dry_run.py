@@ -26,6 +26,7 @@ from trainers.policy.attention import checkpoint_activations, evaluating
 from trainers.policy.config import AdapterConfig, ComputeDtype, ModelConfig, OptimConfig
 from trainers.policy.model import Policy
 from trainers.policy.optimizer import make_optimizer
+from trainers.policy.outline import exchange
 from trainers.policy.packing import MicroBatch, one_token, padded
 from trainers.policy.precision import is_rounded
 from trainers.policy.sharding import local, shard_over, total_norm
@@ -306,14 +307,9 @@ def on_meta(shape: PreTrainedConfig, dtype: torch.dtype = torch.float32) -> PreT
 
 def _as_fake(model: PreTrainedModel) -> None:
     """Moves a model from the meta device to the CPU, within a mode of fake tensors."""
-    moved: dict[int, nn.Parameter] = {}
+    exchange(model, lambda p, _: nn.Parameter(torch.empty(p.shape, dtype=p.dtype), p.requires_grad))
     for module in model.modules():
-        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
-            if id(parameter) not in moved:
-                empty = torch.empty(parameter.shape, dtype=parameter.dtype)
-                moved[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
-            module.register_parameter(name, moved[id(parameter)])
-        for name, buffer in module.named_buffers(recurse=False):
+        for name, buffer in [*module.named_buffers(recurse=False)]:
             setattr(module, name, torch.empty(buffer.shape, dtype=buffer.dtype))
 
 

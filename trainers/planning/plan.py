@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
+from typing import Any
 
 from transformers import PreTrainedConfig
 
@@ -12,6 +13,7 @@ from trainers.planning.dry_run import DryRun, Rows, Trial
 from trainers.planning.hardware import GIB, Machines
 from trainers.planning.meter import Amounts
 from trainers.planning.workload import Workload
+from trainers.rollout.vllm.options import SHARE
 from trainers.run.config import TrainConfig
 
 PRODUCTS, STREAM, LINK = 0.5, 0.7, 0.7
@@ -184,8 +186,9 @@ class Planner:
             if self.where.on_cpu:
                 size = float(dry.sizes.copied) + GIB + _LIBRARIES
             else:
-                size = float(arguments.get("gpu-memory-utilization", 0.9)) * self.where.device.memory
-            return ({"vLLM server": size}, {}) if options.get("sleep") else ({}, {"vLLM server": size})
+                share = options.get("memory") or arguments.get("gpu-memory-utilization")
+                size = float(share or (SHARE if in_process(options) else 0.9)) * self.where.device.memory
+            return ({"vLLM": size}, {}) if sleeps(options, self.where.on_cpu) else ({}, {"vLLM": size})
         return {}, {}
 
     def cached(self, config: TrainConfig) -> float:
@@ -233,9 +236,9 @@ class Planner:
             found["critic"] = method.critic.epochs * passes * update
         if config.rollout.engine == "vllm":
             adapted = config.model.adapter is not None and not sharded
-            found["sync"] = 2 * (4.0 * sizes.trained if adapted else float(sizes.read)) / HOST + (
-                gather if sharded else 0
-            )
+            sent = 4.0 * sizes.trained if adapted else float(sizes.read)
+            speed = stream if in_process(config.rollout.engine_options) else HOST
+            found["sync"] = 2 * sent / speed + (gather if sharded else 0.0)
         else:
             found["sync"] = (gather if sharded else 0.0) + (sizes.rounded * 3 / stream)
         return {name: seconds for name, seconds in found.items() if seconds}
@@ -260,6 +263,17 @@ class Planner:
         inside = self.where.nodes == 1 or config.model.shard == "hybrid"
         speed = self.where.device.link * LINK if inside else NODE_LINK
         return size * (ranks - 1) / ranks / speed
+
+
+def in_process(options: Mapping[str, Any]) -> bool:
+    """Whether these options of the engine vllm put it into the trainer's process."""
+    return options.get("place") == "process"
+
+
+def sleeps(options: Mapping[str, Any], on_cpu: bool) -> bool:
+    """Whether vLLM gives back its memory while the model trains, with these options of its engine."""
+    asked = options.get("sleep")
+    return not on_cpu and bool(in_process(options) if asked is None else asked)
 
 
 def _named(amounts: Amounts) -> dict[str, float]:

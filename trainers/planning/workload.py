@@ -7,6 +7,7 @@ from math import ceil
 
 from transformers import PreTrainedConfig
 
+from envsuite.prompting import Compact, Window, make_memory
 from trainers.planning.dry_run import Rows
 from trainers.planning.hardware import Machines
 from trainers.rollout.engine import longest_sequence
@@ -64,9 +65,9 @@ class Workload:
         """
         notes = []
         limit, most = config.prompt.max_tokens, config.rollout.sampling.max_tokens
-        memory = config.prompt.memory.strip()
-        if limit is None and memory.startswith("compact"):
-            limit = int("".join(filter(str.isdigit, memory)) or 0) or None
+        memory = make_memory(config.prompt.memory)
+        if limit is None and isinstance(memory, Compact):
+            limit = memory.budget
         if prompt is not None and limit is not None and prompt > limit:
             raise ConfigError(f"--prompt-tokens is {prompt}, but prompt.max_tokens (or prompt.memory) allows {limit}")
         if response is not None and response > most:
@@ -88,7 +89,7 @@ class Workload:
             longest = max(1, min(longest, bound - most))
         return cls(
             episodes, min(config.rollout.slots, episodes), steps, prompt, response,
-            memory.startswith(("full", "compact", "rendered")), longest, most, tuple(notes),
+            not isinstance(memory, Window), longest, most, tuple(notes),
         )  # fmt: skip
 
     @property

@@ -14,7 +14,8 @@ from trainers.rollout.vllm.inside import check_here
 from trainers.settings import ConfigError
 
 _WHERE = "rollout.engine_options"
-_SHARE = 0.3
+SHARE = 0.3
+"""Share of a GPU's memory that vLLM takes by default where it is in the trainer's process."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class Options:
     def share(self, device: torch.device) -> float | None:
         """The share of the device's memory that vLLM may take; ``None`` for what it takes by itself."""
         beside = self.place == "process" and device.type != "cpu"  # vLLM's own share would leave no room to train
-        return _SHARE if self.memory is None and not self._gives_share and beside else self.memory
+        return SHARE if self.memory is None and not self._gives_share and beside else self.memory
 
     @property
     def _gives_share(self) -> bool:

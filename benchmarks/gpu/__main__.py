@@ -30,10 +30,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 
-from benchmarks.gpu.parts import Part, Size
+from benchmarks.gpu.parts import Part, Size, end
 from benchmarks.gpu.report import described, markdown
 from envsuite.core.errors import EnvsuiteError
 from trainers.policy.kernels import check_kernel
@@ -88,17 +87,8 @@ def measured(part: Part, folder: Path, limit: float) -> dict[str, Any]:
         except subprocess.TimeoutExpired:
             told = {"status": "not finished", "message": f"after {limit:.0f} s"}
         finally:
-            _end(child)
+            end(child)
     return {"name": part.name, **told, "part": asdict(part), "wall_s": time.perf_counter() - began}
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Ends a part that has not ended, with all that it started: a step's program is in a session of its own."""
-    if child.poll() is None:
-        family = psutil.Process(child.pid).children(recursive=True)
-        for process in [*family, psutil.Process(child.pid)]:
-            process.kill()
-        child.wait()
 
 
 def _unfinished(code: int, lines: Sequence[str]) -> dict[str, Any]:

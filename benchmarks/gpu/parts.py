@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 import yaml
 from accelerate import Accelerator
@@ -211,12 +212,12 @@ def step(part: Part, folder: Path) -> dict[str, float]:
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(part.processes)]
     command = [sys.executable, *(words if part.processes > 1 else []), "-m", "trainers.train", "--config", str(file)]
     with (folder / f"{name}.log").open("w") as log:
-        child = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        child = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         try:
             while len(found := _iterations(run)) < size.iterations and child.poll() is None:
                 time.sleep(0.5)
         finally:
-            _end(child)
+            end(child)
     if len(found) < size.iterations:
         raise EnvsuiteError("trainers.train ended: " + (folder / f"{name}.log").read_text()[-2000:])
     told = found[size.iterations - 1]
@@ -234,10 +235,12 @@ def _iterations(run: Path) -> list[dict[str, Any]]:
     return [record for record in read_metrics(file) if "time/total" in record] if file.exists() else []
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Ends the program and what it started: the iterations are measured, and nothing needs a checkpoint of them."""
+def end(child: subprocess.Popen[bytes]) -> None:
+    """Ends a program that has not ended, with all that it started; nothing needs a checkpoint of it."""
     if child.poll() is None:
-        os.killpg(child.pid, 9)
+        started = psutil.Process(child.pid)
+        for process in [*started.children(recursive=True), started]:
+            process.kill()
     child.wait()
 
 

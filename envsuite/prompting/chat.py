@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,7 +48,7 @@ class Answer:
         thought = self.thought.replace(THOUGHT_END, "")
         before = f"<think>{thought}{THOUGHT_END}" if thought else ""
         calls = "\n".join(
-            f'<tool_call>\n{{"name": "{call.name}", "arguments": {call.arguments}}}\n</tool_call>'
+            f'<tool_call>\n{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}\n</tool_call>'
             for call in self.calls
         )
         return before + "\n".join(part for part in (self.content, calls) if part)

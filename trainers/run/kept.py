@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from envsuite.core.errors import DataError
+from envsuite.data import write_atomically
 from trainers.rollout.config import EnvConfig, SamplingConfig
 from trainers.rollout.episode import EpisodePlan
 from trainers.run.config import TrainConfig
@@ -43,9 +43,7 @@ class Kept:
             if file.exists():
                 self._compare(json.loads(file.read_text(encoding="utf-8")), json.loads(wanted))
             else:
-                temporary = file.with_name(f".{_SETTINGS}.{os.getpid()}.tmp")
-                temporary.write_text(wanted, encoding="utf-8")
-                os.replace(temporary, file)
+                write_atomically(file, wanted.encode())
         except (OSError, ValueError) as error:
             if isinstance(error, ConfigError):
                 raise

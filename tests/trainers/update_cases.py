@@ -14,6 +14,7 @@ from tiny_runs import model, step_table
 from trainers.policy.accumulation import Accumulator, Batch, Tally, log_probabilities
 from trainers.policy.adapter import adapter_tensors, add_adapter, as_reference
 from trainers.policy.attention import checkpoint_activations
+from trainers.policy.balance import balanced
 from trainers.policy.config import AdapterConfig, OptimConfig
 from trainers.policy.guard import Diverged
 from trainers.policy.loss import ObjectiveConfig
@@ -150,3 +151,29 @@ def adapters(accelerator: Accelerator) -> dict[str, tuple[torch.Tensor, torch.Te
             for tensors in (gradient, adapter_tensors(base))
         )
     return found
+
+
+def exchanged(accelerator: Accelerator) -> dict[str, Any]:
+    """The rows of this process before and after they are balanced, each with all that a loss reads of it."""
+    own = share(accelerator, table())
+    own = replace(own, factor=own.advantage + 1.0, old=own.advantage + 2.0)
+    own = replace(own, table=own.table.with_token_columns(reference=own.advantage + 3.0))
+    parts = np.stack([own.table.episode_id % 2, own.table.episode_id % 3])
+
+    def rows(batch: Batch, parts: Any) -> list[str]:
+        found = []
+        for row in range(len(batch.table)):
+            one = batch.take(np.array([row]))
+            of = one.table
+            columns = [of.prompt, of.response, of.logprob, of.policy_version, of.token_extra["reference"]]
+            numbers = [of.group_id, of.episode_id, of.t, of.valid, of.reward, one.advantage, one.factor, one.old]
+            found.append(
+                str([*(column[0].tolist() for column in columns), *map(np.ndarray.tolist, numbers), parts[:, row]])
+            )
+        return found
+
+    new, moved = balanced(accelerator, own, parts, 1, True)
+    return {
+        "before": rows(own, parts), "after": rows(new, moved), "episodes": new.table.episode_id.tolist(),
+        "came": sorted(set(new.table.episode_id.tolist()) - set(own.table.episode_id.tolist())),
+    }  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -48,6 +48,18 @@ class Batch:
         tokens = np.arange(lengths.sum()) + np.repeat(offsets[rows] - starts, lengths)
         factor, old = (None if column is None else column[tokens] for column in (self.factor, self.old))
         return Batch(self.table.take(rows), self.advantage[tokens], factor, old)
+
+    @classmethod
+    def joined(cls, batches: Sequence[Batch]) -> Batch:
+        """Returns the rows of all batches, one after the other; each has the same columns, or no row."""
+        parts = [batch for batch in batches if len(batch.table)] or list(batches[:1])
+        factor, old = ([getattr(part, name) for part in parts] for name in ("factor", "old"))
+        return cls(
+            StepTable.joined([part.table for part in parts]),
+            np.concatenate([part.advantage for part in parts]),
+            None if factor[0] is None else np.concatenate(factor),
+            None if old[0] is None else np.concatenate(old),
+        )
 
 
 @dataclass

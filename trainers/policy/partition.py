@@ -32,7 +32,13 @@ def minibatch_count(accelerator: Accelerator, table: StepTable, parts: int, rows
 
 
 def minibatches(accelerator: Accelerator, table: StepTable, parts: int, rng: np.random.Generator) -> list[Ints]:
-    """Rows of this process in each of ``parts`` minibatches of about equally many rows; every process must call this.
+    """Returns the rows of this process in each minibatch of :func:`minibatch_of`; every process must call this."""
+    part = minibatch_of(accelerator, table, parts, rng)
+    return [np.flatnonzero(part == number) for number in range(parts)]
+
+
+def minibatch_of(accelerator: Accelerator, table: StepTable, parts: int, rng: np.random.Generator) -> Ints:
+    """Returns the minibatch of each row, of ``parts`` of about equally many rows; every process must call this.
 
     The partition depends on ``rng`` and on the rows of all processes, not on which process holds which rows.
 
@@ -51,8 +57,7 @@ def minibatches(accelerator: Accelerator, table: StepTable, parts: int, rng: np.
         (group, episode): part
         for group, episode, part in zip(*whole[:2].tolist(), _dealt(whole[0], whole[2], parts, rng), strict=True)
     }
-    own = np.array([part_of[group, episode] for group, episode in episodes.T.tolist()], np.int64)[row_of.reshape(-1)]
-    return [np.flatnonzero(own == part) for part in range(parts)]
+    return np.array([part_of[group, episode] for group, episode in episodes.T.tolist()], np.int64)[row_of.reshape(-1)]
 
 
 def _dealt(group: Ints, steps: Ints, parts: int, rng: np.random.Generator) -> list[int]:

@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from accelerate import Accelerator
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainers.distributed import every
 from trainers.policy.accumulation import Accumulator, Batch, Floats, Tally, log_probabilities
+from trainers.policy.balance import balanced
 from trainers.policy.config import OptimConfig
 from trainers.policy.guard import GuardedStep
 from trainers.policy.loss import ObjectiveConfig
-from trainers.policy.partition import minibatch_count, minibatches
+from trainers.policy.partition import Ints, minibatch_count, minibatch_of
 from trainers.policy.sharding import whole
 from trainers.steps import StepTable
 
@@ -115,21 +115,27 @@ class Updater:
         before = self.steps
         counted = own.table if replay is None or any(every(self.accelerator, len(own.table))) else replay.table
         parts = minibatch_count(self.accelerator, counted, self.config.minibatches, self.config.minibatch_rows)
-        cuts = [minibatches(self.accelerator, own.table, parts, rng) for _ in range(self.config.epochs)]
-        present = self.recompute and len(cuts) * parts == 1  # one step: the old log-probabilities are the new ones
-        if self.recompute and not present:
-            own = replace(own, old=self._old(own, cuts[0]))
-        for epoch, rows_of in enumerate(cuts):
-            again = minibatches(self.accelerator, replay.table, parts, rng) if replay is not None else []
-            for number, rows in enumerate(rows_of):
+        epochs = range(self.config.epochs)
+        cut = np.stack([minibatch_of(self.accelerator, own.table, parts, rng) for _ in epochs])
+        present = self.recompute and len(epochs) * parts == 1  # one step: the old log-probabilities are the new ones
+        for epoch in epochs:
+            own, cut = self._balanced(own, cut, epoch)
+            if self.recompute and not present and epoch == 0:
+                own = replace(own, old=self._old(own, cut[0], parts))
+            if replay is not None:
+                again = minibatch_of(self.accelerator, replay.table, parts, rng)
+                replay, (again,) = self._balanced(replay, again[None], 0)
+            for number in range(parts):
                 seed = int(rng.integers(2**63))
-                full = self._accumulate(own.take(rows), seen, seed=seed, first=self.steps == before, present=present)
+                rows = own.take(np.flatnonzero(cut[epoch] == number))
+                full = self._accumulate(rows, seen, seed=seed, first=self.steps == before, present=present)
                 if replay is not None:
-                    full |= self._accumulate(replay.take(again[number]), replayed, seed=seed, first=False)
+                    rows = replay.take(np.flatnonzero(again == number))
+                    full |= self._accumulate(rows, replayed, seed=seed, first=False)
                 if not full:
                     continue
                 losses += 1
-                done = (iteration - 1 + (epoch * parts + number) / (len(cuts) * parts)) / self.iterations
+                done = (iteration - 1 + (epoch * parts + number) / (len(epochs) * parts)) / self.iterations
                 rate = learning_rate(self.config, self.steps, done)
                 norm = self._step(seen.culprit or replayed.culprit, rate)
                 seen.culprit = replayed.culprit = None
@@ -171,14 +177,17 @@ class Updater:
         """
         return log_probabilities(self.accelerator.unwrap_model(self.policy), table, self.config)
 
-    def _old(self, own: Batch, cuts: list[NDArray[np.int64]]) -> Floats:
+    def _balanced(self, batch: Batch, cut: Ints, epoch: int) -> tuple[Batch, Ints]:
+        return balanced(self.accelerator, batch, cut, epoch, self.config.share_prefix)
+
+    def _old(self, own: Batch, cut: Ints, parts: int) -> Floats:
         """Log-probabilities before the update, computed in the micro-batches of the first epoch.
 
         In bfloat16 they depend on what is computed together; so the first optimiser step's ratios are exactly 1.
         """
         found = np.zeros(len(own.table.response.values))
-        for rows in cuts:
-            found[np.isin(own.table.response.row_of, rows)] = self.logprobs(own.table.take(rows))
+        for part in range(parts):
+            found[cut[own.table.response.row_of] == part] = self.logprobs(own.table.take(np.flatnonzero(cut == part)))
         return found
 
     def _told(

@@ -31,6 +31,7 @@ examples:
   python -m trainers.plan --gpus 2x8xA100 --model.path Qwen/Qwen2.5-7B-Instruct --model.shard hybrid --steps 20
   python -m trainers.plan --gpus H100 --model-shape my/config.json --prompt.max_tokens 2048 --json yes
 """,
+    elsewhere=True,
     options={
         "--gpus HARDWARE": f"8xH100, 2x8xH100 (machines, GPUs of each), cpu or 2xcpu (processes); {', '.join(GPUS)}.",
         "--model-shape FILE|NAME": f"A model's config.json in place of model.path's, or one of {', '.join(NAMES)}.",

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 from transformers import Gemma2Config, PreTrainedConfig, Qwen2Config
 
-from trainers.plan import main
+from trainers.plan import PLAN, main
 from trainers.planning.dry_run import DryRun, Rows, Trial, _joined, on_meta
 from trainers.planning.hardware import GPUS, Machines
 from trainers.planning.plan import Planner
@@ -15,6 +16,7 @@ from trainers.planning.shape import NAMES, shape_of
 from trainers.planning.workload import Workload
 from trainers.policy.config import AdapterConfig, ModelConfig, OptimConfig
 from trainers.rollout.config import PromptConfig
+from trainers.run.cli import parse
 from trainers.run.config import TrainConfig
 from trainers.settings import ConfigError
 
@@ -213,6 +215,17 @@ def test_a_plan_that_does_not_fit_says_what_to_change(
             ["--gpus", "H100", "--rollout.engine_options.max_length", "5000"],
             ["rollout.engine_options: max_length is 5000", "4096 tokens at most", "model.path"],
         ),
+        (
+            [
+                "--gpus",
+                "H100",
+                "--rollout.engine",
+                "vllm",
+                "--rollout.engine_options.arguments.tensor-parallel-size",
+                "3",
+            ],
+            ["tensor-parallel-size is 3", "4 attention heads"],
+        ),
         (["--gpus", "3xH100"], ["rollout.tasks is 16", "--gpus 3xH100", "multiple of 3"]),
         (["--gpus", "H100", "--model.adapter", "{targets: [q]}"], ["model.adapter.targets: q", "q_proj"]),
         (
@@ -228,6 +241,14 @@ def test_settings_that_contradict_each_other_are_named(
     status, _, err = run(capsys, tmp_path, *words)
     assert status == 2
     assert all(word in err for word in said), err
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
+def test_a_run_with_vllm_needs_it_here_and_its_plan_does_not() -> None:
+    words = ["--rollout.engine", "vllm"]
+    assert parse(words, PLAN).config.rollout.engine == "vllm"
+    with pytest.raises(ConfigError, match="this interpreter has no vLLM"):
+        parse(words)
 
 
 def test_a_shape_that_is_not_known_is_answered_with_those_that_are(capsys: pytest.CaptureFixture[str]) -> None:

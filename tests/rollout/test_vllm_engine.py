@@ -20,7 +20,7 @@ from tiny_runs import ROOT, model, save_model, tokenizer, train, weights, withou
 from envsuite.core.errors import UsageError
 from trainers.policy.config import ModelConfig
 from trainers.rollout.engine import Engine, EngineFailed, EngineSetup, Request, Sampling
-from trainers.rollout.engines import engine_class, make_engine
+from trainers.rollout.engines import check_machine, make_engine
 from trainers.rollout.vllm.child import first_error
 from trainers.rollout.vllm.server.envsuite_weights import fingerprints
 from trainers.settings import ConfigError
@@ -228,14 +228,14 @@ def test_a_server_without_the_trainers_extension_is_refused_with_the_remedy(serv
 )
 def test_settings_that_cannot_work_are_refused_before_a_model_is_loaded(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        engine_class("vllm", options)
+        check_machine("vllm", options)
     assert said in str(raised.value) and "rollout.engine_options" in str(raised.value)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
 def test_vllm_in_a_process_that_has_none_is_refused_with_the_remedy() -> None:
     with pytest.raises(ConfigError, match=r"place is process, but this interpreter has no vLLM; start the trainer"):
-        engine_class("vllm", {"place": "process"})
+        check_machine("vllm", {"place": "process"})
 
 
 @pytest.mark.slow

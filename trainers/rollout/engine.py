@@ -211,6 +211,18 @@ class AnyEngine(ABC, Generic[Asked, Answered]):
         return
 
     @classmethod
+    def check_machine(cls, options: Mapping[str, Any]) -> None:
+        """Refuses settings that this machine lacks something for; a plan for other machines does not ask.
+
+        Args:
+            options: Those that :meth:`from_setup` is called with; :meth:`check` has seen them.
+
+        Raises:
+            ConfigError: It does; the message names what, and the remedy.
+        """
+        return
+
+    @classmethod
     def check_model(cls, options: Mapping[str, Any], settings: PreTrainedConfig, path: str) -> None:
         """Refuses settings that contradict the model, before its weights are read.
 

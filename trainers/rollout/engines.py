@@ -30,6 +30,15 @@ def engine_class(name: str, options: Mapping[str, Any]) -> type[AnyEngine[Any, A
     return engine
 
 
+def check_machine(name: str, options: Mapping[str, Any]) -> None:
+    """Refuses options of the engine ``name`` that this machine lacks something for.
+
+    Raises:
+        UnknownName, UsageError, ConfigError: As :func:`engine_class`; or the machine lacks something.
+    """
+    engine_class(name, options).check_machine(options)
+
+
 def answers_in_text(name: str) -> bool:
     """Whether the engine of that name takes and gives messages, with a model that is not trained here.
 

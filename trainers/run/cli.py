@@ -14,7 +14,7 @@ from envsuite.prompting import make_memory
 from trainers.credit.crediting import Method
 from trainers.credit.recipes import COMPOSITIONS, recipe, recipes
 from trainers.credit.shapers import KLPenalty
-from trainers.rollout.engines import answers_in_text, engine_class, no_training
+from trainers.rollout.engines import answers_in_text, check_machine, engine_class, no_training
 from trainers.rollout.environments import prompt_file_of
 from trainers.run.config import TrainConfig
 from trainers.run.tracker import check_trackers
@@ -39,6 +39,8 @@ class Program:
     """Whether it has the option ``--resume``."""
     trains: bool = False
     """Whether it trains the model that plays."""
+    elsewhere: bool = False
+    """Whether the run that the settings describe is another machine's."""
     options: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Further options, each with a value: how it is typed, e.g. ``--steps N``, and its description."""
 
@@ -132,6 +134,8 @@ def parse(arguments: Sequence[str] | None = None, program: Program = TRAIN) -> C
     if "--print-config" in given:
         sys.stdout.write(dump(config))
         raise SystemExit(0)
+    if not program.elsewhere:
+        check_machine(config.rollout.engine, config.rollout.engine_options)
     typed = {name.removeprefix("--"): given[name][-1] for name in further if name in given}
     return Command(config, given["--resume"][-1] if "--resume" in given else None, typed)
 

@@ -134,8 +134,8 @@ def first_error(lines: Sequence[str]) -> str:
     return next((found[1] for line in lines if (found := _ERROR.search(line))), "")
 
 
-def check_interpreter(python: str | None) -> str:
-    """The interpreter that starts servers; this one where none is named.
+def check_interpreter(python: str | None) -> None:
+    """Checks the interpreter that starts servers; this one where none is named.
 
     Raises:
         ConfigError: It does not exist, or has no vLLM.
@@ -149,7 +149,6 @@ def check_interpreter(python: str | None) -> str:
             f"rollout.engine is vllm, but {where} has no vLLM; name one that has with "
             "rollout.engine_options.python, or running servers with rollout.engine_options.urls (docs/engine.md)"
         )
-    return python or sys.executable
 
 
 def _environment(python: str, device: torch.device) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -23,7 +24,7 @@ from trainers.rollout.engine import (
 )
 from trainers.rollout.sampling import mix
 from trainers.rollout.vllm.calls import Calls
-from trainers.rollout.vllm.child import ChildServer, check_interpreter
+from trainers.rollout.vllm.child import ChildServer
 from trainers.rollout.vllm.connection import Connection
 from trainers.rollout.vllm.direct import DirectUpdate
 from trainers.rollout.vllm.files import FileUpdate
@@ -76,6 +77,11 @@ class VLLMEngine(Engine, Generic[H]):
         Options(**options)
 
     @classmethod
+    def check_machine(cls, options: Mapping[str, Any]) -> None:
+        """Refuses to run without vLLM, or without the folder for weights."""
+        Options(**options).check_machine()
+
+    @classmethod
     def check_model(cls, options: Mapping[str, Any], settings: PreTrainedConfig, path: str) -> None:
         """Refuses sequences that are longer than the model's, and a split of its heads that leaves a rest."""
         given = {name.replace("_", "-"): value for name, value in (options.get("arguments") or {}).items()}
@@ -107,6 +113,7 @@ class VLLMEngine(Engine, Generic[H]):
         The settings are those of :class:`Options`.
         """
         options = Options(place, urls, python, arguments, memory, sleep, weights_folder, patience, timeout)
+        options.check_machine()
         sleeps, folder = options.sleeps(setup.device), Path(weights_folder)
         given, share = {"enable-sleep-mode": sleeps, **(arguments or {})}, options.share(setup.device)
         if place == "process":
@@ -114,7 +121,7 @@ class VLLMEngine(Engine, Generic[H]):
             return _made(setup, Steps(inside), DirectUpdate([inside], setup, folder), sleeps)
         servers = [Connection(url, patience=patience, timeout=timeout) for url in options.addresses] or [
             ChildServer(
-                check_interpreter(python), setup.model, setup.device, setup.tokenizer, setup.config.compute_dtype,
+                python or sys.executable, setup.model, setup.device, setup.tokenizer, setup.config.compute_dtype,
                 share, given, patience=patience, timeout=timeout,
             )
         ]  # fmt: skip

@@ -249,7 +249,7 @@ class Steps(Rows[Inside]):
                 self._done.append(row.completion(answer.reason))
 
 
-def check_here(arguments: Mapping[str, Any]) -> None:
+def check_here() -> None:
     """Checks that vLLM can run in this process.
 
     Raises:
@@ -260,12 +260,6 @@ def check_here(arguments: Mapping[str, Any]) -> None:
             "rollout.engine_options.place is process, but this interpreter has no vLLM; start the trainer with one "
             "that has (docs/engine.md), or leave place out for a server"
         )
-    for name in arguments:
-        if name.replace("_", "-") in ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"):
-            raise ConfigError(
-                f"rollout.engine_options: place is process, where each process has a vLLM of its own on its own "
-                f"device, and arguments.{name} spreads one over several; leave it out, or use servers"
-            )
 
 
 def _started(words: Sequence[str]) -> Any:

@@ -23,7 +23,7 @@ class Options:
     """The settings ``rollout.engine_options`` of the engine vllm.
 
     Raises:
-        ConfigError: They contradict each other, or this machine.
+        ConfigError: They contradict each other.
     """
 
     place: str = "server"
@@ -57,14 +57,31 @@ class Options:
         elif self.place == "process":
             if self.python is not None:
                 raise ConfigError(f"{_WHERE}: place is process, and python is for servers; leave one out")
-            check_here(self.arguments or {})
-        else:
-            check_interpreter(self.python)
-        if not Path(self.weights_folder).is_dir():
-            raise ConfigError(f"{_WHERE}.weights_folder: there is no folder {self.weights_folder}")
+            self._check_whole()
         for name, seconds in (("patience", self.patience), ("timeout", self.timeout)):
             if not isinstance(seconds, int | float) or not seconds > 0:
                 raise ConfigError(f"{_WHERE}.{name} is {seconds!r}; it must be seconds, above 0")
+
+    def check_machine(self) -> None:
+        """Checks that this machine has what they name.
+
+        Raises:
+            ConfigError: There is no vLLM, or no folder for weights.
+        """
+        if self.place == "process":
+            check_here()
+        elif self.urls is None:
+            check_interpreter(self.python)
+        if not Path(self.weights_folder).is_dir():
+            raise ConfigError(f"{_WHERE}.weights_folder: there is no folder {self.weights_folder}")
+
+    def _check_whole(self) -> None:
+        for name in self.arguments or ():
+            if name.replace("_", "-") in ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"):
+                raise ConfigError(
+                    f"{_WHERE}: place is process, where each process has a vLLM of its own on its own device, and "
+                    f"arguments.{name} spreads one over several; leave it out, or use servers"
+                )
 
     def _check_started(self) -> None:
         if self.sleep is not None and not isinstance(self.sleep, bool):

@@ -9,6 +9,7 @@ from tiny_models import NAMES, POSITIONS, VOCABULARY, greedy, plain_logprobs, ti
 from transformers import MambaConfig, MambaForCausalLM
 
 from envsuite.core.errors import UsageError
+from trainers.rollout import slot_attention
 from trainers.rollout.engine import ENGINES, Completion, Request, Sampling
 from trainers.rollout.hf_engine import HFEngine
 
@@ -103,6 +104,25 @@ def test_a_group_with_one_prompt_computes_it_once() -> None:
     computed = count_computed(engine)
     engine.generate([prompt] * 16, Sampling(max_tokens=4), seed=0)
     assert sum(computed) == 200 + 15 + 16 * 3
+
+
+def test_different_prompts_that_begin_alike_attend_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("llama")
+    engine = HFEngine(model, max_batch=8)
+    calls: list[int] = []
+    attend = slot_attention.attend
+    monkeypatch.setattr(slot_attention, "attend", lambda *given, **how: calls.append(0) or attend(*given, **how))
+    forward = engine._forward
+    steps: list[int] = []
+    monkeypatch.setattr(engine, "_forward", lambda *given: (steps.append(len(calls)), forward(*given))[1])
+    common = np.arange(150) % VOCABULARY
+    for number in range(8):
+        own = np.arange(80 + number) * 7 % VOCABULARY
+        engine.submit([Request(number, [*common, number, *own], Sampling(max_tokens=20, ignore_eos=True))])
+    while engine.pending:
+        engine.poll()
+    per_step = np.diff(steps)[-10:] / model.config.num_hidden_layers
+    assert per_step.max() <= 3, "the beginning that all share, that of the first, and what is their own"
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
+from unittest import mock
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import VOCABULARY, plain_and_best_logprobs, tiny_model
+from transformers import PreTrainedModel
 
+from trainers.rollout import kv_cache
 from trainers.rollout.engine import Request, Sampling
 from trainers.rollout.hf_engine import HFEngine
 
@@ -41,12 +44,17 @@ actions = st.one_of(
     st.sampled_from(["llama", "gpt2", "mistral"]),
     st.integers(1, 6),
     st.booleans(),
+    st.sampled_from([40, 512]),
     st.lists(actions, min_size=1, max_size=30),
 )
 def test_any_schedule_gives_each_prompt_its_own_greedy_continuation(
-    name: str, max_batch: int, prefix_cache: bool, schedule: list[tuple]
+    name: str, max_batch: int, prefix_cache: bool, longest_tail: int, schedule: list[tuple]
 ) -> None:
-    model = tiny_model(name)
+    with mock.patch.object(kv_cache, "_LONGEST_TAIL", longest_tail):
+        _play(tiny_model(name), max_batch, prefix_cache, schedule)
+
+
+def _play(model: PreTrainedModel, max_batch: int, prefix_cache: bool, schedule: list[tuple]) -> None:
     engine = HFEngine(model, max_batch=max_batch, prefix_cache=prefix_cache)
     asked: dict[int, Request] = {}
     context: dict[int, tuple[int, ...]] = {}

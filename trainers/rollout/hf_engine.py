@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -264,11 +265,23 @@ class HFEngine(Engine):
                 continue
             donor, keep = found
             slot = self._cache.take(row.request.session, donor)
-            self._cache.begin(slot, row.context, keep, donor)
+            self._cache.begin(slot, row.context, keep, donor, self._common(row, later))
             row.slot = slot
             self._running.append(row)
             budget -= len(row.context) - keep
         self._waiting.extendleft(reversed(later))
+
+    def _common(self, row: _Row, later: Sequence[_Row]) -> int:
+        """How many tokens of the row's context others that wait begin with."""
+        if not self.prefix_cache:
+            return 0
+        longest = 0
+        for other in itertools.islice(itertools.chain(later, self._waiting), self.max_batch):
+            count = min(len(row.context), len(other.context))
+            if count > longest:
+                different = row.context[:count] != other.context[:count]
+                longest = max(longest, int(different.argmax()) if different.any() else count)
+        return longest
 
     def _beginning(self, row: _Row) -> tuple[Slot | None, int] | None:
         """The slot that begins most like the row's context, and how far; None: worth waiting for what is computed."""
@@ -363,7 +376,7 @@ class HFEngine(Engine):
         prompts = [np.arange(count, dtype=np.int64) * 7 % self._vocabulary for count in (7, 3)]
         cache = SlotCache(max_slots=2)
         for prompt in prompts:
-            cache.begin(cache.take(None, None), prompt, 0, None)
+            cache.begin(cache.take(None, None), prompt, 0, None, len(prompt))
         wide = float32_weights(self.model) if compute_dtype == "float32" else nullcontext()
         with wide, self._working(compute_dtype):
             ours = self._forward(cache.slots, cache, every=True).float()

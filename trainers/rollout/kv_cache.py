@@ -1,8 +1,9 @@
 """Keys and values of many token sequences, with shared beginnings stored once.
 
 A sequence is a *root*, its first tokens, which sequences that begin alike share and never write to, and a *tail* of its
-own in a slot. A group of episodes with the same first prompt has one root: it is computed once, stored once, and read
-once a step for all of them together, which is what decoding spends its time on.
+own in a slot. A group of episodes with the same first prompt has one root, and so have different prompts that begin
+with the same instruction: it is computed once, stored once, and read once a step for all of them together, which is
+what decoding spends its time on.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 _GRAIN = 64  # buffers grow in steps of this many tokens
 _WORTH_A_ROOT = 64  # a beginning shorter than this stays in the slot
+_EVEN = 32  # roots that end where sequences part end at multiples of this
+_LONGEST_TAIL = 512  # a longer beginning is a root even if nobody shares it: all tails have the room of the longest
 
 KeysValues = tuple[Tensor, Tensor]
 
@@ -24,8 +28,6 @@ class Root:
     """The beginning of one or more sequences; it lives as long as a slot refers to it."""
 
     length: int
-    ready: int = 0
-    """How many of its tokens are stored."""
     layers: dict[int, KeysValues] = field(default_factory=dict)
     """For each decoder layer the keys and the values, shape (key heads, length, head dimension)."""
 
@@ -129,39 +131,61 @@ class SlotCache:
 
     # -- what is in it ---------------------------------------------------------------------------------------------
 
-    def begin(self, slot: Slot, tokens: NDArray[np.int64], keep: int, donor: Slot | None) -> None:
+    def begin(self, slot: Slot, tokens: NDArray[np.int64], keep: int, donor: Slot | None, common: int) -> None:
         """Plan ``tokens`` for ``slot``, of which the first ``keep`` are stored already, in it or in ``donor``.
 
-        At least one token is left to compute. A long new beginning, all but its last token, becomes a root.
+        At least one token is left to compute. A new beginning becomes a root where others will share it, or where it is
+        too long for a tail.
+
+        Args:
+            slot: As :meth:`take` returned it.
+            tokens: All tokens that are known of the sequence.
+            keep: How many of them are stored in ``donor``.
+            donor: The slot that holds them, which may be ``slot``.
+            common: How many of them others that will come begin with.
         """
-        shared = 0 if donor is None else min(keep, donor.root_length)
-        continues = donor is slot and 2 * keep >= len(tokens)
-        if len(tokens) - 1 - shared >= _WORTH_A_ROOT and not continues:
-            root = Root(len(tokens) - 1, ready=keep)
-            if donor is not None and keep:
-                self._copy_to_root(root, donor, keep)
-            slot.root, slot.root_length = root, root.length
-        else:
-            slot.root = donor.root if donor is not None and shared else None
-            slot.root_length = shared
-            self._reserve(0, 0, keep - shared)
-            if donor is not None and donor is not slot:
-                for keys, values in self._tails.values():
-                    for tail in (keys, values):
-                        tail[slot.index, :, : keep - shared] = tail[donor.index, :, : keep - shared]
+        end = self._root_end(slot, len(tokens) - 1, keep, donor, common)
+        begun = 0 if donor is None else donor.root_length
+        root = None if donor is None or not end else donor.root
+        fresh = end > min(keep, begun)
+        if fresh:
+            root = Root(end)
+        self._reserve(0, 0, keep - end)
+        if donor is not None and (fresh or donor is not slot or end != begun):
+            self._copy(slot, donor, keep, end, root if fresh else None)
+        slot.root, slot.root_length = root, end
         slot.ready, slot.planned = keep, 0
         self.tokens[slot.index] = -1
         self.extend(slot, tokens)
 
-    def _copy_to_root(self, root: Root, donor: Slot, keep: int) -> None:
-        """Fill the first ``keep`` tokens of ``root`` from what ``donor`` holds."""
-        shared = min(keep, donor.root_length)
-        for index, (keys, values) in self._tails.items():
-            source = (keys, values) if donor.root is None else donor.root.layers[index]
-            for new, old, tail in zip(root.layer(index, keys, values), source, (keys, values), strict=True):
-                if shared:
-                    new[:, :shared] = old[:, :shared]
-                new[:, shared:keep] = tail[donor.index, :, : keep - shared]
+    def _root_end(self, slot: Slot, most: int, keep: int, donor: Slot | None, common: int) -> int:
+        """How many tokens of a sequence are to be in a root: in the donor's if it has as many, else in a new one."""
+        shared = 0 if donor is None else min(keep, donor.root_length)
+        if donor is not None and shared < donor.root_length:  # sequences that part near each other have equal roots
+            shared -= shared % _EVEN
+        if donor is slot and 2 * keep > most:
+            return shared
+        common = min(common, most)
+        wanted = common if common == most else common - common % _EVEN
+        if most - max(shared, wanted) > _LONGEST_TAIL:
+            wanted = most
+        return wanted if wanted - shared >= _WORTH_A_ROOT else shared
+
+    def _copy(self, slot: Slot, donor: Slot, keep: int, end: int, root: Root | None) -> None:
+        """Copies ``keep`` tokens of ``donor``: those before ``end`` to ``root``, if given, others to the tail."""
+        begun, first = min(keep, donor.root_length), 0 if root is not None else end
+        for index, tails in self._tails.items():
+            new = tails if root is None else root.layer(index, *tails)
+            old = tails if donor.root is None else donor.root.layers[index]
+            for to, begin, tail in zip(new, old, tails, strict=True):
+                parts = [tail[donor.index, :, : keep - begun]]
+                if begun > first:
+                    parts.insert(0, begin[:, first:begun])
+                known = torch.cat(parts, 1)
+                if root is not None:
+                    to[:, : min(keep, end)] = known[:, :end]
+                if keep > end:
+                    tail[slot.index, :, : keep - end] = known[:, end - first :]
 
     def extend(self, slot: Slot, tokens: NDArray[np.int64] | int) -> None:
         """Add tokens to what is planned for ``slot``."""

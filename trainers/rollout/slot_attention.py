@@ -24,7 +24,7 @@ from trainers.policy.selfcheck import REMEDY
 from trainers.rollout.kv_cache import Root, Slot, SlotCache
 
 NAME = "envsuite_slots"
-_CALL = {"cpu": 64}  # what one attention call costs besides its work, in keys of one sequence
+_CALL = {"cpu": 512}  # what one attention call costs besides its work, in keys of one sequence
 _CALL_ELSEWHERE = 16384  # on a GPU: a launch or two, in which it reads some ten megabytes
 _ALIGNED = 16  # the memory-efficient kernel wants rows of a mask to begin at multiples of so many elements
 EFFICIENT = {"cuda"}

@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 LOCK := requirements.lock
 MODELS := requirements-models.txt
 WORKERS ?= 2
+TESTERS ?= 3
 SAMPLE ?= 20
 SEED ?= 0
 FOLDERS ?=
@@ -31,7 +32,7 @@ smollm2: $(VENV)/.models  ## teach SmolLM2-135M to craft, by imitation and then 
 		$(if $(wildcard runs/smollm2/checkpoints/iteration-*),--resume)
 
 test: $(VENV)/.models  ## tests that take minutes at most
-	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -m "not slow" -n $(TESTERS) --dist worksteal
 
 test-all: $(VENV)/.models  ## every test, those that train included
 	$(BIN)/python -m pytest

@@ -50,7 +50,7 @@ actions = st.one_of(
 def test_any_schedule_gives_each_prompt_its_own_greedy_continuation(
     name: str, max_batch: int, prefix_cache: bool, longest_tail: int, schedule: list[tuple]
 ) -> None:
-    with mock.patch.object(kv_cache, "_LONGEST_TAIL", longest_tail):
+    with mock.patch.object(kv_cache, "LONGEST_TAIL", longest_tail):
         _play(tiny_model(name), max_batch, prefix_cache, schedule)
 
 

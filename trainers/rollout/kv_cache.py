@@ -18,7 +18,7 @@ from torch import Tensor
 _GRAIN = 64  # buffers grow in steps of this many tokens
 _WORTH_A_ROOT = 64  # a beginning shorter than this stays in the slot
 _EVEN = 32  # roots that end where sequences part end at multiples of this
-_LONGEST_TAIL = 512  # a longer beginning is a root even if nobody shares it: all tails have the room of the longest
+LONGEST_TAIL = 512  # a longer beginning is a root even if nobody shares it: all tails have the room of the longest
 
 KeysValues = tuple[Tensor, Tensor]
 
@@ -167,7 +167,7 @@ class SlotCache:
             return shared
         common = min(common, most)
         wanted = common if common == most else common - common % _EVEN
-        if most - max(shared, wanted) > _LONGEST_TAIL:
+        if most - max(shared, wanted) > LONGEST_TAIL:
             wanted = most
         return wanted if wanted - shared >= _WORTH_A_ROOT else shared
 

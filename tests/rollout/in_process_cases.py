@@ -20,15 +20,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "trainers"))  # this file's folder is there already
-from policies import change, logprobs
+from policies import PROMPTS, change, check_adapter, check_update_in_flight, corrupting, logprobs, wide_llama
 from tiny_models import greedy
 from tiny_runs import tokenizer
 
 from envsuite.core.errors import UsageError
-from trainers.policy.adapter import adapter_tensors, add_adapter, merged_weights
+from trainers.policy.adapter import add_adapter, merged_weights
 from trainers.policy.config import AdapterConfig, ModelConfig
 from trainers.rollout.engine import EngineFailed, EngineSetup, Request, Sampling
 from trainers.rollout.engines import make_engine
@@ -36,7 +36,6 @@ from trainers.rollout.vllm import direct
 from trainers.rollout.vllm.transfer import rounded, write_adapter
 from trainers.settings import ConfigError
 
-PROMPTS = [[7, 8, 9, 10 + i] for i in range(8)]
 CASES: dict[str, list[Callable[[Any, PreTrainedModel], None]]] = {}
 WEIGHTS = Iterable[tuple[str, Tensor]]
 
@@ -52,15 +51,8 @@ def case(*setups: str) -> Callable[[Callable[[Any, PreTrainedModel], None]], Non
 
 
 def policy_for(setup: str) -> PreTrainedModel:
-    """A Llama with heads as wide as vLLM's kernels want them."""
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer()), hidden_size=128, intermediate_size=192, num_hidden_layers=3,
-        num_attention_heads=4, num_key_value_heads=2, head_dim=32, max_position_embeddings=512, initializer_range=0.2,
-        bos_token_id=None, eos_token_id=tokenizer().eos_token_id, pad_token_id=None,
-        tie_word_embeddings=setup != "untied",
-    )  # fmt: skip
-    model = LlamaForCausalLM(config).train(False)
+    """The policy of ``setup``."""
+    model = wide_llama(tied=setup != "untied")
     if setup == "adapter":
         add_adapter(model, AdapterConfig(rank=4, alpha=12), "base")
     return model
@@ -117,15 +109,7 @@ def a_request_in_flight_goes_on_with_the_version_of_each_token(engine: Any, poli
     answers = []
     while engine.pending:
         answers += engine.poll()
-    assert sorted(answer.request_id for answer in answers) == [*range(8)]
-    for answer in answers:
-        ids, versions, prompt = answer.token_ids.tolist(), answer.policy_version, PROMPTS[answer.request_id]
-        assert len(ids) == 400 and set(versions.tolist()) == {1, 2} and (np.diff(versions) >= 0).all()
-        old = int((versions == 1).sum())
-        np.testing.assert_allclose(answer.logprobs[:old], logprobs(before, prompt, ids[:old]), atol=2e-4)
-        under_new = logprobs(policy, prompt, ids)
-        np.testing.assert_allclose(answer.logprobs[old:], under_new[old:], atol=2e-4)
-        assert np.abs(answer.logprobs[:old] - under_new[:old]).max() > 0.01, "the weights did change"
+    check_update_in_flight(answers, before, policy)
 
 
 @case("tied", "untied")
@@ -201,27 +185,13 @@ def an_adapter_goes_alone(engine: Any, policy: PreTrainedModel) -> None:
     for version in (1, 2):
         change(policy, by=0.02)
         engine.sync(merged_weights(policy), version)
-        answers = engine.generate(PROMPTS, Sampling(temperature=0.7, max_tokens=20, ignore_eos=True), seed=1)
-        for prompt, answer in zip(PROMPTS, answers, strict=True):
-            ids = answer.token_ids.tolist()
-            own = logprobs(policy, prompt, ids, 0.7)
-            np.testing.assert_allclose(answer.logprobs, own, atol=2e-4)
-            policy.disable_adapters()
-            assert np.abs(own - logprobs(policy, prompt, ids, 0.7)).max() > 0.01, "the adapter does something"
-            policy.enable_adapters()
+        check_adapter(engine, policy)
     assert len(whole) == 1, "what is below the adapter is sent once"
 
 
 @case("adapter")
 def a_changed_weight_of_the_adapter_is_named(engine: Any, policy: PreTrainedModel) -> None:
-    def corrupted(model: PreTrainedModel, folder: Path, dtype: torch.dtype) -> dict[str, int]:
-        found = write_adapter(model, folder, dtype)
-        other = copy.deepcopy(model)
-        adapter_tensors(other)["base_model.model.model.layers.1.mlp.up_proj.lora_A.weight"][0, 0] += 1e-6
-        write_adapter(other, folder, dtype)
-        return found
-
-    direct.write_adapter = corrupted
+    direct.write_adapter = corrupting(write_adapter)
     said = r"not the trainer's in layers\.1: they are stale"
     raised(EngineFailed, said, lambda: engine.sync(merged_weights(policy), 3))
     direct.write_adapter = write_adapter

@@ -1,10 +1,32 @@
-"""A policy that changes, and what a plain forward pass says of it."""
+"""A policy that changes, what a plain forward pass says of it, and whether vLLM's answers agree."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
 import numpy as np
 import torch
-from transformers import PreTrainedModel
+from tiny_runs import tokenizer
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from trainers.policy.adapter import adapter_tensors
+from trainers.rollout.engine import Completion, Engine, Sampling
+
+PROMPTS = [[7, 8, 9, 10 + i] for i in range(8)]
+WriteAdapter = Callable[[PreTrainedModel, Path, torch.dtype], dict[str, int]]
+
+
+def wide_llama(tied: bool) -> PreTrainedModel:
+    """A Llama of three layers, with heads as wide as vLLM's kernels want them."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer()), hidden_size=128, intermediate_size=192, num_hidden_layers=3,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=32, max_position_embeddings=512, initializer_range=0.2,
+        bos_token_id=None, eos_token_id=tokenizer().eos_token_id, pad_token_id=None, tie_word_embeddings=tied,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).train(False)
 
 
 def change(policy: PreTrainedModel, name: str = "", by: float = 0.05) -> None:
@@ -20,3 +42,41 @@ def logprobs(policy: PreTrainedModel, prompt: list[int], response: list[int], te
     with torch.no_grad():
         logits = policy(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1] / temperature
     return logits.log_softmax(-1).gather(1, torch.tensor(response)[:, None])[:, 0].numpy()
+
+
+def check_update_in_flight(answers: Sequence[Completion], before: PreTrainedModel, policy: PreTrainedModel) -> None:
+    """Fails unless each answer to PROMPTS has 400 tokens, first of ``before`` as version 1, then of ``policy`` as 2."""
+    assert sorted(answer.request_id for answer in answers) == [*range(len(PROMPTS))]
+    for answer in answers:
+        ids, versions, prompt = answer.token_ids.tolist(), answer.policy_version, PROMPTS[answer.request_id]
+        assert len(ids) == 400 and set(versions.tolist()) == {1, 2} and (np.diff(versions) >= 0).all()
+        old = int((versions == 1).sum())
+        np.testing.assert_allclose(answer.logprobs[:old], logprobs(before, prompt, ids[:old]), atol=2e-4)
+        under_new = logprobs(policy, prompt, ids)
+        np.testing.assert_allclose(answer.logprobs[old:], under_new[old:], atol=2e-4)
+        assert np.abs(answer.logprobs[:old] - under_new[:old]).max() > 0.01, "the weights did change"
+
+
+def check_adapter(engine: Engine, policy: PreTrainedModel) -> None:
+    """Fails unless ``engine`` answers PROMPTS with the adapter of ``policy``, and the adapter does something."""
+    answers = engine.generate(PROMPTS, Sampling(temperature=0.7, max_tokens=20, ignore_eos=True), seed=1)
+    for prompt, answer in zip(PROMPTS, answers, strict=True):
+        ids = answer.token_ids.tolist()
+        own = logprobs(policy, prompt, ids, 0.7)
+        np.testing.assert_allclose(answer.logprobs, own, atol=2e-4)
+        policy.disable_adapters()
+        assert np.abs(own - logprobs(policy, prompt, ids, 0.7)).max() > 0.01, "the adapter does something"
+        policy.enable_adapters()
+
+
+def corrupting(write: WriteAdapter) -> WriteAdapter:
+    """Writes an adapter with one changed weight in layer 1, and returns what ``write`` says of the right one."""
+
+    def corrupted(model: PreTrainedModel, folder: Path, dtype: torch.dtype) -> dict[str, int]:
+        found = write(model, folder, dtype)
+        other = copy.deepcopy(model)
+        adapter_tensors(other)["base_model.model.model.layers.1.mlp.up_proj.lora_A.weight"][0, 0] += 1e-6
+        write(other, folder, dtype)
+        return found
+
+    return corrupted

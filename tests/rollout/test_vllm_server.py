@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import LlamaForCausalLM, PreTrainedModel
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "trainers"))
-from policies import change, logprobs
+from policies import PROMPTS, change, check_adapter, check_update_in_flight, corrupting, logprobs, wide_llama
 from tiny_models import greedy
 from tiny_runs import tokenizer
 
@@ -37,18 +37,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(PYTHON is None, reason="ENVSUITE_VLLM_PYTHON names no interpreter with vLLM"),
 ]
-LAYERS = 3
-
-
-def _policy(tied: bool) -> PreTrainedModel:
-    """A Llama with heads as wide as vLLM's kernels want them."""
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer()), hidden_size=128, intermediate_size=192, num_hidden_layers=LAYERS,
-        num_attention_heads=4, num_key_value_heads=2, head_dim=32, max_position_embeddings=512, initializer_range=0.2,
-        bos_token_id=None, eos_token_id=tokenizer().eos_token_id, pad_token_id=None, tie_word_embeddings=tied,
-    )  # fmt: skip
-    return LlamaForCausalLM(config).train(False)
 
 
 def _setup(policy: PreTrainedModel, **settings: Any) -> EngineSetup:
@@ -58,7 +46,7 @@ def _setup(policy: PreTrainedModel, **settings: Any) -> EngineSetup:
 @pytest.fixture(scope="module", params=["tied", "untied"])
 def engine(request: pytest.FixtureRequest) -> Iterator[VLLMEngine]:
     """With a server of its own; its policy is ``engine.setup.model``."""
-    setup = _setup(_policy(request.param == "tied"))
+    setup = _setup(wide_llama(request.param == "tied"))
     made = VLLMEngine.from_setup(setup, python=PYTHON)
     yield made
     made.close()
@@ -70,9 +58,6 @@ def policy(engine: VLLMEngine) -> PreTrainedModel:
     found = engine._update.setup.model
     change(found, by=0.01)
     return found
-
-
-PROMPTS = [[7, 8, 9, 10 + i] for i in range(8)]
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.4])
@@ -123,16 +108,7 @@ def test_a_request_in_flight_goes_on_under_new_weights_with_the_version_of_each_
     answers = []
     while engine.pending:
         answers += engine.poll()
-    assert len(answers) == len(PROMPTS)
-    for answer in answers:
-        ids, versions = answer.token_ids.tolist(), answer.policy_version
-        assert len(ids) == 400 and set(versions.tolist()) == {1, 2} and (np.diff(versions) >= 0).all()
-        old = int((versions == 1).sum())
-        prompt = PROMPTS[answer.request_id]
-        np.testing.assert_allclose(answer.logprobs[:old], logprobs(before, prompt, ids[:old], 1.0), atol=2e-4)
-        under_new = logprobs(policy, prompt, ids, 1.0)
-        np.testing.assert_allclose(answer.logprobs[old:], under_new[old:], atol=2e-4)
-        assert np.abs(answer.logprobs[:old] - under_new[:old]).max() > 0.01, "the weights did change"
+    check_update_in_flight(answers, before, policy)
 
 
 def test_an_update_that_does_not_reach_the_server_stops_the_run(
@@ -176,7 +152,7 @@ def test_one_layer_that_arrives_otherwise_stops_the_run_and_is_named(
 
 
 def test_an_adapter_goes_alone_and_is_proven_like_all_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = _policy(tied=True)
+    policy = wide_llama(tied=True)
     add_adapter(policy, AdapterConfig(rank=4, alpha=12), "base")
     engine = VLLMEngine.from_setup(_setup(policy), python=PYTHON)
     write, whole, sent = files.write_adapter, files.write_weights, []
@@ -188,24 +164,9 @@ def test_an_adapter_goes_alone_and_is_proven_like_all_weights(monkeypatch: pytes
                 for tensor in adapter_tensors(policy).values():
                     tensor.add_(torch.randn(tensor.shape) * 0.1)
             engine.sync(merged_weights(policy), version)
-            answers = engine.generate(PROMPTS, Sampling(temperature=0.7, max_tokens=20, ignore_eos=True), seed=1)
-            for prompt, answer in zip(PROMPTS, answers, strict=True):
-                ids = answer.token_ids.tolist()
-                own = logprobs(policy, prompt, ids, 0.7)
-                np.testing.assert_allclose(answer.logprobs, own, atol=2e-4)
-                policy.disable_adapters()
-                assert np.abs(own - logprobs(policy, prompt, ids, 0.7)).max() > 0.01, "the adapter does something"
-                policy.enable_adapters()
+            check_adapter(engine, policy)
         assert len(sent) == 1, "what is below the adapter is sent once"
-
-        def corrupted(model: PreTrainedModel, folder: Path, dtype: torch.dtype) -> dict[str, int]:
-            found = write(model, folder, dtype)
-            other = copy.deepcopy(model)
-            adapter_tensors(other)["base_model.model.model.layers.1.mlp.up_proj.lora_A.weight"][0, 0] += 1e-6
-            write(other, folder, dtype)
-            return found
-
-        monkeypatch.setattr(files, "write_adapter", corrupted)
+        monkeypatch.setattr(files, "write_adapter", corrupting(write))
         with pytest.raises(EngineFailed, match=r"not the trainer's in layers\.1: they are stale"):
             engine.sync(merged_weights(policy), 3)
     finally:
@@ -233,7 +194,7 @@ def test_packed_copies_that_an_update_does_not_reach_stop_the_run(
 ) -> None:
     (tmp_path / "packed_worker.py").write_text(PACKED)
     monkeypatch.chdir(tmp_path)  # python -m imports from here
-    policy = _policy(tied=True)
+    policy = wide_llama(tied=True)
     arguments = {"worker-extension-cls": "packed_worker.TakesWeights"}
     engine = VLLMEngine.from_setup(_setup(policy), python=PYTHON, arguments=arguments)
     try:
@@ -245,7 +206,7 @@ def test_packed_copies_that_an_update_does_not_reach_stop_the_run(
 
 
 def test_bfloat16_differs_by_no_more_than_its_tolerance_and_a_killed_server_ends_the_run() -> None:
-    policy = _policy(tied=True)
+    policy = wide_llama(tied=True)
     engine = VLLMEngine.from_setup(_setup(policy, compute_dtype="bfloat16"), python=PYTHON)
     try:
         change(policy, by=0.01)
@@ -267,6 +228,6 @@ def test_bfloat16_differs_by_no_more_than_its_tolerance_and_a_killed_server_ends
 
 
 def test_a_server_that_does_not_start_says_why() -> None:
-    setup = _setup(_policy(tied=True))
+    setup = _setup(wide_llama(tied=True))
     with pytest.raises(EngineFailed, match=r"did not start: it exited with code \d+\n(.|\n)*no-such-option"):
         VLLMEngine.from_setup(setup, python=PYTHON, arguments={"no-such-option": 1})

@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 LOCK := requirements.lock
 MODELS := requirements-models.txt
 WORKERS ?= 2
+# One more than the cores, since tests of several processes wait for one another.
 TESTERS ?= 3
 SAMPLE ?= 20
 SEED ?= 0

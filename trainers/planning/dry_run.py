@@ -153,7 +153,8 @@ class Trial:
         if layers > 2 * least:
             small, large = (replace(self, shape=_of_depth(self.shape, n))._run() for n in (least, 2 * least))
             times = (layers - least) / least
-            if round(_count(small) + times * (_count(large) - _count(small))) == _parameters(self.shape):
+            few, more = small.sizes.parameters, large.sizes.parameters
+            if round(few + times * (more - few)) == _parameters(self.shape):
                 return _grown(small, large, times)
         return _joined(self._run())
 
@@ -252,10 +253,6 @@ class _Parts:
     step: Amounts
     scoring: Amounts
     tokens: int
-
-
-def _count(parts: _Parts) -> int:
-    return parts.sizes.parameters
 
 
 def _joined(parts: _Parts) -> DryRun:

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from trainers.distributed import every
 from trainers.policy.accumulation import Batch
 from trainers.policy.packing import merge_steps
+from trainers.policy.partition import Ints
 from trainers.steps import StepTable
 
-Ints = NDArray[np.int64]
 _WORTH_A_MOVE = 0.01  # share of the most loaded process's tokens that a move must save
 
 

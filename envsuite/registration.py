@@ -34,6 +34,7 @@ class EnvSpec:
 BUILTIN = (
     EnvSpec("ALFWorld-v0", "envsuite.alfworld.env:ALFWorld", max_episode_steps=50, extra="alfworld"),
     EnvSpec("TextCraft-v0", "envsuite.textcraft.env:TextCraft", max_episode_steps=50, extra="textcraft", inline=True),
+    EnvSpec("Sokoban-v0", "envsuite.sokoban.env:SokobanEnv", max_episode_steps=15, inline=True),
     EnvSpec("WebShop-v0", "envsuite.webshop.env:WebShop", max_episode_steps=15, extra="webshop"),
 )
 ENVIRONMENTS: dict[str, EnvSpec] = {}

@@ -15,7 +15,7 @@ LAYERS = {
         {"core"},
         {"registration", "prompting", "wrappers", "data", "processes", "remote"},
         {"retrieval", "making"},
-        {"textcraft", "alfworld", "webshop"},
+        {"textcraft", "alfworld", "webshop", "sokoban"},
         {"vector"},
         {"serving", "bridges"},
         {"cli"},

@@ -2,6 +2,7 @@
 
     python -m benchmarks.envs textcraft
     python -m benchmarks.envs alfworld --games DIR
+    python -m benchmarks.envs sokoban [--boxoban DIR]
     python -m benchmarks.envs webshop [--products 1000 10000 100000 1180000] [--catalogues DIR]
 
 Times are CPU seconds of one thread; the best of several rounds counts, since other programs only ever slow one down.
@@ -18,6 +19,7 @@ import gymnasium
 
 import envsuite
 from benchmarks.envs.alfworld import alfworld
+from benchmarks.envs.sokoban import sokoban
 from benchmarks.envs.textcraft import textcraft
 from benchmarks.envs.webshop import table
 from envsuite.core.errors import EnvsuiteError
@@ -28,6 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.envs", description=__doc__.split("\n")[0])
     commands = parser.add_subparsers(dest="environment", required=True)
     commands.add_parser("textcraft", help="TextCraft-v0 on the built-in source")
+    command = commands.add_parser("sokoban", help="Sokoban-v0 on the built-in source, and the solver")
+    command.add_argument("--boxoban", type=Path, help="folder of Boxoban's level files for the solver")
+    command.add_argument("--levels", type=int, default=200, help="levels of each of its files that are solved")
     command = commands.add_parser("alfworld", help="ALFWorld-v0, the native engine beside the reference")
     command.add_argument("--games", type=Path, help="folder that holds json_2.1.1; the built-in games by default")
     command.add_argument("--episodes", type=int, default=128, help="episodes whose memory is measured")
@@ -42,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         if arguments.environment == "textcraft":
             rows = textcraft()
+        elif arguments.environment == "sokoban":
+            rows = sokoban(arguments.boxoban, arguments.levels)
         else:
             rows = alfworld(arguments.games, arguments.episodes)
     except EnvsuiteError as error:

@@ -70,6 +70,7 @@ _WEBSHOP = (
     "https://huggingface.co/datasets/HongbangYuan/webshop/resolve/0129d4a81dbdb827e76afd20a1e2c38b61098613/",
 )
 _AGENTGYM = "64ebf3e7441c16e153194ebe82fb8688913592f5"
+_BOXOBAN = "d5ca5614a803b604740ed9095ded127e8e3d5255"
 
 
 def _webshop(name: str, drive: str, size: int, sha256: str) -> RemoteFile:
@@ -178,6 +179,24 @@ CATALOG = (
                 unpack=Unpack(
                     ("AgentGym-*/agentenv-textcraft/agentenv_textcraft/recipes/*.json",), strip=4, at_most=64 * MIB
                 ),
+            ),
+        ),
+    ),
+    DataSet(
+        name="boxoban",
+        folder="boxoban",
+        version=f"commit {_BOXOBAN[:7]}",
+        purpose="Sokoban-v0 with source='official': the levels of Boxoban",
+        license="Apache-2.0",
+        tree="levels",
+        files=(
+            RemoteFile(
+                name=f"boxoban-levels-{_BOXOBAN[:7]}.zip",
+                urls=(f"https://github.com/google-deepmind/boxoban-levels/archive/{_BOXOBAN}.zip",),
+                size=None,  # as AgentGym's
+                sha256=None,
+                at_most=GIB,
+                unpack=Unpack(("boxoban-levels-*/*/*/*.txt", "boxoban-levels-*/hard/*.txt"), strip=1, at_most=GIB),
             ),
         ),
     ),

@@ -19,6 +19,13 @@ from envsuite.registration import ENVIRONMENTS
 IDS = list(ENVIRONMENTS)
 SMALL = {"ALFWorld-v0": {"games": 18}, "WebShop-v0": {"products": 100}}
 """Arguments of environments whose defaults make a lot on first use."""
+MADE: dict[str, tuple[str, dict[str, Any]]] = {
+    "TextCraft-v0": ("book_seed", {"goals": 40}),
+    "ALFWorld-v0": ("scene_seed", SMALL["ALFWorld-v0"]),
+    "WebShop-v0": ("shop_seed", SMALL["WebShop-v0"]),
+    "Sokoban-v0": ("level_seed", {"levels": 40}),
+}
+"""The argument that determines generated tasks, and those that make a few of them."""
 
 WHAT_IMPORTING_LOADS = """
 import json, sys
@@ -53,8 +60,7 @@ def test_every_registered_environment_passes_gymnasiums_checker(env_id: str, whe
 
 @pytest.mark.parametrize("env_id", IDS)
 def test_the_source_generated_is_made_from_a_seed_in_every_environment(env_id: str, where: dict[str, Any]) -> None:
-    seed = {"TextCraft-v0": "book_seed", "ALFWorld-v0": "scene_seed", "WebShop-v0": "shop_seed"}[env_id]
-    small = SMALL.get(env_id, {"goals": 40})
+    seed, small = MADE[env_id]
     one, same, other = (
         gymnasium.make(env_id, source="generated", **small, **{seed: number}, **where).unwrapped.tasks  # type: ignore[attr-defined]
         for number in (1, 1, 2)

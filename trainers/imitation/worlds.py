@@ -57,10 +57,17 @@ def _webshop() -> Practice:
     return Practice(Shopper, webshop_texts, codes=True)
 
 
+def _sokoban() -> Practice:
+    from envsuite.sokoban.player import Pusher
+
+    return Practice(Pusher, sokoban_texts, fresh="level_seed")
+
+
 _PRACTICES: Mapping[str, Callable[[], Practice]] = {
     "TextCraft-v0": _textcraft,
     "ALFWorld-v0": _alfworld,
     "WebShop-v0": _webshop,
+    "Sokoban-v0": _sokoban,
 }
 
 
@@ -156,6 +163,20 @@ def webshop_texts() -> list[str]:
         *_codec_errors(WebShop.tools, "brackets"),
         *_HISTORY,
     ]
+
+
+def sokoban_texts() -> list[str]:
+    """Returns the texts of Sokoban in all styles, whose symbols are words of their own only in ``spaced``."""
+    from envsuite.sokoban import prompts
+    from envsuite.sokoban.env import SokobanEnv
+    from envsuite.sokoban.world import DIRECTIONS
+
+    texts = [prompts.SOLVED, prompts.LOST, *DIRECTIONS, "# _ O X √ P S . $ * @ +"]
+    for style in prompts.STYLES:
+        observation, _ = SokobanEnv(style=style).reset(seed=0)
+        texts += [observation["task"], observation["text"]]
+    texts += [prompts.blocked(direction, box) for direction in DIRECTIONS for box in (False, True)]
+    return [*texts, *_codec_errors(SokobanEnv.tools), "Invalid action", *_HISTORY]
 
 
 _SHOP = """

@@ -1,0 +1,234 @@
+"""``Sokoban-v0``: boxes to push onto targets, as an environment of tool calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypedDict
+
+import numpy as np
+
+from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
+from envsuite.core.errors import UsageError, unknown
+from envsuite.core.tools import Tool, ToolCall
+from envsuite.sokoban import prompts
+from envsuite.sokoban.generate import Kind
+from envsuite.sokoban.tasks import load
+from envsuite.sokoban.tiles import Pixels, image
+from envsuite.sokoban.world import BLOCKED, DIRECTIONS, Sokoban
+
+MOST_CALLS = 1000
+REWARDS = ("sparse", "ragen")
+
+
+class Token(TypedDict):
+    """The state of an episode, as plain data."""
+
+    task_id: str
+    boxes: int
+    player: int
+    moves: int
+    pushes: int
+    text: str
+    done: bool
+
+
+class SokobanEnv(ToolEnv):
+    """Levels of Sokoban: push every box onto a target.
+
+    Args:
+        source: ``"builtin"`` (levels of 6x6 cells with one or two boxes), ``"generated"`` (drawn from ``level_seed``),
+            ``"official"`` (Boxoban's, in the folder ``boxoban`` in ``$ENVSUITE_DATA``), or the path of a folder of
+            level files.
+        split: The split from which a reset draws: ``"train"``, ``"validation"`` or ``"test"``;
+            with ``None``, each reset must name its task.
+        tasks: Task ids, or types such as ``"boxes-2"``, to keep; all of them by default.
+        render_mode: ``"ansi"``, ``"rgb_array"`` (16 pixels a cell) or ``None``.
+        level_seed: Seed of the generated levels.
+        levels: Number of generated levels.
+        width: Columns of generated levels, walls included.
+        height: Rows of generated levels, walls included.
+        boxes: Number of boxes of generated levels.
+        pushes: Fewest and most pushes of a best solution of generated levels.
+        style: How boards are written: ``"symbols"`` (as in level files), ``"ragen"``, ``"spaced"`` or
+            ``"coordinates"``.
+        reward: ``"sparse"``: 1 when solved. ``"ragen"``: -0.1 a move, +1 for a box that comes onto a target, -1 for one
+            that leaves it, +10 when solved.
+        max_calls: Most moves in one step.
+        end_on_deadlock: Whether a level ends when it is known to be lost.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # noqa: RUF012
+    tools = (
+        Tool(
+            "move",
+            prompts.TOOL,
+            {
+                "type": "object",
+                "properties": {
+                    "direction": {"type": "string", "enum": list(DIRECTIONS), "description": prompts.DIRECTION}
+                },
+                "required": ["direction"],
+                "additionalProperties": False,
+            },
+        ),
+    )
+    arguments: Mapping[str, Any] = {
+        **ToolEnv.arguments,
+        "level_seed": {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
+        "levels": {"type": "integer", "minimum": 1, "maximum": 100_000},
+        "width": {"type": "integer", "minimum": 4, "maximum": 16},
+        "height": {"type": "integer", "minimum": 4, "maximum": 16},
+        "boxes": {"type": "integer", "minimum": 1, "maximum": 6},
+        "pushes": {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 2, "maxItems": 2},
+        "style": {"type": "string", "enum": list(prompts.STYLES)},
+        "reward": {"type": "string", "enum": list(REWARDS)},
+        "max_calls": {"type": "integer", "minimum": 1, "maximum": MOST_CALLS},
+        "end_on_deadlock": {"type": "boolean"},
+    }
+
+    def __init__(
+        self,
+        source: str = "builtin",
+        split: str | None = "train",
+        tasks: Iterable[str] | None = None,
+        render_mode: str | None = None,
+        level_seed: int = 0,
+        levels: int = 1000,
+        width: int = 6,
+        height: int = 6,
+        boxes: int = 2,
+        pushes: Sequence[int] = (2, 30),
+        style: str = "symbols",
+        reward: str = "sparse",
+        max_calls: int = 1,
+        end_on_deadlock: bool = False,
+    ) -> None:
+        if style not in prompts.STYLES:
+            raise unknown("style of Sokoban-v0", style, prompts.STYLES)
+        if reward not in REWARDS:
+            raise unknown("reward of Sokoban-v0", reward, REWARDS)
+        if not 1 <= max_calls <= MOST_CALLS:
+            raise UsageError(f"max_calls={max_calls}: a step has 1 to {MOST_CALLS} moves")
+        if len(pushes) != 2:
+            raise UsageError(f"pushes={pushes}: give the fewest and the most pushes of a best solution")
+        kind = Kind(width, height, boxes, (pushes[0], pushes[1]))
+        self.levels, task_set = load(str(source), kind, level_seed, levels)
+        self.style = prompts.STYLES[style]
+        self._legend = style
+        self.reward = reward
+        self.max_calls = max_calls
+        self.end_on_deadlock = end_on_deadlock
+        super().__init__(task_set.select(tasks), split, render_mode)
+        self._world: Sokoban | None = None
+        self._moves = 0
+
+    @property
+    def world(self) -> Sokoban:
+        """The world of the current episode.
+
+        Raises:
+            UsageError: No episode has been started.
+        """
+        if self._world is None:
+            raise UsageError("Sokoban-v0 has no episode; call reset() first")
+        return self._world
+
+    def _begin(self, task_id: str) -> tuple[str, Outcome]:
+        level = self.levels.level(task_id)
+        self._world, self._moves = Sokoban(level), 0
+        return prompts.task(level, self._legend), self._outcome("", 0.0)
+
+    def _call(self, call: ToolCall) -> Outcome:
+        world, direction = self.world, call.arguments["direction"]
+        before = world.placed
+        made = world.move(direction)
+        self._moves += 1
+        reward = 0.0
+        if self.reward == "ragen":
+            reward = -0.1 + (world.placed - before) + (10.0 if world.solved else 0.0)
+        elif world.solved:
+            reward = 1.0
+        if made == BLOCKED:
+            return self._outcome(prompts.blocked(direction, world.box_at(direction)), reward, refused=True)
+        return self._outcome("", reward)
+
+    def _outcome(self, text: str, reward: float, refused: bool = False) -> Outcome:
+        solved = self.world.solved
+        lost = self.end_on_deadlock and self.world.deadlocked() and not solved
+        return Outcome(
+            text=prompts.SOLVED if solved else prompts.LOST if lost else text,
+            reward=reward,
+            done=solved or lost,
+            error=text if refused else None,
+            commands=() if solved or lost else self.world.moves(),
+            success=solved,
+        )
+
+    def _info(self, outcome: Outcome) -> StepInfo:
+        world = self.world
+        lost = world.deadlocked() and not world.solved
+        metrics = {"pushes": float(world.pushes), "moves": float(self._moves), "deadlock": float(lost)}
+        return super()._info(replace(outcome, score=world.placed / world.level.boxes.bit_count(), metrics=metrics))
+
+    def _observe(self, outcome: Outcome) -> Observation:
+        """Writes the board once, after what the calls of a step said."""
+        world = self.world
+        board = self.style.board(world.level, world.boxes, world.player)
+        said = "\n".join(line for line in outcome.text.split("\n\n") if line)
+        text = f"{said}\n{board}" if said else board
+        self._last = Observation(task=self._instruction, text=text, commands=outcome.commands)
+        return self._last
+
+    def _state_key(self) -> str:
+        world = self.world
+        return world.level.text(world.boxes, world.player)
+
+    def _propose(self, rng: np.random.Generator) -> ToolCall:
+        return ToolCall("move", {"direction": DIRECTIONS[int(rng.integers(len(DIRECTIONS)))]})
+
+    def render(self) -> str | Pixels | None:  # type: ignore[override]
+        """Returns the task and the last text, or the board's image of shape (16 * rows, 16 * columns, 3)."""
+        if self.render_mode == "rgb_array" and self._world is not None:
+            return image(self._world.level, self._world.boxes, self._world.player)
+        return super().render() if self.render_mode == "ansi" else None
+
+    def snapshot(self) -> Token:
+        """Returns the state of the episode as plain data that can be pickled.
+
+        Raises:
+            UsageError: No episode has been started.
+        """
+        if self._last is None:
+            raise UsageError("SokobanEnv.snapshot called before reset; call reset() first")
+        world = self.world
+        return Token(
+            task_id=self._task_id,
+            boxes=world.boxes,
+            player=world.player,
+            moves=self._moves,
+            pushes=world.pushes,
+            text=self._last["text"],
+            done=self._done,
+        )
+
+    def restore(self, token: object) -> Observation:
+        """Restores a snapshot; returns the observation that was current when it was taken.
+
+        Raises:
+            UsageError: ``token`` is not a :meth:`snapshot`.
+            UnknownTask: The environment does not have its task.
+        """
+        if not isinstance(token, dict) or token.keys() != Token.__annotations__.keys():
+            raise UsageError("SokobanEnv.restore takes what snapshot() returned")
+        task_id = token["task_id"]
+        self._task_split, self._task_type = self._describe(task_id)
+        self._instruction, _ = self._begin(task_id)
+        self._task_id = task_id
+        world = self.world
+        world.boxes, world.player, world.pushes = token["boxes"], token["player"], token["pushes"]
+        self._moves, self._done = token["moves"], token["done"]
+        self._last = Observation(
+            task=self._instruction, text=token["text"], commands=() if self._done else world.moves()
+        )
+        return self._last

@@ -1,0 +1,79 @@
+"""An expert that solves every level it can search."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from envsuite.core.errors import UsageError
+from envsuite.core.players import looked_into
+from envsuite.core.tools import Action, ToolCall
+from envsuite.sokoban.env import SokobanEnv
+from envsuite.sokoban.level import Level
+from envsuite.sokoban.solver import solve
+from envsuite.sokoban.tasks import ENV_ID
+from envsuite.sokoban.world import Sokoban
+
+if TYPE_CHECKING:
+    import gymnasium
+
+_SEARCHES = ((50_000, 1.0), (50_000, 3.0), (400_000, 10.0))
+"""States that searches may look at, one after the other, and how greedy each is."""
+
+
+class Expert:
+    """Plays Sokoban from its state, with the fewest pushes where the search for them ends in time.
+
+    Args:
+        calls: Most moves in one action; at most the environment's ``max_calls``.
+    """
+
+    def __init__(self, calls: int = 1) -> None:
+        self.calls = calls
+        self._plan: dict[tuple[Level, int, int], tuple[str, ...]] = {}
+
+    def act(self, env: gymnasium.Env[Any, Action]) -> Action:
+        """Returns the next action in the episode of ``env``, a Sokoban in any wrappers.
+
+        Raises:
+            UsageError: ``env`` is another environment, has no running episode, or is in a position from which no
+                solution was found.
+        """
+        inner = looked_into(env, ENV_ID, SokobanEnv)
+        if inner.done:
+            raise UsageError("Expert.act called before reset; call reset() first")
+        moves = self.moves(inner.world)[: min(self.calls, inner.max_calls)]
+        return tuple(ToolCall("move", {"direction": direction}) for direction in moves)
+
+    def moves(self, world: Sokoban) -> tuple[str, ...]:
+        """Returns the moves from the world's state to a solved one.
+
+        Raises:
+            UsageError: None were found.
+        """
+        state = (world.level, world.boxes, world.player)
+        if state not in self._plan:
+            self._plan = _ahead(world, _solution(world))
+        return self._plan[state]
+
+
+def _solution(world: Sokoban) -> tuple[str, ...]:
+    states = 0
+    for most, greed in _SEARCHES:
+        found = solve(world.level, world.boxes, world.player, most, greed)
+        states += found.states
+        if found.moves is not None:
+            return found.moves
+        if found.complete:
+            raise UsageError("the level is lost: no moves bring all boxes to targets from here; reset() or restore()")
+    raise UsageError(f"no solution found among {states:,} states; the level may have one")
+
+
+def _ahead(world: Sokoban, moves: tuple[str, ...]) -> dict[tuple[Level, int, int], tuple[str, ...]]:
+    """Returns what is left of ``moves`` in each state on their way."""
+    played = Sokoban(world.level)
+    played.boxes, played.player = world.boxes, world.player
+    plan = {}
+    for made, direction in enumerate(moves):
+        plan[played.level, played.boxes, played.player] = moves[made:]
+        played.move(direction)
+    return plan

@@ -1,0 +1,141 @@
+"""Generated levels: rooms carved by a walk, and boxes pulled away from the targets.
+
+Since every level comes about by pulling from a solved board, pushing solves it; since the pulls are tried breadth first
+from all solved positions at once, their number is that of a best solution.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from envsuite.core.draws import Draw
+from envsuite.core.errors import UsageError
+from envsuite.sokoban.level import Level, cells_of, reachable
+
+_EFFORT = 2_000_000  # positions that are looked at before a search for a level is given up
+_ROOM = 50  # what a room costs besides, in positions
+_OPEN = (55, 90)  # share of the inner cells that are carved, in percent
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the levels of a set have in common."""
+
+    width: int = 6
+    """Columns, the walls at both ends included."""
+    height: int = 6
+    boxes: int = 2
+    pushes: tuple[int, int] = (2, 30)
+    """Fewest and most pushes of a best solution."""
+    positions: int = 20_000
+    """Positions after which pulling ends: more find harder levels of large boards, and take longer."""
+
+    def __post_init__(self) -> None:
+        inner = (self.width - 2) * (self.height - 2)
+        if self.width < 4 or self.height < 4 or self.width * self.height > 1024:
+            raise UsageError(
+                f"width={self.width}, height={self.height}: a generated level has at least 4 columns and rows, and at "
+                "most 1024 cells"
+            )
+        if not 1 <= self.boxes <= inner // 4:
+            raise UsageError(
+                f"boxes={self.boxes}: a level of {self.width}x{self.height} cells has room for 1 to {inner // 4} boxes"
+            )
+        low, high = self.pushes
+        if not 1 <= low <= high:
+            raise UsageError(f"pushes={self.pushes}: give the fewest and the most pushes, at least 1")
+
+
+def generate(kind: Kind, draw: Draw, keep: range | None = None) -> tuple[Level, int]:
+    """Draws a level.
+
+    Args:
+        kind: Its size and difficulty.
+        draw: The source of randomness; determines the level.
+        keep: The level's :func:`share` is in here; any by default. Levels of disjoint ranges differ.
+
+    Returns:
+        The level, and the number of pushes of a best solution.
+
+    Raises:
+        UsageError: Rooms of this size hardly ever have such levels.
+    """
+    looked_at = rooms = 0
+    while looked_at < _EFFORT:
+        rooms += 1
+        looked_at += _ROOM
+        floor = _carved(kind, draw)
+        targets = sum(1 << cell for cell in draw.sample(list(cells_of(floor)), kind.boxes))
+        if keep is not None and share(kind, floor, targets) not in keep:
+            continue
+        positions = _pulled(kind, floor, targets)
+        looked_at += sum(map(len, positions))
+        pushes = [count for count in range(kind.pushes[0], kind.pushes[1] + 1) if count < len(positions)]
+        if not pushes:
+            continue
+        count = draw.one(pushes)
+        boxes, region = draw.one(positions[count])
+        player = 1 << draw.one(list(cells_of(reachable(region, floor & ~boxes, kind.width))))
+        walls = (1 << kind.width * kind.height) - 1 & ~floor
+        return Level(kind.width, kind.height, walls, targets, boxes, player), count
+    low, high = kind.pushes
+    raise UsageError(
+        f"none of {rooms:,} rooms of {kind.width}x{kind.height} cells with {kind.boxes} boxes has a level of {low} to "
+        f"{high} pushes; ask for fewer pushes, or a larger board"
+    )
+
+
+def share(kind: Kind, floor: int, targets: int) -> int:
+    """Returns a number below 100 that depends on room and targets, the same for all rotations and mirror images."""
+    level = Level(kind.width, kind.height, (1 << kind.width * kind.height) - 1 & ~floor, targets, 0, targets & -targets)
+    return Draw("\n".join(level.canonical)).below(100)
+
+
+def _carved(kind: Kind, draw: Draw) -> int:
+    """Returns the floor of a connected room, without the cells of the edge."""
+    width, height = kind.width, kind.height
+    low, high = (share * (width - 2) * (height - 2) // 100 for share in _OPEN)
+    wanted = max(low + draw.below(high - low + 1), kind.boxes + 2)
+    row, column = 1 + draw.below(height - 2), 1 + draw.below(width - 2)
+    floor = 1 << row * width + column
+    while floor.bit_count() < wanted:
+        down, right = draw.one(((-1, 0), (1, 0), (0, -1), (0, 1)))
+        for _ in range(1 + draw.below(3)):
+            row, column = min(max(row + down, 1), height - 2), min(max(column + right, 1), width - 2)
+            floor |= 1 << row * width + column
+    return floor
+
+
+def _pulled(kind: Kind, floor: int, targets: int) -> list[list[tuple[int, int]]]:
+    """Returns the positions that are 0, 1, 2, … pushes from a solved one: boxes, and the first cell in reach."""
+    width = kind.width
+    steps = (-width, width, -1, 1)
+    free = floor & ~targets
+    first = []
+    while free:
+        region = reachable(free & -free, floor & ~targets, width)
+        first.append((targets, region & -region))
+        free &= ~region
+    layers, known = [first], set(first)
+    while layers[-1] and len(known) < kind.positions:
+        layer: list[tuple[int, int]] = []
+        for boxes, region in layers[-1]:
+            empty = floor & ~boxes
+            reach = reachable(region, empty, width)
+            for step in steps:  # the player stands at box + step and goes to box + 2 step
+                can = boxes & _moved(reach, -step) & _moved(empty, -2 * step)
+                while can:
+                    box = can & -can
+                    can ^= box
+                    after = boxes ^ box ^ _moved(box, step)
+                    here = reachable(_moved(box, 2 * step), floor & ~after, width)
+                    position = (after, here & -here)
+                    if position not in known:
+                        known.add(position)
+                        layer.append(position)
+        layers.append(layer)
+    return layers[: -1 if not layers[-1] else None]
+
+
+def _moved(cells: int, step: int) -> int:
+    return cells << step if step > 0 else cells >> -step

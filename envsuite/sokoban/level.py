@@ -1,0 +1,162 @@
+"""Levels of Sokoban: cells as bits, and the format of level files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from envsuite.core.errors import DataError
+
+MOST_CELLS = 4096
+"""Largest board, in cells."""
+WALL, FLOOR, TARGET, BOX, PLAYER, BOX_ON_TARGET, PLAYER_ON_TARGET = "# .$@*+"
+_WITH_TARGET, _WITH_BOX, _WITH_PLAYER = TARGET + BOX_ON_TARGET + PLAYER_ON_TARGET, BOX + BOX_ON_TARGET, "@+"
+
+
+@dataclass(frozen=True)
+class Level:
+    """A board at the beginning of an episode.
+
+    Sets of cells are integers: bit ``row * width + column`` is the cell. Every cell of the board's edge is a wall, and
+    so is every cell that the player could never reach, so that shifting a set by 1 or ``width`` moves it by one cell
+    without leaving the board.
+    """
+
+    width: int
+    height: int
+    walls: int
+    targets: int
+    boxes: int
+    player: int
+    """The one cell of the player, as a bit."""
+
+    @property
+    def size(self) -> str:
+        """Width and height, e.g. ``6x6``."""
+        return f"{self.width}x{self.height}"
+
+    @cached_property
+    def floor(self) -> int:
+        """Cells that are no walls."""
+        return (1 << self.width * self.height) - 1 & ~self.walls
+
+    @cached_property
+    def alive(self) -> int:
+        """Cells from which a box alone on the board could be pushed onto some target."""
+        alive = self.targets
+        reached = alive
+        while reached:  # a box was pulled from c to c + d by a player who went from c + d to c + 2 d
+            pulled = 0
+            for step in (1, self.width):
+                pulled |= reached << step & self.floor & self.floor >> step
+                pulled |= reached >> step & self.floor & self.floor << step
+            reached = pulled & ~alive
+            alive |= reached
+        return alive
+
+    def text(self, boxes: int | None = None, player: int | None = None) -> str:
+        """Formats the board as a level file has it, one line a row, with these boxes and this player."""
+        return "\n".join("".join(row) for row in self.symbols(boxes, player))
+
+    def symbols(self, boxes: int | None = None, player: int | None = None) -> list[list[str]]:
+        """Returns the symbols of the level files, row by row, with these boxes and this player."""
+        cells = self._still.copy()
+        for cell in cells_of(self.boxes if boxes is None else boxes):
+            cells[cell] = BOX_ON_TARGET if self.targets >> cell & 1 else BOX
+        cell = (self.player if player is None else player).bit_length() - 1
+        cells[cell] = PLAYER_ON_TARGET if self.targets >> cell & 1 else PLAYER
+        return [cells[start : start + self.width] for start in range(0, len(cells), self.width)]
+
+    @cached_property
+    def _still(self) -> list[str]:
+        """Symbols of walls, targets and floor, cell by cell."""
+        kinds = ((self.walls, WALL), (self.targets, TARGET))
+        return [
+            next((symbol for cells, symbol in kinds if cells >> cell & 1), FLOOR)
+            for cell in range(self.width * self.height)
+        ]
+
+    @cached_property
+    def canonical(self) -> tuple[str, ...]:
+        """The rows of that one among the board's rotations and mirror images whose text comes first."""
+        rows = self.text().split("\n")
+        turned = ["".join(column) for column in zip(*rows, strict=True)]
+        return min(image for board in (rows, turned) for image in _mirrored(board))
+
+
+def _mirrored(rows: list[str]) -> Iterator[tuple[str, ...]]:
+    for upright in (rows, rows[::-1]):
+        yield tuple(upright)
+        yield tuple(row[::-1] for row in upright)
+
+
+def cells_of(cells: int) -> Iterator[int]:
+    """Yields the numbers of the cells in a set, from the first row on."""
+    while cells:
+        low = cells & -cells
+        yield low.bit_length() - 1
+        cells ^= low
+
+
+def reachable(start: int, free: int, width: int) -> int:
+    """Returns the cells that can be walked to from ``start`` through cells of ``free``, ``start`` among them."""
+    here = start
+    while True:
+        wider = (here | here << 1 | here >> 1 | here << width | here >> width) & free | start
+        if wider == here:
+            return here
+        here = wider
+
+
+def read_level(rows: Sequence[str], where: str) -> Level:
+    """Reads one board, as the level files of Boxoban and others write it.
+
+    Spaces at the end of a row may be missing. What lies outside the walls becomes wall.
+
+    Args:
+        rows: Its rows.
+        where: File and number of the level, for messages.
+
+    Raises:
+        DataError: It is no level: it has no player or two, an unknown symbol, another number of boxes than of targets,
+            an open edge, or a box or target out of reach.
+    """
+    width, height = max(map(len, rows), default=0), len(rows)
+    if not width:
+        raise DataError(f"{where}: the level has no rows")
+    if width * height > MOST_CELLS:
+        raise DataError(f"{where}: {width}x{height} cells are more than {MOST_CELLS}")
+    symbols = "".join(row.ljust(width) for row in rows)
+    for number, symbol in enumerate(symbols):
+        if symbol not in "# .$@*+":
+            row, column = divmod(number, width)
+            raise DataError(
+                f"{where}: {symbol!r} in row {row + 1}, column {column + 1} is no symbol of a level; known: '# .$@*+'"
+            )
+
+    def those(kinds: str) -> int:
+        return sum(1 << number for number, symbol in enumerate(symbols) if symbol in kinds)
+
+    player, boxes, targets = those(_WITH_PLAYER), those(_WITH_BOX), those(_WITH_TARGET)
+    if player.bit_count() != 1:
+        raise DataError(f"{where}: the level has {player.bit_count()} players ('@' or '+'), not one")
+    if not boxes or boxes.bit_count() != targets.bit_count():
+        raise DataError(
+            f"{where}: the level has {boxes.bit_count()} boxes and {targets.bit_count()} targets; it needs as many of "
+            "each, at least one"
+        )
+    whole = (1 << width * height) - 1
+    edge = sum(
+        1 << number for number in range(width * height)
+        if number % width in (0, width - 1) or number // width in (0, height - 1)
+    )  # fmt: skip
+    inside = reachable(player, whole & ~those(WALL) & ~edge | player, width)
+    open_at = reachable(inside, inside | edge & ~those(WALL), width) & edge
+    if open_at:
+        row, column = divmod((open_at & -open_at).bit_length() - 1, width)
+        raise DataError(f"{where}: there is no wall in row {row + 1}, column {column + 1}, where the player can leave")
+    if lost := (boxes | targets) & ~inside:
+        row, column = divmod((lost & -lost).bit_length() - 1, width)
+        raise DataError(f"{where}: what is in row {row + 1}, column {column + 1} is out of the player's reach")
+    return Level(width, height, whole & ~inside, targets, boxes, player)

@@ -1,0 +1,54 @@
+"""A player that errs now and then: demonstrations for a small base model."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from envsuite.core.errors import UsageError
+from envsuite.core.players import looked_into
+from envsuite.core.tools import Action, Move, ToolCall
+from envsuite.sokoban.expert import Expert
+from envsuite.sokoban.world import DIRECTIONS, Sokoban
+
+if TYPE_CHECKING:
+    import gymnasium
+
+
+class Pusher:
+    """Makes the expert's moves, and others now and then; plans again after these, and goes anywhere once it is lost.
+
+    Args:
+        stray: Probability that a move is any that is not blocked, instead of the expert's.
+        rash: Probability that the player does so in half of its moves, for a whole episode.
+    """
+
+    def __init__(self, stray: float = 0.0, rash: float = 0.0) -> None:
+        for name, value in (("stray", stray), ("rash", rash)):
+            if not 0.0 <= value <= 1.0:
+                raise UsageError(f"{name}={value} is not a probability; give a number from 0 to 1")
+        self.stray = stray
+        self.rash = rash
+
+    def turns(self, env: gymnasium.Env[Any, Action], rng: random.Random) -> Iterator[Move]:
+        """Yields each move in the current episode of ``env``; the caller steps ``env`` in between."""
+        from envsuite.sokoban.env import SokobanEnv
+
+        world = looked_into(env, "Sokoban-v0", SokobanEnv).world
+        stray = 0.5 if self.rash > 0.0 and rng.random() < self.rash else self.stray
+        expert, lost = Expert(), False
+        while True:
+            direction = "" if lost else _planned(expert, world)
+            lost = not direction
+            if lost or rng.random() < stray:
+                direction = rng.choice(world.moves() or DIRECTIONS)
+            yield Move("", (ToolCall("move", {"direction": direction}),))
+
+
+def _planned(expert: Expert, world: Sokoban) -> str:
+    """Returns the expert's next move; empty if the level is lost."""
+    try:
+        return expert.moves(world)[0]
+    except UsageError:
+        return ""

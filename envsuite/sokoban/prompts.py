@@ -1,0 +1,93 @@
+"""Texts of Sokoban's tool and task, and the styles in which boards are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from envsuite.sokoban.level import BOX, BOX_ON_TARGET, FLOOR, PLAYER, PLAYER_ON_TARGET, TARGET, WALL, Level, cells_of
+
+TOOL = "Move by one cell; a box in that cell is pushed one cell further, unless a wall or another box is behind it."
+"""Description of the tool ``move``."""
+
+DIRECTION = "Where to go."
+"""Description of its argument."""
+
+RULES = (
+    "Push every box onto a target. Moving into a box pushes it one cell further, if that cell is free; boxes cannot be "
+    "pulled, and two cannot be pushed at once."
+)
+SOLVED = "All boxes are on targets."
+LOST = "The boxes can no longer all be pushed onto targets."
+
+
+class Style(NamedTuple):
+    """A way to write boards."""
+
+    legend: Callable[[Level], str]
+    """What the symbols mean, at the end of the task."""
+    board: Callable[[Level, int, int], str]
+    """Writes a level with these boxes and this player."""
+
+
+def _drawn(symbols: dict[str, str], names: dict[str, str], between: str) -> Style:
+    legend = "Symbols: {}.".format(", ".join(f"{symbols[kind]!r} {name}" for kind, name in names.items()))
+
+    def board(level: Level, boxes: int, player: int) -> str:
+        return "\n".join(between.join(symbols[kind] for kind in row) for row in level.symbols(boxes, player))
+
+    return Style(lambda level: legend, board)
+
+
+def _listed(level: Level, boxes: int, player: int) -> str:
+    return "\n".join(
+        (
+            f"Player: {_places(level, player)}",
+            f"Boxes on targets: {_places(level, boxes & level.targets)}",
+            f"Other boxes: {_places(level, boxes & ~level.targets)}",
+            f"Free targets: {_places(level, level.targets & ~boxes)}",
+        )
+    )
+
+
+def _room(level: Level) -> str:
+    rows: dict[int, list[int]] = {}
+    for cell in cells_of(level.floor):
+        rows.setdefault(cell // level.width, []).append(cell % level.width)
+    lines = (f"row {row}: columns {', '.join(map(str, columns))}" for row, columns in rows.items())
+    return "Cells are (row, column), counted from 0 at the top left. All cells but these are walls:\n" + "\n".join(
+        lines
+    )
+
+
+def _places(level: Level, cells: int) -> str:
+    return _joined(f"({cell // level.width}, {cell % level.width})" for cell in cells_of(cells))
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return " ".join(texts) or "none"
+
+
+_NAMES = {
+    WALL: "wall", FLOOR: "floor", TARGET: "target", BOX: "box", BOX_ON_TARGET: "box on a target", PLAYER: "you",
+    PLAYER_ON_TARGET: "you on a target",
+}  # fmt: skip
+_SYMBOLS = {kind: kind for kind in _NAMES}
+_RAGEN = {WALL: "#", FLOOR: "_", TARGET: "O", BOX: "X", BOX_ON_TARGET: "√", PLAYER: "P", PLAYER_ON_TARGET: "S"}
+STYLES = {
+    "symbols": _drawn(_SYMBOLS, _NAMES, ""),
+    "ragen": _drawn(_RAGEN, _NAMES, ""),
+    "spaced": _drawn(_RAGEN, _NAMES, " "),
+    "coordinates": Style(_room, _listed),
+}
+"""Styles by name: the symbols of level files, RAGEN's, those with spaces between, and lists of coordinates."""
+
+
+def task(level: Level, style: str) -> str:
+    """Returns the instruction of an episode: the rules, and what the symbols of ``style`` mean."""
+    return f"{RULES}\n{STYLES[style].legend(level)}"
+
+
+def blocked(direction: str, box: bool) -> str:
+    """Returns why a move was refused."""
+    return f"You cannot go {direction}: the box there cannot move." if box else f"You cannot go {direction}: a wall."

@@ -1,0 +1,122 @@
+"""Task sets: levels and their splits.
+
+``python -m envsuite.sokoban.tasks --write`` makes the built-in levels and publishes their task set as
+``manifests/builtin.json``; without ``--write`` it compares both with the code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+from envsuite.core.draws import Draw
+from envsuite.core.tasks import TaskSet
+from envsuite.data.files import write_atomically
+from envsuite.sokoban.generate import Kind, generate
+from envsuite.sokoban.level import Level
+from envsuite.sokoban.solver import solve
+from envsuite.sokoban.source import BUILTIN, GENERATOR, Generated, Levels, folder_levels, official_folder
+
+ENV_ID = "Sokoban-v0"
+HORIZON = 15
+"""Maximum number of steps of an episode; every built-in level has a solution of at most as many moves."""
+MANIFEST = Path(__file__).parent / "manifests" / "builtin.json"
+"""The published task set of the built-in source."""
+COUNTS = {"train": 400, "validation": 100, "test": 200}
+"""Number of built-in levels with one box, and as many with two."""
+PUSHES = {1: (2, 3), 2: (2, 3, 4, 5)}
+"""Fewest pushes of the built-in levels with one and two boxes, in turn."""
+
+
+def load(source: str, kind: Kind, level_seed: int, count: int) -> tuple[Levels, TaskSet]:
+    """Returns the levels of a source and its task set; listed once per process.
+
+    Args:
+        source: ``"builtin"``, ``"generated"``, ``"official"``, or the path of a folder of level files.
+        kind: Size and difficulty of generated levels.
+        level_seed: Seed of generated levels.
+        count: Number of generated levels.
+
+    Raises:
+        DataError: The folder has no level files.
+    """
+    if source == "generated":
+        return _generated(kind, level_seed, count)
+    if source == "builtin":
+        return _folder(BUILTIN, "builtin")
+    return _folder(official_folder() if source == "official" else Path(source).resolve(), "official")
+
+
+@lru_cache(maxsize=8)
+def _generated(kind: Kind, level_seed: int, count: int) -> tuple[Levels, TaskSet]:
+    levels = Generated(kind, level_seed, count)
+    return levels, task_set(levels, "generated")
+
+
+@lru_cache(maxsize=8)
+def _folder(folder: Path, source: str) -> tuple[Levels, TaskSet]:
+    levels = folder_levels(folder)
+    return levels, task_set(levels, source)
+
+
+def task_set(levels: Levels, source: str) -> TaskSet:
+    """Returns all levels, by split."""
+    splits: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
+    for task_id, (split, _) in levels.listed.items():
+        splits[split].append(task_id)
+    types = {task_id: kind for task_id, (_, kind) in levels.listed.items()}
+    return TaskSet(ENV_ID, source, levels.version, {name: tuple(ids) for name, ids in splits.items()}, types)
+
+
+def builtin_files() -> dict[str, str]:
+    """Returns the text of each built-in level file, by its path in :data:`BUILTIN`.
+
+    No two levels are equal, even if they are turned or mirrored.
+    """
+    seen: set[tuple[str, ...]] = set()
+    files = {}
+    for boxes, pushes in PUSHES.items():
+        draw = Draw(f"{GENERATOR} builtin {boxes}")
+        for split, count in COUNTS.items():
+            texts: list[str] = []
+            while len(texts) < count:
+                least = pushes[len(texts) % len(pushes)]
+                level, best = generate(Kind(boxes=boxes, pushes=(least, 30)), draw)
+                if level.canonical not in seen and (moves := _moves(level)) <= HORIZON:
+                    seen.add(level.canonical)
+                    texts.append(f"; {len(texts)}: {best} pushes, {moves} moves\n{level.text()}\n")
+            files[f"boxes-{boxes}/{split}.txt"] = "\n".join(texts)
+    return files
+
+
+def _moves(level: Level) -> int:
+    return len(solve(level).moves or ())
+
+
+def main() -> None:
+    """Compares the built-in levels and their published manifest with the code, or writes them."""
+    parser = argparse.ArgumentParser(prog="python -m envsuite.sokoban.tasks", description=main.__doc__)
+    parser.add_argument("--write", action="store_true", help="write levels and manifest instead of comparing")
+    files = builtin_files()
+    if parser.parse_args().write:
+        for name, text in files.items():
+            write_atomically(BUILTIN / name, text.encode())
+        write_atomically(MANIFEST, folder_task_set().manifest() + b"\n")
+    same = {path.relative_to(BUILTIN).as_posix(): path.read_text() for path in BUILTIN.rglob("*.txt")} == files
+    wanted = folder_task_set()
+    same = same and MANIFEST.is_file() and TaskSet.from_manifest(MANIFEST) == wanted
+    counts = ", ".join(f"{name} {len(ids)}" for name, ids in wanted.splits.items())
+    state = "matches the code" if same else "differs from the code: run with --write"
+    sys.stdout.write(f"{MANIFEST.name}: {counts}; hash {wanted.hash[:8]}; {state}\n")
+    sys.exit(0 if same else 1)
+
+
+def folder_task_set() -> TaskSet:
+    """Returns the task set of the built-in levels as they are on the disk."""
+    return task_set(folder_levels(BUILTIN), "builtin")
+
+
+if __name__ == "__main__":
+    main()

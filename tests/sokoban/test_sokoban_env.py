@@ -1,0 +1,289 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import random
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envsuite.core import EnvsuiteError, ToolCall, ToolEnv, UsageError
+from envsuite.sokoban.env import SokobanEnv
+from envsuite.sokoban.expert import Expert
+from envsuite.sokoban.prompts import STYLES
+from envsuite.sokoban.world import DIRECTIONS
+
+SOURCES: list[dict[str, Any]] = [{}, {"source": "generated", "level_seed": 1, "levels": 50}]
+CORNER = "######\n#@$ .#\n#    #\n# $. #\n#    #\n######\n"
+
+
+@pytest.fixture(scope="session")
+def sokoban(make_env: Callable[..., ToolEnv]) -> Callable[..., ToolEnv]:
+    return partial(make_env, "Sokoban-v0")
+
+
+@pytest.fixture
+def corner(tmp_path: Any, sokoban: Callable[..., ToolEnv]) -> Callable[..., ToolEnv]:
+    """One level, whose second box is lost when it is pushed down."""
+    (tmp_path / "levels.txt").write_text(CORNER)
+    return partial(sokoban, source=str(tmp_path), split="test")
+
+
+def act(*directions: str) -> tuple[ToolCall, ...]:
+    return tuple(ToolCall("move", {"direction": direction}) for direction in directions)
+
+
+@pytest.mark.parametrize("arguments", SOURCES)
+@pytest.mark.parametrize("render_mode", ["ansi", "rgb_array"])
+def test_the_environment_checker_finds_nothing(
+    arguments: dict[str, Any], render_mode: str, where: dict[str, Any]
+) -> None:
+    if where and render_mode == "rgb_array":
+        pytest.skip("a server sends no images")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(gymnasium.make("Sokoban-v0", render_mode=render_mode, **arguments, **where).unwrapped)
+
+
+@pytest.mark.parametrize("arguments", [*SOURCES, {"max_calls": 3}])
+def test_the_expert_solves_what_a_seed_draws(arguments: dict[str, Any], make_open: Callable[..., Any]) -> None:
+    env, expert = make_open("Sokoban-v0", split="test", **arguments), Expert(calls=3)
+    for seed in range(10):
+        env.reset(seed=seed)
+        done = False
+        while not done:
+            _, reward, done, _, info = env.step(expert.act(env))
+            assert info["valid"]
+        assert (reward, info["success"], info["score"]) == (1.0, True, 1.0)
+        with pytest.raises(UsageError, match="call reset"):
+            expert.act(env)
+
+
+def test_the_horizon_is_fifteen_steps(where: dict[str, Any]) -> None:
+    env = gymnasium.make("Sokoban-v0", **where)
+    env.reset(options={"task_id": "boxes-2/test#0"})
+    ends = [env.step(act("up" if n % 2 else "down"))[2:4] for n in range(15)]
+    assert ends == [(False, False)] * 14 + [(False, True)]
+
+
+def test_rewards_of_ragen(corner: Callable[..., ToolEnv]) -> None:
+    env = corner(reward="ragen")
+    env.reset(seed=0)
+    rewards = []
+    for direction in ("left", "down", "up", "down", "right", "right", "up", "down", "left", "left"):
+        rewards.append(env.step(act(direction))[1])
+    assert rewards == [pytest.approx(-0.1)] * 10
+    assert env.step(act("left"))[4]["metrics"] == {"pushes": 0.0, "moves": 11.0, "deadlock": 0.0}
+
+
+def test_a_box_that_comes_onto_a_target_and_leaves_it_is_rewarded_and_charged(
+    tmp_path: Any, sokoban: Callable[..., ToolEnv]
+) -> None:
+    (tmp_path / "levels.txt").write_text("#########\n#@$.  $.#\n#       #\n#########\n")
+    for reward, wanted in (("ragen", [0.9, -1.1, -0.1]), ("sparse", [0.0, 0.0, 0.0])):
+        env = sokoban(source=str(tmp_path), split="test", reward=reward)
+        env.reset(seed=0)
+        steps = [env.step(act("right")) for _ in range(3)]
+        assert [step[1] for step in steps] == pytest.approx(wanted)
+        assert [step[4]["score"] for step in steps] == [0.5, 0.0, 0.0]
+    for reward, last in (("ragen", 10.9), ("sparse", 1.0)):
+        env = sokoban(source=str(tmp_path), split="test", reward=reward)
+        env.reset(seed=0)
+        env.step(act("right"))
+        for direction in ("down", "right", "right", "right", "up"):
+            observation, _, done, _, info = env.step(act(direction))
+            assert not done and info["valid"] == (direction != "up" or "blocked" not in observation["text"])
+        _, got, done, _, info = env.step(act("right"))
+        assert done and info["success"] and info["score"] == 1.0 and got == pytest.approx(last)
+
+
+def test_several_moves_are_one_step_and_show_the_board_once(corner: Callable[..., ToolEnv]) -> None:
+    env = corner(max_calls=3)
+    env.reset(seed=0)
+    observation, _, _, _, info = env.step(act("up", "right", "left"))
+    assert not info["valid"] and info["error"] == "You cannot go up: a wall."
+    assert observation["text"] == "You cannot go up: a wall.\n######\n#@ $.#\n#    #\n# $. #\n#    #\n######"
+    assert env.step(act("up", "up", "up", "up"))[4]["error"] == "4 calls in one step, at most 3 allowed"
+
+
+def test_moves_after_the_solution_are_not_made(tmp_path: Any, sokoban: Callable[..., ToolEnv]) -> None:
+    (tmp_path / "levels.txt").write_text("######\n#@$. #\n######\n")
+    env = sokoban(source=str(tmp_path), split="test", max_calls=9)
+    env.reset(seed=0)
+    observation, reward, done, _, info = env.step(act("right", "right", "right"))
+    assert (reward, done, info["metrics"]["moves"]) == (1.0, True, 1.0)
+    assert observation == {
+        "task": observation["task"],
+        "text": "All boxes are on targets.\n######\n# @* #\n######",
+        "commands": (),
+    }
+
+
+@pytest.mark.parametrize("end", [False, True])
+def test_a_level_that_is_lost_is_known_and_ends_if_it_is_to(end: bool, corner: Callable[..., ToolEnv]) -> None:
+    env = corner(end_on_deadlock=end)
+    env.reset(seed=0)
+    assert [env.step(act(direction))[4]["metrics"]["deadlock"] for direction in ("down", "right")] == [0.0, 0.0]
+    observation, reward, done, _, info = env.step(act("down"))
+    assert (reward, done, info["success"], info["metrics"]["deadlock"]) == (0.0, end, False, 1.0)
+    assert observation["text"].startswith("The boxes can no longer") == end
+    assert observation["commands"] == (() if end else ("up", "left", "right"))
+
+
+def test_the_style_changes_the_text_alone(sokoban: Callable[..., ToolEnv]) -> None:
+    envs = {style: sokoban(style=style) for style in STYLES}
+    seen: dict[str, list[Any]] = {}
+    for style, env in envs.items():
+        observation, info = env.reset(seed=4)
+        seen[style] = [(observation["commands"], info)]
+        texts = [observation["text"]]
+        draw = random.Random(0)
+        for _ in range(10):
+            observation, *rest = env.step(act(draw.choice(DIRECTIONS)))
+            seen[style].append((observation["commands"], rest))
+            texts.append(observation["text"])
+            if rest[1]:
+                break
+        assert len(set(texts)) > 3
+    assert all(found == seen["symbols"] for found in seen.values())
+
+
+def test_coordinates_say_all_that_the_board_shows(corner: Callable[..., ToolEnv]) -> None:
+    observation, _ = corner(style="coordinates").reset(seed=0)
+    assert observation["text"] == (
+        "Player: (1, 1)\nBoxes on targets: none\nOther boxes: (1, 2) (3, 2)\nFree targets: (1, 4) (3, 3)"
+    )
+    assert "row 1: columns 1, 2, 3, 4\n" in observation["task"]
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        act("around"),
+        act("Up"),
+        (),
+        act("up") * 2,
+        (ToolCall("push", {"direction": "up"}),),
+        (ToolCall("move", {}),),
+        (ToolCall("move", {"direction": 1}),),
+        (ToolCall("move", {"direction": "up", "cells": 2}),),
+        act("up") * 10_000,
+        "up",
+    ],
+)
+def test_an_invalid_action_costs_a_step_and_changes_nothing(action: Any, sokoban: Callable[..., ToolEnv]) -> None:
+    env = sokoban()
+    before, begun = env.reset(seed=1)
+    observation, reward, terminated, truncated, info = env.step(action)
+    assert (reward, terminated, truncated, info["valid"]) == (0.0, False, False, False)
+    assert info["error"] and observation["text"] == f"{observation['text'].splitlines()[0]}\n{before['text']}"
+    assert info["error"] in observation["text"] and observation["commands"] == before["commands"]
+    assert [info[name] for name in ("state_key", "score", "metrics")] == [  # type: ignore[literal-required]
+        begun[name]
+        for name in ("state_key", "score", "metrics")  # type: ignore[literal-required]
+    ]
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_malformed_actions_raise_nothing() -> None:
+    draw, env = random.Random(0), SokobanEnv(max_calls=4)
+    env.reset(seed=0)
+    pieces: list[Any] = [
+        "up",
+        "move",
+        "direction",
+        1,
+        None,
+        [],
+        {},
+        -1.5,
+        "\ud800",
+        "🙂" * 9,
+        True,
+        {"direction": "up"},
+    ]
+
+    def junk() -> Any:
+        kind = draw.randrange(4)
+        if kind == 0:
+            return draw.choice(pieces)
+        name, value = draw.choice(["move", "", 3, "Move"]), draw.choice(pieces)
+        arguments = value if kind == 1 else {draw.choice(["direction", "d", ""]): value}
+        return ToolCall(name, arguments)  # type: ignore[arg-type]
+
+    refused = 0
+    for _ in range(100_000):
+        action = [junk() for _ in range(draw.randrange(6))] if draw.random() < 0.9 else junk()
+        refused += not env.step(action)[4]["valid"]
+        if env.done:
+            env.reset()
+    assert refused > 90_000
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 10**6), st.lists(st.sampled_from(DIRECTIONS), max_size=12))
+def test_a_restored_snapshot_goes_on_as_the_episode_did(seed: int, moves: list[str]) -> None:
+    env = SokobanEnv(reward="ragen")
+    env.reset(seed=seed)
+    for direction in moves:
+        if not env.done:
+            env.step(act(direction))
+    token = pickle.loads(pickle.dumps(env.snapshot()))
+    other = SokobanEnv(reward="ragen")
+    other.restore(token)
+    assert env.done == other.done
+    if not env.done:
+        assert env.observation == other.observation
+        for direction in DIRECTIONS * 2:
+            if not env.done:
+                assert env.step(act(direction)) == other.step(act(direction))
+
+
+def test_what_is_no_snapshot_is_refused() -> None:
+    with pytest.raises(UsageError, match="call reset"):
+        SokobanEnv().snapshot()
+    with pytest.raises(UsageError, match=r"what snapshot\(\) returned"):
+        SokobanEnv().restore({"boxes": 1})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"style": "emoji"}, "style of Sokoban-v0"),
+        ({"reward": "dense"}, "reward of Sokoban-v0"),
+        ({"max_calls": 0}, "max_calls"),
+        ({"pushes": (3,)}, "fewest and the most"),
+        ({"source": "generated", "boxes": 9}, "boxes"),
+        ({"split": "dev"}, "split"),
+        ({"tasks": ["boxes-9"]}, "boxes-"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(EnvsuiteError, match=said):
+        SokobanEnv(**arguments)
+
+
+def test_an_image_has_sixteen_pixels_a_cell_and_is_the_same_to_the_bit() -> None:
+    env = SokobanEnv(render_mode="rgb_array")
+    assert env.render() is None
+    hashes = []
+    for task_id in ("boxes-1/test#0", "boxes-2/test#0"):
+        env.reset(options={"task_id": task_id})
+        pixels = env.render()
+        assert isinstance(pixels, np.ndarray) and pixels.shape == (96, 96, 3) and pixels.dtype == np.uint8
+        hashes.append(hashlib.sha256(pixels.tobytes()).hexdigest()[:16])
+    assert hashes == ["6a1983571d419492", "93220f052f987f2e"]
+
+
+def test_the_arguments_that_a_client_may_give_are_those_of_the_class() -> None:
+    json.dumps(SokobanEnv.arguments)
+    assert set(SokobanEnv.arguments) == {*SokobanEnv.__init__.__annotations__} - {"return", "render_mode"}

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from envsuite.sokoban.generate import Kind
+from envsuite.sokoban.tasks import load
+
+
+@pytest.fixture
+def page(root: Path) -> str:
+    return (root / "docs" / "environments" / "sokoban.md").read_text(encoding="utf-8")
+
+
+def test_the_transcript_on_the_page_is_what_its_code_prints(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    transcript, code = (re.search(rf"```{kind}\n(.*?)```", page, re.DOTALL) for kind in ("text", "python"))
+    assert transcript is not None and code is not None
+    exec(code[1], {})
+    assert capsys.readouterr().out == transcript[1]
+
+
+def test_the_counts_on_the_page_are_those_of_the_task_sets(page: str) -> None:
+    tasks = load("builtin", Kind(), 0, 0)[1]
+    for boxes, word in (("1", "one box"), ("2", "two boxes")):
+        counts = [sum(tasks.types[i] == f"boxes-{boxes}" for i in ids) for ids in tasks.splits.values()]
+        assert f'| `builtin`, {word} (`tasks="boxes-{boxes}"`) | {" | ".join(map(str, counts))} |' in page
+    generated = load("generated", Kind(), 0, 1000)[1]
+    assert (
+        f"| `generated` (default: `levels=1000`) | {' | '.join(str(len(i)) for i in generated.splits.values())} |"
+        in page
+    )

@@ -19,6 +19,7 @@ from envsuite.core.errors import unknown
 from envsuite.data import cli as data_cli
 from envsuite.registration import ENVIRONMENTS
 from envsuite.serving import cli as serving_cli
+from envsuite.sokoban import command as sokoban
 from envsuite.webshop import build_cli
 from envsuite.webshop.page import command as shop
 
@@ -29,6 +30,7 @@ EXAMPLES = """examples:
   envsuite tasks TextCraft-v0 --source path/to/recipes > tasks.tsv
   envsuite data fetch alfworld
   envsuite play webshop
+  envsuite play sokoban
   envsuite serve TextCraft-v0 --port 9000
   envsuite bridge TextCraft-v0 --stdio
 """
@@ -43,7 +45,10 @@ class Played:
     run: Callable[[argparse.Namespace], int]
 
 
-PLAYED = {"webshop": Played("shop in a browser, as an agent does with tools", shop.add_arguments, shop.run)}
+PLAYED = {
+    "webshop": Played("shop in a browser, as an agent does with tools", shop.add_arguments, shop.run),
+    "sokoban": Played("push boxes in a terminal", sokoban.add_arguments, sokoban.run),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -107,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
             "data",
             help="the benchmarks' own files: list, fetch, verify, build",
             description="Fetches the benchmarks' own files, verifies them, and builds files derived from them. "
-            "TextCraft-v0, ALFWorld-v0 and WebShop-v0 have tasks built in.",
+            "Every environment has tasks built in, too.",
         )
     )
     build_cli.add_arguments(

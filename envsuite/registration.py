@@ -21,7 +21,7 @@ class EnvSpec:
     """``"module:Class"``, a :class:`~envsuite.core.ToolEnv`."""
     max_episode_steps: int
     extra: str = ""
-    """Name of envsuite's pip extra that it needs; empty for an environment of another package."""
+    """Name of envsuite's pip extra that it needs; empty if it needs none, or is another package's."""
     inline: bool = False
     """Whether a step costs less than a message to another process: then a server plays it where it answers HTTP."""
 
@@ -34,7 +34,7 @@ class EnvSpec:
 BUILTIN = (
     EnvSpec("ALFWorld-v0", "envsuite.alfworld.env:ALFWorld", max_episode_steps=50, extra="alfworld"),
     EnvSpec("TextCraft-v0", "envsuite.textcraft.env:TextCraft", max_episode_steps=50, extra="textcraft", inline=True),
-    EnvSpec("Sokoban-v0", "envsuite.sokoban.env:SokobanEnv", max_episode_steps=15, inline=True),
+    EnvSpec("Sokoban-v0", "envsuite.sokoban.env:SokobanEnv", max_episode_steps=15),
     EnvSpec("WebShop-v0", "envsuite.webshop.env:WebShop", max_episode_steps=15, extra="webshop"),
 )
 ENVIRONMENTS: dict[str, EnvSpec] = {}

@@ -17,7 +17,8 @@ from envsuite.sokoban.tasks import load
 from envsuite.sokoban.tiles import Pixels, image
 from envsuite.sokoban.world import BLOCKED, DIRECTIONS, Sokoban
 
-MOST_CALLS = 1000
+MOST_CALLS = 50
+MOST_LEVELS = 10_000
 REWARDS = ("sparse", "ragen")
 
 
@@ -50,11 +51,11 @@ class SokobanEnv(ToolEnv):
         height: Rows of generated levels, walls included.
         boxes: Number of boxes of generated levels.
         pushes: Fewest and most pushes of a best solution of generated levels.
-        style: How boards are written: ``"symbols"`` (as in level files), ``"ragen"``, ``"spaced"`` or
+        style: How boards are written: ``"symbols"`` (as in level files), ``"ragen"``, ``"tabbed"``, ``"spaced"`` or
             ``"coordinates"``.
         reward: ``"sparse"``: 1 when solved. ``"ragen"``: -0.1 a move, +1 for a box that comes onto a target, -1 for one
             that leaves it, +10 when solved.
-        max_calls: Most moves in one step.
+        max_calls: Most moves in one step, up to 50.
         end_on_deadlock: Whether a level ends when it is known to be lost.
     """
 
@@ -76,11 +77,16 @@ class SokobanEnv(ToolEnv):
     arguments: Mapping[str, Any] = {
         **ToolEnv.arguments,
         "level_seed": {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
-        "levels": {"type": "integer", "minimum": 1, "maximum": 100_000},
-        "width": {"type": "integer", "minimum": 4, "maximum": 16},
-        "height": {"type": "integer", "minimum": 4, "maximum": 16},
-        "boxes": {"type": "integer", "minimum": 1, "maximum": 6},
-        "pushes": {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 2, "maxItems": 2},
+        "levels": {"type": "integer", "minimum": 1, "maximum": MOST_LEVELS},
+        "width": {"type": "integer", "minimum": 4, "maximum": 10},
+        "height": {"type": "integer", "minimum": 4, "maximum": 10},
+        "boxes": {"type": "integer", "minimum": 1, "maximum": 4},
+        "pushes": {
+            "type": "array",
+            "items": {"type": "integer", "minimum": 1, "maximum": 100},
+            "minItems": 2,
+            "maxItems": 2,
+        },
         "style": {"type": "string", "enum": list(prompts.STYLES)},
         "reward": {"type": "string", "enum": list(REWARDS)},
         "max_calls": {"type": "integer", "minimum": 1, "maximum": MOST_CALLS},
@@ -108,16 +114,16 @@ class SokobanEnv(ToolEnv):
             raise unknown("style of Sokoban-v0", style, prompts.STYLES)
         if reward not in REWARDS:
             raise unknown("reward of Sokoban-v0", reward, REWARDS)
-        if not 1 <= max_calls <= MOST_CALLS:
-            raise UsageError(f"max_calls={max_calls}: a step has 1 to {MOST_CALLS} moves")
         if len(pushes) != 2:
             raise UsageError(f"pushes={pushes}: give the fewest and the most pushes of a best solution")
-        kind = Kind(width, height, boxes, (pushes[0], pushes[1]))
-        self.levels, task_set = load(str(source), kind, level_seed, levels)
+        range_of = (_whole("pushes", pushes[0]), _whole("pushes", pushes[1]))
+        kind = Kind(_whole("width", width), _whole("height", height), _whole("boxes", boxes), range_of)
+        count = _whole("levels", levels, 1, MOST_LEVELS)
+        self.levels, task_set = load(str(source), kind, _whole("level_seed", level_seed), count)
         self.style = prompts.STYLES[style]
         self._legend = style
         self.reward = reward
-        self.max_calls = max_calls
+        self.max_calls = _whole("max_calls", max_calls, 1, MOST_CALLS)
         self.end_on_deadlock = end_on_deadlock
         super().__init__(task_set.select(tasks), split, render_mode)
         self._world: Sokoban | None = None
@@ -137,7 +143,7 @@ class SokobanEnv(ToolEnv):
     def _begin(self, task_id: str) -> tuple[str, Outcome]:
         level = self.levels.level(task_id)
         self._world, self._moves = Sokoban(level), 0
-        return prompts.task(level, self._legend), self._outcome("", 0.0)
+        return prompts.task(level, self._legend), Outcome("", commands=self._world.moves())
 
     def _call(self, call: ToolCall) -> Outcome:
         world, direction = self.world, call.arguments["direction"]
@@ -172,11 +178,10 @@ class SokobanEnv(ToolEnv):
         return super()._info(replace(outcome, score=world.placed / world.level.boxes.bit_count(), metrics=metrics))
 
     def _observe(self, outcome: Outcome) -> Observation:
-        """Writes the board once, after what the calls of a step said."""
+        """Writes the board once, after what the calls of a step said, once each."""
         world = self.world
-        board = self.style.board(world.level, world.boxes, world.player)
-        said = "\n".join(line for line in outcome.text.split("\n\n") if line)
-        text = f"{said}\n{board}" if said else board
+        said = dict.fromkeys(filter(None, outcome.text.split("\n\n")))
+        text = "\n".join((*said, self.style.board(world.level, world.boxes, world.player)))
         self._last = Observation(task=self._instruction, text=text, commands=outcome.commands)
         return self._last
 
@@ -222,13 +227,29 @@ class SokobanEnv(ToolEnv):
         if not isinstance(token, dict) or token.keys() != Token.__annotations__.keys():
             raise UsageError("SokobanEnv.restore takes what snapshot() returned")
         task_id = token["task_id"]
-        self._task_split, self._task_type = self._describe(task_id)
+        described = self._describe(task_id)
+        level = self.levels.level(task_id)
+        boxes, player = token["boxes"], token["player"]
+        if (boxes | player) & ~level.floor or boxes & player or player.bit_count() != 1 or (
+            boxes.bit_count() != level.boxes.bit_count()
+        ):  # fmt: skip
+            raise UsageError(f"SokobanEnv.restore: the snapshot is of another level than {task_id!r} is here")
         self._instruction, _ = self._begin(task_id)
+        self._task_split, self._task_type = described
         self._task_id = task_id
         world = self.world
-        world.boxes, world.player, world.pushes = token["boxes"], token["player"], token["pushes"]
+        world.boxes, world.player, world.pushes = boxes, player, token["pushes"]
         self._moves, self._done = token["moves"], token["done"]
         self._last = Observation(
             task=self._instruction, text=token["text"], commands=() if self._done else world.moves()
         )
         return self._last
+
+
+def _whole(name: str, value: object, least: int | None = None, most: int | None = None) -> int:
+    """Returns an argument as an integer: JSON's 6.0 is refused, since it would not be the 6 of others in caches."""
+    if not isinstance(value, int):
+        raise UsageError(f"{name}={value!r} is not a whole number")
+    if (least is not None and value < least) or (most is not None and value > most):
+        raise UsageError(f"{name}={value}: give {least} to {most}")
+    return int(value)

@@ -45,11 +45,13 @@ class Expert:
         return tuple(ToolCall("move", {"direction": direction}) for direction in moves)
 
     def moves(self, world: Sokoban) -> tuple[str, ...]:
-        """Returns the moves from the world's state to a solved one.
+        """Returns the moves from the world's state to a solved one; none if it is solved.
 
         Raises:
             UsageError: None were found.
         """
+        if world.solved:
+            return ()
         state = (world.level, world.boxes, world.player)
         if state not in self._plan:
             self._plan = _ahead(world, _solution(world))

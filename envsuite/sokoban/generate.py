@@ -12,14 +12,15 @@ from envsuite.core.draws import Draw
 from envsuite.core.errors import UsageError
 from envsuite.sokoban.level import Level, cells_of, reachable
 
-_EFFORT = 2_000_000  # positions that are looked at before a search for a level is given up
+_EFFORT = 400_000  # positions that are looked at before a search for a level is given up
 _ROOM = 50  # what a room costs besides, in positions
+_POSITIONS = 5_000  # positions of a room after which pulling ends; more find harder levels of large boards
 _OPEN = (55, 90)  # share of the inner cells that are carved, in percent
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What the levels of a set have in common."""
+    """Size and difficulty that the levels of a set have in common."""
 
     width: int = 6
     """Columns, the walls at both ends included."""
@@ -27,15 +28,14 @@ class Kind:
     boxes: int = 2
     pushes: tuple[int, int] = (2, 30)
     """Fewest and most pushes of a best solution."""
-    positions: int = 20_000
-    """Positions after which pulling ends: more find harder levels of large boards, and take longer."""
 
     def __post_init__(self) -> None:
         inner = (self.width - 2) * (self.height - 2)
-        if self.width < 4 or self.height < 4 or self.width * self.height > 1024:
+        least, most = min(self.width, self.height), max(self.width, self.height)
+        if least < 4 or most < 5 or most > 32:
             raise UsageError(
-                f"width={self.width}, height={self.height}: a generated level has at least 4 columns and rows, and at "
-                "most 1024 cells"
+                f"width={self.width}, height={self.height}: a generated level has 4 to 32 columns and rows, and at "
+                "least 5 of one, since a push needs three cells in line"
             )
         if not 1 <= self.boxes <= inner // 4:
             raise UsageError(
@@ -62,15 +62,15 @@ def generate(kind: Kind, draw: Draw, keep: range | None = None) -> tuple[Level, 
     """
     looked_at = rooms = 0
     while looked_at < _EFFORT:
-        rooms += 1
         looked_at += _ROOM
         floor = _carved(kind, draw)
         targets = sum(1 << cell for cell in draw.sample(list(cells_of(floor)), kind.boxes))
         if keep is not None and share(kind, floor, targets) not in keep:
             continue
         positions = _pulled(kind, floor, targets)
+        rooms += 1
         looked_at += sum(map(len, positions))
-        pushes = [count for count in range(kind.pushes[0], kind.pushes[1] + 1) if count < len(positions)]
+        pushes = range(kind.pushes[0], min(kind.pushes[1], len(positions) - 1) + 1)
         if not pushes:
             continue
         count = draw.one(pushes)
@@ -81,14 +81,14 @@ def generate(kind: Kind, draw: Draw, keep: range | None = None) -> tuple[Level, 
     low, high = kind.pushes
     raise UsageError(
         f"none of {rooms:,} rooms of {kind.width}x{kind.height} cells with {kind.boxes} boxes has a level of {low} to "
-        f"{high} pushes; ask for fewer pushes, or a larger board"
+        f"{high} pushes{'' if keep is None else ' for this split'}; ask for fewer pushes, or a larger board"
     )
 
 
 def share(kind: Kind, floor: int, targets: int) -> int:
     """Returns a number below 100 that depends on room and targets, the same for all rotations and mirror images."""
-    level = Level(kind.width, kind.height, (1 << kind.width * kind.height) - 1 & ~floor, targets, 0, targets & -targets)
-    return Draw("\n".join(level.canonical)).below(100)
+    level = Level(kind.width, kind.height, (1 << kind.width * kind.height) - 1 & ~floor, targets, 0, 0)
+    return Draw("\n".join(level.canonical(pieces=False))).below(100)
 
 
 def _carved(kind: Kind, draw: Draw) -> int:
@@ -117,7 +117,7 @@ def _pulled(kind: Kind, floor: int, targets: int) -> list[list[tuple[int, int]]]
         first.append((targets, region & -region))
         free &= ~region
     layers, known = [first], set(first)
-    while layers[-1] and len(known) < kind.positions:
+    while layers[-1] and len(known) < _POSITIONS:
         layer: list[tuple[int, int]] = []
         for boxes, region in layers[-1]:
             empty = floor & ~boxes

@@ -56,7 +56,7 @@ class Level:
         return alive
 
     def text(self, boxes: int | None = None, player: int | None = None) -> str:
-        """Formats the board as a level file has it, one line a row, with these boxes and this player."""
+        """Formats the board as a level file has it, one line a row, with these boxes and this player, 0 for none."""
         return "\n".join("".join(row) for row in self.symbols(boxes, player))
 
     def symbols(self, boxes: int | None = None, player: int | None = None) -> list[list[str]]:
@@ -64,8 +64,8 @@ class Level:
         cells = self._still.copy()
         for cell in cells_of(self.boxes if boxes is None else boxes):
             cells[cell] = BOX_ON_TARGET if self.targets >> cell & 1 else BOX
-        cell = (self.player if player is None else player).bit_length() - 1
-        cells[cell] = PLAYER_ON_TARGET if self.targets >> cell & 1 else PLAYER
+        for cell in cells_of(self.player if player is None else player):
+            cells[cell] = PLAYER_ON_TARGET if self.targets >> cell & 1 else PLAYER
         return [cells[start : start + self.width] for start in range(0, len(cells), self.width)]
 
     @cached_property
@@ -77,10 +77,13 @@ class Level:
             for cell in range(self.width * self.height)
         ]
 
-    @cached_property
-    def canonical(self) -> tuple[str, ...]:
-        """The rows of that one among the board's rotations and mirror images whose text comes first."""
-        rows = self.text().split("\n")
+    def canonical(self, pieces: bool = True) -> tuple[str, ...]:
+        """Returns the rows of that one among the board's rotations and mirror images whose text comes first.
+
+        Args:
+            pieces: With the boxes and the player; else of walls and targets alone.
+        """
+        rows = (self.text() if pieces else self.text(0, 0)).split("\n")
         turned = ["".join(column) for column in zip(*rows, strict=True)]
         return min(image for board in (rows, turned) for image in _mirrored(board))
 
@@ -120,7 +123,7 @@ def read_level(rows: Sequence[str], where: str) -> Level:
 
     Raises:
         DataError: It is no level: it has no player or two, an unknown symbol, another number of boxes than of targets,
-            an open edge, or a box or target out of reach.
+            an open edge, a box or target out of reach, or every box on a target already.
     """
     width, height = max(map(len, rows), default=0), len(rows)
     if not width:
@@ -152,11 +155,13 @@ def read_level(rows: Sequence[str], where: str) -> Level:
         if number % width in (0, width - 1) or number // width in (0, height - 1)
     )  # fmt: skip
     inside = reachable(player, whole & ~those(WALL) & ~edge | player, width)
-    open_at = reachable(inside, inside | edge & ~those(WALL), width) & edge
-    if open_at:
+    near = inside | inside << 1 | inside >> 1 | inside << width | inside >> width
+    if open_at := near & edge & ~those(WALL):
         row, column = divmod((open_at & -open_at).bit_length() - 1, width)
         raise DataError(f"{where}: there is no wall in row {row + 1}, column {column + 1}, where the player can leave")
     if lost := (boxes | targets) & ~inside:
         row, column = divmod((lost & -lost).bit_length() - 1, width)
         raise DataError(f"{where}: what is in row {row + 1}, column {column + 1} is out of the player's reach")
+    if boxes == targets:
+        raise DataError(f"{where}: every box is on a target already")
     return Level(width, height, whole & ~inside, targets, boxes, player)

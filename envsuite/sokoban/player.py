@@ -20,8 +20,9 @@ class Pusher:
     """Makes the expert's moves, and others now and then; plans again after these, and goes anywhere once it is lost.
 
     Args:
-        stray: Probability that a move is any that is not blocked, instead of the expert's.
-        rash: Probability that the player does so in half of its moves, for a whole episode.
+        stray: Probability that a move is any that is not blocked, instead of the expert's: a slip, which is context for
+            imitation and not its target, as are the moves when the level is lost.
+        rash: Probability that the player does so in half of its moves, for a whole episode, all of which are targets.
     """
 
     def __init__(self, stray: float = 0.0, rash: float = 0.0) -> None:
@@ -36,18 +37,20 @@ class Pusher:
         from envsuite.sokoban.env import SokobanEnv
 
         world = looked_into(env, "Sokoban-v0", SokobanEnv).world
-        stray = 0.5 if self.rash > 0.0 and rng.random() < self.rash else self.stray
+        rash = self.rash > 0.0 and rng.random() < self.rash
+        stray = 0.5 if rash else self.stray
         expert, lost = Expert(), False
         while True:
             direction = "" if lost else _planned(expert, world)
             lost = not direction
-            if lost or rng.random() < stray:
+            strayed = lost or rng.random() < stray
+            if strayed:
                 direction = rng.choice(world.moves() or DIRECTIONS)
-            yield Move("", (ToolCall("move", {"direction": direction}),))
+            yield Move("", (ToolCall("move", {"direction": direction}),), slip=strayed and not rash)
 
 
 def _planned(expert: Expert, world: Sokoban) -> str:
-    """Returns the expert's next move; empty if the level is lost."""
+    """Returns the expert's next move; empty if the level is lost, or was not solved in time."""
     try:
         return expert.moves(world)[0]
     except UsageError:

@@ -25,13 +25,14 @@ class Style(NamedTuple):
     """A way to write boards."""
 
     legend: Callable[[Level], str]
-    """What the symbols mean, at the end of the task."""
+    """Writes what the symbols mean, for the end of the task."""
     board: Callable[[Level, int, int], str]
     """Writes a level with these boxes and this player."""
 
 
 def _drawn(symbols: dict[str, str], names: dict[str, str], between: str) -> Style:
-    legend = "Symbols: {}.".format(", ".join(f"{symbols[kind]!r} {name}" for kind, name in names.items()))
+    named = (f"'{symbols[kind].strip() or ' '}' {name}" for kind, name in names.items())
+    legend = f"Symbols: {', '.join(named)}."
 
     def board(level: Level, boxes: int, player: int) -> str:
         return "\n".join(between.join(symbols[kind] for kind in row) for row in level.symbols(boxes, player))
@@ -77,10 +78,12 @@ _RAGEN = {WALL: "#", FLOOR: "_", TARGET: "O", BOX: "X", BOX_ON_TARGET: "√", PL
 STYLES = {
     "symbols": _drawn(_SYMBOLS, _NAMES, ""),
     "ragen": _drawn(_RAGEN, _NAMES, ""),
+    "tabbed": _drawn({kind: f" {symbol} \t" for kind, symbol in _RAGEN.items()}, _NAMES, ""),
     "spaced": _drawn(_RAGEN, _NAMES, " "),
     "coordinates": Style(_room, _listed),
 }
-"""Styles by name: the symbols of level files, RAGEN's, those with spaces between, and lists of coordinates."""
+"""Styles by name: the symbols of level files; RAGEN's, with the tabs of its first version, or with spaces between;
+lists of coordinates."""
 
 
 def task(level: Level, style: str) -> str:

@@ -17,7 +17,7 @@ _MATCHED = 6  # with more boxes the estimate does not match boxes with targets: 
 
 @dataclass(frozen=True)
 class Solution:
-    """What a search found."""
+    """Result of a search."""
 
     moves: tuple[str, ...] | None
     """Directions from the given state to a solved one; ``None`` if there are none."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -19,15 +19,17 @@ BUILTIN = Path(__file__).parent / "levels"
 """Folder of the built-in levels; ``python -m envsuite.sokoban.tasks --write`` makes it."""
 GENERATOR = "sokoban-1"
 """Version of the generator: the same arguments give the same levels."""
-_SHARES = {"train": range(80), "validation": range(80, 90), "test": range(90, 100)}
-_NAMES = {"train": "train", "valid": "validation", "validation": "validation", "val": "validation", "test": "test"}
+SHARES = {"train": range(80), "validation": range(80, 90), "test": range(90, 100)}
+"""The :func:`~envsuite.sokoban.generate.share` of a split's levels, so that no two splits have one in common."""
+_SPLITS = (("train", "train"), ("val", "validation"), ("test", "test"))
+_ROW = re.compile(r"[# .$@*+]*")
 
 
 class Levels(ABC):
     """A set of levels with ids."""
 
     version: str
-    """What determines the levels: a hash of the files, or the generator's arguments."""
+    """Hash of the files, or the arguments of the generator; determines the level of an id."""
 
     listed: Mapping[str, tuple[str, str]]
     """Split and type of every id, in their order."""
@@ -40,7 +42,8 @@ class Levels(ABC):
 class Generated(Levels):
     """Levels drawn from a seed, each when it is first played: 80 % of them in train, 10 % in validation.
 
-    The levels of different splits differ in room or targets, even if they are turned or mirrored.
+    The levels of different splits differ in room or targets, even if they are turned or mirrored. An id is the same
+    level however many there are.
 
     Args:
         kind: Their size and difficulty.
@@ -54,28 +57,36 @@ class Generated(Levels):
         stem = f"{kind.width}x{kind.height}-{kind.boxes}-{low}-{high}-{seed}"
         self.version = f"{GENERATOR}-{stem}"
         first, second = count * 80 // 100, count * 90 // 100
-        split = ["train"] * first + ["validation"] * (second - first) + ["test"] * (count - second)
-        self.listed = {f"{stem}-{number}": (split[number], f"boxes-{kind.boxes}") for number in range(count)}
+        counts = {"train": first, "validation": second - first, "test": count - second}
+        self.listed = {
+            f"{stem}/{split}#{number}": (split, f"boxes-{kind.boxes}")
+            for split, some in counts.items()
+            for number in range(some)
+        }
 
     def level(self, task_id: str) -> Level:
-        """Generates the level, or returns one of the last that were."""
+        """Generates the level, or returns one of the last that were.
+
+        Raises:
+            UsageError: No such level was found; see :func:`generate`.
+        """
         return _generated(self.kind, task_id, self.listed[task_id][0])
 
 
 @lru_cache(maxsize=4096)
 def _generated(kind: Kind, task_id: str, split: str) -> Level:
-    return generate(kind, Draw(f"{GENERATOR} {task_id}"), _SHARES[split])[0]
+    return generate(kind, Draw(f"{GENERATOR} {task_id}"), SHARES[split])[0]
 
 
 class Folder(Levels):
     """The level files ``*.txt`` in a folder and in those below it, as Boxoban lays them out.
 
-    The id of a level is its file and its number in it, ``unfiltered/train/000#12``; its type is the uppermost folder;
-    its split is ``train``, ``validation`` (from ``valid``) or ``test``, with which its file's name or that of a folder
-    above it begins, else ``test``.
+    The id of a level is its file and its number in it, ``unfiltered/train/000#12``. Its split is the one with which the
+    name of its file or of a folder above it begins, ``train``, ``val`` or ``test``, the last of them first, else
+    ``test``; its type is the uppermost folder that is not called so, else the folder itself.
 
     Raises:
-        DataError: There is no such folder, or it has no level files.
+        DataError: There is no such folder, it has no level files, or one cannot be read.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -84,63 +95,79 @@ class Folder(Levels):
                 f"Sokoban-v0: there is no folder {folder}. source= takes 'builtin', 'generated', 'official' (the "
                 "folder boxoban in $ENVSUITE_DATA), or the path of a folder of level files (*.txt)"
             )
-        paths = sorted(folder.rglob("*.txt"))
-        found, hashed = {}, hashlib.sha256()
-        for path in paths:
-            content = path.read_bytes()
-            count = len(_numbered(content.decode(errors="replace")))
+        hashed = hashlib.sha256()
+        self._files: dict[str, Path] = {}
+        self.listed: dict[str, tuple[str, str]] = {}
+        for path in sorted(path for path in folder.rglob("*.txt") if path.is_file()):
+            text = _text(path)
+            count = sum(1 for _ in _boards(text))
             if count:
-                hashed.update(f"{path.relative_to(folder).as_posix()} {len(content)} ".encode() + content)
-                found[path.relative_to(folder).with_suffix("").as_posix()] = (path, count)
-        if not found:
+                inner = path.relative_to(folder).with_suffix("")
+                hashed.update(f"{inner.as_posix()} {len(text)} {text}".encode())
+                self._files[inner.as_posix()] = path
+                described = _described((folder.name, *inner.parts))
+                self.listed.update((f"{inner.as_posix()}#{number}", described) for number in range(count))
+        if not self.listed:
             raise DataError(
                 f"{folder}: there are no level files (*.txt with rows of '# .$@*+'); Boxoban's are at "
                 "https://github.com/google-deepmind/boxoban-levels"
             )
-        self._files = {name: path for name, (path, _) in found.items()}
         self.version = hashed.hexdigest()[:12]
-        self.listed = {
-            f"{name}#{number}": (_split(name), name.partition("/")[0] if "/" in name else "levels")
-            for name, (_, count) in found.items()
-            for number in range(count)
-        }
 
     def level(self, task_id: str) -> Level:
         """Reads the level.
 
         Raises:
-            DataError: It is no level; see :func:`read_level`.
+            DataError: It is no level, see :func:`read_level`, or is no longer there.
         """
         name, _, number = task_id.rpartition("#")
         return _read(self._files[name], int(number))
 
 
-def _split(name: str) -> str:
-    for part in reversed(name.split("/")):
-        if (known := _NAMES.get(re.split(r"[_\-.\d]", part)[0].lower())) is not None:
-            return known
-    return "test"
+def _described(parts: tuple[str, ...]) -> tuple[str, str]:
+    """Returns split and type of the levels of a file, from the names of its folder, of those in it, and of the file."""
+    known = [next((split for start, split in _SPLITS if part.lower().startswith(start)), "") for part in parts]
+    split = next((found for found in reversed(known) if found), "test")
+    kinds = (part for part, found in zip(parts[1:-1], known[1:-1], strict=True) if not found)
+    return split, next(kinds, parts[0])
 
 
 @lru_cache(maxsize=16384)
 def _read(path: Path, number: int) -> Level:
-    return read_level(_boards(path)[number], f"{path}, level {number}")
+    boards = _split(path)
+    if number >= len(boards):
+        raise DataError(f"{path}: level {number} was there when the file was listed, and is no longer; start again")
+    return read_level(boards[number].split("\n"), f"{path}, level {number}")
 
 
-@lru_cache(maxsize=64)
-def _boards(path: Path) -> list[list[str]]:
-    return _numbered(path.read_text(encoding="utf-8", errors="replace"))
+@lru_cache(maxsize=1024)
+def _split(path: Path) -> list[str]:
+    return list(_boards(_text(path)))
 
 
-def _numbered(text: str) -> list[list[str]]:
-    """Returns the rows of each board in a level file; titles, remarks and empty lines are between boards."""
-    boards: list[list[str]] = [[]]
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise DataError(f"{path}: the level file cannot be read: {error.strerror}") from error
+
+
+def _boards(text: str) -> Iterator[str]:
+    """Yields each board of a level file; titles, remarks and empty lines are between boards.
+
+    A board begins with a row of a board's symbols that has a wall. Within it a line that begins like a row is one,
+    though it may have other symbols, for which the level is then refused.
+    """
+    rows: list[str] = []
     for line in text.splitlines():
-        if line[:1] != ";" and line.strip() and ("#" in line or not set(line) - set("# .$@*+")):
-            boards[-1].append(line)
-        elif boards[-1]:
-            boards.append([])
-    return [rows for rows in boards if rows]
+        row = _ROW.fullmatch(line) is not None and line.strip()
+        if (row or line[:1] in ("#", " ")) if rows and line.strip() else row and "#" in line:
+            rows.append(line)
+        elif rows:
+            yield "\n".join(rows)
+            rows = []
+    if rows:
+        yield "\n".join(rows)
 
 
 @cache

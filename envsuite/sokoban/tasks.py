@@ -17,7 +17,7 @@ from envsuite.data.files import write_atomically
 from envsuite.sokoban.generate import Kind, generate
 from envsuite.sokoban.level import Level
 from envsuite.sokoban.solver import solve
-from envsuite.sokoban.source import BUILTIN, GENERATOR, Generated, Levels, folder_levels, official_folder
+from envsuite.sokoban.source import BUILTIN, GENERATOR, SHARES, Generated, Levels, folder_levels, official_folder
 
 ENV_ID = "Sokoban-v0"
 HORIZON = 15
@@ -73,7 +73,8 @@ def task_set(levels: Levels, source: str) -> TaskSet:
 def builtin_files() -> dict[str, str]:
     """Returns the text of each built-in level file, by its path in :data:`BUILTIN`.
 
-    No two levels are equal, even if they are turned or mirrored.
+    No two levels are equal, and those of different splits differ in room or targets, even if turned and mirrored; so
+    do these and the generated levels of other splits.
     """
     seen: set[tuple[str, ...]] = set()
     files = {}
@@ -83,9 +84,9 @@ def builtin_files() -> dict[str, str]:
             texts: list[str] = []
             while len(texts) < count:
                 least = pushes[len(texts) % len(pushes)]
-                level, best = generate(Kind(boxes=boxes, pushes=(least, 30)), draw)
-                if level.canonical not in seen and (moves := _moves(level)) <= HORIZON:
-                    seen.add(level.canonical)
+                level, best = generate(Kind(boxes=boxes, pushes=(least, 30)), draw, SHARES[split])
+                if level.canonical() not in seen and (moves := _moves(level)) <= HORIZON:
+                    seen.add(level.canonical())
                     texts.append(f"; {len(texts)}: {best} pushes, {moves} moves\n{level.text()}\n")
             files[f"boxes-{boxes}/{split}.txt"] = "\n".join(texts)
     return files

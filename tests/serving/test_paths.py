@@ -18,8 +18,14 @@ CORRUPT = {
     "TextCraft-v0": "recipes/broken.json",
     "ALFWorld-v0": "json_2.1.1/train/pick-Mug-1/trial/game.tw-pddl",
     "WebShop-v0": "items_shuffle.json",
+    "Sokoban-v0": "unfiltered/train/000.txt",
 }
-FOLDERS = {"TextCraft-v0": "textcraft", "ALFWorld-v0": "alfworld", "WebShop-v0": "webshop"}
+FOLDERS = {
+    "TextCraft-v0": "textcraft",
+    "ALFWorld-v0": "alfworld",
+    "WebShop-v0": "webshop",
+    "Sokoban-v0": "boxoban",
+}
 
 
 @pytest.fixture

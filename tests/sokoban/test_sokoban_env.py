@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import pickle
 import random
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -23,6 +26,9 @@ from envsuite.sokoban.prompts import STYLES
 from envsuite.sokoban.world import DIRECTIONS
 
 SOURCES: list[dict[str, Any]] = [{}, {"source": "generated", "level_seed": 1, "levels": 50}]
+KINDS: list[dict[str, Any]] = [
+    {}, {"source": "generated", "boxes": 1}, {"style": "coordinates", "reward": "ragen"}, {"end_on_deadlock": True},
+]  # fmt: skip
 CORNER = "######\n#@$ .#\n#    #\n# $. #\n#    #\n######\n"
 
 
@@ -100,8 +106,8 @@ def test_a_box_that_comes_onto_a_target_and_leaves_it_is_rewarded_and_charged(
         env.reset(seed=0)
         env.step(act("right"))
         for direction in ("down", "right", "right", "right", "up"):
-            observation, _, done, _, info = env.step(act(direction))
-            assert not done and info["valid"] == (direction != "up" or "blocked" not in observation["text"])
+            _, _, done, _, info = env.step(act(direction))
+            assert not done and info["valid"]
         _, got, done, _, info = env.step(act("right"))
         assert done and info["success"] and info["score"] == 1.0 and got == pytest.approx(last)
 
@@ -113,6 +119,22 @@ def test_several_moves_are_one_step_and_show_the_board_once(corner: Callable[...
     assert not info["valid"] and info["error"] == "You cannot go up: a wall."
     assert observation["text"] == "You cannot go up: a wall.\n######\n#@ $.#\n#    #\n# $. #\n#    #\n######"
     assert env.step(act("up", "up", "up", "up"))[4]["error"] == "4 calls in one step, at most 3 allowed"
+
+
+def test_a_refusal_is_said_once_a_step(corner: Callable[..., ToolEnv]) -> None:
+    env = corner(max_calls=50)
+    env.reset(seed=0)
+    observation, _, _, _, info = env.step(act(*("up",) * 49, "left"))
+    assert observation["text"].split("\n")[:3] == ["You cannot go up: a wall.", "You cannot go left: a wall.", "######"]
+    assert info["metrics"]["moves"] == 50.0
+
+
+def test_a_level_that_is_lost_from_the_beginning_begins(tmp_path: Any, sokoban: Callable[..., ToolEnv]) -> None:
+    (tmp_path / "levels.txt").write_text("#####\n#$  #\n# @.#\n#####\n")
+    env = sokoban(source=str(tmp_path), split="test", end_on_deadlock=True)
+    observation, info = env.reset(seed=0)
+    assert observation["text"].startswith("#####") and observation["commands"] and info["metrics"]["deadlock"] == 1.0
+    assert env.step(act("up"))[2]
 
 
 def test_moves_after_the_solution_are_not_made(tmp_path: Any, sokoban: Callable[..., ToolEnv]) -> None:
@@ -229,23 +251,26 @@ def test_a_hundred_thousand_malformed_actions_raise_nothing() -> None:
     assert refused > 90_000
 
 
-@settings(max_examples=20)
-@given(st.integers(0, 10**6), st.lists(st.sampled_from(DIRECTIONS), max_size=12))
-def test_a_restored_snapshot_goes_on_as_the_episode_did(seed: int, moves: list[str]) -> None:
-    env = SokobanEnv(reward="ragen")
-    env.reset(seed=seed)
+@settings(max_examples=30)
+@given(
+    st.sampled_from(KINDS),
+    st.integers(0, 10**6),
+    st.lists(st.sampled_from((*DIRECTIONS, "nowhere")), max_size=15),
+)  # fmt: skip
+def test_a_restored_snapshot_is_the_episode_and_goes_on_as_it_does(
+    arguments: dict[str, Any], seed: int, moves: list[str]
+) -> None:
+    env, other = SokobanEnv(**arguments), SokobanEnv(**arguments)
+    last, _ = env.reset(seed=seed)
     for direction in moves:
         if not env.done:
-            env.step(act(direction))
+            last = env.step(act(direction))[0]
     token = pickle.loads(pickle.dumps(env.snapshot()))
-    other = SokobanEnv(reward="ragen")
-    other.restore(token)
-    assert env.done == other.done
-    if not env.done:
-        assert env.observation == other.observation
-        for direction in DIRECTIONS * 2:
-            if not env.done:
-                assert env.step(act(direction)) == other.step(act(direction))
+    assert other.restore(token) == last and other.snapshot() == token
+    assert (env.done, env.episode) == (other.done, other.episode)
+    for direction in DIRECTIONS * 2:
+        if not env.done:
+            assert env.step(act(direction)) == other.step(act(direction))
 
 
 def test_what_is_no_snapshot_is_refused() -> None:
@@ -253,6 +278,14 @@ def test_what_is_no_snapshot_is_refused() -> None:
         SokobanEnv().snapshot()
     with pytest.raises(UsageError, match=r"what snapshot\(\) returned"):
         SokobanEnv().restore({"boxes": 1})
+    env, other = SokobanEnv(split="test"), SokobanEnv(split="test")
+    env.reset(seed=0)
+    other.reset(seed=1)
+    before = other.episode
+    for change in ({"boxes": 0}, {"player": 0}, {"player": 1}, {"boxes": 3}):
+        with pytest.raises(UsageError, match="of another level"):
+            other.restore({**env.snapshot(), **change})
+    assert other.episode == before and other.snapshot()["task_id"] == before["task_id"]
 
 
 @pytest.mark.parametrize(
@@ -260,7 +293,11 @@ def test_what_is_no_snapshot_is_refused() -> None:
     [
         ({"style": "emoji"}, "style of Sokoban-v0"),
         ({"reward": "dense"}, "reward of Sokoban-v0"),
-        ({"max_calls": 0}, "max_calls"),
+        ({"max_calls": 0}, "max_calls=0: give 1 to 50"),
+        ({"max_calls": 2.0}, "not a whole number"),
+        ({"source": "generated", "levels": 0}, "levels=0: give 1 to 10000"),
+        ({"source": "generated", "width": 6.0}, "width=6.0 is not a whole number"),
+        ({"source": "generated", "pushes": (2, 30.0)}, "pushes=30.0 is not a whole number"),
         ({"pushes": (3,)}, "fewest and the most"),
         ({"source": "generated", "boxes": 9}, "boxes"),
         ({"split": "dev"}, "split"),
@@ -281,7 +318,31 @@ def test_an_image_has_sixteen_pixels_a_cell_and_is_the_same_to_the_bit() -> None
         pixels = env.render()
         assert isinstance(pixels, np.ndarray) and pixels.shape == (96, 96, 3) and pixels.dtype == np.uint8
         hashes.append(hashlib.sha256(pixels.tobytes()).hexdigest()[:16])
-    assert hashes == ["6a1983571d419492", "93220f052f987f2e"]
+    assert hashes == ["27be440897bee2de", "0ec9b89639259d08"]
+
+
+def test_no_push_limit_is_too_high() -> None:
+    env = SokobanEnv(source="generated", pushes=(2, 10**12))
+    assert env.reset(seed=0)[1]["task_type"] == "boxes-2"
+
+
+SAME = """
+from envsuite.sokoban.env import SokobanEnv
+for arguments in ({}, {"source": "generated"}, {"source": "generated", "width": 9, "boxes": 3}):
+    env = SokobanEnv(**arguments)
+    print(env.tasks.hash, [env.reset(seed=seed)[0] for seed in range(8)])
+"""
+
+
+def test_every_process_has_the_same_levels() -> None:
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", SAME],
+            env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }  # fmt: skip
+    assert len(told) == 1 and len(next(iter(told))) > 1000
 
 
 def test_the_arguments_that_a_client_may_give_are_those_of_the_class() -> None:

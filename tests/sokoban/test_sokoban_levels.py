@@ -6,14 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from envsuite.core import DataError, ToolEnv, UnknownTask, UsageError
 from envsuite.core.draws import Draw
 from envsuite.core.tasks import TaskSet
 from envsuite.sokoban import tasks as module
 from envsuite.sokoban.expert import Expert
-from envsuite.sokoban.generate import Kind, generate
-from envsuite.sokoban.source import BUILTIN, Folder, Generated, folder_levels
+from envsuite.sokoban.generate import Kind, generate, share
+from envsuite.sokoban.level import read_level
+from envsuite.sokoban.source import BUILTIN, Folder, Generated, Levels, folder_levels
 from envsuite.sokoban.world import Sokoban
 
 WON = "######\n#@$. #\n######\n"
@@ -36,20 +39,52 @@ def test_the_built_in_levels_and_their_manifest_are_what_the_code_makes() -> Non
 def test_no_built_in_level_is_another_turned_or_mirrored_and_each_is_solved_within_the_horizon() -> None:
     levels, tasks = module.load("builtin", Kind(), 0, 0)
     every = [levels.level(task_id) for task_id in tasks.types]
-    assert len({level.canonical for level in every}) == len(every) == 2 * sum(module.COUNTS.values())
+    assert len({level.canonical() for level in every}) == len(every) == 2 * sum(module.COUNTS.values())
     assert all(0 < len(Expert().moves(Sokoban(level))) <= module.HORIZON for level in every)
     assert {split: len(ids) for split, ids in tasks.splits.items()} == {k: 2 * n for k, n in module.COUNTS.items()}
 
 
-def test_generated_levels_of_different_splits_differ_even_if_turned_and_mirrored() -> None:
-    levels = Generated(Kind(5, 5, 1, (1, 9)), 3, 300)  # so small that many are alike
-    images: dict[str, set[tuple[str, ...]]] = {split: set() for split in ("train", "validation", "test")}
-    for task_id, (split, kind) in levels.listed.items():
-        assert kind == "boxes-1"
-        images[split].add(levels.level(task_id).canonical)
-    assert all(images.values()) and len(images["train"]) < 240
-    assert images["train"].isdisjoint(images["validation"] | images["test"])
-    assert images["validation"].isdisjoint(images["test"])
+Images = dict[str, set[tuple[str, ...]]]
+
+
+def rooms(levels: Levels) -> Images:
+    """Walls and targets of the levels of each split, turned and mirrored alike."""
+    found: Images = {"train": set(), "validation": set(), "test": set()}
+    for task_id, (split, _) in levels.listed.items():
+        found[split].add(levels.level(task_id).canonical(pieces=False))
+    return found
+
+
+def apart(*images: Images) -> bool:
+    """Whether no split of one has a room with its targets in common with another split of any."""
+    return all(
+        one[split].isdisjoint(other[another])
+        for one in images for other in images for split in one for another in other if split != another
+    )  # fmt: skip
+
+
+def test_rooms_with_their_targets_are_in_one_split_alone_built_in_and_generated() -> None:
+    builtin, tiny = rooms(folder_levels(BUILTIN)), rooms(Generated(Kind(5, 5, 2, (1, 9)), 3, 300))
+    like_builtin = rooms(Generated(Kind(6, 6, 1), 3, 500))
+    assert all(tiny.values()) and len(tiny["train"]) < 240, "so small that many are alike"
+    assert apart(builtin, tiny, like_builtin)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 3), st.integers(1, 3), st.booleans())
+def test_the_share_of_a_level_is_that_of_every_image_of_it(seed: int, boxes: int, turns: int, mirror: bool) -> None:
+    level, _ = generate(Kind(7, 6, boxes), Draw(f"{seed}"))
+    rows = level.text().split("\n")
+    for _ in range(turns):
+        rows = ["".join(column) for column in zip(*rows[::-1], strict=True)]
+    image = read_level(rows[::-1] if mirror else rows, "a test")
+    kinds = (Kind(7, 6, boxes), Kind(image.width, image.height, boxes))
+    assert share(kinds[0], level.floor, level.targets) == share(kinds[1], image.floor, image.targets)
+
+
+def test_an_id_is_the_same_level_however_many_there_are() -> None:
+    few, many = Generated(Kind(), 0, 20), Generated(Kind(), 0, 1000)
+    assert few.version == many.version and set(few.listed) < set(many.listed)
+    assert all(few.level(i) == many.level(i) and few.listed[i] == many.listed[i] for i in few.listed)
 
 
 def test_the_same_arguments_give_the_same_levels() -> None:
@@ -62,8 +97,9 @@ def test_the_same_arguments_give_the_same_levels() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"width": 3}, "at least 4 columns"),
-        ({"width": 40, "height": 40}, "at most 1024 cells"),
+        ({"width": 3}, "4 to 32 columns"),
+        ({"width": 40}, "4 to 32 columns"),
+        ({"width": 4, "height": 4, "boxes": 1}, "at least 5 of one"),
         ({"boxes": 5}, "room for 1 to 4 boxes"),
         ({"pushes": (4, 2)}, "fewest and the most pushes"),
     ],
@@ -75,8 +111,10 @@ def test_levels_that_cannot_be_are_refused(arguments: dict[str, int], said: str)
 
 def test_levels_that_are_hardly_ever_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envsuite.sokoban.generate._EFFORT", 10_000)
-    with pytest.raises(UsageError, match=r"none of \d+ rooms of 4x4 cells with 1 boxes has a level of 9 to 9 pushes"):
-        generate(Kind(4, 4, 1, (9, 9)), Draw("any"))
+    with pytest.raises(UsageError, match=r"none of \d+ rooms of 5x4 cells with 1 boxes has .* 9 to 9 pushes; ask"):
+        generate(Kind(5, 4, 1, (9, 9)), Draw("any"))
+    with pytest.raises(UsageError, match=r"9 pushes for this split; ask"):
+        generate(Kind(5, 4, 1, (9, 9)), Draw("any"), range(50))
 
 
 def test_a_folder_of_level_files_is_read_as_boxoban_lays_it_out(tmp_path: Path) -> None:
@@ -95,11 +133,45 @@ def test_a_folder_of_level_files_is_read_as_boxoban_lays_it_out(tmp_path: Path) 
     assert Folder(changed).version != levels.version
 
 
-def test_titles_remarks_and_line_ends_of_other_collections_are_no_rows(tmp_path: Path) -> None:
-    text = f"Title: easy\r\n\r\n{WON}\nAuthor: me\n; note # 2\n{WON}".replace("\n", "\r\n")
-    levels = Folder(folder(tmp_path, collection=text))
-    assert list(levels.listed.values()) == [("test", "levels")] * 2
-    assert levels.level("collection#1") == levels.level("collection#0")
+@pytest.mark.parametrize(
+    ("name", "split", "kind"),
+    [
+        ("training/000", "train", "levels"),
+        ("trainset1/easy/7", "train", "easy"),
+        ("sets/Val_2/a", "validation", "sets"),
+        ("hard/000", "test", "hard"),
+        ("a", "test", "levels"),
+        ("train/test/a", "test", "levels"),
+    ],
+)
+def test_split_and_type_of_a_level_are_said_by_names_above_it(name: str, split: str, kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "levels" / f"{name}.txt"
+    path.parent.mkdir(parents=True)
+    path.write_text(WON)
+    assert list(Folder(tmp_path / "levels").listed.values()) == [(split, kind)]
+
+
+def test_the_name_of_the_folder_itself_says_the_split_too(tmp_path: Path) -> None:
+    inner = tmp_path / "unfiltered" / "train"
+    inner.mkdir(parents=True)
+    (inner / "000.txt").write_text(WON)
+    assert Folder(inner).listed == {"000#0": ("train", "train")}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Title: easy\n\n{WON}\nAuthor: me\n; note # 2\n{WON}",
+        f"Level #1\n\n{WON}\nLevel #2\n\n{WON}",
+        f"Level #1\n{WON}Level #2\n{WON}",
+        f"...\n{WON}\n***\n\n{WON}",
+    ],
+)
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_titles_remarks_and_line_ends_of_other_collections_are_no_rows(text: str, end: str, tmp_path: Path) -> None:
+    (tmp_path / "collection.txt").write_bytes(text.replace("\n", end).encode())
+    levels = Folder(tmp_path)
+    assert len(levels.listed) == 2 and levels.level("collection#1") == levels.level("collection#0")
 
 
 def test_a_damaged_level_is_named_when_it_is_played_and_the_others_are_played(tmp_path: Path) -> None:
@@ -107,6 +179,18 @@ def test_a_damaged_level_is_named_when_it_is_played_and_the_others_are_played(tm
     assert levels.level("one#2") == levels.level("one#0")
     with pytest.raises(DataError, match=r"one\.txt, level 1: the level has 0 players"):
         levels.level("one#1")
+
+
+def test_files_that_change_or_cannot_be_read_are_named(tmp_path: Path) -> None:
+    (tmp_path / "folder.txt").mkdir()
+    levels = Folder(folder(tmp_path, short=f"{WON}\n{WON}"))
+    (tmp_path / "short.txt").write_text(WON)
+    with pytest.raises(DataError, match=r"short\.txt: level 1 was there"):
+        levels.level("short#1")
+    gone = Folder(folder(tmp_path / "gone", away=WON))
+    (tmp_path / "gone" / "away.txt").unlink()
+    with pytest.raises(DataError, match=r"away\.txt: the level file cannot be read"):
+        gone.level("away#0")
 
 
 def test_a_folder_without_levels_is_refused(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypedDict
 
 import numpy as np
@@ -174,8 +173,10 @@ class SokobanEnv(ToolEnv):
     def _info(self, outcome: Outcome) -> StepInfo:
         world = self.world
         lost = world.deadlocked() and not world.solved
-        metrics = {"pushes": float(world.pushes), "moves": float(self._moves), "deadlock": float(lost)}
-        return super()._info(replace(outcome, score=world.placed / world.level.boxes.bit_count(), metrics=metrics))
+        info = super()._info(outcome)
+        info["score"] = world.placed / world.level.boxes.bit_count()
+        info["metrics"] = {"pushes": float(world.pushes), "moves": float(self._moves), "deadlock": float(lost)}
+        return info
 
     def _observe(self, outcome: Outcome) -> Observation:
         """Writes the board once, after what the calls of a step said, once each."""
@@ -187,7 +188,7 @@ class SokobanEnv(ToolEnv):
 
     def _state_key(self) -> str:
         world = self.world
-        return world.level.text(world.boxes, world.player)
+        return f"{world.player:x} {world.boxes:x}"
 
     def _propose(self, rng: np.random.Generator) -> ToolCall:
         return ToolCall("move", {"direction": DIRECTIONS[int(rng.integers(len(DIRECTIONS)))]})

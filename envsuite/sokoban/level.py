@@ -62,10 +62,12 @@ class Level:
     def symbols(self, boxes: int | None = None, player: int | None = None) -> list[list[str]]:
         """Returns the symbols of the level files, row by row, with these boxes and this player."""
         cells = self._still.copy()
-        for cell in cells_of(self.boxes if boxes is None else boxes):
-            cells[cell] = BOX_ON_TARGET if self.targets >> cell & 1 else BOX
-        for cell in cells_of(self.player if player is None else player):
-            cells[cell] = PLAYER_ON_TARGET if self.targets >> cell & 1 else PLAYER
+        boxes, player = self.boxes if boxes is None else boxes, self.player if player is None else player
+        for those, kind, placed in ((boxes, BOX, BOX_ON_TARGET), (player, PLAYER, PLAYER_ON_TARGET)):
+            for cell in cells_of(those & ~self.targets):
+                cells[cell] = kind
+            for cell in cells_of(those & self.targets):
+                cells[cell] = placed
         return [cells[start : start + self.width] for start in range(0, len(cells), self.width)]
 
     @cached_property

@@ -34,8 +34,13 @@ def _drawn(symbols: dict[str, str], names: dict[str, str], between: str) -> Styl
     named = (f"'{symbols[kind].strip() or ' '}' {name}" for kind, name in names.items())
     legend = f"Symbols: {', '.join(named)}."
 
+    written = str.maketrans(symbols)
+
     def board(level: Level, boxes: int, player: int) -> str:
-        return "\n".join(between.join(symbols[kind] for kind in row) for row in level.symbols(boxes, player))
+        text = level.text(boxes, player)
+        if between:
+            text = "\n".join([between.join(row) for row in text.split("\n")])
+        return text.translate(written)
 
     return Style(lambda level: legend, board)
 

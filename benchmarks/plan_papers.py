@@ -44,6 +44,8 @@ SETTINGS = (
     Setting("StepPO", "steppo", "qwen3-4b", "8xH100", 128, 1, 8192, 4096, 20),
     Setting("SCPO", "gigpo/alfworld+scpo/alfworld", "qwen2.5-1.5b", "4xA800"),
     Setting("SCPO", "gigpo/alfworld+scpo/alfworld", "qwen2.5-7b", "4xA800"),
+    Setting("SPEAR", "grpo+spear/alfworld", "qwen2.5-1.5b", "4x8xH100", 32),  # the paper does not name the GPU
+    Setting("SPEAR", "grpo+spear/alfworld", "qwen2.5-7b", "4x8xH100", 32),
 )
 
 
@@ -70,7 +72,7 @@ def main() -> int:
         plan = planner.plan(config)
         fits &= plan.fits
         seconds = plan.seconds
-        scoring = seconds.get("old log-probabilities", 0.0) + seconds["reference, critic, hidden states"]
+        scoring = sum(seconds.get(name, 0.0) for name in ("old log-probabilities", "reference, critic, hidden states"))
         times = (seconds["prefill"], seconds["decode"], scoring, seconds["update"], plan.iteration)
         print(
             f"| {row.name} | {row.shape} | {row.gpus} | {row.tasks} x {row.group} | {plan.needed / GIB:.1f}, "

@@ -144,16 +144,15 @@ class ALFWorld(ToolEnv):
             UsageError: ``token`` is not a :meth:`snapshot` of an environment with the same engine.
             UnknownTask: The environment does not have its task.
         """
-        if not isinstance(token, dict) or token.keys() != Token.__annotations__.keys():
-            raise UsageError("ALFWorld.restore takes what snapshot() returned")
-        described = self._describe(token["task_id"])
-        game = self.engine.open(self.games.path(token["task_id"]))
-        turn = game.restore(token["game"])
+        known = self._fields(token, Token)
+        described = self._describe(known["task_id"])
+        game = self.engine.open(self.games.path(known["task_id"]))
+        turn = game.restore(known["game"])
         self._play(game)
         self._task_split, self._task_type = described
-        self._task_id, self._instruction = token["task_id"], token["task"]
-        self._done = token["done"]
-        return self._observe(Outcome(token["text"], commands=turn.commands))
+        self._task_id, self._instruction = known["task_id"], known["task"]
+        self._done = known["done"]
+        return self._observe(Outcome(known["text"], commands=turn.commands))
 
     def close(self) -> None:
         """Closes the game and ends the episode."""

@@ -182,13 +182,27 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
             UnknownTask: The id does not exist.
             UsageError: An option is unknown, or the split is empty.
         """
-        task_id = self._draw(seed, options or {})
+        outcome = self._start(self._draw(seed, options or {}))
+        return self._observe(outcome), self._info(outcome)
+
+    def _start(self, task_id: str) -> Outcome:
+        """Starts an episode of ``task_id``; where that fails, the last one goes on."""
         described = self._describe(task_id)
         self._instruction, outcome = self._begin(task_id)
         self._task_split, self._task_type = described
         self._task_id = task_id
         self._done = False
-        return self._observe(outcome), self._info(outcome)
+        return outcome
+
+    def _fields(self, token: object, kind: type) -> dict[str, Any]:
+        """Returns a snapshot that is a dictionary with the fields of ``kind``, a ``TypedDict``.
+
+        Raises:
+            UsageError: ``token`` is something else.
+        """
+        if not isinstance(token, dict) or token.keys() != kind.__annotations__.keys():
+            raise UsageError(f"{type(self).__name__}.restore takes what snapshot() returned")
+        return token
 
     def _draw(self, seed: int | None, options: Mapping[str, Any]) -> str:
         """Returns the id of the task that a reset starts."""

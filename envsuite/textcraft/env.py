@@ -147,15 +147,11 @@ class TextCraft(ToolEnv):
             UsageError: ``token`` is not a :meth:`snapshot`.
             UnknownTask: The environment does not have its task.
         """
-        if not isinstance(token, dict) or token.keys() != Token.__annotations__.keys():
-            raise UsageError("TextCraft.restore takes what snapshot() returned")
-        task_id = token["task_id"]
-        self._task_split, self._task_type = self._describe(task_id)
-        self._instruction, _ = self._begin(task_id)
-        self._task_id = task_id
-        self.world.inventory.update(token["inventory"])
-        self._done = token["done"]
-        return super()._observe(Outcome(token["text"]))
+        known = self._fields(token, Token)
+        self._start(known["task_id"])
+        self.world.inventory.update(known["inventory"])
+        self._done = known["done"]
+        return super()._observe(Outcome(known["text"]))
 
 
 def goal_of(task_id: str) -> str:

@@ -194,15 +194,11 @@ class WebShop(ToolEnv):
             UsageError: ``token`` is not a :meth:`snapshot`.
             UnknownTask: The environment does not have its task.
         """
-        if not isinstance(token, dict) or token.keys() != Token.__annotations__.keys():
-            raise UsageError("WebShop.restore takes what snapshot() returned")
-        task_id = token["task_id"]
-        self._task_split, self._task_type = self._describe(task_id)
-        self._instruction, _ = self._begin(task_id)
-        self._task_id = task_id
-        self.session.state = token["state"]
-        self._done = token["done"]
-        return self._observe(Outcome(token["text"], commands=() if self.session.done else self._commands()))
+        known = self._fields(token, Token)
+        self._start(known["task_id"])
+        self.session.state = known["state"]
+        self._done = known["done"]
+        return self._observe(Outcome(known["text"], commands=() if self.session.done else self._commands()))
 
 
 def _metrics(score: Score) -> dict[str, float]:

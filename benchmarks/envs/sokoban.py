@@ -16,11 +16,11 @@ from envsuite.core.draws import Draw
 from envsuite.core.tools import Action, ToolCall
 from envsuite.sokoban.env import SokobanEnv
 from envsuite.sokoban.generate import Kind, generate
-from envsuite.sokoban.level import Level
+from envsuite.sokoban.level import DIRECTIONS, Level
 from envsuite.sokoban.solver import solve
-from envsuite.sokoban.source import Folder, folder_levels
+from envsuite.sokoban.source import Folder
 from envsuite.sokoban.tasks import load
-from envsuite.sokoban.world import DIRECTIONS, Sokoban
+from envsuite.sokoban.world import Sokoban
 
 _MOVES = 15
 _SECOND = 1.0  # a solver gets this long for a level
@@ -84,7 +84,7 @@ def sokoban(boxoban: Path | None, count: int) -> list[Row]:
         rows.append((name, f"{seconds(lambda kind=kind: _generated(kind), 2) / 20 * 1e3:.1f} ms a level"))
     if boxoban is not None:
         for folder in sorted(path for path in boxoban.iterdir() if path.is_dir()):
-            rows += _solved(folder, folder_levels(folder), count)
+            rows += _solved(folder, Folder(folder), count)
     return rows
 
 

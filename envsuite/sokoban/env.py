@@ -12,9 +12,10 @@ from envsuite.core.errors import UsageError, unknown
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.sokoban import prompts
 from envsuite.sokoban.generate import Kind
+from envsuite.sokoban.level import DIRECTIONS
 from envsuite.sokoban.tasks import load
 from envsuite.sokoban.tiles import Pixels, image
-from envsuite.sokoban.world import BLOCKED, DIRECTIONS, Sokoban
+from envsuite.sokoban.world import BLOCKED, Sokoban
 
 MOST_CALLS = 50
 MOST_LEVELS = 10_000
@@ -115,12 +116,11 @@ class SokobanEnv(ToolEnv):
             raise unknown("reward of Sokoban-v0", reward, REWARDS)
         if len(pushes) != 2:
             raise UsageError(f"pushes={pushes}: give the fewest and the most pushes of a best solution")
-        range_of = (_whole("pushes", pushes[0]), _whole("pushes", pushes[1]))
-        kind = Kind(_whole("width", width), _whole("height", height), _whole("boxes", boxes), range_of)
+        low, high = (_whole("pushes", number) for number in pushes)
+        kind = Kind(_whole("width", width), _whole("height", height), _whole("boxes", boxes), (low, high))
         count = _whole("levels", levels, 1, MOST_LEVELS)
         self.levels, task_set = load(str(source), kind, _whole("level_seed", level_seed), count)
-        self.style = prompts.STYLES[style]
-        self._legend = style
+        self._style = prompts.STYLES[style]
         self.reward = reward
         self.max_calls = _whole("max_calls", max_calls, 1, MOST_CALLS)
         self.end_on_deadlock = end_on_deadlock
@@ -142,7 +142,7 @@ class SokobanEnv(ToolEnv):
     def _begin(self, task_id: str) -> tuple[str, Outcome]:
         level = self.levels.level(task_id)
         self._world, self._moves = Sokoban(level), 0
-        return prompts.task(level, self._legend), Outcome("", commands=self._world.moves())
+        return prompts.task(level, self._style), Outcome("", commands=self._world.moves())
 
     def _call(self, call: ToolCall) -> Outcome:
         world, direction = self.world, call.arguments["direction"]
@@ -182,8 +182,8 @@ class SokobanEnv(ToolEnv):
         """Writes the board once, after what the calls of a step said, once each."""
         world = self.world
         said = dict.fromkeys(filter(None, outcome.text.split("\n\n")))
-        text = "\n".join((*said, self.style.board(world.level, world.boxes, world.player)))
-        self._last = Observation(task=self._instruction, text=text, commands=outcome.commands)
+        board = self._style.board(world.level, world.boxes, world.player)
+        self._last = Observation(task=self._instruction, text="\n".join((*said, board)), commands=outcome.commands)
         return self._last
 
     def _state_key(self) -> str:
@@ -225,26 +225,19 @@ class SokobanEnv(ToolEnv):
             UsageError: ``token`` is not a :meth:`snapshot`.
             UnknownTask: The environment does not have its task.
         """
-        if not isinstance(token, dict) or token.keys() != Token.__annotations__.keys():
-            raise UsageError("SokobanEnv.restore takes what snapshot() returned")
-        task_id = token["task_id"]
-        described = self._describe(task_id)
+        known = self._fields(token, Token)
+        task_id, boxes, player = known["task_id"], known["boxes"], known["player"]
+        self._describe(task_id)
         level = self.levels.level(task_id)
-        boxes, player = token["boxes"], token["player"]
         if (boxes | player) & ~level.floor or boxes & player or player.bit_count() != 1 or (
             boxes.bit_count() != level.boxes.bit_count()
         ):  # fmt: skip
             raise UsageError(f"SokobanEnv.restore: the snapshot is of another level than {task_id!r} is here")
-        self._instruction, _ = self._begin(task_id)
-        self._task_split, self._task_type = described
-        self._task_id = task_id
+        self._start(task_id)
         world = self.world
-        world.boxes, world.player, world.pushes = boxes, player, token["pushes"]
-        self._moves, self._done = token["moves"], token["done"]
-        self._last = Observation(
-            task=self._instruction, text=token["text"], commands=() if self._done else world.moves()
-        )
-        return self._last
+        world.boxes, world.player, world.pushes = boxes, player, known["pushes"]
+        self._moves, self._done = known["moves"], known["done"]
+        return super()._observe(Outcome(known["text"], commands=() if self._done else world.moves()))
 
 
 def _whole(name: str, value: object, least: int | None = None, most: int | None = None) -> int:

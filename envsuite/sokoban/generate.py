@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from envsuite.core.draws import Draw
 from envsuite.core.errors import UsageError
-from envsuite.sokoban.level import Level, cells_of, reachable
+from envsuite.sokoban.level import Level, cells_of, moved, reachable, steps
 
 _EFFORT = 400_000  # positions that are looked at before a search for a level is given up
 _ROOM = 50  # what a room costs besides, in positions
@@ -44,6 +44,10 @@ class Kind:
         low, high = self.pushes
         if not 1 <= low <= high:
             raise UsageError(f"pushes={self.pushes}: give the fewest and the most pushes, at least 1")
+
+
+KIND = Kind()
+"""The default size and difficulty."""
 
 
 def generate(kind: Kind, draw: Draw, keep: range | None = None) -> tuple[Level, int]:
@@ -109,7 +113,7 @@ def _carved(kind: Kind, draw: Draw) -> int:
 def _pulled(kind: Kind, floor: int, targets: int) -> list[list[tuple[int, int]]]:
     """Returns the positions that are 0, 1, 2, … pushes from a solved one: boxes, and the first cell in reach."""
     width = kind.width
-    steps = (-width, width, -1, 1)
+    ways = tuple(steps(width).values())
     free = floor & ~targets
     first = []
     while free:
@@ -122,20 +126,16 @@ def _pulled(kind: Kind, floor: int, targets: int) -> list[list[tuple[int, int]]]
         for boxes, region in layers[-1]:
             empty = floor & ~boxes
             reach = reachable(region, empty, width)
-            for step in steps:  # the player stands at box + step and goes to box + 2 step
-                can = boxes & _moved(reach, -step) & _moved(empty, -2 * step)
+            for step in ways:  # the player stands at box + step and goes to box + 2 step
+                can = boxes & moved(reach, -step) & moved(empty, -2 * step)
                 while can:
                     box = can & -can
                     can ^= box
-                    after = boxes ^ box ^ _moved(box, step)
-                    here = reachable(_moved(box, 2 * step), floor & ~after, width)
+                    after = boxes ^ box ^ moved(box, step)
+                    here = reachable(moved(box, 2 * step), floor & ~after, width)
                     position = (after, here & -here)
                     if position not in known:
                         known.add(position)
                         layer.append(position)
         layers.append(layer)
     return layers[: -1 if not layers[-1] else None]
-
-
-def _moved(cells: int, step: int) -> int:
-    return cells << step if step > 0 else cells >> -step

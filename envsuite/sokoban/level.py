@@ -10,8 +10,12 @@ from envsuite.core.errors import DataError
 
 MOST_CELLS = 4096
 """Largest board, in cells."""
-WALL, FLOOR, TARGET, BOX, PLAYER, BOX_ON_TARGET, PLAYER_ON_TARGET = "# .$@*+"
-_WITH_TARGET, _WITH_BOX, _WITH_PLAYER = TARGET + BOX_ON_TARGET + PLAYER_ON_TARGET, BOX + BOX_ON_TARGET, "@+"
+SYMBOLS = "# .$@*+"
+"""Symbols of the level files."""
+WALL, FLOOR, TARGET, BOX, PLAYER, BOX_ON_TARGET, PLAYER_ON_TARGET = tuple(SYMBOLS)
+_WITH_TARGET, _WITH_BOX = TARGET + BOX_ON_TARGET + PLAYER_ON_TARGET, BOX + BOX_ON_TARGET
+_WITH_PLAYER = PLAYER + PLAYER_ON_TARGET
+DIRECTIONS = ("up", "down", "left", "right")
 
 
 @dataclass(frozen=True)
@@ -31,11 +35,6 @@ class Level:
     player: int
     """The one cell of the player, as a bit."""
 
-    @property
-    def size(self) -> str:
-        """Width and height, e.g. ``6x6``."""
-        return f"{self.width}x{self.height}"
-
     @cached_property
     def floor(self) -> int:
         """Cells that are no walls."""
@@ -46,14 +45,20 @@ class Level:
         """Cells from which a box alone on the board could be pushed onto some target."""
         alive = self.targets
         reached = alive
-        while reached:  # a box was pulled from c to c + d by a player who went from c + d to c + 2 d
-            pulled = 0
-            for step in (1, self.width):
-                pulled |= reached << step & self.floor & self.floor >> step
-                pulled |= reached >> step & self.floor & self.floor << step
-            reached = pulled & ~alive
+        while reached:
+            reached = self.pulled(reached) & ~alive
             alive |= reached
         return alive
+
+    def pulled(self, cells: int) -> int:
+        """Returns the cells to which a box in one of ``cells``, alone on the board, can be pulled at once.
+
+        A player who goes from c + d to c + 2 d pulls the box from c to c + d.
+        """
+        found = 0
+        for step in steps(self.width).values():
+            found |= moved(cells, step) & self.floor & moved(self.floor, -step)
+        return found
 
     def text(self, boxes: int | None = None, player: int | None = None) -> str:
         """Formats the board as a level file has it, one line a row, with these boxes and this player, 0 for none."""
@@ -96,6 +101,16 @@ def _mirrored(rows: list[str]) -> Iterator[tuple[str, ...]]:
         yield tuple(row[::-1] for row in upright)
 
 
+def steps(width: int) -> dict[str, int]:
+    """Returns for each direction by how much the number of a cell grows, on a board of ``width`` columns."""
+    return dict(zip(DIRECTIONS, (-width, width, -1, 1), strict=True))
+
+
+def moved(cells: int, step: int) -> int:
+    """Returns ``cells``, each moved by a step of :func:`steps`, or several of one."""
+    return cells << step if step > 0 else cells >> -step
+
+
 def cells_of(cells: int) -> Iterator[int]:
     """Yields the numbers of the cells in a set, from the first row on."""
     while cells:
@@ -134,10 +149,10 @@ def read_level(rows: Sequence[str], where: str) -> Level:
         raise DataError(f"{where}: {width}x{height} cells are more than {MOST_CELLS}")
     symbols = "".join(row.ljust(width) for row in rows)
     for number, symbol in enumerate(symbols):
-        if symbol not in "# .$@*+":
+        if symbol not in SYMBOLS:
             row, column = divmod(number, width)
             raise DataError(
-                f"{where}: {symbol!r} in row {row + 1}, column {column + 1} is no symbol of a level; known: '# .$@*+'"
+                f"{where}: {symbol!r} in row {row + 1}, column {column + 1} is no symbol of a level; known: {SYMBOLS!r}"
             )
 
     def those(kinds: str) -> int:

@@ -10,7 +10,8 @@ from envsuite.core.errors import UsageError
 from envsuite.core.players import looked_into
 from envsuite.core.tools import Action, Move, ToolCall
 from envsuite.sokoban.expert import Expert
-from envsuite.sokoban.world import DIRECTIONS, Sokoban
+from envsuite.sokoban.level import DIRECTIONS
+from envsuite.sokoban.world import Sokoban
 
 if TYPE_CHECKING:
     import gymnasium

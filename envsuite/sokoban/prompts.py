@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NamedTuple
 
 from envsuite.sokoban.level import BOX, BOX_ON_TARGET, FLOOR, PLAYER, PLAYER_ON_TARGET, TARGET, WALL, Level, cells_of
@@ -30,17 +30,14 @@ class Style(NamedTuple):
     """Writes a level with these boxes and this player."""
 
 
-def _drawn(symbols: dict[str, str], names: dict[str, str], between: str) -> Style:
-    named = (f"'{symbols[kind].strip() or ' '}' {name}" for kind, name in names.items())
+def _drawn(symbols: dict[str, str], between: str = "") -> Style:
+    named = (f"'{symbols[kind].strip() or ' '}' {name}" for kind, name in _NAMES.items())
     legend = f"Symbols: {', '.join(named)}."
-
     written = str.maketrans(symbols)
 
     def board(level: Level, boxes: int, player: int) -> str:
-        text = level.text(boxes, player)
-        if between:
-            text = "\n".join([between.join(row) for row in text.split("\n")])
-        return text.translate(written)
+        text = level.text(boxes, player).translate(written)
+        return "\n".join([between.join(row) for row in text.split("\n")]) if between else text
 
     return Style(lambda level: legend, board)
 
@@ -61,39 +58,32 @@ def _room(level: Level) -> str:
     for cell in cells_of(level.floor):
         rows.setdefault(cell // level.width, []).append(cell % level.width)
     lines = (f"row {row}: columns {', '.join(map(str, columns))}" for row, columns in rows.items())
-    return "Cells are (row, column), counted from 0 at the top left. All cells but these are walls:\n" + "\n".join(
-        lines
-    )
+    return "\n".join(("Cells are (row, column), from (0, 0) at the top left. All cells but these are walls:", *lines))
 
 
 def _places(level: Level, cells: int) -> str:
-    return _joined(f"({cell // level.width}, {cell % level.width})" for cell in cells_of(cells))
-
-
-def _joined(texts: Iterable[str]) -> str:
-    return " ".join(texts) or "none"
+    return " ".join(f"({cell // level.width}, {cell % level.width})" for cell in cells_of(cells)) or "none"
 
 
 _NAMES = {
     WALL: "wall", FLOOR: "floor", TARGET: "target", BOX: "box", BOX_ON_TARGET: "box on a target", PLAYER: "you",
     PLAYER_ON_TARGET: "you on a target",
 }  # fmt: skip
-_SYMBOLS = {kind: kind for kind in _NAMES}
 _RAGEN = {WALL: "#", FLOOR: "_", TARGET: "O", BOX: "X", BOX_ON_TARGET: "√", PLAYER: "P", PLAYER_ON_TARGET: "S"}
 STYLES = {
-    "symbols": _drawn(_SYMBOLS, _NAMES, ""),
-    "ragen": _drawn(_RAGEN, _NAMES, ""),
-    "tabbed": _drawn({kind: f" {symbol} \t" for kind, symbol in _RAGEN.items()}, _NAMES, ""),
-    "spaced": _drawn(_RAGEN, _NAMES, " "),
+    "symbols": _drawn({kind: kind for kind in _NAMES}),
+    "ragen": _drawn(_RAGEN),
+    "tabbed": _drawn({kind: f" {symbol} \t" for kind, symbol in _RAGEN.items()}),
+    "spaced": _drawn(_RAGEN, " "),
     "coordinates": Style(_room, _listed),
 }
 """Styles by name: the symbols of level files; RAGEN's, with the tabs of its first version, or with spaces between;
 lists of coordinates."""
 
 
-def task(level: Level, style: str) -> str:
+def task(level: Level, style: Style) -> str:
     """Returns the instruction of an episode: the rules, and what the symbols of ``style`` mean."""
-    return f"{RULES}\n{STYLES[style].legend(level)}"
+    return f"{RULES}\n{style.legend(level)}"
 
 
 def blocked(direction: str, box: bool) -> str:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from heapq import heappop, heappush
 from math import inf
 
-from envsuite.sokoban.level import Level, cells_of, reachable
+from envsuite.sokoban.level import Level, cells_of, moved, reachable, steps
 from envsuite.sokoban.world import frozen
 
 Push = tuple[int, str]
@@ -47,7 +47,7 @@ def solve(
     boxes = level.boxes if boxes is None else boxes
     player = level.player if player is None else player
     width, targets, floor, alive = level.width, level.targets, level.floor, level.alive
-    steps = _steps(width)
+    ways = tuple(steps(width).items())
     estimate = _Estimate(level)
     if boxes & ~alive or frozen(level, boxes) & ~targets or estimate(boxes) == inf:
         return Solution(None, 0, 1, True)
@@ -69,12 +69,12 @@ def solve(
             return Solution(None, 0, len(closed), False)
         closed.add((boxes, reach & -reach))
         room = alive & ~boxes
-        for direction, step in steps:
-            can = boxes & _moved(reach, step) & _moved(room, -step)
+        for direction, step in ways:
+            can = boxes & moved(reach, step) & moved(room, -step)
             while can:
                 box = can & -can
                 can ^= box
-                after = boxes ^ box ^ _moved(box, step)
+                after = boxes ^ box ^ moved(box, step)
                 made = pushes + 1
                 if best.get((after, box), inf) <= made:
                     continue
@@ -127,16 +127,11 @@ def _matched(costs: list[list[float]]) -> float:
 @lru_cache(maxsize=1024)
 def _distances(level: Level, target: int) -> dict[int, int]:
     """Returns for each cell how many pushes bring a box from there to ``target``, alone on the board."""
-    floor, width = level.floor, level.width
     found, front, distance = {}, target, 0
     seen = target
     while front:
         found.update(dict.fromkeys(cells_of(front), distance))
-        pulled = 0
-        for step in (1, width):
-            pulled |= front << step & floor & floor >> step
-            pulled |= front >> step & floor & floor << step
-        front = pulled & ~seen
+        front = level.pulled(front) & ~seen
         seen |= front
         distance += 1
     return found
@@ -152,39 +147,32 @@ def _pushes(came: dict[tuple[int, int], tuple[tuple[int, int], Push] | None], st
 
 def _walked(level: Level, boxes: int, player: int, pushes: list[Push]) -> tuple[str, ...]:
     """Returns the moves that make ``pushes``, with the shortest walks between them."""
-    steps = dict(_steps(level.width))
+    step_to = steps(level.width)
     moves: list[str] = []
     for box, direction in pushes:
-        step = steps[direction]
-        moves += _path(level, player, _moved(box, -step), level.floor & ~boxes)
+        step = step_to[direction]
+        moves += _path(level, player, moved(box, -step), level.floor & ~boxes)
         moves.append(direction)
-        boxes ^= box | _moved(box, step)
+        boxes ^= box | moved(box, step)
         player = box
     return tuple(moves)
 
 
 def _path(level: Level, start: int, goal: int, free: int) -> list[str]:
     """Returns the directions of a shortest walk from the cell ``start`` to the cell ``goal`` through ``free``."""
+    ways = steps(level.width)
     layers, seen = [start], start
     while not layers[-1] & goal:
         wider = 0
-        for _, step in _steps(level.width):
-            wider |= _moved(layers[-1], step)
+        for step in ways.values():
+            wider |= moved(layers[-1], step)
         layers.append(wider & free & ~seen)
         seen |= layers[-1]
     path = []
     for layer in reversed(layers[:-1]):
-        for direction, step in _steps(level.width):
-            if _moved(goal, -step) & layer:
-                goal = _moved(goal, -step)
+        for direction, step in ways.items():
+            if moved(goal, -step) & layer:
+                goal = moved(goal, -step)
                 path.append(direction)
                 break
     return path[::-1]
-
-
-def _steps(width: int) -> tuple[tuple[str, int], ...]:
-    return (("up", -width), ("down", width), ("left", -1), ("right", 1))
-
-
-def _moved(cells: int, step: int) -> int:
-    return cells << step if step > 0 else cells >> -step

@@ -6,14 +6,14 @@ import hashlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 
 from envsuite.core.draws import Draw
 from envsuite.core.errors import DataError
 from envsuite.data import data_root
 from envsuite.sokoban.generate import Kind, generate
-from envsuite.sokoban.level import Level, read_level
+from envsuite.sokoban.level import SYMBOLS, Level, read_level
 
 BUILTIN = Path(__file__).parent / "levels"
 """Folder of the built-in levels; ``python -m envsuite.sokoban.tasks --write`` makes it."""
@@ -22,7 +22,7 @@ GENERATOR = "sokoban-1"
 SHARES = {"train": range(80), "validation": range(80, 90), "test": range(90, 100)}
 """The :func:`~envsuite.sokoban.generate.share` of a split's levels, so that no two splits have one in common."""
 _SPLITS = (("train", "train"), ("val", "validation"), ("test", "test"))
-_ROW = re.compile(r"[# .$@*+]*")
+_ROW = re.compile(f"[{re.escape(SYMBOLS)}]*")
 
 
 class Levels(ABC):
@@ -109,7 +109,7 @@ class Folder(Levels):
                 self.listed.update((f"{inner.as_posix()}#{number}", described) for number in range(count))
         if not self.listed:
             raise DataError(
-                f"{folder}: there are no level files (*.txt with rows of '# .$@*+'); Boxoban's are at "
+                f"{folder}: there are no level files (*.txt with rows of {SYMBOLS!r}); Boxoban's are at "
                 "https://github.com/google-deepmind/boxoban-levels"
             )
         self.version = hashed.hexdigest()[:12]
@@ -168,12 +168,6 @@ def _boards(text: str) -> Iterator[str]:
             rows = []
     if rows:
         yield "\n".join(rows)
-
-
-@cache
-def folder_levels(folder: Path) -> Folder:
-    """Returns the levels of a folder, listed once per process."""
-    return Folder(folder)
 
 
 def official_folder() -> Path:

@@ -14,10 +14,10 @@ from pathlib import Path
 from envsuite.core.draws import Draw
 from envsuite.core.tasks import TaskSet
 from envsuite.data.files import write_atomically
-from envsuite.sokoban.generate import Kind, generate
+from envsuite.sokoban.generate import KIND, Kind, generate
 from envsuite.sokoban.level import Level
 from envsuite.sokoban.solver import solve
-from envsuite.sokoban.source import BUILTIN, GENERATOR, SHARES, Generated, Levels, folder_levels, official_folder
+from envsuite.sokoban.source import BUILTIN, GENERATOR, SHARES, Folder, Generated, Levels, official_folder
 
 ENV_ID = "Sokoban-v0"
 HORIZON = 15
@@ -30,7 +30,7 @@ PUSHES = {1: (2, 3), 2: (2, 3, 4, 5)}
 """Fewest pushes of the built-in levels with one and two boxes, in turn."""
 
 
-def load(source: str, kind: Kind, level_seed: int, count: int) -> tuple[Levels, TaskSet]:
+def load(source: str, kind: Kind = KIND, level_seed: int = 0, count: int = 1000) -> tuple[Levels, TaskSet]:
     """Returns the levels of a source and its task set; listed once per process.
 
     Args:
@@ -57,7 +57,7 @@ def _generated(kind: Kind, level_seed: int, count: int) -> tuple[Levels, TaskSet
 
 @lru_cache(maxsize=8)
 def _folder(folder: Path, source: str) -> tuple[Levels, TaskSet]:
-    levels = folder_levels(folder)
+    levels = Folder(folder)
     return levels, task_set(levels, source)
 
 
@@ -104,19 +104,14 @@ def main() -> None:
     if parser.parse_args().write:
         for name, text in files.items():
             write_atomically(BUILTIN / name, text.encode())
-        write_atomically(MANIFEST, folder_task_set().manifest() + b"\n")
+        write_atomically(MANIFEST, load("builtin")[1].manifest() + b"\n")
     same = {path.relative_to(BUILTIN).as_posix(): path.read_text() for path in BUILTIN.rglob("*.txt")} == files
-    wanted = folder_task_set()
+    _, wanted = load("builtin")
     same = same and MANIFEST.is_file() and TaskSet.from_manifest(MANIFEST) == wanted
     counts = ", ".join(f"{name} {len(ids)}" for name, ids in wanted.splits.items())
     state = "matches the code" if same else "differs from the code: run with --write"
     sys.stdout.write(f"{MANIFEST.name}: {counts}; hash {wanted.hash[:8]}; {state}\n")
     sys.exit(0 if same else 1)
-
-
-def folder_task_set() -> TaskSet:
-    """Returns the task set of the built-in levels as they are on the disk."""
-    return task_set(folder_levels(BUILTIN), "builtin")
 
 
 if __name__ == "__main__":

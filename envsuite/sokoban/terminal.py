@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import curses
-from functools import cached_property
+from functools import lru_cache
 from typing import Any
 
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import ToolCall
 from envsuite.sokoban.env import SokobanEnv
 from envsuite.sokoban.expert import Expert
-from envsuite.sokoban.level import BOX, BOX_ON_TARGET, FLOOR, PLAYER, PLAYER_ON_TARGET, TARGET, WALL
+from envsuite.sokoban.level import (
+    BOX,
+    BOX_ON_TARGET,
+    FLOOR,
+    PLAYER,
+    PLAYER_ON_TARGET,
+    TARGET,
+    WALL,
+    Level,
+)
 from envsuite.sokoban.solver import solve
 
 KEYS = {
@@ -65,12 +74,6 @@ class Game:
         self._past: list[tuple[object, Any]] = []
         self.seen.add(self.task_id)
         self.message = ""
-        self.__dict__.pop("_best", None)
-
-    @cached_property
-    def _best(self) -> str:
-        found = solve(self.env.world.level, most=20_000)
-        return f"{found.pushes}" if found.moves is not None else "unknown"
 
     def press(self, key: int) -> bool:
         """Does what a key stands for; returns whether the game goes on."""
@@ -85,6 +88,8 @@ class Game:
             self._begin()
         elif letter == "u":
             self._undo()
+        elif self.env.done:
+            self.message = "This level is solved: n for the next one."
         elif letter == "e":
             self._advise()
         elif key in KEYS:
@@ -92,9 +97,6 @@ class Game:
         return True
 
     def _move(self, direction: str) -> None:
-        if self.env.done:
-            self.message = "This level is solved: n for the next one."
-            return
         before = (self.env.snapshot(), self._info)
         _, _, _, _, info = self.env.step((ToolCall("move", {"direction": direction}),))
         if info["valid"]:
@@ -112,7 +114,7 @@ class Game:
 
     def _advise(self) -> None:
         try:
-            self._move(self._expert.moves(self.env.world)[0] if not self.env.done else "up")
+            self._move(self._expert.moves(self.env.world)[0])
         except UsageError:
             self.message = "The expert finds no way from here: u takes a move back."
 
@@ -127,10 +129,16 @@ class Game:
         state = "solved!" if self._info["success"] else "lost: u takes a move back" if metrics["deadlock"] else ""
         moves, pushes = round(metrics["moves"]), round(metrics["pushes"])
         return [
-            f"{self.task_id}   moves {moves}   pushes {pushes}, fewest {self._best}   {state}",
+            f"{self.task_id}   moves {moves}   pushes {pushes}, fewest {_fewest(self.env.world.level)}   {state}",
             self.message,
             HELP,
         ]
+
+
+@lru_cache(maxsize=256)
+def _fewest(level: Level) -> str:
+    found = solve(level, most=20_000)
+    return f"{found.pushes}" if found.moves is not None else "unknown"
 
 
 def play(game: Game) -> None:

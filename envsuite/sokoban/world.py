@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from envsuite.sokoban.level import Level
+from envsuite.sokoban.level import Level, steps
 
-DIRECTIONS = ("up", "down", "left", "right")
 BLOCKED, WALKED, PUSHED = 0, 1, 2
 """Results of a move."""
 
@@ -26,13 +25,13 @@ class Sokoban:
         """Cell of the player."""
         self.pushes = 0
         self._walls = level.walls
-        self._steps = {"up": -level.width, "down": level.width, "left": -1, "right": 1}
+        self._steps = steps(level.width)
 
     def move(self, direction: str) -> int:
         """Moves the player by one cell, and the box that is there by one cell further.
 
         Args:
-            direction: One of :data:`DIRECTIONS`.
+            direction: One of :data:`~envsuite.sokoban.level.DIRECTIONS`.
 
         Returns:
             :data:`PUSHED`, :data:`WALKED`, or :data:`BLOCKED` if a wall or a second box is in the way.

@@ -16,6 +16,7 @@ from envsuite.alfworld.env import ALFWorld
 from envsuite.core import Move, ToolCall, ToolEnv
 from envsuite.core.errors import DataError, UnknownName, UsageError
 from envsuite.prompting import Codec, Conversation, Full, make_codec
+from envsuite.sokoban.env import SokobanEnv
 from envsuite.textcraft.env import TextCraft
 from envsuite.textcraft.player import Planner
 from envsuite.webshop.env import WebShop
@@ -239,6 +240,25 @@ def test_in_the_built_in_shop_only_brands_are_unknown_and_what_the_player_writes
             info = env.step(action)[-1]
             assert info["valid"]
         assert env.session.state.score == score is not None
+
+
+def test_in_sokoban_nothing_said_is_unknown_and_what_the_player_writes_is_what_it_did() -> None:
+    here = practice("Sokoban-v0")
+    tokenizer, codec = word_tokenizer(here.texts(), 512), make_codec("brackets", think=False)
+    env = SokobanEnv(style="spaced", end_on_deadlock=True)
+    for task in env.tasks.ids("train")[::40]:
+        player = here.player(stray=0.2, rash=0.3)
+        one, won = _written(env, task, player, tokenizer, codec, 100, random.Random(task))
+        assert tokenizer.unk_token_id not in one.tokens.tolist()
+        played = env.world.boxes, env.world.player
+        written = tokenizer.decode(one.tokens[(one.parts == RESPONSE) | (one.parts == SLIP)].tolist()).split("<|end|>")
+        env.reset(options={"task_id": task})
+        for text in filter(None, map(str.strip, written)):
+            action = codec.parse(text, env.tools, 1).action
+            assert action is not None
+            info = env.step(action)[-1]
+            assert info["valid"]
+        assert (env.world.boxes, env.world.player) == played and info["success"] == won
 
 
 def test_every_word_of_the_shop_s_pages_is_known_but_the_names_of_brands() -> None:

@@ -16,7 +16,7 @@ from envsuite.sokoban import tasks as module
 from envsuite.sokoban.expert import Expert
 from envsuite.sokoban.generate import Kind, generate, share
 from envsuite.sokoban.level import read_level
-from envsuite.sokoban.source import BUILTIN, Folder, Generated, Levels, folder_levels
+from envsuite.sokoban.source import BUILTIN, Folder, Generated, Levels
 from envsuite.sokoban.world import Sokoban
 
 WON = "######\n#@$. #\n######\n"
@@ -33,11 +33,11 @@ def folder(root: Path, **files: str) -> Path:
 def test_the_built_in_levels_and_their_manifest_are_what_the_code_makes() -> None:
     files = module.builtin_files()
     assert {path.relative_to(BUILTIN).as_posix(): path.read_text() for path in BUILTIN.rglob("*.txt")} == files
-    assert TaskSet.from_manifest(module.MANIFEST) == module.load("builtin", Kind(), 0, 0)[1]
+    assert TaskSet.from_manifest(module.MANIFEST) == module.load("builtin")[1]
 
 
 def test_no_built_in_level_is_another_turned_or_mirrored_and_each_is_solved_within_the_horizon() -> None:
-    levels, tasks = module.load("builtin", Kind(), 0, 0)
+    levels, tasks = module.load("builtin")
     every = [levels.level(task_id) for task_id in tasks.types]
     assert len({level.canonical() for level in every}) == len(every) == 2 * sum(module.COUNTS.values())
     assert all(0 < len(Expert().moves(Sokoban(level))) <= module.HORIZON for level in every)
@@ -64,7 +64,7 @@ def apart(*images: Images) -> bool:
 
 
 def test_rooms_with_their_targets_are_in_one_split_alone_built_in_and_generated() -> None:
-    builtin, tiny = rooms(folder_levels(BUILTIN)), rooms(Generated(Kind(5, 5, 2, (1, 9)), 3, 300))
+    builtin, tiny = rooms(Folder(BUILTIN)), rooms(Generated(Kind(5, 5, 2, (1, 9)), 3, 300))
     like_builtin = rooms(Generated(Kind(6, 6, 1), 3, 500))
     assert all(tiny.values()) and len(tiny["train"]) < 240, "so small that many are alike"
     assert apart(builtin, tiny, like_builtin)
@@ -197,7 +197,7 @@ def test_a_folder_without_levels_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no level files"):
         Folder(folder(tmp_path, readme="Nothing here."))
     with pytest.raises(DataError, match="no folder"):
-        folder_levels(tmp_path / "missing")
+        Folder(tmp_path / "missing")
 
 
 def test_official_levels_are_played(shared: Path, make_env: Callable[..., ToolEnv]) -> None:

@@ -22,7 +22,7 @@ def test_the_transcript_on_the_page_is_what_its_code_prints(page: str, capsys: p
 
 
 def test_the_counts_on_the_page_are_those_of_the_task_sets(page: str) -> None:
-    tasks = load("builtin", Kind(), 0, 0)[1]
+    tasks = load("builtin")[1]
     for boxes, word in (("1", "one box"), ("2", "two boxes")):
         counts = [sum(tasks.types[i] == f"boxes-{boxes}" for i in ids) for ids in tasks.splits.values()]
         assert f'| `builtin`, {word} (`tasks="boxes-{boxes}"`) | {" | ".join(map(str, counts))} |' in page

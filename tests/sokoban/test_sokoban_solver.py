@@ -11,9 +11,9 @@ from envsuite.core import UsageError
 from envsuite.core.draws import Draw
 from envsuite.sokoban.expert import Expert
 from envsuite.sokoban.generate import Kind, generate
-from envsuite.sokoban.level import Level, read_level
+from envsuite.sokoban.level import DIRECTIONS, Level, read_level
 from envsuite.sokoban.solver import Solution, solve
-from envsuite.sokoban.world import DIRECTIONS, PUSHED, Sokoban
+from envsuite.sokoban.world import PUSHED, Sokoban
 
 
 def pushes_of(level: Level, found: Solution) -> int:

@@ -11,8 +11,8 @@ from plain_sokoban import PlainSokoban, boards, fewest_pushes
 from envsuite.core import DataError
 from envsuite.core.draws import Draw
 from envsuite.sokoban.generate import Kind, generate
-from envsuite.sokoban.level import Level, read_level
-from envsuite.sokoban.world import BLOCKED, DIRECTIONS, PUSHED, WALKED, Sokoban
+from envsuite.sokoban.level import DIRECTIONS, Level, read_level
+from envsuite.sokoban.world import BLOCKED, PUSHED, WALKED, Sokoban
 
 SMALL = st.integers(0, 10**6).map(lambda seed: generate(Kind(5, 6, 1 + seed % 3, (1, 30)), Draw(f"{seed}"))[0])
 OPEN = ["########", "#@     #", "# $  . #", "#   $. #", "#      #", "########"]

@@ -169,14 +169,14 @@ def sokoban_texts() -> list[str]:
     """Returns the texts of Sokoban in all styles, whose symbols are words of their own only in ``spaced``."""
     from envsuite.sokoban import prompts
     from envsuite.sokoban.env import SokobanEnv
-    from envsuite.sokoban.world import DIRECTIONS
+    from envsuite.sokoban.level import DIRECTIONS
 
     texts = [prompts.SOLVED, prompts.LOST, *DIRECTIONS, "# _ O X √ P S . $ * @ +"]
     for style in prompts.STYLES:
         observation, _ = SokobanEnv(style=style).reset(seed=0)
         texts += [observation["task"], observation["text"]]
     texts += [prompts.blocked(direction, box) for direction in DIRECTIONS for box in (False, True)]
-    return [*texts, *_codec_errors(SokobanEnv.tools), "Invalid action", *_HISTORY]
+    return [*texts, *_codec_errors(SokobanEnv.tools, "brackets"), "Invalid action", *_HISTORY]
 
 
 _SHOP = """

@@ -181,9 +181,10 @@ class SokobanEnv(ToolEnv):
     def _observe(self, outcome: Outcome) -> Observation:
         """Writes the board once, after what the calls of a step said, once each."""
         world = self.world
-        said = dict.fromkeys(filter(None, outcome.text.split("\n\n")))
-        board = self._style.board(world.level, world.boxes, world.player)
-        self._last = Observation(task=self._instruction, text="\n".join((*said, board)), commands=outcome.commands)
+        text = self._style.board(world.level, world.boxes, world.player)
+        if outcome.text:
+            text = "\n".join((*dict.fromkeys(filter(None, outcome.text.split("\n\n"))), text))
+        self._last = Observation(task=self._instruction, text=text, commands=outcome.commands)
         return self._last
 
     def _state_key(self) -> str:

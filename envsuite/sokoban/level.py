@@ -62,27 +62,28 @@ class Level:
 
     def text(self, boxes: int | None = None, player: int | None = None) -> str:
         """Formats the board as a level file has it, one line a row, with these boxes and this player, 0 for none."""
-        return "\n".join("".join(row) for row in self.symbols(boxes, player))
-
-    def symbols(self, boxes: int | None = None, player: int | None = None) -> list[list[str]]:
-        """Returns the symbols of the level files, row by row, with these boxes and this player."""
-        cells = self._still.copy()
         boxes, player = self.boxes if boxes is None else boxes, self.player if player is None else player
-        for those, kind, placed in ((boxes, BOX, BOX_ON_TARGET), (player, PLAYER, PLAYER_ON_TARGET)):
-            for cell in cells_of(those & ~self.targets):
-                cells[cell] = kind
-            for cell in cells_of(those & self.targets):
-                cells[cell] = placed
-        return [cells[start : start + self.width] for start in range(0, len(cells), self.width)]
+        empty, place = self._empty
+        symbols = empty.copy()
+        if player:
+            symbols[place[player]] = PLAYER_ON_TARGET if player & self.targets else PLAYER
+        while boxes:
+            box = boxes & -boxes
+            symbols[place[box]] = BOX_ON_TARGET if box & self.targets else BOX
+            boxes ^= box
+        return "".join(symbols)
 
     @cached_property
-    def _still(self) -> list[str]:
-        """Symbols of walls, targets and floor, cell by cell."""
-        kinds = ((self.walls, WALL), (self.targets, TARGET))
-        return [
-            next((symbol for cells, symbol in kinds if cells >> cell & 1), FLOOR)
-            for cell in range(self.width * self.height)
-        ]
+    def _empty(self) -> tuple[list[str], dict[int, int]]:
+        """Symbols of the board without boxes and player, a line break after each row; and the place of each cell."""
+        symbols: list[str] = []
+        place = {}
+        for cell in range(self.width * self.height):
+            if cell and cell % self.width == 0:
+                symbols.append("\n")
+            place[1 << cell] = len(symbols)
+            symbols.append(WALL if self.walls >> cell & 1 else TARGET if self.targets >> cell & 1 else FLOOR)
+        return symbols, place
 
     def canonical(self, pieces: bool = True) -> tuple[str, ...]:
         """Returns the rows of that one among the board's rotations and mirror images whose text comes first.

@@ -121,7 +121,7 @@ class Game:
     def board(self) -> list[list[tuple[str, str]]]:
         """Returns rows of cells: two characters, and the name of their look."""
         world = self.env.world
-        return [[_LOOKS[kind] for kind in row] for row in world.level.symbols(world.boxes, world.player)]
+        return [[_LOOKS[kind] for kind in row] for row in world.level.text(world.boxes, world.player).split("\n")]
 
     def status(self) -> list[str]:
         """Returns the lines below the board."""

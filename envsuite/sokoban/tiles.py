@@ -23,7 +23,8 @@ Pixels = NDArray[np.uint8]
 def image(level: Level, boxes: int, player: int) -> Pixels:
     """Returns the board with these boxes and this player, shape (16 * rows, 16 * columns, 3), RGB from 0 to 255."""
     tiles = _tiles()
-    return np.concatenate([np.concatenate([tiles[kind] for kind in row], 1) for row in level.text(boxes, player).split("\n")], 0)
+    rows = level.text(boxes, player).split("\n")
+    return np.concatenate([np.concatenate([tiles[kind] for kind in row], 1) for row in rows], 0)
 
 
 @cache

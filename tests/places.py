@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium
+from gymnasium.utils.env_checker import data_equivalence
 
 import envsuite  # noqa: F401
 from envsuite.core import ToolEnv
@@ -32,11 +33,11 @@ class Followed(gymnasium.Wrapper[Any, Any, Any, Any]):
     def reset(self, **arguments: Any) -> Any:
         """As the environment."""
         answer = super().reset(**arguments)
-        assert self.follower.reset(**arguments) == answer
+        assert data_equivalence(self.follower.reset(**arguments), answer)
         return answer
 
     def step(self, action: Any) -> Any:
         """As the environment."""
         answer = super().step(action)
-        assert self.follower.step(action) == answer
+        assert data_equivalence(self.follower.step(action), answer)
         return answer

@@ -11,6 +11,7 @@ from envsuite.core.errors import (
     UsageError,
     WorkerLost,
 )
+from envsuite.core.images import Pixels
 from envsuite.core.tasks import TaskSet
 from envsuite.core.tools import Action, Move, Tool, ToolCall, Unparsed
 
@@ -22,6 +23,7 @@ __all__ = [
     "Move",
     "Observation",
     "Outcome",
+    "Pixels",
     "StepInfo",
     "TaskSet",
     "Tool",

@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import gymnasium
 import numpy as np
 
 from envsuite.core.errors import UsageError, unknown
+from envsuite.core.images import Images, Pixels
 from envsuite.core.spaces import AnyText, TextTuple, ToolCalls
 from envsuite.core.tasks import TaskSet
 from envsuite.core.tools import Action, Tool, ToolCall, Unparsed, check_action
@@ -25,6 +26,8 @@ class Observation(TypedDict):
     """The world's current text."""
     commands: tuple[str, ...]
     """Admissible commands; ``()`` for open-ended actions."""
+    images: NotRequired[tuple[Pixels, ...]]
+    """What the world looks like now; there only in environments that are made to show images."""
 
 
 class StepInfo(TypedDict):
@@ -63,10 +66,11 @@ class Outcome:
     success: bool = False
     score: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
+    images: tuple[Pixels, ...] = ()
 
 
 class ToolEnv(gymnasium.Env[Observation, Action]):
-    """An environment whose actions are tool calls and whose observations are text.
+    """An environment whose actions are tool calls and whose observations are text, and images where it has them.
 
     A subclass sets :attr:`tools` and implements :meth:`_begin`, :meth:`_call` and :meth:`_state_key`, and where its
     world allows it :meth:`snapshot` and :meth:`restore`. This class implements the common parts: drawing a task,
@@ -77,6 +81,7 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         split: The split from which a reset draws; with ``None``, each reset must name its task.
         render_mode: ``"ansi"`` or ``None``.
         versions: Versions of components besides the data, e.g. the engine; part of every info.
+        images: Whether observations have ``images``.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
@@ -98,6 +103,7 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         split: str | None,
         render_mode: str | None = None,
         versions: Mapping[str, str] | None = None,
+        images: bool = False,
     ) -> None:
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise unknown("render mode", str(render_mode), self.metadata["render_modes"])
@@ -111,9 +117,14 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         self._done = True
         self._last: Observation | None = None
         self._instruction = ""
-        self.observation_space = gymnasium.spaces.Dict(  # type: ignore[assignment]
-            {"task": AnyText(), "text": AnyText(), "commands": TextTuple()}
-        )
+        self.images = images
+        seen = {
+            "task": AnyText(),
+            "text": AnyText(),
+            "commands": TextTuple(),
+            **({"images": Images()} if images else {}),
+        }
+        self.observation_space = gymnasium.spaces.Dict(seen)  # type: ignore[assignment]
         self.action_space = ToolCalls(self.tools, self.max_calls, self._propose)
 
     @abstractmethod
@@ -257,7 +268,8 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
 
     def _refuse(self, problem: str, commands: tuple[str, ...]) -> tuple[Observation, float, bool, bool, StepInfo]:
         text = f"Invalid action: {problem}. Tools: {', '.join(tool.name for tool in self.tools)}."
-        outcome = Outcome(text, error=problem, commands=commands)
+        shown = self._last["images"] if self._last is not None and self.images else ()
+        outcome = Outcome(text, error=problem, commands=commands, images=shown)
         return self._observe(outcome), 0.0, False, False, self._info(outcome)
 
     def render(self) -> str | None:
@@ -268,6 +280,8 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
 
     def _observe(self, outcome: Outcome) -> Observation:
         self._last = Observation(task=self._instruction, text=outcome.text, commands=outcome.commands)
+        if self.images:
+            self._last["images"] = outcome.images
         return self._last
 
     def _info(self, outcome: Outcome) -> StepInfo:
@@ -296,4 +310,5 @@ def _joined(first: Outcome, second: Outcome) -> Outcome:
         success=second.success,
         score=second.score,
         metrics=second.metrics,
+        images=second.images,
     )

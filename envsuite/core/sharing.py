@@ -1,7 +1,7 @@
-"""Shares the observations of Gymnasium's ``AsyncVectorEnv``, texts of any length, between processes.
+"""Shares the observations of Gymnasium's ``AsyncVectorEnv``, texts and images of any size, between processes.
 
-Gymnasium's own shared memory needs a fixed size for each observation, which text has not. So each value is in a file of
-its own, which the environment's process writes and the program reads; importing this module registers that.
+Gymnasium's own shared memory needs a fixed size for each observation, which these do not have. So each value is in a
+file of its own, which the environment's process writes and the program reads; importing this module registers that.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, overload
 
+import numpy as np
 from gymnasium.vector.utils import create_shared_memory, read_from_shared_memory, write_to_shared_memory
 
+from envsuite.core.images import Images, Pixels
 from envsuite.core.spaces import AnyText, TextTuple
 
 
@@ -42,25 +44,45 @@ class SharedValues(Sequence[Any]):
     @overload
     def __getitem__(self, index: slice) -> tuple[Any, ...]: ...
     def __getitem__(self, index: int | slice) -> Any:
-        """Returns the value of one environment, a text or a tuple of texts, or those of several."""
+        """Returns the value of one environment, a text or a tuple of texts or images, or those of several."""
         places = range(self.size)[index]
         if isinstance(places, range):
             return tuple(self[place] for place in places)
-        value = json.loads((self.folder / str(places)).read_bytes())
-        return tuple(value) if isinstance(value, list) else value
+        return self._load(self.folder / str(places))
 
     def __setitem__(self, index: int, value: object) -> None:
-        """Sets the value of one environment: a text, or several."""
-        (self.folder / str(index)).write_bytes(json.dumps(value).encode())  # escaped, half surrogates too
+        """Sets the value of one environment."""
+        self._save(self.folder / str(index), value)
+
+    def _load(self, path: Path) -> Any:
+        value = json.loads(path.read_bytes())
+        return tuple(value) if isinstance(value, list) else value
+
+    def _save(self, path: Path, value: Any) -> None:
+        path.write_bytes(json.dumps(value).encode())  # escaped, half surrogates too
 
     def __deepcopy__(self, memo: dict[int, Any]) -> tuple[Any, ...]:
         """Returns the current values."""
         return tuple(self)
 
 
-def _create(empty: object, size: int) -> SharedValues:
+class SharedImages(SharedValues):
+    """The current images of several environments."""
+
+    def _load(self, path: Path) -> tuple[Pixels, ...]:
+        with path.open("rb") as file:
+            count = int(np.load(file, allow_pickle=False))
+            return tuple(np.load(file, allow_pickle=False) for _ in range(count))
+
+    def _save(self, path: Path, value: Any) -> None:
+        with path.open("wb") as file:
+            for array in (np.array(len(value)), *value):
+                np.save(file, array, allow_pickle=False)
+
+
+def _create(empty: object, size: int, kind: type[SharedValues] = SharedValues) -> SharedValues:
     folder = Path(tempfile.mkdtemp(prefix="envsuite-"))
-    values = SharedValues(folder, size)
+    values = kind(folder, size)
     weakref.finalize(values, _remove, folder, os.getpid())
     for index in range(size):
         values[index] = empty
@@ -83,13 +105,20 @@ def _create_texts(space: TextTuple, n: int = 1, ctx: ModuleType = multiprocessin
     return _create((), n)
 
 
+@create_shared_memory.register  # type: ignore[arg-type]
+def _create_images(space: Images, n: int = 1, ctx: ModuleType = multiprocessing) -> SharedValues:
+    return _create((), n, SharedImages)
+
+
 @read_from_shared_memory.register(AnyText)
+@read_from_shared_memory.register(Images)
 @read_from_shared_memory.register(TextTuple)
-def _read(space: AnyText | TextTuple, shared_memory: SharedValues, n: int = 1) -> SharedValues:
+def _read(space: AnyText | Images | TextTuple, shared_memory: SharedValues, n: int = 1) -> SharedValues:
     return shared_memory
 
 
 @write_to_shared_memory.register(AnyText)
+@write_to_shared_memory.register(Images)
 @write_to_shared_memory.register(TextTuple)
-def _write(space: AnyText | TextTuple, index: int, value: object, shared_memory: SharedValues) -> None:
+def _write(space: AnyText | Images | TextTuple, index: int, value: object, shared_memory: SharedValues) -> None:
     shared_memory[index] = value

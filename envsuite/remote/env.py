@@ -10,7 +10,7 @@ import numpy as np
 from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Action, ToolCall
-from envsuite.remote.protocol import EPISODE
+from envsuite.remote.protocol import EPISODE, from_json
 from envsuite.remote.session import Described, Session, described, plain, step_of
 from envsuite.remote.transport import Unreachable
 
@@ -43,7 +43,7 @@ class RemoteEnv(ToolEnv):
         told = _first_description(self._session)
         self.tools, self.max_calls = told.tools, told.max_calls
         self._name = told.name
-        super().__init__(told.tasks, told.split, render_mode, told.versions)
+        super().__init__(told.tasks, told.split, render_mode, told.versions, told.images)
         self._episode: dict[str, Any] = {}
 
     def reset(  # type: ignore[override]
@@ -118,7 +118,8 @@ class RemoteEnv(ToolEnv):
         self._done = done
 
     def _see(self, observation: dict[str, Any]) -> Observation:
-        return self._observe(Outcome(observation["text"], commands=tuple(observation["commands"])))
+        seen = from_json(self._instruction, observation)
+        return self._observe(Outcome(seen["text"], commands=seen["commands"], images=seen.get("images", ())))
 
     def _begin(self, task_id: str) -> tuple[str, Outcome]:
         raise AssertionError("worlds are on the server")

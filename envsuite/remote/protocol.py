@@ -5,11 +5,13 @@ The page ``docs/serving.md`` describes the whole contract; ``envsuite.serving.sc
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
+from envsuite.core.env import Observation
 from envsuite.core.errors import (
     DataError,
     EnvsuiteError,
@@ -19,6 +21,7 @@ from envsuite.core.errors import (
     UsageError,
     WorkerLost,
 )
+from envsuite.core.images import as_png, from_png
 
 TOKEN_VARIABLE = "ENVSUITE_TOKEN"
 """Environment variable of the bearer token, for servers and clients."""
@@ -72,6 +75,36 @@ TITLES: Mapping[str, str] = {
     "internal": "The server has a bug",
 }
 """Titles of problems, by the last part of the problem's type."""
+
+
+def as_json(observation: Observation, task: bool = True) -> dict[str, Any]:
+    """Returns an observation as an answer has it: images as PNG, in base64.
+
+    Args:
+        observation: The observation.
+        task: With the instruction, which is told where an episode begins or goes on.
+
+    Raises:
+        MissingExtra: It has images, and Pillow is not installed.
+    """
+    told: dict[str, Any] = {"task": observation["task"]} if task else {}
+    told |= {"text": observation["text"], "commands": observation["commands"]}
+    if "images" in observation:
+        told["images"] = [base64.b64encode(as_png(image)).decode() for image in observation["images"]]
+    return told
+
+
+def from_json(task: str, told: Mapping[str, Any]) -> Observation:
+    """Returns the observation in an answer, of an episode with this instruction.
+
+    Raises:
+        DataError: An image is no PNG file.
+        MissingExtra: It has images, and Pillow is not installed.
+    """
+    seen = Observation(task=task, text=told["text"], commands=tuple(told["commands"]))
+    if "images" in told:
+        seen["images"] = tuple(from_png(base64.b64decode(image)) for image in told["images"])
+    return seen
 
 
 class Problem(Exception):

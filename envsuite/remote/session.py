@@ -39,6 +39,8 @@ class Described:
     """Name of its class."""
     tools: tuple[Tool, ...]
     max_calls: int
+    images: bool
+    """Whether observations have images."""
     max_episode_steps: int | None
     split: str | None
     versions: Mapping[str, str]
@@ -70,7 +72,14 @@ def _described(url: str, env_id: str, arguments: bytes, servers: int) -> Describ
         raise DataError(f"{url}: the manifest of {env_id} has hash {told['hash'][:8]} there and {tasks.hash[:8]} here")
     tools = tuple(Tool(**tool["function"]) for tool in body["tools"])
     return Described(
-        body["class"], tools, body["max_calls"], body["max_episode_steps"], body["split"], body["versions"], tasks
+        body["class"],
+        tools,
+        body["max_calls"],
+        body["images"],
+        body["max_episode_steps"],
+        body["split"],
+        body["versions"],
+        tasks,
     )
 
 

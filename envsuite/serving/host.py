@@ -20,7 +20,7 @@ from envsuite.core import Observation, StepInfo, Tool, ToolCall, ToolEnv, UsageE
 from envsuite.core.errors import EnvsuiteError
 from envsuite.data import without_paths
 from envsuite.making import horizon_of
-from envsuite.remote.protocol import EPISODE, Problem, problem_of
+from envsuite.remote.protocol import EPISODE, Problem, as_json, problem_of
 
 log = logging.getLogger("envsuite.serving")
 Answer = tuple[int, bytes]
@@ -144,6 +144,7 @@ class Host:
                 "class": type(env).__name__,
                 "tools": [Tool.as_openai(tool) for tool in env.tools],
                 "max_calls": env.max_calls,
+                "images": env.images,
                 "max_episode_steps": horizon_of(call["environment"]),
                 "split": env.split,
                 "versions": env.versions,
@@ -201,7 +202,7 @@ class Host:
             options = {name: value for name, value in (call.get("options") or {}).items() if value is not None}
             observation, info = session.env.reset(seed=call.get("seed"), options=options)
             session.steps = 0
-            return {"observation": observation, "info": info}
+            return {"observation": as_json(observation), "info": info}
 
         return self._numbered(session, call, execute)
 
@@ -217,7 +218,7 @@ class Host:
             if session.horizon is not None and session.steps >= session.horizon:
                 truncated = True
             return {
-                "observation": {"text": observation["text"], "commands": observation["commands"]},
+                "observation": as_json(observation, task=False),
                 "reward": reward,
                 "terminated": terminated,
                 "truncated": truncated,
@@ -248,7 +249,7 @@ class Host:
                 raise Problem(422, "invalid", detail, field="snapshot")
             observation: Observation = session.env.restore(found[0])
             session.steps = found[1]
-            return {"observation": observation, "episode": session.env.episode, "done": session.env.done}
+            return {"observation": as_json(observation), "episode": session.env.episode, "done": session.env.done}
 
         return self._numbered(session, call, execute)
 

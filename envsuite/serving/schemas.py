@@ -111,8 +111,13 @@ Observation = _object(
         "task": {**_TEXT, "description": "The instruction; only where an episode begins or goes on, not after a step."},
         "text": _TEXT,
         "commands": {"type": "array", "items": _TEXT},
+        "images": {
+            "type": "array",
+            "items": {"type": "string", "contentEncoding": "base64", "contentMediaType": "image/png"},
+            "description": "Only of an environment that shows images.",
+        },
     },
-    optional=("task",),
+    optional=("task", "images"),
 )
 Info = {
     "type": "object",
@@ -145,6 +150,7 @@ Description = _object(
         "class": _TEXT,
         "tools": {"type": "array", "items": _ref("Tool")},
         "max_calls": {"type": "integer", "minimum": 1},
+        "images": {"type": "boolean", "description": "Whether observations have images."},
         "max_episode_steps": {"type": ["integer", "null"]},
         "split": {"type": ["string", "null"]},
         "versions": {"type": "object", "additionalProperties": _TEXT},

@@ -9,17 +9,19 @@ import numpy as np
 
 from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
 from envsuite.core.errors import UsageError, unknown
+from envsuite.core.images import Pixels
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.sokoban import prompts
 from envsuite.sokoban.generate import Kind
 from envsuite.sokoban.level import DIRECTIONS
 from envsuite.sokoban.tasks import load
-from envsuite.sokoban.tiles import Pixels, image
+from envsuite.sokoban.tiles import image
 from envsuite.sokoban.world import BLOCKED, Sokoban
 
 MOST_CALLS = 50
 MOST_LEVELS = 10_000
 REWARDS = ("sparse", "ragen")
+VIEWS = ("text", "image", "both")
 
 
 class Token(TypedDict):
@@ -51,6 +53,7 @@ class SokobanEnv(ToolEnv):
         height: Rows of generated levels, walls included.
         boxes: Number of boxes of generated levels.
         pushes: Fewest and most pushes of a best solution of generated levels.
+        observation: How the board is shown: as ``"text"``, as an ``"image"`` of 16 pixels a cell, or ``"both"``.
         style: How boards are written: ``"symbols"`` (as in level files), ``"ragen"``, ``"tabbed"``, ``"spaced"`` or
             ``"coordinates"``.
         reward: ``"sparse"``: 1 when solved. ``"ragen"``: -0.1 a move, +1 for a box that comes onto a target, -1 for one
@@ -87,6 +90,7 @@ class SokobanEnv(ToolEnv):
             "minItems": 2,
             "maxItems": 2,
         },
+        "observation": {"type": "string", "enum": list(VIEWS)},
         "style": {"type": "string", "enum": list(prompts.STYLES)},
         "reward": {"type": "string", "enum": list(REWARDS)},
         "max_calls": {"type": "integer", "minimum": 1, "maximum": MOST_CALLS},
@@ -105,11 +109,14 @@ class SokobanEnv(ToolEnv):
         height: int = 6,
         boxes: int = 2,
         pushes: Sequence[int] = (2, 30),
+        observation: str = "text",
         style: str = "symbols",
         reward: str = "sparse",
         max_calls: int = 1,
         end_on_deadlock: bool = False,
     ) -> None:
+        if observation not in VIEWS:
+            raise unknown("observation of Sokoban-v0", observation, VIEWS)
         if style not in prompts.STYLES:
             raise unknown("style of Sokoban-v0", style, prompts.STYLES)
         if reward not in REWARDS:
@@ -120,11 +127,11 @@ class SokobanEnv(ToolEnv):
         kind = Kind(_whole("width", width), _whole("height", height), _whole("boxes", boxes), (low, high))
         count = _whole("levels", levels, 1, MOST_LEVELS)
         self.levels, task_set = load(str(source), kind, _whole("level_seed", level_seed), count)
-        self._style = prompts.STYLES[style]
+        self._style = prompts.PICTURE if observation == "image" else prompts.STYLES[style]
         self.reward = reward
         self.max_calls = _whole("max_calls", max_calls, 1, MOST_CALLS)
         self.end_on_deadlock = end_on_deadlock
-        super().__init__(task_set.select(tasks), split, render_mode)
+        super().__init__(task_set.select(tasks), split, render_mode, images=observation != "text")
         self._world: Sokoban | None = None
         self._moves = 0
 
@@ -185,6 +192,8 @@ class SokobanEnv(ToolEnv):
         if outcome.text:
             text = "\n".join((*dict.fromkeys(filter(None, outcome.text.split("\n\n"))), text))
         self._last = Observation(task=self._instruction, text=text, commands=outcome.commands)
+        if self.images:
+            self._last["images"] = (self._image(),)
         return self._last
 
     def _state_key(self) -> str:
@@ -197,8 +206,12 @@ class SokobanEnv(ToolEnv):
     def render(self) -> str | Pixels | None:  # type: ignore[override]
         """Returns the task and the last text, or the board's image of shape (16 * rows, 16 * columns, 3)."""
         if self.render_mode == "rgb_array" and self._world is not None:
-            return image(self._world.level, self._world.boxes, self._world.player)
+            return self._image()
         return super().render() if self.render_mode == "ansi" else None
+
+    def _image(self) -> Pixels:
+        world = self.world
+        return image(world.level, world.boxes, world.player)
 
     def snapshot(self) -> Token:
         """Returns the state of the episode as plain data that can be pickled.
@@ -238,7 +251,9 @@ class SokobanEnv(ToolEnv):
         world = self.world
         world.boxes, world.player, world.pushes = boxes, player, known["pushes"]
         self._moves, self._done = known["moves"], known["done"]
-        return super()._observe(Outcome(known["text"], commands=() if self._done else world.moves()))
+        shown = (self._image(),) if self.images else ()
+        commands = () if self._done else world.moves()
+        return super()._observe(Outcome(known["text"], commands=commands, images=shown))
 
 
 def _whole(name: str, value: object, least: int | None = None, most: int | None = None) -> int:

@@ -81,6 +81,16 @@ STYLES = {
 lists of coordinates."""
 
 
+PICTURE = Style(
+    lambda level: (
+        "The image shows the board: brick walls, red rings for targets, brown boxes that turn green on a "
+        "target, and you, in blue."
+    ),
+    lambda level, boxes, player: "The image shows the board.",
+)
+"""The style of boards that are shown as images alone."""
+
+
 def task(level: Level, style: Style) -> str:
     """Returns the instruction of an episode: the rules, and what the symbols of ``style`` mean."""
     return f"{RULES}\n{style.legend(level)}"

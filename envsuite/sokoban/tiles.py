@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from envsuite.core.images import Pixels
 from envsuite.sokoban.level import BOX, BOX_ON_TARGET, FLOOR, PLAYER, PLAYER_ON_TARGET, TARGET, WALL, Level
 
 SIZE = 16
@@ -16,8 +17,6 @@ _FLOOR, _GRID = (243, 236, 220), (228, 218, 198)
 _TARGET = (206, 61, 61)
 _BOX, _EDGE, _PLACED = (196, 137, 64), (120, 76, 26), (92, 152, 82)
 _BODY, _HEAD = (45, 86, 160), (232, 190, 150)
-
-Pixels = NDArray[np.uint8]
 
 
 def image(level: Level, boxes: int, player: int) -> Pixels:

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from envsuite.core.env import Observation, StepInfo
+from envsuite.core.env import StepInfo
 from envsuite.core.errors import DataError, EnvsuiteError, UsageError
 from envsuite.core.tools import Action, Tool
 from envsuite.registration import ENVIRONMENTS
-from envsuite.remote.protocol import EPISODE
+from envsuite.remote.protocol import EPISODE, from_json
 from envsuite.remote.session import CLOSE_SECONDS, Described, Session, described, plain, step_of
 from envsuite.remote.transport import Refused, Unreachable, server
 from envsuite.vector.base import EnvFactory, Event, Vector, Wait, failed
@@ -325,7 +325,7 @@ def _event(call: _Call, answer: dict[str, Any] | Exception) -> Event:
         seat.task, seat.episode = observation["task"], {name: info[name] for name in EPISODE}
     assert seat.episode is not None
     whole: StepInfo = {**info, **seat.episode, "versions": dict(seat.episode["versions"])}  # type: ignore[typeddict-item]
-    seen = Observation(task=seat.task, text=observation["text"], commands=tuple(observation["commands"]))
+    seen = from_json(seat.task, observation)
     reward, terminated = float(answer.get("reward", 0.0)), answer.get("terminated", False)
     return Event(call.slot, seen, reward, terminated, answer.get("truncated", False), whole, None)
 

@@ -1,0 +1,91 @@
+"""Images in observations: RGB arrays here, PNG wherever they leave the process."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from envsuite.core.errors import DataError, MissingExtra
+
+Pixels = NDArray[np.uint8]
+"""An image: shape (rows, columns, 3), red, green and blue from 0 to 255."""
+MOST_PIXELS = 2**24
+"""Largest image that is read from PNG; a file of a few kilobytes may claim any size."""
+
+
+class Images(spaces.Space[tuple[Pixels, ...]]):
+    """The space of all tuples of images, of any number and size; :meth:`sample` draws small ones."""
+
+    def __init__(self, seed: int | np.random.Generator | None = None) -> None:
+        super().__init__(seed=seed)
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        """Images of any size cannot be flattened."""
+        return False
+
+    def sample(self, mask: Any | None = None, probability: Any | None = None) -> tuple[Pixels, ...]:
+        """Returns no, one or two small images of noise."""
+        count, rows, columns = (int(self.np_random.integers(low, 3 + 6 * low)) for low in (0, 1, 1))
+        return tuple(self.np_random.integers(0, 256, (count, rows, columns, 3), np.uint8))
+
+    def contains(self, x: Any) -> bool:
+        """Whether ``x`` is a tuple of images."""
+        return isinstance(x, tuple) and all(map(is_image, x))
+
+    def __eq__(self, other: object) -> bool:
+        """All such spaces are equal."""
+        return isinstance(other, Images)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        """``Images()``."""
+        return "Images()"
+
+
+def is_image(x: Any) -> bool:
+    """Whether ``x`` is an RGB array with at least one pixel."""
+    return isinstance(x, np.ndarray) and x.dtype == np.uint8 and x.ndim == 3 and x.shape[2] == 3 and x.size > 0
+
+
+def as_png(pixels: Pixels) -> bytes:
+    """Returns the image as PNG, without loss.
+
+    Raises:
+        MissingExtra: Pillow is not installed.
+    """
+    out = io.BytesIO()
+    _pillow().fromarray(np.ascontiguousarray(pixels)).save(out, "PNG")
+    return out.getvalue()
+
+
+def from_png(data: bytes) -> Pixels:
+    """Returns the image of a PNG file.
+
+    Raises:
+        DataError: ``data`` is no PNG of at most :data:`MOST_PIXELS` pixels.
+        MissingExtra: Pillow is not installed.
+    """
+    pillow = _pillow()
+    try:
+        with pillow.open(io.BytesIO(data), formats=["PNG"]) as file:
+            if file.width * file.height > MOST_PIXELS:
+                raise DataError(f"an image of {file.width}x{file.height} pixels has more than {MOST_PIXELS}")
+            return np.array(file.convert("RGB"))
+    except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{len(data)} bytes that should be an image are no PNG file: {error}") from error
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingExtra("images outside this process need Pillow: pip install 'envsuite[images]'") from error
+    return Image

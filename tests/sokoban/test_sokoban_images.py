@@ -1,0 +1,169 @@
+"""Observations with images: here, on a server, in vectors of both kinds."""
+
+from __future__ import annotations
+
+import base64
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envsuite.core import DataError, ToolCall, ToolEnv, Unparsed
+from envsuite.core.images import MOST_PIXELS, Images, as_png, from_png
+from envsuite.sokoban.expert import Expert
+from envsuite.sokoban.level import read_level
+from envsuite.sokoban.tiles import SIZE, image
+from envsuite.vector import EnvFactory, Event, make_vector
+
+MOVE = (ToolCall("move", {"direction": "left"}),)
+BOARD = "######\n#@$ .#\n# *  #\n######"
+
+
+def pixels(env: gymnasium.Env[Any, Any]) -> list[Any]:
+    """The images of two episodes of random moves, whose first action is refused."""
+    seen = []
+    for seed in (3, 5):
+        env.action_space.seed(seed)
+        observation, _ = env.reset(seed=seed)
+        seen.append(observation["images"])
+        done = truncated = False
+        action: Any = Unparsed("nothing")
+        while not (done or truncated):
+            observation, _, done, truncated, _ = env.step(action)
+            seen.append(observation["images"])
+            action = env.action_space.sample()
+    return seen
+
+
+@pytest.mark.parametrize("observation", ["image", "both"])
+def test_the_environment_checker_finds_nothing(observation: str, where: dict[str, Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(gymnasium.make("Sokoban-v0", observation=observation, **where).unwrapped)
+
+
+def test_a_server_sends_the_pixels_that_the_environment_shows_here(make_env: Callable[..., ToolEnv]) -> None:
+    there = pixels(gymnasium.wrappers.TimeLimit(make_env("Sokoban-v0", observation="both"), 15))
+    here = pixels(gymnasium.make("Sokoban-v0", observation="both"))
+    assert len(here) == len(there) > 10
+    for ours, theirs in zip(here, there, strict=True):
+        assert np.array_equal(ours[0], theirs[0]) and len(ours) == len(theirs) == 1
+    assert len({ours[0].tobytes() for ours in here}) > 5
+
+
+def test_the_image_is_that_of_the_board_after_every_step_and_restored_snapshot(make_open: Callable[..., Any]) -> None:
+    env, expert = make_open("Sokoban-v0", observation="image", split="test"), Expert()
+    observation, _ = env.reset(seed=1)
+    token, first, done = env.unwrapped.snapshot(), observation["images"][0], False
+    while not done:
+        observation, _, done, _, _ = env.step(expert.act(env))
+        world = env.unwrapped.world
+        assert np.array_equal(observation["images"][0], image(world.level, world.boxes, world.player))
+    assert np.array_equal(env.unwrapped.restore(token)["images"][0], first)
+
+
+def test_text_alone_has_no_images_and_the_same_keys_as_ever(make_env: Callable[..., ToolEnv]) -> None:
+    observation, _ = make_env("Sokoban-v0").reset(seed=0)
+    assert list(observation) == ["task", "text", "commands"]
+    both, _ = make_env("Sokoban-v0", observation="both").reset(seed=0)
+    assert observation == {name: both[name] for name in observation}  # type: ignore[literal-required]
+    alone, _ = make_env("Sokoban-v0", observation="image").reset(seed=0)
+    assert "#" not in alone["text"] and alone["text"] == "The image shows the board."
+
+
+def test_every_cell_is_drawn_as_its_symbol_says() -> None:
+    level = read_level(BOARD.split("\n"), "a test")
+    whole = image(level, level.boxes, level.player)
+    assert whole.shape == (4 * SIZE, 6 * SIZE, 3)
+    tiles: dict[str, set[bytes]] = {}
+    for row, symbols in enumerate(BOARD.split("\n")):
+        for column, symbol in enumerate(symbols):
+            tile = whole[row * SIZE : (row + 1) * SIZE, column * SIZE : (column + 1) * SIZE]
+            tiles.setdefault(symbol, set()).add(tile.tobytes())
+    assert all(len(found) == 1 for found in tiles.values()), "one tile a symbol"
+    assert len(set.union(*tiles.values())) == len(tiles) == 6, "and another for each"
+
+
+def _answer(vector: Any) -> Event:
+    (event,) = vector.poll()
+    return event  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_vectors_hand_on_images(workers: int, where: dict[str, Any]) -> None:
+    factory = EnvFactory("Sokoban-v0", {"observation": "both", **where})
+    alone, _ = gymnasium.make("Sokoban-v0", observation="both").reset(options={"task_id": "boxes-1/test#0"})
+    vector = make_vector([factory], 1, workers, 60.0)
+    try:
+        vector.reset(0, 0, task_id="boxes-1/test#0")
+        event = _answer(vector)
+        assert event.observation is not None, event.error
+        assert np.array_equal(event.observation["images"][0], alone["images"][0])
+        vector.step(0, MOVE)
+        event = _answer(vector)
+        assert event.observation is not None and event.observation["images"][0].shape == (96, 96, 3)
+    finally:
+        vector.close()
+
+
+@pytest.mark.parametrize("kind", [gymnasium.vector.SyncVectorEnv, gymnasium.vector.AsyncVectorEnv])
+def test_gymnasium_s_vectors_hand_on_images(kind: Any) -> None:
+    envs = kind([lambda: gymnasium.make("Sokoban-v0", observation="both")] * 2)
+    try:
+        observation, _ = envs.reset(seed=1)
+        after, *_ = envs.step((MOVE, MOVE))
+        for number in range(2):
+            alone = gymnasium.make("Sokoban-v0", observation="both")
+            first, _ = alone.reset(seed=1 + number)
+            assert np.array_equal(observation["images"][number][0], first["images"][0])
+            assert np.array_equal(after["images"][number][0], alone.step(MOVE)[0]["images"][0])
+    finally:
+        envs.close()
+
+
+def test_the_space_contains_what_it_draws_and_nothing_else() -> None:
+    space = Images(seed=0)
+    drawn = [space.sample() for _ in range(50)]
+    assert all(map(space.contains, drawn)) and {len(images) for images in drawn} == {0, 1, 2}
+    wrong = (np.zeros((2, 2), np.uint8), np.zeros((2, 2, 3)), np.zeros((2, 0, 3), np.uint8), [[0]])
+    assert not any(space.contains((one,)) for one in wrong) and not space.contains([drawn[0]])
+    assert space == Images() and repr(space) == "Images()" and not space.is_np_flattenable
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 2**32 - 1))
+def test_png_keeps_every_pixel(rows: int, columns: int, seed: int) -> None:
+    noise = np.random.default_rng(seed).integers(0, 256, (rows, columns, 3), np.uint8)
+    assert np.array_equal(from_png(as_png(noise)), noise)
+    assert np.array_equal(from_png(as_png(noise[:, ::-1])), noise[:, ::-1])
+
+
+@given(st.binary(max_size=200), st.booleans(), st.integers(0, 2**16))
+def test_what_is_no_png_is_refused(data: bytes, begins: bool, cut: int) -> None:
+    whole = as_png(np.zeros((4, 4, 3), np.uint8))
+    for broken in (whole[: cut % (len(whole) - 20)], (whole[:33] if begins else b"") + data):
+        with pytest.raises(DataError, match="no PNG"):
+            from_png(broken)
+
+
+def test_a_png_that_claims_more_pixels_than_allowed_is_refused() -> None:
+    from PIL import Image
+
+    small = as_png(np.zeros((1, 1, 3), np.uint8))
+    assert base64.b64encode(small).startswith(b"iVBORw0KGgo")
+    side = int(MOST_PIXELS**0.5) + 1
+    with pytest.raises(DataError, match="has more than"):
+        from_png(_written(Image.new("1", (side, side))))
+
+
+def _written(file: Any) -> bytes:
+    import io
+
+    out = io.BytesIO()
+    file.save(out, "PNG")
+    return out.getvalue()

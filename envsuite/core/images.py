@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 from typing import Any
 
@@ -51,6 +52,33 @@ class Images(spaces.Space[tuple[Pixels, ...]]):
 def is_image(x: Any) -> bool:
     """Whether ``x`` is an RGB array with at least one pixel."""
     return isinstance(x, np.ndarray) and x.dtype == np.uint8 and x.ndim == 3 and x.shape[2] == 3 and x.size > 0
+
+
+def digest(pixels: Pixels) -> bytes:
+    """Returns what tells the image from all others."""
+    made = hashlib.blake2b(repr(pixels.shape).encode(), digest_size=16)
+    made.update(np.ascontiguousarray(pixels).data)
+    return made.digest()
+
+
+class Pool:
+    """Images, each once, with numbers."""
+
+    def __init__(self) -> None:
+        self.images: list[Pixels] = []
+        self._numbers: dict[bytes, int] = {}
+
+    def number(self, pixels: Pixels) -> int:
+        """Returns the image's number; adds it if it is new."""
+        number = self._numbers.setdefault(digest(pixels), len(self.images))
+        if number == len(self.images):
+            self.images.append(pixels)
+        return number
+
+    def clear(self) -> None:
+        """Forgets all."""
+        self.images.clear()
+        self._numbers.clear()
 
 
 def as_png(pixels: Pixels) -> bytes:

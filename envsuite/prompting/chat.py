@@ -61,7 +61,8 @@ class _Turn:
     message: dict[str, Any]
     ids: tuple[str, ...]
     """Ids of its calls; each wants a result."""
-    observation: Observation
+    observation: str
+    """The environment's answer."""
 
 
 class Chat:
@@ -123,7 +124,7 @@ class Chat:
         self._turns, self._calls = [], 0
 
     def messages(self) -> Messages:
-        """Returns the messages to answer now.
+        """Returns the messages to answer now; one with images has parts of text and of images as content.
 
         Raises:
             UsageError: Before :meth:`start`, or the prompt file cannot be rendered for this step.
@@ -132,14 +133,17 @@ class Chat:
         messages: Messages = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": "".join(self._history.opening())})
         for turn in self._turns:
-            said = self._history.said(turn.observation)
             messages.append(turn.message)
-            results = [*[_EARLIER] * (len(turn.ids) - 1), said]
+            results = [*[_EARLIER] * (len(turn.ids) - 1), turn.observation]
             pairs = zip(turn.ids, results, strict=True) if turn.ids else ()
             messages += [{"role": "tool", "tool_call_id": one, "content": result} for one, result in pairs]
             if not turn.ids:
-                messages.append({"role": "user", "content": said})
-        return messages
+                messages.append({"role": "user", "content": turn.observation})
+        parts = self._history.gallery.parts
+        return [
+            message if message["role"] == "assistant" else {**message, "content": parts(message["content"])}
+            for message in messages
+        ]
 
     def parse(self, answer: Answer) -> Parsed:
         """Parses the action of an answer: its calls if tools were given, else its text. Never raises.
@@ -166,7 +170,8 @@ class Chat:
         self._history.add(answer.text, self.parse(answer).action, observation)
         if not isinstance(self.memory, Window):
             message, ids = self._said(answer)
-            self._turns.append(_Turn(message, ids, observation))
+            seen = self._history.said(self._history.observation(self._history.steps))
+            self._turns.append(_Turn(message, ids, seen))
 
     def _said(self, answer: Answer) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Returns the message of an answer, and the ids of its calls.

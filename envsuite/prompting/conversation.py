@@ -8,9 +8,11 @@ from typing import Any, Literal
 
 from envsuite.core.env import Observation
 from envsuite.core.errors import UsageError
+from envsuite.core.images import Pixels
 from envsuite.core.tools import Tool
 from envsuite.prompting.codecs import Codec, Turn
 from envsuite.prompting.history import History
+from envsuite.prompting.images import ImageFormat, ImageTokenizer, in_order
 from envsuite.prompting.memory import Compact, Memory, Rendered, Window
 from envsuite.prompting.prompt_file import PromptFile
 from envsuite.prompting.rendering import ChatTokenizer, Messages, Renderer
@@ -31,7 +33,8 @@ class _Turn:
     response_text: str
     follow_ids: tuple[int, ...]
     """Tokens from the end of the response to the next generation prompt; ``()`` where prompts are rendered anew."""
-    observation: Observation
+    answer: str
+    """The environment's answer."""
     said: Turn
     """The response as a message."""
 
@@ -58,6 +61,7 @@ class Conversation:
             tokens, the beginning of the chat template included.
         examples: Text of demonstrations, below the instructions; in a prompt file a variable.
         template_arguments: Arguments of the chat template, such as ``enable_thinking``; by default the codec's.
+        image_format: How the model takes the images of observations; ``None``: it takes none.
 
     Raises:
         UnknownName: The chat template does not read an argument.
@@ -79,8 +83,8 @@ class Conversation:
         truncate: Literal["episode", "left"] = "episode",
         template_arguments: Mapping[str, Any] | None = None,
         examples: str = "",
+        image_format: ImageFormat | None = None,
     ) -> None:
-        self.tokenizer = tokenizer
         self.codec = codec
         self.memory = memory
         self.tools = tools
@@ -91,9 +95,14 @@ class Conversation:
             codec, memory, tools, max_calls,
             instructions=instructions, commands=commands, prompt_file=prompt_file, examples=examples,
         )  # fmt: skip
+        gallery = self._history.gallery
+        self.tokenizer = tokenizer if image_format is None else ImageTokenizer(tokenizer, image_format, gallery)
+        if image_format is not None and truncate == "left":
+            raise UsageError("truncate='left' could cut an image in two; truncate='episode' ends the episode instead")
         arguments = codec.template_arguments if template_arguments is None else template_arguments
-        self._render = Renderer(tokenizer, arguments)
-        self._template = chat_template(self._render, self._history.system, codec.chat_tools(tools))
+        self._render = Renderer(self.tokenizer, arguments)
+        own = Renderer(tokenizer, arguments)
+        self._template = chat_template(own, self._history.system, codec.chat_tools(tools))
         self._turns: list[_Turn] = []
         self._left_out = 0
         self._stem: tuple[list[int], str] | None = None
@@ -104,7 +113,10 @@ class Conversation:
 
         Raises:
             NoRoom: The memory's budget is too small for the task.
+            UsageError: The observation has images, and the model takes none.
         """
+        if "images" in observation and not isinstance(self.tokenizer, ImageTokenizer):
+            raise UsageError("the observation has images, but the model takes none; take one that does, or show text")
         self._history.start(observation)
         self._turns, self._left_out = [], 0
         if isinstance(self.memory, Window) and self._history.prompt_file is None:
@@ -112,8 +124,21 @@ class Conversation:
         self._ids = None
         self._fold()
 
+    def prompt(self) -> tuple[tuple[int, ...], tuple[Pixels, ...]]:
+        """Returns the token ids to continue now, and the images in them, in their order.
+
+        An id below -1 stands for a part of an image (:func:`~envsuite.prompting.images.part_id`).
+
+        Raises:
+            UsageError: As :meth:`prompt_ids`.
+            NoRoom: As :meth:`prompt_ids`.
+        """
+        return in_order(self.prompt_ids(), self._history.gallery.images)
+
     def prompt_ids(self) -> tuple[int, ...]:
         """Returns the token ids to continue now; they end with the generation prompt.
+
+        Images are numbered over the episode; :meth:`prompt` numbers them over the prompt.
 
         Raises:
             UsageError: Before :meth:`start`, or the prompt file cannot be rendered for this step.
@@ -130,7 +155,7 @@ class Conversation:
         if self._ids is None:
             stem, rest = self._history.opening(self._left_out)
             if isinstance(self.memory, Rendered) and self._turns:
-                messages, tools = self.messages(), self.codec.chat_tools(self.tools)
+                messages, tools = self._messages(), self.codec.chat_tools(self.tools)
                 self._ids = tuple(conversation_ids(self._render, messages, tools, self._template.specials))
             elif self._stem is None:
                 self._ids = tuple(self._template.begin(self.tokenizer, stem + rest))
@@ -160,25 +185,33 @@ class Conversation:
         prompt = self._all_ids()
         self._history.add(response_text, None, observation)
         said = self.codec.turn(response_text, self.tools)
+        answer = self._history.said(self._history.observation(self._history.steps))
         if isinstance(self.memory, Rendered):
-            self._turns.append(_Turn(response, response_text, (), observation, said))
+            self._turns.append(_Turn(response, response_text, (), answer, said))
             self._ids = None
             return
-        follow = tuple(self._follow(response, said, self._history.said(observation)))
-        self._turns.append(_Turn(response, response_text, follow, observation, said))
+        follow = tuple(self._follow(response, said, answer))
+        self._turns.append(_Turn(response, response_text, follow, answer, said))
         self._ids = (*prompt, *response, *follow)
         self._fold()
 
     def messages(self) -> Messages:
-        """Returns the chat messages of the current prompt, for people.
+        """Returns the chat messages of the current prompt, for people: images are named.
 
         Raises:
             UsageError: Before :meth:`start`.
         """
+        named = self._history.gallery.named
+        return [
+            {**message, "content": named(message["content"])} if message.get("content") else message
+            for message in self._messages()
+        ]
+
+    def _messages(self) -> Messages:
         messages = self._template.messages("".join(self._history.opening(self._left_out)))
         if not isinstance(self.memory, Window):
             for turn in self._turns[self._left_out :]:
-                messages += [turn.said.message, self.codec.reply(turn.said, self._history.said(turn.observation))]
+                messages += [turn.said.message, self.codec.reply(turn.said, turn.answer)]
         return messages
 
     def _follow(self, response: Sequence[int], said: Turn, text: str) -> list[int]:

@@ -8,6 +8,7 @@ from envsuite.core.env import Observation
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Action, Tool
 from envsuite.prompting.codecs import Codec
+from envsuite.prompting.images import Gallery
 from envsuite.prompting.memory import Memory, Summary, Window
 from envsuite.prompting.prompt_file import Past, PromptFile, Situation
 
@@ -59,13 +60,15 @@ class History:
         """Content of the system message; empty for none."""
         self._request = memory.request if isinstance(memory, Summary) and instructions else ""
         self._told = f"{told}\n{self._request}" if self._request else told
+        self.gallery = Gallery()
+        """Images of the episode, for which texts have marks."""
         self._observations: list[Observation] = []
         self._actions: list[str] = []
         self._summary = ""
 
     def start(self, observation: Observation) -> None:
         """Starts an episode with its first observation."""
-        self._observations, self._actions, self._summary = [observation], [], ""
+        self._observations, self._actions, self._summary = [self.gallery.start(observation)], [], ""
 
     def add(self, response: str, action: Action | None, observation: Observation) -> None:
         """Records a step: the response as text, the action in it if it has one, and the environment's answer.
@@ -74,10 +77,11 @@ class History:
             UsageError: Before :meth:`start`.
         """
         self.observation(0)
-        self._observations.append(observation)
-        self._actions.append("none" if action is None else self.codec.show(action))
+        plain = self.gallery.plain
+        self._observations.append(self.gallery.marked(observation))
+        self._actions.append("none" if action is None else plain(self.codec.show(action)))
         if isinstance(self.memory, Summary):
-            self._summary = self.memory.updated(self._summary, response)
+            self._summary = self.memory.updated(self._summary, plain(response))
 
     @property
     def steps(self) -> int:
@@ -85,7 +89,7 @@ class History:
         return len(self._actions)
 
     def observation(self, t: int) -> Observation:
-        """Returns the observation before step ``t`` (from 0).
+        """Returns the observation before step ``t`` (from 0), with marks for its images.
 
         Raises:
             UsageError: Before :meth:`start`.
@@ -95,7 +99,7 @@ class History:
         return self._observations[t]
 
     def said(self, observation: Observation) -> str:
-        """Returns ``observation`` as the world's answer in a conversation."""
+        """Returns an :meth:`observation` as the world's answer in a conversation."""
         if not observation["commands"] or not self.commands:
             return observation["text"]
         return f"{observation['text']}\nCommands: {' | '.join(observation['commands'])}"

@@ -74,13 +74,18 @@ class Renderer:
             UsageError: The tokenizer has no chat template.
             Refused: The template cannot render the conversation.
         """
-        from jinja2 import TemplateError  # only needed with chat templates
-
         if self.tokenizer.chat_template is None:
             raise UsageError(
                 f"{type(self.tokenizer).__name__} has no chat template; take an instruction-tuned model, "
                 "or set tokenizer.chat_template"
             )
+        if _takes_parts(self.tokenizer):
+            messages = [_in_parts(message) for message in messages]
+        return self._rendered(messages, tools, prompt)
+
+    def _rendered(self, messages: Messages, tools: Sequence[dict[str, Any]] | None, prompt: bool) -> str:
+        from jinja2 import TemplateError  # only needed with chat templates
+
         try:
             return str(
                 self.tokenizer.apply_chat_template(
@@ -121,6 +126,30 @@ class Renderer:
                 raise UnknownName(f"unknown argument of the chat template {name!r}: it takes none; leave it out")
             if name not in known:
                 raise unknown("argument of the chat template", name, known)
+
+
+_TAKES_PARTS: dict[str, bool] = {}
+
+
+def _takes_parts(tokenizer: ChatTokenizer) -> bool:
+    """Whether the chat template shows a content only as a list of parts, as some of models with images do."""
+    template = str(tokenizer.chat_template)
+    if template not in _TAKES_PARTS:
+        probe, render = {"role": "user", "content": "PROBE"}, Renderer(tokenizer)
+
+        def shown(message: dict[str, Any]) -> bool:
+            try:
+                return "PROBE" in render._rendered([message], None, True)
+            except Refused:
+                return False
+
+        _TAKES_PARTS[template] = not shown(probe) and shown(_in_parts(probe))
+    return _TAKES_PARTS[template]
+
+
+def _in_parts(message: dict[str, Any]) -> dict[str, Any]:
+    content = message.get("content")
+    return {**message, "content": [{"type": "text", "text": content}]} if isinstance(content, str) else message
 
 
 def ids_of(tokenizer: ChatTokenizer, text: str) -> list[int]:

@@ -60,11 +60,11 @@ class ValueModel(nn.Module):
         super().__init__()
         self.backbone = backbone
         self.compute_dtype: ComputeDtype = compute_dtype
-        self.value = _zero(nn.Linear(backbone.config.hidden_size, 1))
+        self.value = _zero(nn.Linear(backbone.config.get_text_config(decoder=True).hidden_size, 1))
 
     def forward(self, batch: MicroBatch) -> Tensor:
         """Values of the text before each response token of ``batch``, in its order, float32."""
-        flat = flatten(batch, self.backbone.device)
+        flat = flatten(batch, self.backbone)
         with attending(self.backbone, kernel_of(self.backbone)), computing(self.compute_dtype, self.backbone.device):
             states = self.backbone(**flat.arguments).last_hidden_state[0, flat.place]
         out: Tensor = self.value(states.float())[:, 0]

@@ -18,13 +18,14 @@ import safetensors
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from envsuite.core.errors import DataError, MissingExtra, nearest
 from trainers.policy.config import AdapterConfig
 from trainers.policy.outline import as_if_on_cpu
 from trainers.policy.sharding import assign
+from trainers.policy.vision import class_of, takes_images
 from trainers.settings import ConfigError
 from trainers.stateful import Mismatch, compare
 
@@ -57,7 +58,7 @@ def check_adapter(config: AdapterConfig, settings: PreTrainedConfig, path: str) 
         _check_nf4()
     if config.targets != "all-linear":
         with torch.device("meta"):
-            known = linear_layers(AutoModelForCausalLM.from_config(settings))  # type: ignore[no-untyped-call]
+            known = linear_layers(class_of(settings).from_config(settings))
         if strange := sorted(set(config.targets) - set(known)):
             near = nearest(strange[0], known)
             raise ConfigError(
@@ -79,13 +80,23 @@ def _check_nf4() -> None:
 
 
 def linear_layers(model: PreTrainedModel) -> list[str]:
-    """Names of the linear layers that adapters can be put on, such as q_proj: all but the output layer."""
+    """Names of the linear layers that adapters can be put on, such as q_proj: all of text but the output layer."""
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    own = set(_of_images(model))
     return sorted({
         name.rsplit(".", 1)[-1]
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear | Conv1D) and module is not head
+        if isinstance(module, nn.Linear | Conv1D) and module is not head and name not in own
     })  # fmt: skip
+
+
+def _of_images(model: PreTrainedModel) -> list[str]:
+    """Returns the full names of the linear layers that compute images, which are frozen."""
+    if not takes_images(model.config):
+        return []
+    text = set(map(id, model.get_decoder().modules()))  # type: ignore[no-untyped-call]
+    text.add(id(model.get_output_embeddings()))  # type: ignore[no-untyped-call]
+    return [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and id(module) not in text]
 
 
 def add_adapter(model: PreTrainedModel, config: AdapterConfig, base: str, revision: str | None = None) -> None:
@@ -114,6 +125,7 @@ def _lora(model: PreTrainedModel, config: AdapterConfig, base: str, revision: st
         lora_alpha=config.alpha,
         lora_dropout=config.dropout,
         target_modules=targets,
+        exclude_modules=_of_images(model) or None,
         # Conv1D is transformers' linear layer of GPT-2, whose weight is transposed.
         fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
     )

@@ -9,9 +9,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from trainers.policy.attention import PrefixPlan
 from trainers.policy.packing import MicroBatch
+from trainers.policy.vision import model_inputs
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,9 @@ class FlatBatch:
         return states[plan.prefixes * plan.prefix_width :].view(plan.tails, plan.tail_width, -1)
 
 
-def flatten(batch: MicroBatch, device: torch.device) -> FlatBatch:
-    """Lay ``batch`` out in one row on ``device``."""
+def flatten(batch: MicroBatch, model: PreTrainedModel) -> FlatBatch:
+    """Lays ``batch`` out in one row, on the device of ``model``, which will compute it."""
+    device = model.device
     tokens = np.concatenate([batch.prefix.ravel(), batch.tail.ravel()])
     heads, tails = (np.broadcast_to(np.arange(part.shape[1]), part.shape) for part in (batch.prefix, batch.tail))
     before = batch.prefix_lengths[batch.prefix_of]
@@ -48,7 +51,7 @@ def flatten(batch: MicroBatch, device: torch.device) -> FlatBatch:
     place = batch.prefix.size + batch.sequence * batch.tail.shape[1] + batch.position
     plan = PrefixPlan(batch, device)
     arguments = {
-        "input_ids": to_device(tokens, device)[None],
+        **model_inputs(model, tokens, batch.images),
         "position_ids": to_device(positions, device)[None],
         "use_cache": False,
         "prefix_plan": plan,

@@ -89,7 +89,7 @@ def before_tokens(
     backbone = model.base_model
     slot = np.full(len(table.response.values), -1)
     slot[tokens] = np.arange(len(tokens))
-    out = [np.empty((len(tokens), model.config.hidden_size), np.float32) for _ in wanted]
+    out = [np.empty((len(tokens), model.config.get_text_config(decoder=True).hidden_size), np.float32) for _ in wanted]
     inner = any(fingerprint.layer != -1 for fingerprint in wanted)
     batches = list(micro_batches(table, merge_steps(table), budget, share_prefix))
     batches = [batch for batch in batches if (slot[batch.index] >= 0).any()]
@@ -102,13 +102,13 @@ def before_tokens(
     ):
         for batch in batches:
             picked = np.flatnonzero(slot[batch.index] >= 0)
-            flat = flatten(batch, model.device)
+            flat = flatten(batch, model)
             output = backbone(**flat.arguments, output_hidden_states=inner)
             for fingerprint, states in zip(wanted, out, strict=True):
                 found = _pick(fingerprint.pooling, _layer(output, fingerprint.layer), flat, batch, picked)
                 states[slot[batch.index[picked]]] = found.float().cpu().numpy()
         for _ in range(len(batches), count):
-            backbone(**flatten(one_token(), model.device).arguments)
+            backbone(**flatten(one_token(), model).arguments)
     return out
 
 

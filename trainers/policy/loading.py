@@ -11,6 +11,7 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
+    AutoProcessor,
     AutoTokenizer,
     BitsAndBytesConfig,
     GenerationConfig,
@@ -32,7 +33,9 @@ from trainers.policy.kernels import check_kernel, choose_kernel
 from trainers.policy.outline import InFiles, OfFirst, Outline, Weights, empty_model, places_in
 from trainers.policy.selfcheck import check_backbone
 from trainers.policy.source import Source, find
+from trainers.policy.vision import ImageProcessing, class_of, set_format, set_vision, takes_images
 from trainers.policy.weight_files import WeightFiles
+from trainers.settings import ConfigError
 
 _LOG = logging.getLogger(__name__)
 _UNREADABLE = (OSError, ValueError, KeyError, RuntimeError, SafetensorError)
@@ -72,10 +75,12 @@ def load_outline(config: ModelConfig) -> Outline:
 
     Raises:
         DataError: The model is missing, incomplete, or cannot be downloaded.
-        ConfigError: The adapter does not fit it.
+        ConfigError: The adapter does not fit it, or the model takes images.
         MissingExtra: It needs a package that is not installed.
     """
     source, settings = _found(config)
+    if takes_images(settings):
+        raise ConfigError(f"model.shard is {config.shard}, but {config.path} takes images; set model.shard: none")
     dtype = torch.float32 if config.adapter is None or config.adapter.base == "float32" else torch.bfloat16
     try:
         model = empty_model(AutoModelForCausalLM, settings, dtype)
@@ -161,11 +166,31 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
             Renderer(tokenizer)([{"role": "user", "content": "Hello."}], None)
         except UsageError as error:
             raise DataError(f"model.chat_template {config.chat_template}: {error}") from error
+    _take_images(tokenizer, source, config.path)
     if tokenizer.chat_template is None:
         raise DataError(
             f"model.path {config.path}: its tokenizer has no chat template; give it one by model.chat_template (a file)"
         )
     return tokenizer
+
+
+def _take_images(tokenizer: PreTrainedTokenizerBase, source: Source, path: str) -> None:
+    """Makes prompts of ``tokenizer`` take images, if the model does."""
+    if source.gguf is None and takes_images(settings := settings_of(source, "model.path", path)):
+        set_format(tokenizer, _processing(source, settings, "model.path", path))
+
+
+def _processing(source: Source, settings: PreTrainedConfig, key: str, path: str) -> ImageProcessing:
+    """Returns the processor of a model that takes images.
+
+    Raises:
+        DataError: It cannot be loaded.
+    """
+    try:
+        processor = AutoProcessor.from_pretrained(source.folder, backend="pil")  # type: ignore[no-untyped-call]
+        return ImageProcessing(processor, int(settings.image_token_id))
+    except (*_UNREADABLE, ImportError, AttributeError) as error:
+        raise _unreadable(key, path, error) from error
 
 
 def load_backbone(config: ModelConfig, key: str) -> PreTrainedModel:
@@ -187,7 +212,7 @@ def load_backbone(config: ModelConfig, key: str) -> PreTrainedModel:
     settings = settings_of(source, key, config.path)
     if config.adapter is not None:
         check_adapter(config.adapter, settings, config.path)
-    backbone = _load(source, settings, config, key, AutoModel if source.adapter is None else AutoModelForCausalLM)
+    backbone = _load(source, settings, config, key, AutoModel if source.adapter is None else None)
     if source.adapter is not None:  # it is one to the whole model, and has its names
         backbone = cast(PreTrainedModel, merged(backbone, source.adapter).base_model)
     if config.adapter is not None:
@@ -257,7 +282,7 @@ def settings_of(source: Source, key: str, name: str) -> PreTrainedConfig:
 
 
 def _load(
-    source: Source, settings: PreTrainedConfig, config: ModelConfig, key: str, kind: Any = AutoModelForCausalLM
+    source: Source, settings: PreTrainedConfig, config: ModelConfig, key: str, kind: Any = None
 ) -> PreTrainedModel:
     """The model, frozen weights in their format, and the adapter that ``source`` names not yet on it."""
     base = "float32" if config.adapter is None else config.adapter.base
@@ -269,7 +294,10 @@ def _load(
             bnb_4bit_use_double_quant=True,
             bnb_4bit_compute_dtype=torch.bfloat16,
         )
-    return read(source, settings, key, config.path, kind, **how)
+    model = read(source, settings, key, config.path, kind or class_of(settings), **how)
+    if source.gguf is None and takes_images(settings):
+        set_vision(model, _processing(source, settings, key, config.path))
+    return model
 
 
 def _unreadable(key: str, path: str, error: Exception) -> DataError:

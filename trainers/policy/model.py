@@ -17,6 +17,7 @@ from trainers.policy.packing import MicroBatch
 from trainers.policy.precision import computing
 from trainers.policy.selfcheck import check_policy, output_layer
 from trainers.policy.statistics import OutputLayer, TokenStats, token_stats
+from trainers.policy.vision import check_vision
 
 
 def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, others: Sequence[int] = ()) -> tuple[int, ...]:
@@ -63,12 +64,13 @@ class Policy(nn.Module):
             DataError: They differ.
         """
         check_policy(self.model)
+        check_vision(self.model)
         self.output = output_layer(self.model)
 
     def forward(self, batch: MicroBatch) -> TokenStats:
         """Log-probability and entropy of each response token of ``batch``, in its order."""
         device = self.model.device
-        flat = flatten(batch, device)
+        flat = flatten(batch, self.model)
         target = to_device(batch.target, device)
         with attending(self.model, kernel_of(self.model)), computing(self.compute_dtype, device):
             if self.output is None:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from envsuite.core.images import Pixels
+from envsuite.prompting.images import renumbered
 from trainers.steps import StepTable
 
 Ints = NDArray[np.int64]
@@ -45,6 +47,7 @@ def merge_steps(table: StepTable) -> list[TokenSequence]:
     """
     sequences: list[TokenSequence] = []
     order = np.lexsort((table.t, table.episode_id))
+    _, numbers = table.pool
     parts: list[Ints] = []
     spans: list[Span] = []
     length = prompt_length = 0
@@ -56,6 +59,8 @@ def merge_steps(table: StepTable) -> list[TokenSequence]:
 
     for row in order.tolist():
         prompt, response = table.prompt[row], table.response[row]
+        if numbers[row]:
+            prompt = renumbered(prompt, numbers[row])
         if len(response) == 0:
             continue
         so_far = np.concatenate(parts) if len(parts) > 1 else parts[0] if parts else prompt[:0]
@@ -98,6 +103,8 @@ class MicroBatch:
     """(T,): the token."""
     index: Ints
     """(T,): position of the token in ``table.response.values``."""
+    images: Sequence[Pixels] = ()
+    """What token ids below -1 refer to."""
 
     @property
     def tokens(self) -> int:
@@ -177,6 +184,7 @@ def _collate(table: StepTable, groups: Sequence[Sequence[TokenSequence]], share_
         position=position,
         target=target,
         index=index,
+        images=table.pool[0],
     )
 
 

@@ -88,13 +88,13 @@ def _compare(model: PreTrainedModel, packed: Callable[[FlatBatch], Tensor], alon
     with evaluating(model), narrow_windows(model, _WINDOW):
         with computing("float32", device), float32_weights(model):
             with attending(model, NAME):
-                ours = packed(flatten(batch, device)).float()
+                ours = packed(flatten(batch, model)).float()
             with attending(model, "eager"):
                 alike = [alone(to_device(tokens, device)[None])[first:-1] for tokens, first in sequences]
                 own = torch.cat(alike).float()
         if kernel != NAME:
             with computing("bfloat16", device), attending(model, kernel):
-                chosen = packed(flatten(batch, device)).float()
+                chosen = packed(flatten(batch, model)).float()
     if not bool(torch.isfinite(own).all()):
         raise DataError(
             f"{type(model).__name__}: its weights give values that are not finite; where a run diverged, take an "

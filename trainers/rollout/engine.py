@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
 from envsuite.core.errors import EnvsuiteError
+from envsuite.core.images import Pixels
 from envsuite.prompting import Answer
+from envsuite.prompting.images import images_of
 from trainers.registry import Registry
 from trainers.settings import ConfigError
 from trainers.steps.records import Logprobs, Tokens, Versions, as_tokens
@@ -60,6 +62,8 @@ class Request:
     it computed for them until :meth:`Engine.release`."""
     seed: int | None = None
     """Makes the sample a function of prompt, weights and seed, whatever shares the batch."""
+    images: tuple[Pixels, ...] = ()
+    """What ids of the prompt below -1 are parts of (:mod:`envsuite.prompting.images`)."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prompt_ids", as_tokens(self.prompt_ids))
@@ -91,20 +95,24 @@ class Completion:
         object.__setattr__(self, "policy_version", versions)
 
 
-def refusal(prompt_ids: Tokens, max_length: int, vocabulary: int) -> tuple[str, str] | None:
+def refusal(prompt_ids: Tokens, max_length: int, vocabulary: int, images: int = 0) -> tuple[str, str] | None:
     """Finish reason and message of a completion whose prompt cannot be continued; ``None`` where it can.
 
     Args:
         prompt_ids: The prompt.
         max_length: Most tokens of prompt and response together.
         vocabulary: Number of token ids that the model has.
+        images: Number of images that ids below -1 may refer to.
     """
     if not len(prompt_ids):
         return "error", "the prompt is empty"
     if len(prompt_ids) >= max_length:
         room = f"which leaves no room for a response within {max_length}"
         return "context", f"the prompt has {len(prompt_ids)} tokens, {room}"
-    lowest, highest = prompt_ids.min(), prompt_ids.max()
+    if images_of(prompt_ids).max() >= images and prompt_ids.min() < -1:
+        return "error", f"the prompt refers to more than its {images} images"
+    text = np.where(prompt_ids < -1, 0, prompt_ids)
+    lowest, highest = text.min(), text.max()
     if lowest < 0 or highest >= vocabulary:
         return "error", f"the prompt has token ids outside 0..{vocabulary - 1} ({lowest}..{highest})"
     return None
@@ -191,6 +199,8 @@ Answered = TypeVar("Answered")
 class AnyEngine(ABC, Generic[Asked, Answered]):
     """The part of an engine that the rollout manager uses, whether it takes tokens or messages."""
 
+    takes_images: ClassVar[bool] = False
+    """Whether requests may have images."""
     policy_version: int = 0
     """Number of optimiser steps that the weights have seen which sample now."""
     attempts: int = 1

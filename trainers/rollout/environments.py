@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import gymnasium
@@ -27,6 +28,7 @@ from envsuite.prompting import (
 )
 from envsuite.prompting.shipped import shipped
 from envsuite.vector import EnvFactory, make_vector
+from trainers.policy.vision import format_of
 from trainers.rollout.config import EnvConfig, PromptConfig, RolloutConfig, SamplingConfig
 from trainers.rollout.engine import AnyEngine, ChatEngine, Sampling
 from trainers.rollout.manager import RolloutManager
@@ -52,6 +54,25 @@ def tasks_of(env: EnvConfig, key: str) -> TaskSet:
     Raises:
         ConfigError: It cannot be made, or has no tasks; the message names the key.
     """
+    with _world(env, key) as world:
+        tasks = world.tasks
+    if not tasks.ids(env.split):
+        raise ConfigError(f"{key}: split {env.split!r} of {env.id} has no task left after {key}.kwargs.tasks")
+    return tasks
+
+
+def shows_images(env: EnvConfig, key: str) -> bool:
+    """Whether the environment's observations have images.
+
+    Raises:
+        ConfigError: It cannot be made; the message names the key.
+    """
+    with _world(env, key) as world:
+        return world.images
+
+
+@contextmanager
+def _world(env: EnvConfig, key: str) -> Iterator[ToolEnv]:
     try:
         made = factory_of(env).make()
     except (EnvsuiteError, gymnasium.error.Error, TypeError, ValueError, ImportError) as error:
@@ -59,11 +80,10 @@ def tasks_of(env: EnvConfig, key: str) -> TaskSet:
     world = made.unwrapped
     if not isinstance(world, ToolEnv):
         raise ConfigError(f"{key}.id: {env.id} is no environment of tool calls ({type(world).__name__})")
-    tasks = world.tasks
-    made.close()
-    if not tasks.ids(env.split):
-        raise ConfigError(f"{key}: split {env.split!r} of {env.id} has no task left after {key}.kwargs.tasks")
-    return tasks
+    try:
+        yield world
+    finally:
+        made.close()
 
 
 def sampling_of(config: SamplingConfig, stop_ids: Sequence[int]) -> Sampling:
@@ -187,6 +207,7 @@ def make_conversation(
         truncate=prompt.truncate,
         template_arguments=prompt.template_arguments,
         examples=examples,
+        image_format=format_of(tokenizer),
     )
 
 

@@ -75,6 +75,7 @@ class Playing:
                 t=len(self.steps),
                 **self.exchange.columns(),
                 observation=self.observation["text"],
+                shown=len(self.observation.get("images", ())),
                 state_key=self.state_key,
                 action=self.parsed.action,
                 parse_error=self.parsed.error,

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from envsuite.core import Observation
+from envsuite.core.images import Pixels
 from envsuite.prompting import Chat, Conversation, Parsed
 from envsuite.prompting.conversation import ChatTokenizer
 from trainers.rollout.engine import ChatCompletion, ChatRequest, Completion, Request, Sampling
@@ -53,6 +54,7 @@ class TokenExchange(Exchange):
         self.conversation = conversation
         self.tokenizer = tokenizer
         self._prompt: Tokens = as_tokens([])
+        self._images: tuple[Pixels, ...] = ()
         self._completion: Completion | None = None
 
     def ask(self, observation: Observation) -> None:
@@ -62,11 +64,12 @@ class TokenExchange(Exchange):
         else:
             ids = self._completion.token_ids.tolist()
             self.conversation.add(ids, self.tokenizer.decode(ids), observation)
-        self._prompt = as_tokens(self.conversation.prompt_ids())
+        ids, self._images = self.conversation.prompt()
+        self._prompt = as_tokens(ids)
 
     def request(self, number: int, sampling: Sampling, session: int, seed: int) -> Request:
-        """Returns the prompt's tokens."""
-        return Request(number, self._prompt, sampling, session, seed)
+        """Returns the prompt's tokens and images."""
+        return Request(number, self._prompt, sampling, session, seed, self._images)
 
     def read(self, completion: Completion) -> Parsed:
         """Parses the answer's text."""
@@ -78,7 +81,7 @@ class TokenExchange(Exchange):
         return conversation.codec.parse(text, conversation.tools, conversation.max_calls)
 
     def columns(self) -> dict[str, Any]:
-        """Returns tokens, log-probabilities and versions."""
+        """Returns tokens, images, log-probabilities and versions."""
         completion = self._completion
         assert completion is not None
         return {
@@ -87,6 +90,7 @@ class TokenExchange(Exchange):
             "response_logprobs": completion.logprobs,
             "policy_version": completion.policy_version,
             "finish_reason": completion.finish_reason,
+            "images": self._images,
         }
 
 

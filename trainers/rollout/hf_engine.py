@@ -18,10 +18,13 @@ from torch.func import functional_call
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from envsuite.core.errors import UsageError
+from envsuite.core.images import Pool
+from envsuite.prompting.images import renumbered
 from trainers.policy.attention import attending, evaluating, narrow_windows, unsupported
 from trainers.policy.config import ComputeDtype
 from trainers.policy.precision import computing, float32_weights, rounded_weights
 from trainers.policy.selfcheck import REMEDY
+from trainers.policy.vision import model_inputs
 from trainers.rollout.engine import ENGINES, Completion, Engine, EngineSetup, Request, check_length, refusal
 from trainers.rollout.kv_cache import Slot, SlotCache
 from trainers.rollout.model_copy import ModelCopy
@@ -72,6 +75,8 @@ class HFEngine(Engine):
     those of the weights that sampled each token.
     """
 
+    takes_images = True
+
     def __init__(
         self,
         model: PreTrainedModel,
@@ -107,6 +112,7 @@ class HFEngine(Engine):
         self._unseeded = 0
         self._vocabulary: int = model.config.get_text_config(decoder=True).vocab_size
         self._cache = SlotCache(max_slots=2 * max_batch)
+        self._images = Pool()
         self._waiting: deque[_Row] = deque()
         self._running: list[_Row] = []
         self._done: list[Completion] = []
@@ -144,16 +150,15 @@ class HFEngine(Engine):
             if seed is None:
                 seed = mix(self._seed, self._unseeded)
                 self._unseeded += 1
-            prompt = np.array(request.prompt_ids, np.int64)
-            if refused := refusal(request.prompt_ids, self.max_length, self._vocabulary):
+            if refused := refusal(request.prompt_ids, self.max_length, self._vocabulary, len(request.images)):
                 reason, error = refused
                 none = np.empty(0, np.float32)
                 self._done.append(
                     Completion(request.request_id, none.astype(np.int32), none, reason, none.astype(np.int64), error)
                 )
                 continue
-            limit = min(request.sampling.max_tokens, self.max_length - len(prompt))
-            self._waiting.append(_Row(request, limit, mix(seed, 0), prompt))
+            limit = min(request.sampling.max_tokens, self.max_length - len(request.prompt_ids))
+            self._waiting.append(_Row(request, limit, mix(seed, 0), self._known(request)))
 
     def poll(self, timeout: float | None = None) -> list[Completion]:
         """Work until at least one request is finished, or ``timeout`` seconds have passed; at least one step."""
@@ -186,10 +191,10 @@ class HFEngine(Engine):
             self._copy.refresh()
         self.policy_version = version
         self._rounded = None
-        self._cache.clear()
+        self._forget()
         for row in reversed(self._running):
             row.slot = None
-            row.context = np.concatenate([row.request.prompt_ids, np.array(row.token_ids, np.int64)])
+            row.context = np.concatenate([self._known(row.request), np.array(row.token_ids, np.int64)])
             self._waiting.appendleft(row)
         self._running = []
 
@@ -197,7 +202,19 @@ class HFEngine(Engine):
         """Gives back the memory of keys, values and rounded weights, which the next :meth:`sync` would drop."""
         if not self._running:
             self._rounded = None
-            self._cache.clear()
+            self._forget()
+
+    def _known(self, request: Request) -> NDArray[np.int64]:
+        """Returns the request's prompt with its images numbered as those of the engine."""
+        if not request.images:
+            return request.prompt_ids.astype(np.int64)
+        return renumbered(request.prompt_ids, [self._images.number(image) for image in request.images])
+
+    def _forget(self) -> None:
+        """Drops keys and values; and images, if no request refers to them."""
+        self._cache.clear()
+        if not (self._waiting or self._running):
+            self._images.clear()
 
     def state_dict(self) -> dict[str, int]:
         """Returns the position of the stream of seeds."""
@@ -325,7 +342,7 @@ class HFEngine(Engine):
         positions = np.concatenate([np.arange(span.start, span.stop) for span in spans])
         last = np.array([span.end - 1 for span in spans[: len(slots)]])
         arguments = {
-            "input_ids": self._tensor(tokens)[None],
+            **model_inputs(self.model, tokens, self._images.images),
             "position_ids": self._tensor(positions)[None],
             "use_cache": False,
             "logits_to_keep": 0 if every else self._tensor(last),

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from transformers import PreTrainedConfig
 
-from trainers.rollout.config import PromptConfig, RolloutConfig
+from trainers.policy.config import ModelConfig
+from trainers.policy.loading import model_settings
+from trainers.policy.vision import takes_images
+from trainers.rollout.config import EnvConfig, PromptConfig, RolloutConfig
 from trainers.rollout.engine import longest_sequence
-from trainers.rollout.engines import engine_class
+from trainers.rollout.engines import answers_in_text, engine_class
+from trainers.rollout.environments import shows_images
 from trainers.settings import ConfigError
 
 
@@ -40,3 +46,34 @@ def check_limits(
             f"micro-batch; raise optim.tokens_per_microbatch to {asked} at least, or make the other smaller"
         )
     engine_class(rollout.engine, rollout.engine_options).check_model(rollout.engine_options, settings, path)
+
+
+def check_images(
+    envs: Mapping[str, EnvConfig], model: ModelConfig, prompt: PromptConfig, rollout: RolloutConfig, replays: bool
+) -> None:
+    """Checks that images of observations reach a model that takes them.
+
+    Args:
+        envs: The environments, by their places in the configuration.
+        model: Where the model lies; not read where the engine takes messages.
+        prompt: How prompts are written.
+        rollout: Has the engine.
+        replays: Whether ``method.replay`` is set.
+
+    Raises:
+        ConfigError: They do not; the message names both settings.
+    """
+    seeing = [f"{key} ({env.id})" for key, env in envs.items() if shows_images(env, key)]
+    if not seeing:
+        return
+    engine = engine_class(rollout.engine, rollout.engine_options)
+    blind = not answers_in_text(rollout.engine) and not takes_images(model_settings(model))
+    wrong = {
+        f"rollout.engine is {rollout.engine!r}, which takes none; set it to hf": not engine.takes_images,
+        f"model.path {model.path} takes none; take a model such as SmolVLM": blind,
+        "prompt.truncate is left, which could cut one in two; set it to episode": prompt.truncate == "left",
+        "method.replay keeps steps without them; leave it out": replays,
+    }
+    for text, refused in wrong.items():
+        if refused:
+            raise ConfigError(f"{seeing[0]} shows images, but {text}, or have the environment show text alone")

@@ -15,6 +15,7 @@ from envsuite.prompting import Chat, Codec, Conversation, Memory, PromptFile
 from envsuite.prompting.conversation import ChatTokenizer
 from envsuite.vector import Event, Vector, Wait
 from trainers.activity import ACTIVITY
+from trainers.policy.vision import format_of
 from trainers.rollout.engine import AnyEngine, ChatEngine, Sampling
 from trainers.rollout.episode import Ending, EpisodePlan, Playing
 from trainers.rollout.exchange import ChatExchange, Exchange, TokenExchange
@@ -121,6 +122,7 @@ class RolloutManager:
         conversation = Conversation(
             self.tokenizer, self.codec, self.memory, tools, max_calls, **shown,
             max_tokens=self.max_prompt_tokens, truncate=self.truncate, template_arguments=self.template_arguments,
+            image_format=format_of(self.tokenizer),
         )  # fmt: skip
         return TokenExchange(conversation, self.tokenizer)
 

@@ -32,7 +32,7 @@ from trainers.report.stats import EvalResult
 from trainers.rollout.engine import EngineSetup
 from trainers.rollout.engines import make_engine
 from trainers.rollout.environments import check_prompts, make_manager, sampling_of, tasks_of
-from trainers.rollout.limits import check_limits
+from trainers.rollout.limits import check_images, check_limits
 from trainers.rollout.sampler import TaskPool, TaskSampler
 from trainers.run import checkpoint
 from trainers.run.cli import dump
@@ -79,6 +79,8 @@ class Run:
         self.stop, self.counters = Stopping(accelerator, progress), Counters()
         progress.stage("loading tasks")
         self.tasks = [tasks_of(env, f"envs[{i}]") for i, env in enumerate(config.envs)]
+        envs = {f"envs[{i}]": env for i, env in enumerate(config.envs)}
+        check_images(envs, config.model, config.prompt, rollout, method.replay is not None)
         self.sampler = TaskSampler(
             [TaskPool(tasks.ids(env.split), env.weight) for tasks, env in zip(self.tasks, config.envs, strict=True)],
             config.seed,

@@ -16,6 +16,7 @@ from trainers.report.stats import EvalResult, evaluate_summary
 from trainers.rollout.engine import AnyEngine, EngineFailed
 from trainers.rollout.environments import make_manager, sampling_of, tasks_of
 from trainers.rollout.episode import EpisodePlan
+from trainers.rollout.limits import check_images
 from trainers.rollout.manager import Watcher
 from trainers.run.config import EvalConfig, TrainConfig
 from trainers.run.examples import examples_of
@@ -60,6 +61,8 @@ class Evaluator:
         self.keep = keep
         envs = config.evaluation.envs
         self.tasks = [tasks_of(env, f"evaluation.envs[{i}]") for i, env in enumerate(envs)]
+        places = {f"evaluation.envs[{i}]": env for i, env in enumerate(envs)}
+        check_images(places, config.model, config.prompt, config.rollout, replays=False)
         self.plans = [
             self._plans(chosen_tasks(tasks.ids(env.split), config.evaluation, f"evaluation.envs[{i}] ({env.split})"))
             for i, (tasks, env) in enumerate(zip(self.tasks, envs, strict=True))

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from envsuite.core.errors import DataError
 from envsuite.data import write_atomically
+from envsuite.prompting.images import readable
 from trainers.activity import ACTIVITY
 from trainers.credit.crediting import Credit
 from trainers.distributed import on_main, sharing_failures
@@ -174,7 +175,7 @@ class RunFolder:
     def _text(self, episodes: Sequence[Episode]) -> dict[tuple[int, int], tuple[str, str]]:
         """Prompt and response of every step, for reading."""
         steps = [(episode.episode_id, step) for episode in episodes for step in episode.steps]
-        prompts = self.tokenizer.batch_decode([step.prompt_ids.tolist() for _, step in steps])
+        prompts = [readable(self.tokenizer, step.prompt_ids) for _, step in steps]
         responses = self.tokenizer.batch_decode([step.response_ids.tolist() for _, step in steps])
         return {
             (episode_id, step.t): (prompt, response)

@@ -35,12 +35,17 @@ class Shown:
 def marked(tokenizer: ChatTokenizer, ids: Sequence[int]) -> str:
     """Returns the text of token ids, with marks around control tokens."""
     control = {number: token.content for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-    runs = itertools.groupby(ids, lambda number: control.get(number))
-    texts = (
-        tokenizer.decode(list(run)) if token is None else f"{CONTROL[0]}{token}{CONTROL[1]}" * len(list(run))
+
+    def name(number: int) -> str | None:
+        return "image" if number < 0 else control.get(number)
+
+    runs = ((token, list(run)) for token, run in itertools.groupby(ids, name))
+    return "".join(
+        tokenizer.decode(run) if token is None
+        else f"{CONTROL[0]}image of {len(run)} tokens{CONTROL[1]}" if run[0] < 0
+        else f"{CONTROL[0]}{token}{CONTROL[1]}" * len(run)
         for token, run in runs
-    )
-    return "".join(texts)
+    )  # fmt: skip
 
 
 def played(

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from envsuite.core.errors import DataError, UsageError
+from envsuite.core.images import as_png, from_png
 from envsuite.core.tools import Action, ToolCall
 from trainers.steps.records import Episode, Step
 
@@ -64,6 +65,8 @@ _STEP = {
     "valid": pa.bool_(),
     "reward": pa.float64(),
     "info": pa.string(),
+    "images": pa.list_(pa.binary()),
+    "shown": pa.int32(),
 }
 _EXTRA = {"prompt_text": pa.string(), "response_text": pa.string(), "advantage": pa.float64()}
 
@@ -71,10 +74,10 @@ SCHEMA = pa.schema({**_EPISODE, **_STEP, **_EXTRA}, metadata={FORMAT: VERSION})
 """Columns of an episodes file: of the episode, of the step, and what is known besides.
 
 ``action`` is a JSON list of ``{"name", "arguments"}``, null where the completion did not parse; ``info`` a JSON object;
-``prompt_text``, ``response_text`` and ``advantage`` are null where they were not given.
+``images`` are PNG files; ``prompt_text``, ``response_text`` and ``advantage`` are null where they were not given.
 """
 
-_ADDED = {"greedy": False, "context_truncated": False, "unanswered": False}
+_ADDED = {"greedy": False, "context_truncated": False, "unanswered": False, "images": [], "shown": 0}
 """Columns that older files lack, and what they hold in their place."""
 
 _TOKENS = ("prompt_ids", "response_ids", "response_logprobs", "policy_version")
@@ -111,6 +114,7 @@ def write_episodes(
     A lone surrogate, which is not Unicode text, is written as U+FFFD in text columns (and kept in JSON columns).
 
     Raises:
+        MissingExtra: There are images, and Pillow is not installed.
         UsageError: Episode ids repeat, an array has the wrong length, or an info cannot be written as JSON.
         DataError: The file cannot be written (disk full, no permission).
     """
@@ -175,6 +179,7 @@ def _step_rows(
     for step in episode.steps:
         key = (episode.episode_id, step.t)
         row = {name: _clean(value) for name, value in vars(step).items() if name in _STEP}
+        row["images"] = [as_png(image) for image in step.images]
         row["action"] = None if step.action is None else _json([vars(call) for call in step.action], key)
         row["info"] = _json(step.info, key)
         prompt, response = text.get(key, (step.prompt_text, step.response_text))
@@ -326,6 +331,7 @@ def _step(row: Mapping[str, Any]) -> Step:
     values = {name: row[name] for name in (*_STEP, *texts)}
     values["action"] = parse_action(values["action"])
     values["info"] = json.loads(values["info"])
+    values["images"] = tuple(from_png(image) for image in values["images"])
     return Step(**values)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envsuite.core import Action
+from envsuite.core.images import Pixels, digest
 
 Tokens = NDArray[np.int32]
 """Token ids."""
@@ -69,6 +70,11 @@ class Step:
     """:class:`envsuite.core.StepInfo` after the step."""
     prompt_text: str | None = None
     """Messages as JSON, of an engine that takes messages: such a step has no tokens. ``None`` where it has."""
+    images: tuple[Pixels, ...] = ()
+    """Images of the prompt, in their order: ids of ``prompt_ids`` below -1 are parts of them
+    (:mod:`envsuite.prompting.images`)."""
+    shown: int = 0
+    """How many of them, the last ones, are of the observation that the step answers."""
     response_text: str | None = None
     """The answer to them, with thought and calls in tags."""
 
@@ -87,7 +93,9 @@ class Step:
         """Whether every field is equal."""
         if not isinstance(other, Step):
             return NotImplemented
-        pairs = [(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)]
+        pairs = [(getattr(self, f.name), getattr(other, f.name)) for f in fields(self) if f.name != "images"]
+        if list(map(digest, self.images)) != list(map(digest, other.images)):
+            return False
         return all(np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b for a, b in pairs)
 
     __hash__ = None  # type: ignore[assignment]

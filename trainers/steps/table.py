@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from envsuite.core import Action
 from envsuite.core.errors import UsageError
+from envsuite.core.images import Pixels, Pool
 from trainers.steps.columns import MissingColumn
 from trainers.steps.records import Episode
 
@@ -87,6 +89,8 @@ class StepTable:
     policy_version: Ragged = field(default_factory=lambda: Ragged.of([], np.int64))
     """Number of optimiser steps that the weights had seen which sampled each response token, int64; 0 where the column
     is not given. Most rows have one version throughout."""
+    images: NDArray[np.object_] = field(default_factory=lambda: np.empty(0, object))
+    """Images of each prompt, a tuple of arrays of pixels (:attr:`Step.images`); empty ones where it is not given."""
     extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """Further columns that some methods need (``action``, ``value``, ``embedding``, …), each with N rows."""
     token_extra: Mapping[str, Ragged] = field(default_factory=dict)
@@ -97,6 +101,8 @@ class StepTable:
         if not len(self.policy_version):
             zeros = np.zeros(len(self.response.values), np.int64)
             object.__setattr__(self, "policy_version", Ragged(zeros, self.response.offsets))
+        if not len(self.images):
+            object.__setattr__(self, "images", _objects([()] * n))
         columns: dict[str, Any] = {
             "group_id": self.group_id,
             "episode_id": self.episode_id,
@@ -107,6 +113,7 @@ class StepTable:
             "response": self.response,
             "logprob": self.logprob,
             "policy_version": self.policy_version,
+            "images": self.images,
             **self.extra,
         }
         for name, column in columns.items():
@@ -126,6 +133,13 @@ class StepTable:
     def __len__(self) -> int:
         """Number of steps."""
         return len(self.reward)
+
+    @cached_property
+    def pool(self) -> tuple[list[Pixels], list[list[int]]]:
+        """The images of all prompts, each once; and for each row the numbers of its images among them."""
+        pool = Pool()
+        numbers = [[pool.number(image) for image in images] for images in self.images.tolist()]
+        return pool.images, numbers
 
     @property
     def step_version(self) -> Ints:
@@ -187,6 +201,7 @@ class StepTable:
             response=self.response.take(rows),
             logprob=self.logprob.take(rows),
             policy_version=self.policy_version.take(rows),
+            images=self.images[rows],
             extra={name: column[rows] for name, column in self.extra.items()},
             token_extra={name: column.take(rows) for name, column in self.token_extra.items()},
         )
@@ -221,12 +236,9 @@ class StepTable:
         """
         episodes = [episode for episode in episodes if episode.error is None and not episode.greedy]
         pairs = [(episode, step) for episode in episodes for step in episode.steps]
-        keys = np.empty(len(pairs), object)
-        keys[:] = [step.state_key for _, step in pairs]
-        actions = np.empty(len(pairs), object)
-        actions[:] = [_action_text(step.action) for _, step in pairs]
-        texts = np.empty(len(pairs), object)
-        texts[:] = [text for episode in episodes for text in _step_texts(episode)]
+        keys = _objects([step.state_key for _, step in pairs])
+        actions = _objects([_action_text(step.action) for _, step in pairs])
+        texts = _objects([text for episode in episodes for text in _step_texts(episode)])
         return cls(
             group_id=np.array([episode.group_id for episode, _ in pairs], np.int64),
             episode_id=np.array([episode.episode_id for episode, _ in pairs], np.int64),
@@ -238,6 +250,7 @@ class StepTable:
             response=Ragged.of((step.response_ids for _, step in pairs), np.int32),
             logprob=Ragged.of((step.response_logprobs for _, step in pairs), np.float32),
             policy_version=Ragged.of((step.policy_version for _, step in pairs), np.int64),
+            images=_objects([step.images for _, step in pairs]),
             extra={
                 "action": actions,
                 "step_text": texts,
@@ -245,6 +258,14 @@ class StepTable:
                 "success": np.array([episode.success for episode, _ in pairs], np.bool_),
             },
         )
+
+
+def _objects(values: Sequence[Any]) -> NDArray[np.object_]:
+    """Returns a column of objects, which NumPy would take apart if they were sequences."""
+    column = np.empty(len(values), object)
+    for number, value in enumerate(values):
+        column[number] = value
+    return column
 
 
 def _concatenated(columns: Sequence[Any]) -> Any:

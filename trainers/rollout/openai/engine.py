@@ -33,6 +33,7 @@ class OpenAIEngine(ChatEngine):
     """
 
     attempts = 2
+    takes_images = True
 
     def __init__(self, options: Options, slots: int) -> None:
         self.options = options

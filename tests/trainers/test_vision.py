@@ -1,0 +1,398 @@
+"""Images in prompts: token ids, embeddings, log-probabilities and gradients against transformers' own way."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import vision_models
+from numpy.typing import NDArray
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+from envsuite.core import ToolCall, UsageError
+from envsuite.core.errors import DataError
+from envsuite.core.images import Pixels
+from envsuite.prompting import Chat, Conversation, make_codec, make_memory
+from envsuite.prompting.images import images_of, part_id, parts_of, readable, renumbered
+from envsuite.sokoban.env import SokobanEnv
+from trainers.policy.config import AdapterConfig, ModelConfig, OptimConfig
+from trainers.policy.hidden import Fingerprint, at_prompt_ends
+from trainers.policy.loading import load_backbone, load_model, load_tokenizer
+from trainers.policy.model import Policy
+from trainers.policy.packing import merge_steps, micro_batches
+from trainers.policy.vision import ImageProcessing, check_vision, format_of, set_vision, vision_of
+from trainers.rollout.engine import Request, Sampling
+from trainers.rollout.hf_engine import HFEngine
+from trainers.steps import Episode, Step, StepTable
+from trainers.steps.parquet import read_episodes, write_episodes
+
+MEMORIES = ("window(0)", "window(2)", "full", "compact(220)", "rendered")
+MOVES = ("left", "up", "right", "down", "left", "left")
+
+
+@pytest.fixture(scope="session", params=vision_models.NAMES)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return vision_models.save(request.param, tmp_path_factory.mktemp(request.param))
+
+
+@cache
+def loaded(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    config = ModelConfig(path=str(folder))
+    return load_model(config), load_tokenizer(config)
+
+
+def processing(tokenizer: PreTrainedTokenizerBase) -> ImageProcessing:
+    found = format_of(tokenizer)
+    assert found is not None
+    return found
+
+
+def conversation(tokenizer: Any, memory: str, env: SokobanEnv, **how: Any) -> Conversation:
+    codec = make_codec("brackets", think=False)
+    form = {"image_format": format_of(tokenizer), **how}
+    return Conversation(tokenizer, codec, make_memory(memory), env.tools, instructions=False, **form)
+
+
+Prompt = tuple[tuple[int, ...], tuple[Pixels, ...]]
+
+
+def prompts(tokenizer: Any, memory: str, seed: int = 3) -> tuple[list[Prompt], list[list[dict[str, Any]]]]:
+    """The prompts of an episode, and the messages that each stands for, with the images in them."""
+    env = SokobanEnv(observation="both", style="spaced")
+    talk = conversation(tokenizer, memory, env)
+    observation, _ = env.reset(seed=seed)
+    talk.start(observation)
+    made, messages = [talk.prompt()], [talk.messages()]
+    for move in MOVES[:4]:
+        action = (ToolCall("move", {"direction": move}),)
+        text = talk.codec.write(action, tools=env.tools)
+        observation, _, done, _, _ = env.step(action)
+        if done:
+            break
+        talk.add([*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id], text, observation)
+        made.append(talk.prompt())
+        messages.append(talk.messages())
+    return made, messages
+
+
+def as_parts(message: dict[str, Any]) -> dict[str, Any]:
+    """The message with its images as parts of its content."""
+    content: list[dict[str, str]] = []
+    for number, text in enumerate(message["content"].split("[image]")):
+        content += [{"type": "image"}] if number else []
+        content += [{"type": "text", "text": text}] if text else []
+    return {**message, "content": content}
+
+
+def real(ids: Sequence[int] | NDArray[Any], token: int) -> NDArray[np.int64]:
+    """The ids as the model itself takes them."""
+    array = np.asarray(ids, np.int64)
+    return np.where(array < 0, token, array)
+
+
+def pictures(images: Sequence[Pixels], form: ImageProcessing) -> dict[str, torch.Tensor]:
+    """The arguments of the model's own ``forward`` for these images."""
+    found = [form.tensors(image) for image in images]
+    names = [name for name in found[0] if name not in ("input_ids", "attention_mask")]
+    nested = found[0]["pixel_values"].ndim == 5
+    return {name: torch.cat([one[name] for one in found], 1 if nested else 0) for name in names}
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_the_ids_of_a_prompt_are_those_that_template_and_processor_give(folder: Path, memory: str) -> None:
+    _, tokenizer = loaded(folder)
+    form = processing(tokenizer)
+    for (ids, images), messages in zip(*prompts(tokenizer, memory), strict=True):
+        assert len(images) == sum(message["content"].count("[image]") for message in messages) > 0
+        parts = [as_parts(message) for message in messages]
+        text = tokenizer.apply_chat_template(parts, add_generation_prompt=True, tokenize=False)
+        from PIL import Image
+
+        given: Any = form.processor(
+            text=[text], images=[[Image.fromarray(image) for image in images]], add_special_tokens=False
+        )
+        assert real(ids, form.token).tolist() == list(given["input_ids"][0])
+        numbers = images_of(np.array(ids))
+        assert sorted(set(numbers.tolist())) == list(range(-1, len(images)))
+        assert readable(tokenizer, np.array(ids)).count("[image]") == len(images)
+
+
+def test_prompts_that_continue_each_other_do_so_id_by_id(folder: Path) -> None:
+    _, tokenizer = loaded(folder)
+    made, _ = prompts(tokenizer, "full")
+    for (before, seen), (after, more) in itertools.pairwise(made):
+        assert after[: len(before)] == before and len(more) == len(seen) + 1
+        assert all(one is other for one, other in zip(seen, more, strict=False))
+
+
+def table(tokenizer: Any, memory: str) -> StepTable:
+    """Two episodes, the second played twice: steps with a few random response tokens."""
+    rng = np.random.default_rng(5)
+    rows: list[tuple[int, int, Prompt, NDArray[np.int64]]] = []
+    for number, seed in enumerate((3, 4, 4)):
+        made, _ = prompts(tokenizer, memory, seed)
+        rows += [(number, t, prompt, rng.integers(4, 200, 3 + t)) for t, prompt in enumerate(made)]
+    return StepTable.from_episodes(
+        episode(number, *(step(t, *prompt, response) for n, t, prompt, response in rows if n == number))
+        for number in range(3)
+    )
+
+
+def step(t: int, ids: Sequence[int], images: Sequence[Pixels], response: Sequence[int] | NDArray[Any]) -> Step:
+    none = np.zeros(len(response))
+    return Step(t, ids, response, none, 0, "stop", "", f"{t}", None, None, True, 0.0, images=tuple(images), shown=1)
+
+
+def episode(number: int, *steps: Step, error: str | None = None) -> Episode:
+    return Episode(
+        episode_id=number, group_id=0, env_id="Sokoban-v0", task_id="", task_type="", split="train", task="",
+        steps=steps, terminated=True, truncated=False, success=error is None, score=0.5, error=error,
+    )  # fmt: skip
+
+
+def naive(model: PreTrainedModel, form: ImageProcessing, steps: StepTable) -> torch.Tensor:
+    """Log-probability of each response token, a row at a time, by the model itself."""
+    parts = []
+    for row in range(len(steps)):
+        prompt, response = steps.prompt[row], steps.response[row].astype(np.int64)
+        ids = torch.from_numpy(np.concatenate([real(prompt, form.token), response]))[None]
+        logits = model(input_ids=ids, **pictures(steps.images[row], form), use_cache=False).logits[0].log_softmax(-1)
+        where = torch.arange(len(prompt) - 1, len(prompt) + len(response) - 1)
+        parts.append(logits[where, torch.from_numpy(response)])
+    return torch.cat(parts)
+
+
+def gradient(model: PreTrainedModel) -> torch.Tensor:
+    found = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    model.zero_grad()
+    return found
+
+
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("memory", ["window(2)", "full"])
+def test_log_probabilities_and_gradients_are_the_model_s_own(folder: Path, memory: str, share: bool) -> None:
+    model, tokenizer = loaded(folder)
+    steps = table(tokenizer, memory)
+    own = naive(model, processing(tokenizer), steps)
+    weight = torch.linspace(-1, 1, len(own))
+    (own * weight).sum().backward()
+    wanted = gradient(model)
+    policy = Policy(model)
+    found = torch.zeros(len(own))
+    for piece in micro_batches(steps, merge_steps(steps), 400, share):
+        logprob = policy(piece).logprob
+        index = torch.from_numpy(piece.index)
+        found[index] = logprob.detach()
+        (logprob * weight[index]).sum().backward()
+    assert (found - own.detach()).abs().max() < 1e-5
+    assert float((gradient(model) - wanted).norm() / wanted.norm()) < 1e-5
+
+
+@pytest.mark.parametrize("change", ["adapter", "checkpointing", "bfloat16"])
+def test_adapters_checkpointing_and_bfloat16_compute_the_same(folder: Path, change: str) -> None:
+    how: dict[str, Any] = {"adapter": {"adapter": AdapterConfig(rank=4)}, "checkpointing": {
+        "gradient_checkpointing": True}, "bfloat16": {"compute_dtype": "bfloat16"}}[change]  # fmt: skip
+    config = ModelConfig(path=str(folder), **how)
+    plain, tokenizer = loaded(folder)
+    steps = table(tokenizer, "window(2)")
+    own = naive(plain, processing(tokenizer), steps).detach()
+    model = load_model(config)
+    policy = Policy(model, compute_dtype=config.compute_dtype)
+    found = torch.zeros(len(own))
+    for piece in micro_batches(steps, merge_steps(steps), 2000, True):
+        stats = policy.train()(piece)
+        found[torch.from_numpy(piece.index)] = stats.logprob.detach()
+        stats.logprob.sum().backward()
+    assert (found - own).abs().max() < (0.2 if change == "bfloat16" else 1e-4)
+    trained = [name for name, p in model.named_parameters() if p.requires_grad]
+    assert trained and all(p.grad is not None for p in model.parameters() if p.requires_grad)
+    assert not any("vision" in name or "connector" in name or "projector" in name for name in trained)
+
+
+def test_equal_ids_of_different_images_are_not_shared(folder: Path) -> None:
+    model, tokenizer = loaded(folder)
+    form = processing(tokenizer)
+    one, other = (np.random.default_rng(seed).integers(0, 256, (32, 32, 3), np.uint8) for seed in (0, 1))
+    prompt = (5, *form.ids(one), 6)
+    seen = (one, other, one.copy())
+    made = StepTable.from_episodes(episode(n, step(0, prompt, [image], (7, 8))) for n, image in enumerate(seen))
+    (piece,) = micro_batches(made, merge_steps(made), 10_000, True)
+    assert len(piece.prefix_lengths) == 2 and len(piece.images) == 2, "the copy is the same image"
+    found = dict(zip(piece.index.tolist(), Policy(model)(piece).logprob.tolist(), strict=True))
+    assert [found[4], found[5]] == pytest.approx([found[0], found[1]], abs=1e-6)
+    assert abs(found[2] - found[0]) > 1e-3
+    assert torch.allclose(torch.tensor([found[n] for n in range(6)]), naive(model, form, made).detach(), atol=1e-5)
+
+
+def test_the_engine_samples_what_the_model_says_with_and_without_kept_beginnings(folder: Path) -> None:
+    model, tokenizer = loaded(folder)
+    form = processing(tokenizer)
+    asked = [prompt for memory in ("full", "window(2)") for prompt in prompts(tokenizer, memory)[0]]
+    answers = []
+    for keep in (True, False):
+        engine = HFEngine(model, prefix_cache=keep)
+        ended = {}
+        for begin in range(0, len(asked), 4):  # the steps of an episode follow each other, some beside each other
+            engine.submit([
+                Request(n, ids, Sampling(max_tokens=5), session=n % 3, seed=n, images=images)
+                for n, (ids, images) in enumerate(asked[begin : begin + 4], begin)
+            ])  # fmt: skip
+            while engine.pending:
+                ended.update((answer.request_id, answer) for answer in engine.poll())
+        answers.append([ended[n] for n in range(len(asked))])
+    for (ids, images), kept, alone in zip(asked, *answers, strict=True):
+        assert kept.error is None and kept.token_ids.tolist() == alone.token_ids.tolist()
+        row = StepTable.from_episodes([episode(0, step(0, ids, images, kept.token_ids))])
+        assert np.abs(naive(model, form, row).detach().numpy() - kept.logprobs).max() < 1e-4
+        assert np.abs(alone.logprobs - kept.logprobs).max() < 1e-4
+
+
+def test_an_update_in_the_middle_keeps_the_images_of_what_is_on_its_way(folder: Path) -> None:
+    model, tokenizer = loaded(folder)
+    ids, images = prompts(tokenizer, "full")[0][-1]
+    whole, cut = HFEngine(model), HFEngine(model)
+    for engine in (whole, cut):
+        engine.submit([Request(0, ids, Sampling(max_tokens=6), seed=1, images=images)])
+    for _ in range(3):
+        assert cut.poll(0.0) == []
+        cut.sync([], 1)
+    (one,), (other,) = whole.poll(), cut.poll()
+    assert one.token_ids.tolist() == other.token_ids.tolist() and set(other.policy_version.tolist()) == {0, 1}
+    cut.rest()
+    assert not cut._images.images, "nothing is kept that nobody asks for"
+
+
+def test_a_prompt_that_refers_to_an_image_that_is_not_there_is_answered_with_an_error(folder: Path) -> None:
+    model, tokenizer = loaded(folder)
+    ids, images = prompts(tokenizer, "full")[0][1]
+    engine = HFEngine(model)
+    engine.submit([Request(0, ids, Sampling(max_tokens=2), images=images[:1]), Request(1, (-1, 4), Sampling())])
+    answers = {answer.request_id: answer.error for answer in engine.poll()}
+    assert answers[0] is not None and "more than its 1 images" in answers[0]
+    assert answers[1] is not None and "outside 0.." in answers[1]
+
+
+def test_hidden_states_and_a_critic_s_backbone_see_the_images(folder: Path) -> None:
+    model, tokenizer = loaded(folder)
+    form = processing(tokenizer)
+    steps = table(tokenizer, "window(2)")
+    (found,) = at_prompt_ends(model, steps, [Fingerprint()], budget=400, share_prefix=True)
+    backbone = load_backbone(ModelConfig(path=str(folder)), "method.critic.path")
+    assert vision_of(backbone) is not None
+    for row in range(0, len(steps), 3):
+        ids = torch.from_numpy(real(steps.prompt[row], form.token))[None]
+        for whole in (model.base_model, backbone):
+            states = whole(input_ids=ids, **pictures(steps.images[row], form), use_cache=False).last_hidden_state
+            assert np.abs(states[0, -1].detach().numpy() - found[row]).max() < 1e-4
+
+
+def test_episodes_with_images_are_read_from_parquet_as_they_were_written(folder: Path, tmp_path: Path) -> None:
+    _, tokenizer = loaded(folder)
+    made, _ = prompts(tokenizer, "window(2)")
+    steps = [step(t, *prompt, (5, 6)) for t, prompt in enumerate(made)]
+    episodes = [episode(0, *steps), episode(1, error="lost")]
+    write_episodes(tmp_path / "some.parquet", episodes)
+    again = read_episodes(tmp_path / "some.parquet")
+    assert again == episodes and again[0].steps[1].images[0].shape == (96, 96, 3)
+    changed = again[0].steps[0].images[0].copy()
+    changed[0, 0, 0] ^= 1
+    assert replace(again[0].steps[0], images=(changed,)) != again[0].steps[0]
+
+
+def test_a_model_whose_images_have_positions_of_their_own_is_refused(folder: Path) -> None:
+    _, tokenizer = loaded(folder)
+    torch.manual_seed(0)
+    text = {"vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
+            "rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 10000.0}}  # fmt: skip
+    seen = {"depth": 2, "hidden_size": 32, "num_heads": 2, "intermediate_size": 32, "out_hidden_size": 32,
+            "patch_size": 8, "spatial_merge_size": 2, "fullatt_block_indexes": [1], "window_size": 32}  # fmt: skip
+    model = Qwen2_5_VLForConditionalGeneration(
+        Qwen2_5_VLConfig(text_config=text, vision_config=seen, image_token_id=len(tokenizer) - 3)
+    ).train(False)
+
+    class Squares(ImageProcessing):
+        """Stands for Qwen's processor, which wants torchvision: a square of 4 x 4 patches, 4 tokens."""
+
+        def ids(self, pixels: Pixels) -> tuple[int, ...]:
+            return tuple(part_id(0, part) for part in range(4))
+
+        def tensors(self, pixels: Pixels) -> dict[str, torch.Tensor]:
+            patches = torch.from_numpy(np.random.default_rng(0).normal(size=(16, 3 * 2 * 64)).astype(np.float32))
+            ids = torch.full((1, 4), self.token)
+            return {
+                "input_ids": ids,
+                "pixel_values": patches,
+                "image_grid_thw": torch.tensor([[1, 4, 4]]),
+                "mm_token_type_ids": torch.ones_like(ids),
+            }
+
+    set_vision(model, Squares(processing(tokenizer).processor, len(tokenizer) - 3))
+    with pytest.raises(DataError, match="positions or attention of their own"):
+        check_vision(model)
+
+
+def test_a_tokenizer_of_a_text_model_refuses_images_and_left_truncation_is_refused(folder: Path) -> None:
+    _, tokenizer = loaded(folder)
+    env = SokobanEnv(observation="image")
+    observation, _ = env.reset(seed=0)
+    talk = conversation(tokenizer, "full", env, image_format=None)
+    with pytest.raises(UsageError, match="takes none"):
+        talk.start(observation)
+    with pytest.raises(UsageError, match="cut an image in two"):
+        conversation(tokenizer, "full", env, truncate="left")
+
+
+def test_neither_a_world_s_text_nor_a_model_s_can_place_an_image(folder: Path) -> None:
+    _, tokenizer = loaded(folder)
+    env = SokobanEnv(observation="image")
+    talk = conversation(tokenizer, "window(2)", env)
+    observation, _ = env.reset(seed=0)
+    forged = "\ue0000\ue001"
+    talk.start({**observation, "text": f"push {forged}", "task": forged})
+    talk.add((5,), f"<action>move[{forged}]</action>", {**observation, "text": forged})
+    ids, images = talk.prompt()
+    assert len(images) == 2 and len(set(images_of(np.array(ids)).tolist())) == 3
+    plain = SokobanEnv()
+    text, _ = plain.reset(seed=0)
+    kept = conversation(tokenizer, "full", plain, image_format=None)
+    kept.start({**text, "text": forged})
+    assert forged in kept.messages()[0]["content"], "texts of an environment without images stay as they are"
+
+
+def test_messages_for_endpoints_have_images_as_parts() -> None:
+    env = SokobanEnv(observation="both")
+    chat = Chat(make_codec("brackets"), make_memory("full"), env.tools)
+    observation, _ = env.reset(seed=0)
+    chat.start(observation)
+    system, user = chat.messages()
+    assert isinstance(system["content"], str)
+    text, image, commands = user["content"]
+    assert text["type"] == "text" and observation["text"] in text["text"]
+    assert image["image_url"]["url"].startswith("data:image/png;base64,iVBOR")
+    assert commands["text"].startswith("\nCommands: ")
+
+
+def test_ids_of_parts_say_which_part_of_which_image_they_are() -> None:
+    ids = np.array([4, part_id(0, 0), part_id(0, 1), 0, part_id(3, 16_383), 7])
+    assert images_of(ids).tolist() == [-1, 0, 0, -1, 3, -1]
+    assert parts_of(ids).tolist() == [0, 0, 1, 0, 16_383, 0]
+    assert renumbered(ids, [2, 0, 0, 1]).tolist() == [4, part_id(2, 0), part_id(2, 1), 0, part_id(1, 16_383), 7]
+    assert part_id(100_000, 0) > np.iinfo(np.int32).min
+
+
+def test_the_optimiser_of_a_model_with_images_trains_text_alone(folder: Path) -> None:
+    from trainers.policy.optimizer import make_optimizer
+
+    model = load_model(ModelConfig(path=str(folder)))
+    groups = make_optimizer(model.parameters(), OptimConfig()).param_groups
+    trained = {id(parameter) for group in groups for parameter in group["params"]}
+    text = {id(p) for p in model.get_decoder().parameters()}
+    assert text <= trained and len(trained) == len(text) + 1, "and the output layer"

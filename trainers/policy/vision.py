@@ -1,0 +1,215 @@
+"""Images in the policy's prompts: their tokens, and the embeddings that a frozen vision tower makes of them.
+
+An image takes some places of a prompt, whose token ids are below -1 and say which part of which image stands there
+(:mod:`envsuite.prompting.images`). So prompts are compared, merged and shared by their ids alone, as those of text are.
+Where the model computes, embeddings of the parts take the place of the ids. The tower and its projection are frozen, so
+that the same embeddings serve engine, trainer and reference, and are computed once.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    ProcessorMixin,
+)
+
+from envsuite.core.errors import DataError, UsageError
+from envsuite.core.images import Pixels, digest
+from envsuite.prompting.images import PARTS, images_of, part_id, parts_of
+from trainers.policy.attention import attending, evaluating
+from trainers.policy.precision import computing, float32_weights
+
+_KEPT = 4096  # images whose embeddings are kept
+_TOLERANCE = 1e-3  # of the largest value
+_FORMATS: weakref.WeakKeyDictionary[PreTrainedTokenizerBase, ImageProcessing] = weakref.WeakKeyDictionary()
+_VISIONS: weakref.WeakKeyDictionary[PreTrainedModel, Vision] = weakref.WeakKeyDictionary()
+
+
+def takes_images(settings: PreTrainedConfig) -> bool:
+    """Whether a model of this configuration takes images, and is read as one that does."""
+    kind = type(settings)
+    return kind not in AutoModelForCausalLM._model_mapping and kind in AutoModelForImageTextToText._model_mapping
+
+
+def class_of(settings: PreTrainedConfig) -> Any:
+    """Returns transformers' class that reads a model of this configuration, with its output layer."""
+    return AutoModelForImageTextToText if takes_images(settings) else AutoModelForCausalLM
+
+
+class ImageProcessing:
+    """A model's processor: the tokens of an image, and the numbers that its vision tower takes.
+
+    Args:
+        processor: As transformers loads it.
+        token: Id of the token in whose places the model puts an image.
+    """
+
+    def __init__(self, processor: ProcessorMixin, token: int) -> None:
+        self.processor = processor
+        self.token = token
+        self._ids: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+    def ids(self, pixels: Pixels) -> tuple[int, ...]:
+        """Returns the token ids of an image in a prompt, with those of its parts below -1."""
+        if pixels.shape not in self._ids:
+            own = self.tensors(pixels)["input_ids"][0].numpy()
+            places = np.flatnonzero(own == self.token)
+            if not 0 < len(places) < PARTS:
+                raise DataError(f"an image of {pixels.shape[1]}x{pixels.shape[0]} pixels takes {len(places)} tokens")
+            own[places] = [part_id(0, part) for part in range(len(places))]
+            self._ids[pixels.shape] = tuple(own.tolist())
+        return self._ids[pixels.shape]
+
+    def tensors(self, pixels: Pixels) -> dict[str, Tensor]:
+        """Returns token ids and pixel values, as the model's own ``forward`` takes them."""
+        from PIL import Image
+
+        name: str = self.processor.image_token  # type: ignore[attr-defined]
+        made: Any = self.processor(
+            text=[name], images=[[Image.fromarray(pixels)]], add_special_tokens=False, return_tensors="pt"
+        )
+        return dict(made)
+
+
+def set_format(tokenizer: PreTrainedTokenizerBase, processing: ImageProcessing) -> None:
+    """Makes prompts of ``tokenizer`` take images."""
+    _FORMATS[tokenizer] = processing
+
+
+def format_of(tokenizer: Any) -> ImageProcessing | None:
+    """Returns how prompts of ``tokenizer`` take images; ``None`` if they do not."""
+    return _FORMATS.get(tokenizer)
+
+
+class Vision:
+    """A model's embeddings of images, in float32.
+
+    Args:
+        model: Its vision tower and projection are frozen here.
+        processing: Its processor.
+
+    Raises:
+        DataError: The model does not say which of its layers are those of text.
+    """
+
+    def __init__(self, model: PreTrainedModel, processing: ImageProcessing) -> None:
+        self._model = weakref.ref(model)
+        self.processing = processing
+        self._kept: OrderedDict[bytes, Tensor] = OrderedDict()
+        decoder = model.get_decoder()  # type: ignore[no-untyped-call]
+        heads = [decoder, model.get_input_embeddings(), model.get_output_embeddings()]  # type: ignore[no-untyped-call]
+        if decoder is model:
+            raise DataError(f"{type(model).__name__} does not say which of its layers are those of text")
+        text = {id(parameter) for head in heads if head is not None for parameter in head.parameters()}
+        for parameter in model.parameters():
+            if id(parameter) not in text:
+                parameter.requires_grad_(False)
+
+    @torch.no_grad()
+    def embeddings(self, pixels: Pixels) -> Tensor:
+        """Returns the embeddings of an image's parts, shape (parts, D), float32, on the model's device."""
+        model, key = self._model(), digest(pixels)
+        assert model is not None
+        found = self._kept.get(key)
+        if found is None or found.device != model.device:
+            see: Any = model.get_image_features
+            tensors = self.processing.tensors(pixels)
+            given = {name: value.to(model.device) for name, value in _of_pixels(tensors).items()}
+            with evaluating(model), computing("float32", model.device), float32_weights(model):
+                output = see(**given)
+            made = output.pooler_output
+            parts = [made] if isinstance(made, Tensor) else list(made)
+            found = torch.cat([part.reshape(-1, part.shape[-1]) for part in parts]).float()
+            wanted = int((tensors["input_ids"] == self.processing.token).sum())
+            if len(found) != wanted:
+                raise DataError(f"{type(model).__name__} makes {len(found)} embeddings of an image of {wanted} tokens")
+            self._kept[key] = found
+            if len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        return found
+
+
+def set_vision(model: PreTrainedModel, processing: ImageProcessing) -> None:
+    """Makes ``model`` take images."""
+    _VISIONS[model] = Vision(model, processing)
+
+
+def vision_of(model: PreTrainedModel) -> Vision | None:
+    """Returns how ``model`` takes images; ``None`` if it does not."""
+    return _VISIONS.get(model)
+
+
+def model_inputs(model: PreTrainedModel, tokens: NDArray[np.int64], images: Sequence[Pixels] = ()) -> dict[str, Tensor]:
+    """Returns the arguments of ``model`` for one row of tokens: their ids, or where images are among them embeddings.
+
+    Args:
+        model: The model, or its backbone.
+        tokens: Token ids, shape (T,).
+        images: What ids below -1 refer to.
+
+    Raises:
+        UsageError: There are images, and the model takes none.
+    """
+    image = images_of(tokens)
+    places = np.flatnonzero(image >= 0)
+    ids = torch.from_numpy(np.maximum(tokens, 0)).to(model.device)
+    if not len(places):
+        return {"input_ids": ids[None]}
+    vision = vision_of(model)
+    if vision is None:
+        raise UsageError(f"{type(model).__name__} takes no images; take a model that does, or show text alone")
+    numbers = np.unique(image[places])
+    made = [vision.embeddings(images[number]) for number in numbers.tolist()]
+    starts = np.cumsum([0, *map(len, made)])[np.searchsorted(numbers, image[places])]
+    chosen = torch.from_numpy(starts + parts_of(tokens)[places]).to(model.device)
+    own: Tensor = model.get_input_embeddings()(ids)
+    rows = torch.cat(made)[chosen].to(own.dtype)
+    return {"inputs_embeds": own.index_copy(0, torch.from_numpy(places).to(model.device), rows)[None]}
+
+
+def _of_pixels(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Returns what a processor makes of an image besides numbers for each token."""
+    return {name: value for name, value in tensors.items() if value.shape != tensors["input_ids"].shape}
+
+
+def check_vision(model: PreTrainedModel) -> None:
+    """Compares the model's logits of a prompt with an image to those that it computes by itself.
+
+    Raises:
+        DataError: They differ.
+    """
+    vision = vision_of(model)
+    if vision is None:
+        return
+    pixels = np.random.default_rng(0).integers(0, 256, (32, 48, 3), np.uint8)
+    tensors = vision.processing.tensors(pixels)
+    text = np.arange(1, 6)
+    tokens = np.concatenate([text, vision.processing.ids(pixels), text]).astype(np.int64)
+    real = torch.from_numpy(np.where(tokens < 0, vision.processing.token, tokens)).to(model.device)[None]
+    given = {name: value.to(model.device) for name, value in _of_pixels(tensors).items()}
+    for name in tensors.keys() - given.keys() - {"input_ids", "attention_mask"}:  # kinds of tokens: 0 is text
+        given[name] = torch.nn.functional.pad(tensors[name], (len(text), len(text))).to(model.device)
+    with evaluating(model), computing("float32", model.device), float32_weights(model), attending(model, "eager"):
+        ours = model(**model_inputs(model, tokens, [pixels]), use_cache=False).logits
+        own = model(input_ids=real, **given, use_cache=False).logits
+    off = float((ours - own).abs().max() / own.abs().max())
+    if not off <= _TOLERANCE:
+        raise DataError(
+            f"{type(model).__name__} computes something else of an image than of its embeddings in a row (off by "
+            f"{off:.2g} of the largest value in a short test): its images have positions or attention of their own; "
+            "take a model such as SmolVLM, Idefics 3 or LLaVA"
+        )

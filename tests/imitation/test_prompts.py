@@ -128,12 +128,13 @@ def test_what_transcripts_begin_with_alike_ends_before_the_first_answer(tokenize
     config = ImitateConfig(batch=4, max_tokens=2000, prompt=PROMPTS["full"])
     batch = next(Transcripts(config, tokenizer).batches(Stage(1, [Play(kwargs=KWARGS)])))
     places = [np.flatnonzero(one.parts[1:] == RESPONSE) for one in batch]
-    begun = common_beginning(batch, places)
+    tokens = [one.tokens for one in batch]
+    begun = common_beginning(tokens, places)
     assert begun >= 64 and len({tuple(one.tokens[:begun].tolist()) for one in batch}) == 1
     assert len({int(one.tokens[begun]) for one in batch}) > 1
-    assert common_beginning(batch, [np.arange(len(one.tokens) - 1) for one in batch]) == 0, "prompts are targets, too"
-    assert common_beginning(batch[:1] * 3, places[:1] * 3) == places[0][0]
-    assert common_beginning(batch[:1], places[:1]) == 0
+    assert common_beginning(tokens, [np.arange(len(one.tokens) - 1) for one in batch]) == 0, "prompts are targets, too"
+    assert common_beginning(tokens[:1] * 3, places[:1] * 3) == places[0][0]
+    assert common_beginning(tokens[:1], places[:1]) == 0
 
 
 def test_settings_of_prompts_that_contradict_are_named(capsys: pytest.CaptureFixture[str]) -> None:

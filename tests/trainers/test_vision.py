@@ -99,7 +99,7 @@ def real(ids: Sequence[int] | NDArray[Any], token: int) -> NDArray[np.int64]:
 
 def pictures(images: Sequence[Pixels], form: ImageProcessing) -> dict[str, torch.Tensor]:
     """The arguments of the model's own ``forward`` for these images."""
-    found = [form.tensors(image) for image in images]
+    found = [form.tensors([image]) for image in images]
     names = [name for name in found[0] if name not in ("input_ids", "attention_mask")]
     nested = found[0]["pixel_values"].ndim == 5
     return {name: torch.cat([one[name] for one in found], 1 if nested else 0) for name in names}
@@ -216,6 +216,20 @@ def test_adapters_checkpointing_and_bfloat16_compute_the_same(folder: Path, chan
     assert not any("vision" in name or "connector" in name or "projector" in name for name in trained)
 
 
+def test_embeddings_do_not_depend_on_what_else_is_seen(folder: Path) -> None:
+    model = load_model(ModelConfig(path=str(folder)))
+    vision = vision_of(model)
+    assert vision is not None
+    rng = np.random.default_rng(0)
+    images = [rng.integers(0, 256, (24 + 8 * (n % 2), 32, 3), np.uint8) for n in range(40)]
+    together = vision.embeddings([*images, images[3]])
+    assert together[-1] is together[3] and len({len(one) for one in together}) == 1
+    vision._kept.clear()
+    for n, image in enumerate(images):
+        (alone,) = vision.embeddings([image])
+        assert (alone - together[n]).abs().max() < 1e-5 * alone.abs().max()
+
+
 def test_equal_ids_of_different_images_are_not_shared(folder: Path) -> None:
     model, tokenizer = loaded(folder)
     form = processing(tokenizer)
@@ -324,7 +338,7 @@ def test_a_model_whose_images_have_positions_of_their_own_is_refused(folder: Pat
         def ids(self, pixels: Pixels) -> tuple[int, ...]:
             return tuple(part_id(0, part) for part in range(4))
 
-        def tensors(self, pixels: Pixels) -> dict[str, torch.Tensor]:
+        def tensors(self, images: Sequence[Pixels]) -> dict[str, torch.Tensor]:
             patches = torch.from_numpy(np.random.default_rng(0).normal(size=(16, 3 * 2 * 64)).astype(np.float32))
             ids = torch.full((1, 4), self.token)
             return {

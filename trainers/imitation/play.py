@@ -13,10 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envsuite.core import Action, Move, Observation, ToolEnv, UsageError
+from envsuite.core.images import Pixels
 from envsuite.prompting import Conversation, NoRoom
+from envsuite.prompting.images import images_of
 
-PROMPT, ANSWER, RESPONSE, SLIP = 0, 1, 2, 3
-"""Origin of a token: a sequence's first prompt, a later observation, the player's output, or its mistake."""
+PROMPT, ANSWER, RESPONSE, SLIP, IMAGE = 0, 1, 2, 3, 4
+"""Origin of a token: a sequence's first prompt, a later observation, the player's output, its mistake, or an image."""
 
 
 class Player(Protocol):
@@ -36,7 +38,9 @@ class Transcript:
 
     tokens: NDArray[np.int64]
     parts: NDArray[np.int8]
-    """:data:`PROMPT`, :data:`ANSWER`, :data:`RESPONSE` or :data:`SLIP` of each token."""
+    """:data:`PROMPT`, :data:`ANSWER`, :data:`RESPONSE`, :data:`SLIP` or :data:`IMAGE` of each token."""
+    images: tuple[Pixels, ...] = ()
+    """What tokens below -1 are parts of."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +59,13 @@ class _Writer:
         self.transcripts: list[Transcript] = []
         self._tokens: list[int] = []
         self._parts: list[int] = []
+        self._images: tuple[Pixels, ...] = ()
 
-    def prompt(self, ids: Sequence[int]) -> None:
-        if list(ids[: len(self._tokens)]) != self._tokens:
+    def prompt(self, ids: Sequence[int], images: tuple[Pixels, ...]) -> None:
+        same = all(one is other for one, other in zip(images, self._images, strict=False))
+        if not same or list(ids[: len(self._tokens)]) != self._tokens:
             self.end()
+        self._images = images
         kind = ANSWER if self._tokens else PROMPT
         self._add(ids[len(self._tokens) :], kind)
 
@@ -68,7 +75,9 @@ class _Writer:
     def end(self) -> None:
         """Ends the sequence, which is kept if there is something to learn in it."""
         if RESPONSE in self._parts:
-            self.transcripts.append(Transcript(np.array(self._tokens, np.int64), np.array(self._parts, np.int8)))
+            tokens = np.array(self._tokens, np.int64)
+            parts = np.where(images_of(tokens) < 0, self._parts, IMAGE).astype(np.int8)
+            self.transcripts.append(Transcript(tokens, parts, self._images))
         self._tokens, self._parts = [], []
 
     def _add(self, ids: Sequence[int], kind: int) -> None:
@@ -107,7 +116,7 @@ def transcribe(
     observation, _ = env.reset(options={"task_id": task_id})
     try:
         conversation.start(observation)
-        written.prompt(conversation.prompt_ids())
+        written.prompt(*conversation.prompt())
         for thought, action, slip in itertools.islice(player.turns(env, rng), max_steps):
             text = codec.write(action, thought if thoughts else "", tools=env.tools)
             refused = codec.parse(text, env.tools, env.max_calls).error
@@ -120,7 +129,7 @@ def transcribe(
                 success = bool(info["success"])
                 break
             conversation.add(response, str(tokenizer.decode(response)), observation)
-            written.prompt(conversation.prompt_ids())
+            written.prompt(*conversation.prompt())
     except NoRoom:
         pass
     written.end()

@@ -25,11 +25,13 @@ from transformers import (
 
 import envsuite  # noqa: F401  # registers the environments
 from envsuite.core import ToolEnv, UsageError
+from envsuite.core.images import Pool
 from envsuite.prompting import Conversation
+from envsuite.prompting.images import renumbered
 from trainers.imitation.attention import look_back
 from trainers.imitation.config import ImitateConfig, Stage
 from trainers.imitation.demonstrations import demonstrations
-from trainers.imitation.play import ANSWER, PROMPT, RESPONSE, SLIP, Transcript, by_length, repeated_words, transcribe
+from trainers.imitation.play import ANSWER, IMAGE, PROMPT, RESPONSE, Transcript, by_length, repeated_words, transcribe
 from trainers.imitation.vocabulary import CONTROL, TAGS, word_tokenizer
 from trainers.imitation.worlds import practice
 from trainers.policy.adapter import is_adapted, save_adapter
@@ -37,6 +39,7 @@ from trainers.policy.loading import load_model, load_tokenizer
 from trainers.policy.model import Policy
 from trainers.policy.packing import MicroBatch, padded
 from trainers.policy.source import find
+from trainers.policy.vision import save_tokenizer
 from trainers.rollout.environments import check_prompts, make_conversation
 
 _LOG = logging.getLogger(__name__)
@@ -196,7 +199,7 @@ def loss_of(
     kinds = np.concatenate([one.parts[1:][own] for one, own in zip(batch, places, strict=True)])
     logprob = policy(_micro_batch(batch, places)).logprob
     mine = torch.from_numpy(kinds == RESPONSE).to(logprob.device)
-    counts = np.bincount(np.concatenate([one.parts[1:] for one in whole or batch]), minlength=SLIP + 1)
+    counts = np.bincount(np.concatenate([one.parts[1:] for one in whole or batch]), minlength=IMAGE + 1)
     written = -logprob[mine].sum() / max(int(counts[RESPONSE]), 1)
     if context_weight == 0.0:
         return written, float(written.detach())
@@ -206,35 +209,38 @@ def loss_of(
 
 def _micro_batch(batch: Sequence[Transcript], places: Sequence[NDArray[np.int64]]) -> MicroBatch:
     """The transcripts, and their common beginning once; ``places`` are the indices before their targets."""
-    begun = common_beginning(batch, places)
-    prefix = batch[0].tokens[None, :begun]
-    lengths = np.array([len(one.tokens) - begun for one in batch])
+    pool = Pool()
+    rows = [renumbered(one.tokens, [pool.number(image) for image in one.images]) for one in batch]
+    begun = common_beginning(rows, places)
+    prefix = rows[0][None, :begun]
+    lengths = np.array([len(row) - begun for row in rows])
     position = np.concatenate(places) - begun
     return MicroBatch(
         prefix=prefix,
         prefix_lengths=np.array([begun]),
         prefix_of=np.zeros(len(batch), np.int64),
-        tail=padded([one.tokens[begun:] for one in batch]),
+        tail=padded([row[begun:] for row in rows]),
         tail_lengths=lengths,
         sequence=np.repeat(np.arange(len(batch)), [len(own) for own in places]),
         position=position,
-        target=np.concatenate([one.tokens[1:][own] for one, own in zip(batch, places, strict=True)]),
+        target=np.concatenate([row[1:][own] for row, own in zip(rows, places, strict=True)]),
         index=np.arange(len(position)),
+        images=pool.images,
     )
 
 
-def common_beginning(batch: Sequence[Transcript], places: Sequence[NDArray[np.int64]]) -> int:
+def common_beginning(tokens: Sequence[NDArray[np.int64]], places: Sequence[NDArray[np.int64]]) -> int:
     """Returns how many tokens all transcripts begin with: instructions and tools; 0 if that is hardly any.
 
     Args:
-        batch: The transcripts.
+        tokens: Those of the transcripts.
         places: For each the indices before its targets, which the beginning ends before.
     """
     first = min(int(own[0]) for own in places)
-    rows = np.stack([one.tokens[:first] for one in batch])
+    rows = np.stack([one[:first] for one in tokens])
     differ = (rows != rows[0]).any(0)
     common = int(differ.argmax()) if differ.any() else first
-    return common if len(batch) > 1 and common >= WORTH_SHARING else 0
+    return common if len(tokens) > 1 and common >= WORTH_SHARING else 0
 
 
 def parts_of(batch: Sequence[Transcript], most: int) -> Iterator[Sequence[Transcript]]:
@@ -330,4 +336,4 @@ def save(config: ImitateConfig, model: PreTrainedModel, tokenizer: PreTrainedTok
         save_adapter(model, folder)
     else:
         model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    save_tokenizer(tokenizer, folder)

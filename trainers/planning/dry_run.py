@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from trainers.planning.meter import Amounts, Meter
 from trainers.policy.adapter import add_adapter
@@ -31,6 +31,7 @@ from trainers.policy.packing import MicroBatch, one_token, padded
 from trainers.policy.precision import is_rounded
 from trainers.policy.sharding import local, shard_over, total_norm
 from trainers.policy.statistics import OutputLayer
+from trainers.policy.vision import class_of
 
 SHALLOW, SHARDED = 2, 4
 """Fewest layers of the smaller of the two models that stand for a deep one: of one that is whole in each process, and
@@ -298,7 +299,7 @@ def _of_depth(shape: PreTrainedConfig, layers: int) -> PreTrainedConfig:
 def on_meta(shape: PreTrainedConfig, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """The model without memory."""
     with torch.device("meta"):
-        made: PreTrainedModel = AutoModelForCausalLM.from_config(deepcopy(shape), dtype=dtype)  # type: ignore[no-untyped-call]
+        made: PreTrainedModel = class_of(shape).from_config(deepcopy(shape), dtype=dtype)
     return made
 
 

@@ -225,7 +225,7 @@ def load_backbone(config: ModelConfig, key: str) -> PreTrainedModel:
 
 
 def read(
-    source: Source, settings: PreTrainedConfig, key: str, name: str, kind: Any = AutoModelForCausalLM, **how: Any
+    source: Source, settings: PreTrainedConfig, key: str, name: str, kind: Any = None, **how: Any
 ) -> PreTrainedModel:
     """The model in ``source.folder``, without the adapter that may be named there.
 
@@ -234,7 +234,7 @@ def read(
         settings: Its configuration.
         key: The setting's key, for messages.
         name: The setting's value, for messages.
-        kind: The class of transformers that reads it.
+        kind: The class of transformers that reads it; by default the one for its configuration, with output layer.
         how: Further arguments of ``from_pretrained``.
 
     Raises:
@@ -245,7 +245,7 @@ def read(
     else:
         how |= {"use_safetensors": True}
     try:
-        model: PreTrainedModel = kind.from_pretrained(config=settings, **source.load, **how)
+        model: PreTrainedModel = (kind or class_of(settings)).from_pretrained(config=settings, **source.load, **how)
     except _UNREADABLE as error:
         raise _unreadable(key, name, error) from error
     return model
@@ -294,7 +294,7 @@ def _load(
             bnb_4bit_use_double_quant=True,
             bnb_4bit_compute_dtype=torch.bfloat16,
         )
-    model = read(source, settings, key, config.path, kind or class_of(settings), **how)
+    model = read(source, settings, key, config.path, kind, **how)
     if source.gguf is None and takes_images(settings):
         set_vision(model, _processing(source, settings, key, config.path))
     return model

@@ -11,6 +11,7 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from trainers.policy.attention import attending, evaluating
 from trainers.policy.precision import computing, float32_weights
 
 _KEPT = 4096  # images whose embeddings are kept
+_AT_A_TIME = 32  # images in one pass of the tower
 _TOLERANCE = 1e-3  # of the largest value
 _FORMATS: weakref.WeakKeyDictionary[PreTrainedTokenizerBase, ImageProcessing] = weakref.WeakKeyDictionary()
 _VISIONS: weakref.WeakKeyDictionary[PreTrainedModel, Vision] = weakref.WeakKeyDictionary()
@@ -65,7 +67,7 @@ class ImageProcessing:
     def ids(self, pixels: Pixels) -> tuple[int, ...]:
         """Returns the token ids of an image in a prompt, with those of its parts below -1."""
         if pixels.shape not in self._ids:
-            own = self.tensors(pixels)["input_ids"][0].numpy()
+            own = self.tensors([pixels])["input_ids"][0].numpy()
             places = np.flatnonzero(own == self.token)
             if not 0 < len(places) < PARTS:
                 raise DataError(f"an image of {pixels.shape[1]}x{pixels.shape[0]} pixels takes {len(places)} tokens")
@@ -73,13 +75,14 @@ class ImageProcessing:
             self._ids[pixels.shape] = tuple(own.tolist())
         return self._ids[pixels.shape]
 
-    def tensors(self, pixels: Pixels) -> dict[str, Tensor]:
-        """Returns token ids and pixel values, as the model's own ``forward`` takes them."""
+    def tensors(self, images: Sequence[Pixels]) -> dict[str, Tensor]:
+        """Returns token ids and pixel values of a row of images, as the model's own ``forward`` takes them."""
         from PIL import Image
 
         name: str = self.processor.image_token  # type: ignore[attr-defined]
+        files = [Image.fromarray(image) for image in images]
         made: Any = self.processor(
-            text=[name], images=[[Image.fromarray(pixels)]], add_special_tokens=False, return_tensors="pt"
+            text=[name * len(files)], images=[files], add_special_tokens=False, return_tensors="pt"
         )
         return dict(made)
 
@@ -92,6 +95,13 @@ def set_format(tokenizer: PreTrainedTokenizerBase, processing: ImageProcessing) 
 def format_of(tokenizer: Any) -> ImageProcessing | None:
     """Returns how prompts of ``tokenizer`` take images; ``None`` if they do not."""
     return _FORMATS.get(tokenizer)
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Writes the tokenizer, and the processor of images if there is one, as transformers does."""
+    if (found := format_of(tokenizer)) is not None:
+        found.processor.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 class Vision:
@@ -118,29 +128,43 @@ class Vision:
             if id(parameter) not in text:
                 parameter.requires_grad_(False)
 
-    @torch.no_grad()
-    def embeddings(self, pixels: Pixels) -> Tensor:
-        """Returns the embeddings of an image's parts, shape (parts, D), float32, on the model's device."""
-        model, key = self._model(), digest(pixels)
+    def embeddings(self, images: Sequence[Pixels]) -> list[Tensor]:
+        """Returns the embeddings of each image's parts, shape (parts, D), float32, on the model's device."""
+        model = self._model()
         assert model is not None
-        found = self._kept.get(key)
-        if found is None or found.device != model.device:
-            see: Any = model.get_image_features
-            tensors = self.processing.tensors(pixels)
-            given = {name: value.to(model.device) for name, value in _of_pixels(tensors).items()}
-            with evaluating(model), computing("float32", model.device), float32_weights(model):
-                output = see(**given)
-            made = output.pooler_output
-            parts = [made] if isinstance(made, Tensor) else list(made)
-            found = torch.cat([part.reshape(-1, part.shape[-1]) for part in parts]).float()
-            wanted = int((tensors["input_ids"] == self.processing.token).sum())
-            if len(found) != wanted:
-                raise DataError(f"{type(model).__name__} makes {len(found)} embeddings of an image of {wanted} tokens")
-            self._kept[key] = found
-            if len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(key)
-        return found
+        keys = [digest(image) for image in images]
+        found = {key: self._kept[key] for key in keys if key in self._kept and self._kept[key].device == model.device}
+        by_shape: dict[tuple[int, ...], dict[bytes, Pixels]] = {}
+        for key, image in zip(keys, images, strict=True):
+            if key not in found:
+                by_shape.setdefault(image.shape, {})[key] = image
+        for alike in by_shape.values():
+            todo = list(alike.items())
+            for begin in range(0, len(todo), _AT_A_TIME):
+                some = todo[begin : begin + _AT_A_TIME]
+                made = self._made(model, [image for _, image in some])
+                found.update(zip((key for key, _ in some), made, strict=True))
+        for key in keys:
+            self._kept[key] = found[key]
+            self._kept.move_to_end(key)
+        while len(self._kept) > _KEPT:
+            self._kept.popitem(last=False)
+        return [found[key] for key in keys]
+
+    @torch.no_grad()
+    def _made(self, model: PreTrainedModel, images: Sequence[Pixels]) -> list[Tensor]:
+        """Computes the embeddings of images of one size."""
+        see: Any = model.get_image_features
+        tensors = self.processing.tensors(images)
+        given = {name: value.to(model.device) for name, value in _of_pixels(tensors).items()}
+        with evaluating(model), computing("float32", model.device), float32_weights(model):
+            output = see(**given).pooler_output
+        parts = [output] if isinstance(output, Tensor) else list(output)
+        made = torch.cat([part.reshape(-1, part.shape[-1]) for part in parts]).float()
+        wanted = int((tensors["input_ids"] == self.processing.token).sum())
+        if len(made) != wanted:
+            raise DataError(f"{type(model).__name__} makes {len(made)} embeddings of images of {wanted} tokens")
+        return [part.clone() for part in made.chunk(len(images))]
 
 
 def set_vision(model: PreTrainedModel, processing: ImageProcessing) -> None:
@@ -173,7 +197,7 @@ def model_inputs(model: PreTrainedModel, tokens: NDArray[np.int64], images: Sequ
     if vision is None:
         raise UsageError(f"{type(model).__name__} takes no images; take a model that does, or show text alone")
     numbers = np.unique(image[places])
-    made = [vision.embeddings(images[number]) for number in numbers.tolist()]
+    made = vision.embeddings([images[number] for number in numbers.tolist()])
     starts = np.cumsum([0, *map(len, made)])[np.searchsorted(numbers, image[places])]
     chosen = torch.from_numpy(starts + parts_of(tokens)[places]).to(model.device)
     own: Tensor = model.get_input_embeddings()(ids)
@@ -196,7 +220,7 @@ def check_vision(model: PreTrainedModel) -> None:
     if vision is None:
         return
     pixels = np.random.default_rng(0).integers(0, 256, (32, 48, 3), np.uint8)
-    tensors = vision.processing.tensors(pixels)
+    tensors = vision.processing.tensors([pixels])
     text = np.arange(1, 6)
     tokens = np.concatenate([text, vision.processing.ids(pixels), text]).astype(np.int64)
     real = torch.from_numpy(np.where(tokens < 0, vision.processing.token, tokens)).to(model.device)[None]

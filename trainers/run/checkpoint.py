@@ -30,6 +30,7 @@ from trainers.activity import ACTIVITY
 from trainers.distributed import PeerFailed, every, sharing_failures
 from trainers.policy.adapter import WEIGHTS, is_adapted, save_adapter, saved_weights, set_adapter_tensors
 from trainers.policy.sharding import assign, is_sharded, kept_whole
+from trainers.policy.vision import save_tokenizer
 from trainers.policy.weight_files import SUFFIX, WeightFiles
 from trainers.run.tensors import with_tensors, without_tensors, write_tensors
 from trainers.stateful import Mismatch, Stateful
@@ -108,7 +109,7 @@ def _write(
             write_tensors(partial, name, tensors, accelerator)
     with sharing_failures(accelerator), _named(folder):
         if accelerator.is_main_process:
-            tokenizer.save_pretrained(partial)
+            save_tokenizer(tokenizer, partial)
             body = {"format": FORMAT, **facts, "parts": values}
             (partial / STATE).write_bytes(orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2))
     listing = _flushed(partial, accelerator, folder)

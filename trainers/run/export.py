@@ -10,6 +10,7 @@ import safetensors
 import torch
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedConfig
+from transformers.utils import PROCESSOR_NAME
 
 from envsuite.core.errors import DataError
 from trainers.policy import adapter
@@ -58,6 +59,8 @@ def export(run: Path, output: Path, *, merged: bool, dtype: str | None = None) -
             for name in (adapter.CONFIG, adapter.WEIGHTS):
                 shutil.copyfile(checkpoint / name, partial / name)
         AutoTokenizer.from_pretrained(checkpoint).save_pretrained(partial)
+        if (checkpoint / PROCESSOR_NAME).is_file():
+            shutil.copyfile(checkpoint / PROCESSOR_NAME, partial / PROCESSOR_NAME)
         if output.exists():
             output.rmdir()
         os.replace(partial, output)

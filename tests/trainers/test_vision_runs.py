@@ -1,0 +1,110 @@
+"""Runs on images: a tiny vision-language model plays and is trained; and settings under which it could not be."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_runs
+import vision_models
+from safetensors.numpy import load_file
+
+from envsuite.prompting.images import images_of
+from trainers.report.metrics import read_metrics
+from trainers.steps.parquet import read_episodes
+
+ENV: dict[str, Any] = {"id": "Sokoban-v0", "kwargs": {"observation": "image"}, "max_episode_steps": 3}
+
+
+def settings(folder: Path, **changes: Any) -> Path:
+    """A run of two iterations on images."""
+    return tiny_runs.write_settings(folder, **{
+        "iterations": 2,
+        "envs": [ENV],
+        "evaluation.envs": [{**ENV, "split": "test"}],
+        "prompt": {"codec": "brackets", "think": False, "instructions": False, "memory": "window(2)"},
+        "method": {"filters": [], "objective": {"entropy_coef": 0.05}},
+        "optim.tokens_per_microbatch": 700,
+        **changes,
+    })  # fmt: skip
+
+
+def test_two_iterations_on_images_train_the_text_and_leave_the_tower(tmp_path: Path) -> None:
+    vision_models.save("smolvlm", tmp_path / "model")
+    done = tiny_runs.train("--config", str(settings(tmp_path)))
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "runs/tiny"
+    records = [record for record in read_metrics(run / "metrics.jsonl") if "train/logprob_gap" in record]
+    assert len(records) == 2 and all(record["train/logprob_gap"] < 1e-5 for record in records), "engine and trainer"
+    before, after = (load_file(next(folder.glob("model*.safetensors"))) for folder in (
+        tmp_path / "model", max((run / "checkpoints").glob("iteration-*"))))  # fmt: skip
+    moved = {name for name in before if not np.array_equal(before[name], after[name])}
+    assert moved and not any("vision_model" in name or "connector" in name for name in moved)
+    assert any("embed_tokens" in name for name in moved) and any("lm_head" in name for name in moved)
+    steps = [step for episode in read_episodes(run / "episodes/iteration-00002.parquet") for step in episode.steps]
+    assert [step.shown for step in steps] == [1] * len(steps) and {len(step.images) for step in steps} == {1, 2, 3}
+    assert all(images_of(step.prompt_ids).max() == len(step.images) - 1 for step in steps)
+    checkpoint = max((run / "checkpoints").glob("iteration-*"))
+    assert (checkpoint / "processor_config.json").is_file(), "a checkpoint is a model that takes images"
+    again = tiny_runs.train(
+        "--config", str(tmp_path / "config.yaml"), "--model.path", str(checkpoint), "--name", "again",
+        "--iterations", "1", "--model.adapter", "{rank: 4}", "--prompt.memory", "full",
+    )  # fmt: skip
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "runs/again/checkpoints/iteration-00001/adapter_model.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_two_processes_compute_what_one_does_and_a_resumed_run_what_a_whole_one_does(tmp_path: Path) -> None:
+    vision_models.save("smolvlm", tmp_path / "model")
+    runs = {"one": ("1", ()), "two": ("2", ()), "cut": ("1", ("--iterations", "1")), "cut on": ("1", ("--resume",))}
+    for label, (processes, more) in runs.items():
+        name = label.split()[0]
+        config = str(settings(tmp_path, checkpoint_every=1, name=name))
+        launch = (sys.executable, "-m", "accelerate.commands.launch", "--config_file")
+        program = (*launch, f"configs/accelerate/cpu{processes}.yaml", "-m", "trainers.train")
+        done = tiny_runs.train("--config", config, *more, program=program, timeout=300)
+        assert done.returncode == 0, done.stderr
+    one, two, cut = (
+        load_file(tmp_path / f"runs/{name}/checkpoints/iteration-00002/model.safetensors")
+        for name in ("one", "two", "cut")
+    )
+    assert all(np.abs(one[name] - two[name]).max() < 1e-4 for name in one)
+    assert all(np.array_equal(one[name], cut[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"rollout.engine": "vllm", "rollout.engine_options": {"urls": ["http://127.0.0.1:9"]}},
+            "shows images, but rollout.engine is 'vllm', which takes none",
+        ),
+        ({"prompt.truncate": "left", "prompt.max_tokens": 200}, "shows images, but prompt.truncate is left"),
+        ({"method.replay": {"size": 8}}, "shows images, but method.replay keeps steps without them"),
+    ],
+)
+def test_settings_under_which_images_would_not_reach_the_model_are_refused(
+    tmp_path: Path, changes: dict[str, Any], told: str
+) -> None:
+    vision_models.save("smolvlm", tmp_path / "model")
+    done = tiny_runs.train("--config", str(settings(tmp_path, **changes)))
+    assert done.returncode == 2 and told in done.stderr.replace("\n", " "), done.stderr
+
+
+def test_a_text_model_is_refused_where_the_environment_shows_images(tmp_path: Path) -> None:
+    tiny_runs.save_model(tmp_path / "model")
+    done = tiny_runs.train("--config", str(settings(tmp_path)))
+    assert done.returncode == 2 and "takes none; take a model such as SmolVLM" in done.stderr, done.stderr
+
+
+def test_a_folder_without_a_processor_is_refused(tmp_path: Path) -> None:
+    vision_models.save("smolvlm", tmp_path / "model")
+    (tmp_path / "model/processor_config.json").unlink()
+    done = tiny_runs.train("--config", str(settings(tmp_path)))
+    assert done.returncode == 1 and "cannot be loaded" in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert json.loads((tmp_path / "model/config.json").read_text())["model_type"] == "smolvlm"

@@ -12,6 +12,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -21,6 +22,7 @@ from synthetic_run import make_run
 
 from envsuite.core import ToolCall
 from envsuite.core.errors import DataError
+from envsuite.core.images import as_png
 from trainers.report.__main__ import main
 from trainers.report.html import script_json
 from trainers.report.pack import STEP_FIELDS, pack
@@ -190,6 +192,26 @@ def test_a_browser_shows_hostile_text_as_text(hostile_run: Path) -> None:
     second = dom(hostile_run / "report.html", "#episodes/iteration-2/5/1")
     assert "-0.875" in second and f"no action\n→ {visible}" in second
     assert "Failed, not trained on" in dom(hostile_run / "report.html", "#episodes/iteration-2/6")
+
+
+def test_a_browser_shows_the_images_of_an_observation_and_none_of_its_history(run_folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    past, now = (rng.integers(0, 256, (8, 8, 3), np.uint8) for _ in range(2))
+    facts = {"env_id": "Sokoban-v0", "task_id": "t", "task_type": "", "split": "train", "task": "Push."}
+    ended = {"terminated": True, "truncated": False, "success": True, "score": 1.0}
+    steps = tuple(
+        Step(t, (4, 5), (6,), (-0.5,), 0, "stop", "seen", "", None, None, True, 0.0, images=images, shown=shown)
+        for t, (images, shown) in enumerate([((past,), 1), ((past, now), 1), ((past, now), 2), ((), 0)])
+    )
+    write_episodes(run_folder / "episodes/iteration-00007.parquet", [Episode(0, 0, **facts, steps=steps, **ended)])
+    (episode,) = unpack(pack(run_folder / "episodes/iteration-00007.parquet").payload)
+    png = {name: base64.b64encode(as_png(image)).decode() for name, image in (("past", past), ("now", now))}
+    assert [step["images"] for step in episode["steps"]] == [
+        [png["past"]], [png["now"]], [png["past"], png["now"]], [],
+    ]  # fmt: skip
+    write_report(run_folder)
+    shown = dom(run_folder / "report.html", "#episodes/iteration-7/0/1")
+    assert f'src="data:image/png;base64,{png["now"]}"' in shown and png["past"] not in shown.split("<pre")[0]
 
 
 def test_a_run_that_has_just_begun_has_a_report(tmp_path: Path) -> None:

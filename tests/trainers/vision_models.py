@@ -34,12 +34,14 @@ PARTS_TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 """Takes contents as lists of parts alone, as the templates of such models often do."""
+_SAID = """The image shows the board: brick walls, red rings for targets, brown boxes that turn green on a target, and you, in
+blue. Tools: move. Commands: up | down"""
 _IDS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 
 
 def tokenizer(parts: bool = True) -> PreTrainedTokenizerFast:
     """Knows the words of Sokoban's texts, and what surrounds images; its template shows lists of parts, or texts."""
-    made = word_tokenizer([*sokoban_texts(), "The image shows the board brick walls red rings brown green blue"], 512)
+    made = word_tokenizer([*sokoban_texts(), _SAID], 512)
     made.add_tokens([IMAGE, *AROUND], special_tokens=True)
     if parts:
         made.chat_template = PARTS_TEMPLATE

@@ -203,6 +203,10 @@ class Browser {
       ["ended by", step.finish === "length" ? "token limit" : step.finish], ["policy version", short(step.version)]];
     for (const [name, value] of facts) numbers.append(make("div", {}, make("dt", {}, name), make("dd", {}, value)));
     const parts = [numbers];
+    if (step.images.length) {
+      parts.push(make("h4", {}, step.images.length > 1 ? "Images" : "Image"), make("div", { class: "images" },
+        ...step.images.map((png, i) => make("img", { src: `data:image/png;base64,${png}`, alt: `image ${i + 1} of the observation` }))));
+    }
     if (step.prompt === null) parts.push(make("h4", {}, "Observation (the prompt's text was not recorded)"), make("pre", {}, visible(step.observation)));
     else {
       const prompt = make("pre", { class: "prompt", tabindex: "0" }, visible(step.prompt.slice(0, step.fresh)),

@@ -26,8 +26,12 @@ from trainers.steps.parquet import read_table
 STEP_FIELDS = (
     "prompt", "response", "action", "parse_error", "error", "valid", "reward", "advantage", "logprob",
     "prompt_tokens", "response_tokens", "finish", "version", "observation",
+    "images",
 )  # fmt: skip
-"""The fields of a packed step, in order; ``prompt`` is [shared start, new text, shared end] or null."""
+"""The fields of a packed step, in order.
+
+``prompt`` is [shared start, new text, shared end] or null; ``images`` are those of the observation, PNG in base64.
+"""
 
 
 @dataclass(frozen=True)
@@ -143,6 +147,7 @@ def _step(row: dict[str, Any]) -> list[Any]:
         row["finish_reason"],
         row["version"],
         row["observation"],
+        [base64.b64encode(image).decode("ascii") for image in row["images"][len(row["images"]) - row["shown"] :]],
     ]
 
 

@@ -34,8 +34,10 @@ PARTS_TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 """Takes contents as lists of parts alone, as the templates of such models often do."""
-_SAID = """The image shows the board: brick walls, red rings for targets, brown boxes that turn green on a target, and you, in
-blue. Tools: move. Commands: up | down"""
+_SAID = """
+The image shows the board: brick walls, red rings for targets, brown boxes that turn green on a target, and you, in blue.
+Tools: move. Commands: up | down
+"""
 _IDS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 
 

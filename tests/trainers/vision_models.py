@@ -35,7 +35,8 @@ PARTS_TEMPLATE = (
 )
 """Takes contents as lists of parts alone, as the templates of such models often do."""
 _SAID = """
-The image shows the board: brick walls, red rings for targets, brown boxes that turn green on a target, and you, in blue.
+The image shows the board: brick walls, red rings for targets, brown boxes that turn green on a target, and you, in
+blue.
 Tools: move. Commands: up | down
 """
 _IDS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}

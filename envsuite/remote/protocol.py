@@ -6,6 +6,7 @@ The page ``docs/serving.md`` describes the whole contract; ``envsuite.serving.sc
 from __future__ import annotations
 
 import base64
+import binascii
 from collections.abc import Mapping
 from typing import Any
 
@@ -103,7 +104,10 @@ def from_json(task: str, told: Mapping[str, Any]) -> Observation:
     """
     seen = Observation(task=task, text=told["text"], commands=tuple(told["commands"]))
     if "images" in told:
-        seen["images"] = tuple(from_png(base64.b64decode(image)) for image in told["images"])
+        try:
+            seen["images"] = tuple(from_png(base64.b64decode(image, validate=True)) for image in told["images"])
+        except binascii.Error as error:
+            raise DataError(f"an image of the server's answer is not in base64: {error}") from error
     return seen
 
 

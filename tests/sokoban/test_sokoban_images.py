@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from envsuite.core import DataError, ToolCall, ToolEnv, Unparsed
 from envsuite.core.images import MOST_PIXELS, Images, as_png, from_png
+from envsuite.remote.protocol import from_json
 from envsuite.sokoban.expert import Expert
 from envsuite.sokoban.level import read_level
 from envsuite.sokoban.tiles import SIZE, image
@@ -149,6 +150,12 @@ def test_what_is_no_png_is_refused(data: bytes, begins: bool, cut: int) -> None:
     for broken in (whole[: cut % (len(whole) - 20)], (whole[:33] if begins else b"") + data):
         with pytest.raises(DataError, match="no PNG"):
             from_png(broken)
+
+
+@pytest.mark.parametrize(("image", "told"), [("*", "not in base64"), ("iVBO", "no PNG"), ("", "no PNG")])
+def test_an_answer_whose_image_cannot_be_read_is_refused(image: str, told: str) -> None:
+    with pytest.raises(DataError, match=told):
+        from_json("task", {"text": "", "commands": [], "images": [image]})
 
 
 def test_a_png_that_claims_more_pixels_than_allowed_is_refused() -> None:

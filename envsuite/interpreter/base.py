@@ -1,0 +1,85 @@
+"""What every interpreter promises: :class:`Interpreter`, :class:`Session`, :class:`Result`, :class:`Limits`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Literal, Self
+
+Status = Literal["ok", "error", "timeout", "memory", "died"]
+"""How a call ended: it ran through; it raised; it was stopped by the clock; it had no memory left; its process ended."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the code of a session may use."""
+
+    seconds: float = 5.0
+    """Wall-clock time of a call."""
+    memory: int = 512 * 2**20
+    """Bytes of memory of a session."""
+    processes: int = 8
+    """Processes and threads of a session."""
+    disk: int = 16 * 2**20
+    """Bytes that a session may keep in files."""
+    output: int = 8192
+    """Characters kept of stdout, and of stderr, of a call."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a call of :meth:`Session.run` printed, and how it ended."""
+
+    stdout: str
+    """At most ``Limits.output`` characters; what was left out is said at the place of the cut."""
+    stderr: str
+    """The traceback, or the message of a limit; cut as ``stdout``."""
+    status: Status = "ok"
+
+
+class Session(ABC):
+    """One interpreter state: what a call defines, later calls see. A context manager that closes it."""
+
+    @abstractmethod
+    def run(self, code: str) -> Result:
+        """Runs ``code`` as a notebook runs a cell: the value of a last expression is printed.
+
+        Whatever the code does ends as a :class:`Result`. After ``timeout``, ``memory`` and ``died`` the state is
+        lost, which ``stderr`` says, and the next call begins with a fresh one.
+
+        Raises:
+            UsageError: The session is closed.
+            WorkerLost: The sandbox itself failed, not the code.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends the session's processes and removes its files; may be called twice."""
+
+    def __enter__(self) -> Self:
+        """Returns the session."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Closes the session."""
+        self.close()
+
+
+class Interpreter(ABC):
+    """Opens sessions that share warm processes, never state. Any thread may open, run and close."""
+
+    name: str
+    """The name by which it is chosen."""
+
+    @property
+    @abstractmethod
+    def isolation(self) -> tuple[str, ...]:
+        """What separates sessions from the machine and each other, in words, e.g. ``"no network"``."""
+
+    @abstractmethod
+    def open(self) -> Session:
+        """Returns a new session, in the same state as every other new one (hash seed, time zone, folder)."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends all sessions and processes; may be called twice."""

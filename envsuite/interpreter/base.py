@@ -1,4 +1,4 @@
-"""What every interpreter promises: :class:`Interpreter`, :class:`Session`, :class:`Result`, :class:`Limits`."""
+"""The contract of interpreters: :class:`Interpreter`, :class:`Session`, :class:`Result`, :class:`Limits`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal, Self
 
+from envsuite.core.errors import UsageError
+
 Status = Literal["ok", "error", "timeout", "memory", "died"]
-"""How a call ended: it ran through; it raised; it was stopped by the clock; it had no memory left; its process ended."""
+"""How a call ended: it ran through; raised; was stopped by the clock; had no memory left; lost its process."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the code of a session may use."""
+    """Bounds of what the code of a session may use.
+
+    Raises:
+        UsageError: A bound is out of range.
+    """
 
     seconds: float = 5.0
     """Wall-clock time of a call."""
@@ -25,10 +31,21 @@ class Limits:
     output: int = 8192
     """Characters kept of stdout, and of stderr, of a call."""
 
+    def __post_init__(self) -> None:
+        for name, value, least, most in (
+            ("seconds", self.seconds, 0.01, 3600),
+            ("memory", self.memory, 2**24, 2**40),
+            ("processes", self.processes, 1, 1024),
+            ("disk", self.disk, 2**16, 2**40),
+            ("output", self.output, 256, 2**22),
+        ):
+            if not least <= value <= most:
+                raise UsageError(f"the limit {name} of an interpreter is {value}; it must be from {least} to {most}")
+
 
 @dataclass(frozen=True)
 class Result:
-    """What a call of :meth:`Session.run` printed, and how it ended."""
+    """Output of a call of :meth:`Session.run`, and how the call ended."""
 
     stdout: str
     """At most ``Limits.output`` characters; what was left out is said at the place of the cut."""
@@ -74,7 +91,7 @@ class Interpreter(ABC):
     @property
     @abstractmethod
     def isolation(self) -> tuple[str, ...]:
-        """What separates sessions from the machine and each other, in words, e.g. ``"no network"``."""
+        """Separation of sessions from the machine and each other, in words, e.g. ``"no network"``."""
 
     @abstractmethod
     def open(self) -> Session:

@@ -31,6 +31,8 @@ SOURCE = 2**20
 """Most characters of a call."""
 START_SECONDS = 120.0
 """Seconds that a zygote has to import its packages, and a session to begin."""
+RETRY_SECONDS = 0.1
+"""Seconds after which a session that ended before it began is tried again."""
 SLACK_SECONDS = 60.0
 """Seconds beyond those of a call after which a guard that does not answer is given up: a machine may be busy."""
 ISOLATION = {
@@ -78,26 +80,39 @@ class Zygote:
             UsageError: The interpreter is closed.
             Failed: The sandbox cannot be made.
         """
+        try:
+            return self._open(limits)
+        except EOFError:  # the process was ended, perhaps
+            time.sleep(RETRY_SECONDS)
+        try:
+            return self._open(limits)
+        except EOFError as error:
+            raise Failed("a session ended before it began: too many processes, or no memory") from error
+
+    def _open(self, limits: Limits) -> socket.socket:
         ours, theirs = socket.socketpair()
-        with theirs:
-            with self._lock:
+        try:
+            with theirs, self._lock:
                 if self._closed:
                     raise UsageError("the interpreter is closed")
-                control = self._control or self._start()
                 try:
-                    socket.send_fds(control, [b"o"], [theirs.fileno()])
+                    socket.send_fds(self._control or self._start(), [b"o"], [theirs.fileno()])
                 except OSError:
                     self._stop()
                     socket.send_fds(self._start(), [b"o"], [theirs.fileno()])
-        try:
-            send(ours, dataclasses.asdict(limits))
+            try:
+                send(ours, dataclasses.asdict(limits))
+            except OSError as error:
+                raise EOFError from error
             answer = receive(ours, 2**20, time.monotonic() + START_SECONDS)
-        except (EOFError, OSError, Garbled) as error:
+            if "ready" not in answer:
+                raise Failed(str(answer.get("failed")))
+        except (TimeoutError, Garbled) as error:
             ours.close()
-            raise Failed(f"a session did not start ({type(error).__name__})") from error
-        if "ready" not in answer:
+            raise Failed(f"a session did not start: {error}") from error
+        except BaseException:
             ours.close()
-            raise Failed(str(answer.get("failed")))
+            raise
         return ours
 
     def close(self) -> None:

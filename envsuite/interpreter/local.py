@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from envsuite.core.errors import UsageError, WorkerLost
-from envsuite.interpreter.base import Interpreter, Limits, Result, Session
+from envsuite.interpreter.base import STATUSES, Interpreter, Limits, Result, Session, unfit
 from envsuite.interpreter.inside.launch import LAUNCH
 from envsuite.interpreter.inside.root import Files
 from envsuite.interpreter.inside.wire import Garbled, receive, send
@@ -27,8 +27,6 @@ PACKAGES = ("numpy", "sympy", "mpmath", "gmpy2")
 """Packages that sessions may import besides the standard library, those of them that are installed."""
 WARM = ("ast", "cmath", "collections", "decimal", "fractions", "functools", "itertools", "json", "math", "random", "re")
 """Modules that are imported before the first session, besides the packages."""
-SOURCE = 2**20
-"""Most characters of a call."""
 START_SECONDS = 120.0
 """Seconds that a zygote has to import its packages, and a session to begin."""
 RETRY_SECONDS = 0.1
@@ -237,8 +235,8 @@ class LocalSession(Session):
 
     def run(self, code: str) -> Result:
         """Runs ``code``; see :meth:`envsuite.interpreter.Session.run`."""
-        if len(code) > SOURCE:
-            return Result("", f"the code has {len(code):,} characters; at most {SOURCE:,} are taken", "error")
+        if (refused := unfit(code)) is not None:
+            return refused
         with self._lock:
             if self._closed:
                 raise UsageError("the session is closed; open another one")
@@ -288,7 +286,6 @@ class LocalSession(Session):
         self._interpreter.forget(self)
 
 
-STATUSES = ("ok", "error", "timeout", "memory", "died")
 ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
     "PYTHONUTF8": "1",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import resource
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -128,9 +130,7 @@ def test_an_event_loop_runs_nevertheless(session: Session) -> None:
 
 def test_no_files_are_locked_and_no_signals_sent_by_control_of_files(session: Session) -> None:
     for call in ("F_SETOWN, 1", "F_SETSIG, 9", "F_SETLK, bytes(32)", "F_SETPIPE_SZ, 2**20"):
-        refused(
-            session, f"from fcntl import *\nF_SETSIG, F_SETPIPE_SZ = 10, 1031\nfcntl(1, {call})"
-        )
+        refused(session, f"from fcntl import *\nF_SETSIG, F_SETPIPE_SZ = 10, 1031\nfcntl(1, {call})")
 
 
 def test_other_processes_cannot_be_seen(session: Session) -> None:
@@ -191,6 +191,8 @@ def test_sleep_ends_with_the_clock(quick: Session) -> None:
         "while True:\n    try:\n        while True: pass\n    except BaseException: pass",
         f"{DEAF}while True: pass",
         "10 ** 10 ** 10",
+        "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)",
+        "import time\nclass A:\n    def __del__(self): time.sleep(600)\nA()\nNone",
         "import re\nre.match('(a*)*b', 'a' * 100)",
         "import threading\nthreading.Thread(target=threading.Event().wait).start()\nthreading.Event().wait()",
         "class A:\n    def __repr__(self):\n        while True: pass\nA()",
@@ -229,6 +231,26 @@ def test_what_it_writes_is_not_on_this_machine(sandbox: str) -> None:
     with opened(sandbox).open() as session:
         session.run("open('/tmp/a-name-that-nothing-else-has', 'w').write('x')")
         assert not Path("/tmp/a-name-that-nothing-else-has").exists()
+
+
+def test_a_session_that_nobody_holds_ends(box: Interpreter) -> None:
+    before = processes()
+    session = box.open()
+    session.run("x = 1")
+    assert processes() > before
+    del session
+    until(lambda: processes() <= before, 10.0)
+
+
+def test_a_program_that_is_killed_during_a_call_leaves_nothing(sandbox: str) -> None:
+    program = (
+        "import os, sys, threading\nfrom envsuite.interpreter import open_interpreter\n"
+        "print(os.getpid(), flush=True)\nthreading.Timer(0.5, os.kill, (os.getpid(), 9)).start()\n"
+        f"open_interpreter(sys.argv[1]).open().run({DEAF + 'while True: pass'!r})"
+    )
+    run = subprocess.run([sys.executable, "-c", program, sandbox], capture_output=True, text=True, cwd="/")
+    assert run.returncode == -9
+    until(lambda: not processes(int(run.stdout)), 10.0)
 
 
 def test_a_daemon_does_not_survive_its_session(box: Interpreter, sandbox: str) -> None:
@@ -376,6 +398,7 @@ def test_standard_streams_that_were_closed_or_replaced_are_there_again_in_the_ne
         "import sys, io\nsys.stdout = sys.stderr = io.StringIO()",
         "import sys\nsys.stdout = sys.stderr = sys.__stdout__ = None",
         "import sys\ndel sys.stdout, sys.stderr",
+        "import sys\nsys.stdout = sys.stderr = 5\nraise ValueError",
     ):
         session.run(code)
         assert session.run("print('heard')").stdout == "heard\n", code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import resource
 import subprocess
 import sys
@@ -336,6 +337,18 @@ call('init_module', None, 0, None)
 print([t for t in told if t[1] != -1 or t[2] not in ('EPERM', 'ENOSYS')])
 """
     assert session.run(code).stdout == "[]\n"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="only x86-64 has system calls of another architecture")
+def test_system_calls_of_32_bit_programs_are_no_way_around_the_list(session: Session) -> None:
+    code = """
+import ctypes, mmap
+page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+page.write(bytes.fromhex('b814000000cd80c3'))  # mov eax, 20 (getpid); int 0x80; ret
+ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()
+"""
+    result = session.run(code)
+    assert result.status == "died" and ("SIGSYS" in result.stderr or "SIGSEGV" in result.stderr), result
 
 
 def test_limits_cannot_be_raised(session: Session) -> None:

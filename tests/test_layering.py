@@ -14,7 +14,7 @@ LAYERS = {
     "envsuite": (
         {"core"},
         {"registration", "prompting", "wrappers", "data", "processes", "remote"},
-        {"retrieval", "making"},
+        {"retrieval", "interpreter", "making"},
         {"textcraft", "alfworld", "webshop", "sokoban"},
         {"vector"},
         {"serving", "bridges"},

@@ -1,0 +1,1 @@
+"""The part that runs in the sandbox: standard library only, and nothing of envsuite outside this folder."""

@@ -1,0 +1,69 @@
+"""Takes from a process what a session must not have. What is taken cannot be had again."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from envsuite.interpreter.inside import cell, kernel, seccomp
+
+if TYPE_CHECKING:
+    from envsuite.interpreter.inside.house import Bounds, House
+
+DIGITS = 1_000_000
+"""Digits of the longest integer that is converted to text and back; Python's default is 4300."""
+
+
+def confine(house: House, bounds: Bounds, folder: str) -> None:
+    """Confines this process, and seeds what is random in it.
+
+    Args:
+        house: How sessions are isolated.
+        bounds: Limits of the session.
+        folder: Where it starts.
+
+    Raises:
+        OSError: The kernel refuses a step.
+    """
+    os.chdir(folder)
+    os.environ["HOME"] = os.environ["TMPDIR"] = folder
+    os.umask(0o077)
+    _seed()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if house.mode != "unisolated":
+        kernel.no_new_rights()
+    if house.mode == "namespaces":
+        kernel.drop_capabilities()
+    elif house.mode == "landlock":
+        kernel.die_with_parent(signal.SIGKILL)
+        kernel.landlock(house.readable, ["/dev/null", "/dev/zero"])
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_NOFILE, cell.FILES)
+    _limit(resource.RLIMIT_FSIZE, bounds.disk)
+    if sys.platform == "linux":
+        _limit(resource.RLIMIT_MSGQUEUE, 0)
+        _limit(resource.RLIMIT_MEMLOCK, 0)
+        if house.address_space:
+            space = house.address_space + bounds.memory
+            resource.setrlimit(resource.RLIMIT_AS, (space, space + cell.RESERVE))
+    if house.mode == "namespaces":
+        _limit(resource.RLIMIT_NPROC, bounds.processes + 1)  # the guard is one of them
+    if house.mode != "unisolated":
+        kernel.filter_calls(seccomp.program(os.getpid() if house.mode == "landlock" else None))
+
+
+def _limit(kind: int, value: int) -> None:
+    resource.setrlimit(kind, (value, value))
+
+
+def _seed() -> None:
+    sys.set_int_max_str_digits(DIGITS)
+    random.seed(0)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(0)
+    if "sympy" in sys.modules:
+        sys.modules["sympy.core.random"].seed(0)

@@ -1,0 +1,121 @@
+"""The files that a session sees: Python, its standard library, a few packages, shared libraries, nothing else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from envsuite.interpreter.inside import kernel
+
+SYSTEM_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
+LOADER_CACHE = "/etc/ld.so.cache"
+DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+PACKAGES = "/packages"
+"""Folder of the packages in the sandbox."""
+GUARD = "/guard"
+"""Folder of this code in the sandbox."""
+WORK = "/tmp"
+"""Folder of a session in the sandbox."""
+_FOREIGN = ("site-packages", "dist-packages")
+"""Folders in a library that hold what was installed, envsuite itself perhaps: hidden."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where the host has what a session may read."""
+
+    python: str
+    """The interpreter's program, with no symbolic link in its path."""
+    prefix: str
+    """``sys.base_prefix``."""
+    library: str
+    """Folder of the standard library."""
+    packages: Mapping[str, str]
+    """Folders and modules of packages, by their names in :data:`PACKAGES`."""
+    code: str
+    """Folder of this module."""
+
+    def libraries(self) -> Iterator[str]:
+        """Yields the folders with shared libraries and the standard library; later ones may lie in earlier ones."""
+        own = os.path.join(self.prefix, "lib")
+        system = [path for path in SYSTEM_LIBRARIES if os.path.isdir(path)]
+        yield from (path for path in system if not os.path.islink(path))
+        if not any(own == path or own.startswith(f"{path}/") for path in system):
+            yield own
+        if not self.library.startswith((f"{own}/", *(f"{path}/" for path in system))):
+            yield self.library
+
+    def hidden(self) -> Iterator[str]:
+        """Yields the folders below :meth:`libraries` that a session must not see."""
+        folders = {self.library, *(f"{os.path.realpath(path)}/python3" for path in SYSTEM_LIBRARIES)}
+        for folder in sorted(folders):
+            for name in _FOREIGN:
+                if os.path.isdir(path := os.path.join(folder, name)):
+                    yield path
+
+
+def build(files: Files) -> None:
+    """Makes a root of ``files`` and enters it.
+
+    The mount and process namespaces must be new, and the caller the first process in the latter.
+
+    Raises:
+        OSError: The kernel does not allow a step.
+    """
+    kernel.mount(None, "/", kernel.MS_REC | kernel.MS_PRIVATE)
+    placed = {path: path for path in (*files.libraries(), files.python)}
+    placed |= {path: f"{PACKAGES}/{name}" for name, path in files.packages.items()}
+    placed |= {files.code: f"{GUARD}/envsuite/interpreter/inside"}
+    if os.path.exists(LOADER_CACHE):
+        placed[LOADER_CACHE] = LOADER_CACHE
+    trees = {target: kernel.open_tree(source) for source, target in placed.items()}
+    devices = {path: kernel.open_tree(path) for path in DEVICES}
+    links = {path: os.readlink(path) for path in SYSTEM_LIBRARIES if os.path.islink(path)}
+    folders = {target: os.path.isdir(source) for source, target in placed.items()}
+    hidden = list(files.hidden())
+
+    root = WORK
+    kernel.mount("tmpfs", root, kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755,size=1m")
+    for target, tree in sorted(trees.items()):
+        _make(root + target, folders[target])
+        kernel.place_tree(tree, root + target)
+    for path in hidden:
+        kernel.mount("tmpfs", root + path, kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755,size=4k")
+    for path, tree in devices.items():
+        _make(root + path, False)
+        kernel.place_tree(tree, root + path, devices=True)
+    for path, link in links.items():
+        os.makedirs(os.path.dirname(root + path), exist_ok=True)
+        os.symlink(link, root + path)
+    for path in (WORK, "/proc"):
+        os.makedirs(root + path)
+    os.symlink(WORK, f"{root}/dev/shm")  # for semaphores of multiprocessing
+    kernel.mount("proc", f"{root}/proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+    kernel.change_root(root)
+    flags = kernel.MS_REMOUNT | kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV
+    kernel.mount("tmpfs", "/", flags, "mode=755,size=1m")
+
+
+def readable(files: Files) -> list[str]:
+    """Returns the paths that a session may read where files are protected by rules and not by a root of their own."""
+    own = os.path.join(files.prefix, "lib")
+    library = [os.path.join(files.library, name) for name in os.listdir(files.library) if name not in _FOREIGN]
+    shared = [
+        os.path.join(folder, name)
+        for folder in {*SYSTEM_LIBRARIES, own}
+        if os.path.isdir(folder)
+        for name in os.listdir(folder)
+        if ".so" in name or name.endswith("-linux-gnu")
+    ]
+    paths = [*library, *shared, *files.packages.values(), LOADER_CACHE, "/dev/urandom", "/dev/random"]
+    return sorted({path for path in map(os.path.realpath, paths) if os.path.exists(path)})
+
+
+def _make(path: str, folder: bool) -> None:
+    """Makes an empty file or folder to mount on, unless a mount already has it."""
+    if os.path.lexists(path):
+        return
+    os.makedirs(path if folder else os.path.dirname(path), mode=0o755, exist_ok=True)
+    if not folder:
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))

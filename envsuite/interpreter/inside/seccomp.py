@@ -1,0 +1,117 @@
+"""Which system calls a session may make: a list of those that it may, as a BPF program."""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections.abc import Iterator
+
+from envsuite.interpreter.inside.kernel import NEW_CGROUP, NEW_IPC, NEW_NET, NEW_NS, NEW_PID, NEW_USER, NEW_UTS
+from envsuite.interpreter.inside.syscalls import machine
+
+ALLOWED = """
+    read write readv writev pread64 pwrite64 preadv pwritev lseek open openat creat close close_range dup dup2 dup3
+    pipe pipe2 stat fstat lstat newfstatat statx access faccessat faccessat2 readlink readlinkat getdents getdents64
+    getcwd chdir fchdir ftruncate fsync fdatasync umask flock sendfile copy_file_range poll ppoll select pselect6
+    epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait eventfd2
+    sendto recvfrom sendmsg recvmsg shutdown getsockname getpeername getsockopt
+    mmap mprotect munmap mremap madvise brk msync
+    futex set_robust_list get_robust_list rseq membarrier sched_yield sched_getaffinity sched_getparam
+    sched_getscheduler set_tid_address arch_prctl getrandom nanosleep clock_nanosleep clock_gettime clock_getres
+    gettimeofday time times getitimer setitimer alarm restart_syscall
+    rt_sigaction rt_sigprocmask rt_sigreturn rt_sigsuspend rt_sigpending rt_sigtimedwait sigaltstack pause
+    getpid getppid gettid getuid geteuid getgid getegid getresuid getresgid getgroups getpgrp getpgid getsid
+    getrlimit setrlimit getrusage sysinfo uname wait4 waitid exit exit_group
+""".split()
+"""Calls without conditions."""
+ALONE = """
+    fork vfork execve setsid setpgid kill tgkill tkill
+    mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 link linkat symlink symlinkat
+    chmod fchmod fchmodat truncate utimensat
+""".split()
+"""Calls allowed as well where a session has processes and files of its own."""
+REFUSED = """
+    socket connect bind listen accept accept4 ptrace mount umount2 unshare setns chroot pivot_root process_vm_readv
+    process_vm_writev keyctl add_key bpf perf_event_open io_uring_setup userfaultfd memfd_create shmget capset
+""".split()
+"""Calls answered "not permitted", as are those of :data:`ALONE` where they are not allowed.
+
+All others are answered "not implemented", after which libraries try older ones.
+"""
+
+_LOAD, _EQUAL, _ANY, _AND, _RETURN = 0x20, 0x15, 0x45, 0x54, 0x06
+_ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_NUMBER, _MACHINE = 0, 4
+_NAMESPACES = NEW_NS | NEW_CGROUP | NEW_UTS | NEW_IPC | NEW_USER | NEW_PID | NEW_NET
+_THREAD = 0x00010000
+_AF_UNIX, _SOCK_STREAM, _SOCK_KIND = 1, 1, 15
+_TERMINAL, _WINDOW, _READABLE, _NONBLOCKING, _NOT_INHERITED, _INHERITED = 0x5401, 0x5413, 0x541B, 0x5421, 0x5451, 0x5450
+_SET_NAME, _GET_NAME = 15, 16
+_FILE_CONTROL = (0, 1, 2, 3, 4, 1030, 1032)
+"""Commands of ``fcntl``: duplicates and flags; no locks, which have no limit, and no signals to owners of files."""
+
+
+def _word(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, then, otherwise, value & 0xFFFFFFFF)
+
+
+def _argument(index: int, high: bool = False) -> bytes:
+    return _word(_LOAD, 16 + 8 * index + (4 if high else 0))
+
+
+def _end(verdict: int) -> bytes:
+    return _word(_RETURN, verdict)
+
+
+def _refusal(number: int = errno.EPERM) -> bytes:
+    return _end(_ERRNO | number)
+
+
+def _one_of(index: int, values: tuple[int, ...]) -> bytes:
+    """Allows the call if the argument's lower half is one of ``values``."""
+    steps = [_word(_EQUAL, value, 0, 1) + _end(_ALLOW) for value in values]
+    return _argument(index) + b"".join(steps) + _refusal()
+
+
+def _conditions(own: int | None) -> Iterator[tuple[str, bytes]]:
+    if own is None:
+        yield "clone", _argument(0) + _word(_ANY, _NAMESPACES, 0, 1) + _refusal() + _end(_ALLOW)
+    else:
+        threads_only = _word(_ANY, _THREAD, 0, 1) + _end(_ALLOW) + _refusal()
+        yield "clone", _argument(0) + _word(_ANY, _NAMESPACES, 0, 1) + _refusal() + threads_only
+        yield "kill", _one_of(0, (own,))
+        yield "tgkill", _one_of(0, (own,))
+    yield "clone3", _refusal(errno.ENOSYS)
+    yield "fcntl", _one_of(1, _FILE_CONTROL)
+    yield "prctl", _one_of(0, (_SET_NAME, _GET_NAME))
+    yield "prlimit64", _one_of(0, (0,))
+    known = (_TERMINAL, _WINDOW, _READABLE, _NONBLOCKING, _NOT_INHERITED, _INHERITED)
+    yield "ioctl", _one_of(1, known)
+    stream = _argument(1) + _word(_AND, _SOCK_KIND) + _word(_EQUAL, _SOCK_STREAM, 0, 1) + _end(_ALLOW) + _refusal()
+    yield "socketpair", _argument(0) + _word(_EQUAL, _AF_UNIX, 1, 0) + _refusal() + stream
+
+
+def program(own: int | None) -> bytes:
+    """Returns the BPF program.
+
+    Args:
+        own: Process id of the session where it shares process ids with others: it may then signal only itself, and
+            start no process. ``None`` where it has process ids of its own.
+
+    Raises:
+        OSError: The architecture is not known.
+    """
+    here = machine()
+    parts = [_word(_LOAD, _MACHINE), _word(_EQUAL, here.audit, 1, 0), _end(_KILL), _word(_LOAD, _NUMBER)]
+    decided: set[str] = set()
+    for name, body in _conditions(own):
+        if name in here.numbers:
+            parts += [_word(_EQUAL, here.numbers[name], 0, len(body) // 8), body]
+        decided.add(name)
+    allowed = ALLOWED + (ALONE if own is None else [])
+    for names, verdict in ((allowed, _end(_ALLOW)), (REFUSED + ALONE, _refusal())):
+        for name in names:
+            if name in here.numbers and name not in decided:
+                parts += [_word(_EQUAL, here.numbers[name], 0, 1), verdict]
+                decided.add(name)
+    return b"".join([*parts, _refusal(errno.ENOSYS)])

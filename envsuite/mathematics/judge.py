@@ -1,0 +1,112 @@
+"""Compares mathematical expressions with math-verify, in a process of its own.
+
+math-verify limits its time by a signal, which only a program's main thread can get, and environments run in threads.
+And what it reads was written by models. So one process per program, started when the first expression is compared, does
+it with little memory and a time limit, after which it is killed; the next comparison starts another.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import logging
+import os
+import pickle
+import resource
+import socket
+import threading
+import time
+
+from envsuite.core.errors import MissingExtra
+from envsuite.processes import START_SECONDS, Child, frame, receive
+
+SECONDS = 2.0
+"""Time limit of a comparison."""
+MEMORY = 2**30
+"""Bytes of address space of the process that compares."""
+
+
+def require() -> None:
+    """Checks that math-verify is installed.
+
+    Raises:
+        MissingExtra: It is not.
+    """
+    if importlib.util.find_spec("math_verify") is None:
+        raise MissingExtra(
+            "PythonMath-v0 checks answers with math-verify, which is not installed; type: "
+            "pip install 'envsuite[mathematics]'"
+        )
+
+
+def same_expression(right: str, answer: str, prose: bool = False) -> bool:
+    """Returns whether two expressions in LaTeX have the same value; False if that is not found out in :data:`SECONDS`.
+
+    Args:
+        right: One expression.
+        answer: The other; with ``prose``, a sentence whose last number or formula it is.
+        prose: Whether ``answer`` is a sentence.
+    """
+    return _JUDGE.same(right, answer, prose)
+
+
+class Judge:
+    """The process that compares, and the right to ask it. Any thread may ask; one is answered at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._child: Child | None = None
+
+    def same(self, right: str, answer: str, prose: bool) -> bool:
+        """Asks; a process that does not answer in time, or dies, is ended, and its answer is False."""
+        with self._lock:
+            try:
+                channel = self._started().socket
+                channel.sendall(frame([pickle.dumps((right, answer, prose))]))
+                return bool(receive(channel, time.monotonic() + SECONDS)[0])
+            except (OSError, EOFError):  # TimeoutError is an OSError
+                self.close()
+                return False
+
+    def close(self) -> None:
+        """Ends the process, if there is one."""
+        if self._child is not None:
+            self._child.stop()
+            self._child = None
+
+    def _started(self) -> Child:
+        if self._child is None:
+            self._child = Child("envsuite.mathematics.judge:serve")
+            receive(self._child.socket, time.monotonic() + START_SECONDS)  # it has imported its libraries
+        return self._child
+
+
+_JUDGE = Judge()
+
+
+def _forget() -> None:
+    """Forgets the process in a fork of the program: it belongs to the parent."""
+    global _JUDGE
+    _JUDGE = Judge()
+
+
+os.register_at_fork(after_in_child=_forget)
+atexit.register(lambda: _JUDGE.close())
+
+
+def serve(channel: socket.socket) -> None:
+    """The main function of the process: compares until the socket is closed."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    logging.disable(logging.CRITICAL)
+    from math_verify import parse, verify
+
+    channel.sendall(frame([pickle.dumps(True)]))
+    while True:
+        right, answer, prose = receive(channel)[0]
+        try:
+            wanted = parse(f"${right}$", parsing_timeout=None)
+            given = parse(answer if prose else f"${answer}$", parsing_timeout=None)
+            same = bool(wanted and given and verify(wanted, given, timeout_seconds=None))
+        except Exception:  # whatever sympy raises over a model's text, MemoryError too: it is not the right answer
+            same = False
+        channel.sendall(frame([pickle.dumps(same)]))

@@ -27,7 +27,7 @@ MOST_PROBLEMS = 100_000
 REWARDS = {"exact": (1.0, 0.0), "signed": (1.0, -1.0), "format": (1.0, 0.0)}
 """Rewards of a right and of a wrong answer, by the names of ``reward=``."""
 WELL_FORMED = 0.1
-"""What ``reward="format"`` adds if no action of the episode was invalid."""
+"""Added by ``reward="format"`` if no action of the episode was invalid."""
 
 
 class Token(TypedDict):

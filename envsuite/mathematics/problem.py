@@ -1,4 +1,4 @@
-"""What a problem is, and what a family of generated problems is."""
+"""Problems, and families of generated ones."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from envsuite.bridges import cli as bridges_cli
 from envsuite.core import EnvsuiteError, TaskSet, ToolEnv, UsageError
 from envsuite.core.errors import unknown
 from envsuite.data import cli as data_cli
+from envsuite.interpreter import command as interpreter
 from envsuite.registration import ENVIRONMENTS
 from envsuite.serving import cli as serving_cli
 from envsuite.sokoban import command as sokoban
@@ -32,6 +33,7 @@ EXAMPLES = """examples:
   envsuite play webshop
   envsuite play sokoban
   envsuite serve TextCraft-v0 --port 9000
+  envsuite interpreter --port 8090
   envsuite bridge TextCraft-v0 --stdio
 """
 
@@ -69,6 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             code = PLAYED[arguments.game].run(arguments)
         elif arguments.command == "serve":
             code = serving_cli.run(arguments)
+        elif arguments.command == "interpreter":
+            code = interpreter.run(arguments)
         elif arguments.command == "bridge":
             code = bridges_cli.run(arguments)
         else:
@@ -137,6 +141,13 @@ def _parser() -> argparse.ArgumentParser:
             description="Serves environments over HTTP, to gymnasium.make(…, url=…) and other clients.",
             epilog=serving_cli.EXAMPLES,
             formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+    )
+    interpreter.add_arguments(
+        commands.add_parser(
+            "interpreter",
+            help="serve a Python interpreter in a sandbox",
+            description="Runs Python that a model wrote, in a sandbox, for clients over HTTP.",
         )
     )
     bridges_cli.add_arguments(

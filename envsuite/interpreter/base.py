@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 from envsuite.core.errors import UsageError
 
 Status = Literal["ok", "error", "timeout", "memory", "died"]
 """How a call ended: it ran through; raised; was stopped by the clock; had no memory left; lost its process."""
+
+STATUSES: tuple[str, ...] = get_args(Status)
+SOURCE = 2**20
+"""Most characters of a call's code."""
 
 
 @dataclass(frozen=True)
@@ -100,3 +104,14 @@ class Interpreter(ABC):
     @abstractmethod
     def close(self) -> None:
         """Ends all sessions and processes; may be called twice."""
+
+
+def unfit(code: str) -> Result | None:
+    """Returns the result of code that no interpreter takes: too long, or with half surrogates; ``None`` for other."""
+    if len(code) > SOURCE:
+        return Result("", f"the code has {len(code):,} characters; at most {SOURCE:,} are taken", "error")
+    try:
+        code.encode()
+    except UnicodeEncodeError as error:
+        return Result("", f"the code is not text: character {error.start} is half a surrogate pair", "error")
+    return None

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from envsuite.core.errors import UsageError, WorkerLost
-from envsuite.interpreter.base import Interpreter, Limits, Result, Session
+from envsuite.interpreter.base import STATUSES, Interpreter, Limits, Result, Session, unfit
 from envsuite.interpreter.inside.launch import LAUNCH
 from envsuite.interpreter.inside.root import Files
 from envsuite.interpreter.inside.wire import Garbled, receive, send
@@ -27,10 +27,10 @@ PACKAGES = ("numpy", "sympy", "mpmath", "gmpy2")
 """Packages that sessions may import besides the standard library, those of them that are installed."""
 WARM = ("ast", "cmath", "collections", "decimal", "fractions", "functools", "itertools", "json", "math", "random", "re")
 """Modules that are imported before the first session, besides the packages."""
-SOURCE = 2**20
-"""Most characters of a call."""
 START_SECONDS = 120.0
 """Seconds that a zygote has to import its packages, and a session to begin."""
+RETRY_SECONDS = 0.1
+"""Seconds after which a session that ended before it began is tried again."""
 SLACK_SECONDS = 60.0
 """Seconds beyond those of a call after which a guard that does not answer is given up: a machine may be busy."""
 ISOLATION = {
@@ -78,26 +78,39 @@ class Zygote:
             UsageError: The interpreter is closed.
             Failed: The sandbox cannot be made.
         """
+        try:
+            return self._open(limits)
+        except EOFError:  # the process was ended, perhaps
+            time.sleep(RETRY_SECONDS)
+        try:
+            return self._open(limits)
+        except EOFError as error:
+            raise Failed("a session ended before it began: too many processes, or no memory") from error
+
+    def _open(self, limits: Limits) -> socket.socket:
         ours, theirs = socket.socketpair()
-        with theirs:
-            with self._lock:
+        try:
+            with theirs, self._lock:
                 if self._closed:
                     raise UsageError("the interpreter is closed")
-                control = self._control or self._start()
                 try:
-                    socket.send_fds(control, [b"o"], [theirs.fileno()])
+                    socket.send_fds(self._control or self._start(), [b"o"], [theirs.fileno()])
                 except OSError:
                     self._stop()
                     socket.send_fds(self._start(), [b"o"], [theirs.fileno()])
-        try:
-            send(ours, dataclasses.asdict(limits))
+            try:
+                send(ours, dataclasses.asdict(limits))
+            except OSError as error:
+                raise EOFError from error
             answer = receive(ours, 2**20, time.monotonic() + START_SECONDS)
-        except (EOFError, OSError, Garbled) as error:
+            if "ready" not in answer:
+                raise Failed(str(answer.get("failed")))
+        except (TimeoutError, Garbled) as error:
             ours.close()
-            raise Failed(f"a session did not start ({type(error).__name__})") from error
-        if "ready" not in answer:
+            raise Failed(f"a session did not start: {error}") from error
+        except BaseException:
             ours.close()
-            raise Failed(str(answer.get("failed")))
+            raise
         return ours
 
     def close(self) -> None:
@@ -222,8 +235,8 @@ class LocalSession(Session):
 
     def run(self, code: str) -> Result:
         """Runs ``code``; see :meth:`envsuite.interpreter.Session.run`."""
-        if len(code) > SOURCE:
-            return Result("", f"the code has {len(code):,} characters; at most {SOURCE:,} are taken", "error")
+        if (refused := unfit(code)) is not None:
+            return refused
         with self._lock:
             if self._closed:
                 raise UsageError("the session is closed; open another one")
@@ -273,7 +286,6 @@ class LocalSession(Session):
         self._interpreter.forget(self)
 
 
-STATUSES = ("ok", "error", "timeout", "memory", "died")
 ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
     "PYTHONUTF8": "1",

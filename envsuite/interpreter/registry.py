@@ -10,6 +10,7 @@ import threading
 from envsuite.core.errors import UsageError, unknown
 from envsuite.interpreter.base import Interpreter, Limits
 from envsuite.interpreter.local import Failed, LocalInterpreter, Zygote
+from envsuite.interpreter.remote import ServerInterpreter
 
 ISOLATED = ("namespaces", "landlock")
 """Names of the sandboxes of this machine, the strongest first."""
@@ -33,15 +34,20 @@ def open_interpreter(name: str = "auto", limits: Limits | None = None) -> Interp
 
     Raises:
         UnknownName: There is no interpreter of that name.
-        UsageError: The sandbox does not work on this machine, or the server cannot be used; the message says why.
+        UsageError: The sandbox does not work on this machine, or the address is none of an interpreter.
+        WorkerLost: The server does not answer.
     """
     limits = limits or Limits()
     with _LOCK:
         if (known := _OPEN.get((name, limits))) is not None:
             return known
-        if name not in NAMES:
-            raise unknown("interpreter", name, NAMES)
-        interpreter = _first(limits) if name == "auto" else _local(name, limits)
+        interpreter: Interpreter
+        if name.startswith(("http://", "https://")):
+            interpreter = ServerInterpreter(name, limits)
+        elif name in NAMES:
+            interpreter = _first(limits) if name == "auto" else _local(name, limits)
+        else:
+            raise unknown("interpreter", name, [*NAMES, "http://…"])
         _OPEN[name, limits] = interpreter
         return interpreter
 

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from envsuite import __version__
+from envsuite.interpreter import command
 from envsuite.registration import BUILTIN
 from envsuite.remote.protocol import TOKEN_VARIABLE
 from envsuite.serving import cli
@@ -16,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8")
 INSTRUCTIONS = [line.strip() for line in DOCKERFILE.replace("\\\n", " ").splitlines() if line[:1].isupper()]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text(encoding="utf-8"))
-SERVERS = {name: service for name, service in COMPOSE["services"].items() if name != "trainer"}
+SERVERS = {name: service for name, service in COMPOSE["services"].items() if name not in ("trainer", "interpreter")}
 MANIFEST = list(yaml.safe_load_all((ROOT / "docker" / "kubernetes.yaml").read_text(encoding="utf-8")))
 STATEFUL_SET = next(document for document in MANIFEST if document["kind"] == "StatefulSet")
 POD = STATEFUL_SET["spec"]["template"]["spec"]
@@ -40,6 +41,19 @@ def environment(container: dict[str, Any]) -> dict[str, Any]:
 def test_compose_has_a_service_for_each_environment_and_no_other() -> None:
     played = {name: serve(service["command"]).environments for name, service in SERVERS.items()}
     assert played == {spec.id.partition("-")[0].lower(): [spec.id] for spec in BUILTIN}
+
+
+def test_the_interpreter_reaches_no_other_network_and_nobody_outside_reaches_it() -> None:
+    interpreter = COMPOSE["services"]["interpreter"]
+    assert COMPOSE["networks"] == {"interpreter": {"internal": True}}
+    assert interpreter["networks"] == ["interpreter"]
+    assert "ports" not in interpreter and interpreter["volumes"] == []
+    words = interpreter["entrypoint"] + interpreter["command"]
+    assert words[:2] == ["envsuite", "interpreter"]
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    settings = parser.parse_args(words[2:])
+    assert (settings.interpreter, settings.host, settings.port) == ("auto", "0.0.0.0", serve([]).port)
 
 
 def test_no_two_services_take_the_same_port_and_none_is_open_to_others_by_default() -> None:

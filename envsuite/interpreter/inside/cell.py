@@ -6,6 +6,7 @@ import ast
 import builtins
 import linecache
 import os
+import resource
 import signal
 import struct
 import sys
@@ -19,6 +20,10 @@ FILES = 128
 CONTROL, SPARE_OUT, SPARE_ERR = FILES - 1, FILES - 2, FILES - 3
 """Descriptors of the socket to the guard, and of copies of stdout and stderr."""
 OK, ERROR, MEMORY = 0, 1, 2
+NO_MEMORY = 86
+"""Exit code of a session that has not even the memory to say so."""
+RESERVE = 32 * 2**20
+"""Bytes of addresses beyond the limit, for telling that it was reached."""
 ANSWER = struct.Struct("<QB")
 """Number and status of a call."""
 REQUEST = struct.Struct("<QQ")
@@ -53,19 +58,18 @@ class Runner:
         self.space["__builtins__"] = builtins
         self.cells = 0
         self.process = os.getpid()
-        self.builtins, self.standard = vars(builtins), dict(vars(builtins))
+        self.restore, self.standard = vars(builtins).update, dict(vars(builtins))
         self.stdout, self.stderr = _stream(1), _stream(2)
 
     def serve(self) -> None:
         """Answers requests until the guard ends the process."""
         read, write, getpid, leave = os.read, os.write, os.getpid, os._exit
-        restore, pack, unpack = self.builtins.update, ANSWER.pack, REQUEST.unpack
+        pack, unpack = ANSWER.pack, REQUEST.unpack
         write(CONTROL, pack(0, OK))
         while True:
             number, size = unpack(self._exactly(read, REQUEST.size))
             code = self._exactly(read, size).decode("utf-8", "surrogatepass")
             status = self._run(code)
-            restore(self.standard)
             if getpid() != self.process:  # a copy that the code has made of this process
                 leave(0)
             write(CONTROL, pack(number, status))
@@ -89,27 +93,34 @@ class Runner:
             try:
                 first, last = _compiled(code, name)
             except MemoryError as error:  # the parser's, for code that is nested too deeply
-                raise SyntaxError(f"the code cannot be compiled: {error or 'too deeply nested'}") from None
-            exec(first, self.space)
-            if last is not None:
-                value = eval(last, self.space)
-                if value is not None:
-                    self.space["_"] = value
-                    print(repr(value))
+                raise SyntaxError(f"too long or too deeply nested to be compiled. {error}") from None
+            try:
+                exec(first, self.space)
+                value = eval(last, self.space) if last is not None else None
+            finally:
+                self.restore(self.standard)
+            if value is not None:
+                self.space["_"] = value
+                sys.stdout.write(f"{value!r}\n")
             self._flush()
             return OK
         except BaseException as error:
-            sys.settrace(None)
-            sys.setprofile(None)
-            self.builtins.update(self.standard)
+            self.restore(self.standard)
             return self._told(error)
         finally:
+            self.restore(self.standard)
+            sys.settrace(None)
+            sys.setprofile(None)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             sys.setrecursionlimit(max(_RECURSION, sys.getrecursionlimit()))
 
     def _told(self, error: BaseException) -> int:
         """Prints what was raised; returns the status."""
-        status = MEMORY if isinstance(error, MemoryError) else ERROR
+        status = ERROR
+        if isinstance(error, MemoryError):
+            status = MEMORY
+            _, most = resource.getrlimit(resource.RLIMIT_AS)
+            resource.setrlimit(resource.RLIMIT_AS, (most, most))
         try:
             self._flush()
             if isinstance(error, SystemExit):

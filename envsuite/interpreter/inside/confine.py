@@ -9,24 +9,22 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from envsuite.interpreter.inside import kernel, seccomp
-from envsuite.interpreter.inside.cell import FILES
+from envsuite.interpreter.inside import cell, kernel, seccomp
 from envsuite.interpreter.inside.root import readable
 
 if TYPE_CHECKING:
-    from envsuite.interpreter.inside.guard import Bounds, House
+    from envsuite.interpreter.inside.house import Bounds, House
 
 DIGITS = 1_000_000
 """Digits of the longest integer that is converted to text and back; Python's default is 4300."""
 
 
-def confine(house: House, bounds: Bounds, space: int, folder: str) -> None:
+def confine(house: House, bounds: Bounds, folder: str) -> None:
     """Confines this process, and seeds what is random in it.
 
     Args:
         house: How sessions are isolated.
         bounds: Limits of the session.
-        space: Limit of its addresses in bytes; 0 for none.
         folder: Where it starts.
 
     Raises:
@@ -45,13 +43,14 @@ def confine(house: House, bounds: Bounds, space: int, folder: str) -> None:
         kernel.die_with_parent(signal.SIGKILL)
         kernel.landlock(readable(house.files), ["/dev/null", "/dev/zero"])
     _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_NOFILE, FILES)
+    _limit(resource.RLIMIT_NOFILE, cell.FILES)
     _limit(resource.RLIMIT_FSIZE, bounds.disk)
     if sys.platform == "linux":
         _limit(resource.RLIMIT_MSGQUEUE, 0)
         _limit(resource.RLIMIT_MEMLOCK, 0)
-        if space:
-            _limit(resource.RLIMIT_AS, space)
+        if house.address_space:
+            space = house.address_space + bounds.memory
+            resource.setrlimit(resource.RLIMIT_AS, (space, space + cell.RESERVE))
     if house.mode == "namespaces":
         _limit(resource.RLIMIT_NPROC, bounds.processes + 1)  # the guard is one of them
     if house.mode != "unisolated":

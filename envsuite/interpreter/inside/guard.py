@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import select
 import shutil
 import signal
@@ -17,12 +16,12 @@ import struct
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 
 from envsuite.interpreter.inside import cell, kernel
 from envsuite.interpreter.inside.confine import confine
+from envsuite.interpreter.inside.house import Bounds, Census, House
 from envsuite.interpreter.inside.output import Output
-from envsuite.interpreter.inside.root import WORK, Files
+from envsuite.interpreter.inside.root import WORK
 from envsuite.interpreter.inside.wire import Garbled, receive, send
 
 USER = 1000
@@ -33,42 +32,10 @@ GRACE = 0.3
 """Seconds that an interrupted call has to print what it has."""
 _TICK = 0.05
 _CHUNK = 1 << 16
-_PAGE = resource.getpagesize()
 _START_SECONDS = 30.0
 _FLAGS = kernel.NEW_USER | kernel.NEW_NS | kernel.NEW_PID | kernel.NEW_IPC | kernel.NEW_UTS
 _STATUS = {cell.OK: "ok", cell.ERROR: "error", cell.MEMORY: "memory"}
 LOST = "The state of the session is lost: the next call begins anew."
-
-
-@dataclass(frozen=True)
-class House:
-    """Settings that all sessions of a zygote share."""
-
-    mode: str
-    """``"namespaces"``, ``"landlock"`` or ``"unisolated"``."""
-    files: Files
-    address_space: int
-    """Bytes of addresses that a process has before a session begins."""
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """Limits of a session; the fields of ``envsuite.interpreter.Limits``."""
-
-    seconds: float
-    memory: int
-    processes: int
-    disk: int
-    output: int
-
-
-def address_space() -> int:
-    """Returns the bytes of addresses that this process uses; 0 where that is not known."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[0]) * _PAGE
-    except OSError:
-        return 0
 
 
 def main(house: House, descriptor: int) -> None:
@@ -111,7 +78,7 @@ class Guard:
     def __init__(self, house: House, bounds: Bounds, channel: socket.socket) -> None:
         self.house, self.bounds, self.channel = house, bounds, channel
         self.alone = house.mode == "namespaces"
-        self.processes = self._prepare() if self.alone else None
+        self.census = self._prepare() if self.alone else None
         self.folder = tempfile.mkdtemp(prefix="envsuite-session-") if house.mode == "unisolated" else None
         self.control, theirs = socket.socketpair()
         out, out_end = os.pipe()
@@ -132,9 +99,9 @@ class Guard:
         os.set_blocking(out, False)
         os.set_blocking(err, False)
         self.ended: str | None = None
-        self.base = 0
+        self.code: int | None = None
 
-    def _prepare(self) -> int:
+    def _prepare(self) -> Census:
         """Gives the session a folder of its own; returns a view of its processes that only the guard has."""
         flags = kernel.MS_NOSUID | kernel.MS_NODEV
         kernel.mount("proc", "/proc", flags | kernel.MS_NOEXEC)
@@ -143,19 +110,21 @@ class Guard:
         inodes = max(64, self.bounds.disk // 4096)
         options = f"size={self.bounds.disk},nr_inodes={inodes},mode=700,uid={USER},gid={USER}"
         kernel.mount("tmpfs", WORK, flags, options)
-        return processes
+        return Census(processes)
 
     def _become_session(self, control: int, out: int, err: int) -> None:
-        os.setpgid(0, 0)
-        cell.arrange(control, out, err)
+        leave = os._exit
         try:
-            bounds, house = self.bounds, self.house
-            space = house.address_space + bounds.memory if house.address_space else 0
-            confine(house, bounds, space, WORK if self.alone else self.folder or "/")
+            os.setpgid(0, 0)
+            cell.arrange(control, out, err)
+            confine(self.house, self.bounds, WORK if self.alone else self.folder or "/")
+            cell.main()
+        except MemoryError:
+            leave(cell.NO_MEMORY)
         except OSError as error:
             os.write(2, f"{error.strerror or error} (errno {error.errno})".encode())
-            os._exit(1)
-        cell.main()
+        finally:
+            leave(1)  # nothing of the guard may run in this process
 
     def serve(self) -> None:
         """Answers the program until it leaves or the session ends by itself."""
@@ -165,7 +134,8 @@ class Guard:
                 send(self.channel, {"failed": self.pipes[self.err].text() or f"the session did not start: {status}"})
                 return
             self._pause()
-            self.base = self._resident()
+            if self.census is not None:
+                self.census.begin()
             send(self.channel, {"ready": True})
             while True:
                 request = receive(self.channel, REQUEST)
@@ -194,7 +164,7 @@ class Guard:
         for output in self.pipes.values():
             output.feed(b"", final=True)
         note = self._note(status) if lost else ""
-        printed, errors = self.pipes[self.out].text(), self.pipes[self.err].text(len(note) + 1)
+        printed, errors = self.pipes[self.out].text(), self.pipes[self.err].text(len(note) + 1 if note else 0)
         if note and errors and not errors.endswith("\n"):
             errors += "\n"
         return {"number": number, "stdout": printed, "stderr": errors + note, "status": status, "lost": lost}
@@ -245,8 +215,8 @@ class Guard:
             if (now := time.monotonic()) >= tick:
                 tick = now + _TICK
                 if self._has_ended():
-                    return "timeout" if interrupted else "died"
-                if self.processes is not None and self._resident() - self.base > self.bounds.memory:
+                    return "timeout" if interrupted else self._died()
+                if self.census is not None and self.census.exceeds(self.bounds.memory):
                     return "memory"
 
     def _hear(self, told: bytearray) -> bool:
@@ -297,40 +267,16 @@ class Guard:
                 self.ended = "closed the channel of its interpreter and was ended"
                 break
             time.sleep(0.001)
-        return "died"
+        return "memory" if self.code == cell.NO_MEMORY else "died"
 
     def _has_ended(self) -> bool:
         if self.ended is None:
             with contextlib.suppress(ChildProcessError):
                 process, status = os.waitpid(self.worker, os.WNOHANG)
                 if process:
-                    code = os.waitstatus_to_exitcode(status)
-                    self.ended = (
-                        f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
-                    )
+                    self.code = code = os.waitstatus_to_exitcode(status)
+                    self.ended = f"was killed by {_name(-code)}" if code < 0 else f"exited with code {code}"
         return self.ended is not None
-
-    def _resident(self) -> int:
-        """Returns the bytes of memory of all processes of the session; memory that they share counts once."""
-        if self.processes is None:
-            return 0
-        plain = self._sum("statm")
-        return plain if plain - self.base <= self.bounds.memory else self._sum("smaps_rollup")
-
-    def _sum(self, file: str) -> int:
-        assert self.processes is not None
-        total = 0
-        for name in os.listdir(self.processes):
-            if name.isdecimal() and name != "1":
-                with contextlib.suppress(OSError):
-                    descriptor = os.open(f"{name}/{file}", os.O_RDONLY, dir_fd=self.processes)
-                    with open(descriptor, encoding="ascii") as stream:
-                        text = stream.read()
-                    if file == "statm":
-                        total += int(text.split()[1]) * _PAGE
-                    else:
-                        total += int(text.partition("\nPss:")[2].split()[0]) * 1024
-        return total
 
     def _pause(self) -> None:
         """Stops all processes of the session until its next call."""
@@ -353,3 +299,10 @@ class Guard:
                     break
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -87,7 +87,7 @@ def _start_zygote(told: dict[str, Any], channel: socket.socket, isolated: bool, 
         kernel.fix_addresses()
         kernel.die_with_parent(signal.SIGKILL)
     channel.set_inheritable(True)
-    zygote = {"fd": channel.fileno(), "mode": told["mode"], "warm": told["warm"], "folders": package_folders}
-    zygote["files"] = told["files"]
+    zygote = {key: told[key] for key in ("mode", "parent", "warm", "files")}
+    zygote |= {"fd": channel.fileno(), "folders": package_folders}
     arguments = [files.python, "-s", "-S", "-P", "-B", "-c", _ZYGOTE, code, json.dumps(zygote)]
     os.execve(files.python, arguments, told["environment"])

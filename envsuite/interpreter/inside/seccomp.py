@@ -12,9 +12,8 @@ from envsuite.interpreter.inside.syscalls import machine
 ALLOWED = """
     read write readv writev pread64 pwrite64 preadv pwritev lseek open openat creat close close_range dup dup2 dup3
     pipe pipe2 stat fstat lstat newfstatat statx access faccessat faccessat2 readlink readlinkat getdents getdents64
-    getcwd chdir fchdir mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 link linkat symlink symlinkat
-    chmod fchmod fchmodat truncate ftruncate fsync fdatasync utimensat umask fcntl flock sendfile copy_file_range
-    poll ppoll select pselect6 epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait eventfd2
+    getcwd chdir fchdir ftruncate fsync fdatasync umask fcntl flock sendfile copy_file_range poll ppoll select pselect6
+    epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait eventfd2
     sendto recvfrom sendmsg recvmsg shutdown getsockname getpeername getsockopt
     mmap mprotect munmap mremap madvise brk msync mincore
     futex set_robust_list get_robust_list rseq membarrier sched_yield sched_getaffinity sched_getparam
@@ -25,14 +24,20 @@ ALLOWED = """
     getrlimit setrlimit getrusage sysinfo uname wait4 waitid exit exit_group
 """.split()
 """Calls without conditions."""
-PROCESSES = "fork vfork execve setsid setpgid kill tgkill tkill".split()
-"""Calls allowed as well where a session has process ids of its own."""
+ALONE = """
+    fork vfork execve setsid setpgid kill tgkill tkill
+    mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 link linkat symlink symlinkat
+    chmod fchmod fchmodat truncate utimensat
+""".split()
+"""Calls allowed as well where a session has processes and files of its own."""
 REFUSED = """
     socket connect bind listen accept accept4 ptrace mount umount2 unshare setns chroot pivot_root process_vm_readv
     process_vm_writev keyctl add_key bpf perf_event_open io_uring_setup userfaultfd memfd_create shmget capset
-    fork vfork execve setsid setpgid kill tkill tgkill
 """.split()
-"""Calls answered "not permitted". All others are answered "not implemented", after which libraries try older ones."""
+"""Calls answered "not permitted", as are those of :data:`ALONE` where they are not allowed.
+
+All others are answered "not implemented", after which libraries try older ones.
+"""
 
 _LOAD, _EQUAL, _ANY, _AND, _RETURN = 0x20, 0x15, 0x45, 0x54, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
@@ -100,8 +105,8 @@ def program(own: int | None) -> bytes:
         if name in here.numbers:
             parts += [_word(_EQUAL, here.numbers[name], 0, len(body) // 8), body]
         decided.add(name)
-    allowed = ALLOWED + (PROCESSES if own is None else [])
-    for names, verdict in ((allowed, _end(_ALLOW)), (REFUSED, _refusal())):
+    allowed = ALLOWED + (ALONE if own is None else [])
+    for names, verdict in ((allowed, _end(_ALLOW)), (REFUSED + ALONE, _refusal())):
         for name in names:
             if name in here.numbers and name not in decided:
                 parts += [_word(_EQUAL, here.numbers[name], 0, 1), verdict]

@@ -14,6 +14,7 @@ import sys
 import time
 
 from envsuite.interpreter.inside import guard, kernel
+from envsuite.interpreter.inside.house import House, address_space
 from envsuite.interpreter.inside.root import Files
 from envsuite.interpreter.inside.wire import send
 
@@ -36,7 +37,9 @@ def main(settings: str) -> None:
         importlib.import_module(name)
     for name in ("exit", "quit"):  # as in a terminal: models write them
         vars(builtins)[name] = _sitebuiltins.Quitter(name, "Ctrl-D")
-    house = guard.House(mode, Files(**told["files"]), guard.address_space())
+    if mode == "landlock":  # what else is in these folders may not be read
+        sys.path[:] = [path for path in sys.path if path not in told["folders"]]
+    house = House(mode, Files(**told["files"]), address_space())
     gc.collect()
     gc.freeze()
     with socket.socket(fileno=told["fd"]) as channel:
@@ -44,7 +47,7 @@ def main(settings: str) -> None:
         _serve(channel, house)
 
 
-def _serve(channel: socket.socket, house: guard.House) -> None:
+def _serve(channel: socket.socket, house: House) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # guards need not be waited for
     while True:
         data, descriptors, _, _ = socket.recv_fds(channel, 1, 1)

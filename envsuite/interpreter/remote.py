@@ -1,0 +1,148 @@
+"""Interpreters on a server: the client of ``envsuite interpreter``."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import secrets
+import threading
+from typing import Any
+
+from envsuite.core.errors import UsageError, WorkerLost
+from envsuite.interpreter.base import STATUSES, Interpreter, Limits, Result, Session, unfit
+from envsuite.remote.transport import Refused, Unreachable, server
+
+LOST = ("unknown-session", "session-ended", "session-lost")
+"""Problems after which the server has the session no more."""
+CLOSE_SECONDS = 2.0
+SLACK_SECONDS = 90.0
+"""Seconds beyond those of a call that an answer may take."""
+
+
+class ServerInterpreter(Interpreter):
+    """Sessions on a server.
+
+    Args:
+        url: Its address.
+        limits: What each may use, within what the server allows.
+
+    Raises:
+        UsageError: Nothing at the address is an interpreter.
+        WorkerLost: Nothing answers there.
+    """
+
+    def __init__(self, url: str, limits: Limits) -> None:
+        self.name, self.limits = url, limits
+        self._sessions: set[ServerSession] = set()
+        told = self.ask("GET", "/healthz", None)
+        isolation = told.get("isolation")
+        if not isinstance(isolation, list):
+            raise UsageError(f"{url} is no interpreter; start one with: envsuite interpreter")
+        self._isolation = (f"on the server {url}", *map(str, isolation))
+        self._closed = False
+
+    @property
+    def isolation(self) -> tuple[str, ...]:
+        """Separation from the machine and between sessions, in words, as the server tells it."""
+        return self._isolation
+
+    def ask(self, method: str, path: str, body: object) -> dict[str, Any]:
+        """Sends a request, again where no answer came; returns the answer.
+
+        Raises:
+            Refused: The server refuses it.
+            WorkerLost: The server does not answer.
+        """
+        try:
+            answer = server(self.name).ask(method, path, body, seconds=self.limits.seconds + SLACK_SECONDS)
+        except Unreachable as error:
+            raise WorkerLost(f"{error} For code, `envsuite interpreter` must be.") from error
+        return answer if isinstance(answer, dict) else {}
+
+    def open(self) -> Session:
+        """Returns a new session.
+
+        Raises:
+            UsageError: The interpreter is closed, or the server does not allow the limits.
+            WorkerLost: The server does not answer.
+        """
+        if self._closed:
+            raise UsageError("the interpreter is closed")
+        session = ServerSession(self)
+        self._sessions.add(session)
+        return session
+
+    def forget(self, session: ServerSession) -> None:
+        """Notes that a session is closed."""
+        self._sessions.discard(session)
+
+    def close(self) -> None:
+        """Closes all sessions."""
+        self._closed = True
+        for session in list(self._sessions):
+            session.close()
+
+
+class ServerSession(Session):
+    """A session on a server.
+
+    Calls are numbered: one that is sent again, because its answer was lost, is not run again.
+
+    Args:
+        interpreter: Where it was opened.
+    """
+
+    def __init__(self, interpreter: ServerInterpreter) -> None:
+        self._interpreter = interpreter
+        self._lock = threading.Lock()
+        self._closed = False
+        self._number = 0
+        self._name: str | None = self._begin()
+
+    def run(self, code: str) -> Result:
+        """Runs ``code``; see :meth:`envsuite.interpreter.Session.run`."""
+        if (refused := unfit(code)) is not None:
+            return refused
+        with self._lock:
+            if self._closed:
+                raise UsageError("the session is closed; open another one")
+            if self._name is None:
+                self._name = self._begin()
+            self._number += 1
+            try:
+                path = f"/v1/sessions/{self._name}/run"
+                told = self._interpreter.ask("POST", path, {"number": self._number, "code": code})
+            except Refused as problem:
+                self._name = None
+                if problem.kind in LOST:
+                    raise WorkerLost(f"{self._interpreter.name}: {problem.detail}") from None
+                raise problem.raised() from None
+            except WorkerLost:
+                self._name = None
+                raise
+        return self._result(told)
+
+    def _result(self, told: dict[str, Any]) -> Result:
+        output, printed, errors = self._interpreter.limits.output, told.get("stdout"), told.get("stderr")
+        status = told.get("status")
+        if not isinstance(printed, str) or not isinstance(errors, str) or status not in STATUSES:
+            raise WorkerLost(f"{self._interpreter.name}: an answer that is no result")
+        return Result(printed[:output], errors[:output], status)
+
+    def _begin(self) -> str:
+        self._number = 0
+        body = {"key": secrets.token_hex(16), "limits": dataclasses.asdict(self._interpreter.limits)}
+        try:
+            return str(self._interpreter.ask("POST", "/v1/sessions", body)["session"])
+        except Refused as problem:
+            raise problem.raised() from None
+
+    def close(self) -> None:
+        """Ends the session if the server answers now; if not, the server ends it when it has idled."""
+        with self._lock:
+            self._closed = True
+            name, self._name = self._name, None
+        if name is not None:
+            with contextlib.suppress(Refused, Unreachable):
+                server(self._interpreter.name).ask("DELETE", f"/v1/sessions/{name}", seconds=CLOSE_SECONDS)
+        self._interpreter.forget(self)

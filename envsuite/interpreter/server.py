@@ -1,0 +1,213 @@
+"""An interpreter behind HTTP, for a container of its own: paths, bodies, errors, authorisation."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hmac
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from flask import Flask, Response, request
+from waitress.server import create_server
+from werkzeug.exceptions import HTTPException
+
+from envsuite.core.errors import UsageError
+from envsuite.interpreter.base import SOURCE, Limits
+from envsuite.interpreter.held import Sessions
+from envsuite.interpreter.inside.kernel import hide_from_equals
+from envsuite.remote.protocol import JSON_TYPE, PROBLEM_TYPE, Problem
+from envsuite.remote.tokens import check_token, token_needed
+
+log = logging.getLogger("envsuite.interpreter")
+MAX_BODY = 8 * SOURCE
+"""Most bytes of a request: the longest code, escaped."""
+THREADS = 32
+"""Calls that run at a time; others wait."""
+SWEEP_SECONDS = 5.0
+KINDS = {404: "not-found", 405: "method", 413: "too-large", 415: "media-type"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a server."""
+
+    interpreter: str = "auto"
+    """Name of the interpreter."""
+    host: str = "127.0.0.1"
+    """Address to listen at; by default only this machine can connect."""
+    port: int = 8080
+    """Port; 0 for any free one."""
+    token: str | None = field(default=None, repr=False)
+    """Token required from clients; ``None`` for none."""
+    limits: Limits = field(default_factory=Limits)
+    """The most that a session may use."""
+    max_sessions: int = 1024
+    """Most sessions at a time."""
+    idle_seconds: float = 900.0
+    """Seconds after which an idle session is ended."""
+
+    def __post_init__(self) -> None:
+        if self.max_sessions < 1 or not self.idle_seconds > 0:
+            raise UsageError("max_sessions must be at least 1, and idle_seconds above 0")
+        check_token(self.token)
+
+
+def make_app(sessions: Sessions, token: str | None) -> Flask:
+    """Makes the WSGI application of a server.
+
+    Args:
+        sessions: Its sessions.
+        token: Required from clients, but for ``/healthz``.
+    """
+    app = Flask("envsuite-interpreter", static_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = MAX_BODY
+    expected = None if token is None else f"Bearer {token}".encode()
+
+    @app.before_request
+    def admit() -> None:
+        if expected is None or request.path == "/healthz":
+            return
+        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+        if not hmac.compare_digest(given, expected):
+            raise Problem(401, "unauthorized", token_needed("server", "Authorization" in request.headers))
+
+    @app.errorhandler(Problem)
+    def tell(problem: Problem) -> Response:
+        response = Response(problem.document(), problem.status, content_type=PROBLEM_TYPE)
+        if problem.wait is not None:
+            response.headers["Retry-After"] = str(problem.wait)
+        return response
+
+    @app.errorhandler(HTTPException)
+    def refuse(error: HTTPException) -> Response:
+        status = error.code or 500
+        return tell(Problem(status, KINDS.get(status, "malformed"), error.description or error.name))
+
+    @app.errorhandler(Exception)
+    def confess(error: Exception) -> Response:
+        log.error("%s %s failed", request.method, request.path, exc_info=error)
+        return tell(Problem(500, "internal", "the server has a bug; its log says more"))
+
+    @app.get("/healthz")
+    def healthz() -> Response:
+        interpreter = sessions.interpreter
+        told = {"status": "ok", "interpreter": interpreter.name, "isolation": list(interpreter.isolation)}
+        return _answer({**told, "sessions": len(sessions), "limits": dataclasses.asdict(sessions.most)})
+
+    @app.post("/v1/sessions")
+    def create() -> Response:
+        body = _body(key=str, limits=dict)
+        return _answer({"session": sessions.create(body["key"][:128], body["limits"])})
+
+    @app.post("/v1/sessions/<name>/run")
+    def run(name: str) -> Response:
+        body = _body(number=int, code=str)
+        return _answer(sessions.run(name, body["number"], body["code"]))
+
+    @app.delete("/v1/sessions/<name>")
+    def close(name: str) -> Response:
+        sessions.close(name)
+        return Response(status=204)
+
+    return app
+
+
+def _answer(told: dict[str, Any]) -> Response:
+    return Response(orjson.dumps(told), content_type=JSON_TYPE)
+
+
+def _body(**kinds: type) -> dict[str, Any]:
+    """Returns the request's body: an object with fields of these kinds, and no others."""
+    if request.mimetype != JSON_TYPE:
+        detail = f"Content-Type is {request.mimetype or 'nothing'}; send {JSON_TYPE}"
+        raise Problem(415, "media-type", detail, field="Content-Type")
+    try:
+        body = orjson.loads(request.get_data(cache=False))
+    except orjson.JSONDecodeError as error:
+        raise Problem(400, "malformed", f"the body is not JSON: {error}") from error
+    if not isinstance(body, dict) or set(body) != set(kinds):
+        raise Problem(422, "invalid", f"the body must be an object with {', '.join(kinds)}, and nothing else")
+    for name, kind in kinds.items():
+        if not isinstance(body[name], kind) or isinstance(body[name], bool):
+            raise Problem(422, "invalid", f"{name} must be of type {kind.__name__}", field=name)
+    return body
+
+
+class Server:
+    """Serves sessions over HTTP until it is stopped.
+
+    Args:
+        settings: Its settings.
+
+    Raises:
+        UsageError: The interpreter does not work here, or the address is in use.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        if sys.platform == "linux":
+            hide_from_equals()  # its environment has the token
+        self.sessions = Sessions(settings.interpreter, settings.limits, settings.max_sessions, settings.idle_seconds)
+        self._map: dict[int, Any] = {}
+        app = make_app(self.sessions, settings.token)
+        try:
+            self._http = create_server(
+                app,
+                host=settings.host,
+                port=settings.port,
+                threads=THREADS,
+                max_request_body_size=MAX_BODY,
+                ident="envsuite",
+                map=self._map,
+            )
+        except (OSError, ValueError) as error:
+            raise UsageError(f"cannot listen at {settings.host}:{settings.port}: {error}") from error
+        self._stopped = threading.Event()
+        self.url = f"http://{self._http.effective_host}:{self._http.effective_port}"
+
+    def run(self) -> None:
+        """Serves until :meth:`stop`."""
+        threading.Thread(target=self._sweep, daemon=True).start()
+        while not self._stopped.is_set():
+            self._http.asyncore.loop(timeout=1.0, use_poll=True, map=self._map, count=1)
+        self._http.task_dispatcher.shutdown()
+        self.sessions.close_all()
+        self._http.close()
+
+    def stop(self) -> None:
+        """Ends :meth:`run`, from a signal or another thread."""
+        self._stopped.set()
+        self._http.pull_trigger()
+
+    def _sweep(self) -> None:
+        while not self._stopped.wait(min(SWEEP_SECONDS, self.sessions.idle_seconds / 2)):
+            self.sessions.sweep()
+
+
+def serve(settings: Settings) -> None:
+    """Serves until SIGTERM or SIGINT."""
+    server = Server(settings)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: server.stop())
+    interpreter = server.sessions.interpreter
+    log.warning("%s: %s (%s)", server.url, interpreter.name, "; ".join(interpreter.isolation))
+    server.run()
+
+
+@contextlib.contextmanager
+def serving(settings: Settings) -> Iterator[Server]:
+    """Runs a server in a thread of this process for the duration of the block."""
+    server = Server(settings)
+    thread = threading.Thread(target=server.run, name="envsuite-interpreter", daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+        thread.join(10.0)

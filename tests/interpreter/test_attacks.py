@@ -1,0 +1,417 @@
+"""Code that a model might write to get out, to get more than its share, or to break what runs it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from pathlib import Path
+
+import pytest
+from conftest import opened, processes
+from waiting import until
+
+from envsuite.interpreter import Interpreter, Limits, Session
+
+DEAF = """
+import signal
+for number in range(1, 65):
+    try: signal.signal(number, signal.SIG_IGN)
+    except (OSError, ValueError): pass
+"""
+"""Ignores every signal that can be ignored."""
+REFUSED = ("PermissionError", "FileNotFoundError", "BlockingIOError", "OSError", "ProcessLookupError")
+
+
+def refused(session: Session, code: str) -> str:
+    """Runs code that must end with an error of the operating system; returns the error's last line."""
+    result = session.run(code)
+    assert result.status == "error", result
+    last = result.stderr.strip().splitlines()[-1]
+    assert last.startswith(REFUSED), result
+    return last
+
+
+def test_a_fork_bomb_ends_with_its_session_and_never_has_more_processes_than_the_limit(
+    quick: Session, sandbox: str
+) -> None:
+    before = len(processes())
+    result = quick.run("import os\nwhile True:\n    try: os.fork()\n    except OSError: pass")
+    assert result.status == "timeout"
+    assert "lost" in result.stderr
+    until(lambda: len(processes()) <= before, 10.0)
+
+
+def test_the_number_of_processes_and_threads_is_limited(session: Session, sandbox: str) -> None:
+    code = """
+import os, time
+made = 0
+try:
+    for _ in range(100):
+        if os.fork() == 0:
+            time.sleep(60)
+        made += 1
+except OSError as error:
+    print(made, type(error).__name__)
+"""
+    assert session.run(code).stdout == {"namespaces": "7 BlockingIOError\n", "landlock": "0 PermissionError\n"}[sandbox]
+
+
+def test_memory_is_limited_whether_it_is_taken_at_once_or_in_pieces(session: Session) -> None:
+    pieces = ("x = []\nwhile True: x.append(bytearray(2**20))", "x = 1\nwhile True: x = [x] * 2")
+    for code in ("x = bytearray(2**30)", *pieces):
+        result = session.run(code)
+        assert result.status == "memory"
+        assert "128 MiB" in result.stderr and "lost" in result.stderr
+
+
+def test_memory_is_limited_for_all_processes_of_a_session_together() -> None:
+    box = opened("namespaces", Limits(seconds=20.0, memory=64 * 2**20))
+    code = """
+import os, time
+for _ in range(6):
+    if os.fork() == 0:
+        x = bytearray(b'x') * (40 * 2**20)
+        time.sleep(60)
+time.sleep(60)
+"""
+    with box.open() as session:
+        result = session.run(code)
+        assert result.status == "memory"
+        assert session.run("1").stdout == "1\n"
+
+
+def test_memory_that_was_caught_by_the_code_costs_nothing(session: Session) -> None:
+    result = session.run("x = 5\ntry:\n    y = bytearray(2**30)\nexcept MemoryError:\n    print('caught')\nx")
+    assert (result.stdout, result.status) == ("caught\n5\n", "ok")
+
+
+def test_the_disk_is_limited_over_all_files(session: Session, sandbox: str) -> None:
+    code = """
+for n in range(1000):
+    with open(f'f{n}', 'wb') as f:
+        f.write(b'x' * 2**18)
+"""
+    last = refused(session, code)
+    assert ("No space left" in last) == (sandbox == "namespaces")
+
+
+def test_the_disk_is_limited_for_one_file_and_for_many_empty_ones(session: Session, sandbox: str) -> None:
+    refused(session, "with open('f', 'wb') as f:\n    while True: f.write(b'x' * 2**16)")
+    refused(session, "import os\nfor n in range(10**6): os.mkdir(f'd{n}')")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "socket.socket(socket.AF_INET)",
+        "socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)",
+        "socket.socket(socket.AF_UNIX)",
+        "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)",
+        "socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0].sendto(b'x', '\\0abstract')",
+        "socket.create_connection(('127.0.0.1', 22))",
+        "import urllib.request as u; u.urlopen('http://127.0.0.1')",
+    ],
+)
+def test_there_is_no_network(session: Session, code: str) -> None:
+    result = session.run(f"import socket\n{code}")
+    assert result.status == "error"
+    assert "Operation not permitted" in result.stderr
+
+
+def test_an_event_loop_runs_nevertheless(session: Session) -> None:
+    result = session.run(
+        "import asyncio\nasync def f():\n    await asyncio.sleep(0.01)\n    return 3\nasyncio.run(f())"
+    )
+    assert (result.stdout, result.status) == ("3\n", "ok")
+
+
+def test_other_processes_cannot_be_seen(session: Session) -> None:
+    for place in (f"/proc/{os.getpid()}/environ", "/proc/1/environ", "/proc/self/environ", "/proc/self/mem"):
+        refused(session, f"open({place!r}, 'rb').read()")
+    result = session.run("import os\nsorted(os.environ)")
+    assert "PATH" not in result.stdout and "ENVSUITE" not in result.stdout
+
+
+def test_no_process_but_its_own_can_be_signalled(session: Session, sandbox: str) -> None:
+    code = f"""
+import os, signal
+told = []
+for pid in (1, os.getppid(), {os.getpid()}, {os.getppid()}, -1):
+    for number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM):
+        try:
+            os.kill(pid, number) if pid != -1 or {sandbox == "landlock"} else None
+        except OSError as error:
+            told.append(type(error).__name__)
+print('still here')
+"""
+    assert session.run(code).stdout == "still here\n"
+    assert session.run("1").stdout == "1\n"  # the guard too
+
+
+def test_a_session_that_kills_itself_or_everything_says_so(session: Session) -> None:
+    result = session.run("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
+    assert result.status == "died"
+    assert "SIGKILL" in result.stderr and "lost" in result.stderr
+    assert session.run("import os\nos._exit(3)").stderr.startswith("died: the session's process exited with code 3.")
+    assert "SIGABRT" in session.run("import os\nos.abort()").stderr
+    assert "SIGSEGV" in session.run("import ctypes\nctypes.string_at(0)").stderr
+
+
+def test_a_gigabyte_of_output_is_cut_and_fills_no_memory_here(box: Interpreter, sandbox: str) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with opened(sandbox, Limits(seconds=60.0, output=2000)).open() as session:
+        code = "import sys\nprint('begin')\nfor _ in range(1024): sys.stdout.write('x' * 2**20)\nprint('end')"
+        result = session.run(code)
+    assert result.status == "ok"
+    assert result.stdout.startswith("begin\nxxx") and result.stdout.endswith("xxxend\n")
+    assert "characters left out" in result.stdout
+    assert len(result.stdout) == 2000
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB
+
+
+def test_sleep_ends_with_the_clock(quick: Session) -> None:
+    began = time.monotonic()
+    result = quick.run("import time\nprint('before')\ntime.sleep(600)")
+    assert (result.stdout, result.status) == ("before\n", "timeout")
+    assert "stopped after 0.5 s" in result.stderr
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "while True:\n    try:\n        while True: pass\n    except BaseException: pass",
+        f"{DEAF}while True: pass",
+        "10 ** 10 ** 10",
+        "import re\nre.match('(a*)*b', 'a' * 100)",
+        "import threading\nthreading.Thread(target=threading.Event().wait).start()\nthreading.Event().wait()",
+        "class A:\n    def __repr__(self):\n        while True: pass\nA()",
+        f"{DEAF}class A(Exception):\n    def __str__(self):\n        while True: pass\nraise A",
+    ],
+)
+def test_code_that_cannot_be_interrupted_is_stopped_by_the_clock(quick: Session, code: str) -> None:
+    assert quick.run(code).status in ("timeout", "memory")
+
+
+def test_it_writes_nowhere_but_in_its_folder(session: Session, sandbox: str, tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    for folder in (tmp_path, "/", "/dev", "/etc", "/root", "/proc", "/var/tmp", "/dev/shm", "/packages", "/guard"):
+        refused(session, f"open('{folder}/x', 'w')")
+    victim = tmp_path / "victim"
+    victim.write_text("as it was")
+    victim.chmod(0o666)
+    for call in (
+        *("mkdir('/d')", "symlink('/etc', '/l')", "unlink('/dev/null')", "chroot('/')"),
+        *(f"chmod('{path}', 0o600)" for path in (tmp_path, victim)),
+        *(f"{call}('{victim}')" for call in ("unlink", "utime", "remove")),
+        *(f"truncate('{victim}', 0)", f"rename('{victim}', '{victim}2')", f"link('{victim}', '{victim}2')"),
+        *(f"chown('{victim}', 0, 0)", f"setxattr('{victim}', 'user.x', b'')"),
+    ):
+        refused(session, f"import os\nos.{call}")
+    assert (victim.read_text(), victim.stat().st_mode & 0o777) == ("as it was", 0o666)
+    victim.unlink()
+    assert not list(tmp_path.iterdir())
+    if sandbox == "namespaces":
+        assert session.run("open('mine', 'w').write('kept')\nopen('mine').read()").stdout == "'kept'\n"
+    else:
+        refused(session, "open('mine', 'w')")
+
+
+def test_what_it_writes_is_not_on_this_machine(sandbox: str) -> None:
+    with opened(sandbox).open() as session:
+        session.run("open('/tmp/a-name-that-nothing-else-has', 'w').write('x')")
+        assert not Path("/tmp/a-name-that-nothing-else-has").exists()
+
+
+def test_a_daemon_does_not_survive_its_session(box: Interpreter, sandbox: str) -> None:
+    code = """
+import os, time, signal
+if os.fork() == 0:
+    os.setsid()
+    for n in range(1, 65):
+        try: signal.signal(n, signal.SIG_IGN)
+        except (OSError, ValueError): pass
+    if os.fork() == 0:
+        while True: time.sleep(1)
+    os._exit(0)
+print('started')
+"""
+    before = processes()
+    with box.open() as session:
+        if sandbox == "landlock":
+            refused(session, code)
+        else:
+            assert session.run(code).stdout == "started\n"
+            assert len(processes()) >= len(before) + 3  # guard, session, daemon
+    until(lambda: processes() <= before, 10.0)
+
+
+def test_background_work_stands_still_between_calls(sandbox: str) -> None:
+    code = """
+import threading, time
+count = 0
+def work():
+    global count
+    while True:
+        count += 1
+        time.sleep(0.001)
+threading.Thread(target=work, daemon=True).start()
+"""
+    with opened(sandbox).open() as session:
+        session.run(code)
+        first = int(session.run("count").stdout)
+        time.sleep(0.5)
+        assert int(session.run("count").stdout) - first < 100
+
+
+def test_reaching_os_through_subclasses_gains_nothing(session: Session) -> None:
+    code = """
+wrap = [c for c in ().__class__.__base__.__subclasses__() if c.__name__ == '_wrap_close'][0]
+system = wrap.__init__.__globals__['system']
+print(system('id; cat /etc/passwd; ls /root'))
+"""
+    result = session.run(code)
+    assert "root" not in result.stdout
+    refused(session, "import subprocess\nsubprocess.run(['/bin/sh', '-c', 'id'])")
+
+
+def test_nothing_of_the_kernel_that_leads_out_can_be_called(session: Session) -> None:
+    code = """
+import ctypes, errno, platform
+libc = ctypes.CDLL(None, use_errno=True)
+told = []
+def call(name, *arguments):
+    ctypes.set_errno(0)
+    result = getattr(libc, name)(*arguments)
+    told.append((name, result, errno.errorcode.get(ctypes.get_errno())))
+call('ptrace', 16, 1, 0, 0)
+call('unshare', 0x10000000)
+call('setns', 0, 0)
+call('mount', b'tmpfs', b'/tmp', b'tmpfs', 0, None)
+call('umount2', b'/proc', 2)
+call('chroot', b'/')
+call('process_vm_readv', 1, None, 0, None, 0, 0)
+call('process_vm_writev', 1, None, 0, None, 0, 0)
+call('memfd_create', b'x', 0)
+call('shmget', 0, 4096, 0o1600)
+call('prctl', 4, 1, 0, 0, 0)
+call('personality', 0xffffffff)
+call('syscall', 425, 1, None)
+call('syscall', 321 if platform.machine() == 'x86_64' else 280, 0, None, 0)
+call('syscall', 435, None, 0)
+call('syscall', 434, 1, 0)
+call('setuid', 0)
+call('swapon', b'/', 0)
+call('init_module', None, 0, None)
+print([t for t in told if t[1] != -1 or t[2] not in ('EPERM', 'ENOSYS')])
+"""
+    assert session.run(code).stdout == "[]\n"
+
+
+def test_limits_cannot_be_raised(session: Session) -> None:
+    for kind in ("RLIMIT_AS", "RLIMIT_FSIZE", "RLIMIT_NOFILE"):
+        code = f"from resource import *\nsetrlimit({kind}, (RLIM_INFINITY, RLIM_INFINITY))"
+        assert session.run(code).stderr.strip().splitlines()[-1].startswith(("ValueError", "PermissionError"))
+
+
+def test_the_machine_s_files_cannot_be_read(session: Session, root: Path, sandbox: str) -> None:
+    home = Path.home()
+    for path in ("/etc/passwd", "/etc/shadow", "/etc/hostname", root / "README.md", root / "envsuite" / "__init__.py"):
+        refused(session, f"open({str(path)!r}).read()")
+    for folder in (root, home, "/home", "/sys", "/var", "/run"):
+        result = session.run(f"import os\nos.listdir({str(folder)!r})")
+        assert result.status == "error" or sandbox == "namespaces"
+        assert not set(eval(result.stdout or "[]")) & {"README.md", "tests", ".ssh", ".bashrc", ".git"}
+    assert "ModuleNotFoundError" in session.run("import envsuite").stderr
+    assert "ModuleNotFoundError" in session.run("import gymnasium").stderr
+
+
+def test_symbolic_links_lead_nowhere(session: Session, sandbox: str, root: Path) -> None:
+    for target in ("/etc/passwd", str(root / "README.md"), "../../../../../etc/shadow", "/proc/1/root/etc/passwd"):
+        refused(
+            session, f"import os\nos.symlink({target!r}, 'link')\ntry: open('link').read()\nfinally: os.unlink('link')"
+        )
+
+
+def test_deep_recursion_is_an_error_or_the_end_of_its_session_only(session: Session) -> None:
+    result = session.run("def f(n): return f(n + 1)\nf(0)")
+    assert result.status == "error"
+    assert "RecursionError" in result.stderr and len(result.stderr) <= 2000
+    result = session.run("import sys\nsys.setrecursionlimit(10**9)\ndef f(n): return f(n + 1)\nf(0)")
+    assert result.status in ("memory", "died", "timeout", "error")  # CPython 3.11 makes a SystemError of it
+    assert session.run("sorted([1], key=lambda x: eval('(' * 5000 + ')' * 5000))").status in ("error", "died", "memory")
+
+
+def test_exit_ends_the_call_and_not_the_session(session: Session) -> None:
+    session.run("x = 5")
+    assert session.run("print('a')\nexit()\nprint('b')").stdout == "a\n"
+    assert session.run("import sys\nsys.exit(0)").status == "ok"
+    result = session.run("import sys\nsys.exit('no good')")
+    assert (result.status, result.stderr) == ("error", "SystemExit: no good\n")
+    assert session.run("raise KeyboardInterrupt").stderr.endswith("KeyboardInterrupt\n")
+    assert session.run("x").stdout == "5\n"
+
+
+def test_builtins_that_were_deleted_are_there_again_in_the_next_call(session: Session) -> None:
+    session.run("x = 5\nimport builtins\ndel builtins.print, builtins.len, builtins.BaseException")
+    assert session.run("print(len('abc'))\nx").stdout == "3\n5\n"
+    session.run("import builtins\nbuiltins.__dict__.clear()")
+    assert session.run("print(len('abc'))\nx").stdout == "3\n5\n"
+    session.run("import sys\nsys.modules.clear()")
+    assert session.run("x").stdout == "5\n"
+
+
+def test_standard_streams_that_were_closed_or_replaced_are_there_again_in_the_next_call(session: Session) -> None:
+    for code in (
+        "import os\nos.close(0); os.close(1); os.close(2)",
+        "import sys\nsys.stdout.close(); sys.stderr.close(); sys.stdin.close()",
+        "import sys, io\nsys.stdout = sys.stderr = io.StringIO()",
+        "import sys\nsys.stdout = sys.stderr = sys.__stdout__ = None",
+        "import sys\ndel sys.stdout, sys.stderr",
+    ):
+        session.run(code)
+        assert session.run("print('heard')").stdout == "heard\n", code
+
+
+def test_the_channel_of_the_interpreter_can_be_closed_or_written_to_without_harm(quick: Session) -> None:
+    steal = "import os, threading as t\ndef f():\n    while True: os.read(127, 1)\nt.Thread(target=f).start()"
+    everywhere = "import os\nfor n in range({}, 200):\n    try: os.write(n, {!r})\n    except OSError: pass"
+    garbage = (b"\xff" * 1000, b"\0\0\0\0\0\0\0\x80" * 100, b'{"status": "ok"}')
+    written = [everywhere.format(first, data) for first in (0, 3) for data in garbage]
+    for code in ("import os\nos.closerange(0, 1000)", steal, *written):
+        assert quick.run(code).status in ("ok", "error", "died", "timeout")
+        after = [quick.run("print(6 * 7)") for _ in range(3)]
+        assert any(result.stdout == "42\n" for result in after), (code, after)
+
+
+def test_a_forged_answer_ends_the_call_and_harms_nobody_else(quick: Session) -> None:
+    code = "import os, struct, time\nos.write(127, struct.pack('<QB', 1, 0))\ntime.sleep(60)"
+    assert quick.run(code).status == "ok"
+    assert quick.run("1").status == "timeout"
+
+
+def test_other_sessions_cannot_be_seen(box: Interpreter, session: Session, sandbox: str) -> None:
+    with box.open() as other:
+        written = other.run("open('/tmp/secret', 'w').write('x')\nimport os\nos.listdir('/tmp')")
+        assert ("secret" in written.stdout) == (sandbox == "namespaces")
+        refused(session, "open('/tmp/secret')")
+        if sandbox == "namespaces":
+            assert session.run("import os\nos.listdir('/tmp')").stdout == "[]\n"
+            session.run("import os, signal\nos.kill(-1, signal.SIGKILL)")
+        else:
+            pids = [int(one.run("import os\nos.getpid()").stdout) for one in (session, other)]
+            assert refused(session, f"import os, signal\nos.kill({pids[1]}, signal.SIGKILL)")
+        assert other.run("1").stdout == "1\n"
+
+
+def test_what_one_session_changes_no_other_sees(box: Interpreter, session: Session) -> None:
+    patch = (
+        "import sympy, math, builtins\nsympy.simplify = sympy.Eq = lambda *_: True\nmath.pi = 3\nbuiltins.sum = max\n"
+    )
+    session.run(patch + "import sympy.core.basic as b\nb.Basic.__eq__ = lambda *_: True")
+    with box.open() as other:
+        told = other.run(
+            "import sympy, math\nx = sympy.Symbol('x')\nsympy.simplify(x - x), x == 2, math.pi, sum([1, 1])"
+        )
+        assert told.stdout == "(0, False, 3.141592653589793, 2)\n"

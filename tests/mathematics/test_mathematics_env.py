@@ -277,6 +277,24 @@ def test_the_expert_solves_what_a_seed_draws(arguments: dict[str, Any], make_ope
     env.close()
 
 
+def test_an_episode_here_and_on_a_server_is_the_same(make_open: Callable[..., Any]) -> None:
+    env = make_open("PythonMath-v0", split="test", seconds=0.5)
+    env.reset(seed=3)
+    codes = (
+        "x = {3, 1, 2}",
+        "x",
+        "1/0",
+        "print(",
+        "import random; random.seed(1); random.random()",
+        "while True: 1",
+        "x",
+    )
+    for code in codes:
+        env.step(python(code))
+    env.step(answer("-1"))
+    env.close()
+
+
 def test_the_expert_runs_its_code_again_where_something_came_between(made: Callable[..., PythonMathEnv]) -> None:
     env = begun(made())
     code = Expert().act(env)

@@ -20,7 +20,7 @@ _MOST_EXPRESSION = 600  # characters of an expression that is compared
 _DEPTH = 12  # of its brackets
 
 _BOX = re.compile(r"\\boxed\s*\{")
-_LABEL = re.compile(r"\banswer(?: is\b)?[ *]*:?[ *]*(?=\S)", re.IGNORECASE)
+_LABEL = re.compile(r"\banswer(?: is\b)?[\s*]*:?[\s*]*(?=\S)", re.IGNORECASE)
 _DROPPED = str.maketrans(
     {"\u2212": "-", "\u2013": "-", "\u00d7": "*", "\u00b7": "*", "$": None, "\u200b": None, "\ufeff": None}
 )
@@ -48,7 +48,9 @@ Number = tuple[Fraction, str]
 
 
 def is_right(right: str, answer: str) -> bool:
-    r"""Returns whether ``answer`` has the value of ``right``. Never raises, and takes about two seconds at most.
+    r"""Returns whether ``answer`` has the value of ``right``.
+
+    Any text is read in bounded time: an answer that takes more than two seconds of processor time to compare is wrong.
 
     The answer may be the value alone, or in ``\boxed{…}``, or follow ``Answer:`` or ``the answer is``; the last of
     these counts.
@@ -56,10 +58,13 @@ def is_right(right: str, answer: str) -> bool:
     Args:
         right: The right answer: a number, LaTeX, or words.
         answer: What was answered: any text.
+
+    Raises:
+        WorkerLost: The process that compares expressions was lost.
     """
     if answer.strip() == right.strip():
         return True
-    return len(answer) <= MOST_CHARACTERS and _is_right(right, answer)
+    return max(len(right), len(answer)) <= MOST_CHARACTERS and _is_right(right, answer)
 
 
 @lru_cache(maxsize=4096)
@@ -72,9 +77,8 @@ def _is_right(right: str, answer: str) -> bool:
     one, other = _number(wanted), _number(given)
     if one is not None and other is not None:
         return _equal(one, other)
-    named, spoken = _words(wanted), _words(given)
-    if named and spoken:
-        return named == spoken
+    if (named := _words(wanted)) and named == _words(given):
+        return True
     if "_" in wanted and (based := _BASED.fullmatch(wanted)) is not None and based[2]:
         return _same_in_base(based, given)
     if _is_wild(wanted) or _is_wild(given):

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
-from envsuite.core.errors import UsageError, unknown
+from envsuite.core.errors import UsageError, WorkerLost, unknown
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.interpreter import Interpreter, Limits, Session, open_interpreter
 from envsuite.interpreter.registry import ISOLATED
@@ -26,6 +26,7 @@ MOST_CALLS = 8
 MOST_PROBLEMS = 100_000
 REWARDS = {"exact": (1.0, 0.0), "signed": (1.0, -1.0), "format": (1.0, 0.0)}
 """Rewards of a right and of a wrong answer, by the names of ``reward=``."""
+_KEEPS_STATE = ("ok", "error")  # ways in which a run can end without the loss of the session's state
 WELL_FORMED = 0.1
 """Added by ``reward="format"`` if no action of the episode was invalid."""
 
@@ -196,18 +197,27 @@ class PythonMathEnv(ToolEnv):
         if len(code) > MOST_CODE:
             return self._refused(prompts.too_long("code", len(code), MOST_CODE))
         if self._session is None:
-            self._session = self._interpreter.open()
-            for earlier in self._to_run:
-                self._session.run(earlier)
-            self._to_run = []
+            self._session = self._opened()
         result = self._session.run(code)
         self._calls += 1
         self._errors += result.status != "ok"
-        if result.status in ("ok", "error"):
+        if result.status in _KEEPS_STATE:
             self._ran.append(code)
         else:  # the session lost its state
             self._ran = []
         return Outcome(prompts.shown(result))
+
+    def _opened(self) -> Session:
+        """Opens a session, and brings it to the state of the episode."""
+        session = self._interpreter.open()
+        for code in self._to_run:
+            if session.run(code).status not in _KEEPS_STATE:
+                session.close()
+                raise WorkerLost(
+                    "code of a restored episode no longer ends within the limits; is the machine too busy?"
+                )
+        self._to_run = []
+        return session
 
     def _answer(self, text: str) -> Outcome:
         if not text.strip():

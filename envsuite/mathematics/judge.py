@@ -2,7 +2,8 @@
 
 math-verify limits its time by a signal, which only a program's main thread can get, and environments run in threads.
 And what it reads was written by models. So one process per program, started when the first expression is compared, does
-it with little memory and a time limit, after which it is killed; the next comparison starts another.
+it with little memory and little processor time; when either is used up it ends, and the next comparison starts another.
+The limit is one of processor time, since verdicts must not depend on how busy the machine is.
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ import logging
 import os
 import pickle
 import resource
+import signal
 import socket
 import threading
 import time
 
-from envsuite.core.errors import MissingExtra
+from envsuite.core.errors import MissingExtra, WorkerLost
 from envsuite.processes import START_SECONDS, Child, frame, receive
 
 SECONDS = 2.0
-"""Time limit of a comparison."""
+"""Processor time of a comparison."""
+PATIENCE = 60.0
+"""Wall-clock seconds after which the process counts as lost, however busy the machine is."""
 MEMORY = 2**30
 """Bytes of address space of the process that compares."""
 
@@ -40,14 +44,21 @@ def require() -> None:
 
 
 def same_expression(right: str, answer: str, prose: bool = False) -> bool:
-    """Returns whether two expressions in LaTeX have the same value; False if that is not found out in :data:`SECONDS`.
+    """Returns whether two expressions in LaTeX have the same value; False if finding out takes too much time or memory.
 
     Args:
         right: One expression.
         answer: The other; with ``prose``, a sentence whose last number or formula it is.
         prose: Whether ``answer`` is a sentence.
+
+    Raises:
+        WorkerLost: The process that compares was lost twice, for reasons that are not the answer's.
     """
     return _JUDGE.same(right, answer, prose)
+
+
+_ITS_OWN_FAULT = {-number for number in (signal.SIGPROF, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)}
+"""Exit codes of a process whose answer took too long, or nested too deeply for the libraries' stack."""
 
 
 class Judge:
@@ -58,21 +69,25 @@ class Judge:
         self._child: Child | None = None
 
     def same(self, right: str, answer: str, prose: bool) -> bool:
-        """Asks; a process that does not answer in time, or dies, is ended, and its answer is False."""
+        """Asks the process; see :func:`same_expression`."""
         with self._lock:
-            try:
-                channel = self._started().socket
-                channel.sendall(frame([pickle.dumps((right, answer, prose))]))
-                return bool(receive(channel, time.monotonic() + SECONDS)[0])
-            except (OSError, EOFError):  # TimeoutError is an OSError
-                self.close()
-                return False
+            for _ in range(2):
+                try:
+                    channel = self._started().socket
+                    channel.sendall(frame([pickle.dumps((right, answer, prose))]))
+                    return bool(receive(channel, time.monotonic() + PATIENCE)[0])
+                except (OSError, EOFError):  # TimeoutError is an OSError
+                    if self.close() in _ITS_OWN_FAULT:
+                        return False
+            raise WorkerLost("the process that compares answers was lost twice; is the machine out of memory?")
 
-    def close(self) -> None:
-        """Ends the process, if there is one."""
-        if self._child is not None:
-            self._child.stop()
-            self._child = None
+    def close(self) -> int | None:
+        """Ends the process, if there is one; returns its exit code, which is negative for a signal."""
+        if self._child is None:
+            return None
+        child, self._child = self._child, None
+        child.stop()
+        return child.process.returncode
 
     def _started(self) -> Child:
         if self._child is None:
@@ -103,10 +118,12 @@ def serve(channel: socket.socket) -> None:
     channel.sendall(frame([pickle.dumps(True)]))
     while True:
         right, answer, prose = receive(channel)[0]
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)  # the process ends when it has had so much processor time
         try:
             wanted = parse(f"${right}$", parsing_timeout=None)
             given = parse(answer if prose else f"${answer}$", parsing_timeout=None)
             same = bool(wanted and given and verify(wanted, given, timeout_seconds=None))
         except Exception:  # whatever sympy raises over a model's text, MemoryError too: it is not the right answer
             same = False
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
         channel.sendall(frame([pickle.dumps(same)]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import signal
 import threading
 import time
 from fractions import Fraction
@@ -13,16 +14,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envsuite.core import MissingExtra
+from envsuite.core import MissingExtra, WorkerLost
 from envsuite.mathematics import judge
 from envsuite.mathematics.answers import extracted, is_right
 from envsuite.mathematics.files import read
 
+LONG = 30.0
+"""Seconds of a busy machine in which every answer is judged."""
 OTHER_FORMS = {
     "1/2": ["0.5", ".5", r"\frac12", r"\frac{2}{4}", "50%", r"50\%", r"\dfrac{1}{2}", "1 / 2", r"\boxed{\frac{1}{2}}",
             "The answer is 1/2.", r"Answer: $\frac{1}{2}$", "**Answer:** 0.5", "2/4", r"\tfrac 1 2"],
     "1024": ["1,024", "2^{10}", "2**10", "2^10", "1024.0", "1.024e3", "$1024$", r"\$1,024", "1024 apples", "x = 1024",
-             "n=1024", "1024.", "32^2", r"4 \cdot 256", "+1024", r"1{,}024", "We get 1024", r"\(1024\)", "01024"],
+             "n=1024", "1024.", "32^2", r"4 \cdot 256", "+1024", r"1{,}024", "We get 1024", "Answer:\n1024",
+             r"\(1024\)", "01024"],
     "-5": ["- 5", "\u22125", "-5.0", r"\boxed{-5}", r"-\frac{10}{2}", r"\frac{-10}{2}", "-10/2"],
     "50": ["50%", r"50\%"],
     r"3\sqrt{13}": [r"\sqrt{117}", r"3 \sqrt{13}", r"\sqrt{13}*3", r"3\cdot\sqrt{13}", "13^{1/2}*3"],
@@ -48,6 +52,7 @@ OTHER_FORMS = {
     r"\frac{\sqrt{3}}{3}": [r"1/\sqrt{3}", r"\frac{1}{\sqrt{3}}", "3^{-1/2}"],
     r"11\sqrt2": [r"11\sqrt{2}"],
     "6 - 5i": ["-5i+6"],
+    "xy": ["yx", "x*y", "y \\cdot x"],
     r"\frac{1}{3}": ["0.333333", "2/6"],
     r"(-\infty, 2) \cup (3, \infty)": [r"(3,\infty)\cup(-\infty,2)"],
 }  # fmt: skip
@@ -100,34 +105,55 @@ def test_wild_answers_are_wrong_at_once(answer: str) -> None:
     for right in ("42", r"\sqrt{2}"):
         began = time.monotonic()
         assert not is_right(right, answer)
-        assert time.monotonic() - began < judge.SECONDS + 1
+        assert time.monotonic() - began < LONG
 
 
 @pytest.mark.parametrize("bomb", ["((((10^{999})^{999})^{999})^{999})", "(((x+1)^{99}+y)^{99}+z)^{99}"])
 def test_what_takes_too_long_is_ended_and_the_next_answer_is_judged_as_ever(bomb: str) -> None:
-    began = time.monotonic()
-    assert not is_right(r"\sqrt{2}", bomb)
-    assert time.monotonic() - began < judge.SECONDS + 3
-    assert is_right(r"\sqrt{8}", r"2\sqrt{2}") and not is_right(r"\sqrt{8}", r"3\sqrt{2}")
+    one = judge.Judge()
+    try:
+        assert one.same("2", "2", False) and one._child is not None
+        child = one._child.process
+        assert not one.same(r"\sqrt{2}", bomb, False) and child.returncode == -signal.SIGPROF
+        assert one.same(r"\sqrt{8}", r"2\sqrt{2}", False) and not one.same(r"\sqrt{8}", r"3\sqrt{2}", False)
+    finally:
+        one.close()
 
 
-def test_a_judge_that_dies_is_replaced() -> None:
+def test_a_judge_that_is_killed_is_asked_again_and_one_that_cannot_live_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     one = judge.Judge()
     try:
         assert one.same(r"\sqrt{4}", "2", False)
         assert one._child is not None
         one._child.process.kill()
         one._child.process.wait()
-        assert not one.same(r"\sqrt{4}", "2", False)
         assert one.same(r"\sqrt{4}", "2", False)
+        assert one.close() == -9 and one.close() is None
+        monkeypatch.setattr(judge, "PATIENCE", 0.0)
+        with pytest.raises(WorkerLost, match="lost twice"):
+            one.same(r"\sqrt{5}", "2", False)
     finally:
         one.close()
+
+
+def test_verdicts_do_not_depend_on_how_busy_the_machine_is() -> None:
+    one = judge.Judge()
+    try:
+        assert one.same("2", "2", False)
+        assert one._child is not None
+        child = one._child.process
+        child.send_signal(signal.SIGSTOP)
+        threading.Timer(judge.SECONDS + 0.5, child.send_signal, (signal.SIGCONT,)).start()
+        assert one.same(r"\sqrt{4}", "2", False) and one._child.process is child
+    finally:
         one.close()
 
 
 def test_a_right_answer_of_any_length_is_right_to_the_letter() -> None:
     long = "9" * 10**5
-    assert is_right(long, f" {long}\n") and not is_right(long, long[:-1])
+    assert is_right(long, f" {long}\n") and not is_right(long, long[:-1]) and not is_right(long, "9")
 
 
 def test_answers_are_judged_in_any_thread() -> None:
@@ -201,7 +227,7 @@ PIECES = [
 def test_any_text_is_judged_without_an_error_in_time(right: str, answer: str) -> None:
     began = time.monotonic()
     assert isinstance(is_right(right, answer), bool)
-    assert time.monotonic() - began < judge.SECONDS + 3
+    assert time.monotonic() - began < LONG
 
 
 FILES = ("dapo_2000", "aime24", "math500")

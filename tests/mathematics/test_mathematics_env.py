@@ -17,7 +17,7 @@ import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from envsuite.core import EnvsuiteError, ToolCall, ToolEnv, UsageError
+from envsuite.core import EnvsuiteError, ToolCall, ToolEnv, UsageError, WorkerLost
 from envsuite.interpreter import Limits, open_interpreter
 from envsuite.mathematics import prompts
 from envsuite.mathematics.env import PythonMathEnv
@@ -224,6 +224,17 @@ def test_a_closed_environment_goes_on_where_it_was(made: Callable[..., PythonMat
     env.close()
     env.close()
     assert env.step(python("x + 1"))[0]["text"] == "42"
+
+
+def test_an_episode_whose_code_no_longer_ends_in_time_is_not_restored_in_another_state(
+    made: Callable[..., PythonMathEnv],
+) -> None:
+    env = begun(made(seconds=0.2))
+    env.restore({**env.snapshot(), "ran": ["while True: pass"]})
+    with pytest.raises(WorkerLost, match="no longer ends within the limits"):
+        env.step(python("1"))
+    begun(env)
+    assert env.step(python("1"))[0]["text"] == "1"
 
 
 def test_what_is_no_snapshot_is_refused(made: Callable[..., PythonMathEnv]) -> None:

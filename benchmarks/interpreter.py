@@ -3,9 +3,9 @@
     python -m benchmarks.interpreter [--interpreters namespaces landlock server] [--sessions 200]
 
 *cold* is the first session of a process, with the start of everything; *open* is a further session with its first call
-and its end. *at once* are sessions that exist together, each with a state of its own, called in turns by as many threads
-as there are processors, twice that. Memory is the sum of the proportional shares (PSS) of all processes of the
-interpreter, as the kernel tells them, less that of an interpreter without sessions, per session.
+and its end. *at once* are sessions that exist together, each with a state of its own, called in turns by twice as many
+threads as there are processors. Memory is the sum of the proportional shares (PSS) of all processes of the interpreter,
+as the kernel tells them, less that of an interpreter without sessions, per session.
 """
 
 from __future__ import annotations

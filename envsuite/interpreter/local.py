@@ -14,6 +14,7 @@ import sys
 import sysconfig
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,16 @@ from envsuite.interpreter.inside.launch import LAUNCH
 from envsuite.interpreter.inside.root import Files
 from envsuite.interpreter.inside.wire import Garbled, receive, send
 
-PACKAGES = ("numpy", "sympy", "mpmath", "gmpy2")
-"""Packages that sessions may import besides the standard library, those of them that are installed."""
-WARM = ("ast", "cmath", "collections", "decimal", "fractions", "functools", "itertools", "json", "math", "random", "re")
-"""Modules that are imported before the first session, besides the packages."""
+PACKAGES = {
+    "numpy": ("numpy", "numpy.linalg", "numpy.random"),
+    "sympy": ("sympy", "sympy.core.random"),
+    "mpmath": ("mpmath",),
+    "gmpy2": (),
+}
+"""Packages that sessions may import besides the standard library, where they are installed, and their modules that are
+imported before the first session."""
+WARM = ("cmath", "collections", "decimal", "fractions", "functools", "hashlib", "itertools", "math", "random", "re")
+"""Modules of the standard library that are imported before the first session."""
 START_SECONDS = 120.0
 """Seconds that a zygote has to import its packages, and a session to begin."""
 RETRY_SECONDS = 0.1
@@ -129,7 +136,7 @@ class Zygote:
                 "parent": os.getpid(),
                 "files": dataclasses.asdict(files),
                 "folders": folders,
-                "warm": [*WARM, *(name for name in found if name != "gmpy2")],
+                "warm": [*WARM, *(module for name in found for module in PACKAGES[name])],
                 "environment": ENVIRONMENT,
             }
             package = str(Path(__file__).parents[1])
@@ -180,7 +187,7 @@ class LocalInterpreter(Interpreter):
 
     def __init__(self, zygote: Zygote, limits: Limits) -> None:
         self.name, self.limits, self._zygote = zygote.mode, limits, zygote
-        self._sessions: set[LocalSession] = set()
+        self._sessions: weakref.WeakSet[LocalSession] = weakref.WeakSet()
         self._closed = False
 
     @property
@@ -229,6 +236,7 @@ class LocalSession(Session):
     def __init__(self, interpreter: LocalInterpreter) -> None:
         self._interpreter = interpreter
         self._lock = threading.Lock()
+        self._owner = os.getpid()
         self._number = 0
         self._closed = False
         self._socket: socket.socket | None = interpreter.connect()
@@ -267,18 +275,19 @@ class LocalSession(Session):
         """Ends the session's processes, and waits until they are gone."""
         channel, self._socket = self._socket, None
         if channel is not None:
-            with contextlib.suppress(OSError):
-                channel.shutdown(socket.SHUT_WR)
-                channel.settimeout(5.0)
-                while channel.recv(2**16):
-                    pass
+            if os.getpid() == self._owner:  # in a fork, the session belongs to the parent
+                with contextlib.suppress(OSError):
+                    channel.shutdown(socket.SHUT_WR)
+                    channel.settimeout(5.0)
+                    while channel.recv(2**16):
+                        pass
             channel.close()
 
     def close(self) -> None:
         """Ends the session's processes and removes its files."""
         self._closed = True
         running = self._socket
-        if running is not None:
+        if running is not None and os.getpid() == self._owner:
             with contextlib.suppress(OSError):
                 running.shutdown(socket.SHUT_WR)  # ends a call under way
         with self._lock:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import secrets
 import threading
+import weakref
 from typing import Any
 
 from envsuite.core.errors import UsageError, WorkerLost
@@ -33,7 +34,7 @@ class ServerInterpreter(Interpreter):
 
     def __init__(self, url: str, limits: Limits) -> None:
         self.name, self.limits = url, limits
-        self._sessions: set[ServerSession] = set()
+        self._sessions: weakref.WeakSet[ServerSession] = weakref.WeakSet()
         told = self.ask("GET", "/healthz", None)
         isolation = told.get("isolation")
         if not isinstance(isolation, list):

@@ -47,6 +47,7 @@ def main(house: House, descriptor: int) -> None:
             user, group = os.getuid(), os.getgid()
             kernel.unshare(_FLAGS)
             kernel.map_own_ids(user, group, USER)
+            kernel.set_host_name(b"sandbox")
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             if os.fork():
                 os._exit(0)

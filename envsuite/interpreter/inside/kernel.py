@@ -68,8 +68,11 @@ def map_own_ids(uid: int, gid: int, inside: int) -> None:
         ("uid_map", f"{inside} {uid} 1"),
         ("gid_map", f"{inside} {gid} 1"),
     ):
-        with open(f"/proc/self/{file}", "w", encoding="ascii") as stream:
-            stream.write(line)
+        try:
+            with open(f"/proc/self/{file}", "w", encoding="ascii") as stream:
+                stream.write(line)
+        except OSError as error:
+            raise OSError(error.errno, f"{file}: {error.strerror}") from error
 
 
 def mount(kind: str | None, target: str, flags: int = 0, options: str = "") -> None:
@@ -86,6 +89,11 @@ def mount(kind: str | None, target: str, flags: int = 0, options: str = "") -> N
 def unmount(target: str) -> None:
     """Removes a mount; files that are open stay usable."""
     _checked(_libc.umount2(target.encode(), ctypes.c_int(_MNT_DETACH)), f"umount {target}")
+
+
+def set_host_name(name: bytes) -> None:
+    """Names the machine for all processes of the namespace."""
+    _checked(_libc.sethostname(name, ctypes.c_size_t(len(name))), "sethostname")
 
 
 def open_tree(path: str) -> int:

@@ -15,6 +15,8 @@ from envsuite.interpreter.inside.wire import send
 
 USER = 1_879_048_193
 """User and group of the sandbox where the program is root: no file belongs to it, and it has limits, unlike root."""
+INSIDE = 1000
+"""User and group of the sandbox, in its own namespace, where the program is not root."""
 _BOOT = (
     "import sys, types\n"
     "for name, path in (('envsuite', sys.argv[1]), ('envsuite.interpreter', sys.argv[1] + '/interpreter')):\n"
@@ -47,7 +49,7 @@ def _run(told: dict[str, Any], channel: socket.socket) -> None:
     if isolated:
         kernel.unshare(_NAMESPACES if root else _NAMESPACES | kernel.NEW_USER)
         if not root:
-            kernel.map_own_ids(uid, gid, 0)
+            kernel.map_own_ids(uid, gid, INSIDE)  # not 0: guards may not map that again
     child = os.fork()
     if child:
         channel.close()

@@ -90,6 +90,7 @@ def build(files: Files) -> None:
         os.symlink(link, root + path)
     for path in (WORK, "/proc"):
         os.makedirs(root + path)
+    os.symlink(WORK, f"{root}/dev/shm")  # for semaphores of multiprocessing
     kernel.mount("proc", f"{root}/proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
     kernel.change_root(root)
     flags = kernel.MS_REMOUNT | kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV

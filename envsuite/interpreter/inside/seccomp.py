@@ -12,10 +12,10 @@ from envsuite.interpreter.inside.syscalls import machine
 ALLOWED = """
     read write readv writev pread64 pwrite64 preadv pwritev lseek open openat creat close close_range dup dup2 dup3
     pipe pipe2 stat fstat lstat newfstatat statx access faccessat faccessat2 readlink readlinkat getdents getdents64
-    getcwd chdir fchdir ftruncate fsync fdatasync umask fcntl flock sendfile copy_file_range poll ppoll select pselect6
+    getcwd chdir fchdir ftruncate fsync fdatasync umask flock sendfile copy_file_range poll ppoll select pselect6
     epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait eventfd2
     sendto recvfrom sendmsg recvmsg shutdown getsockname getpeername getsockopt
-    mmap mprotect munmap mremap madvise brk msync mincore
+    mmap mprotect munmap mremap madvise brk msync
     futex set_robust_list get_robust_list rseq membarrier sched_yield sched_getaffinity sched_getparam
     sched_getscheduler set_tid_address arch_prctl getrandom nanosleep clock_nanosleep clock_gettime clock_getres
     gettimeofday time times getitimer setitimer alarm restart_syscall
@@ -47,6 +47,8 @@ _THREAD = 0x00010000
 _AF_UNIX, _SOCK_STREAM, _SOCK_KIND = 1, 1, 15
 _TERMINAL, _WINDOW, _READABLE, _NONBLOCKING, _NOT_INHERITED, _INHERITED = 0x5401, 0x5413, 0x541B, 0x5421, 0x5451, 0x5450
 _SET_NAME, _GET_NAME = 15, 16
+_FILE_CONTROL = (0, 1, 2, 3, 4, 1030, 1032)
+"""What ``fcntl`` may do: duplicate, flags. No locks, of which a file may have any number, and no signals to owners."""
 
 
 def _word(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
@@ -80,6 +82,7 @@ def _conditions(own: int | None) -> Iterator[tuple[str, bytes]]:
         yield "kill", _one_of(0, (own,))
         yield "tgkill", _one_of(0, (own,))
     yield "clone3", _refusal(errno.ENOSYS)
+    yield "fcntl", _one_of(1, _FILE_CONTROL)
     yield "prctl", _one_of(0, (_SET_NAME, _GET_NAME))
     yield "prlimit64", _one_of(0, (0,))
     known = (_TERMINAL, _WINDOW, _READABLE, _NONBLOCKING, _NOT_INHERITED, _INHERITED)

@@ -31,7 +31,7 @@ def main(settings: str) -> None:
     if mode == "landlock":
         kernel.hide_from_equals()
     sys.path[:] = [*(path for path in sys.path if os.path.exists(path)), *told["folders"]]
-    sys.argv[:] = [""]
+    sys.argv[:] = sys.orig_argv[:] = [""]
     time.tzset()
     for name in told["warm"]:
         importlib.import_module(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
@@ -20,7 +21,9 @@ COUNTS = {"train": 200, "validation": 20, "test": 40}
 CONTENT = "6f0fd7104b78"
 """Beginning of the hash of the built-in problems, which ``python -m envsuite.mathematics.tasks`` compares."""
 PUBLISHED = "https://huggingface.co/datasets (BytedTsinghua-SIA/DAPO-Math-17k, HuggingFaceH4/MATH-500, AIME)"
-_SPLITS = (("train", "train"), ("dapo", "train"), ("val", "validation"), ("dev", "validation"))
+_SPLIT = re.compile(
+    r"(?:(?P<train>train|training|dapo)|(?P<validation>val|valid|validation|dev)|(?P<test>test|aime|math-?500))(?![a-z])"
+)
 
 
 class Problems(ABC):
@@ -103,10 +106,11 @@ class Generated(Problems):
 class Files(Problems):
     """Problems in files of JSON lines; :func:`envsuite.mathematics.files.read` says what a line has.
 
-    An id is the file and the number of the line, ``math500#12``. The split of a file is that with which its name, or
-    the name of a folder above it, begins: ``train`` or ``dapo`` (train), ``val`` or ``dev`` (validation), else test.
-    The type of a problem is its subject and level, or else the name of its file. A problem that is there several times
-    counts once: as one of test before validation before train.
+    An id is the file and the number of the line, ``math500#12``. The split of a file is said by the word with which its
+    name begins, or that of a folder above it up to the named one: ``train`` or ``dapo`` (train), ``val``, ``valid`` or
+    ``dev`` (validation), ``test``, ``aime`` or ``math500`` (test); it is test where none is. The type of a problem is
+    its subject and level, or else the name of its file. A problem that is there several times counts once: as one of
+    test before validation before train.
 
     Args:
         path: A file, or a folder, whose files ``*.jsonl`` and those in folders below it are read.
@@ -153,8 +157,10 @@ class Files(Problems):
 
 def _split(parts: Sequence[str]) -> str:
     """Returns the split of a file from the names of its folders and its own, the last that says one."""
-    known = (split for part in reversed(parts) for start, split in _SPLITS if part.lower().startswith(start))
-    return next(known, "test")
+    for part in reversed(parts):
+        if (found := _SPLIT.match(part.lower())) is not None:
+            return str(found.lastgroup)
+    return "test"
 
 
 @cache

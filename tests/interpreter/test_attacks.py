@@ -128,9 +128,7 @@ def test_an_event_loop_runs_nevertheless(session: Session) -> None:
 
 def test_no_files_are_locked_and_no_signals_sent_by_control_of_files(session: Session) -> None:
     for call in ("F_SETOWN, 1", "F_SETSIG, 9", "F_SETLK, bytes(32)", "F_SETPIPE_SZ, 2**20"):
-        refused(
-            session, f"from fcntl import *\nF_SETSIG, F_SETPIPE_SZ = 10, 1031\nfcntl(1, {call})"
-        )
+        refused(session, f"from fcntl import *\nF_SETSIG, F_SETPIPE_SZ = 10, 1031\nfcntl(1, {call})")
 
 
 def test_other_processes_cannot_be_seen(session: Session) -> None:

@@ -208,12 +208,18 @@ def test_any_line_is_a_problem_or_an_error_that_names_it(line: bytes) -> None:
 
 
 def test_splits_and_types_of_files_follow_from_their_names(tmp_path: Path) -> None:
-    rows = {"a": "dapo-math-17k.jsonl", "b": "AIME24.jsonl", "c": "mine/train/x.jsonl", "d": "validation/y.jsonl"}
+    rows = {
+        "a": "dapo-math-17k.jsonl", "b": "AIME24.jsonl", "c": "mine/train/x.jsonl", "d": "validation/y.jsonl",
+        "e": "train/aime2025-I.jsonl", "f": "devices.jsonl", "g": "train/dev_1.jsonl",
+    }  # fmt: skip
     for text, name in rows.items():
         write(tmp_path, name, {"problem": text, "answer": "1"})
     problems = Files(tmp_path)
     assert problems.listed == {
         "AIME24#1": ("test", "aime24"),
+        "devices#1": ("test", "devices"),
+        "train/aime2025-I#1": ("test", "aime2025-i"),
+        "train/dev_1#1": ("validation", "dev_1"),
         "validation/y#1": ("validation", "y"),
         "dapo-math-17k#1": ("train", "dapo-math-17k"),
         "mine/train/x#1": ("train", "x"),

@@ -16,7 +16,7 @@ from envsuite.interpreter.registry import ISOLATED
 from envsuite.mathematics import prompts
 from envsuite.mathematics.answers import MOST_CHARACTERS, is_right
 from envsuite.mathematics.generate import KINDS, LEVELS
-from envsuite.mathematics.judge import require
+from envsuite.mathematics.judge import version
 from envsuite.mathematics.problem import Problem
 from envsuite.mathematics.tasks import load
 
@@ -135,12 +135,12 @@ class PythonMathEnv(ToolEnv):
                 raise UsageError(f"{name}={value!r}: give 1 to {most}")
         if not isinstance(problem_seed, int):
             raise UsageError(f"problem_seed={problem_seed!r} is not a whole number")
-        require()
+        checker = version()
         self.problems, task_set = load(str(source), problem_seed, problems, kinds, difficulty)
         self.reward = reward
         self.max_calls = max_calls
         self._interpreter: Interpreter = open_interpreter(interpreter, Limits(seconds=float(seconds)))
-        super().__init__(task_set.select(tasks), split, render_mode)
+        super().__init__(task_set.select(tasks), split, render_mode, {"math-verify": checker})
         self._session: Session | None = None
         self._problem: Problem | None = None
         self._forget()

@@ -9,7 +9,6 @@ The limit is one of processor time, since verdicts must not depend on how busy t
 from __future__ import annotations
 
 import atexit
-import importlib.util
 import logging
 import os
 import pickle
@@ -18,6 +17,7 @@ import signal
 import socket
 import threading
 import time
+from importlib import metadata
 
 from envsuite.core.errors import MissingExtra, WorkerLost
 from envsuite.processes import START_SECONDS, Child, frame, receive
@@ -30,17 +30,19 @@ MEMORY = 2**30
 """Bytes of address space of the process that compares."""
 
 
-def require() -> None:
-    """Checks that math-verify is installed.
+def version() -> str:
+    """Returns the version of math-verify.
 
     Raises:
-        MissingExtra: It is not.
+        MissingExtra: It is not installed.
     """
-    if importlib.util.find_spec("math_verify") is None:
+    try:
+        return metadata.version("math-verify")
+    except metadata.PackageNotFoundError:
         raise MissingExtra(
             "PythonMath-v0 checks answers with math-verify, which is not installed; type: "
             "pip install 'envsuite[mathematics]'"
-        )
+        ) from None
 
 
 def same_expression(right: str, answer: str, prose: bool = False) -> bool:

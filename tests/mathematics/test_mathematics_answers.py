@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from fractions import Fraction
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -176,10 +177,13 @@ def test_what_math_verify_prints_and_changes_stays_in_its_process(capfd: pytest.
 
 
 def test_without_the_library_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    judge.require()
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    assert judge.version()[0].isdigit()
+    monkeypatch.setattr("importlib.metadata.version", missing)
     with pytest.raises(MissingExtra, match=r"pip install 'envsuite\[mathematics\]'"):
-        judge.require()
+        judge.version()
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from gymnasium.utils.env_checker import check_env
 
 from envsuite.core import EnvsuiteError, ToolCall, ToolEnv, UsageError, WorkerLost
 from envsuite.interpreter import Limits, open_interpreter
-from envsuite.mathematics import prompts
+from envsuite.mathematics import judge, prompts
 from envsuite.mathematics.env import PythonMathEnv
 from envsuite.mathematics.expert import Expert
 from envsuite.mathematics.generate import BY_STRATUM
@@ -177,6 +177,15 @@ def test_an_invalid_action_costs_a_step_and_changes_nothing(action: Any, maths: 
     ]
     assert env.step(python("x"))[0]["text"] == "3"
     env.close()
+
+
+def test_results_name_the_version_of_the_checker(maths: Callable[..., ToolEnv]) -> None:
+    env = maths()
+    assert env.reset(seed=0)[1]["versions"] == {
+        "source": "builtin",
+        "data": env.tasks.version,
+        "math-verify": judge.version(),
+    }
 
 
 def test_the_horizon_is_eight_steps(where: dict[str, Any]) -> None:

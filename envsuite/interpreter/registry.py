@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import threading
 
-from envsuite.core.errors import UsageError, unknown
+from envsuite.core.errors import UsageError, WorkerLost, unknown
 from envsuite.interpreter.base import Interpreter, Limits
 from envsuite.interpreter.local import Failed, LocalInterpreter, Zygote
 from envsuite.interpreter.remote import ServerInterpreter
@@ -17,6 +18,33 @@ ISOLATED = ("namespaces", "landlock")
 NAMES = ("auto", *ISOLATED, "unisolated")
 """Names of the interpreters of this machine; the address of a server, ``http://…``, is a name too."""
 
+_TRIALS = """
+import ctypes, os, socket
+def fork():
+    if os.fork() == 0:
+        os._exit(0)
+def unshare():
+    if ctypes.CDLL(None, use_errno=True).unshare(0x10000000):
+        raise OSError
+trials = {
+    "start processes without end": fork,
+    "make namespaces": unshare,
+    "open sockets": socket.socket,
+    "read /etc/passwd": lambda: open("/etc/passwd"),
+    "read its own environment": lambda: open("/proc/self/environ"),
+    "write to its root": lambda: open("/x", "w"),
+    "change modes": lambda: os.chmod("/dev/null", 0o666),
+}
+done = []
+for what, trial in trials.items():
+    try:
+        trial()
+        done.append(what)
+    except OSError:
+        pass
+done
+"""
+"""Lists what of this a session can do; the fork is its second process where one is allowed."""
 _LOCK = threading.RLock()
 _ZYGOTES: dict[str, Zygote] = {}
 _OPEN: dict[tuple[str, Limits], Interpreter] = {}
@@ -82,15 +110,29 @@ def _local(name: str, limits: Limits) -> Interpreter:
     if name not in _ZYGOTES:
         zygote = Zygote(name)
         try:
-            if name in ISOLATED and sys.platform != "linux":
-                raise Failed("it needs Linux")
-            zygote.open(limits).close()
-        except Failed as error:
+            if name in ISOLATED:
+                _try(zygote)
+        except (Failed, WorkerLost) as error:
             zygote.close()
             _FAILED[name] = str(error)
             return _local(name, limits)
         _ZYGOTES[name] = zygote
     return LocalInterpreter(_ZYGOTES[name], limits)
+
+
+def _try(zygote: Zygote) -> None:
+    """Tries what a session must not do, once, before any code of a model runs.
+
+    Raises:
+        Failed: The sandbox does not hold here, or cannot be made.
+    """
+    if sys.platform != "linux":
+        raise Failed("it needs Linux")
+    interpreter = LocalInterpreter(zygote, Limits(seconds=60.0, processes=1))
+    with contextlib.closing(interpreter), interpreter.open() as session:
+        result = session.run(_TRIALS)
+    if (result.stdout, result.status) != ("[]\n", "ok"):
+        raise Failed(f"its sessions can do what they must not: {(result.stdout or result.stderr).strip()}")
 
 
 def _remedy() -> str:

@@ -28,7 +28,7 @@ from envsuite.remote.tokens import check_token, token_needed
 log = logging.getLogger("envsuite.interpreter")
 MAX_BODY = 8 * SOURCE
 """Most bytes of a request: the longest code, escaped."""
-THREADS = 32
+THREADS = 128
 """Calls that run at a time; others wait."""
 SWEEP_SECONDS = 5.0
 KINDS = {404: "not-found", 405: "method", 413: "too-large", 415: "media-type"}
@@ -151,8 +151,6 @@ class Server:
     """
 
     def __init__(self, settings: Settings) -> None:
-        if sys.platform == "linux":
-            hide_from_equals()  # its environment has the token
         self.sessions = Sessions(settings.interpreter, settings.limits, settings.max_sessions, settings.idle_seconds)
         self._map: dict[int, Any] = {}
         app = make_app(self.sessions, settings.token)
@@ -192,6 +190,8 @@ class Server:
 
 def serve(settings: Settings) -> None:
     """Serves until SIGTERM or SIGINT."""
+    if sys.platform == "linux":
+        hide_from_equals()  # the environment has the token
     server = Server(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.stop())

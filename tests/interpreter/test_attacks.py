@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import platform
 import resource
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -189,6 +192,8 @@ def test_sleep_ends_with_the_clock(quick: Session) -> None:
         "while True:\n    try:\n        while True: pass\n    except BaseException: pass",
         f"{DEAF}while True: pass",
         "10 ** 10 ** 10",
+        "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)",
+        "import time\nclass A:\n    def __del__(self): time.sleep(600)\nA()\nNone",
         "import re\nre.match('(a*)*b', 'a' * 100)",
         "import threading\nthreading.Thread(target=threading.Event().wait).start()\nthreading.Event().wait()",
         "class A:\n    def __repr__(self):\n        while True: pass\nA()",
@@ -227,6 +232,26 @@ def test_what_it_writes_is_not_on_this_machine(sandbox: str) -> None:
     with opened(sandbox).open() as session:
         session.run("open('/tmp/a-name-that-nothing-else-has', 'w').write('x')")
         assert not Path("/tmp/a-name-that-nothing-else-has").exists()
+
+
+def test_a_session_that_nobody_holds_ends(box: Interpreter) -> None:
+    before = processes()
+    session = box.open()
+    session.run("x = 1")
+    assert processes() > before
+    del session
+    until(lambda: processes() <= before, 10.0)
+
+
+def test_a_program_that_is_killed_during_a_call_leaves_nothing(sandbox: str) -> None:
+    program = (
+        "import os, sys, threading\nfrom envsuite.interpreter import open_interpreter\n"
+        "print(os.getpid(), flush=True)\nthreading.Timer(0.5, os.kill, (os.getpid(), 9)).start()\n"
+        f"open_interpreter(sys.argv[1]).open().run({DEAF + 'while True: pass'!r})"
+    )
+    run = subprocess.run([sys.executable, "-c", program, sandbox], capture_output=True, text=True, cwd="/")
+    assert run.returncode == -9
+    until(lambda: not processes(int(run.stdout)), 10.0)
 
 
 def test_a_daemon_does_not_survive_its_session(box: Interpreter, sandbox: str) -> None:
@@ -314,6 +339,18 @@ print([t for t in told if t[1] != -1 or t[2] not in ('EPERM', 'ENOSYS')])
     assert session.run(code).stdout == "[]\n"
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="only x86-64 has system calls of another architecture")
+def test_system_calls_of_32_bit_programs_are_no_way_around_the_list(session: Session) -> None:
+    code = """
+import ctypes, mmap
+page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+page.write(bytes.fromhex('b814000000cd80c3'))  # mov eax, 20 (getpid); int 0x80; ret
+ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()
+"""
+    result = session.run(code)
+    assert result.status == "died" and ("SIGSYS" in result.stderr or "SIGSEGV" in result.stderr), result
+
+
 def test_limits_cannot_be_raised(session: Session) -> None:
     for kind in ("RLIMIT_AS", "RLIMIT_FSIZE", "RLIMIT_NOFILE"):
         code = f"from resource import *\nsetrlimit({kind}, (RLIM_INFINITY, RLIM_INFINITY))"
@@ -374,6 +411,7 @@ def test_standard_streams_that_were_closed_or_replaced_are_there_again_in_the_ne
         "import sys, io\nsys.stdout = sys.stderr = io.StringIO()",
         "import sys\nsys.stdout = sys.stderr = sys.__stdout__ = None",
         "import sys\ndel sys.stdout, sys.stderr",
+        "import sys\nsys.stdout = sys.stderr = 5\nraise ValueError",
     ):
         session.run(code)
         assert session.run("print('heard')").stdout == "heard\n", code

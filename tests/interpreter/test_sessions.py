@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from waiting import until
 
 from envsuite.core.errors import UsageError, WorkerLost
-from envsuite.interpreter import Interpreter, Limits, Result, Session, open_interpreter
+from envsuite.interpreter import Interpreter, Limits, Result, Session, open_interpreter, registry
 from envsuite.interpreter.inside.output import Output
+from envsuite.interpreter.local import Failed, Zygote
 
 
 def test_what_a_call_defines_later_calls_see(session: Session) -> None:
@@ -270,6 +271,29 @@ def test_unknown_names_and_limits_out_of_range_are_refused_with_what_there_is() 
     ):
         with pytest.raises(UsageError, match=next(iter(wrong))):
             Limits(**wrong)
+
+
+def test_where_one_sandbox_does_not_work_the_next_is_taken_and_where_none_does_it_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registry, "_FAILED", {"namespaces": "not permitted"})
+    limits = Limits(seconds=1.25)
+    opened("landlock")
+    assert open_interpreter("auto", limits).name == "landlock"
+    monkeypatch.setattr(registry, "_FAILED", {"namespaces": "not permitted", "landlock": "not there"})
+    with pytest.raises(UsageError, match=r"namespaces: not permitted; landlock: not there.*sysctl.*'unisolated'"):
+        open_interpreter("auto", Limits(seconds=1.5))
+    with pytest.raises(UsageError, match=r"'namespaces' does not work on this machine: not permitted.*compose"):
+        open_interpreter("namespaces", Limits(seconds=1.5))
+
+
+def test_a_sandbox_is_tried_before_it_is_used() -> None:
+    zygote = Zygote("unisolated")
+    try:
+        with pytest.raises(Failed, match=r"must not: \[.*'open sockets', 'read /etc/passwd'"):
+            registry._try(zygote)
+    finally:
+        zygote.close()
 
 
 def test_who_names_it_gets_an_interpreter_without_isolation_and_nobody_else() -> None:

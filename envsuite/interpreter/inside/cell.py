@@ -137,8 +137,8 @@ class Runner:
         return status
 
     def _flush(self) -> None:
-        for stream in (sys.stdout, self.stdout, sys.stderr, self.stderr):
-            if stream is not None and not stream.closed:
+        for stream in (self.stdout, self.stderr):
+            if not stream.closed:
                 stream.flush()
 
     def _reset_streams(self) -> None:

@@ -10,7 +10,6 @@ import sys
 from typing import TYPE_CHECKING
 
 from envsuite.interpreter.inside import cell, kernel, seccomp
-from envsuite.interpreter.inside.root import readable
 
 if TYPE_CHECKING:
     from envsuite.interpreter.inside.house import Bounds, House
@@ -41,7 +40,7 @@ def confine(house: House, bounds: Bounds, folder: str) -> None:
         kernel.drop_capabilities()
     elif house.mode == "landlock":
         kernel.die_with_parent(signal.SIGKILL)
-        kernel.landlock(readable(house.files), ["/dev/null", "/dev/zero"])
+        kernel.landlock(house.readable, ["/dev/null", "/dev/zero"])
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_NOFILE, cell.FILES)
     _limit(resource.RLIMIT_FSIZE, bounds.disk)

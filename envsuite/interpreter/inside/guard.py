@@ -41,6 +41,8 @@ LOST = "The state of the session is lost: the next call begins anew."
 def main(house: House, descriptor: int) -> None:
     """Watches the session whose program is at the other end of the socket ``descriptor``. Does not return."""
     channel = socket.socket(fileno=descriptor)
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write("1000")  # where the machine has no memory left, sessions end first
     try:
         bounds = Bounds(**receive(channel, REQUEST))
         if house.mode == "namespaces":

@@ -7,8 +7,6 @@ import os
 import resource
 from dataclasses import dataclass
 
-from envsuite.interpreter.inside.root import Files
-
 _PAGE = resource.getpagesize()
 
 
@@ -18,7 +16,8 @@ class House:
 
     mode: str
     """``"namespaces"``, ``"landlock"`` or ``"unisolated"``."""
-    files: Files
+    readable: tuple[str, ...]
+    """Paths that sessions may read, for ``"landlock"``."""
     address_space: int
     """Bytes of addresses that a process has before a session begins; 0 where that is not known."""
 

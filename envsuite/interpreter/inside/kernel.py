@@ -108,9 +108,9 @@ def place_tree(tree: int, target: str, devices: bool = False) -> None:
     Args:
         tree: Descriptor from :func:`open_tree`.
         target: An existing file or folder.
-        devices: Device files work, and may be written to.
+        devices: Device files work, and data may be written to them.
     """
-    attributes = _ATTR_NOSUID | (0 if devices else _ATTR_RDONLY | _ATTR_NODEV)
+    attributes = _ATTR_RDONLY | _ATTR_NOSUID | (0 if devices else _ATTR_NODEV)
     settings = struct.pack("=QQQQ", attributes, 0, 0, 0)
     _call("mount_setattr", tree, b"\0", _AT_EMPTY_PATH | _AT_RECURSIVE, settings, len(settings))
     _call("move_mount", tree, b"\0", _AT_FDCWD, target.encode() + b"\0", _MOVE_MOUNT_F_EMPTY_PATH)

@@ -44,7 +44,8 @@ def main(settings: str) -> None:
 
 
 def _run(told: dict[str, Any], channel: socket.socket) -> None:
-    isolated, root = told["mode"] == "namespaces", os.geteuid() == 0
+    isolated = told["mode"] == "namespaces"
+    root = isolated and os.geteuid() == 0 and _exists(USER)
     uid, gid = os.geteuid(), os.getegid()
     if isolated:
         kernel.unshare(_NAMESPACES if root else _NAMESPACES | kernel.NEW_USER)
@@ -59,6 +60,13 @@ def _run(told: dict[str, Any], channel: socket.socket) -> None:
     except OSError as error:
         send(channel, {"failed": f"{error.strerror or error} (errno {error.errno})"})
     os._exit(1)
+
+
+def _exists(user: int) -> bool:
+    """Returns whether this process, as root, may become ``user``: root of a container may become a few only."""
+    with open("/proc/self/uid_map", encoding="ascii") as file:
+        ranges = [[int(number) for number in line.split()] for line in file]
+    return any(first <= user < first + count for first, _, count in ranges)
 
 
 def _watch(child: int, parent: int) -> None:

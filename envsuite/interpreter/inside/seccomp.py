@@ -48,7 +48,7 @@ _AF_UNIX, _SOCK_STREAM, _SOCK_KIND = 1, 1, 15
 _TERMINAL, _WINDOW, _READABLE, _NONBLOCKING, _NOT_INHERITED, _INHERITED = 0x5401, 0x5413, 0x541B, 0x5421, 0x5451, 0x5450
 _SET_NAME, _GET_NAME = 15, 16
 _FILE_CONTROL = (0, 1, 2, 3, 4, 1030, 1032)
-"""What ``fcntl`` may do: duplicate, flags. No locks, of which a file may have any number, and no signals to owners."""
+"""Commands of ``fcntl``: duplicates and flags; no locks, which have no limit, and no signals to owners of files."""
 
 
 def _word(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:

@@ -15,7 +15,7 @@ import time
 
 from envsuite.interpreter.inside import guard, kernel
 from envsuite.interpreter.inside.house import House, address_space
-from envsuite.interpreter.inside.root import Files
+from envsuite.interpreter.inside.root import Files, readable
 from envsuite.interpreter.inside.wire import send
 
 
@@ -39,7 +39,8 @@ def main(settings: str) -> None:
         vars(builtins)[name] = _sitebuiltins.Quitter(name, "Ctrl-D")
     if mode == "landlock":  # what else is in these folders may not be read
         sys.path[:] = [path for path in sys.path if path not in told["folders"]]
-    house = House(mode, Files(**told["files"]), address_space())
+    paths = tuple(readable(Files(**told["files"]))) if mode == "landlock" else ()
+    house = House(mode, paths, address_space())
     gc.collect()
     gc.freeze()
     with socket.socket(fileno=told["fd"]) as channel:

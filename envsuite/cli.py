@@ -18,6 +18,7 @@ from envsuite.core import EnvsuiteError, TaskSet, ToolEnv, UsageError
 from envsuite.core.errors import unknown
 from envsuite.data import cli as data_cli
 from envsuite.interpreter import command as interpreter
+from envsuite.mathematics import command as pythonmath
 from envsuite.registration import ENVIRONMENTS
 from envsuite.serving import cli as serving_cli
 from envsuite.sokoban import command as sokoban
@@ -32,6 +33,7 @@ EXAMPLES = """examples:
   envsuite data fetch alfworld
   envsuite play webshop
   envsuite play sokoban
+  envsuite play pythonmath --type lattice-2
   envsuite serve TextCraft-v0 --port 9000
   envsuite interpreter --port 8090
   envsuite bridge TextCraft-v0 --stdio
@@ -49,6 +51,7 @@ class Played:
 
 PLAYED = {
     "webshop": Played("shop in a browser, as an agent does with tools", shop.add_arguments, shop.run),
+    "pythonmath": Played("solve problems in a terminal", pythonmath.add_arguments, pythonmath.run),
     "sokoban": Played("push boxes in a terminal", sokoban.add_arguments, sokoban.run),
 }
 

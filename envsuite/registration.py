@@ -35,6 +35,7 @@ BUILTIN = (
     EnvSpec("ALFWorld-v0", "envsuite.alfworld.env:ALFWorld", max_episode_steps=50, extra="alfworld"),
     EnvSpec("TextCraft-v0", "envsuite.textcraft.env:TextCraft", max_episode_steps=50, extra="textcraft", inline=True),
     EnvSpec("Sokoban-v0", "envsuite.sokoban.env:SokobanEnv", max_episode_steps=15),
+    EnvSpec("PythonMath-v0", "envsuite.mathematics.env:PythonMathEnv", max_episode_steps=8, extra="mathematics"),
     EnvSpec("WebShop-v0", "envsuite.webshop.env:WebShop", max_episode_steps=15, extra="webshop"),
 )
 ENVIRONMENTS: dict[str, EnvSpec] = {}

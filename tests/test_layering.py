@@ -15,7 +15,7 @@ LAYERS = {
         {"core"},
         {"registration", "prompting", "wrappers", "data", "processes", "remote"},
         {"retrieval", "interpreter", "making"},
-        {"textcraft", "alfworld", "webshop", "sokoban"},
+        {"textcraft", "alfworld", "webshop", "sokoban", "mathematics"},
         {"vector"},
         {"serving", "bridges"},
         {"cli"},

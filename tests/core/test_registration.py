@@ -24,6 +24,7 @@ MADE: dict[str, tuple[str, dict[str, Any]]] = {
     "ALFWorld-v0": ("scene_seed", SMALL["ALFWorld-v0"]),
     "WebShop-v0": ("shop_seed", SMALL["WebShop-v0"]),
     "Sokoban-v0": ("level_seed", {"levels": 40}),
+    "PythonMath-v0": ("problem_seed", {"problems": 40}),
 }
 """The argument that determines generated tasks, and those that make a few of them."""
 

@@ -15,6 +15,8 @@ from transformers import AutoTokenizer
 from envsuite.alfworld.env import ALFWorld
 from envsuite.core import Move, ToolCall, ToolEnv
 from envsuite.core.errors import DataError, UnknownName, UsageError
+from envsuite.mathematics.env import PythonMathEnv
+from envsuite.mathematics.generate import BY_STRATUM, generated
 from envsuite.prompting import Codec, Conversation, Full, make_codec
 from envsuite.sokoban.env import SokobanEnv
 from envsuite.textcraft.env import TextCraft
@@ -270,6 +272,34 @@ def test_every_word_of_the_shop_s_pages_is_known_but_the_names_of_brands() -> No
         for text in (*raw.bullets, raw.description, *reviews, raw.price_tag, raw.asin):
             ids = tokenizer.encode(re.sub(rf"(?i)\b{brand}\b", "", text))
             assert tokenizer.unk_token_id not in ids, text
+
+
+def test_in_arithmetic_nothing_said_is_unknown_and_what_the_player_writes_is_what_it_did() -> None:
+    here = practice("PythonMath-v0")
+    tokenizer, codec = word_tokenizer(here.texts(), 512, here.codes), make_codec("brackets", think=False)
+    env = PythonMathEnv(tasks=["arithmetic-1"])
+    for task in env.tasks.ids("train")[:60]:
+        one, won = _written(env, task, here.player(careless=0.3), tokenizer, codec, 8, random.Random(task))
+        assert won and tokenizer.unk_token_id not in one.tokens.tolist() and len(one.tokens) <= 120
+        written = tokenizer.decode(one.tokens[(one.parts == RESPONSE) | (one.parts == SLIP)].tolist()).split("<|end|>")
+        env.reset(options={"task_id": task})
+        for text in filter(None, map(str.strip, written)):
+            action = codec.parse(text, env.tools, 1).action
+            assert action is not None
+            _, reward, done, _, info = env.step(action)
+            assert info["valid"]
+        assert done and reward == 1.0
+    env.close()
+
+
+def test_every_word_of_the_problems_is_known_but_long_numbers() -> None:
+    here = practice("PythonMath-v0")
+    tokenizer = word_tokenizer(here.texts(), 512, here.codes)
+    for number in range(10):
+        for task_type in BY_STRATUM:
+            problem = generated(f"words {number}", task_type, "train")
+            text = re.sub("[0-9]{3,}", "10", f"{problem.text} {problem.code} {problem.answer}")
+            assert tokenizer.unk_token_id not in tokenizer.encode(text), text
 
 
 def test_codes_are_put_together_again_as_they_were() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -66,6 +67,23 @@ def test_the_reward_is_outcome_plus_fading_tool_calls_plus_format_and_the_last_s
     np.testing.assert_allclose(shaped.extra["shape/mu"], half)
     assert shaped.extra["shape/tool_calls"].tolist() == [3, 3, 3, 1, 1, 1, 1]
     assert shaped.extra["shape/well_formed"].tolist() == [1, 1, 1, 1, 1, 0, 0]
+
+
+def test_of_some_tools_alone_each_call_is_counted():
+    run, both, last = (
+        json.dumps([[name, {}] for name in names]) for names in (["python"], ["python", "python", "answer"], ["answer"])
+    )
+    rows = [
+        (0, 4, 0, 0.0, True, run), (0, 4, 1, 0.0, True, both), (0, 4, 2, 0.0, True, last),
+        (0, 5, 0, 0.0, False, run), (0, 5, 1, 0.0, True, last), (1, 6, 0, 0.0, False, None),
+    ]  # fmt: skip
+    shaped = Spear(tools=("python",))(table_of(rows))
+    assert shaped.extra["shape/tool_calls"].tolist() == [3, 3, 3, 0, 0, 0]
+    every = Spear(tools=("python",), calls="all")(table_of(rows))
+    assert every.extra["shape/tool_calls"].tolist() == [3, 3, 3, 1, 1, 0]
+    with pytest.raises(UsageError, match=r"give a list of names: \[python\]"):
+        Spear(tools="python")  # type: ignore[arg-type]
+    assert Spear()(table_of(rows)).extra["shape/tool_calls"].tolist() == [3, 3, 3, 1, 1, 0]
 
 
 def test_the_options_of_the_original_code_keep_the_environments_reward_and_count_every_step():

@@ -19,12 +19,14 @@ CORRUPT = {
     "ALFWorld-v0": "json_2.1.1/train/pick-Mug-1/trial/game.tw-pddl",
     "WebShop-v0": "items_shuffle.json",
     "Sokoban-v0": "unfiltered/train/000.txt",
+    "PythonMath-v0": "dapo-math-17k.jsonl",
 }
 FOLDERS = {
     "TextCraft-v0": "textcraft",
     "ALFWorld-v0": "alfworld",
     "WebShop-v0": "webshop",
     "Sokoban-v0": "boxoban",
+    "PythonMath-v0": "mathematics",
 }
 
 

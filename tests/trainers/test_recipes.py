@@ -61,6 +61,9 @@ def test_variants_are_what_a_paper_sets_for_one_benchmark_or_model() -> None:
     assert [parse(["--recipe", f"spear/{name}"]).config.method.replay.warmup for name in ("alfworld", "webshop")] == [
         100, 200,
     ]  # fmt: skip
+    maths = parse(["--recipe", "dr_bot/mathematics+spear/mathematics"]).config
+    assert (maths.method.objective.horizon, maths.method.replay.warmup, maths.optim.minibatch_rows) == (16384, 300, 64)
+    assert maths.method.shapers["spear"] == {"decay": 200, "tools": ["python"]}
     small, large = (parse(["--recipe", f"bipace/{size}"]).config.method for size in ("1.5b", "7b"))
     assert small.embedding.layer == -12 and small.options["radius"] == 0.05
     assert large.embedding.layer == -8 and large.options["radius"] == 0.10

@@ -45,7 +45,8 @@ class ReplayConfig:
     baselines: AtLeastOne = 10240
     """N_DR: the median is taken over the means of this many groups, the latest ones."""
     warmup: Count = 100
-    """T_warm-up: iterations over which the weight of self-imitation rises to 1 (ALFWorld 100, WebShop 200)."""
+    """T_warm-up: iterations over which the weight of self-imitation rises to 1 (ALFWorld 100, WebShop 200,
+    mathematics 300)."""
     max_age: Count | None = None
     """Episodes that were played more iterations ago are forgotten; null keeps them (the paper has no limit, its code
     5 for agents)."""

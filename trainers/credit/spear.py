@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from envsuite.core.errors import UsageError, unknown
 from trainers.credit.estimators.groups import Floats, episode_codes
@@ -34,6 +35,9 @@ class Spear(Shaper):
     ``"environment"``: the environment's rewards as they are, to which the rest is added (SPEAR's code)."""
     calls: Calls = "valid"
     """Steps that count as tool calls: those with a well-formed, executable action (paper), or all (SPEAR's code)."""
+    tools: tuple[str, ...] = ()
+    """Tools whose calls are rewarded; all of them by default. Mathematics has a tool for the answer, too, which is none
+    that a policy has to be led to."""
     per_call: float = 0.1
     """Reward of a tool call."""
     limit: float = 1.0
@@ -56,6 +60,9 @@ class Spear(Shaper):
             if not number >= 0:
                 raise UsageError(f"spear: {field} is {number}; it must be at least 0")
 
+        if isinstance(self.tools, str):
+            raise UsageError(f"spear: tools is {self.tools!r}; give a list of names: [{self.tools}]")
+
     @property
     def needs(self) -> tuple[str, ...]:
         """The success flag, the parsed actions, and the iteration."""
@@ -73,7 +80,7 @@ class Spear(Shaper):
         order, lengths = steps_in_order(steps)
         last, episode = order[np.cumsum(lengths) - 1], episode_codes(steps)
         counted = steps.valid if self.calls == "valid" else np.ones(len(steps), np.bool_)
-        calls = np.bincount(episode, counted, len(last))
+        calls = np.bincount(episode, self._calls(action, counted), len(last))
         unparsed = np.array([text is None for text in action.tolist()], np.bool_)
         formed = np.bincount(episode, unparsed, len(last)) == 0.0
         reward = np.zeros(len(steps)) if self.outcome == "sign" else steps.reward.copy()
@@ -85,6 +92,15 @@ class Spear(Shaper):
             f"{DIAGNOSTIC}tool_calls": calls[episode],
             f"{DIAGNOSTIC}well_formed": formed[episode].astype(np.float64),
         })  # fmt: skip
+
+    def _calls(self, actions: NDArray[np.object_], counted: NDArray[np.bool_]) -> Floats:
+        """Returns the number of tool calls of each step that counts: 1, or with ``tools`` its calls of these."""
+        if not self.tools:
+            return counted.astype(np.float64)
+        calls = np.zeros(len(actions))
+        for row in np.flatnonzero(counted):
+            calls[row] = sum(name in self.tools for name, _ in json.loads(actions[row] or "[]"))
+        return calls
 
     def intrinsic(self, calls: ArrayLike, formed: ArrayLike, iteration: ArrayLike) -> Floats:
         """Returns the reward beyond the outcome: μ · min(limit, per_call · calls) + format.

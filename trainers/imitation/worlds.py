@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -63,11 +64,18 @@ def _sokoban() -> Practice:
     return Practice(Pusher, sokoban_texts, fresh="level_seed")
 
 
+def _mathematics() -> Practice:
+    from envsuite.mathematics.player import Calculator
+
+    return Practice(Calculator, mathematics_texts, fresh="problem_seed", codes=True)
+
+
 _PRACTICES: Mapping[str, Callable[[], Practice]] = {
     "TextCraft-v0": _textcraft,
     "ALFWorld-v0": _alfworld,
     "WebShop-v0": _webshop,
     "Sokoban-v0": _sokoban,
+    "PythonMath-v0": _mathematics,
 }
 
 
@@ -179,6 +187,35 @@ def sokoban_texts() -> list[str]:
     return [*texts, *_codec_errors(SokobanEnv.tools, "brackets"), "Invalid action", *_HISTORY]
 
 
+def mathematics_texts() -> list[str]:
+    """Returns the texts of PythonMath: every wording and code of its families, and numbers below 10,000 in parts."""
+    from envsuite.core.draws import Draw
+    from envsuite.mathematics import prompts
+    from envsuite.mathematics.env import PythonMathEnv
+    from envsuite.mathematics.kinds import FAMILIES
+
+    problems = [
+        family.problem(family.draw(Draw(f"{family.name} {wording}")), wording)
+        for family in FAMILIES
+        for wording in range(len(family.wordings))
+    ]
+    return [
+        *(re.sub("[0-9]{3,}", "10", text) for problem in problems for text in (problem.text, problem.code)),
+        *(f"1{number:02}" for number in range(100)),
+        *(prompts.START, prompts.NOTHING_PRINTED, prompts.CHECK, prompts.NO_ANSWER, prompts.RIGHT, prompts.WRONG),
+        *_PYTHON.splitlines(),
+        *_codec_errors(PythonMathEnv.tools, "brackets"),
+        *_HISTORY,
+    ]
+
+
+_PYTHON = """
+python[print(1+2)] answer[-3/4] 1.5 x=(1) timeout: stopped after 5 s. Ellipsis None True False
+stderr: Traceback (most recent call last): File "<cell 1>", line 1, in <module> ~~^~~
+NameError: name 'x' is not defined ZeroDivisionError: division by zero ValueError TypeError Error
+SyntaxError: '(' was never closed unmatched ')' invalid syntax. Perhaps you forgot a comma? unexpected EOF
+Invalid action: unknown tool 'x'; known: python, answer. Tools:
+"""
 _SHOP = """
 Search page. Search for a product with the tool `search`.
 Results 1-10 of 50 for 'x': gh12gh $1.00 to $2.00: No more results for "x" (page 6, 50 in all).

@@ -1,0 +1,1 @@
+"""Mathematics with a Python interpreter as a tool: ``PythonMath-v0``."""

@@ -1,0 +1,293 @@
+"""``PythonMath-v0``: problems with one right answer, and a Python interpreter, as an environment of tool calls."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, TypedDict
+
+import numpy as np
+
+from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
+from envsuite.core.errors import UsageError, WorkerLost, unknown
+from envsuite.core.tools import Tool, ToolCall
+from envsuite.interpreter import Interpreter, Limits, Session, open_interpreter
+from envsuite.interpreter.registry import ISOLATED
+from envsuite.mathematics import prompts
+from envsuite.mathematics.answers import MOST_CHARACTERS, is_right
+from envsuite.mathematics.generate import KINDS, LEVELS
+from envsuite.mathematics.judge import version
+from envsuite.mathematics.problem import Problem
+from envsuite.mathematics.tasks import load
+
+MOST_CODE = 20_000
+"""Longest code of a call, in characters."""
+MOST_CALLS = 8
+MOST_PROBLEMS = 100_000
+REWARDS = {"exact": (1.0, 0.0), "signed": (1.0, -1.0), "format": (1.0, 0.0)}
+"""Rewards of a right and of a wrong answer, by the names of ``reward=``."""
+_KEEPS_STATE = ("ok", "error")  # ways in which a run can end without the loss of the session's state
+WELL_FORMED = 0.1
+"""Added by ``reward="format"`` if no action of the episode was invalid."""
+
+
+class Token(TypedDict):
+    """The state of an episode, as plain data."""
+
+    task_id: str
+    ran: list[str]
+    """The codes whose effects the session still has, in their order."""
+    key: str
+    calls: int
+    errors: int
+    invalid: int
+    text: str
+    done: bool
+
+
+class PythonMathEnv(ToolEnv):
+    """Mathematical problems, to be answered with the help of Python code.
+
+    Args:
+        source: ``"builtin"``, ``"generated"`` (drawn from ``problem_seed``), ``"official"`` (the files in the folder
+            ``mathematics`` in ``$ENVSUITE_DATA``), or the path of a file of problems or of a folder of such.
+        split: The split from which a reset draws: ``"train"``, ``"validation"`` or ``"test"``;
+            with ``None``, each reset must name its task.
+        tasks: Task ids, or types such as ``"arithmetic-1"``, to keep; all of them by default.
+        render_mode: ``"ansi"`` or ``None``.
+        problem_seed: Seed of the generated problems.
+        problems: Number of generated problems.
+        kinds: Kinds of generated problems; see :data:`~envsuite.mathematics.generate.KINDS`.
+        difficulty: Levels of generated problems: 1, 2 or 3.
+        reward: For the answer: ``"exact"``: 1 if it is right, else 0. ``"signed"``: 1 or -1. ``"format"``: as
+            ``"exact"``, and 0.1 more if no action of the episode was invalid.
+        interpreter: Name or address of the interpreter, for :func:`envsuite.interpreter.open_interpreter`; clients of
+            a server choose among the sandboxes of its machine.
+        seconds: Wall-clock time of a call of ``python``, up to 60.
+        max_calls: Most calls in one step, up to 8.
+
+    Raises:
+        DataError: The file or folder is missing, or a line of it is no problem.
+        UsageError: An argument is out of range, or the interpreter cannot be isolated on this machine.
+        MissingExtra: math-verify is not installed.
+    """
+
+    tools = (
+        Tool(
+            "python",
+            prompts.PYTHON,
+            {
+                "type": "object",
+                "properties": {"code": {"type": "string", "description": prompts.CODE}},
+                "required": ["code"],
+                "additionalProperties": False,
+            },
+        ),
+        Tool(
+            "answer",
+            prompts.ANSWER,
+            {
+                "type": "object",
+                "properties": {"text": {"type": "string", "description": prompts.TEXT}},
+                "required": ["text"],
+                "additionalProperties": False,
+            },
+        ),
+    )
+    arguments: Mapping[str, Any] = {
+        **ToolEnv.arguments,
+        "problem_seed": {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
+        "problems": {"type": "integer", "minimum": 1, "maximum": MOST_PROBLEMS},
+        "kinds": {"type": "array", "items": {"type": "string", "enum": list(KINDS)}, "minItems": 1, "maxItems": 5},
+        "difficulty": {
+            "type": "array",
+            "items": {"type": "integer", "enum": list(LEVELS)},
+            "minItems": 1,
+            "maxItems": 3,
+        },
+        "reward": {"type": "string", "enum": list(REWARDS)},
+        "interpreter": {"type": "string", "enum": ["auto", *ISOLATED]},
+        "seconds": {"type": "number", "exclusiveMinimum": 0, "maximum": 60},
+        "max_calls": {"type": "integer", "minimum": 1, "maximum": MOST_CALLS},
+    }
+
+    def __init__(
+        self,
+        source: str = "builtin",
+        split: str | None = "train",
+        tasks: Iterable[str] | None = None,
+        render_mode: str | None = None,
+        problem_seed: int = 0,
+        problems: int = 1000,
+        kinds: Collection[str] = KINDS,
+        difficulty: Collection[int] = LEVELS,
+        reward: str = "exact",
+        interpreter: str = "auto",
+        seconds: float = 5.0,
+        max_calls: int = 1,
+    ) -> None:
+        if reward not in REWARDS:
+            raise unknown("reward of PythonMath-v0", reward, REWARDS)
+        if not 0 < seconds <= 60:
+            raise UsageError(f"seconds={seconds}: give more than 0, and at most 60")
+        for name, value, most in (("problems", problems, MOST_PROBLEMS), ("max_calls", max_calls, MOST_CALLS)):
+            if not isinstance(value, int) or not 1 <= value <= most:
+                raise UsageError(f"{name}={value!r}: give 1 to {most}")
+        if not isinstance(problem_seed, int):
+            raise UsageError(f"problem_seed={problem_seed!r} is not a whole number")
+        checker = version()
+        self.problems, task_set = load(str(source), problem_seed, problems, kinds, difficulty)
+        self.reward = reward
+        self.max_calls = max_calls
+        self._interpreter: Interpreter = open_interpreter(interpreter, Limits(seconds=float(seconds)))
+        super().__init__(task_set.select(tasks), split, render_mode, {"math-verify": checker})
+        self._session: Session | None = None
+        self._problem: Problem | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        """Ends the session, if there is one, and begins to count anew."""
+        if self._session is not None:
+            self._session.close()
+        self._session = None
+        self._ran: list[str] = []
+        self._to_run: list[str] = []
+        self._key = ""
+        self._calls = self._errors = self._invalid = 0
+
+    @property
+    def problem(self) -> Problem:
+        """The problem of the current episode, with its answer.
+
+        Raises:
+            UsageError: No episode has been started.
+        """
+        if self._problem is None:
+            raise UsageError("PythonMath-v0 has no episode; call reset() first")
+        return self._problem
+
+    @property
+    def ran(self) -> tuple[str, ...]:
+        """The codes of the episode whose effects the session still has, in their order."""
+        return tuple(self._ran)
+
+    def close(self) -> None:
+        """Ends the session of the episode; may be called twice."""
+        if self._session is not None:
+            self._session.close()
+        self._session = None
+        self._to_run = self._ran.copy()
+
+    def _begin(self, task_id: str) -> tuple[str, Outcome]:
+        self._forget()
+        self._problem = self.problems.problem(task_id)
+        return self._problem.text, Outcome(prompts.START)
+
+    def _call(self, call: ToolCall) -> Outcome:
+        if call.name == "python":
+            outcome = self._run(call.arguments["code"])
+        else:
+            outcome = self._answer(call.arguments["text"])
+        if outcome.error is None:
+            said = "\0".join((self._key, call.name, *map(str, call.arguments.values()), outcome.text))
+            self._key = hashlib.sha256(said.encode("utf-8", "replace")).hexdigest()[:32]
+        return outcome
+
+    def _run(self, code: str) -> Outcome:
+        if len(code) > MOST_CODE:
+            return self._refused(prompts.too_long("code", len(code), MOST_CODE))
+        if self._session is None:
+            self._session = self._opened()
+        result = self._session.run(code)
+        self._calls += 1
+        self._errors += result.status != "ok"
+        if result.status in _KEEPS_STATE:
+            self._ran.append(code)
+        else:  # the session lost its state
+            self._ran = []
+        return Outcome(prompts.shown(result))
+
+    def _opened(self) -> Session:
+        """Opens a session, and brings it to the state of the episode."""
+        session = self._interpreter.open()
+        for code in self._to_run:
+            if session.run(code).status not in _KEEPS_STATE:
+                session.close()
+                raise WorkerLost(
+                    "code of a restored episode no longer ends within the limits; is the machine too busy?"
+                )
+        self._to_run = []
+        return session
+
+    def _answer(self, text: str) -> Outcome:
+        if not text.strip():
+            return self._refused(prompts.NO_ANSWER)
+        if len(text) > MOST_CHARACTERS:
+            return self._refused(prompts.too_long("answer", len(text), MOST_CHARACTERS))
+        right = is_right(self.problem.answer, text)
+        reward = REWARDS[self.reward][0 if right else 1]
+        if self.reward == "format" and not self._invalid:
+            reward += WELL_FORMED
+        said = prompts.RIGHT if right else prompts.WRONG
+        return Outcome(said, reward, done=True, success=right, score=float(right))
+
+    def _refused(self, why: str) -> Outcome:
+        self._invalid += 1
+        return Outcome(why, error=why)
+
+    def _refuse(self, problem: str, commands: tuple[str, ...]) -> tuple[Observation, float, bool, bool, StepInfo]:
+        self._invalid += 1
+        return super()._refuse(problem, commands)
+
+    def _info(self, outcome: Outcome) -> StepInfo:
+        info = super()._info(outcome)
+        info["metrics"] = {"tool_calls": float(self._calls), "tool_errors": float(self._errors)}
+        return info
+
+    def _state_key(self) -> str:
+        return self._key
+
+    def _propose(self, rng: np.random.Generator) -> ToolCall:
+        """Proposes code only: an answer ends the episode."""
+        a, b = (int(number) for number in rng.integers(1, 100, 2))
+        return ToolCall("python", {"code": f"print({a} * {b})"})
+
+    def snapshot(self) -> Token:
+        """Returns the state of the episode as plain data that can be pickled.
+
+        Raises:
+            UsageError: No episode has been started.
+        """
+        if self._last is None:
+            raise UsageError("PythonMathEnv.snapshot called before reset; call reset() first")
+        return Token(
+            task_id=self._task_id,
+            ran=self._ran.copy(),
+            key=self._key,
+            calls=self._calls,
+            errors=self._errors,
+            invalid=self._invalid,
+            text=self._last["text"],
+            done=self._done,
+        )
+
+    def restore(self, token: object) -> Observation:
+        """Restores a snapshot; returns the observation that was current when it was taken.
+
+        The interpreter's state is made again by running the episode's code anew, before the next call of ``python``.
+
+        Raises:
+            UsageError: ``token`` is not a :meth:`snapshot`.
+            UnknownTask: The environment does not have its task.
+        """
+        if not isinstance(token, dict) or token.keys() != Token.__annotations__.keys():
+            raise UsageError("PythonMathEnv.restore takes what snapshot() returned")
+        task_id = token["task_id"]
+        described = self._describe(task_id)
+        self._instruction, _ = self._begin(task_id)
+        self._task_split, self._task_type = described
+        self._task_id = task_id
+        self._ran, self._to_run = list(token["ran"]), list(token["ran"])
+        self._key, self._calls, self._errors = token["key"], token["calls"], token["errors"]
+        self._invalid, self._done = token["invalid"], token["done"]
+        return super()._observe(Outcome(token["text"]))

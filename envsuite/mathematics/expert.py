@@ -1,0 +1,42 @@
+"""An expert that computes the answers of generated problems, and knows those of problems from files."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from envsuite.core.errors import UsageError
+from envsuite.core.players import looked_into
+from envsuite.core.tools import Action, ToolCall
+from envsuite.mathematics.env import PythonMathEnv
+from envsuite.mathematics.tasks import ENV_ID
+
+if TYPE_CHECKING:
+    import gymnasium
+
+
+_NUMBER = re.compile(r"-?[0-9]+(?:[./][0-9]+)?")
+
+
+class Expert:
+    """Runs code that computes the answer from the numbers of the problem, and answers what it printed.
+
+    For a problem from a file there is no such code: its right answer is given at once.
+    """
+
+    def act(self, env: gymnasium.Env[Any, Action]) -> Action:
+        """Returns the next action in the episode of ``env``, a PythonMath in any wrappers.
+
+        Raises:
+            UsageError: ``env`` is another environment, or has no running episode.
+        """
+        inner = looked_into(env, ENV_ID, PythonMathEnv)
+        if inner.done:
+            raise UsageError("Expert.act called before reset; call reset() first")
+        problem = inner.problem
+        if not problem.code:
+            return (ToolCall("answer", {"text": problem.answer}),)
+        text = inner.observation["text"].strip()
+        if inner.ran[-1:] == (problem.code,) and _NUMBER.fullmatch(text):
+            return (ToolCall("answer", {"text": text}),)
+        return (ToolCall("python", {"code": problem.code}),)

@@ -1,0 +1,67 @@
+"""A player that calculates with code, or guesses: demonstrations for a small base model."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from envsuite.core.errors import UsageError
+from envsuite.core.players import looked_into
+from envsuite.core.tools import Action, Move, ToolCall
+
+if TYPE_CHECKING:
+    import gymnasium
+
+
+class Calculator:
+    """Runs the code of a generated problem and answers what it printed; now and then it guesses, or forgets to print.
+
+    Problems from files have no code; their right answers are given at once.
+
+    Args:
+        rash: Probability that the player answers an episode at once with a number of about the right size, which it has
+            not calculated.
+        careless: Probability that its first code has no ``print``: a slip, which is context for imitation and not its
+            target.
+    """
+
+    def __init__(self, rash: float = 0.0, careless: float = 0.0) -> None:
+        for name, value in (("rash", rash), ("careless", careless)):
+            if not 0.0 <= value <= 1.0:
+                raise UsageError(f"{name}={value} is not a probability; give a number from 0 to 1")
+        self.rash = rash
+        self.careless = careless
+
+    def turns(self, env: gymnasium.Env[Any, Action], rng: random.Random) -> Iterator[Move]:
+        """Yields each move in the current episode of ``env``; the caller steps ``env`` in between."""
+        from envsuite.mathematics.env import PythonMathEnv
+
+        inner = looked_into(env, "PythonMath-v0", PythonMathEnv)
+        problem = inner.problem
+        if self.rash > 0.0 and rng.random() < self.rash:
+            yield _answer(_guess(problem.answer, rng))
+            return
+        if not problem.code:
+            yield _answer(problem.answer)
+            return
+        if self.careless > 0.0 and rng.random() < self.careless:
+            yield Move("", (ToolCall("python", {"code": _silent(problem.code)}),), slip=True)
+        yield Move("", (ToolCall("python", {"code": problem.code}),))
+        yield _answer(inner.observation["text"].strip())
+
+
+def _answer(text: str) -> Move:
+    return Move("", (ToolCall("answer", {"text": text}),))
+
+
+def _silent(code: str) -> str:
+    """Returns ``code`` with its last ``print`` replaced by an assignment."""
+    before, printed = code.rsplit("print(", 1)
+    return f"{before}x=({printed}"
+
+
+def _guess(answer: str, rng: random.Random) -> str:
+    """Returns an integer with as many digits as the right one has before its point or stroke."""
+    digits = len(answer.lstrip("-").partition("/")[0].partition(".")[0])
+    return ("-" if answer.startswith("-") else "") + str(rng.randrange(10 ** (digits - 1), 10**digits))

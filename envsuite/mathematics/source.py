@@ -1,0 +1,186 @@
+"""Where problems come from: the generator, with fixed or chosen seed, and files."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cache, lru_cache
+from pathlib import Path
+
+from envsuite.core.draws import Draw
+from envsuite.core.errors import DataError
+from envsuite.data import data_root
+from envsuite.mathematics.files import read
+from envsuite.mathematics.generate import BY_STRATUM, GENERATOR, drawn, generated
+from envsuite.mathematics.problem import Problem
+
+COUNTS = {"train": 200, "validation": 20, "test": 40}
+"""Number of built-in problems of each type."""
+CONTENT = "6f0fd7104b78"
+"""Beginning of the hash of the built-in problems, which ``python -m envsuite.mathematics.tasks`` compares."""
+PUBLISHED = "https://huggingface.co/datasets (BytedTsinghua-SIA/DAPO-Math-17k, HuggingFaceH4/MATH-500, AIME)"
+_SPLIT = re.compile(
+    r"(?:(?P<train>train|training|dapo)|(?P<validation>val|valid|validation|dev)|(?P<test>test|aime|math-?500))(?![a-z])"
+)
+
+
+class Problems(ABC):
+    """A set of problems with ids."""
+
+    version: str
+    """Hash of the files, or the arguments of the generator; determines the problem of an id."""
+
+    listed: Mapping[str, tuple[str, str]]
+    """Split and type of every id, in their order."""
+
+    @abstractmethod
+    def problem(self, task_id: str) -> Problem:
+        """Returns the problem of an id in :attr:`listed`."""
+
+
+class Builtin(Problems):
+    """The same problems for ever, of every type, none of them twice, even in other words.
+
+    An id is the type, the split and a number, e.g. ``arithmetic-1/test#12``.
+    """
+
+    version = f"{GENERATOR}-{CONTENT}"
+
+    def __init__(self) -> None:
+        self.listed = {
+            f"{task_type}/{split}#{number}": (split, task_type)
+            for task_type in BY_STRATUM
+            for split, count in COUNTS.items()
+            for number in range(count)
+        }
+
+    def problem(self, task_id: str) -> Problem:
+        """Draws the problems of its type and split, the first time, and returns it."""
+        split, task_type = self.listed[task_id]
+        return _builtin(task_type, split)[int(task_id.rpartition("#")[2])]
+
+
+@cache
+def _builtin(task_type: str, split: str) -> tuple[Problem, ...]:
+    draw, seen, problems = Draw(f"{GENERATOR} builtin {task_type} {split}"), set[str](), []
+    for _ in range(COUNTS[split]):
+        family, parameters, wording = drawn(draw, task_type, split, seen)
+        seen.add(family.content(parameters))
+        problems.append(family.problem(parameters, wording))
+    return tuple(problems)
+
+
+class Generated(Problems):
+    """Problems drawn from a seed, each when it is first played: 80 % of each type in train, 10 % in validation.
+
+    No two splits have a problem in common, even in other words; two problems of one split may be alike. An id is the
+    same problem whatever the other arguments are.
+
+    Args:
+        seed: Determines them.
+        count: How many there are, of all types together.
+        types: Their types.
+    """
+
+    def __init__(self, seed: int, count: int, types: Sequence[str]) -> None:
+        self.version = f"{GENERATOR}-{seed}-{count}-{','.join(types)}"
+        self.listed = {}
+        for place, task_type in enumerate(types):
+            number = (count - place + len(types) - 1) // len(types)
+            first, second = number * 80 // 100, number * 90 // 100
+            counts = {"train": first, "validation": second - first, "test": number - second}
+            self.listed |= {
+                f"{seed}/{task_type}/{split}#{index}": (split, task_type)
+                for split, some in counts.items()
+                for index in range(some)
+            }
+
+    def problem(self, task_id: str) -> Problem:
+        """Draws the problem, or returns one of the last that were."""
+        split, task_type = self.listed[task_id]
+        return generated(task_id, task_type, split)
+
+
+class Files(Problems):
+    """Problems in files of JSON lines; :func:`envsuite.mathematics.files.read` says what a line has.
+
+    An id is the file and the number of the line, ``math500#12``. The split of a file is said by the word with which its
+    name begins, or that of a folder above it up to the named one: ``train`` or ``dapo`` (train), ``val``, ``valid`` or
+    ``dev`` (validation), ``test``, ``aime`` or ``math500`` (test); it is test where none is. The type of a problem is
+    its subject and level, or else the name of its file. A problem that is there several times counts once: as one of
+    test before validation before train.
+
+    Args:
+        path: A file, or a folder, whose files ``*.jsonl`` and those in folders below it are read.
+
+    Raises:
+        DataError: There is no such file or folder, it has no problems, or one cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if not path.exists():
+            raise DataError(
+                f"PythonMath-v0: there is no file or folder {path}. source= takes 'builtin', 'generated', 'official' "
+                "(the folder mathematics in $ENVSUITE_DATA), or the path of a file of problems (*.jsonl) or of a "
+                "folder of such files"
+            )
+        folder = path if path.is_dir() else path.parent
+        paths = sorted(found for found in path.rglob("*.jsonl") if found.is_file()) if path.is_dir() else [path]
+        found: dict[str, dict[str, tuple[str, str, Problem]]] = {"test": {}, "validation": {}, "train": {}}
+        hashed = hashlib.sha256()
+        for file in paths:
+            inner = file.relative_to(folder).with_suffix("")
+            split = _split((*((folder.name,) if path.is_dir() else ()), *inner.parts))
+            for number, problem, task_type in read(file):
+                task_id = f"{inner.as_posix()}#{number}"
+                found[split].setdefault(problem.text, (task_id, task_type or inner.name.lower(), problem))
+        self.listed: dict[str, tuple[str, str]] = {}
+        self._problems: dict[str, Problem] = {}
+        seen: set[str] = set()
+        for split, problems in found.items():
+            for text, (task_id, task_type, problem) in problems.items():
+                if text not in seen:
+                    seen.add(text)
+                    self.listed[task_id] = (split, task_type)
+                    self._problems[task_id] = problem
+                    hashed.update(f"{task_id} {len(text)} {text} {problem.answer}\n".encode("utf-8", "replace"))
+        if not self.listed:
+            raise DataError(f"{path}: there are no problems (files *.jsonl of them); they are published at {PUBLISHED}")
+        self.version = hashed.hexdigest()[:12]
+
+    def problem(self, task_id: str) -> Problem:
+        """Returns the problem."""
+        return self._problems[task_id]
+
+
+def _split(parts: Sequence[str]) -> str:
+    """Returns the split of a file from the names of its folders and its own, the last that says one."""
+    for part in reversed(parts):
+        if (found := _SPLIT.match(part.lower())) is not None:
+            return str(found.lastgroup)
+    return "test"
+
+
+@cache
+def builtin_problems() -> Builtin:
+    """Returns the built-in problems."""
+    return Builtin()
+
+
+@lru_cache(maxsize=8)
+def generated_problems(seed: int, count: int, types: tuple[str, ...]) -> Generated:
+    """Returns problems from a seed; see :class:`Generated`."""
+    return Generated(seed, count, types)
+
+
+@lru_cache(maxsize=8)
+def file_problems(path: Path) -> Files:
+    """Returns the problems of a file or folder, read once per process."""
+    return Files(path)
+
+
+def official_folder() -> Path:
+    """Returns the folder of ``source="official"``."""
+    return data_root() / "mathematics"

@@ -1,0 +1,477 @@
+"""PythonMath-v0: its tools, rewards, what it counts, and what it keeps apart."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from envsuite.core import EnvsuiteError, ToolCall, ToolEnv, UsageError, WorkerLost
+from envsuite.interpreter import Limits, open_interpreter
+from envsuite.mathematics import judge, prompts
+from envsuite.mathematics.env import PythonMathEnv
+from envsuite.mathematics.expert import Expert
+from envsuite.mathematics.generate import BY_STRATUM
+from envsuite.mathematics.player import Calculator
+from envsuite.mathematics.tasks import HORIZON
+
+SOURCES: list[dict[str, Any]] = [{}, {"source": "generated", "problem_seed": 1, "problems": 60}]
+TASK = "arithmetic-1/test#0"
+
+
+@pytest.fixture(scope="session")
+def maths(make_env: Callable[..., ToolEnv]) -> Callable[..., ToolEnv]:
+    return partial(make_env, "PythonMath-v0")
+
+
+@pytest.fixture
+def made() -> Iterator[Callable[..., PythonMathEnv]]:
+    """Makes environments here, and closes them after the test."""
+    envs: list[PythonMathEnv] = []
+
+    def make(**arguments: Any) -> PythonMathEnv:
+        envs.append(PythonMathEnv(**arguments))
+        return envs[-1]
+
+    yield make
+    for env in envs:
+        env.close()
+
+
+def python(code: str) -> tuple[ToolCall, ...]:
+    return (ToolCall("python", {"code": code}),)
+
+
+def answer(text: str) -> tuple[ToolCall, ...]:
+    return (ToolCall("answer", {"text": text}),)
+
+
+def begun(env: ToolEnv, task_id: str = TASK) -> ToolEnv:
+    env.reset(options={"task_id": task_id})
+    return env
+
+
+def right(task_id: str = TASK) -> str:
+    env = PythonMathEnv()
+    env.reset(options={"task_id": task_id})
+    return env.problem.answer
+
+
+@pytest.mark.parametrize("arguments", SOURCES)
+def test_the_environment_checker_finds_nothing(arguments: dict[str, Any], where: dict[str, Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        env = gymnasium.make("PythonMath-v0", render_mode="ansi", **arguments, **where).unwrapped
+        check_env(env)
+        env.close()
+
+
+def test_variables_stay_in_an_episode_and_not_beyond_it(maths: Callable[..., ToolEnv]) -> None:
+    env = begun(maths())
+    texts = [
+        env.step(python(code))[0]["text"] for code in ("x = 17 * 23", "print(x)", "x + 1", "import math", "math.pi > 3")
+    ]
+    assert texts == [prompts.NOTHING_PRINTED, "391", "392", prompts.NOTHING_PRINTED, "True"]
+    begun(env)
+    observation, _, _, _, info = env.step(python("print(x)"))
+    assert "NameError" in observation["text"] and observation["text"].endswith(prompts.CHECK)
+    assert info["valid"] and info["metrics"] == {"tool_calls": 1.0, "tool_errors": 1.0}
+    env.close()
+
+
+def test_what_a_run_prints_and_says_on_stderr_is_shown_with_a_hint(maths: Callable[..., ToolEnv]) -> None:
+    env = begun(maths())
+    code = "import sys\nprint('seen')\nprint('warned', file=sys.stderr)"
+    assert env.step(python(code))[0]["text"] == f"seen\nstderr:\nwarned\n{prompts.CHECK}"
+    text = env.step(python("print(1"))[0]["text"]
+    assert text.startswith("stderr:\n") and "SyntaxError" in text
+    env.close()
+
+
+def test_a_run_without_end_is_stopped_and_the_episode_goes_on(maths: Callable[..., ToolEnv]) -> None:
+    env = begun(maths(seconds=0.5))
+    env.step(python("x = 1"))
+    observation, _, done, _, info = env.step(python("while True: pass"))
+    assert "timeout" in observation["text"] and not done and info["metrics"]["tool_errors"] == 1.0
+    assert "NameError" in env.step(python("x"))[0]["text"]
+    assert env.step(python("1 + 1"))[0]["text"] == "2"
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("reward", "rewards"), [("exact", (1.0, 0.0)), ("signed", (1.0, -1.0)), ("format", (1.1, 0.1))]
+)
+def test_an_answer_ends_the_episode_with_its_reward(
+    reward: str, rewards: tuple[float, float], maths: Callable[..., ToolEnv]
+) -> None:
+    env = maths(reward=reward)
+    for text, wanted, success in ((right(), rewards[0], True), ("-1", rewards[1], False)):
+        begun(env)
+        observation, got, done, _, info = env.step(answer(text))
+        assert got == pytest.approx(wanted) and done and info["success"] == success and info["score"] == float(success)
+        assert observation["text"] == (prompts.RIGHT if success else prompts.WRONG)
+        assert right() not in observation["text"]
+    env.close()
+
+
+@pytest.mark.parametrize("action", [(), answer(" "), python("x" * 20_001), (ToolCall("calculate", {}),)])
+def test_the_reward_for_the_format_needs_every_step_to_be_valid(
+    action: Any, made: Callable[..., PythonMathEnv]
+) -> None:
+    env = made(reward="format")
+    for before, wanted in ((action, 1.0), (python("1/0"), 1.1)):
+        begun(env)
+        env.step(before)
+        assert env.step(answer(right()))[1] == pytest.approx(wanted)
+
+
+def test_calls_after_the_answer_are_not_made(maths: Callable[..., ToolEnv]) -> None:
+    env = begun(maths(max_calls=3))
+    action = (*python("print(5)"), *answer(right()), *python("print(6)"))
+    observation, reward, done, _, info = env.step(action)
+    assert (reward, done, observation["text"]) == (1.0, True, f"5\n\n{prompts.RIGHT}")
+    assert info["metrics"] == {"tool_calls": 1.0, "tool_errors": 0.0}
+    env.close()
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        (),
+        "print(1)",
+        python("1") * 2,
+        (ToolCall("python", {}),),
+        (ToolCall("python", {"code": 1}),),
+        (ToolCall("python", {"code": "\ud800"}),),
+        (ToolCall("answer", {"text": "1", "sure": True}),),
+        (ToolCall("Python", {"code": "1"}),),
+        python("#" * 20_001),
+        python("#" * 10**6),
+        answer(""),
+        answer(" \n"),
+        answer("1" * 10**6),
+    ],
+    ids=lambda action: ascii(action)[:40],
+)
+def test_an_invalid_action_costs_a_step_and_changes_nothing(action: Any, maths: Callable[..., ToolEnv]) -> None:
+    env = begun(maths())
+    env.step(python("x = 3"))
+    before = env.step(python("x"))[4]
+    observation, reward, terminated, truncated, info = env.step(action)
+    assert (reward, terminated, truncated, info["valid"]) == (0.0, False, False, False)
+    assert info["error"] and info["error"] in observation["text"] and len(observation["text"]) < 400
+    assert [info[name] for name in ("state_key", "score", "metrics")] == [  # type: ignore[literal-required]
+        before[name]
+        for name in ("state_key", "score", "metrics")  # type: ignore[literal-required]
+    ]
+    assert env.step(python("x"))[0]["text"] == "3"
+    env.close()
+
+
+def test_results_name_the_version_of_the_checker(maths: Callable[..., ToolEnv]) -> None:
+    env = maths()
+    assert env.reset(seed=0)[1]["versions"] == {
+        "source": "builtin",
+        "data": env.tasks.version,
+        "math-verify": judge.version(),
+    }
+
+
+def test_the_horizon_is_eight_steps(where: dict[str, Any]) -> None:
+    env = gymnasium.make("PythonMath-v0", **where)
+    env.reset(options={"task_id": TASK})
+    assert [env.step(python("1"))[2:4] for _ in range(HORIZON)] == [(False, False)] * 7 + [(False, True)]
+    env.close()
+
+
+def test_keys_of_states_are_the_history_of_calls_and_results(made: Callable[..., PythonMathEnv]) -> None:
+    env, other = begun(made()), begun(made())
+    keys = []
+    for code in ("x = 1", "x", "x"):
+        info = env.step(python(code))[4]
+        assert other.step(python(code))[4]["state_key"] == info["state_key"]
+        keys.append(info["state_key"])
+    assert len(set(keys)) == 3
+    other.step(())
+    assert other.step(python("x = 2"))[4]["state_key"] != env.step(python("x = 3"))[4]["state_key"]
+
+
+@pytest.mark.parametrize(
+    "codes", [[], ["x = 1"], ["x = 1", "1/0", "x += 1"], ["x = 1", "while True: pass", "y = 5", "1/0"]]
+)
+def test_a_restored_snapshot_is_the_episode_and_goes_on_as_it_does(
+    codes: list[str], made: Callable[..., PythonMathEnv]
+) -> None:
+    env, other = made(seconds=0.5), made(seconds=0.5)
+    env.reset(seed=4)
+    for code in codes:
+        env.step(python(code))
+    env.step(())
+    token = pickle.loads(pickle.dumps(env.snapshot()))
+    assert json.loads(json.dumps(token)) == token
+    assert other.restore(token)["text"].startswith("Invalid action") and other.snapshot() == token
+    assert (env.done, env.episode, env.ran) == (other.done, other.episode, other.ran)
+    for code in ("x", "y", "1/0", "x = 7"):
+        assert env.step(python(code)) == other.step(python(code))
+    assert env.step(answer("5")) == other.step(answer("5")) and other.done
+
+
+def test_a_closed_environment_goes_on_where_it_was(made: Callable[..., PythonMathEnv]) -> None:
+    env = begun(made())
+    env.step(python("x = 41"))
+    env.close()
+    env.close()
+    assert env.step(python("x + 1"))[0]["text"] == "42"
+
+
+def test_an_episode_whose_code_no_longer_ends_in_time_is_not_restored_in_another_state(
+    made: Callable[..., PythonMathEnv],
+) -> None:
+    env = begun(made(seconds=0.2))
+    env.restore({**env.snapshot(), "ran": ["while True: pass"]})
+    with pytest.raises(WorkerLost, match="no longer ends within the limits"):
+        env.step(python("1"))
+    begun(env)
+    assert env.step(python("1"))[0]["text"] == "1"
+
+
+def test_what_is_no_snapshot_is_refused(made: Callable[..., PythonMathEnv]) -> None:
+    with pytest.raises(UsageError, match="call reset"):
+        made().snapshot()
+    with pytest.raises(UsageError, match=r"what snapshot\(\) returned"):
+        made().restore({"ran": []})
+    with pytest.raises(UsageError, match="no episode"):
+        _ = made().problem
+
+
+def test_code_cannot_reach_the_checker_of_answers(made: Callable[..., PythonMathEnv]) -> None:
+    env = begun(made())
+    for code in (
+        "import envsuite.mathematics.answers as a\na.is_right = lambda *_: True",
+        "import builtins, fractions\nfractions.Fraction.__eq__ = lambda *_: True\nbuiltins.int = lambda *_: 0",
+        "import sympy\nsympy.Basic.__eq__ = lambda *_: True",
+        "import gc\n[setattr(o, 'answer', '-1') for o in gc.get_objects() if type(o).__name__ == 'Problem']",
+        "import sys\n[m for m in sys.modules if 'envsuite' in m]",
+    ):
+        observation, _, _, _, info = env.step(python(code))
+        assert info["valid"]
+    assert observation["text"] == "[]"
+    assert not env.step(answer("-1"))[4]["success"]
+    begun(env)
+    assert env.step(answer(right()))[4]["success"]
+
+
+def test_the_right_answer_is_nowhere_in_the_sandbox(made: Callable[..., PythonMathEnv]) -> None:
+    env = begun(made(), "sequences-1/test#2")
+    value = env.problem.answer
+    assert len(value) > 6
+    search = (
+        f"import gc, os, sys\nprint('{value[::-1]}'[::-1] in str([globals(), sys.argv, os.environ, gc.get_objects()]))"
+    )
+    assert env.step(python(search))[0]["text"] == "False"
+
+
+@pytest.mark.parametrize("arguments", [*SOURCES, {"max_calls": 3}])
+def test_the_expert_solves_what_a_seed_draws(arguments: dict[str, Any], make_open: Callable[..., Any]) -> None:
+    env, expert = make_open("PythonMath-v0", split="test", **arguments), Expert()
+    for seed in range(6):
+        env.reset(seed=seed)
+        done = False
+        while not done:
+            _, reward, done, _, info = env.step(expert.act(env))
+            assert info["valid"]
+        assert (reward, info["success"], info["score"]) == (1.0, True, 1.0)
+        with pytest.raises(UsageError, match="call reset"):
+            expert.act(env)
+    env.close()
+
+
+def test_an_episode_here_and_on_a_server_is_the_same(make_open: Callable[..., Any]) -> None:
+    env = make_open("PythonMath-v0", split="test", seconds=0.5)
+    env.reset(seed=3)
+    codes = (
+        "x = {3, 1, 2}",
+        "x",
+        "1/0",
+        "print(",
+        "import random; random.seed(1); random.random()",
+        "while True: 1",
+        "x",
+    )
+    for code in codes:
+        env.step(python(code))
+    env.step(answer("-1"))
+    env.close()
+
+
+def test_the_expert_runs_its_code_again_where_something_came_between(made: Callable[..., PythonMathEnv]) -> None:
+    env = begun(made())
+    code = Expert().act(env)
+    env.step(code)
+    env.step(())
+    assert Expert().act(env) == code
+    env.step(code)
+    assert env.step(Expert().act(env))[4]["success"]
+
+
+@pytest.mark.parametrize("task_type", BY_STRATUM)
+def test_the_expert_solves_builtin_problems(task_type: str, made: Callable[..., PythonMathEnv]) -> None:
+    solves_all(made(split="test", tasks=[task_type]), every=10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("split", ["test", "validation"])
+def test_the_expert_solves_every_builtin_problem(split: str, made: Callable[..., PythonMathEnv]) -> None:
+    solves_all(made(split=split), every=1)
+
+
+def solves_all(env: PythonMathEnv, every: int) -> None:
+    for task_id in env.tasks.ids(env.split or "")[::every]:
+        env.reset(options={"task_id": task_id})
+        assert not env.step(Expert().act(env))[2], task_id
+        assert env.step(Expert().act(env))[4]["success"], task_id
+
+
+def test_the_expert_knows_the_answers_of_files(tmp_path: Path, made: Callable[..., PythonMathEnv]) -> None:
+    (tmp_path / "test.jsonl").write_text('{"problem": "What is the root of 2?", "answer": "\\\\sqrt{2}"}\n')
+    env = made(source=str(tmp_path), split="test")
+    env.reset()
+    assert env.step(Expert().act(env))[4]["success"]
+    env.reset()
+    assert env.step(answer("2^{1/2}"))[4]["success"]
+
+
+@pytest.mark.parametrize(
+    ("player", "solved", "calls"),
+    [({}, 1.0, 1.0), ({"careless": 1.0}, 1.0, 2.0), ({"rash": 1.0}, 0.0, 0.0)],
+)
+def test_the_player_calculates_or_guesses(
+    player: dict[str, float], solved: float, calls: float, made: Callable[..., PythonMathEnv]
+) -> None:
+    env, rng = made(tasks=["arithmetic-1"]), random.Random(0)
+    for seed in range(5):
+        env.reset(seed=seed)
+        slips = []
+        for move in Calculator(**player).turns(env, rng):
+            _, _, done, _, info = env.step(move.action)
+            slips.append(move.slip)
+        assert done and info["score"] == solved and info["metrics"]["tool_calls"] == calls
+        assert slips == [True, False, False][3 - len(slips) :] if player.get("careless") else not any(slips)
+
+
+def test_the_players_code_without_print_fits_every_family(made: Callable[..., PythonMathEnv]) -> None:
+    env, rng = made(), random.Random(0)
+    for task_type in BY_STRATUM:
+        begun(env, f"{task_type}/train#0")
+        slip = next(Calculator(careless=1.0).turns(env, rng))
+        assert env.step(slip.action)[0]["text"] == prompts.NOTHING_PRINTED, slip
+    with pytest.raises(UsageError, match="not a probability"):
+        Calculator(rash=2.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"reward": "dense"}, "reward of PythonMath-v0"),
+        ({"seconds": 0}, "seconds=0: give more than 0, and at most 60"),
+        ({"seconds": float("nan")}, "seconds=nan"),
+        ({"max_calls": 0}, "max_calls=0: give 1 to 8"),
+        ({"max_calls": 2.0}, "max_calls=2.0"),
+        ({"problems": 0}, "problems=0: give 1 to 100000"),
+        ({"problem_seed": 1.5}, "not a whole number"),
+        ({"kinds": ["algebra"]}, "kind of problems"),
+        ({"difficulty": [4]}, "the levels are 1, 2, 3"),
+        ({"difficulty": []}, "at least one"),
+        ({"interpreter": "none"}, "interpreter"),
+        ({"split": "dev"}, "split"),
+        ({"tasks": ["arithmetic-9"]}, "arithmetic-"),
+        ({"source": "nowhere"}, "no file or folder"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(EnvsuiteError, match=said):
+        PythonMathEnv(**arguments)
+
+
+def test_clients_of_a_server_cannot_do_without_isolation(server: str) -> None:
+    for name in ("unisolated", "http://127.0.0.1:1"):
+        with pytest.raises(EnvsuiteError, match="interpreter"):
+            gymnasium.make("PythonMath-v0", url=server, interpreter=name)
+
+
+def test_environments_of_a_process_share_an_interpreter(made: Callable[..., PythonMathEnv]) -> None:
+    one, other = begun(made()), begun(made())
+    assert one._interpreter is other._interpreter is open_interpreter("auto", Limits(seconds=5.0))
+    one.step(python("x = 1"))
+    assert "NameError" in other.step(python("x"))[0]["text"]
+
+
+SAME = """
+from envsuite.core import ToolCall
+from envsuite.mathematics.env import PythonMathEnv
+env = PythonMathEnv(split="test")
+for seed in range(3):
+    print(env.reset(seed=seed))
+    for code in ("hash('a')", "{'b', 'a', 'c'}", "import random; random.random(); 1/0", "import os; os.getcwd()"):
+        print(env.step((ToolCall("python", {"code": code}),)))
+env.close()
+"""
+
+
+def test_an_episode_is_the_same_in_every_process() -> None:
+    runs = []
+    for seed in ("1", "2"):
+        env = {"PYTHONPATH": ":".join(sys.path), "PYTHONHASHSEED": seed, "TZ": f"UTC+{seed}"}
+        done = subprocess.run([sys.executable, "-c", SAME], capture_output=True, text=True, check=True, env=env)
+        runs.append(done.stdout)
+    assert runs[0] == runs[1] and "ZeroDivisionError" in runs[0]
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_malformed_actions_raise_nothing() -> None:
+    draw, env = random.Random(0), PythonMathEnv(max_calls=4)
+    env.reset(seed=0)
+    pieces: list[Any] = [
+        "1",
+        "python",
+        "code",
+        1,
+        None,
+        [],
+        {},
+        -1.5,
+        "\ud800",
+        "🙂" * 9,
+        True,
+        {"code": "1"},
+        "",
+        "\x00",
+    ]
+
+    def junk() -> Any:
+        kind = draw.randrange(4)
+        if kind == 0:
+            return draw.choice(pieces)
+        name, value = draw.choice(["python", "answer", "", 3, "Python"]), draw.choice(pieces)
+        arguments = value if kind == 1 else {draw.choice(["code", "text", "c", ""]): value}
+        return ToolCall(name, arguments)  # type: ignore[arg-type]
+
+    refused = 0
+    for _ in range(100_000):
+        action = [junk() for _ in range(draw.randrange(6))] if draw.random() < 0.9 else junk()
+        refused += not env.step(action)[4]["valid"]
+        if env.done:
+            env.reset()
+    env.close()
+    assert refused > 90_000

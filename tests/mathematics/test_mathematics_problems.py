@@ -1,0 +1,261 @@
+"""The generator and the files of problems."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import subprocess
+import sys
+from collections import Counter
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from brute_force import BRUTE, SMALL
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envsuite.core import DataError, UsageError
+from envsuite.core.draws import Draw
+from envsuite.core.tasks import TaskSet
+from envsuite.mathematics.files import read
+from envsuite.mathematics.generate import BY_STRATUM, KINDS, LEVELS, SHARES, drawn, generated, share
+from envsuite.mathematics.kinds import FAMILIES
+from envsuite.mathematics.problem import Family
+from envsuite.mathematics.source import COUNTS, Files
+from envsuite.mathematics.tasks import MANIFEST, load
+
+NAMES = [family.name for family in FAMILIES]
+
+
+def run(code: str) -> Fraction:
+    """What code prints, as a number."""
+    printed: list[str] = []
+    exec(code, {"print": lambda value: printed.append(str(value))})
+    return Fraction(printed[-1])
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=NAMES)
+def test_answers_are_those_of_brute_force(family: Family) -> None:
+    for parameters in SMALL[family.name](random.Random(0)):
+        assert family.answer(**parameters) == BRUTE[family.name](**parameters), parameters
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=NAMES)
+def test_code_prints_the_answer(family: Family) -> None:
+    draw = Draw("code")
+    for _ in range(5):
+        problem = family.problem(family.draw(draw))
+        assert run(problem.code) == Fraction(problem.answer), problem
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=NAMES)
+def test_every_wording_says_every_number(family: Family) -> None:
+    parameters = family.draw(Draw("wording"))
+    texts = [family.problem(parameters, wording).text for wording in range(len(family.wordings))]
+    assert len(set(texts)) == len(texts) > 1
+    for text in texts:
+        assert "{" not in text and not Counter(map(str, parameters.values())) - Counter(numbers_in(text))
+
+
+def numbers_in(text: str) -> list[str]:
+    words = "".join(letter if letter.isdigit() or letter == "-" else " " for letter in text).split()
+    return [*words, *(word.lstrip("-") for word in words), *("0" if part == "" else part for part in words)]
+
+
+def test_every_kind_has_every_level_and_two_families_at_least() -> None:
+    assert len(set(NAMES)) == len(NAMES)
+    assert len(BY_STRATUM) == len(KINDS) * len(LEVELS) == 15
+    assert all(len(families) >= 2 for families in BY_STRATUM.values())
+
+
+def test_arithmetic_of_level_one_is_short_and_small() -> None:
+    for number in range(300):
+        problem = generated(f"short {number}", "arithmetic-1", "train")
+        assert len(problem.text) <= 50 and len(problem.code) <= 20 and abs(int(problem.answer)) < 10_000
+
+
+@pytest.mark.parametrize("task_type", BY_STRATUM)
+def test_splits_have_nothing_in_common(task_type: str) -> None:
+    draw = Draw("splits")
+    for split in SHARES:
+        for _ in range(20):
+            family, parameters, _ = drawn(draw, task_type, split)
+            assert share(family.content(parameters)) in SHARES[split]
+    assert sorted(itertools.chain(*SHARES.values())) == list(range(100))
+
+
+def test_no_builtin_problem_is_there_twice() -> None:
+    problems, tasks = load("builtin", 0, 1, KINDS, LEVELS)
+    texts = {task_id: problems.problem(task_id).text for task_id in tasks.types}
+    assert len(set(texts.values())) == len(texts) == len(BY_STRATUM) * sum(COUNTS.values())
+
+
+def test_the_published_manifest_is_the_task_set() -> None:
+    assert TaskSet.from_manifest(MANIFEST) == load("builtin", 0, 1, KINDS, LEVELS)[1]
+
+
+def test_the_check_of_the_builtin_problems_passes(root: Path) -> None:
+    run = subprocess.run([sys.executable, "-m", "envsuite.mathematics.tasks"], capture_output=True, text=True, cwd=root)
+    assert run.returncode == 0 and "matches the code" in run.stdout, run.stdout + run.stderr
+
+
+SAME = """
+import hashlib
+from envsuite.mathematics.generate import KINDS, LEVELS
+from envsuite.mathematics.tasks import content, load
+problems, tasks = load("generated", 7, 60, KINDS, LEVELS)
+print(tasks.hash, content(problems, list(tasks.types)))
+"""
+
+
+def test_a_seed_is_the_same_problems_in_every_process() -> None:
+    runs = []
+    for seed in ("1", "2"):
+        env = {"PYTHONPATH": ":".join(sys.path), "PYTHONHASHSEED": seed}
+        done = subprocess.run([sys.executable, "-c", SAME], capture_output=True, text=True, check=True, env=env)
+        runs.append(done.stdout)
+    assert runs[0] == runs[1] and len(runs[0]) > 128
+
+
+def test_an_id_is_the_same_problem_whatever_the_other_arguments_are() -> None:
+    few, tasks = load("generated", 3, 30, ["lattice"], [2])
+    many, more = load("generated", 3, 3000, KINDS, LEVELS)
+    assert set(tasks.types) <= set(more.types) and set(tasks.types.values()) == {"lattice-2"}
+    assert all(few.problem(task_id) == many.problem(task_id) for task_id in tasks.types)
+    assert Counter(more.types.values()) == dict.fromkeys(BY_STRATUM, 200)
+
+
+def test_a_space_of_problems_that_is_exhausted_is_said() -> None:
+    class Everything:
+        def __contains__(self, content: object) -> bool:
+            return True
+
+    with pytest.raises(UsageError, match="no further problem of type arithmetic-1 for test"):
+        drawn(Draw(""), "arithmetic-1", "test", Everything())  # type: ignore[arg-type]
+
+
+def write(folder: Path, name: str, *rows: Any) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows))
+    return path
+
+
+def test_layouts_of_files_are_recognised(tmp_path: Path) -> None:
+    asked = 'Solve it. The last line is Answer: $Answer.\n\nHow many?\n\nTwo lines.\n\nRemember to write "Answer:".'
+    path = write(
+        tmp_path, "all.jsonl",
+        {"problem": "a", "answer": "1"},
+        {"question": "b", "answer": 2},
+        {"prompt": "c", "answer": -2.5, "problem_kind": []},
+        "",
+        {"prompt": [{"role": "user", "content": asked}], "reward_model": {"ground_truth": "34", "style": "rule"}},
+        {"problem": "d", "answer": "\\pi", "subject": "Counting & Probability", "level": 3},
+        {"problem": "e", "answer": "0", "subject": "Algebra", "level": "Level 5"},
+    )  # fmt: skip
+    found = [(number, problem.text, problem.answer, task_type) for number, problem, task_type in read(path)]
+    assert found == [
+        (1, "a", "1", ""),
+        (2, "b", "2", ""),
+        (3, "c", "-2.5", ""),
+        (5, "How many?\n\nTwo lines.", "34", ""),
+        (6, "d", "\\pi", "counting-probability-3"),
+        (7, "e", "0", "algebra-5"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "a problem is a JSON object, not list"),
+        ({"answer": "1"}, "no question"),
+        ({"problem": "  ", "answer": "1"}, "no question"),
+        ({"problem": ["a"], "answer": "1"}, "no question"),
+        ({"prompt": [{"content": 3}], "answer": "1"}, "no question"),
+        ({"problem": "a"}, "no answer"),
+        ({"problem": "a", "answer": True}, "no answer"),
+        ({"problem": "a", "answer": ["1"]}, "no answer"),
+        ({"problem": "a", "reward_model": "1"}, "no answer"),
+        ({"problem": "a", "answer": "1" * 1001}, "1,001 characters"),
+        ({"problem": "a" * 2**20, "answer": "1"}, "longer than 1,048,576 bytes"),
+        ('{"problem": "a", "answer": NaN}', "not JSON"),
+        ('{"problem": "\\ud800", "answer": "1"}', "not JSON"),
+    ],
+)
+def test_a_line_that_is_no_problem_is_named(row: Any, said: str, tmp_path: Path) -> None:
+    path = write(tmp_path, "some.jsonl", {"problem": "a", "answer": "1"}, row)
+    with pytest.raises(DataError, match="line 2") as raised:
+        list(read(path))
+    assert said in str(raised.value) and str(path) in str(raised.value) and len(str(raised.value)) < 500
+
+
+@given(st.binary(max_size=200) | st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=9), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["problem", "prompt", "question", "answer", "content", "reward_model", "ground_truth", "subject", "level"]), inner, max_size=5)).map(lambda value: json.dumps(value).encode()))  # fmt: skip  # noqa: E501
+def test_any_line_is_a_problem_or_an_error_that_names_it(line: bytes) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.jsonl"
+        path.write_bytes(line)
+        try:
+            for _, problem, task_type in read(path):
+                assert problem.text and problem.answer and isinstance(task_type, str)
+        except DataError as error:
+            assert str(path) in str(error)
+
+
+def test_splits_and_types_of_files_follow_from_their_names(tmp_path: Path) -> None:
+    rows = {
+        "a": "dapo-math-17k.jsonl", "b": "AIME24.jsonl", "c": "mine/train/x.jsonl", "d": "validation/y.jsonl",
+        "e": "train/aime2025-I.jsonl", "f": "devices.jsonl", "g": "train/dev_1.jsonl",
+    }  # fmt: skip
+    for text, name in rows.items():
+        write(tmp_path, name, {"problem": text, "answer": "1"})
+    problems = Files(tmp_path)
+    assert problems.listed == {
+        "AIME24#1": ("test", "aime24"),
+        "devices#1": ("test", "devices"),
+        "train/aime2025-I#1": ("test", "aime2025-i"),
+        "train/dev_1#1": ("validation", "dev_1"),
+        "validation/y#1": ("validation", "y"),
+        "dapo-math-17k#1": ("train", "dapo-math-17k"),
+        "mine/train/x#1": ("train", "x"),
+    }
+    alone = Files(tmp_path / "AIME24.jsonl")
+    assert alone.problem("AIME24#1").text == "b" and list(alone.listed.values()) == [("test", "aime24")]
+
+
+def test_a_problem_that_is_there_several_times_counts_once_and_rather_as_a_test(tmp_path: Path) -> None:
+    write(tmp_path, "train.jsonl", *({"problem": text, "answer": "1"} for text in "abcab"))
+    write(tmp_path, "test.jsonl", {"problem": "b", "answer": "1"})
+    assert list(Files(tmp_path).listed) == ["test#1", "train#1", "train#3"]
+
+
+def test_a_change_of_a_file_is_another_version(tmp_path: Path) -> None:
+    versions = set()
+    for text, answer in (("a", "1"), ("a", "2"), ("b", "1")):
+        write(tmp_path, "test.jsonl", {"problem": text, "answer": answer})
+        versions.add(Files(tmp_path).version)
+    assert len(versions) == 3
+
+
+def test_missing_and_empty_files_are_said(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no file or folder"):
+        Files(tmp_path / "none")
+    with pytest.raises(DataError, match="there are no problems"):
+        Files(tmp_path)
+    write(tmp_path, "empty.jsonl", "", "")
+    with pytest.raises(DataError, match="there are no problems"):
+        Files(tmp_path / "empty.jsonl")
+
+
+def test_the_published_files_are_read(shared: Path) -> None:
+    problems = Files(shared / "data" / "mathematics")  # 22 of DAPO's 2,000 are there twice, or in a test
+    counts = Counter(split for split, _ in problems.listed.values())
+    types = Counter(kind for _, kind in problems.listed.values())
+    assert counts == {"train": 1978, "test": 530} and types["aime24"] == 30
+    assert sum(types[kind] for kind in types if kind.startswith("geometry-")) == 41
+    assert {kind.rpartition("-")[2] for kind in types if kind.startswith("algebra-")} == set("12345")

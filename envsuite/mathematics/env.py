@@ -280,14 +280,9 @@ class PythonMathEnv(ToolEnv):
             UsageError: ``token`` is not a :meth:`snapshot`.
             UnknownTask: The environment does not have its task.
         """
-        if not isinstance(token, dict) or token.keys() != Token.__annotations__.keys():
-            raise UsageError("PythonMathEnv.restore takes what snapshot() returned")
-        task_id = token["task_id"]
-        described = self._describe(task_id)
-        self._instruction, _ = self._begin(task_id)
-        self._task_split, self._task_type = described
-        self._task_id = task_id
-        self._ran, self._to_run = list(token["ran"]), list(token["ran"])
-        self._key, self._calls, self._errors = token["key"], token["calls"], token["errors"]
-        self._invalid, self._done = token["invalid"], token["done"]
-        return super()._observe(Outcome(token["text"]))
+        known = self._fields(token, Token)
+        self._start(known["task_id"])
+        self._ran, self._to_run = list(known["ran"]), list(known["ran"])
+        self._key, self._calls, self._errors = known["key"], known["calls"], known["errors"]
+        self._invalid, self._done = known["invalid"], known["done"]
+        return super()._observe(Outcome(known["text"]))

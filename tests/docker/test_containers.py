@@ -107,7 +107,7 @@ def test_the_base_image_is_pinned_by_version_and_digest_and_no_other_is_pulled()
 
 def test_the_image_of_the_servers_has_what_every_environment_needs_and_no_more() -> None:
     (extras,) = re.findall(r"^ARG EXTRAS=(\S+)$", DOCKERFILE, re.MULTILINE)
-    assert set(extras.split(",")) == {"serve", *(spec.extra for spec in BUILTIN if spec.extra)}
+    assert set(extras.split(",")) == {"serve", "images", *(spec.extra for spec in BUILTIN if spec.extra)}
 
 
 def test_everything_that_is_installed_is_pinned_by_the_lock() -> None:

@@ -27,7 +27,7 @@ class Observation(TypedDict):
     commands: tuple[str, ...]
     """Admissible commands; ``()`` for open-ended actions."""
     images: NotRequired[tuple[Pixels, ...]]
-    """What the world looks like now; there only in environments that are made to show images."""
+    """Images of the world now; there only in environments that are made to show them."""
 
 
 class StepInfo(TypedDict):

@@ -133,7 +133,7 @@ def kernels(gpu: FakeGPU, accelerator: Accelerator) -> None:
 
     with gpu:
         model = gpu.moved(inner)
-        flat = flatten(batch, model.device)
+        flat = flatten(batch, model)
         with attending(model, "test_varlen"), torch.autocast(DEVICE, torch.bfloat16):
             model(**flat.arguments).logits.sum().backward()
         tokens = flat.arguments["input_ids"].shape[1]

@@ -71,7 +71,7 @@ def test_the_mask_of_blocks_sees_what_the_dense_masks_see(window: int | None, sh
 
 
 def _logits(model: PreTrainedModel, batch: MicroBatch, name: str) -> torch.Tensor:
-    flat = flatten(batch, CPU)
+    flat = flatten(batch, model)
     with attending(model, name):
         return model(**flat.arguments, logits_to_keep=flat.place).logits[0]
 

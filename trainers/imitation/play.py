@@ -40,7 +40,7 @@ class Transcript:
     parts: NDArray[np.int8]
     """:data:`PROMPT`, :data:`ANSWER`, :data:`RESPONSE`, :data:`SLIP` or :data:`IMAGE` of each token."""
     images: tuple[Pixels, ...] = ()
-    """What tokens below -1 are parts of."""
+    """The images that tokens below -1 are parts of."""
 
 
 @dataclass(frozen=True)

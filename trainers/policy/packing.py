@@ -104,7 +104,7 @@ class MicroBatch:
     index: Ints
     """(T,): position of the token in ``table.response.values``."""
     images: Sequence[Pixels] = ()
-    """What token ids below -1 refer to."""
+    """The images that token ids below -1 are parts of."""
 
     @property
     def tokens(self) -> int:

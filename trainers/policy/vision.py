@@ -183,7 +183,7 @@ def model_inputs(model: PreTrainedModel, tokens: NDArray[np.int64], images: Sequ
     Args:
         model: The model, or its backbone.
         tokens: Token ids, shape (T,).
-        images: What ids below -1 refer to.
+        images: Those that ids below -1 are parts of.
 
     Raises:
         UsageError: There are images, and the model takes none.

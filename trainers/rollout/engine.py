@@ -63,7 +63,7 @@ class Request:
     seed: int | None = None
     """Makes the sample a function of prompt, weights and seed, whatever shares the batch."""
     images: tuple[Pixels, ...] = ()
-    """What ids of the prompt below -1 are parts of (:mod:`envsuite.prompting.images`)."""
+    """The images that ids of the prompt below -1 are parts of (:mod:`envsuite.prompting.images`)."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prompt_ids", as_tokens(self.prompt_ids))

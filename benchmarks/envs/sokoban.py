@@ -59,7 +59,7 @@ def sokoban(boxoban: Path | None, count: int) -> list[Row]:
         for task_id in ids:
             bare.reset(options={"task_id": task_id})
 
-    bare, many = SokobanEnv(), SokobanEnv(max_calls=_MOVES)
+    bare, many, seen = SokobanEnv(), SokobanEnv(max_calls=_MOVES), SokobanEnv(observation="image")
     made = gymnasium.make("Sokoban-v0", disable_env_checker=True)
     resetting = seconds(resets)
     steps = contract(bare, actions)()
@@ -67,6 +67,7 @@ def sokoban(boxoban: Path | None, count: int) -> list[Row]:
         ("world alone", f"{len(ids) * _MOVES / seconds(world):,.0f} moves/s"),
         ("whole contract: SokobanEnv.step", f"{steps / (seconds(contract(bare, actions)) - resetting):,.0f} steps/s"),
         ("15 moves in a step", f"{steps / (seconds(contract(many, [[c] for c in calls])) - resetting):,.0f} moves/s"),
+        ("shown as images", f"{steps / (seconds(contract(seen, actions)) - resetting):,.0f} steps/s"),
         (
             "through gymnasium.make, env checker off",
             f"{steps / (seconds(contract(made, actions)) - resetting):,.0f} steps/s",

@@ -166,14 +166,16 @@ class SokobanEnv(ToolEnv):
         return self._outcome("", reward)
 
     def _outcome(self, text: str, reward: float, refused: bool = False) -> Outcome:
-        solved = self.world.solved
-        lost = self.end_on_deadlock and self.world.deadlocked() and not solved
+        world = self.world
+        solved = world.solved
+        lost = self.end_on_deadlock and world.deadlocked() and not solved
+        over = solved or lost
         return Outcome(
             text=prompts.SOLVED if solved else prompts.LOST if lost else text,
             reward=reward,
-            done=solved or lost,
+            done=over,
             error=text if refused else None,
-            commands=() if solved or lost else self.world.moves(),
+            commands=() if over else world.moves(),
             success=solved,
         )
 

@@ -10,9 +10,9 @@ import threading
 from functools import partial
 
 import pytest
-from conftest import LIMITS, opened, processes
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sandboxes import LIMITS, opened, processes
 from waiting import until
 
 from envsuite.core.errors import UsageError, WorkerLost

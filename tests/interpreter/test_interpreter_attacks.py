@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import opened, processes
+from sandboxes import opened, processes
 from waiting import until
 
 from envsuite.interpreter import Interpreter, Limits, Session

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 import pytest
-from conftest import processes
+from sandboxes import processes
 from waiting import until
 
 from envsuite.core.errors import UsageError, WorkerLost

@@ -195,10 +195,14 @@ def test_log_probabilities_and_gradients_are_the_model_s_own(folder: Path, memor
     assert float((gradient(model) - wanted).norm() / wanted.norm()) < 1e-5
 
 
-@pytest.mark.parametrize("change", ["adapter", "checkpointing", "bfloat16"])
+@pytest.mark.parametrize("change", ["adapter", "checkpointing", "bfloat16", "bfloat16 base"])
 def test_adapters_checkpointing_and_bfloat16_compute_the_same(folder: Path, change: str) -> None:
-    how: dict[str, Any] = {"adapter": {"adapter": AdapterConfig(rank=4)}, "checkpointing": {
-        "gradient_checkpointing": True}, "bfloat16": {"compute_dtype": "bfloat16"}}[change]  # fmt: skip
+    how: dict[str, Any] = {
+        "adapter": {"adapter": AdapterConfig(rank=4)},
+        "checkpointing": {"gradient_checkpointing": True},
+        "bfloat16": {"compute_dtype": "bfloat16"},
+        "bfloat16 base": {"compute_dtype": "bfloat16", "adapter": AdapterConfig(rank=4, base="bfloat16")},
+    }[change]
     config = ModelConfig(path=str(folder), **how)
     plain, tokenizer = loaded(folder)
     steps = table(tokenizer, "window(2)")
@@ -210,7 +214,7 @@ def test_adapters_checkpointing_and_bfloat16_compute_the_same(folder: Path, chan
         stats = policy.train()(piece)
         found[torch.from_numpy(piece.index)] = stats.logprob.detach()
         stats.logprob.sum().backward()
-    assert (found - own).abs().max() < (0.2 if change == "bfloat16" else 1e-4)
+    assert (found - own).abs().max() < (0.2 if "bfloat16" in change else 1e-4)
     trained = [name for name, p in model.named_parameters() if p.requires_grad]
     assert trained and all(p.grad is not None for p in model.parameters() if p.requires_grad)
     assert not any("vision" in name or "connector" in name or "projector" in name for name in trained)

@@ -30,7 +30,11 @@ def _settings(place: Path, adapter: dict[str, Any] = LORA, **changes: Any) -> Pa
     return write_settings(place, model=settings, method=KL, **changes)
 
 
-@pytest.mark.parametrize("adapter", [{**LORA, "dropout": 0.1}, {**LORA, "base": "bfloat16"}], ids=["float32", "bf16"])
+FLOAT32 = pytest.param({**LORA, "dropout": 0.1}, id="float32")
+BF16 = pytest.param({**LORA, "base": "bfloat16"}, id="bf16", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("adapter", [FLOAT32, BF16])
 def test_a_run_killed_and_resumed_equals_one_that_was_not(place: Path, adapter: dict[str, Any]) -> None:
     assert main(["--config", str(_settings(place, adapter))]) == 0
     config = _settings(place, adapter, output=str(place / "other"))

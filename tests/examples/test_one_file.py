@@ -5,10 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "examples" / "one_file.py"
 
 
+@pytest.mark.slow
 def test_one_file_goes_from_an_environment_to_a_gradient() -> None:
     assert len(PAGE.read_text(encoding="utf-8").splitlines()) < 120
     run = subprocess.run(

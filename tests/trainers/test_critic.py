@@ -113,8 +113,9 @@ def test_values_that_moved_further_than_the_clip_teach_nothing_more(tmp_path: Pa
     assert learnt["value_clip_fraction"] > 0.5
 
 
-@pytest.mark.parametrize("critic", ["head", pytest.param("model", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("recipe", ["steppo", pytest.param("ppo", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("critic", ["head", "model"])
+@pytest.mark.parametrize("recipe", ["steppo", "ppo"])
 def test_a_run_with_a_critic_resumes_to_the_same_end_to_the_last_bit(place: Path, recipe: str, critic: str) -> None:
     settings = {"recipe": recipe, "method": {"critic": {"kind": critic, "lr": 0.01, "epochs": 2, "minibatches": 2}}}
     whole = write_settings(place, **settings)

@@ -74,7 +74,7 @@ def test_wherever_a_run_is_killed_it_resumes_to_the_same_end(reference: Path, mo
 @pytest.mark.parametrize(
     "kind, moment, number",
     [
-        (signal.SIGTERM, "rollout", 2),  # in the first iteration's rollout
+        pytest.param(signal.SIGTERM, "rollout", 2, marks=pytest.mark.slow),  # in the first iteration's rollout
         pytest.param(signal.SIGINT, "metrics", 1, marks=pytest.mark.slow),
         pytest.param(signal.SIGINT, "rollout", 1, marks=pytest.mark.slow),  # in the evaluation before training
         pytest.param(signal.SIGTERM, "rollout", 4, marks=pytest.mark.slow),  # in that of iteration 2

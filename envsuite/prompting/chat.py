@@ -61,7 +61,7 @@ class _Turn:
     message: dict[str, Any]
     ids: tuple[str, ...]
     """Ids of its calls; each wants a result."""
-    observation: str
+    answer: str
     """The environment's answer."""
 
 
@@ -134,11 +134,11 @@ class Chat:
         messages.append({"role": "user", "content": "".join(self._history.opening())})
         for turn in self._turns:
             messages.append(turn.message)
-            results = [*[_EARLIER] * (len(turn.ids) - 1), turn.observation]
+            results = [*[_EARLIER] * (len(turn.ids) - 1), turn.answer]
             pairs = zip(turn.ids, results, strict=True) if turn.ids else ()
             messages += [{"role": "tool", "tool_call_id": one, "content": result} for one, result in pairs]
             if not turn.ids:
-                messages.append({"role": "user", "content": turn.observation})
+                messages.append({"role": "user", "content": turn.answer})
         parts = self._history.gallery.parts
         return [
             message if message["role"] == "assistant" else {**message, "content": parts(message["content"])}

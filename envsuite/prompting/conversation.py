@@ -30,7 +30,6 @@ class _Turn:
     """A response and the environment's answer."""
 
     response_ids: tuple[int, ...]
-    response_text: str
     follow_ids: tuple[int, ...]
     """Tokens from the end of the response to the next generation prompt; ``()`` where prompts are rendered anew."""
     answer: str
@@ -97,8 +96,6 @@ class Conversation:
         )  # fmt: skip
         gallery = self._history.gallery
         self.tokenizer = tokenizer if image_format is None else ImageTokenizer(tokenizer, image_format, gallery)
-        if image_format is not None and truncate == "left":
-            raise UsageError("truncate='left' could cut an image in two; truncate='episode' ends the episode instead")
         arguments = codec.template_arguments if template_arguments is None else template_arguments
         self._render = Renderer(self.tokenizer, arguments)
         own = Renderer(tokenizer, arguments)
@@ -113,10 +110,12 @@ class Conversation:
 
         Raises:
             NoRoom: The memory's budget is too small for the task.
-            UsageError: The observation has images, and the model takes none.
+            UsageError: The observation has images, and the model takes none, or prompts are truncated from the left.
         """
         if "images" in observation and not isinstance(self.tokenizer, ImageTokenizer):
             raise UsageError("the observation has images, but the model takes none; take one that does, or show text")
+        if "images" in observation and self.truncate == "left":
+            raise UsageError("truncate='left' could cut an image in two; truncate='episode' ends the episode instead")
         self._history.start(observation)
         self._turns, self._left_out = [], 0
         if isinstance(self.memory, Window) and self._history.prompt_file is None:
@@ -184,14 +183,14 @@ class Conversation:
             return
         prompt = self._all_ids()
         self._history.add(response_text, None, observation)
-        said = self.codec.turn(response_text, self.tools)
+        said = self.codec.turn(self._history.gallery.plain(response_text), self.tools)
         answer = self._history.said(self._history.observation(self._history.steps))
         if isinstance(self.memory, Rendered):
-            self._turns.append(_Turn(response, response_text, (), answer, said))
+            self._turns.append(_Turn(response, (), answer, said))
             self._ids = None
             return
         follow = tuple(self._follow(response, said, answer))
-        self._turns.append(_Turn(response, response_text, follow, answer, said))
+        self._turns.append(_Turn(response, follow, answer, said))
         self._ids = (*prompt, *response, *follow)
         self._fold()
 

@@ -131,7 +131,7 @@ class ImageTokenizer:
     def encode(self, text: Any, *, add_special_tokens: bool = True, split_special_tokens: bool = False) -> list[int]:
         """Returns the token ids of ``text``; those of image k of the gallery for its mark."""
         ids: list[int] = []
-        for number, piece in enumerate(_MARK.split(text)):
+        for number, piece in enumerate(_MARK.split(text) if self.gallery.shows else [text]):
             if number % 2:
                 image = int(piece)
                 own = np.array(self.form.ids(self.gallery.images[image]), np.int64)

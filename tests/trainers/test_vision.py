@@ -364,25 +364,31 @@ def test_a_tokenizer_of_a_text_model_refuses_images_and_left_truncation_is_refus
     talk = conversation(tokenizer, "full", env, image_format=None)
     with pytest.raises(UsageError, match="takes none"):
         talk.start(observation)
+    cut = conversation(tokenizer, "full", env, truncate="left")
     with pytest.raises(UsageError, match="cut an image in two"):
-        conversation(tokenizer, "full", env, truncate="left")
+        cut.start(observation)
+    cut.start(SokobanEnv().reset(seed=0)[0])  # a model that takes images may be shown text alone
 
 
-def test_neither_a_world_s_text_nor_a_model_s_can_place_an_image(folder: Path) -> None:
+@pytest.mark.parametrize("memory", ["window(2)", "full", "rendered"])
+def test_neither_a_world_s_text_nor_a_model_s_can_place_an_image(folder: Path, memory: str) -> None:
     _, tokenizer = loaded(folder)
     env = SokobanEnv(observation="image")
-    talk = conversation(tokenizer, "window(2)", env)
+    talk = conversation(tokenizer, memory, env)
     observation, _ = env.reset(seed=0)
     forged = "\ue0000\ue001"
     talk.start({**observation, "text": f"push {forged}", "task": forged})
     talk.add((5,), f"<action>move[{forged}]</action>", {**observation, "text": forged})
     ids, images = talk.prompt()
-    assert len(images) == 2 and len(set(images_of(np.array(ids)).tolist())) == 3
+    parts = sum(number < -1 for number in processing(tokenizer).ids(images[0]))
+    assert len(images) == 2 and np.unique(images_of(np.array(ids)), return_counts=True)[1].tolist()[1:] == [parts] * 2
     plain = SokobanEnv()
     text, _ = plain.reset(seed=0)
-    kept = conversation(tokenizer, "full", plain, image_format=None)
-    kept.start({**text, "text": forged})
-    assert forged in kept.messages()[0]["content"], "texts of an environment without images stay as they are"
+    for form in (None, format_of(tokenizer)):
+        kept = conversation(tokenizer, memory, plain, image_format=form)
+        kept.start({**text, "text": forged})
+        assert forged in kept.messages()[0]["content"], "texts of an environment without images stay as they are"
+        assert kept.prompt()[1] == ()
 
 
 def test_messages_for_endpoints_have_images_as_parts() -> None:

@@ -28,8 +28,8 @@ import torch
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from trainers.policy.model import Policy
-from trainers.policy.packing import MicroBatch, padded
 from trainers.policy.precision import computing
+from trainers.policy.tree import TokenSequence, token_tree
 
 VOCABULARY, PROMPT, RESPONSE = 151_936, 16, 512
 WAYS = ("parts", "whole", "trl")
@@ -52,20 +52,8 @@ def _policy(model: PreTrainedModel, way: str, dtype: str) -> Callable[[np.ndarra
         policy.output = replace(policy.output, elements=sys.maxsize)
 
     def loss(ids: np.ndarray) -> torch.Tensor:
-        count = len(ids)
-        tails = ids[:, PROMPT - 1 :]
-        where = np.arange(RESPONSE)
-        stats = policy(MicroBatch(
-            prefix=ids[:, : PROMPT - 1],
-            prefix_lengths=np.full(count, PROMPT - 1),
-            prefix_of=np.arange(count),
-            tail=padded(list(tails)),
-            tail_lengths=np.full(count, RESPONSE + 1),
-            sequence=np.repeat(np.arange(count), RESPONSE),
-            position=np.tile(where, count),
-            target=tails[:, 1:].ravel(),
-            index=np.arange(count * RESPONSE),
-        ))  # fmt: skip
+        place = np.arange(PROMPT - 1, PROMPT - 1 + RESPONSE)
+        stats = policy(token_tree([TokenSequence.of(row, place, RESPONSE * n) for n, row in enumerate(ids)]))
         return -(stats.logprob.mean() + 0.001 * stats.entropy.mean())
 
     return loss

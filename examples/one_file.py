@@ -20,7 +20,7 @@ from trainers.policy.loading import load_model, load_tokenizer
 from trainers.policy.loss import ObjectiveConfig, token_weights
 from trainers.policy.loss.policy_loss import policy_loss
 from trainers.policy.model import Policy, stop_ids
-from trainers.policy.packing import merge_steps, micro_batches
+from trainers.policy.packing import micro_batches
 from trainers.rollout.engine import EngineSetup, Sampling
 from trainers.rollout.engines import make_engine
 from trainers.rollout.manager import EpisodePlan, RolloutManager
@@ -77,11 +77,11 @@ for iteration in range(ITERATIONS):
     # 2. Credit: one number per step, spread over the tokens of its response.
     advantage = credit(steps).tokens(steps)
 
-    # 3. Loss and gradient, some sequences at a time; what episodes have in common is computed once.
+    # 3. Loss and gradient, some steps at a time; what they begin with alike is computed once.
     row = steps.response.row_of
     weight = token_weights(steps.response.lengths, objective, episode=steps.episode_id)
     policy.train()
-    for batch in micro_batches(steps, merge_steps(steps), MICROBATCH, share_prefix=True):
+    for batch in micro_batches(steps, MICROBATCH, share_prefix=True):
         now = policy(batch)
 
         def column(values: np.ndarray, where: np.ndarray = batch.index) -> torch.Tensor:

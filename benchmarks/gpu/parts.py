@@ -30,7 +30,7 @@ from trainers.policy.kernels import choose_kernel
 from trainers.policy.loss import ObjectiveConfig
 from trainers.policy.model import Policy
 from trainers.policy.optimizer import make_optimizer
-from trainers.policy.packing import merge_steps, micro_batches
+from trainers.policy.packing import micro_batches
 from trainers.policy.sharding import shard, spreads
 from trainers.policy.update import Updater
 from trainers.report.metrics import read_metrics
@@ -158,8 +158,8 @@ def update(part: Part, accelerator: Accelerator) -> dict[str, float]:
         measure = Measure(accelerator.device)
         updater.update(batch, np.random.default_rng(turn))
         told = measure.done()
-    pieces = micro_batches(own, merge_steps(own), size.tokens_per_microbatch, share_prefix=True)
-    parts = every(accelerator, (sum(piece.tokens for piece in pieces), len(own.response.values), told))
+    pieces = micro_batches(own, size.tokens_per_microbatch, share_prefix=True)
+    parts = every(accelerator, (sum(map(len, pieces)), len(own.response.values), told))
     computed, responses = (sum(each[i] for each in parts) for i in (0, 1))
     seconds = max(each[2]["seconds"] for each in parts)
     memory = {key: max(each[2][key] for each in parts) for key in told if key != "seconds"}

@@ -128,9 +128,7 @@ def test_what_a_player_does_by_mistake_is_read_and_not_learnt(tokenizer, monkeyp
 def test_a_head_that_looks_back_attends_to_that_token_whatever_the_tokens_are(tokenizer) -> None:
     torch.manual_seed(0)
     model = new_model(ImitateConfig(architecture=Architecture(look_back=[])), tokenizer)
-    look_back(
-        model, 0, 2, 3, strength=6.0
-    )
+    look_back(model, 0, 2, 3, strength=6.0)
     model.set_attn_implementation("eager")
     weights = model(torch.randint(10, 600, (2, 30)), output_attentions=True).attentions[0][:, 2]
     assert (weights.argmax(-1)[:, 3:] == torch.arange(27)).all()

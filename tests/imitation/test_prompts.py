@@ -14,7 +14,7 @@ from envsuite.textcraft.player import Planner
 from trainers.imitate import main
 from trainers.imitation.config import ImitateConfig, Play, Stage
 from trainers.imitation.play import RESPONSE, SLIP, Game, transcribe
-from trainers.imitation.training import Transcripts, common_beginning
+from trainers.imitation.training import Transcripts
 from trainers.imitation.vocabulary import word_tokenizer
 from trainers.imitation.worlds import textcraft_texts
 from trainers.rollout.config import EnvConfig, PromptConfig, RolloutConfig
@@ -122,19 +122,6 @@ def test_an_answer_that_a_rollout_would_refuse_is_not_imitated(tokenizer, monkey
     monkeypatch.setattr(Planner, "turns", lambda *_: iter([Move("", (look, look))]))
     with pytest.raises(UsageError, match=r"prompt: the player's answer '<action>.* invalid in a rollout: 2 calls"):
         _imitated(PROMPTS["full"], tokenizer, _world().tasks.ids("train")[0])
-
-
-def test_what_transcripts_begin_with_alike_ends_before_the_first_answer(tokenizer) -> None:
-    config = ImitateConfig(batch=4, max_tokens=2000, prompt=PROMPTS["full"])
-    batch = next(Transcripts(config, tokenizer).batches(Stage(1, [Play(kwargs=KWARGS)])))
-    places = [np.flatnonzero(one.parts[1:] == RESPONSE) for one in batch]
-    tokens = [one.tokens for one in batch]
-    begun = common_beginning(tokens, places)
-    assert begun >= 64 and len({tuple(one.tokens[:begun].tolist()) for one in batch}) == 1
-    assert len({int(one.tokens[begun]) for one in batch}) > 1
-    assert common_beginning(tokens, [np.arange(len(one.tokens) - 1) for one in batch]) == 0, "prompts are targets, too"
-    assert common_beginning(tokens[:1] * 3, places[:1] * 3) == places[0][0]
-    assert common_beginning(tokens[:1], places[:1]) == 0
 
 
 def test_settings_of_prompts_that_contradict_are_named(capsys: pytest.CaptureFixture[str]) -> None:

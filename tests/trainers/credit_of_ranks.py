@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 from safetensors.numpy import save_file
-from tiny_runs import model
+from tiny_runs import in_float64, model
 
 from envsuite.core import ToolCall
 from trainers.credit.config import MethodConfig
@@ -115,7 +115,7 @@ def main() -> int:
         seen.add(config.estimator)
         method = Method.of(config)
         policy, optimizer = accelerator.prepare(
-            Policy(m := model("qwen2", SIZE).double()), torch.optim.SGD(m.parameters())
+            Policy(m := in_float64(model("qwen2", SIZE))), torch.optim.SGD(m.parameters())
         )
         updater = Updater(accelerator, policy, optimizer, OptimConfig(tokens_per_microbatch=60), config.objective)
         greedy = [GreedyReturn()] if config.greedy_baseline else []

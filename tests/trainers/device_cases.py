@@ -23,10 +23,10 @@ from trainers.policy.attention import NAME, attending, checkpoint_activations
 from trainers.policy.config import AdapterConfig, OptimConfig
 from trainers.policy.flat import flatten
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
-from trainers.policy.kernels import seen_tokens, varlen_prefix_attention
+from trainers.policy.kernels import seen_tokens, varlen_tree_attention
 from trainers.policy.loss import ObjectiveConfig
 from trainers.policy.model import Policy
-from trainers.policy.selfcheck import sample_batch
+from trainers.policy.selfcheck import sample_tree
 from trainers.policy.update import Updater
 from trainers.rollout import slot_attention
 from trainers.rollout.engine import Request, Sampling
@@ -49,7 +49,7 @@ def run(accelerator: Accelerator, names: Sequence[str]) -> dict[str, Outcome]:
     """Runs the cases one after the other."""
     kept = register()
     slot_attention.EFFICIENT |= {DEVICE}  # what stands for CUDA attends as CUDA does
-    AttentionInterface.register("test_varlen", partial(varlen_prefix_attention, varlen=lambda: _copies))
+    AttentionInterface.register("test_varlen", partial(varlen_tree_attention, varlen=lambda: _copies))
     HFEngine._check_model = lambda self: None  # type: ignore[method-assign]  # compares numbers, which mean nothing here
     found = {}
     for name in names:
@@ -112,9 +112,9 @@ def states(gpu: FakeGPU, accelerator: Accelerator) -> None:
 def values(gpu: FakeGPU, accelerator: Accelerator) -> None:
     """A critic's forward and backward pass."""
     inner = ValueModel(architecture("qwen2", SIZE).base_model, "bfloat16")
-    batch, _ = sample_batch(SIZE)
+    tree, _ = sample_tree(SIZE)
     with gpu:
-        gpu.moved(inner)(batch).sum().backward()
+        gpu.moved(inner)(tree).sum().backward()
 
 
 def _copies(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **named: Any) -> torch.Tensor:
@@ -129,17 +129,17 @@ def _copies(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **named
 def kernels(gpu: FakeGPU, accelerator: Accelerator) -> None:
     """The patterns that other kernels of attention take; instead of FlashAttention a stand-in that copies queries."""
     inner = architecture("qwen2-sliding", SIZE)
-    batch, _ = sample_batch(SIZE)
+    tree, _ = sample_tree(SIZE)
 
     with gpu:
         model = gpu.moved(inner)
-        flat = flatten(batch, model)
+        flat = flatten(tree, model)
         with attending(model, "test_varlen"), torch.autocast(DEVICE, torch.bfloat16):
             model(**flat.arguments).logits.sum().backward()
         tokens = flat.arguments["input_ids"].shape[1]
         index = torch.arange(tokens, device=DEVICE)
         for window in (None, 3):
-            seen = seen_tokens(flat.plan, window)(index, index, index[:, None], index)
+            seen = seen_tokens(flat.arguments["tree_plan"], window)(index, index, index[:, None], index)
             assert seen.device.type == DEVICE and seen.shape == (tokens, tokens)
         with attending(model, NAME):
             model(**flat.arguments)

@@ -62,8 +62,8 @@ def _sharded(accelerator: Accelerator, kind: signal.Signals) -> None:
 
     from trainers.policy.config import ModelConfig
     from trainers.policy.model import Policy
-    from trainers.policy.packing import one_token
     from trainers.policy.sharding import shard
+    from trainers.policy.tree import one_token
 
     policy = Policy(model("qwen2", 31))
     shard(policy, ModelConfig(shard="full"), accelerator)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from accelerate import Accelerator
-from tiny_runs import model
+from tiny_runs import in_float64, model
 from torch import nn
 from update_cases import SIZE, share, table
 
@@ -91,7 +91,7 @@ def made(case: Case) -> Policy:
     if case.recomputed:
         checkpoint_activations(base)
     policy = Policy(base, compute_dtype=case.compute_dtype)
-    return policy.double() if case.double else policy
+    return in_float64(policy) if case.double else policy
 
 
 def computed(accelerator: Accelerator, case: Case) -> Result:

@@ -37,7 +37,7 @@ from trainers.policy.config import AdapterConfig, ModelConfig, OptimConfig
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
 from trainers.policy.loading import load_model, load_tokenizer
 from trainers.policy.model import Policy
-from trainers.policy.packing import merge_steps, micro_batches
+from trainers.policy.packing import micro_batches
 from trainers.rollout.engine import Sampling
 from trainers.rollout.hf_engine import HFEngine
 from trainers.settings import ConfigError
@@ -96,7 +96,7 @@ def test_log_probabilities_and_gradients_are_those_of_peft(name: str, checkpoint
     if checkpointing:
         checkpoint_activations(adapted)
     policy = Policy(adapted).train()
-    for batch in micro_batches(table, merge_steps(table), 120, True):
+    for batch in micro_batches(table, 120, True):
         stats = policy(batch)
         index = torch.from_numpy(batch.index)
         (stats.logprob * weight[index]).sum().backward()
@@ -144,7 +144,7 @@ def test_frozen_weights_in_bfloat16_change_log_probabilities_and_gradients_by_ro
     table = step_table(np.random.default_rng(3), 300)
     flat = []
     for policy in (Policy(short, compute_dtype="bfloat16").train(), Policy(exact).train()):
-        (batch,) = micro_batches(table, merge_steps(table), 10_000, True)
+        (batch,) = micro_batches(table, 10_000, True)
         stats = policy(batch)
         (stats.logprob * torch.linspace(-1, 1, len(stats.logprob))).sum().backward()
         gradient = torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
@@ -242,7 +242,7 @@ def test_dropout_acts_where_gradients_are_made_and_nowhere_else() -> None:
     expected = log_probabilities(policy, table, OptimConfig())
     policy.train()
     np.testing.assert_array_equal(log_probabilities(policy, table, OptimConfig()), expected)
-    (batch,) = micro_batches(table, merge_steps(table), 10_000, True)
+    (batch,) = micro_batches(table, 10_000, True)
     dropped = policy(batch).logprob.detach()
     assert float((dropped - torch.from_numpy(expected[batch.index])).abs().max()) > 0.01
 

@@ -9,14 +9,15 @@ from architectures import COMPUTED, REFUSED, WINDOW, architecture
 from tiny_runs import step_table
 
 from envsuite.core.errors import DataError
-from trainers.policy.attention import checkpoint_activations
+from trainers.policy.attention import Tiles, checkpoint_activations
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
 from trainers.policy.model import Policy
-from trainers.policy.packing import merge_steps, micro_batches
+from trainers.policy.packing import micro_batches
 from trainers.policy.selfcheck import check_backbone
 from trainers.steps import StepTable
 
 SIZE = 61
+_MASK = Tiles.mask
 
 
 def _table() -> StepTable:
@@ -59,7 +60,7 @@ def test_log_probabilities_and_every_gradient_are_those_of_single_sequences(
     if checkpointing:
         checkpoint_activations(model)
     policy = Policy(model).train()
-    for batch in micro_batches(table, merge_steps(table), 120, share):
+    for batch in micro_batches(table, 120, share):
         stats = policy(batch)
         index = torch.from_numpy(batch.index)
         (stats.logprob * weight[index]).sum().backward()
@@ -78,7 +79,7 @@ def test_checkpointing_computes_each_layer_again_in_the_backward_pass() -> None:
         if recomputed:
             checkpoint_activations(model)
         policy = Policy(model).train()
-        (batch, *_) = micro_batches(_table(), merge_steps(_table()), 10_000, True)
+        (batch, *_) = micro_batches(_table(), 10_000, True)
         calls.clear()
         policy(batch).logprob.sum().backward()
         assert len(calls) == 1 + recomputed
@@ -109,16 +110,15 @@ def test_a_wrong_window_is_noticed_though_the_sequences_of_the_check_are_shorter
     Policy(model)
     check_backbone(model.base_model)
     assert model.config.sliding_window == 4096
-    monkeypatch.setattr("trainers.policy.attention.PrefixPlan._causal", _one_too_wide)
+    monkeypatch.setattr(Tiles, "mask", _one_too_wide)
     for refused in (lambda: Policy(model), lambda: check_backbone(model.base_model)):
         with pytest.raises(DataError, match=r"Mistral\w+ computes something else"):
             refused()
 
 
-def _one_too_wide(self: object, width: int, window: int | None) -> torch.Tensor:
+def _one_too_wide(self: Tiles, groups: int, dtype: torch.dtype, window: int | None) -> torch.Tensor:
     """Mask of a window that is one token wider than asked for."""
-    seen = torch.ones(width, width, dtype=torch.bool).tril()
-    return seen if window is None else seen.triu(-window)
+    return _MASK(self, groups, dtype, None if window is None else window + 1)
 
 
 def test_the_model_is_left_with_its_own_attention_and_windows() -> None:

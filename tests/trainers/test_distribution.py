@@ -17,7 +17,7 @@ from trainers.policy.accumulation import log_probabilities
 from trainers.policy.config import ModelConfig, OptimConfig
 from trainers.policy.loading import load_model
 from trainers.policy.model import Policy
-from trainers.policy.packing import merge_steps, micro_batches
+from trainers.policy.packing import micro_batches
 from trainers.policy.statistics import token_stats
 from trainers.report.metrics import read_metrics
 from trainers.rollout.engine import Sampling
@@ -86,7 +86,7 @@ def test_the_gradient_is_that_of_the_naive_tempered_log_softmax(temperature: flo
     expected = {name: p.grad.clone() for name, p in policy.named_parameters()}
     policy.zero_grad()
     wrapped = Policy(policy, temperature=temperature)
-    for batch in micro_batches(table, merge_steps(table), 100, True):
+    for batch in micro_batches(table, 100, True):
         stats, index = wrapped(batch), torch.from_numpy(batch.index)
         ((stats.logprob * weight[0, index]).sum() + (stats.entropy * weight[1, index]).sum()).backward()
     scale = max(float(gradient.abs().max()) for gradient in expected.values())

@@ -17,13 +17,13 @@ from torch.nn.attention.flex_attention import create_mask
 from transformers import AttentionInterface, PreTrainedModel
 
 from envsuite.core.errors import DataError, MissingExtra
-from trainers.policy.attention import NAME, PrefixPlan, attending
+from trainers.policy.attention import NAME, TreePlan, attending
 from trainers.policy.config import ModelConfig
 from trainers.policy.flat import flatten
-from trainers.policy.kernels import NAMES, check_kernel, choose_kernel, kernel_of, seen_tokens, varlen_prefix_attention
+from trainers.policy.kernels import NAMES, check_kernel, choose_kernel, kernel_of, seen_tokens, varlen_tree_attention
 from trainers.policy.loading import load_model
-from trainers.policy.packing import MicroBatch
-from trainers.policy.selfcheck import sample_batch
+from trainers.policy.selfcheck import sample_tree
+from trainers.policy.tree import TokenSequence, TokenTree, token_tree
 from trainers.settings import ConfigError
 
 SIZE = 31
@@ -31,47 +31,25 @@ CPU = torch.device("cpu")
 COMPUTED = ("llama", "qwen2", "qwen2-sliding", "gemma2", "gemma3", "mistral")
 
 
-def _without_prefixes(batch: MicroBatch) -> MicroBatch:
-    count = len(batch.tail)
-    return MicroBatch(
-        np.zeros((count, 0), np.int64), np.zeros(count, np.int64), np.arange(count), batch.tail, batch.tail_lengths,
-        batch.sequence, batch.position, batch.target, batch.index,
-    )  # fmt: skip
+def _tree(shared: bool) -> TokenTree:
+    tree, sequences = sample_tree(SIZE)
+    if shared:
+        return tree
+    return token_tree([TokenSequence.of(one, np.arange(len(one) - 1), 0) for one in sequences], share=False)
 
 
 @pytest.mark.parametrize("window", [None, 1, 3, 100])
 @pytest.mark.parametrize("shared", [True, False])
-def test_the_mask_of_blocks_sees_what_the_dense_masks_see(window: int | None, shared: bool) -> None:
-    batch, _ = sample_batch(SIZE)
-    batch = batch if shared else _without_prefixes(batch)
-    plan = PrefixPlan(batch, CPU)
-    cut, width, tail = plan.prefixes * plan.prefix_width, plan.prefix_width, plan.tail_width
-    tokens = cut + plan.tails * tail
-    found = create_mask(seen_tokens(plan, window), None, None, tokens, tokens, device="cpu")[0, 0]
-    expected = torch.zeros(tokens, tokens, dtype=torch.bool)
-    causal = torch.ones(tail, tail, dtype=torch.bool).tril()
-    heads = torch.ones(width, width, dtype=torch.bool).tril()
-    for prefix in range(plan.prefixes if width else 0):
-        here = slice(prefix * width, (prefix + 1) * width)
-        mask = plan.prefix_mask(window)
-        expected[here, here] = heads if mask is None else mask[0, 0]
-    of_tails = plan.tail_mask(window)
-    for number, prefix in enumerate(batch.prefix_of):
-        rows = slice(cut + number * tail, cut + (number + 1) * tail)
-        own = causal if of_tails is None else of_tails[number, 0]
-        expected[rows, rows] = own[:, -tail:]
-        if width:
-            expected[rows, prefix * width : (prefix + 1) * width] = own[:, :width]
-    real = np.concatenate([
-        *(np.arange(length) + row * width for row, length in enumerate(batch.prefix_lengths) if width),
-        *(np.arange(length) + cut + row * tail for row, length in enumerate(batch.tail_lengths)),
-    ])  # fmt: skip
-    assert torch.equal(found[real], expected[real]), "real tokens see the same"
-    assert found.any(1).all(), "padding sees something"
+def test_the_mask_of_blocks_sees_the_path_of_a_token(window: int | None, shared: bool) -> None:
+    tree = _tree(shared)
+    tokens = len(tree)
+    found = create_mask(seen_tokens(TreePlan(tree, CPU), window), None, None, tokens, tokens, device="cpu")[0, 0]
+    for token in range(tokens):
+        assert found[token].nonzero()[:, 0].tolist() == tree.path(token)[-(window or tokens) :].tolist()
 
 
-def _logits(model: PreTrainedModel, batch: MicroBatch, name: str) -> torch.Tensor:
-    flat = flatten(batch, model)
+def _logits(model: PreTrainedModel, tree: TokenTree, name: str) -> torch.Tensor:
+    flat = flatten(tree, model)
     with attending(model, name):
         return model(**flat.arguments, logits_to_keep=flat.place).logits[0]
 
@@ -79,9 +57,9 @@ def _logits(model: PreTrainedModel, batch: MicroBatch, name: str) -> torch.Tenso
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("name", COMPUTED)
 def test_flex_attention_gives_the_log_probabilities_of_pytorchs_attention(name: str) -> None:
-    model, (batch, _) = architecture(name, SIZE), sample_batch(SIZE)
+    model, tree = architecture(name, SIZE), _tree(True)
     with torch.no_grad():
-        ours, own = (_logits(model, batch, kernel).log_softmax(-1) for kernel in (NAMES["flex"], NAME))
+        ours, own = (_logits(model, tree, kernel).log_softmax(-1) for kernel in (NAMES["flex"], NAME))
     torch.testing.assert_close(ours, own, rtol=0, atol=1e-5)
 
 
@@ -121,13 +99,12 @@ def _varlen(
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("name", COMPUTED)
 def test_gathered_keys_give_the_logits_and_gradients_of_pytorchs_attention(name: str, shared: bool) -> None:
-    AttentionInterface.register("test_varlen", partial(varlen_prefix_attention, varlen=lambda: _varlen))
-    model, (batch, _) = architecture(name, SIZE), sample_batch(SIZE)
-    batch = batch if shared else _without_prefixes(batch)
+    AttentionInterface.register("test_varlen", partial(varlen_tree_attention, varlen=lambda: _varlen))
+    model, tree = architecture(name, SIZE), _tree(shared)
     found = []
     for kernel in ("test_varlen", NAME):
         model.zero_grad()
-        logits = _logits(model, batch, kernel)
+        logits = _logits(model, tree, kernel)
         logits.log_softmax(-1)[:, 0].sum().backward()
         found.append((logits.detach(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])))
     (ours, gradient), (own, expected) = found
@@ -137,9 +114,9 @@ def test_gathered_keys_give_the_logits_and_gradients_of_pytorchs_attention(name:
 
 @pytest.mark.parametrize("kernel", [NAMES["flex"], "test_varlen"])
 def test_attention_sinks_are_refused(kernel: str) -> None:
-    AttentionInterface.register("test_varlen", partial(varlen_prefix_attention, varlen=lambda: _varlen))
+    AttentionInterface.register("test_varlen", partial(varlen_tree_attention, varlen=lambda: _varlen))
     with pytest.raises(DataError, match=r"attention sinks.*set it to sdpa"):
-        _logits(architecture("gpt_oss", SIZE), sample_batch(SIZE)[0], kernel)
+        _logits(architecture("gpt_oss", SIZE), _tree(True), kernel)
 
 
 def test_a_model_on_a_cpu_attends_as_pytorch_does() -> None:

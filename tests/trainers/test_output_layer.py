@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import CohereConfig, CohereForCausalLM
 
 from trainers.policy.model import Policy
-from trainers.policy.packing import merge_steps, micro_batches
+from trainers.policy.packing import micro_batches
 from trainers.policy.statistics import OutputLayer
 
 SIZE, WIDTH, TOKENS = 23, 6, 11
@@ -73,7 +73,7 @@ def test_the_parts_of_a_micro_batch_give_what_the_whole_gives(name: str, compute
     found = []
     for elements in (1, 5 * SIZE, 10**9):
         policy.output = replace(policy.output, elements=elements)
-        for batch in micro_batches(table, merge_steps(table), 10_000, True):
+        for batch in micro_batches(table, 10_000, True):
             stats = policy(batch)
             (stats.logprob.sum() + 0.1 * stats.entropy.sum()).backward()
         found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
@@ -110,7 +110,7 @@ def test_no_more_logits_exist_at_a_time_than_are_allowed() -> None:
         assert policy.output is not None
         policy.output = replace(policy.output, elements=elements)
         with Largest(policy.output.layer.weight) as seen:
-            for batch in micro_batches(table, merge_steps(table), 10_000, True):
+            for batch in micro_batches(table, 10_000, True):
                 policy(batch).logprob.sum().backward()
         assert seen.elements == most
 
@@ -124,7 +124,7 @@ def test_logits_that_are_no_linear_function_of_the_states_are_the_models_own() -
     model, table = CohereForCausalLM(config), step_table(np.random.default_rng(3), SIZE)
     policy = Policy(model)
     assert policy.output is None
-    (batch,) = micro_batches(table, merge_steps(table), 10_000, False)
+    (batch,) = micro_batches(table, 10_000, False)
     logprob = policy(batch).logprob.detach()
     for row in range(3):
         ids = torch.tensor([[*table.prompt[row], *table.response[row]]])

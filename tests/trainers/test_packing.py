@@ -1,4 +1,4 @@
-"""Merged steps, shared prefixes and micro-batches against the naive way: each step row its own forward pass."""
+"""Micro-batches of step rows against the naive way: each step row its own forward pass."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_runs import AGGREGATIONS, model, step_table
 
-from trainers.policy.attention import PrefixPlan
+from envsuite.core.errors import UsageError
 from trainers.policy.config import OptimConfig
 from trainers.policy.loss import ObjectiveConfig, token_weights
 from trainers.policy.model import Policy
-from trainers.policy.packing import merge_steps, micro_batches, one_token
-from trainers.policy.selfcheck import sample_batch
+from trainers.policy.packing import distinct_tokens, micro_batches, row_sequences
+from trainers.policy.tree import one_token
 from trainers.policy.update import Updater
 from trainers.steps import StepTable
+from trainers.steps.table import Ragged
 
 SIZE = 61
 
@@ -49,39 +50,58 @@ def _off(one: torch.Tensor, two: torch.Tensor) -> float:
     return float((one - two).norm() / two.norm())
 
 
-@given(seed=st.integers(0, 10**6), append=st.booleans(), vocabulary=st.sampled_from([2, 61]))
-def test_every_response_token_is_in_exactly_one_span_and_every_prompt_before_it(
-    seed: int, append: bool, vocabulary: int
-) -> None:
-    table = step_table(np.random.default_rng(seed), vocabulary, append=append)
-    sequences = merge_steps(table)
-    spans = [(sequence, span) for sequence in sequences for span in sequence.spans]
-    assert sorted(span.row for _, span in spans) == np.flatnonzero(table.response.lengths).tolist()
-    for sequence, span in spans:
-        assert sequence.tokens[: span.start].tolist() == table.prompt[span.row].tolist()
-        assert sequence.tokens[span.start : span.start + span.length].tolist() == table.response[span.row].tolist()
-        assert table.episode_id[span.row] == table.episode_id[sequence.spans[0].row]
-    for sequence in sequences:
-        assert sequence.prompt_length == sequence.spans[0].start
-        assert len(sequence.tokens) == sequence.spans[-1].start + sequence.spans[-1].length
-    if append:
-        whole = len(np.unique(table.episode_id[table.response.lengths > 0]))
-        assert len(sequences) == whole, "a memory that appends gives one sequence an episode"
-
-
 @given(seed=st.integers(0, 10**6), append=st.booleans(), share=st.booleans(), budget=st.integers(1, 200))
-def test_micro_batches_cover_every_response_token_once_within_the_budget(
+def test_micro_batches_have_every_response_token_once_within_the_budget(
     seed: int, append: bool, share: bool, budget: int
 ) -> None:
     table = step_table(np.random.default_rng(seed), 5, append=append)
-    sequences = merge_steps(table)
+    sequences, _ = row_sequences(table)
     longest = max(len(sequence.tokens) for sequence in sequences)
-    batches = list(micro_batches(table, sequences, budget, share))
-    index = np.concatenate([batch.index for batch in batches])
+    trees = list(micro_batches(table, budget, share))
+    index = np.concatenate([tree.index for tree in trees])
     assert sorted(index.tolist()) == list(range(len(table.response.values)))
-    for batch in batches:
-        assert (table.response.values[batch.index] == batch.target).all()
-        assert batch.tokens <= max(budget, longest)
+    for tree in trees:
+        assert (table.response.values[tree.index] == tree.target).all()
+        assert len(tree) <= max(budget, longest)
+        rows = table.response.row_of[tree.index]
+        assert (np.bincount(rows, minlength=len(table))[rows] == table.response.lengths[rows]).all(), "rows stay whole"
+
+
+@given(seed=st.integers(0, 10**6), append=st.booleans(), budget=st.integers(1, 200))
+def test_one_micro_batch_computes_no_token_twice_and_several_only_what_they_share(
+    seed: int, append: bool, budget: int
+) -> None:
+    table = step_table(np.random.default_rng(seed), 3, append=append)
+    sequences, _ = row_sequences(table)
+    distinct = {tuple(each.tokens[:end].tolist()) for each in sequences for end in range(1, len(each.tokens) + 1)}
+    (whole,) = micro_batches(table, 10**6, True)
+    assert len(whole) == len(distinct) == distinct_tokens(table)
+    apart = sum(map(len, micro_batches(table, 10**6, False)))
+    assert len(distinct) <= sum(map(len, micro_batches(table, budget, True))) <= apart
+    assert apart == sum(len(sequence.tokens) for sequence in sequences)
+
+
+def test_a_micro_batch_ends_where_least_is_computed_twice() -> None:
+    prompts = [[1] * 8 + [row] for row in range(3)] + [[2] * 8 + [row] for row in range(2)]
+    table = _table_of(prompts, [[5]] * 5)
+    assert [len(tree) for tree in micro_batches(table, 12, True)] == [11, 10]
+    assert [len(tree) for tree in micro_batches(table, 10, True)] == [10, 9, 10]
+
+
+def test_a_response_without_a_prompt_is_named() -> None:
+    with pytest.raises(UsageError, match=r"row 1 \(episode 1, step 0\) has a response of 2 tokens to an empty prompt"):
+        list(micro_batches(_table_of([[1], []], [[2], [3, 4]]), 100, True))
+
+
+def _table_of(prompts: list[list[int]], responses: list[list[int]]) -> StepTable:
+    count = np.arange(len(prompts))
+    keys = np.full(len(prompts), "s", object)
+    return StepTable(
+        group_id=count * 0, episode_id=count, t=count * 0, reward=np.zeros(len(prompts)), state_key=keys,
+        valid=np.ones(len(prompts), np.bool_), prompt=Ragged.of(prompts, np.int64),
+        response=Ragged.of(responses, np.int64),
+        logprob=Ragged.of(([-1.0] * len(each) for each in responses), np.float32),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2", "gpt2"])
@@ -98,7 +118,7 @@ def test_log_probabilities_and_gradients_are_those_of_independent_rows(name: str
         expected = _gradient(policy)
         wrapped = Policy(policy)
         found = torch.zeros_like(naive)
-        for batch in micro_batches(table, merge_steps(table), budget, share):
+        for batch in micro_batches(table, budget, share):
             stats = wrapped(batch)
             index = torch.from_numpy(batch.index)
             found[index] = stats.logprob.detach()
@@ -145,14 +165,3 @@ def test_a_process_without_a_micro_batch_takes_part_with_one_token_and_adds_noth
     assert stats.logprob.shape == (1,) and torch.isfinite(stats.logprob).all()
     (stats.logprob.sum() * 0.0).backward()
     assert all(p.grad is not None and not p.grad.any() for p in policy.parameters()), "each is synchronised"
-
-
-def test_a_prefix_is_masked_only_where_a_window_is_narrower() -> None:
-    batch, _ = sample_batch(SIZE)
-    plan = PrefixPlan(batch, torch.device("cpu"))
-    width = batch.prefix.shape[1]
-    assert plan.prefix_mask(None) is None and plan.prefix_mask(width) is None, "the kernel knows plain causal attention"
-    mask = plan.prefix_mask(3)
-    assert mask is not None
-    back = torch.arange(width)[:, None] - torch.arange(width)
-    assert torch.equal(mask[0, 0], (back >= 0) & (back < 3))

@@ -20,7 +20,7 @@ from trainers.policy.hidden import Fingerprint, at_prompt_ends
 from trainers.policy.loading import load_model
 from trainers.policy.loss import ObjectiveConfig
 from trainers.policy.model import Policy
-from trainers.policy.packing import merge_steps, micro_batches
+from trainers.policy.packing import micro_batches
 from trainers.policy.precision import computing
 from trainers.policy.update import Updater
 from trainers.report.metrics import read_metrics
@@ -122,7 +122,7 @@ def test_the_readers_of_hidden_states_compute_in_the_same_format() -> None:
     critic = {kind: ValueModel(policy.base_model, kind) for kind in ("float32", "bfloat16")}
     for value in critic.values():
         torch.nn.init.ones_(value.value.weight)
-    (batch, *_) = micro_batches(table, merge_steps(table), 10_000, True)
+    (batch, *_) = micro_batches(table, 10_000, True)
     with torch.no_grad():
         values = [critic[kind](batch) for kind in ("float32", "bfloat16")]
     states = [

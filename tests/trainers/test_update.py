@@ -16,13 +16,16 @@ from ranks import on_ranks
 from tiny_runs import model, step_table
 from update_cases import gradients, not_finite, updates
 
-from trainers.policy.accumulation import Batch
+from trainers.policy.accumulation import Batch, teaching_rows
 from trainers.policy.config import OptimConfig
 from trainers.policy.guard import Diverged
 from trainers.policy.loss import ObjectiveConfig, token_weights
 from trainers.policy.loss.config import CorrectionConfig
+from trainers.policy.loss.selection import SELECTING
+from trainers.policy.loss.token_losses import LOSSES
 from trainers.policy.model import Policy
 from trainers.policy.partition import minibatch_count, minibatches
+from trainers.policy.tree import TokenTree
 from trainers.policy.update import Updater, learning_rate
 from trainers.settings import ConfigError
 
@@ -78,7 +81,9 @@ def test_updates_of_several_processes_take_the_optimiser_steps_of_one(ranks: int
     for found in on_ranks(updates, ranks):
         for name, (weights, told) in alone[1].items():
             torch.testing.assert_close(found[name][0], weights, rtol=1e-5, atol=1e-6, msg=name)
-            assert found[name][1] == pytest.approx(told, rel=1e-4, abs=1e-6), name
+            own = {key: value for key, value in found[name][1].items() if key != "computed_tokens"}
+            assert own == pytest.approx({key: told[key] for key in own}, rel=1e-4, abs=1e-6), name
+            assert found[name][1]["computed_tokens"] >= told["computed_tokens"], "what ranks share, each computes"
     steps = {name: told["optimizer_steps"] for name, (_, told) in alone[1].items()}
     assert steps["parts"] == 6 and steps["rows"] == 4 and steps["more parts than episodes"] == 10
 
@@ -344,6 +349,55 @@ def test_replayed_rows_keep_the_log_probabilities_of_the_engine() -> None:
     told = updater.update(some(5), rng(), batch).replay
     ratio = np.exp(updater.logprobs(batch.table) - batch.table.logprob.values)
     assert told["ratio_mean"] == pytest.approx(ratio.mean(), rel=1e-4)
+
+
+# -- rows that teach nothing -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("loss", "ratio"), [
+    *((loss, "token") for loss in LOSSES if loss not in SELECTING), ("ppo", "step"), ("cispo", "sequence"),
+])  # fmt: skip
+def test_rows_without_advantage_have_no_gradient_and_are_not_computed(loss: str, ratio: str) -> None:
+    batch, objective = some(), ObjectiveConfig(loss=loss, ratio=ratio)  # type: ignore[arg-type]
+    idle = (np.random.default_rng(2).random(len(batch.table)) < 0.5)[batch.table.response.row_of]
+    advantage = np.where(idle, 0.0, batch.advantage)
+    expected = make(replace(objective, entropy_coef=1e-30)).gradient(batch.table, advantage)
+    updater, computed = make(objective), 0
+
+    def count(_: Any, given: tuple[TokenTree]) -> None:
+        nonlocal computed
+        computed += len(given[0].target)
+
+    updater.policy.register_forward_pre_hook(count)
+    found = updater.gradient(batch.table, advantage)
+    assert 0 < computed == (~idle).sum() < len(idle)
+    scale = max(float(gradient.abs().max()) for gradient in expected.values())
+    for name, gradient in expected.items():
+        assert float((found[name] - gradient).abs().max()) < 1e-6 * scale, name
+
+
+def test_a_batch_that_teaches_nothing_takes_the_step_of_a_gradient_of_zero() -> None:
+    batch, weights = some(), []
+    for coefficient in (0.0, 1e-30):
+        updater = make(ObjectiveConfig(entropy_coef=coefficient), adam=True, lr=0.1)
+        updater.update(batch, np.random.default_rng(0))
+        told = updater.update(replace(batch, advantage=0 * batch.advantage), np.random.default_rng(0)).train
+        assert told["idle_rows"] == (0.0 if coefficient else 1.0) and told["optimizer_steps"] == 2.0
+        weights.append(flat(updater))
+    assert torch.equal(*weights), "AdamW's moments decay alike"
+
+
+def test_where_the_loss_has_other_terms_every_row_is_computed() -> None:
+    batch = some()
+    still = replace(batch, advantage=0 * batch.advantage)
+    answered = batch.table.response.lengths > 0
+    for objective in (ObjectiveConfig(kl="k3"), ObjectiveConfig(entropy_coef=0.1), ObjectiveConfig(loss="kl_cov")):
+        assert (teaching_rows(still, objective) == answered).all()
+    assert not teaching_rows(still, ObjectiveConfig()).any()
+    unweighed = replace(batch, factor=np.zeros(len(batch.advantage)))
+    assert not teaching_rows(unweighed, ObjectiveConfig()).any()
+    unknown = replace(batch, advantage=np.full(len(batch.advantage), np.nan))
+    assert (teaching_rows(unknown, ObjectiveConfig()) == answered).all(), "what is not finite is not hidden"
 
 
 # -- entropy, and tokens that are picked -------------------------------------------------------------------------------

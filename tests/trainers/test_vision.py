@@ -26,7 +26,7 @@ from trainers.policy.config import AdapterConfig, ModelConfig, OptimConfig
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
 from trainers.policy.loading import load_backbone, load_model, load_tokenizer
 from trainers.policy.model import Policy
-from trainers.policy.packing import merge_steps, micro_batches
+from trainers.policy.packing import micro_batches
 from trainers.policy.vision import ImageProcessing, check_vision, format_of, set_vision, vision_of
 from trainers.rollout.engine import Request, Sampling
 from trainers.rollout.hf_engine import HFEngine
@@ -186,7 +186,7 @@ def test_log_probabilities_and_gradients_are_the_model_s_own(folder: Path, memor
     wanted = gradient(model)
     policy = Policy(model)
     found = torch.zeros(len(own))
-    for piece in micro_batches(steps, merge_steps(steps), 400, share):
+    for piece in micro_batches(steps, 400, share):
         logprob = policy(piece).logprob
         index = torch.from_numpy(piece.index)
         found[index] = logprob.detach()
@@ -210,7 +210,7 @@ def test_adapters_checkpointing_and_bfloat16_compute_the_same(folder: Path, chan
     model = load_model(config)
     policy = Policy(model, compute_dtype=config.compute_dtype)
     found = torch.zeros(len(own))
-    for piece in micro_batches(steps, merge_steps(steps), 2000, True):
+    for piece in micro_batches(steps, 2000, True):
         stats = policy.train()(piece)
         found[torch.from_numpy(piece.index)] = stats.logprob.detach()
         stats.logprob.sum().backward()
@@ -241,8 +241,9 @@ def test_equal_ids_of_different_images_are_not_shared(folder: Path) -> None:
     prompt = (5, *form.ids(one), 6)
     seen = (one, other, one.copy())
     made = StepTable.from_episodes(episode(n, step(0, prompt, [image], (7, 8))) for n, image in enumerate(seen))
-    (piece,) = micro_batches(made, merge_steps(made), 10_000, True)
-    assert len(piece.prefix_lengths) == 2 and len(piece.images) == 2, "the copy is the same image"
+    (piece,) = micro_batches(made, 10_000, True)
+    parts = sum(token < -1 for token in prompt)
+    assert (piece.tokens < -1).sum() == 2 * parts and len(piece.images) == 2, "the copy is the same image"
     found = dict(zip(piece.index.tolist(), Policy(model)(piece).logprob.tolist(), strict=True))
     assert [found[4], found[5]] == pytest.approx([found[0], found[1]], abs=1e-6)
     assert abs(found[2] - found[0]) > 1e-3

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from types import MethodType
+from typing import Any, TypeVar
 
 import numpy as np
 import orjson
@@ -32,6 +33,7 @@ from trainers.report.metrics import read_metrics
 from trainers.steps import StepTable
 from trainers.steps.table import Ragged
 
+Module = TypeVar("Module", bound=torch.nn.Module)
 ROOT = Path(__file__).resolve().parents[2]
 BOOK = {"source": "generated", "goals": 40, "book_seed": 3, "max_distractors": 2}
 WORDS = ", . : Crafting Goal craft get using inventory Observation action Invalid go end raise now exit sleep"
@@ -58,6 +60,18 @@ def model(name: str, size: int, seed: int = 0) -> PreTrainedModel:
     return GPT2LMHeadModel(
         GPT2Config(vocab_size=size, n_embd=32, n_layer=2, n_head=4, n_positions=512, initializer_range=0.2, **ids)
     ).train(False)
+
+
+def in_float64(policy: Module) -> Module:
+    """The model in float64, with its norms, which transformers computes in float32 whatever the format."""
+
+    def exact(self: Any, states: torch.Tensor) -> torch.Tensor:
+        return self.weight * states * torch.rsqrt(states.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+
+    for module in policy.modules():
+        if "variance_epsilon" in vars(module):
+            module.forward = MethodType(exact, module)
+    return policy.double()
 
 
 def save_model(folder: Path, name: str = "qwen2", seed: int = 0) -> Path:

@@ -26,9 +26,10 @@ from trainers.policy.hidden import Fingerprint, before_tokens, with_some_respons
 from trainers.policy.kernels import kernel_of
 from trainers.policy.loading import load_backbone
 from trainers.policy.loss.value_loss import value_loss
-from trainers.policy.packing import MicroBatch, merge_steps, micro_batches, one_token
+from trainers.policy.packing import micro_batches
 from trainers.policy.partition import minibatches
 from trainers.policy.precision import computing
+from trainers.policy.tree import TokenTree, one_token
 from trainers.settings import ConfigError
 from trainers.stateful import Part
 from trainers.steps import StepTable
@@ -62,9 +63,9 @@ class ValueModel(nn.Module):
         self.compute_dtype: ComputeDtype = compute_dtype
         self.value = _zero(nn.Linear(backbone.config.get_text_config(decoder=True).hidden_size, 1))
 
-    def forward(self, batch: MicroBatch) -> Tensor:
-        """Values of the text before each response token of ``batch``, in its order, float32."""
-        flat = flatten(batch, self.backbone)
+    def forward(self, tree: TokenTree) -> Tensor:
+        """Values of the text before each target of ``tree``, in its order, float32."""
+        flat = flatten(tree, self.backbone)
         with attending(self.backbone, kernel_of(self.backbone)), computing(self.compute_dtype, self.backbone.device):
             states = self.backbone(**flat.arguments).last_hidden_state[0, flat.place]
         out: Tensor = self.value(states.float())[:, 0]
@@ -179,8 +180,8 @@ class Critic(Provider):
         elif len(table):
             flat = np.zeros(len(table.response.values))
             with torch.no_grad():
-                for batch in micro_batches(table, merge_steps(table), budget, share):
-                    flat[batch.index] = self.module(batch).double().cpu().numpy()
+                for tree in micro_batches(table, budget, share):
+                    flat[tree.index] = self.module(tree).double().cpu().numpy()
             value[:] = flat[tokens]
         return steps.with_columns(**found) if self.per == "step" else steps.with_token_columns(**found)
 
@@ -263,11 +264,11 @@ class Critic(Provider):
         place_of = place_of[np.isin(table.response.row_of, rows)]  # by token of the chosen rows
         chosen = table.take(rows)
         budget, share = self.optim.tokens_per_microbatch, self.optim.share_prefix
-        for batch in micro_batches(chosen, merge_steps(chosen), budget, share):
-            found = place_of[batch.index]
-            yield _Piece(batch, np.flatnonzero(found >= 0), found[found >= 0])
+        for tree in micro_batches(chosen, budget, share):
+            found = place_of[tree.index]
+            yield _Piece(tree, np.flatnonzero(found >= 0), found[found >= 0])
 
-    def _nothing(self) -> Tensor | MicroBatch:
+    def _nothing(self) -> Tensor | TokenTree:
         if self.config.kind == "model":
             return one_token()
         return torch.zeros(1, self.policy.config.hidden_size, device=self._device)
@@ -281,7 +282,7 @@ class Critic(Provider):
 class _Piece:
     """Values that one forward pass computes."""
 
-    inputs: Tensor | MicroBatch
+    inputs: Tensor | TokenTree
     picked: Ints
     """Indices of the values in the output that the loss uses."""
     places: Ints

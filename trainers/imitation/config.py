@@ -101,7 +101,7 @@ class ImitateConfig:
     epochs: AtLeastOne = 1
     """Number of times that each sequence is trained on; more than one pays if games are slow to play."""
     tokens_per_microbatch: AtLeastOne = 16384
-    """Most tokens (padding counted) in one forward pass; bounds memory, changes no result."""
+    """Most tokens in one forward pass; bounds memory, changes no result."""
     warmup: Count = 60
     """Optimiser steps of linear warm-up."""
 

@@ -37,8 +37,8 @@ from trainers.imitation.worlds import practice
 from trainers.policy.adapter import is_adapted, save_adapter
 from trainers.policy.loading import load_model, load_tokenizer
 from trainers.policy.model import Policy
-from trainers.policy.packing import MicroBatch, padded
 from trainers.policy.source import find
+from trainers.policy.tree import TokenSequence, TokenTree, token_tree
 from trainers.policy.vision import save_tokenizer
 from trainers.rollout.environments import check_prompts, make_conversation
 
@@ -49,8 +49,6 @@ TELL_EVERY = 30.0
 """Seconds after which progress is logged."""
 TOO_LONG = 200
 """Number of overlong transcripts after which the error about them is raised."""
-WORTH_SHARING = 64
-"""Tokens that transcripts must begin with alike, for the beginning to be computed once."""
 POOL = 32
 """Number of batches that are drawn and sorted by length at a time."""
 
@@ -197,7 +195,7 @@ def loss_of(
     # The output layer is a third of the work, and nine tenths of the tokens are not targets.
     places = [np.flatnonzero(np.isin(one.parts[1:], wanted)) for one in batch]
     kinds = np.concatenate([one.parts[1:][own] for one, own in zip(batch, places, strict=True)])
-    logprob = policy(_micro_batch(batch, places)).logprob
+    logprob = policy(_tree(batch, places)).logprob
     mine = torch.from_numpy(kinds == RESPONSE).to(logprob.device)
     counts = np.bincount(np.concatenate([one.parts[1:] for one in whole or batch]), minlength=IMAGE + 1)
     written = -logprob[mine].sum() / max(int(counts[RESPONSE]), 1)
@@ -207,48 +205,22 @@ def loss_of(
     return written + context_weight * context, float(written.detach())
 
 
-def _micro_batch(batch: Sequence[Transcript], places: Sequence[NDArray[np.int64]]) -> MicroBatch:
-    """The transcripts, and their common beginning once; ``places`` are the indices before their targets."""
+def _tree(batch: Sequence[Transcript], places: Sequence[NDArray[np.int64]]) -> TokenTree:
+    """The transcripts as a tree; ``places`` are the indices before their targets."""
     pool = Pool()
-    rows = [renumbered(one.tokens, pool.numbers(one.images)) for one in batch]
-    begun = common_beginning(rows, places)
-    prefix = rows[0][None, :begun]
-    lengths = np.array([len(row) - begun for row in rows])
-    position = np.concatenate(places) - begun
-    return MicroBatch(
-        prefix=prefix,
-        prefix_lengths=np.array([begun]),
-        prefix_of=np.zeros(len(batch), np.int64),
-        tail=padded([row[begun:] for row in rows]),
-        tail_lengths=lengths,
-        sequence=np.repeat(np.arange(len(batch)), [len(own) for own in places]),
-        position=position,
-        target=np.concatenate([row[1:][own] for row, own in zip(rows, places, strict=True)]),
-        index=np.arange(len(position)),
-        images=pool.images,
-    )
-
-
-def common_beginning(tokens: Sequence[NDArray[np.int64]], places: Sequence[NDArray[np.int64]]) -> int:
-    """Returns how many tokens all transcripts begin with: instructions and tools; 0 if that is hardly any.
-
-    Args:
-        tokens: Those of the transcripts.
-        places: For each the indices before its targets, which the beginning ends before.
-    """
-    first = min(int(own[0]) for own in places)
-    rows = np.stack([one[:first] for one in tokens])
-    differ = (rows != rows[0]).any(0)
-    common = int(differ.argmax()) if differ.any() else first
-    return common if len(tokens) > 1 and common >= WORTH_SHARING else 0
+    firsts = np.cumsum([0, *map(len, places)])
+    sequences = [
+        TokenSequence.of(renumbered(one.tokens, pool.numbers(one.images)), own, first)
+        for one, own, first in zip(batch, places, firsts.tolist(), strict=False)
+    ]
+    return token_tree(sequences, images=pool.images)
 
 
 def parts_of(batch: Sequence[Transcript], most: int) -> Iterator[Sequence[Transcript]]:
-    """Yields the transcripts in parts of at most ``most`` tokens, padding counted, or of one transcript."""
+    """Yields the transcripts in parts of at most ``most`` tokens, or of one transcript."""
     part: list[Transcript] = []
     for one in batch:
-        width = max(len(each.tokens) for each in [*part, one])
-        if part and width * (len(part) + 1) > most:
+        if part and sum(len(each.tokens) for each in [*part, one]) > most:
             yield part
             part = []
         part.append(one)

@@ -27,10 +27,10 @@ from trainers.policy.config import AdapterConfig, ComputeDtype, ModelConfig, Opt
 from trainers.policy.model import Policy
 from trainers.policy.optimizer import make_optimizer
 from trainers.policy.outline import exchange
-from trainers.policy.packing import MicroBatch, one_token, padded
 from trainers.policy.precision import is_rounded
 from trainers.policy.sharding import local, shard_over, total_norm
 from trainers.policy.statistics import OutputLayer
+from trainers.policy.tree import TokenSequence, TokenTree, one_token, token_tree
 from trainers.policy.vision import class_of
 
 SHALLOW, SHARDED = 2, 4
@@ -47,29 +47,18 @@ class Rows:
     """Tokens of a prompt."""
     response: int
     """Tokens of a response."""
-    shared: bool = True
-    """Whether prompts are computed as prefixes (``optim.share_prefix``)."""
 
     @property
     def tokens(self) -> int:
         """Tokens of all rows."""
         return self.count * (self.prompt + self.response)
 
-    def batch(self) -> MicroBatch:
+    def tree(self) -> TokenTree:
         """The micro-batch; its tokens are all the same."""
-        cut = self.prompt - 1 if self.shared else 0
-        width, own, count = self.prompt + self.response - cut, np.arange(self.response), self.count
-        return MicroBatch(
-            prefix=np.zeros((count, cut), np.int64),
-            prefix_lengths=np.full(count, cut),
-            prefix_of=np.arange(count),
-            tail=padded([np.zeros(width, np.int64)] * count),
-            tail_lengths=np.full(count, width),
-            sequence=np.repeat(np.arange(count), self.response),
-            position=np.tile(own + self.prompt - 1 - cut, count),
-            target=np.zeros(count * self.response, np.int64),
-            index=np.arange(count * self.response),
-        )
+        tokens = np.zeros(self.prompt + self.response, np.int64)
+        place = self.prompt - 1 + np.arange(self.response)
+        row = [TokenSequence.of(tokens, place, number * self.response) for number in range(self.count)]
+        return token_tree(row, share=False)
 
 
 @dataclass(frozen=True)
@@ -222,14 +211,14 @@ class Trial:
         return Meter(vocabulary, shapes, self.rows.tokens)
 
     def _scored(self, policy: Policy) -> Amounts:
-        batch, meter = self.rows.batch(), self._meter(policy)
+        batch, meter = self.rows.tree(), self._meter(policy)
         with evaluating(policy), meter:
             stats = policy(batch)
             del stats
         return meter.amounts()
 
     def _updated(self, policy: Policy) -> tuple[list[Amounts], Amounts]:
-        batch, meter = self.rows.batch(), self._meter(policy)
+        batch, meter = self.rows.tree(), self._meter(policy)
         with meter:
             stats = policy(batch)
             loss = (stats.logprob + 0.001 * stats.entropy).sum()

@@ -110,7 +110,7 @@ class Planner:
             ConfigError: A mean of the workload is above a limit of the settings.
         """
         work = Workload.of(config, self.shape, self.where, self.steps, self.prompt, self.response)
-        rows = work.rows(config.optim.tokens_per_microbatch, config.optim.share_prefix)
+        rows = work.rows(config.optim.tokens_per_microbatch)
         dry = self.dry(config, rows)
         held, phases = self._memory(config, work, dry)
         return Plan(config, self.where, work, dry, held, phases, self._seconds(config, work, dry))

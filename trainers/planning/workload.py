@@ -112,12 +112,10 @@ class Workload:
         each = 2 * self.prompt - self.steps * self.response if self.merges else self.steps * self.prompt
         return self.episodes * max(each, self.prompt)
 
-    def rows(self, tokens: int, shared: bool) -> Rows:
+    def rows(self, tokens: int) -> Rows:
         """Rows of the greatest length that a micro-batch of ``tokens`` takes: one at least."""
         length = self.longest_prompt + self.longest_response
         if length > tokens:  # nothing bounds the length: rows that fill the budget
             share = tokens / length
-            return Rows(
-                1, max(1, ceil(self.longest_prompt * share)), max(1, int(self.longest_response * share)), shared
-            )
-        return Rows(tokens // length, self.longest_prompt, self.longest_response, shared)
+            return Rows(1, max(1, ceil(self.longest_prompt * share)), max(1, int(self.longest_response * share)))
+        return Rows(tokens // length, self.longest_prompt, self.longest_response)

@@ -19,13 +19,15 @@ from trainers.policy.config import OptimConfig
 from trainers.policy.loss import BatchTotals, ObjectiveConfig, token_weights
 from trainers.policy.loss.policy_loss import PolicyLoss, merge_metrics, policy_loss
 from trainers.policy.loss.selection import SELECTING, selected_tokens
-from trainers.policy.packing import MicroBatch, merge_steps, micro_batches, one_token
-from trainers.policy.sharding import rounds
+from trainers.policy.packing import micro_batches
+from trainers.policy.sharding import is_sharded, rounds
 from trainers.policy.statistics import TokenStats
+from trainers.policy.tree import TokenTree, one_token
 from trainers.steps import StepTable
 from trainers.steps.columns import REFERENCE
 
 Floats = NDArray[np.float64]
+_RECOMPUTED = 4 / 3  # cost of a token whose forward pass is made twice, with a backward pass of two
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,12 @@ class Tally:
     entropy: float = 0.0
     tokens: int = 0
     """Response tokens of all passes."""
+    computed: int = 0
+    """Tokens that the passes computed, prompts included."""
+    rows: int = 0
+    """Step rows with a response ..."""
+    idle: int = 0
+    """... and those of them that no pass computed, as nothing in the loss depends on them."""
     gap: float = 0.0
     """Sum of |engine's - trainer's| log-probability in the first optimiser step ..."""
     gap_tokens: int = 0
@@ -82,7 +90,8 @@ class Tally:
 
         Losses are sums over the optimiser steps, others means.
         """
-        own = (merge_metrics(self.losses), self.tokens, self.entropy, self.gap, self.gap_tokens)
+        counts = np.array([self.computed, self.rows, self.idle])
+        own = (merge_metrics(self.losses), self.tokens, self.entropy, self.gap, self.gap_tokens, counts)
         parts = every(accelerator, own)
         tokens = sum(part[1] for part in parts)
         found: dict[str, float] = {}
@@ -96,6 +105,8 @@ class Tally:
                 found[name] = sum(value * count for value, count in values) / max(tokens, 1)
         found["entropy"] = sum(part[2] for part in parts) / max(tokens, 1)
         found["logprob_gap"] = sum(part[3] for part in parts) / max(sum(part[4] for part in parts), 1)
+        computed, rows, idle = np.sum([part[5] for part in parts], axis=0).tolist()
+        found |= {"computed_tokens": float(computed), "idle_rows": idle / max(rows, 1)}
         return found
 
 
@@ -145,6 +156,13 @@ class Accumulator:
         weight = token_weights(lengths, self.objective, totals=totals, episode=episodes) * ranks
         if batch.factor is not None:
             weight = weight * batch.factor
+        teaching = teaching_rows(batch, self.objective)
+        tally.rows += int((lengths > 0).sum())
+        tally.idle += int(((lengths > 0) & ~teaching).sum())
+        if not teaching.all():
+            weight = weight[teaching[table.response.row_of]]
+            batch = batch.take(np.flatnonzero(teaching))
+            table = batch.table
         columns: dict[str, NDArray[np.generic]] = {"weight": weight, "advantage": batch.advantage}
         columns["engine"] = table.logprob.values
         if not present:
@@ -154,14 +172,15 @@ class Accumulator:
         if self.objective.loss in SELECTING:
             columns["selected"] = self._selected(batch, seed, present)
         row_of = table.response.row_of
-        pieces = list(
-            micro_batches(table, merge_steps(table), self.config.tokens_per_microbatch, self.config.share_prefix)
-        )
-        rounds = max(every(self.accelerator, len(pieces)))
+        pieces = self._pieces(table)
+        # A tree in parts exchanges nothing in its backward pass: another pass follows.
+        needed = len(pieces) + any(piece.part is not None for piece in pieces)
+        rounds = max(1, *every(self.accelerator, needed))
         for number in range(rounds):
             last = number == rounds - 1
             with contextlib.nullcontext() if last else self.accelerator.no_sync(self.policy):
-                if number >= len(pieces):  # another process has more: take part in its synchronisation, adding nothing
+                # Another process has more, no row teaches, or nothing was exchanged: take part, adding nothing.
+                if number >= len(pieces):
                     idle: TokenStats = self.policy(one_token())
                     self.accelerator.backward(idle.logprob.sum() * 0.0)
                     continue
@@ -173,6 +192,7 @@ class Accumulator:
             if tally.culprit is None and not math.isfinite(float(loss.loss.detach())):
                 tally.culprit = self._culprit(batch, piece, stats)
             tally.losses.append(loss)
+            tally.computed += len(piece)
             tally.entropy += float(stats.entropy.detach().sum())
             if first:
                 engine = torch.from_numpy(table.logprob.values[piece.index])
@@ -181,9 +201,14 @@ class Accumulator:
         tally.tokens += len(table.response.values)
         return True
 
+    def _pieces(self, table: StepTable) -> list[TokenTree]:
+        policy = self.accelerator.unwrap_model(self.policy)
+        budget, share = self.config.tokens_per_microbatch, self.config.share_prefix
+        return list(micro_batches(table, budget, share, _RECOMPUTED if walks(policy) else None))
+
     def _loss(
         self,
-        piece: MicroBatch,
+        piece: TokenTree,
         stats: TokenStats,
         rows: NDArray[np.int64],
         columns: Mapping[str, NDArray[np.generic]],
@@ -219,7 +244,7 @@ class Accumulator:
             new, old, batch.advantage, draw, self.objective, lambda value: every(self.accelerator, value)
         )
 
-    def _culprit(self, batch: Batch, piece: MicroBatch, stats: TokenStats) -> str:
+    def _culprit(self, batch: Batch, piece: TokenTree, stats: TokenStats) -> str:
         """Names the quantity that made the loss not finite, and the step in which it occurred."""
         suspects: list[tuple[str, Tensor | NDArray[np.floating]]] = [
             ("advantage", batch.advantage[piece.index]),
@@ -238,6 +263,30 @@ class Accumulator:
         return f"loss: {self.objective.loss}"
 
 
+def walks(policy: nn.Module) -> bool:
+    """Whether trees may be computed in parts: by each process alone, and twice with the same result."""
+    dropout = any(isinstance(module, nn.Dropout) and module.p > 0 and module.training for module in policy.modules())
+    return not is_sharded(policy) and not dropout
+
+
+def teaching_rows(batch: Batch, objective: ObjectiveConfig) -> NDArray[np.bool_]:
+    """Returns which rows of ``batch`` the loss may have a gradient at, shape (N,); the others need not be computed.
+
+    A row without advantage has none, unless the divergence from a reference or the entropy is part of the loss, or the
+    loss picks its tokens from the whole batch.
+    """
+    lengths = batch.table.response.lengths
+    if objective.loss in SELECTING or objective.kl != "none" or objective.entropy_coef:
+        return lengths > 0
+    found = np.zeros(len(lengths), np.bool_)
+    found[batch.table.response.row_of[batch.advantage != 0]] = True
+    if batch.factor is not None:
+        weighed = np.zeros(len(lengths), np.bool_)
+        weighed[batch.table.response.row_of[batch.factor != 0]] = True
+        found &= weighed
+    return found
+
+
 def log_probabilities(policy: nn.Module, table: StepTable, config: OptimConfig) -> Floats:
     """Log-probability of each response token of ``table`` under ``policy``, in their order; no gradient, no dropout.
 
@@ -247,7 +296,8 @@ def log_probabilities(policy: nn.Module, table: StepTable, config: OptimConfig) 
         config: Bounds the size of a forward pass.
     """
     found = np.zeros(len(table.response.values))
-    pieces = list(micro_batches(table, merge_steps(table), config.tokens_per_microbatch, config.share_prefix))
+    walk = 1.0 if walks(policy) else None
+    pieces = list(micro_batches(table, config.tokens_per_microbatch, config.share_prefix, walk))
     count = rounds(policy, len(pieces))
     with evaluating(policy):
         for piece in pieces:

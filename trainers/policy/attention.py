@@ -1,52 +1,116 @@
-"""Attention of a flat micro-batch: shared prefixes and the tails that follow them, in one row of tokens.
+"""Attention of a token tree: each token sees those on its path.
 
 Registered with transformers as an attention implementation, so that a decoder-only model that takes its attention from
-there computes each prefix once, in the same forward pass as its tails and without a cache. Recomputing activations in
-the backward pass (gradient checkpointing) therefore needs nothing else, and sliding windows, soft-capped scores and
-attention sinks are those that the model asks for.
+there computes each token once, in one row and without a cache. Recomputing activations in the backward pass (gradient
+checkpointing) therefore needs nothing else, and sliding windows, soft-capped scores and attention sinks are those that
+the model asks for.
+
+The row is cut into tiles of neighbouring tokens. As the row is depth first, the tokens of a tile see the path of its
+first token and tokens of the tile, and nothing else: its keys are gathered, and a mask hides those that are on another
+branch. Tiles with about as many keys are computed in one call. Gathered keys are not kept for the backward pass, which
+gathers them again.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface, PreTrainedModel
 
 from envsuite.core.errors import DataError
-from trainers.policy.packing import MicroBatch
+from trainers.policy.precision import as_computed
+from trainers.policy.tree import Ints, TokenTree
+from trainers.policy.walk import Past
 
 T = TypeVar("T")
-NAME = "envsuite_prefixes"
+NAME = "envsuite_tree"
 KNOWN_LAYERS = {"full_attention", "sliding_attention"}
+_SHALLOW, _NARROW, _WIDE = 384, 64, 128
+"""Tiles are wider where paths are longer on average: a wide tile gathers less, and computes more that a mask hides."""
+_EVEN = 1.125  # most keys of the longest path in a call, in those of the shortest
+_SCORES = 2**22  # most scores of one head in a call
+_KEPT_SCORES = 2**25  # most elements of the masks that are kept for all layers
 
 
-class PrefixPlan:
-    """Attention pattern of a flat micro-batch: its prefixes in order, then its tails, padding included.
+@dataclass(frozen=True)
+class Scoring:
+    """How scores are made of queries and keys."""
+
+    scale: float | None = None
+    """dim ** -0.5 by default."""
+    window: int | None = None
+    """Width of the sliding window."""
+    softcap: float | None = None
+    """Soft cap of the scores, as in Gemma 2."""
+
+
+class Tiles:
+    """Tiles of the row with about equally many keys; indices of queries count from the first that is computed.
 
     Args:
-        batch: Prefixes and tails.
-        device: The model's device.
+        plan: The row that they are parts of.
+        queries: Tokens of each tile, shape (tiles, width); the last tile of a row may repeat its last token.
+        keys: Tokens that they see, of each tile a list in order.
     """
 
-    def __init__(self, batch: MicroBatch, device: torch.device) -> None:
-        self.batch = batch
-        self.prefixes, self.prefix_width = batch.prefix.shape
-        self.tails, self.tail_width = batch.tail.shape
-        self.prefix_of = torch.from_numpy(batch.prefix_of).to(device)
-        self.before = torch.from_numpy(batch.prefix_lengths).to(device)[self.prefix_of]
-        """Length of the prefix of each tail, shape (tails,)."""
+    def __init__(self, plan: TreePlan, queries: Ints, keys: Sequence[Ints]) -> None:
+        width = max(map(len, keys))
+        # What fills a row up ends at 0: no query sees it.
+        filled = np.stack([np.pad(own, (0, width - len(own))) for own in keys])
+        end = np.stack([np.pad(plan.tree.end[own], (0, width - len(own))) for own in keys])
+        self._plan = plan
+        self.count, self.width, self.length = len(keys), queries.shape[1], width
+        self._query, self._key, self._end = (torch.from_numpy(of).to(plan.device) for of in (queries, filled, end))
+        self.real = torch.from_numpy(np.flatnonzero(np.diff(queries, prepend=-1).ravel())).to(plan.device)
+        """The places in (tiles * width) that are not repetitions."""
+        self.queries, self.keys = self._query.ravel() - plan.before, self._key.ravel()
+        self._kept: dict[tuple[int, torch.dtype, int | None], Tensor] = {}
+
+    def mask(self, groups: int, dtype: torch.dtype, window: int | None) -> Tensor:
+        """Returns what is added to scores, 0 or -inf, shape (tiles, 1, groups * width, length)."""
+        kind = (groups, dtype, window)
+        if kind in self._kept:
+            return self._kept[kind]
+        query, key = self._query[:, :, None], self._key[:, None]
+        seen = (key <= query) & (query < self._end[:, None])
+        if window is not None:
+            seen &= self._plan.depth[query] - self._plan.depth[key] < window
+        mask = torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
+        mask = mask[:, None].expand(-1, groups, -1, -1).flatten(1, 2)[:, None]
+        if self._plan.may_keep(mask.numel()):
+            self._kept[kind] = mask
+        return mask
+
+
+class TreePlan:
+    """Attention pattern of a token tree.
+
+    Args:
+        tree: The tokens.
+        device: The model's device.
+        before: How many of them, a path that the others go on from, have keys and values only, which ``past`` has.
+        past: Keys and values of this path.
+    """
+
+    def __init__(self, tree: TokenTree, device: torch.device, before: int = 0, past: Past | None = None) -> None:
+        self.tree = tree
         self.device = device
-        self._prefix_masks: dict[int | None, Tensor | None] = {}
-        self._tail_masks: dict[int | None, Tensor | None] = {}
+        self.before = before
+        self.past = past
+        self.depth = torch.from_numpy(tree.depth).to(device)
         self._once: dict[Hashable, Any] = {}
+        self._room = _KEPT_SCORES
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """Returns ``make()`` of the first call with ``key``: the pattern as a kernel takes it, for all layers."""
@@ -55,53 +119,53 @@ class PrefixPlan:
         found: T = self._once[key]
         return found
 
-    def cut(self, row: Tensor) -> tuple[Tensor, Tensor]:
-        """The flat ``row`` (1, heads, tokens, dim) as prefixes and tails, both (sequences, heads, width, dim)."""
-        heads, dim, cut = row.shape[1], row.shape[3], self.prefixes * self.prefix_width
-        return (
-            row[0, :, :cut].reshape(heads, self.prefixes, self.prefix_width, dim).transpose(0, 1),
-            row[0, :, cut:].reshape(heads, self.tails, self.tail_width, dim).transpose(0, 1),
-        )
+    def may_keep(self, elements: int) -> bool:
+        """Whether a mask of so many elements may be kept; counts it if so."""
+        if elements > self._room:
+            return False
+        self._room -= elements
+        return True
 
-    def prefix_mask(self, window: int | None) -> Tensor | None:
-        """Returns the mask of a prefix's tokens, (1, 1, width, width); ``None`` is plain causal attention."""
-        if window not in self._prefix_masks:
-            wide = window is None or window >= self.prefix_width
-            self._prefix_masks[window] = None if wide else self._causal(self.prefix_width, window)[None, None]
-        return self._prefix_masks[window]
+    def tiles(self, window: int | None) -> list[Tiles]:
+        """The tiles of the row, those with about equally many keys together."""
+        deepest = int(self.tree.depth.max(initial=0))
+        return self.once(("tiles", None if window is None or window > deepest else window), lambda: self._tiles(window))
 
-    def tail_mask(self, window: int | None) -> Tensor | None:
-        """Returns the mask of tails over prefix keys, then own keys, (tails, 1, width, both widths), or ``None``."""
-        if window not in self._tail_masks:
-            self._tail_masks[window] = self._tail_mask(window)
-        return self._tail_masks[window]
+    def _tiles(self, window: int | None) -> list[Tiles]:
+        tree, count = self.tree, len(self.tree)
+        width = min(_NARROW if tree.depth.mean() <= _SHALLOW else _WIDE, count - self.before)
+        starts = np.arange(self.before, count, width)
+        keys = []
+        for start in starts.tolist():
+            own = np.arange(start, min(start + width, count))
+            nearest = 0 if window is None else max(0, int(tree.depth[own].min()) + 1 - window)
+            keys.append(np.concatenate([tree.path(start)[nearest:-1], own]))
+        lengths = np.array([len(own) for own in keys])
+        made: list[Tiles] = []
+        some: list[int] = []
+        for tile in np.argsort(lengths, kind="stable").tolist():
+            if some and (
+                lengths[tile] > _EVEN * lengths[some[0]] + _NARROW // 4
+                or (len(some) + 1) * width * lengths[tile] > _SCORES
+            ):
+                made.append(self._made(starts, width, keys, some))
+                some = []
+            some.append(tile)
+        return [*made, self._made(starts, width, keys, some)]
 
-    def _tail_mask(self, window: int | None) -> Tensor | None:
-        if not self.prefix_width and (window is None or window >= self.tail_width):
-            return None
-        own = self._causal(self.tail_width, window).expand(self.tails, -1, -1)
-        if not self.prefix_width:
-            return own[:, None]
-        key = torch.arange(self.prefix_width, device=self.device)
-        seen = (key < self.before[:, None])[:, None].expand(-1, self.tail_width, -1)
-        if window is not None:
-            position = self.before[:, None] + torch.arange(self.tail_width, device=self.device)
-            seen = seen & (key > position[:, :, None] - window)
-        return torch.cat([seen, own], -1)[:, None]
-
-    def _causal(self, width: int, window: int | None) -> Tensor:
-        seen = torch.ones(width, width, dtype=torch.bool, device=self.device).tril_()
-        return seen if window is None else seen.triu_(1 - window)
+    def _made(self, starts: Ints, width: int, keys: list[Ints], some: list[int]) -> Tiles:
+        queries = np.minimum(starts[some][:, None] + np.arange(width), len(self.tree) - 1)
+        return Tiles(self, queries, [keys[tile] for tile in some])
 
 
-def prefix_attention(
+def tree_attention(
     module: torch.nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    prefix_plan: PrefixPlan,
+    tree_plan: TreePlan,
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
@@ -109,54 +173,148 @@ def prefix_attention(
     position_bias: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attend within each prefix, and from each tail to its prefix and itself; all tensors (1, heads, tokens, dim).
+    """Attends from each token to those on its path; all tensors (1, heads, tokens, dim).
 
     Returns:
         The attention output, shape (1, tokens, heads, dim), and None for the weights.
     """
     if position_bias is not None:
         raise DataError(f"the attention of {type(module).__name__} has a position bias, which the trainer lacks")
-    plan = prefix_plan
-    (queries, tail_queries), (keys, tail_keys), (values, tail_values) = map(plan.cut, (query, key, value))
-    parts = []
-    if plan.prefix_width:
-        parts.append(_attend(queries, keys, values, plan.prefix_mask(sliding_window), scaling, softcap, s_aux))
-        tail_keys = torch.cat([keys[plan.prefix_of], tail_keys], 2)
-        tail_values = torch.cat([values[plan.prefix_of], tail_values], 2)
-    seen = plan.tail_mask(sliding_window)
-    parts.append(_attend(tail_queries, tail_keys, tail_values, seen, scaling, softcap, s_aux))
-    return torch.cat([part.transpose(1, 2).flatten(0, 1) for part in parts])[None], None
+    queries, keys, values = rows_of(module, query, key, value, tree_plan)
+    how = Scoring(scaling, sliding_window, softcap)
+    out: Tensor = _TreeAttention.apply(queries, keys, values, s_aux, tree_plan, how)  # type: ignore[no-untyped-call]
+    return out[None], None
 
 
-def _attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    seen: Tensor | None,
-    scale: float | None,
-    softcap: float | None,
-    sinks: Tensor | None,
-) -> Tensor:
-    """Softmax attention, (rows, heads, queries, dim); causal where ``seen`` is None."""
-    groups = query.shape[1] // key.shape[1]
-    if groups > 1:
-        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    if softcap is None and sinks is None:
-        return F.scaled_dot_product_attention(query, key, value, seen, is_causal=seen is None, scale=scale)
-    scores = (query @ key.transpose(-1, -2)).float() * (query.shape[-1] ** -0.5 if scale is None else scale)
-    if softcap is not None:
-        scores = (scores / softcap).tanh() * softcap
-    if seen is None:
-        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-    scores = scores.masked_fill(~seen, -torch.inf)
-    if sinks is not None:
-        sinks = sinks.float()[None, :, None, None].expand(*scores.shape[:3], 1)
-        scores = torch.cat([scores, sinks], -1)
+def rows_of(
+    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, plan: TreePlan
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries of the tokens that are computed, keys and values of all, (tokens, heads, dim), in the compute format."""
+    queries, keys, values = (part[0].transpose(0, 1) for part in as_computed(query, key, value))
+    if plan.past is not None:
+        layer = module.layer_idx
+        assert isinstance(layer, int)
+        keys, values = plan.past.joined(layer, keys, values)
+    return queries, keys, values
+
+
+class _TreeAttention(torch.autograd.Function):
+    """Attention over the tiles of a row; queries, keys and values (tokens, heads, dim)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, plan: TreePlan, how: Scoring
+    ) -> Tensor:
+        fused = _is_fused(query, value, sinks, how)
+        out = query.new_empty(*query.shape[:2], value.shape[2])
+        total = torch.empty(query.shape[:2] if fused else (0,), dtype=_statistics_dtype(query), device=query.device)
+        for tiles in plan.tiles(how.window):
+            given = _gathered(tiles, query, key, value)
+            mask = tiles.mask(query.shape[1] // key.shape[1], query.dtype, how.window)
+            if fused:
+                found, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+                    *given, 0.0, False, attn_mask=mask, scale=how.scale
+                )
+                _scatter(tiles, sums[..., None], total[..., None])
+            else:
+                found = _attend(*given, mask, sinks, how)
+            _scatter(tiles, found, out)
+        ctx.save_for_backward(query, key, value, sinks, out if fused else None, total if fused else None)
+        ctx.settings = (plan, how, fused)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, sinks, out, total = ctx.saved_tensors
+        plan, how, fused = ctx.settings
+        of_query = torch.empty_like(query)
+        # Many tiles add to a key of the beginning: their sum is rounded once.
+        of_key, of_value = (torch.zeros(part.shape, dtype=_statistics_dtype(part), device=part.device)
+                            for part in (key, value))  # fmt: skip
+        of_sinks = None if sinks is None else torch.zeros_like(sinks)
+        for tiles in plan.tiles(how.window):
+            given = _gathered(tiles, query, key, value)
+            mask = tiles.mask(query.shape[1] // key.shape[1], query.dtype, how.window)
+            of_out = _tile(tiles, grad, key.shape[1], filled=False)
+            if fused:
+                parts = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+                    of_out, *given, _tile(tiles, out, key.shape[1]),
+                    _tile(tiles, total[..., None], key.shape[1])[..., 0],
+                    0.0, False, attn_mask=mask, scale=how.scale,
+                )  # fmt: skip
+            else:
+                asked = [part.detach().requires_grad_() for part in given]
+                own = None if sinks is None else sinks.detach().requires_grad_()
+                with torch.enable_grad():
+                    found = _attend(asked[0], asked[1], asked[2], mask, own, how)
+                parts = torch.autograd.grad(found, asked if own is None else [*asked, own], of_out)
+                if of_sinks is not None:
+                    of_sinks += parts[3]
+            _scatter(tiles, parts[0], of_query)
+            for buffer, part in ((of_key, parts[1]), (of_value, parts[2])):
+                buffer.index_add_(0, tiles.keys, part.transpose(1, 2).flatten(0, 1).to(buffer.dtype))
+        return of_query, of_key.to(key.dtype), of_value.to(value.dtype), of_sinks, None, None
+
+
+def _statistics_dtype(tensor: Tensor) -> torch.dtype:
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
+def _is_fused(query: Tensor, value: Tensor, sinks: Tensor | None, how: Scoring) -> bool:
+    """Whether PyTorch's kernel for CPUs computes this, forward and backward."""
+    return query.device.type == "cpu" and query.shape[2] == value.shape[2] and sinks is None and how.softcap is None
+
+
+def _gathered(tiles: Tiles, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, (tiles, key heads, groups * width, dim), and keys and values, (tiles, key heads, length, dim)."""
+    keys, values = (
+        part.index_select(0, tiles.keys).view(tiles.count, tiles.length, *part.shape[1:]).transpose(1, 2)
+        for part in (key, value)
+    )
+    return _tile(tiles, query, key.shape[1]), keys, values
+
+
+def _tile(tiles: Tiles, rows: Tensor, key_heads: int, filled: bool = True) -> Tensor:
+    """``rows`` (tokens, heads, dim) at the queries of the tiles, (tiles, key heads, groups * width, dim).
+
+    Query heads that share a key head lie behind each other, as if they were further queries. Repetitions of the last
+    token are zeros if not ``filled``.
+    """
+    found = rows.index_select(0, tiles.queries)
+    if not filled and len(tiles.real) < len(found):
+        found = torch.zeros_like(found).index_copy_(0, tiles.real, found.index_select(0, tiles.real))
+    found = found.view(tiles.count, tiles.width, key_heads, -1, rows.shape[2])
+    return found.permute(0, 2, 3, 1, 4).flatten(2, 3)
+
+
+def _scatter(tiles: Tiles, parts: Tensor, rows: Tensor) -> None:
+    """Reverses :func:`_tile`: writes ``parts`` to ``rows``."""
+    found = parts.reshape(*parts.shape[:2], -1, tiles.width, parts.shape[3])
+    found = found.permute(0, 3, 1, 2, 4).flatten(2, 3).flatten(0, 1)
+    if len(tiles.real) < len(found):
+        rows.index_copy_(0, tiles.queries.index_select(0, tiles.real), found.index_select(0, tiles.real))
+    else:
+        rows.index_copy_(0, tiles.queries, found)
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, sinks: Tensor | None, how: Scoring) -> Tensor:
+    """Softmax attention of tiles, (tiles, key heads, queries, dim); ``mask`` is added to the scores."""
+    if how.softcap is None and sinks is None:
+        return F.scaled_dot_product_attention(query, key, value, mask, scale=how.scale)
+    scores = (query @ key.transpose(-1, -2)).float() * (query.shape[-1] ** -0.5 if how.scale is None else how.scale)
+    if how.softcap is not None:
+        scores = (scores / how.softcap).tanh() * how.softcap
+    scores = scores + mask
+    if sinks is not None:  # one for each query head
+        groups = len(sinks) // key.shape[1]
+        own = sinks.to(scores.dtype).view(key.shape[1], groups).repeat_interleave(scores.shape[2] // groups, 1)
+        scores = torch.cat([scores, own[None, :, :, None].expand(len(scores), -1, -1, 1)], -1)
     weights = scores.softmax(-1)[..., : key.shape[2]]
     return weights.to(value.dtype) @ value
 
 
-AttentionInterface.register(NAME, prefix_attention)
+AttentionInterface.register(NAME, tree_attention)
 
 
 def unsupported(model: PreTrainedModel) -> str | None:

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from trainers.distributed import every
 from trainers.policy.accumulation import Batch
-from trainers.policy.packing import merge_steps
+from trainers.policy.packing import row_sequences
 from trainers.policy.partition import Ints
+from trainers.policy.tree import depth_first
 from trainers.steps import StepTable
 
 _WORTH_A_MOVE = 0.01  # share of the most loaded process's tokens that a move must save
@@ -33,22 +34,25 @@ class Work:
     group: Ints
     episode: Ints
     shared: Ints
-    """Tokens of the first prompt, which the episodes of a group in one process and minibatch compute once."""
+    """Tokens that several episodes of its group begin with, which one process computes once in a minibatch."""
     own: Ints
-    """The other tokens."""
+    """Tokens of its own. Those that groups have in common are in neither: every process computes them."""
 
     @classmethod
     def of(cls, table: StepTable, part: Ints, rank: int, share_prefix: bool) -> Work:
         """Returns the work of the episodes of ``table``, whose rows are in the minibatches ``part``."""
-        found: dict[int, list[int]] = {}
-        for sequence in merge_steps(table):
-            row = sequence.spans[0].row
-            entry = found.setdefault(int(table.episode_id[row]), [])
-            if not entry:
-                shared = sequence.prompt_length - 1 if share_prefix else 0
-                entry += [rank, int(part[row]), int(table.group_id[row]), int(table.episode_id[row]), shared, -shared]
-            entry[-1] += len(sequence.tokens)
-        return cls(*np.array(list(found.values()), np.int64).reshape(-1, 6).T)
+        columns = []
+        for number in np.unique(part).tolist():
+            some = table.take(np.flatnonzero(part == number))
+            ids, first, which = np.unique(some.episode_id, return_index=True, return_inverse=True)
+            group = some.group_id[first]
+            own, shared = np.zeros(len(ids), np.int64), dict.fromkeys(group.tolist(), 0)
+            for row, alone, of_group in zip(*_tokens(some, share_prefix), strict=True):
+                own[which[row]] += alone
+                shared[int(some.group_id[row])] += of_group
+            alike = np.array([shared[of] for of in group.tolist()], np.int64)
+            columns.append(np.stack([np.full(len(ids), rank), np.full(len(ids), number), group, ids, alike, own]))
+        return cls(*np.concatenate([np.zeros((6, 0), np.int64), *columns], axis=1))
 
     @classmethod
     def joined(cls, works: Sequence[Work]) -> Work:
@@ -59,6 +63,38 @@ class Work:
     def take(self, chosen: NDArray[np.bool_]) -> Work:
         """Returns the chosen episodes."""
         return Work(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
+
+
+def _tokens(table: StepTable, share_prefix: bool) -> tuple[list[int], list[int], list[int]]:
+    """Returns rows, how many tokens of each its episode alone needs, and how many more its group alone needs.
+
+    A token that several rows begin with is counted for the first of them in the order of the tree.
+    """
+    sequences, rows = row_sequences(table)
+    order, common = depth_first(sequences, share_prefix)
+    ordered = rows[order]
+    lengths = np.array([len(sequences[number].tokens) for number in order], np.int64)
+    beyond_episode, beyond_group = (
+        np.maximum(common, _shared_beyond(of[ordered], common)) for of in (table.episode_id, table.group_id)
+    )
+    return ordered.tolist(), (lengths - beyond_episode).tolist(), (beyond_episode - beyond_group).tolist()
+
+
+def _shared_beyond(owner: Ints, common: Ints) -> Ints:
+    """Returns how many tokens of each sequence are those of the next one, in their order, that has another owner.
+
+    Args:
+        owner: Owner of each sequence.
+        common: Number of tokens that each sequence begins with like the one before.
+    """
+    found = np.zeros(len(owner), np.int64)
+    least = 0
+    for number in range(len(owner) - 1, -1, -1):
+        found[number] = least
+        if number:
+            same = owner[number - 1] == owner[number]
+            least = min(least, int(common[number])) if same else int(common[number])
+    return found
 
 
 def evened(work: Work, ranks: int) -> Ints:

@@ -110,9 +110,9 @@ class OptimConfig:
     """Most environment steps per optimiser step, over all processes, to the nearest whole episode (the papers' 256 and
     64); the number of minibatches follows from it. By default ``minibatches`` says how many there are."""
     tokens_per_microbatch: AtLeastOne = 16384
-    """Most tokens (padding counted) in one forward pass; bounds memory, changes no result."""
+    """Most tokens that one forward pass computes; bounds memory, changes no result."""
     share_prefix: bool = True
-    """Compute a prompt that several episodes start with once."""
+    """Compute tokens that several steps begin with once in each micro-batch; else every step by itself."""
     old_logprobs: Literal["auto", "engine", "trainer"] = "auto"
     """Old log-probabilities of the importance ratio: those that the engine gave when it sampled, or those that the
     trainer computes before the first optimiser step of an update. ``auto`` takes the engine's where both

@@ -13,11 +13,12 @@ from transformers import PreTrainedModel
 
 from trainers.policy.attention import attending
 from trainers.policy.config import ComputeDtype, Pooling
-from trainers.policy.flat import FlatBatch, flatten, to_device
+from trainers.policy.flat import flatten, to_device
 from trainers.policy.kernels import kernel_of
-from trainers.policy.packing import MicroBatch, merge_steps, micro_batches, one_token
+from trainers.policy.packing import micro_batches
 from trainers.policy.precision import computing
 from trainers.policy.sharding import gathered_outside_layers, rounds
+from trainers.policy.tree import TokenTree, one_token
 from trainers.steps import Ragged, StepTable
 
 Ints = NDArray[np.int64]
@@ -49,8 +50,8 @@ def at_prompt_ends(
         model: Read without gradient.
         table: Steps; responses may be empty.
         wanted: What to read, all in one pass.
-        budget: Most tokens (padding counted) of one forward pass.
-        share_prefix: Compute a prompt that several episodes start with once.
+        budget: Most tokens of one forward pass.
+        share_prefix: Compute tokens that several steps begin with once.
         compute_dtype: Number format of the forward pass.
     """
     table = with_some_response(table)
@@ -82,8 +83,8 @@ def before_tokens(
         table: Steps.
         wanted: What to read, all in one pass.
         tokens: The response tokens, as indices into ``table.response.values``, shape (M,).
-        budget: Most tokens (padding counted) of one forward pass.
-        share_prefix: Compute a prompt that several episodes start with once.
+        budget: Most tokens of one forward pass.
+        share_prefix: Compute tokens that several steps begin with once.
         compute_dtype: Number format of the forward pass.
     """
     backbone = model.base_model
@@ -91,23 +92,22 @@ def before_tokens(
     slot[tokens] = np.arange(len(tokens))
     out = [np.empty((len(tokens), model.config.get_text_config(decoder=True).hidden_size), np.float32) for _ in wanted]
     inner = any(fingerprint.layer != -1 for fingerprint in wanted)
-    batches = list(micro_batches(table, merge_steps(table), budget, share_prefix))
-    batches = [batch for batch in batches if (slot[batch.index] >= 0).any()]
-    count = rounds(model, len(batches))
+    trees = [tree for tree in micro_batches(table, budget, share_prefix) if (slot[tree.index] >= 0).any()]
+    count = rounds(model, len(trees))
     with (
         torch.no_grad(),
         gathered_outside_layers(model),
         attending(model, kernel_of(model)),
         computing(compute_dtype, model.device),
     ):
-        for batch in batches:
-            picked = np.flatnonzero(slot[batch.index] >= 0)
-            flat = flatten(batch, model)
+        for tree in trees:
+            picked = np.flatnonzero(slot[tree.index] >= 0)
+            flat = flatten(tree, model)
             output = backbone(**flat.arguments, output_hidden_states=inner)
             for fingerprint, states in zip(wanted, out, strict=True):
-                found = _pick(fingerprint.pooling, _layer(output, fingerprint.layer), flat, batch, picked)
-                states[slot[batch.index[picked]]] = found.float().cpu().numpy()
-        for _ in range(len(batches), count):
+                found = _pooled(fingerprint.pooling, _layer(output, fingerprint.layer), tree)[flat.place[picked]]
+                states[slot[tree.index[picked]]] = found.float().cpu().numpy()
+        for _ in range(len(trees), count):
             backbone(**flatten(one_token(), model).arguments)
     return out
 
@@ -128,19 +128,16 @@ def with_some_response(table: StepTable) -> StepTable:
     return replace(table, response=Ragged(ids, offsets), logprob=Ragged(logprobs, offsets), extra={}, token_extra={})
 
 
-def _pick(pooling: Pooling, states: Tensor, flat: FlatBatch, batch: MicroBatch, picked: Ints) -> Tensor:
+def _pooled(pooling: Pooling, states: Tensor, tree: TokenTree) -> Tensor:
+    """``states`` (tokens of the row, D), or the mean of them over each token's path."""
     if pooling == "last":
-        return states[flat.place[picked]]
-    sequence, position = (to_device(column[picked], states.device) for column in (batch.sequence, batch.position))
-    summed, count = flat.tails(states).float().cumsum(1)[sequence, position], position + 1
-    if batch.prefix.size:
-        lengths = to_device(batch.prefix_lengths, states.device)
-        prefix_of = flat.plan.prefix_of[sequence]
-        before = flat.prefixes(states)
-        inside = torch.arange(before.shape[1], device=before.device) < lengths[:, None]
-        summed = summed + (before.float() * inside[:, :, None]).sum(1)[prefix_of]
-        count = count + lengths[prefix_of]
-    return summed / count[:, None]
+        return states
+    summed = torch.empty_like(states, dtype=torch.float32)
+    for begin, end in tree.chains:
+        summed[begin:end] = states[begin:end].float().cumsum(0)
+        if (before := int(tree.parent[begin])) >= 0:
+            summed[begin:end] += summed[before]
+    return summed / (to_device(tree.depth, states.device)[:, None] + 1)
 
 
 def _layer(output: object, layer: int) -> Tensor:

@@ -1,14 +1,15 @@
 """Kernels of the policy's attention besides PyTorch's own: FlexAttention, and FlashAttention 2 and 3.
 
-Each computes what :func:`~trainers.policy.attention.prefix_attention` does, and is registered with transformers alike.
+Each computes what :func:`~trainers.policy.attention.tree_attention` does, and is registered with transformers alike.
 FlexAttention takes the pattern as a mask of blocks. FlashAttention has no such masks, but the pattern needs none: a
-tail attends, causally, to the keys of its prefix followed by its own, as each sequence of its ``varlen`` function does.
+chain of tokens attends, causally, to the keys of its path followed by its own, as each sequence of its ``varlen``
+function does.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any, cast
 
@@ -19,9 +20,8 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 from transformers import AttentionInterface, PreTrainedModel
 
 from envsuite.core.errors import DataError, MissingExtra
-from trainers.policy.attention import NAME, PrefixPlan
+from trainers.policy.attention import NAME, TreePlan, rows_of
 from trainers.policy.config import AttentionKernel, ModelConfig
-from trainers.policy.precision import as_computed
 from trainers.settings import ConfigError
 
 Seen = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -80,51 +80,32 @@ def kernel_of(model: PreTrainedModel) -> str:
     return NAME if model.device.type == "cpu" else NAMES[_CHOSEN.get(model, "sdpa")]
 
 
-def _cut(plan: PrefixPlan) -> int:
-    """Number of tokens of the row that belong to prefixes, padding included."""
-    return int(plan.prefixes * plan.prefix_width)
-
-
 # -- FlexAttention -----------------------------------------------------------------------------------------------------
 
 
-def seen_tokens(plan: PrefixPlan, window: int | None) -> Seen:
-    """The pattern as a function of FlexAttention: whether a query of the row sees a key.
-
-    Padding sees what is before it in its own sequence, so that no row of the mask is empty.
+def seen_tokens(plan: TreePlan, window: int | None) -> Seen:
+    """The pattern as a function of FlexAttention: whether a query, of the tokens that are computed, sees a key.
 
     Args:
-        plan: The micro-batch.
+        plan: The row.
         window: Width of the sliding window.
 
     Returns:
         Given indices of batch, head, query and key, true where the query sees the key.
     """
-    batch, cut = plan.batch, _cut(plan)
-    tokens = cut + batch.tail.size
-    column = np.arange(tokens)
-    sequence, position, prefix = (np.full(tokens, -1) for _ in range(3))
-    sequence[:cut], position[:cut] = np.divmod(column[:cut], max(plan.prefix_width, 1))
-    sequence[cut:], place = np.divmod(column[cut:] - cut, plan.tail_width)
-    position[cut:] = place + batch.prefix_lengths[batch.prefix_of][sequence[cut:]]
-    prefix[cut:] = batch.prefix_of[sequence[cut:]]
-    sequence[cut:] += plan.prefixes
-    shared = np.full(tokens, -2)  # the prefix that a token is part of, if others may see it
-    real = position[:cut] < batch.prefix_lengths[sequence[:cut]]
-    shared[:cut][real] = sequence[:cut][real]
-    own, at, of, given = (torch.from_numpy(values).to(plan.device) for values in (sequence, position, prefix, shared))
+    depth, end = plan.depth, torch.from_numpy(plan.tree.end).to(plan.device)
 
     def seen(_: Tensor, __: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        found = ((own[query] == own[key]) & (key <= query)) | (of[query] == given[key])
-        return found if window is None else found & (at[query] - at[key] < window)
+        query = query + plan.before
+        found = (key <= query) & (query < end[key])
+        return found if window is None else found & (depth[query] - depth[key] < window)
 
     return seen
 
 
-def _block_mask(plan: PrefixPlan, window: int | None) -> BlockMask:
-    tokens = _cut(plan) + plan.tails * plan.tail_width
-    seen = seen_tokens(plan, window)
-    return create_block_mask(seen, None, None, tokens, tokens, device=plan.device)
+def _block_mask(plan: TreePlan, window: int | None) -> BlockMask:
+    keys = len(plan.tree)
+    return create_block_mask(seen_tokens(plan, window), None, None, keys - plan.before, keys, device=plan.device)
 
 
 @cache
@@ -132,14 +113,14 @@ def _compiled() -> Callable[..., Any]:
     return torch.compile(flex_attention)
 
 
-def flex_prefix_attention(
+def flex_tree_attention(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    prefix_plan: PrefixPlan,
+    tree_plan: TreePlan,
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
@@ -151,8 +132,8 @@ def flex_prefix_attention(
         DataError: The model's attention has sinks or a position bias.
     """
     _refuse(module, "flex", others)
-    query, key, value = as_computed(query, key, value)
-    mask = prefix_plan.once(("flex", sliding_window), lambda: _block_mask(prefix_plan, sliding_window))
+    query, key, value = (part.transpose(0, 1)[None] for part in rows_of(module, query, key, value, tree_plan))
+    mask = tree_plan.once(("flex", sliding_window), lambda: _block_mask(tree_plan, sliding_window))
 
     def capped(score: Tensor, *_: Tensor) -> Tensor:
         assert softcap is not None
@@ -186,33 +167,28 @@ def _varlen(kernel: AttentionKernel) -> Callable[..., Any]:
     return found
 
 
-class _Sequences:
-    """Prefixes and tails without padding: where their queries and keys are in the row, and where each sequence ends."""
+class _Chains:
+    """The row cut where a token is not the child of the one before: the keys of each chain, and where chains end."""
 
-    def __init__(self, plan: PrefixPlan) -> None:
-        batch, cut = plan.batch, _cut(plan)
-        queries = [
-            number * plan.prefix_width + np.arange(length) for number, length in enumerate(batch.prefix_lengths)
-        ] if plan.prefix_width else []  # fmt: skip
-        keys = [*queries]
-        for number, (length, prefix) in enumerate(zip(batch.tail_lengths, batch.prefix_of, strict=True)):
-            own = cut + number * plan.tail_width + np.arange(length)
-            keys.append(np.concatenate([keys[prefix], own]) if plan.prefix_width else own)
-            queries.append(own)
+    def __init__(self, plan: TreePlan) -> None:
+        tree = plan.tree
+        chains = [(max(begin, plan.before), end) for begin, end in tree.chains if end > plan.before]
+        keys = [np.concatenate([tree.path(begin), np.arange(begin + 1, end)]) for begin, end in chains]
+        queries = [end - begin for begin, end in chains]
 
-        def ends(parts: list[Any]) -> Tensor:
-            return torch.tensor([0, *np.cumsum([len(part) for part in parts])], dtype=torch.int32, device=plan.device)
+        def ends(lengths: Sequence[int]) -> Tensor:
+            return torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32, device=plan.device)
 
-        self.queries, self.keys = (torch.from_numpy(np.concatenate(of)).to(plan.device) for of in (queries, keys))
+        self.keys = torch.from_numpy(np.concatenate(keys)).to(plan.device)
         self.lengths = {
             "cu_seqlens_q": ends(queries),
-            "cu_seqlens_k": ends(keys),
-            "max_seqlen_q": max(map(len, queries)),
+            "cu_seqlens_k": ends([len(own) for own in keys]),
+            "max_seqlen_q": max(queries),
             "max_seqlen_k": max(map(len, keys)),
         }
 
 
-def varlen_prefix_attention(
+def varlen_tree_attention(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -220,13 +196,13 @@ def varlen_prefix_attention(
     attention_mask: Tensor | None,
     *,
     varlen: Callable[[], Callable[..., Any]],
-    prefix_plan: PrefixPlan,
+    tree_plan: TreePlan,
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """FlashAttention of a row; a tail's keys are gathered behind those of its prefix.
+    """FlashAttention of a row; the keys of a chain's path are gathered before its own.
 
     Arguments and result as the function above, and ``varlen``: it returns FlashAttention's function, which is causal
     from the bottom right.
@@ -235,19 +211,18 @@ def varlen_prefix_attention(
         DataError: The model's attention has sinks or a position bias.
     """
     _refuse(module, "flash_attention", others)
-    rows = prefix_plan.once("flash", lambda: _Sequences(prefix_plan))
-    queries, keys, values = (part[0].transpose(0, 1) for part in as_computed(query, key, value))
+    chains = tree_plan.once("flash", lambda: _Chains(tree_plan))
+    queries, keys, values = rows_of(module, query, key, value, tree_plan)
     found = varlen()(
-        queries[rows.queries], keys[rows.keys], values[rows.keys],
-        **rows.lengths,
+        queries.contiguous(), keys[chains.keys], values[chains.keys],
+        **chains.lengths,
         softmax_scale=scaling,
         causal=True,
         window_size=(-1, -1) if sliding_window is None else (sliding_window - 1, 0),
         **({} if softcap is None else {"softcap": softcap}),
     )  # fmt: skip
-    found = found[0] if isinstance(found, tuple) else found  # version 3 returns log-sums, too, in some releases
-    out = found.new_zeros(queries.shape[0], *found.shape[1:])
-    return out.index_copy(0, rows.queries, found)[None], None
+    out: Tensor = found[0] if isinstance(found, tuple) else found  # version 3 returns log-sums, too, in some releases
+    return out[None], None
 
 
 def _refuse(module: nn.Module, kernel: str, others: dict[str, Any]) -> None:
@@ -259,6 +234,6 @@ def _refuse(module: nn.Module, kernel: str, others: dict[str, Any]) -> None:
             )
 
 
-AttentionInterface.register(NAMES["flex"], flex_prefix_attention)
+AttentionInterface.register(NAMES["flex"], flex_tree_attention)
 for _kernel in ("flash_attention_2", "flash_attention_3"):
-    AttentionInterface.register(NAMES[_kernel], partial(varlen_prefix_attention, varlen=partial(_varlen, _kernel)))
+    AttentionInterface.register(NAMES[_kernel], partial(varlen_tree_attention, varlen=partial(_varlen, _kernel)))

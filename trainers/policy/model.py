@@ -13,11 +13,12 @@ from trainers.policy.config import ComputeDtype
 from trainers.policy.flat import flatten, to_device
 from trainers.policy.kernels import kernel_of
 from trainers.policy.outline import is_outline
-from trainers.policy.packing import MicroBatch
 from trainers.policy.precision import computing
 from trainers.policy.selfcheck import check_policy, output_layer
 from trainers.policy.statistics import OutputLayer, TokenStats, token_stats
+from trainers.policy.tree import TokenTree
 from trainers.policy.vision import check_vision
+from trainers.policy.walk import Past, walked
 
 
 def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, others: Sequence[int] = ()) -> tuple[int, ...]:
@@ -32,7 +33,7 @@ def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, others:
 
 
 class Policy(nn.Module):
-    """Log-probabilities of a micro-batch in one ``forward``, as data-parallel wrappers need it.
+    """Log-probabilities of a token tree in one ``forward``, as data-parallel wrappers need it.
 
     Args:
         model: Any decoder-only model that takes its attention from transformers' attention interface. One whose weights
@@ -67,11 +68,18 @@ class Policy(nn.Module):
         check_vision(self.model)
         self.output = output_layer(self.model)
 
-    def forward(self, batch: MicroBatch) -> TokenStats:
-        """Log-probability and entropy of each response token of ``batch``, in its order."""
+    def forward(self, tree: TokenTree) -> TokenStats:
+        """Log-probability and entropy of each target of ``tree``, in its order."""
+        if tree.part is None or len(tree) <= tree.part:
+            return self._pass(tree, 0, None)
+        parameters = list(self.parameters())
+        return walked(tree, tree.part, self._pass, next((p for p in parameters if p.requires_grad), parameters[0]))
+
+    def _pass(self, tree: TokenTree, before: int, past: Past | None) -> TokenStats:
+        """Statistics of the targets; ``before`` tokens of the tree are in ``past``."""
         device = self.model.device
-        flat = flatten(batch, self.model)
-        target = to_device(batch.target, device)
+        flat = flatten(tree, self.model, before, past)
+        target = to_device(tree.target, device)
         with attending(self.model, kernel_of(self.model)), computing(self.compute_dtype, device):
             if self.output is None:
                 logits: Tensor = self.model(**flat.arguments, logits_to_keep=flat.place).logits[0]

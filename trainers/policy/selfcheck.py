@@ -1,4 +1,4 @@
-"""Checks that a model gives the same results packed and with shared prefixes as one sequence at a time."""
+"""Checks that a model computes the same in a token tree as one sequence at a time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -14,11 +13,10 @@ from envsuite.core.errors import DataError
 from trainers.policy.attention import NAME, attending, evaluating, narrow_windows, unsupported
 from trainers.policy.flat import FlatBatch, flatten, to_device
 from trainers.policy.kernels import kernel_of
-from trainers.policy.packing import MicroBatch, padded
 from trainers.policy.precision import computing, float32_weights
 from trainers.policy.statistics import OutputLayer
+from trainers.policy.tree import Ints, TokenSequence, TokenTree, token_tree
 
-Ints = NDArray[np.int64]
 REMEDY = "take a model whose layers are full or sliding attention, such as Llama, Qwen, Mistral or Gemma"
 _WINDOW = 5  # sliding window of the check, in tokens
 _TOLERANCE = 1e-3  # of the largest value; float32 differs by 1e-5
@@ -83,18 +81,18 @@ def check_backbone(model: PreTrainedModel) -> None:
 
 def _compare(model: PreTrainedModel, packed: Callable[[FlatBatch], Tensor], alone: Callable[[Tensor], Tensor]) -> None:
     """Compares in float32, to tell a wrong mask from rounding; the sequences go past any sliding window."""
-    batch, sequences = sample_batch(model.config.get_text_config(decoder=True).vocab_size)
+    tree, sequences = sample_tree(model.config.get_text_config(decoder=True).vocab_size)
     device, kernel = model.device, kernel_of(model)
     with evaluating(model), narrow_windows(model, _WINDOW):
         with computing("float32", device), float32_weights(model):
             with attending(model, NAME):
-                ours = packed(flatten(batch, model)).float()
+                ours = packed(flatten(tree, model)).float()
             with attending(model, "eager"):
-                alike = [alone(to_device(tokens, device)[None])[first:-1] for tokens, first in sequences]
+                alike = [alone(to_device(tokens, device)[None])[:-1] for tokens in sequences]
                 own = torch.cat(alike).float()
         if kernel != NAME:
             with computing("bfloat16", device), attending(model, kernel):
-                chosen = packed(flatten(batch, model)).float()
+                chosen = packed(flatten(tree, model)).float()
     if not bool(torch.isfinite(own).all()):
         raise DataError(
             f"{type(model).__name__}: its weights give values that are not finite; where a run diverged, take an "
@@ -103,7 +101,7 @@ def _compare(model: PreTrainedModel, packed: Callable[[FlatBatch], Tensor], alon
     off = float((ours - own).abs().max() / own.abs().max())
     if not off <= (_TOLERANCE if all(p.is_floating_point() for p in model.parameters()) else _QUANTISED):
         raise DataError(
-            f"{type(model).__name__} computes something else packed and with shared prefixes than by itself (off by "
+            f"{type(model).__name__} computes something else in a tree of tokens than in separate sequences (off by "
             f"{off:.2g} of the largest value in a short test): it does not take its attention from transformers' "
             f"attention interface, or it keeps state elsewhere; {REMEDY}"
         )
@@ -114,23 +112,18 @@ def _compare(model: PreTrainedModel, packed: Callable[[FlatBatch], Tensor], alon
         )
 
 
-def sample_batch(vocabulary: int) -> tuple[MicroBatch, list[tuple[Ints, int]]]:
-    """A small micro-batch with shared prefixes, and its sequences, each with the index of its last prompt token."""
-    shapes = ((9, (4, 8)), (6, (7,)))  # length of each prefix, and of the tails that follow it
+def sample_tree(vocabulary: int) -> tuple[TokenTree, list[Ints]]:
+    """A small tree that branches twice, and the sequences in it; all but the first token of each are targets."""
     rng = np.random.default_rng(0)
-    prefixes = [rng.integers(0, vocabulary, length) for length, _ in shapes]
-    tails = [(number, rng.integers(0, vocabulary, length)) for number, (_, own) in enumerate(shapes) for length in own]
-    lengths = np.array([len(tail) for _, tail in tails])
-    sequence = np.repeat(np.arange(len(tails)), lengths - 1)
-    batch = MicroBatch(
-        prefix=padded(prefixes),
-        prefix_lengths=np.array([len(prefix) for prefix in prefixes]),
-        prefix_of=np.array([number for number, _ in tails]),
-        tail=padded([tail for _, tail in tails]),
-        tail_lengths=lengths,
-        sequence=sequence,
-        position=np.concatenate([np.arange(length - 1) for length in lengths]),
-        target=np.concatenate([tail[1:] for _, tail in tails]),
-        index=np.arange(len(sequence)),
-    )
-    return batch, [(np.concatenate([prefixes[number], tail]), len(prefixes[number])) for number, tail in tails]
+
+    def some(count: int) -> Ints:
+        return rng.integers(0, vocabulary, count)
+
+    first, other = some(9), some(6)
+    second = np.concatenate([first, some(5)])
+    sequences = [np.concatenate([before, some(after)])
+                 for before, after in ((first, 4), (second, 3), (second, 8), (other, 7))]  # fmt: skip
+    starts = np.cumsum([0, *(len(tokens) - 1 for tokens in sequences)])
+    parts = [TokenSequence.of(tokens, np.arange(len(tokens) - 1), int(start))
+             for tokens, start in zip(sequences, starts[:-1], strict=True)]  # fmt: skip
+    return token_tree(parts), sequences

@@ -26,7 +26,7 @@ from trainers.distributed import sharing_failures
 from trainers.policy.config import ModelConfig
 from trainers.policy.model import Policy
 from trainers.policy.outline import Weights, fill, is_outline, own_rows
-from trainers.policy.packing import one_token
+from trainers.policy.tree import one_token
 from trainers.settings import ConfigError
 
 _ROOTS: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Policy]] = weakref.WeakKeyDictionary()

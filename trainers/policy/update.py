@@ -12,7 +12,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from trainers.distributed import every
-from trainers.policy.accumulation import Accumulator, Batch, Floats, Tally, log_probabilities
+from trainers.policy.accumulation import Accumulator, Batch, Floats, Tally, log_probabilities, teaching_rows
 from trainers.policy.balance import balanced
 from trainers.policy.config import OptimConfig
 from trainers.policy.guard import GuardedStep
@@ -84,6 +84,7 @@ class Updater:
         self.policy = policy
         self.optimizer = optimizer
         self.config = config
+        self.objective = objective
         self.iterations = iterations
         self.recompute = recompute
         self.steps = 0
@@ -181,13 +182,15 @@ class Updater:
         return balanced(self.accelerator, batch, cut, epoch, self.config.share_prefix)
 
     def _old(self, own: Batch, cut: Ints, parts: int) -> Floats:
-        """Log-probabilities before the update, computed in the micro-batches of the first epoch.
+        """Log-probabilities before the update of rows that teach, computed in the micro-batches of the first epoch.
 
         In bfloat16 they depend on what is computed together; so the first optimiser step's ratios are exactly 1.
         """
         found = np.zeros(len(own.table.response.values))
+        teaching = teaching_rows(own, self.objective)
         for part in range(parts):
-            found[cut[own.table.response.row_of] == part] = self.logprobs(own.table.take(np.flatnonzero(cut == part)))
+            rows = teaching & (cut == part)
+            found[rows[own.table.response.row_of]] = self.logprobs(own.table.take(np.flatnonzero(rows)))
         return found
 
     def _told(
@@ -216,6 +219,7 @@ class Updater:
             "grad_norm": float(np.mean(norms)) if norms else 0.0,
             "skipped_steps": float(skipped),
             "tokens": float(sum(every(self.accelerator, len(own.table.response.values)))),
+            "computed_tokens": merged["computed_tokens"], "idle_rows": merged["idle_rows"],
             "lr": float(self.optimizer.param_groups[0]["lr"]),
             "optimizer_steps": float(self.steps),
         }  # fmt: skip

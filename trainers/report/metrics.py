@@ -42,6 +42,8 @@ METRICS: dict[str, str] = {
     "train/steps": "Number of steps trained on, after the filters.",
     "train/filtered": "Share of the steps that the filters left out, 0 to 1.",
     "train/tokens": "Number of response tokens trained on.",
+    "train/computed_tokens": "Tokens that the update's passes computed, prompts included, each once a micro-batch.",
+    "train/idle_rows": "Share of the steps that no pass computed, as nothing in the loss depends on them, 0 to 1.",
     "train/tokens_total": "Number of response tokens sampled since the run began.",
     "train/loss": "Mean value of the whole objective over the optimiser steps.",
     "train/policy_loss": "The objective's policy term alone.",

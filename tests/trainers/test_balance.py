@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ranks import on_ranks
-from tiny_runs import step_table
+from tiny_runs import model, step_table
 from update_cases import exchanged
 
-from trainers.policy.balance import Work, evened
+from trainers.policy.balance import Work, attention_span, evened
 from trainers.policy.packing import micro_batches
 
 SIZE = 61
@@ -85,6 +85,21 @@ def test_work_is_the_tokens_that_micro_batches_compute(seed: int, append: bool, 
     alike = len(first) > len({token for _, token in first})  # groups that begin alike, which every process computes
     counted = loads(work, work.rank, 0, 1)[0]
     assert counted < computed if alike and share else counted == computed
+
+
+@given(st.integers(0, 10**6), st.floats(1.0, 1000.0))
+def test_work_counts_the_tokens_that_each_token_attends_to(seed: int, span: float) -> None:
+    table = step_table(np.random.default_rng(seed), SIZE, groups=1, members=4)
+    work = Work.of(table, np.zeros(len(table), np.int64), 0, True, span)
+    (tree,) = micro_batches(table, 10**6, True)
+    assert loads(work, work.rank, 0, 1)[0] == pytest.approx((1 + tree.depth / span).sum(), abs=len(table))
+
+
+def test_the_span_of_attention_is_its_share_of_a_models_products() -> None:
+    policy = model("llama", SIZE)
+    layer = policy.model.layers[0]
+    products = sum(p.numel() for p in layer.parameters() if p.ndim == 2)
+    assert attention_span(policy) == pytest.approx(products / (2 * 4 * 8), rel=0.02), "scores and means of 4 heads of 8"
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

@@ -6,12 +6,14 @@ for it in each optimiser step. The loss does not depend on which process compute
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from accelerate import Accelerator
 from numpy.typing import NDArray
+from transformers import PreTrainedModel
 
 from trainers.distributed import every
 from trainers.policy.accumulation import Batch
@@ -25,7 +27,10 @@ _WORTH_A_MOVE = 0.01  # share of the most loaded process's tokens that a move mu
 
 @dataclass(frozen=True)
 class Work:
-    """Tokens that some episodes add to those that their processes compute; every column has shape (episodes,)."""
+    """What some episodes add to what their processes compute; every column has shape (episodes,).
+
+    The unit is a token without attention; each token that one sees adds ``1 / span`` of it.
+    """
 
     rank: Ints
     """Process that has the episode."""
@@ -34,20 +39,28 @@ class Work:
     group: Ints
     episode: Ints
     shared: Ints
-    """Tokens that several episodes of its group begin with, which one process computes once in a minibatch."""
+    """For tokens that several episodes of its group begin with, which one process computes once in a minibatch."""
     own: Ints
-    """Tokens of its own. Those that groups have in common are in neither: every process computes them."""
+    """For tokens of its own. Those that groups have in common are in neither: every process computes them."""
 
     @classmethod
-    def of(cls, table: StepTable, part: Ints, rank: int, share_prefix: bool) -> Work:
-        """Returns the work of the episodes of ``table``, whose rows are in the minibatches ``part``."""
+    def of(cls, table: StepTable, part: Ints, rank: int, share_prefix: bool, span: float = math.inf) -> Work:
+        """Returns the work of the episodes of ``table``, whose rows are in the minibatches ``part``.
+
+        Args:
+            table: Step rows.
+            part: Minibatch of each row.
+            rank: Process that has them.
+            share_prefix: ``OptimConfig.share_prefix``.
+            span: :func:`attention_span` of the model; without, attention costs nothing.
+        """
         columns = []
         for number in np.unique(part).tolist():
             some = table.take(np.flatnonzero(part == number))
             ids, first, which = np.unique(some.episode_id, return_index=True, return_inverse=True)
             group = some.group_id[first]
             own, shared = np.zeros(len(ids), np.int64), dict.fromkeys(group.tolist(), 0)
-            for row, alone, of_group in zip(*_tokens(some, share_prefix), strict=True):
+            for row, alone, of_group in zip(*_costs(some, share_prefix, span), strict=True):
                 own[which[row]] += alone
                 shared[int(some.group_id[row])] += of_group
             alike = np.array([shared[of] for of in group.tolist()], np.int64)
@@ -65,8 +78,18 @@ class Work:
         return Work(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
 
 
-def _tokens(table: StepTable, share_prefix: bool) -> tuple[list[int], list[int], list[int]]:
-    """Returns rows, how many tokens of each its episode alone needs, and how many more its group alone needs.
+def attention_span(model: PreTrainedModel) -> float:
+    """Number of tokens to attend to that costs as much as the rest of a token's way through the layers."""
+    config = model.config.get_text_config(decoder=True)
+    ends = (model.get_input_embeddings(), model.get_output_embeddings())  # type: ignore[no-untyped-call]
+    outside = {id(p) for layer in ends if layer is not None for p in layer.parameters()}
+    weights = sum(p.numel() for p in model.parameters() if id(p) not in outside)
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return float(weights / (2 * config.num_hidden_layers * config.num_attention_heads * width))
+
+
+def _costs(table: StepTable, share_prefix: bool, span: float) -> tuple[list[int], list[int], list[int]]:
+    """Returns rows, what the tokens of each cost that its episode alone needs, and those more that its group needs.
 
     A token that several rows begin with is counted for the first of them in the order of the tree.
     """
@@ -77,7 +100,11 @@ def _tokens(table: StepTable, share_prefix: bool) -> tuple[list[int], list[int],
     beyond_episode, beyond_group = (
         np.maximum(common, _shared_beyond(of[ordered], common)) for of in (table.episode_id, table.group_id)
     )
-    return ordered.tolist(), (lengths - beyond_episode).tolist(), (beyond_episode - beyond_group).tolist()
+    whole, shared, common = (
+        np.rint(count + count * (count - 1) / (2 * span)).astype(np.int64)
+        for count in (lengths, beyond_episode, beyond_group)
+    )
+    return ordered.tolist(), (whole - shared).tolist(), (shared - common).tolist()
 
 
 def _shared_beyond(owner: Ints, common: Ints) -> Ints:
@@ -145,8 +172,10 @@ def _evened(work: Work, ranks: int) -> Ints:
         rank[chosen] = least
 
 
-def balanced(accelerator: Accelerator, batch: Batch, parts: Ints, epoch: int, share_prefix: bool) -> tuple[Batch, Ints]:
-    """Exchanges episodes so that every process computes about as many tokens in each minibatch; all must call this.
+def balanced(
+    accelerator: Accelerator, batch: Batch, parts: Ints, epoch: int, share_prefix: bool, span: float = math.inf
+) -> tuple[Batch, Ints]:
+    """Exchanges episodes so that every process has about as much to compute in each minibatch; all must call this.
 
     Args:
         accelerator: The run's accelerator.
@@ -154,6 +183,7 @@ def balanced(accelerator: Accelerator, batch: Batch, parts: Ints, epoch: int, sh
         parts: Minibatch of each row in each epoch, shape (epochs, rows).
         epoch: Epoch whose minibatches are balanced.
         share_prefix: ``OptimConfig.share_prefix``.
+        span: :func:`attention_span` of the model; without, attention costs nothing.
 
     Returns:
         The rows that this process is to compute, and their ``parts``. Where an episode moves, columns that no loss
@@ -162,7 +192,7 @@ def balanced(accelerator: Accelerator, batch: Batch, parts: Ints, epoch: int, sh
     ranks, here = accelerator.num_processes, accelerator.process_index
     if ranks == 1:
         return batch, parts
-    mine = Work.of(batch.table, parts[epoch], here, share_prefix)
+    mine = Work.of(batch.table, parts[epoch], here, share_prefix, span)
     work = Work.joined(every(accelerator, mine))
     target = evened(work, ranks)
     if (target == work.rank).all():

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from trainers.distributed import every
 from trainers.policy.accumulation import Accumulator, Batch, Floats, Tally, log_probabilities, teaching_rows
-from trainers.policy.balance import balanced
+from trainers.policy.balance import attention_span, balanced
 from trainers.policy.config import OptimConfig
 from trainers.policy.guard import GuardedStep
 from trainers.policy.loss import ObjectiveConfig
@@ -89,6 +89,7 @@ class Updater:
         self.recompute = recompute
         self.steps = 0
         """Optimiser steps taken since the run began."""
+        self._span = attention_span(accelerator.unwrap_model(policy).model)
         self._accumulate = Accumulator(accelerator, policy, config, objective)
         self._step = GuardedStep(
             accelerator, policy, optimizer, config.max_grad_norm, config.max_skipped, f"policy (loss {objective.loss})"
@@ -179,7 +180,7 @@ class Updater:
         return log_probabilities(self.accelerator.unwrap_model(self.policy), table, self.config)
 
     def _balanced(self, batch: Batch, cut: Ints, epoch: int) -> tuple[Batch, Ints]:
-        return balanced(self.accelerator, batch, cut, epoch, self.config.share_prefix)
+        return balanced(self.accelerator, batch, cut, epoch, self.config.share_prefix, self._span)
 
     def _old(self, own: Batch, cut: Ints, parts: int) -> Floats:
         """Log-probabilities before the update of rows that teach, computed in the micro-batches of the first epoch.

@@ -208,6 +208,19 @@ class _Rollout:
 
     def advance(self) -> None:
         """Start episodes in free slots, then take what environments and engine have finished."""
+        self._play()
+        while self.waiting and self.free:  # slots that were free a moment ago wait for no answer of the engine
+            self._play()
+        if self._requests:
+            with self.watch.on("engine"):
+                completions = self.manager.engine.poll(_BRIEF if self.manager.vector.pending else _PATIENCE)
+            for completion in completions:
+                self._on_completion(completion)
+            self._give_up_unanswered()
+        self._tell()
+
+    def _play(self) -> None:
+        """Starts episodes in free slots, and takes what environments have finished."""
         vector, engine = self.manager.vector, self.manager.engine
         while self.waiting and engine.stopped is not None:
             plan = self.waiting.popleft()
@@ -220,13 +233,6 @@ class _Rollout:
                 events = vector.poll(0.0 if self._requests else _PATIENCE)
             for event in events:
                 self._on_event(event)
-        if self._requests:
-            with self.watch.on("engine"):
-                completions = engine.poll(_BRIEF if vector.pending else _PATIENCE)
-            for completion in completions:
-                self._on_completion(completion)
-            self._give_up_unanswered()
-        self._tell()
 
     def oldest(self) -> Wait | None:
         """The oldest question to environments or engine without an answer."""

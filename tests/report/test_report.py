@@ -233,7 +233,7 @@ def test_the_command_rebuilds_report_plots_and_tables(run_folder: Path, capsys: 
     assert "| tasks | n | before, % | after, % | change |" in capsys.readouterr().out
     assert (run_folder / "report.html").exists()
     assert {path.name for path in (run_folder / "plots").iterdir()} == {
-        "success.png", "loss.png", "policy.png", "episodes.png", "speed.png", "before_after.png"
+        "success.png", "loss.png", "policy.png", "episodes.png", "speed.png", "time.png", "before_after.png"
     }  # fmt: skip
     for path in (run_folder / "plots").iterdir():
         height, width, _ = imread(path).shape

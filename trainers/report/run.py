@@ -108,7 +108,7 @@ class RunData:
         totals = {name: sum(self.series(f"time/{name}")[1]) for name in (*PARTS, "total")}
         parts = {label: totals[name] for name, label in PARTS.items()}
         timed = totals["total"] + (0.0 if self._eval_in_total() else totals["eval"])
-        parts["rest"] = max(0.0, timed - sum(parts.values()))
+        parts["rest"] += max(0.0, timed - sum(parts.values()))
         return sorted(((label, s) for label, s in parts.items() if s > 0), key=lambda item: -item[1])
 
     def _eval_in_total(self) -> bool:
@@ -129,6 +129,7 @@ PARTS = {
     "eval": "evaluation",
     "checkpoint": "checkpoints",
     "log": "logging",
+    "rest": "rest",
 }
 """Disjoint metrics ``time/…``, and their names in the report."""
 

@@ -103,7 +103,7 @@ class RolloutManager:
         self.engine_deadline = engine_deadline
         self.clock = clock
         self.timing = Timing()
-        """What the last rollout took."""
+        """Wall time of the last rollout by cause, and what it gave up."""
 
     def exchange(self, env: int) -> Exchange:
         """Returns what a new episode in environment number ``env`` speaks to the engine by."""
@@ -251,7 +251,7 @@ class _Rollout:
         return 1.0 if self.waiting else len(self.running) / self.manager.vector.slots
 
     def _meanwhile(self, part: Part) -> Part:
-        """What time counts for that this thread spends on ``part``: an engine may generate meanwhile."""
+        """Returns the part that counts while this thread works on ``part``: an engine may generate meanwhile."""
         return "engine" if self._requests and self.manager.engine.background else part
 
     def _start(self, slot: int, plan: EpisodePlan) -> None:

@@ -1,4 +1,4 @@
-"""What a rollout took: its wall time by cause, and what it had to give up."""
+"""Wall time of a rollout by cause, and counts of what it had to give up."""
 
 from __future__ import annotations
 

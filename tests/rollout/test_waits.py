@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import sys
@@ -16,10 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from virtual_time import Clock, VirtualEngine, VirtualVector, answer, manager_of, tokenizer
+from waiting import until
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "vector"))
 
 from envsuite.prompting import make_codec, make_memory
+from envsuite.remote import transport
 from envsuite.serving.server import serving
 from envsuite.serving.settings import Settings
 from envsuite.vector import EnvFactory, Vector, Wait, make_vector
@@ -309,6 +312,30 @@ def test_a_server_that_does_not_answer_is_left_for_another_one(monkeypatch: pyte
         seconds = time.monotonic() - began
     assert all(episode.success for episode in episodes) and 1 <= manager.timing.repeated <= 2 and seconds < 3.0
     assert any(f"{ROUGH} at {mute.url}" in text and text.startswith("episode ") for text in told)
+
+
+def test_a_server_that_dies_in_the_middle_of_a_rollout_costs_no_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "UNREACHABLE_SECONDS", 0.5)
+    monkeypatch.setattr(transport, "LONGEST_PAUSE", 0.1)
+    with (
+        serving(Settings((ROUGH,), port=0, workers=0)) as dying,
+        serving(Settings((ROUGH,), port=0, workers=0)) as other,
+        make_vector([EnvFactory(ROUGH, {"url": [dying.url, other.url]})], 4) as vector,
+    ):
+        requests = itertools.count(1)
+
+        def lines(episode: int, number: int) -> str:
+            if next(requests) == 6:
+                assert dying.front.sessions, "it plays some of them"
+                dying.stop()
+                until(lambda: dying._http._shut)
+            return "end" if number == 4 else "go"
+
+        manager, asked = _rough_manager(vector, lines)
+        episodes = manager.run([EpisodePlan(i, i // 2, 0, "abca"[i]) for i in range(4)], SAMPLING, 0)
+    assert all(episode.success and len(episode.steps) == 4 for episode in episodes)
+    assert asked == dict.fromkeys(range(4), 4), "episodes are played again on the other server, not sampled again"
+    assert (manager.timing.repeated, manager.timing.dropped_tokens) == (0, 0)
 
 
 def test_the_display_names_what_a_rollout_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,7 @@ def test_two_reasons_for_not_being_an_action_are_two_states() -> None:
     assert one.state_key != other.state_key and one.observation != other.observation
 
 
-@pytest.mark.parametrize("command", ["raise now", pytest.param("exit 3"), pytest.param("sleep 60")])
+@pytest.mark.parametrize("command", ["raise now", "exit 3", pytest.param("sleep 60", marks=pytest.mark.slow)])
 def test_an_environment_that_fails_loses_its_episode_only(command: str) -> None:
     plans = [EpisodePlan(i, i // 2, 0, "abc"[i % 3]) for i in range(6)]
     good = ["<action>go</action>", "<action>end</action>"]

@@ -163,6 +163,8 @@ def test_a_browser_shows_results_curves_times_and_the_last_iteration(run_folder:
     assert "Success on TextCraft-v0, split test" in shown and "depth-3" in shown
     assert shown.count("<svg") >= 8 and "NaN" not in shown
     assert "generation" in shown and "12 of 12 episodes" in shown
+    columns = shown.partition('aria-label="Shares of each iteration"')[2].partition("<table")[0]
+    assert [f'title="iteration {i}: longest episodes' in columns for i in range(1, 8)] == [True] * 6 + [False]
     last = read_table(run_folder / "episodes" / "iteration-00006.parquet").slice(0, 1).to_pylist()[0]
     assert last["prompt_text"] in shown and last["response_text"] in shown
 

@@ -6,8 +6,12 @@ import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from envsuite.vector import Wait
+
+Cause = Literal["sync", "other_processes"]
+"""Causes of waits whose durations are summed."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,9 @@ class Activity:
         self._outstanding: Wait | None = None
         self._exchanges = 0
         self._exchange: Wait | None = None
+        self._spent: dict[Cause, float] = {"sync": 0.0, "other_processes": 0.0}
+        self._causes: list[Cause] = []
+        self._booked = 0.0
 
     def begin(self, phase: str) -> None:
         """Begins a phase, such as ``"rollout"``."""
@@ -61,25 +68,46 @@ class Activity:
         self._outstanding = wait
 
     @contextlib.contextmanager
-    def waiting(self, what: str) -> Iterator[None]:
-        """Marks a block that waits for something; of nested blocks, the innermost counts."""
+    def waiting(self, what: str, cause: Cause | None = None) -> Iterator[None]:
+        """Marks a block that waits for something; of nested blocks, the innermost counts.
+
+        Args:
+            what: Worded to follow "waits for".
+            cause: Where its duration is summed, if it is.
+        """
         before = self._waits
         self._waits = (*before, Wait(what, time.monotonic()))
+        if cause is not None:
+            self._book()
+            self._causes.append(cause)
         try:
             yield
         finally:
             self._waits = before
+            if cause is not None:
+                self._book()
+                self._causes.pop()
 
     @contextlib.contextmanager
     def exchanging(self) -> Iterator[None]:
         """Marks a block that all processes of the run execute together."""
         self._exchanges += 1
-        with self.waiting(OTHERS):
+        with self.waiting(OTHERS, "other_processes"):
             self._exchange = self._waits[-1]
             try:
                 yield
             finally:
                 self._exchange = None
+
+    def spent(self) -> dict[Cause, float]:
+        """Returns the seconds of all waits that have ended, by cause; no second is in two of them."""
+        return dict(self._spent)
+
+    def _book(self) -> None:
+        now = time.monotonic()
+        if self._causes:
+            self._spent[self._causes[-1]] += now - self._booked
+        self._booked = now
 
     def now(self) -> Doing:
         """Returns the present activity."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 _PATIENCE = 0.5  # seconds of waiting, after which progress is told
 _SLOW = 1.0  # seconds that a call of an environment takes before it is named
 _BRIEF = 0.02  # seconds of waiting for an endpoint while environments are about to answer
-_INNOCENT = "EpisodeLost: "
-"""Begins the error of an episode that shared a worker with the one that crashed."""
 
 
 class Watcher(Protocol):
@@ -151,7 +149,7 @@ class Runner:
         episode, slot = self._running[event.slot], event.slot
         if event.error is not None:
             key = (episode.task_id, episode.seed)
-            if event.error.startswith(_INNOCENT) and key not in self._again:
+            if event.innocent and key not in self._again:
                 self._again.add(key)
                 self._released(slot)
                 self._waiting.append(key)

@@ -19,8 +19,8 @@ def make_vector(factories: Sequence[EnvFactory], slots: int, workers: int = 0, d
     Args:
         factories: The environments; calls name them by their index. With the argument ``url``, those of a server.
         slots: Number of concurrent episodes.
-        workers: Number of worker processes; 0 runs everything in this process, where deadlines are not enforced.
-        deadline: Limit in seconds of one call in a worker process.
+        workers: Number of worker processes; 0 runs everything in this process.
+        deadline: Limit in seconds of one call; without workers for Python code in the main thread only.
 
     Raises:
         UsageError: An environment cannot be made, or a number is out of range.
@@ -32,5 +32,5 @@ def make_vector(factories: Sequence[EnvFactory], slots: int, workers: int = 0, d
             raise UsageError(f"{remote[0]} has a url and {here} has none; give one to every environment of a vector")
         return RemoteVector(factories, slots, deadline)
     if workers == 0:
-        return LocalVector(factories, slots)
+        return LocalVector(factories, slots, deadline)
     return WorkerVector(factories, slots, workers, deadline)

@@ -32,6 +32,10 @@ class EnvFactory:
         return gymnasium.make(self.env_id, disable_env_checker=True, **self.kwargs)
 
 
+INNOCENT = "EpisodeLost: "
+"""Start of the errors of episodes that shared a process with the one whose call crashed or blocked it."""
+
+
 @dataclass(frozen=True)
 class Event:
     """The answer to one :meth:`Vector.reset` or :meth:`Vector.step`."""
@@ -46,6 +50,11 @@ class Event:
     """Why the call failed, in one line that starts with the class of the error; ``None`` if it succeeded. After a
     failure the episode is lost, observation and info are ``None``, and the slot needs a :meth:`Vector.reset`."""
 
+    @property
+    def innocent(self) -> bool:
+        """Whether another episode's call crashed or blocked the process that they shared."""
+        return self.error is not None and self.error.startswith(INNOCENT)
+
 
 @dataclass(frozen=True)
 class Wait:
@@ -55,6 +64,8 @@ class Wait:
     """Worded to follow "waits for"."""
     since: float
     """When it began (``time.monotonic``)."""
+    slot: int | None = None
+    """Slot of a vector that it belongs to; ``None`` for none."""
 
     def __str__(self) -> str:
         """Says what is waited for, and for how long already."""

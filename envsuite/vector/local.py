@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from types import FrameType
 
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Action, Tool
-from envsuite.vector.base import Description, EnvFactory, Event, Vector, Wait
+from envsuite.registration import ENVIRONMENTS
+from envsuite.vector.base import Description, EnvFactory, Event, Vector, Wait, failed
 from envsuite.vector.runner import Runner
 
 
 class LocalVector(Vector):
     """Executes each call immediately, in this process.
 
-    The cheapest way to run worlds that are fast and do not crash. It cannot interrupt a call: a world that hangs blocks
-    the program, and one that crashes the interpreter ends it. Use :class:`WorkerVector` for such worlds.
+    The cheapest way to run worlds that are fast and do not crash: one that crashes the interpreter ends the program. A
+    call past its deadline is interrupted in the main thread, if it executes Python or waits there, and nobody else uses
+    the alarm signal; elsewhere it blocks the caller. :class:`WorkerVector` has neither limit. Environments whose steps
+    take microseconds have no deadline, which would cost as much as a step.
+
+    Args:
+        factories: The environments.
+        slots: Number of concurrent episodes.
+        deadline: Limit in seconds of one call, the making of its environment included.
 
     Raises:
-        UsageError: An environment cannot be made.
+        UsageError: An environment cannot be made, or ``deadline`` is not positive.
     """
 
-    def __init__(self, factories: Sequence[EnvFactory], slots: int) -> None:
+    def __init__(self, factories: Sequence[EnvFactory], slots: int, deadline: float = 60.0) -> None:
         super().__init__(factories, slots)
+        if deadline <= 0:
+            raise UsageError(f"deadline must be positive, got {deadline}")
+        self.deadline = deadline
+        quick = {spec.id for spec in ENVIRONMENTS.values() if spec.inline}
+        self._quick = [factory.env_id in quick for factory in self.factories]
+        self._env: dict[int, int] = {}
         self._runner = Runner(self.factories)
         self._events: list[Event] = []
         self._closed = False
@@ -50,15 +69,55 @@ class LocalVector(Vector):
         self._runner.close()
 
     def _reset(self, slot: int, env: int, task_id: str | None, seed: int | None) -> None:
-        self._events.append(self._runner.reset(slot, env, task_id, seed))
+        self._env[slot] = env
+        self._execute("reset", slot, lambda: self._runner.reset(slot, env, task_id, seed))
 
     def _step(self, slot: int, action: Action) -> None:
-        self._events.append(self._runner.step(slot, action))
+        self._execute("step", slot, lambda: self._runner.step(slot, action))
+
+    def _execute(self, call: str, slot: int, execute: Callable[[], Event]) -> None:
+        try:
+            with nullcontext() if self._quick[self._env[slot]] else _alarm(self.deadline):
+                event = execute()
+        except _Overdue:
+            env = self._env[slot]
+            with suppress(_Overdue), _alarm(self.deadline):
+                self._runner.drop(slot, env)
+            what = f"{call} of slot {slot} ({self.factories[env].env_id})"
+            event = failed(slot, f"DeadlineExceeded: {what} took more than {self.deadline:g} s")
+        self._events.append(event)
 
     def _admit(self, slot: int, call: str) -> None:
         if self._closed:
             raise UsageError(f"{call} of a vector that is closed; make another one")
         super()._admit(slot, call)
+
+
+class _Overdue(BaseException):
+    """Raised in a call past its deadline; no world catches it by mistake."""
+
+
+def _ring(number: int, frame: FrameType | None) -> None:
+    raise _Overdue
+
+
+@contextmanager
+def _alarm(seconds: float) -> Iterator[None]:
+    """Raises :class:`_Overdue` in a block that takes longer, where that is possible.
+
+    Signals are handled in the main thread only; another use of the alarm is left alone.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if sys.platform == "win32" or not main or signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGALRM, _ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
 def checked(factory: EnvFactory, description: Description | str) -> Description:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import threading
@@ -9,7 +10,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from envsuite.core.env import StepInfo
@@ -24,11 +25,12 @@ from envsuite.vector.runner import reason
 
 BATCH = 256
 """Maximum number of calls in one request."""
-REQUESTS = 4
-"""Maximum number of concurrent requests to one server."""
-PATIENCE, QUICK_PATIENCE = 1.0, 10.0
-"""Seconds that :meth:`RemoteVector.poll` waits for answers to the calls it has just sent; the second value is for steps
-of microseconds, where only an overloaded or lost server needs so long."""
+REQUESTS, SLOW_REQUESTS = 4, 32
+"""Maximum number of concurrent requests to one server; the second value is for environments whose steps take longer
+than microseconds, which are asked one call a request."""
+QUICK_PATIENCE = 10.0
+"""Seconds that :meth:`RemoteVector.poll` waits for answers to the calls it has just sent to environments whose steps
+take microseconds, where only an overloaded or lost server needs so long."""
 DOWN_SECONDS = 30.0
 """Seconds for which a server that did not answer gets no new episodes."""
 
@@ -55,18 +57,27 @@ class _Call:
         return f"{self.op} of slot {self.slot} ({self.seat.session.env_id} at {self.seat.session.url})"
 
 
+@dataclass
+class _Line:
+    """The requests to one server: each has its own threads, so that a silent one holds up nobody else's calls."""
+
+    work: queue.SimpleQueue[list[_Call] | None] = field(default_factory=queue.SimpleQueue)
+    threads: int = 0
+
+
 class RemoteVector(Vector):
     """Plays episodes on one or several servers, with one session per slot.
 
     Sessions are spread evenly over the servers that answer; when a server stops answering, its episodes are replayed on
-    the others. :meth:`poll` sends the calls. Episodes are the same as in a
-    :class:`~envsuite.vector.local.LocalVector`.
+    the others. :meth:`poll` sends the calls: those of environments whose steps take microseconds share a request, any
+    other goes alone, since the answers of a request come together, when its slowest call is done. Episodes are the same
+    as in a :class:`~envsuite.vector.local.LocalVector`.
 
     Args:
         factories: The environments, each with the argument ``url``: one server, or several.
         slots: Number of concurrent episodes.
-        deadline: Seconds; a request without an answer after twice this time is given up. The servers' own deadlines end
-            calls that hang.
+        deadline: Seconds; a call without an answer after twice this time has failed, whatever its servers do. Their own
+            deadlines end calls that hang.
 
     Raises:
         UsageError: An environment cannot be made, or an argument is missing or out of range.
@@ -84,17 +95,16 @@ class RemoteVector(Vector):
             for factory, (urls, arguments, _) in zip(self.factories, self._parts, strict=True)
         ]
         quick = {spec.id for spec in ENVIRONMENTS.values() if spec.inline}
-        self._patience = [QUICK_PATIENCE if factory.env_id in quick else PATIENCE for factory in self.factories]
+        self._quick = [factory.env_id in quick for factory in self.factories]
         self._seats: dict[tuple[int, int], _Seat] = {}
         self._current: dict[int, int] = {}
         self._unsent: list[_Call] = []
         self._due: dict[int, _Call] = {}
         self._down: dict[str, float] = {}
-        self._work: queue.SimpleQueue[list[_Call] | None] = queue.SimpleQueue()
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._threads = 0
+        self._lines: dict[str, _Line] = {}
+        self._events: queue.SimpleQueue[tuple[_Call, Event]] = queue.SimpleQueue()
         self._closed = False
-        self._finalizer = weakref.finalize(self, _end, self._seats, self._work, os.getpid())
+        self._finalizer = weakref.finalize(self, _end, self._seats, self._lines, os.getpid())
 
     def tools(self, env: int) -> tuple[Tool, ...]:
         """Returns the tools of environment ``env``."""
@@ -107,8 +117,8 @@ class RemoteVector(Vector):
     def poll(self, timeout: float | None = None) -> list[Event]:
         """Sends the calls that are due; returns the events that have arrived, in the order of the calls.
 
-        It waits at most ``timeout`` seconds for a first answer and, in addition, up to :data:`PATIENCE` for the answers
-        to the calls it has sent (:data:`QUICK_PATIENCE` for quick steps): so that the same events come together as in a
+        It waits at most ``timeout`` seconds for a first answer. In addition, it waits up to :data:`QUICK_PATIENCE` for
+        the answers of environments whose steps take microseconds: so that the same events come together as in a
         :class:`~envsuite.vector.local.LocalVector`, and computations on them are bit-identical.
         """
         self._send()
@@ -116,14 +126,19 @@ class RemoteVector(Vector):
         events: dict[int, Event] = {}
         while len(events) < len(self._due):
             now = time.monotonic()
-            left = [
-                call.since + self._patience[call.env] - now for slot, call in self._due.items() if slot not in events
-            ]
-            recent = max(left)
-            wait = recent if recent > 0 or events else None if end is None else end - now
+            events |= {slot: event for slot, event in self._overdue(now).items() if slot not in events}
+            if not (left := [call for slot, call in self._due.items() if slot not in events]):
+                break
+            together = max((call.since + QUICK_PATIENCE - now for call in left if self._quick[call.env]), default=0.0)
+            if together > 0 or events:
+                wait = together
+            else:
+                wait = math.inf if end is None else end - now
+            wait = min(wait, *(self._limit(call) - now for call in left))
             try:
-                event = self._events.get_nowait() if wait is not None and wait <= 0 else self._events.get(timeout=wait)
-                events[event.slot] = event
+                call, event = self._events.get_nowait() if wait <= 0 else self._events.get(timeout=wait)
+                if self._due.get(call.slot) is call:  # not the late answer to a call that was given up
+                    events[call.slot] = event
             except queue.Empty:
                 if events or (end is not None and time.monotonic() >= end):
                     break
@@ -137,7 +152,7 @@ class RemoteVector(Vector):
         if not self._due:
             return None
         call = min(self._due.values(), key=lambda call: call.since)
-        return Wait(str(call), call.since)
+        return Wait(str(call), call.since, call.slot)
 
     def close(self) -> None:
         """Ends every session."""
@@ -180,21 +195,39 @@ class RemoteVector(Vector):
             seat.session.move(best)
         return seat
 
+    def _limit(self, call: _Call) -> float:
+        """Returns when ``call`` becomes overdue (``time.monotonic``)."""
+        return call.since + 2 * self.deadline
+
+    def _overdue(self, now: float) -> dict[int, Event]:
+        """Returns the failures of calls without an answer; their sessions are left, their servers get no new ones."""
+        found = {}
+        for slot, call in self._due.items():
+            if now < self._limit(call):
+                continue
+            self._seats.pop((slot, call.env), None)
+            self._down[call.seat.session.url] = now + DOWN_SECONDS
+            seconds = f"{2 * self.deadline:g} s"
+            found[slot] = failed(slot, f"DeadlineExceeded: {call} was not answered for {seconds}")
+        return found
+
     def _send(self) -> None:
-        """Hands over the calls that are due, as one request for each server and environment."""
+        """Hands over the calls that are due: quick ones as one request for each server and environment."""
         groups: dict[tuple[str, int], list[_Call]] = {}
         now = time.monotonic()
         for call in self._unsent:
             call.since = now
             groups.setdefault((call.seat.session.url, call.env), []).append(call)
         self._unsent = []
-        for calls in groups.values():
-            for start in range(0, len(calls), BATCH):
-                self._work.put(calls[start : start + BATCH])
-                if self._threads < REQUESTS * max(len(urls) for urls, _, _ in self._parts):
-                    self._threads += 1
+        for (url, env), calls in groups.items():
+            line = self._lines.setdefault(url, _Line())
+            size, most = (BATCH, REQUESTS) if self._quick[env] else (1, SLOW_REQUESTS)
+            for start in range(0, len(calls), size):
+                line.work.put(calls[start : start + size])
+                if line.threads < most:
+                    line.threads += 1
                     # Not a method of the vector: a thread that held it would prevent its garbage collection.
-                    arguments = (self._work, self._events, self._down, 2 * self.deadline)
+                    arguments = (line.work, self._events, self._down, 2 * self.deadline)
                     threading.Thread(target=_serve, args=arguments, name="envsuite-remote", daemon=True).start()
 
 
@@ -234,14 +267,14 @@ def _agreed(factory: EnvFactory, urls: Sequence[str], arguments: dict[str, Any])
 
 def _serve(
     work: queue.SimpleQueue[list[_Call] | None],
-    events: queue.SimpleQueue[Event],
+    events: queue.SimpleQueue[tuple[_Call, Event]],
     down: dict[str, float],
     seconds: float,
 ) -> None:
     """Makes requests until told to end."""
     while (calls := work.get()) is not None:
         for call, answer in zip(calls, _answers(calls, down, seconds), strict=True):
-            events.put(_event(call, answer))
+            events.put((call, _event(call, answer)))
     work.put(None)  # for the next thread
 
 
@@ -330,11 +363,12 @@ def _event(call: _Call, answer: dict[str, Any] | Exception) -> Event:
     return Event(call.slot, seen, reward, terminated, answer.get("truncated", False), whole, None)
 
 
-def _end(seats: dict[tuple[int, int], _Seat], work: queue.SimpleQueue[list[_Call] | None], process: int) -> None:
+def _end(seats: dict[tuple[int, int], _Seat], lines: dict[str, _Line], process: int) -> None:
     """Ends all sessions and threads, unless this is a fork of the process that they belong to."""
     if os.getpid() != process:
         return
-    work.put(None)
+    for line in lines.values():
+        line.work.put(None)
     by_url: dict[str, list[str]] = {}
     for seat in seats.values():
         if (name := seat.session.leave()) is not None:

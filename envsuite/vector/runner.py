@@ -44,7 +44,7 @@ class Runner:
             observation, info = self._envs[slot, env].reset(seed=seed, options=options)
             return Event(slot, observation, 0.0, False, False, info, None)  # type: ignore[arg-type]
         except Exception as error:  # a bug in one world must not end the episodes of the others
-            self._drop(slot, env)
+            self.drop(slot, env)
             return failed(slot, reason(error))
 
     def step(self, slot: int, action: Action) -> Event:
@@ -54,15 +54,15 @@ class Runner:
             observation, reward, terminated, truncated, info = self._envs[slot, env].step(action)
             return Event(slot, observation, float(reward), terminated, truncated, info, None)  # type: ignore[arg-type]
         except Exception as error:  # as above
-            self._drop(slot, env)
+            self.drop(slot, env)
             return failed(slot, reason(error))
 
     def close(self) -> None:
         """Closes every environment."""
         for slot, env in list(self._envs):
-            self._drop(slot, env)
+            self.drop(slot, env)
 
-    def _drop(self, slot: int, env: int) -> None:
+    def drop(self, slot: int, env: int) -> None:
         """Drops an environment whose state cannot be trusted any more."""
         world = self._envs.pop((slot, env), None)
         try:

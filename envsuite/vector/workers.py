@@ -15,7 +15,7 @@ from typing import Any
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Action, Tool
 from envsuite.processes import START_SECONDS, Channel, Child
-from envsuite.vector.base import Description, EnvFactory, Event, Vector, Wait, failed
+from envsuite.vector.base import INNOCENT, Description, EnvFactory, Event, Vector, Wait, failed
 from envsuite.vector.local import checked
 from envsuite.vector.worker import READY
 
@@ -145,7 +145,7 @@ class WorkerVector(Vector):
         worker = min(busy, key=lambda worker: worker.since)
         if not worker.ready:
             return Wait(f"worker {worker.index} to start", worker.since)
-        return Wait(f"{worker.calls[0]}, worker {worker.index}", worker.since)
+        return Wait(f"{worker.calls[0]}, worker {worker.index}", worker.since, worker.calls[0].slot)
 
     def close(self) -> None:
         """Ends every worker; idle ones get a second to close their environments."""
@@ -226,10 +226,10 @@ class WorkerVector(Vector):
                 self._described.append(why)
             else:
                 called.add(call.slot)
-                self._events.append(failed(call.slot, f"EpisodeLost: {why}" if position else why))
+                self._events.append(failed(call.slot, f"{INNOCENT}{why}" if position else why))
         for slot in self._live - called:
             if slot % len(self._workers) == worker.index:
-                self._lost[slot] = f"EpisodeLost: {why}"
+                self._lost[slot] = f"{INNOCENT}{why}"
 
 
 def _end(workers: list[_Worker | None], selector: selectors.BaseSelector, process: int) -> None:

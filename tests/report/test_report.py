@@ -163,6 +163,8 @@ def test_a_browser_shows_results_curves_times_and_the_last_iteration(run_folder:
     assert "Success on TextCraft-v0, split test" in shown and "depth-3" in shown
     assert shown.count("<svg") >= 8 and "NaN" not in shown
     assert "generation" in shown and "12 of 12 episodes" in shown
+    columns = shown.partition('aria-label="Shares of each iteration"')[2].partition("<table")[0]
+    assert [f'title="iteration {i}: longest episodes' in columns for i in range(1, 8)] == [True] * 6 + [False]
     last = read_table(run_folder / "episodes" / "iteration-00006.parquet").slice(0, 1).to_pylist()[0]
     assert last["prompt_text"] in shown and last["response_text"] in shown
 
@@ -233,7 +235,7 @@ def test_the_command_rebuilds_report_plots_and_tables(run_folder: Path, capsys: 
     assert "| tasks | n | before, % | after, % | change |" in capsys.readouterr().out
     assert (run_folder / "report.html").exists()
     assert {path.name for path in (run_folder / "plots").iterdir()} == {
-        "success.png", "loss.png", "policy.png", "episodes.png", "speed.png", "before_after.png"
+        "success.png", "loss.png", "policy.png", "episodes.png", "speed.png", "time.png", "before_after.png"
     }  # fmt: skip
     for path in (run_folder / "plots").iterdir():
         height, width, _ = imread(path).shape

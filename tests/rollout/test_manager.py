@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -97,15 +98,21 @@ def test_sessions_are_released_when_their_episodes_end() -> None:
 
 
 class Failing(Notes):
-    """Answers the second request of a session with an error."""
+    """Answers the second request of an episode with an error, each time that the episode is started."""
 
     def __init__(self, reason: str) -> None:
         super().__init__()
         self.reason = reason
+        self.steps: Counter[int | None] = Counter()
+
+    def release(self, session: int) -> None:
+        super().release(session)
+        del self.steps[session]
 
     def _complete(self, request: Request) -> Completion:
         done = super()._complete(request)
-        if sum(other.session == request.session for other in self.asked) < 2:
+        self.steps[request.session] += 1
+        if self.steps[request.session] < 2:
             return done
         return Completion(request.request_id, [], [], self.reason, [], error="it is so")  # type: ignore[arg-type]
 

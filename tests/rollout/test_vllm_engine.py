@@ -99,6 +99,24 @@ def test_a_session_stays_with_its_server_and_new_ones_go_where_the_fewest_are(
         assert asked(one) == {20, 21, 22}, "the others are all on the second server"
 
 
+def test_a_server_that_left_a_request_unanswered_gets_no_new_session_while_others_have_left_none(
+    policy: PreTrainedModel, make: Made
+) -> None:
+    with ProtocolServer(policy) as one, ProtocolServer(policy) as two:
+        engine = make(one, two)
+        assert engine.background
+        places = []
+        for session in (0, 0, 1, 2):
+            engine.submit([Request(len(places), [5, 6], Sampling(max_tokens=1), session)])
+            places.append(engine.where(session))
+            while engine.pending:
+                engine.poll()
+            if len(places) == 1:
+                engine.abandon(0, 0)
+                engine.release(0)
+        assert places[0] not in places[1:] and len({*places[1:]}) == 1
+
+
 def test_nothing_is_asked_of_a_server_before_it_has_the_policys_weights(
     policy: PreTrainedModel, server: ProtocolServer
 ) -> None:

@@ -74,6 +74,47 @@ def test_steps_that_are_quick_are_answered_together_however_busy_a_server_is(
         assert [event.slot for event in vector.poll(0.0)] == [0, 1, 2, 3]
 
 
+def test_a_slow_call_holds_up_no_other_of_its_server(start: Callable[..., Server]) -> None:
+    running = start(ROUGH)
+    with make_vector([EnvFactory(ROUGH, {"url": running.url})], 6) as vector:
+        for slot in range(6):
+            vector.reset(slot, 0, task_id="a")
+        while vector.pending:
+            vector.poll(30.0)
+        began = time.monotonic()
+        for slot in range(6):
+            vector.step(slot, (ToolCall("do", {"command": "go" if slot else "sleep 3"}),))
+        answered: list[int] = []
+        while len(answered) < 5:
+            answered += [event.slot for event in vector.poll(30.0)]
+        assert sorted(answered) == [1, 2, 3, 4, 5] and time.monotonic() - began < 2.0
+        assert [event.slot for event in vector.poll(30.0)] == [0]
+
+
+def test_a_call_that_is_not_answered_fails_by_twice_the_deadline_and_its_late_answer_is_no_event(
+    start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "DOWN_SECONDS", 0.0)
+    running = start(ROUGH)  # its own deadline does not hold here: it has no workers
+    with make_vector([EnvFactory(ROUGH, {"url": running.url})], 1, deadline=0.4) as vector:
+        vector.reset(0, 0, task_id="a")
+        assert vector.poll(30.0)[0].error is None
+        began = time.monotonic()
+        vector.step(0, (ToolCall("do", {"command": "sleep 1.5"}),))
+        (event,) = vector.poll(30.0)
+        assert 0.8 <= time.monotonic() - began < 1.4
+        where = f"step of slot 0 ({ROUGH} at {running.url})"
+        assert event.error == f"DeadlineExceeded: {where} was not answered for 0.8 s"
+        vector.reset(0, 0, task_id="b")
+        (event,) = vector.poll(30.0)
+        assert event.error is None and event.info is not None and event.info["task_id"] == "b"
+        time.sleep(max(0.0, began + 2.0 - time.monotonic()))
+        assert vector.poll(0.0) == [], "the answer to the call that was given up"
+        vector.step(0, (ToolCall("do", {"command": "go"}),))
+        (event,) = vector.poll(30.0)
+        assert event.observation is not None and event.observation["text"] == "b 1"
+
+
 def test_calls_that_fail_are_told_as_they_are_here(start: Callable[..., Server]) -> None:
     where = {"url": start(ROUGH).url}
     errors = []

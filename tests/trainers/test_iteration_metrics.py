@@ -13,10 +13,12 @@ from accelerate import Accelerator
 
 from envsuite.core import ToolEnv
 from envsuite.prompting import make_codec
+from trainers.activity import ACTIVITY
 from trainers.credit.crediting import Credit
 from trainers.credit.estimators import Advantage
 from trainers.policy.update import Updated
-from trainers.rollout.manager import Timing
+from trainers.report.run import PARTS
+from trainers.rollout.timing import Timing
 from trainers.run.iteration_metrics import Clock, IterationMetrics, iteration_metrics
 from trainers.steps import Episode, Step, StepTable
 from trainers.steps.records import REFUSALS
@@ -50,8 +52,9 @@ def test_rates_are_those_of_the_episodes_that_did_not_fail_and_were_sampled() ->
         trained.with_reward(trained.reward / 2), Advantage(per_step=np.array([1.0, -1.0, 3.0, 0.0, 2.0])), keep
     )
     found = iteration_metrics(
-        Accelerator(cpu=True), episodes, credit, Updated({"kl": 0.25}, {}), {"value_loss": 0.5}, tokens_before=1000
-    )
+        Accelerator(cpu=True), episodes, credit, Updated({"kl": 0.25}, {}), {"value_loss": 0.5}, tokens_before=1000,
+        timing=Timing(repeated=2, dropped_tokens=9),
+    )  # fmt: skip
     expected = {
         "success": 1 / 4, "score": 0.5 / 4, "return": (3.0 + 1.0 + 2.0 + 2.0) / 4, "shaped_return": 4.0 / 4,
         "valid_actions": 3 / 5, "parsed": 4 / 5, "episode_length": 5 / 4, "prompt_length": 10.0,
@@ -59,7 +62,7 @@ def test_rates_are_those_of_the_episodes_that_did_not_fail_and_were_sampled() ->
         "token_limit": 0.0, "prompt_cut": 0.0, "tool_calls": 0.0, "version_min": 0, "version_max": 0,
         "mixed_versions": 0.0, "episodes": 5, "failed": 1, "groups": 2, "flat_groups": 1 / 2, "steps": 4,
         "filtered": 1 / 5, "tokens_total": 1000 + 16 + 5, "advantage_mean": 1.0, "advantage_std": 2**0.5,
-        "kl": 0.25, "value_loss": 0.5,
+        "kl": 0.25, "value_loss": 0.5, "repeated": 2, "dropped_tokens": 9, "live_tokens": 21 / 30,
     }  # fmt: skip
     told = {name: value for name, value in found.values.items() if name.startswith("train/")}
     assert told == pytest.approx({f"train/{name}": value for name, value in expected.items()})
@@ -123,10 +126,31 @@ def test_the_parts_of_an_iteration_add_up_to_all_of_it_and_rates_are_those_of_th
         time.sleep(0.01)
         clock.passed(part)
     time.sleep(0.01)
-    told = clock.metrics(Timing(engine=3.0, env=2.0, codec=1.0), IterationMetrics({}, sampled=500, steps=40, calls=4))
+    timing = Timing(engine=3e-3, env=2e-3, codec=1e-3, longest_episode=5e-4)
+    told = clock.metrics(timing, IterationMetrics({}, sampled=500, steps=40, calls=4))
     parts = [told[f"time/{part}"] for part in ("rollout", "estimator", "update", "log")]
     assert min(parts) >= 0.01 and sum(parts) == pytest.approx(told["time/total"])
     assert told["time/total"] <= time.perf_counter() - began
     assert told["rate/tokens"] == 500 / parts[0] and told["rate/steps"] == 40 / parts[0]
     assert told["rate/tool_calls"] == 4 / parts[0]
-    assert [told[f"time/{part}"] for part in ("engine", "env", "codec")] == [3.0, 2.0, 1.0]
+    assert [told[f"time/{part}"] for part in ("engine", "env", "codec", "longest_episode")] == [3e-3, 2e-3, 1e-3, 5e-4]
+    assert told["idle/engine"] == 1 - 3e-3 / told["time/total"]
+    assert told["idle/device"] == 1 - (parts[1] + parts[2]) / told["time/total"]
+
+
+def test_waits_for_weights_and_for_others_are_in_no_other_part_but_the_rollout() -> None:
+    clock, timing = Clock(), Timing()
+    with ACTIVITY.waiting("weights", "sync"):
+        time.sleep(0.02)
+        with ACTIVITY.exchanging():
+            time.sleep(0.01)
+    clock.passed("rollout")
+    with ACTIVITY.exchanging():
+        time.sleep(0.01)
+    clock.passed("update")
+    told = clock.metrics(timing, IterationMetrics({}, 0, 0))
+    assert told["time/sync"] >= 0.02 and told["time/other_processes"] >= 0.02 and told["time/rollout"] >= 0.03
+    disjoint = [told[f"time/{part}"] for part in PARTS if f"time/{part}" in told]
+    assert sum(disjoint) == pytest.approx(told["time/total"]) and min(disjoint) > -1e-9
+    waits = told["time/sync"] + told["time/other_processes"]
+    assert told["time/update"] + told["time/rest"] < 0.5 * waits, "all of this iteration was a wait"

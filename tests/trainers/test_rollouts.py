@@ -121,15 +121,20 @@ def test_two_reasons_for_not_being_an_action_are_two_states() -> None:
     assert one.state_key != other.state_key and one.observation != other.observation
 
 
-@pytest.mark.parametrize("command", ["raise now", pytest.param("exit 3"), pytest.param("sleep 60")])
+@pytest.mark.parametrize("command", ["raise now", "exit 3", pytest.param("sleep 60", marks=pytest.mark.slow)])
 def test_an_environment_that_fails_loses_its_episode_only(command: str) -> None:
     plans = [EpisodePlan(i, i // 2, 0, "abc"[i % 3]) for i in range(6)]
-    good, bad = ["<action>go</action>", "<action>end</action>"], ["<action>go</action>", f"<action>{command}</action>"]
+    good = ["<action>go</action>", "<action>end</action>"]
+    bad = ["<action>go</action>", f"<action>{command}</action>"] * 2
     script = Script(lambda episode: bad if episode == 2 else good)
     workers = 0 if command.startswith("raise") else 6  # a worker that dies takes along every episode it holds
     with make_vector([ROUGH], 6, workers, deadline=2.0) as vector:
-        episodes = _manager(ScriptedEngine(script), vector).run(plans, SAMPLING, 0)
+        manager = _manager(ScriptedEngine(script), vector)
+        episodes = manager.run(plans, SAMPLING, 0)
     assert [episode.error is None for episode in episodes] == [True, True, False, True, True, True]
+    assert script.asked[2] == 4 and manager.timing.repeated == 1, "it is started twice"
+    written = [len(_written(line)) for line in bad]
+    assert manager.timing.dropped_tokens == sum(written), "both times it had sampled all of its tokens"
     lost = episodes[2]
     word = {"raise": "ZeroDivisionError", "exit": "WorkerCrashed", "sleep": "DeadlineExceeded"}[command.split()[0]]
     assert lost.error is not None and lost.error.startswith(word)

@@ -138,7 +138,7 @@ def train(*arguments: str, timeout: float = 120.0, program: Sequence[str] = ()) 
 def without_times(run: Path) -> list[dict[str, Any]]:
     """The metrics of a run that must not differ between two runs of the same settings."""
     return [
-        {k: v for k, v in record.items() if not k.startswith(("time/", "cpu/", "rate/", "memory/"))}
+        {k: v for k, v in record.items() if not k.startswith(("time/", "idle/", "cpu/", "rate/", "memory/"))}
         for record in read_metrics(run / "metrics.jsonl")
     ]
 

@@ -1,4 +1,6 @@
+import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ClassVar
 
@@ -309,3 +311,36 @@ def test_an_environment_is_kept_for_later_episodes_and_made_anew_after_a_failure
         assert "oops" in one(vector, 0, lambda: vector.step(0, do("raise oops"))).error
         assert one(vector, 0, lambda: vector.reset(0, 1, task_id="a")).error is None
         assert one(vector, 0, lambda: vector.step(0, do("go"))).observation["text"] == "a 1"
+
+
+def test_a_call_in_this_process_that_misses_its_deadline_is_interrupted_and_the_slot_goes_on():
+    with LocalVector([ROUGH], slots=2, deadline=0.3) as vector:
+        reset_all(vector)
+        began = time.monotonic()
+        vector.step(0, do("sleep 60"))
+        vector.step(1, do("go"))
+        assert time.monotonic() - began < 5
+        hung, other = (event for _, event in sorted(answers(vector, 2).items()))
+        assert hung.error == "DeadlineExceeded: step of slot 0 (vector_worlds:Rough-v0) took more than 0.3 s"
+        assert other.error is None and not hung.innocent
+        assert one(vector, 0, lambda: vector.reset(0, 0)).error is None
+        assert one(vector, 0, lambda: vector.step(0, do("go"))).observation["text"].endswith(" 1"), "a fresh world"
+    time.sleep(0.4)  # no alarm is left
+    assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_an_alarm_of_the_program_and_calls_of_other_threads_are_left_alone():
+    rung = []
+    before = signal.signal(signal.SIGALRM, lambda *_: rung.append(1))
+    try:
+        with LocalVector([ROUGH], slots=1, deadline=0.1) as vector:
+            reset_all(vector)
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            assert one(vector, 0, lambda: vector.step(0, do("sleep 0.4"))).error is None and rung == [1]
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    with LocalVector([ROUGH], slots=1, deadline=0.1) as vector, ThreadPoolExecutor(1) as pool:
+        reset_all(vector)
+        assert pool.submit(lambda: one(vector, 0, lambda: vector.step(0, do("sleep 0.3")))).result().error is None
+    with pytest.raises(UsageError, match="deadline must be positive, got 0"):
+        LocalVector([ROUGH], slots=1, deadline=0)

@@ -14,7 +14,7 @@ from envsuite.core.errors import DataError
 from trainers.report.methods import DEFAULT, Advantages
 from trainers.report.metrics import METRICS
 from trainers.report.pack import STEP_FIELDS, Packed, pack, pack_advantages
-from trainers.report.run import RunData, flat, iteration_of
+from trainers.report.run import PARTS, RunData, flat, iteration_of
 from trainers.report.stats import NOTE, comparison
 from trainers.steps.records import REFUSALS
 
@@ -145,6 +145,7 @@ def page_data(run: RunData) -> dict[str, Any]:
         "descriptions": {name: METRICS[name] for name in names if name in METRICS},
         "evaluation_points": run.evaluation_points(),
         "times": run.times(),
+        "time_parts": {label: f"time/{name}" for name, label in PARTS.items()},
         "step_fields": STEP_FIELDS,
         "refusals": REFUSALS,
     }

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from envsuite.evaluation.groups import natural
-from trainers.report.run import RunData, moving_mean
+from trainers.report.run import PARTS, RunData, moving_mean
 from trainers.report.stats import EvalResult, comparison
 
 # Okabe and Ito's palette: distinguishable with every common kind of colour blindness, and in grey.
@@ -76,6 +76,10 @@ def write_plots(run: RunData, folder: Path | None = None) -> list[Path]:
                 for axis in axes[len(present) :]:
                     axis.set_visible(False)
             written.append(folder / f"{name}.png")
+    if run.series("time/total")[0]:
+        with figure(folder / "time.png", 7.2, 4.0) as drawn:
+            _parts(run, drawn.subplots())
+        written.append(folder / "time.png")
     for index, (before, after) in enumerate(run.pairs()):
         path = folder / ("before_after.png" if index == 0 else f"before_after_{index + 1}.png")
         with figure(path, 1.9 + 1.15 * len(comparison(before, after)), 3.8) as drawn:
@@ -136,6 +140,25 @@ def _curve(run: RunData, metric: str, axis: Axes) -> None:
     axis.set(title=metric, xlabel="iteration")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10], nbins=6))
     axis.ticklabel_format(axis="y", scilimits=(-3, 4))
+
+
+def _parts(run: RunData, axis: Axes) -> None:
+    """Stacked bars of the shares of each iteration's time; the largest parts of the run at the bottom."""
+    iterations, total = run.series("time/total")
+    bottom = [0.0] * len(iterations)
+    names = {label: name for name, label in PARTS.items()}
+    for number, label in enumerate(label for label, _ in run.times() if label in names and label != "evaluation"):
+        seconds = dict(zip(*run.series(f"time/{names[label]}"), strict=True))
+        shares = [
+            max(0.0, seconds.get(i, 0.0)) / max(whole, 1e-9) for i, whole in zip(iterations, total, strict=True)
+        ]  # fmt: skip
+        axis.bar(iterations, shares, 1.0, bottom, label=label, color=mpl.colormaps["tab20"](number % 20))
+        bottom = [low + share for low, share in zip(bottom, shares, strict=True)]
+    axis.set(xlabel="iteration", ylabel="share of the iteration", ylim=(0, 1.0), title=f"{run.name}: time by part")
+    axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+    axis.grid(visible=False)
+    axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), reverse=True)
 
 
 def _before_after(before: EvalResult, after: EvalResult, axis: Axes) -> None:

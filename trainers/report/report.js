@@ -116,8 +116,28 @@ function times() {
     const name = make("td", {}, make("span", { class: "key" }, make("i", { style: `background:${colour(i)}` }), label));
     return make("tr", {}, name, make("td", {}, duration(s)), make("td", {}, percent(s / total)));
   });
-  place.append(make("div", { class: "card" }, stack, make("table", { class: "narrow" }, make("tbody", {}, ...rows,
+  const within = columns(DATA.times.map(([label]) => label), colour);
+  place.append(make("div", { class: "card" }, stack, within, make("table", { class: "narrow" }, make("tbody", {}, ...rows,
     make("tr", { class: "total" }, make("td", {}, "all"), make("td", {}, duration(total)), make("td", {}, ""))))));
+}
+
+// One column for each iteration, or each run of them where there are many: the shares of its parts.
+function columns(names, colour) {
+  const total = DATA.metrics["time/total"];
+  if (!total || total.x.length < 2) return null;
+  const values = names.map((name) => {
+    const { x, y } = DATA.metrics[DATA.time_parts[name]] || { x: [], y: [] };
+    return new Map(x.map((iteration, i) => [iteration, Math.max(0, y[i])]));
+  });
+  const width = Math.ceil(total.x.length / 60), place = make("div", { class: "columns", role: "img", "aria-label": "Shares of each iteration" });
+  for (let start = 0; start < total.x.length; start += width) {
+    const iterations = total.x.slice(start, start + width);
+    const seconds = values.map((value) => iterations.reduce((sum, iteration) => sum + (value.get(iteration) || 0), 0));
+    const all = seconds.reduce((sum, s) => sum + s, 0) || 1;
+    const label = iterations.length > 1 ? `iterations ${iterations[0]} to ${iterations.at(-1)}` : `iteration ${iterations[0]}`;
+    place.append(make("div", {}, ...seconds.map((s, i) => make("i", { style: `flex:${s / all} 0 0;background:${colour(i)}`, title: `${label}: ${names[i]} ${percent(s / all)}` }))));
+  }
+  return place;
 }
 
 async function episodes() {

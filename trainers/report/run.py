@@ -105,12 +105,10 @@ class RunData:
 
     def times(self) -> list[tuple[str, float]]:
         """Returns the seconds of the run by disjoint parts, the longest first."""
-        totals = {name: sum(self.series(f"time/{name}")[1]) for name in (*PARTS, "rollout", "total")}
-        inside = totals["engine"] + totals["env"] + totals["codec"]
+        totals = {name: sum(self.series(f"time/{name}")[1]) for name in (*PARTS, "total")}
         parts = {label: totals[name] for name, label in PARTS.items()}
-        parts["rollout, rest"] = max(0.0, totals["rollout"] - inside)
         timed = totals["total"] + (0.0 if self._eval_in_total() else totals["eval"])
-        parts["rest"] = max(0.0, timed - sum(parts.values()))
+        parts["rest"] += max(0.0, timed - sum(parts.values()))
         return sorted(((label, s) for label, s in parts.items() if s > 0), key=lambda item: -item[1])
 
     def _eval_in_total(self) -> bool:
@@ -123,12 +121,15 @@ PARTS = {
     "engine": "generation",
     "env": "environments",
     "codec": "prompts and parsing",
+    "longest_episode": "longest episodes",
     "estimator": "advantages",
     "update": "update",
     "sync": "weight sync",
+    "other_processes": "other processes",
     "eval": "evaluation",
     "checkpoint": "checkpoints",
     "log": "logging",
+    "rest": "rest",
 }
 """Disjoint metrics ``time/…``, and their names in the report."""
 

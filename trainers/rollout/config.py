@@ -128,7 +128,12 @@ class RolloutConfig:
     workers: Count = 0
     """Environment worker processes per training process; 0 runs environments in the process itself."""
     deadline: Positive = 60.0
-    """Seconds that one environment call may take before its episode fails."""
+    """Seconds that one call of an environment may take, before its episode is started again."""
+    engine_deadline: Positive = 600.0
+    """Seconds that the engine may take for one answer, before its episode is started again."""
+    attempts: AtLeastOne = 2
+    """Times that an episode is started of which an environment or the engine fails, or misses its deadline; then it is
+    left out of training and counted."""
     episode_tokens: AtLeastOne | None = None
     """Most response tokens of an episode, in training and evaluation: one that has used them up is cut, so that a few
     that ramble do not keep all others waiting. By default only the environment ends an episode."""

@@ -85,7 +85,12 @@ class Completion:
     policy_version: Versions
     """Version of the weights that sampled each token. One number stands for all tokens."""
     error: str | None = None
-    """Why there is no completion, e.g. a server that failed. The episode fails; the run continues."""
+    """Why there is no completion, e.g. a server that failed. The episode is started again; the run continues."""
+
+    @property
+    def count(self) -> int:
+        """Number of sampled tokens."""
+        return len(self.token_ids)
 
     def __post_init__(self) -> None:
         ids = as_tokens(self.token_ids)
@@ -197,6 +202,11 @@ class ChatCompletion:
     counted: bool = True
     """Whether the endpoint counts."""
 
+    @property
+    def count(self) -> int:
+        """Number of tokens of the answer."""
+        return self.tokens
+
 
 Asked = TypeVar("Asked")
 Answered = TypeVar("Answered")
@@ -209,8 +219,8 @@ class AnyEngine(ABC, Generic[Asked, Answered]):
     """Whether requests may have images."""
     policy_version: int = 0
     """Number of optimiser steps that the weights have seen which sample now."""
-    attempts: int = 1
-    """Times that an episode is started of which the engine could not answer a request."""
+    background: bool = False
+    """Whether it works on requests between two polls, in servers or other processes."""
     stopped: str | None = None
     """Why no further request will be answered; the episodes that are left are then not played."""
 
@@ -283,6 +293,12 @@ class AnyEngine(ABC, Generic[Asked, Answered]):
 
     def release(self, session: int) -> None:
         """Forget what is kept for ``session``."""
+
+    def abandon(self, request_id: int, session: int | None) -> None:
+        """Give up a request that was not answered in time; what it is answered later is ignored.
+
+        The next request of the session should go elsewhere, where there is an elsewhere.
+        """
 
     def where(self, session: int | None) -> str:
         """Where the requests of a session are computed, for messages: the engine, or the server that has them."""

@@ -29,6 +29,7 @@ from envsuite.prompting import (
 )
 from envsuite.prompting.shipped import shipped
 from envsuite.vector import EnvFactory, make_vector
+from trainers.activity import ACTIVITY
 from trainers.policy.vision import format_of
 from trainers.rollout.config import EnvConfig, PromptConfig, RolloutConfig, SamplingConfig
 from trainers.rollout.engine import AnyEngine, ChatEngine, Sampling
@@ -245,7 +246,8 @@ def make_manager(
     """
     codec = chat_codec_of(prompt) if tokenizer is None else codec_of(prompt, tokenizer)
     slots = min(slots, engine.most) if isinstance(engine, ChatEngine) else slots
-    vector = make_vector([factory_of(env) for env in envs], slots, rollout.workers, rollout.deadline)
+    with ACTIVITY.waiting(f"the environments to start ({', '.join(sorted({env.id for env in envs}))})"):
+        vector = make_vector([factory_of(env) for env in envs], slots, rollout.workers, rollout.deadline)
     return RolloutManager(
         engine,
         vector,
@@ -261,4 +263,6 @@ def make_manager(
         template_arguments=prompt.template_arguments,
         episode_tokens=rollout.episode_tokens,
         examples=examples,
+        attempts=rollout.attempts,
+        engine_deadline=rollout.engine_deadline,
     )

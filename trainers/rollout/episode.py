@@ -74,6 +74,10 @@ class Playing:
     began: float = field(default_factory=time.monotonic)
     """When it was started (``time.monotonic``)."""
 
+    def __str__(self) -> str:
+        """Names episode, task and step, for messages."""
+        return f"episode {self.plan.episode_id} (task {self.plan.task_id}), step {len(self.steps) + 1}"
+
     @property
     def effort(self) -> Effort:
         """Returns what the episode has taken so far."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import logging
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from envsuite.core.errors import UsageError
@@ -19,29 +20,15 @@ from trainers.policy.vision import format_of
 from trainers.rollout.engine import AnyEngine, ChatEngine, Sampling
 from trainers.rollout.episode import Effort, Ending, EpisodePlan, Playing
 from trainers.rollout.exchange import ChatExchange, Exchange, TokenExchange
+from trainers.rollout.timing import Part, Stopwatch, Timing
 from trainers.steps import Episode
 
+_LOG = logging.getLogger(__name__)
 _PATIENCE = 1.0  # seconds of waiting for environments or engine, after which progress is told
-
-
-@dataclass
-class Timing:
-    """Seconds spent in each part of a rollout."""
-
-    engine: float = 0.0
-    env: float = 0.0
-    codec: float = 0.0
-
-    def __add__(self, other: Timing) -> Timing:
-        """Adds two timings."""
-        return Timing(self.engine + other.engine, self.env + other.env, self.codec + other.codec)
-
-    @contextmanager
-    def measured(self, part: str) -> Iterator[None]:
-        """Adds the seconds of the block to ``part``."""
-        began = time.perf_counter()
-        yield
-        setattr(self, part, getattr(self, part) + time.perf_counter() - began)
+_LOOK = 0.1  # seconds between two looks at progress and overdue answers
+_BRIEF = 0.005  # seconds of waiting for the engine while environments are about to answer
+_LOSSES = 8  # losses with the process of another episode that an episode survives: bounds a machine that kills them all
+_NUMBERS = itertools.count()  # of requests: an engine that several managers ask may answer one of another's too late
 
 
 Watcher = Callable[[int, Wait | None], None]
@@ -68,6 +55,9 @@ class RolloutManager:
         template_arguments: Arguments of the chat template; by default the codec's.
         episode_tokens: An episode that has written so many response tokens is cut; ``None`` for no limit.
         examples: Text of demonstrations for the prompts of each environment; by default none.
+        attempts: Times that an episode is started whose environment or engine fails, or does not answer in time.
+        engine_deadline: Seconds that the engine may take for one answer.
+        clock: Seconds, monotonic; those of :class:`~envsuite.vector.Wait`.
 
     Raises:
         UsageError: An engine for tokens has no tokenizer.
@@ -90,6 +80,9 @@ class RolloutManager:
         template_arguments: Mapping[str, Any] | None = None,
         episode_tokens: int | None = None,
         examples: Sequence[str] = (),
+        attempts: int = 2,
+        engine_deadline: float = 600.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if tokenizer is None and not isinstance(engine, ChatEngine):
             raise UsageError(f"{type(engine).__name__} takes prompts of tokens, which need a tokenizer")
@@ -107,8 +100,11 @@ class RolloutManager:
         self.template_arguments = template_arguments
         self.episode_tokens = episode_tokens
         self.examples = tuple(examples) or ("",) * len(self.env_ids)
+        self.attempts = attempts
+        self.engine_deadline = engine_deadline
+        self.clock = clock
         self.timing = Timing()
-        """Seconds of the last rollout."""
+        """Wall time of the last rollout by cause, and what it gave up."""
 
     def exchange(self, env: int) -> Exchange:
         """Returns what a new episode in environment number ``env`` speaks to the engine by."""
@@ -136,8 +132,10 @@ class RolloutManager:
     ) -> Iterator[list[Episode]]:
         """Play every plan once; yield each group as soon as its last episode has ended, in the order of ``plans``.
 
-        An episode whose environment or engine fails has ``error`` set and the steps made so far; one that the engine
-        did not answer is started again first, ``engine.attempts`` times in all. One that outgrows the context is
+        An episode whose environment or engine fails, or does not answer within its deadline, is started again in a
+        fresh environment, with the same task and seeds, ``attempts`` times in all. What it had sampled is dropped, and
+        counted in :attr:`timing`. One that fails each time has ``error`` set and the steps made last. An episode that
+        was lost with the worker process of another one is started again in any case. One that outgrows the context is
         truncated there and counts like any other. Between two groups the caller may
         :meth:`~trainers.rollout.engine.Engine.sync` the engine: episodes on their way go on under the new weights.
 
@@ -150,10 +148,14 @@ class RolloutManager:
         """
         rollout = _Rollout(self, plans, sampling, seed, keep)
         self.timing = rollout.timing
+        told, due = -1, 0.0
         while rollout.waiting or rollout.running:
+            rollout.watch.start()
             rollout.advance()
-            if watch is not None:
+            if watch is not None and (rollout.ended != told or self.clock() >= due):
+                told, due = rollout.ended, self.clock() + _LOOK
                 watch(rollout.ended, rollout.oldest())
+            rollout.watch.book()
             while rollout.groups:
                 yield rollout.groups.popleft()
 
@@ -186,6 +188,7 @@ class _Rollout:
         self.seed = seed
         self.keep = keep
         self.timing = Timing()
+        self.watch = Stopwatch(self.timing, self._share, manager.clock)
         self.waiting = deque(plans)
         self.free = list(range(manager.vector.slots))[::-1]
         self.running: dict[int, Playing] = {}
@@ -194,14 +197,35 @@ class _Rollout:
         """Whole groups that nobody has taken yet."""
         self.ended = 0
         """Episodes that have ended."""
-        self._attempts: Counter[int] = Counter()
-        """Times that an episode was started, by its id."""
+        self._requests: dict[int, int] = {}
+        """Slots by the numbers of the requests that the engine has not answered."""
+        self._failures: Counter[int] = Counter()
+        """Times that an episode has failed, by its id, losses with the process of another one left out."""
+        self._losses: Counter[int] = Counter()
+        """Those losses."""
+        self._look = 0.0
+        """When overdue answers are looked for next."""
+        self._told: list[str] = []
+        """Episodes given up since the last log message."""
         self._missing = Counter(plan.group_id for plan in plans)
         self._place = {plan.episode_id: number for number, plan in enumerate(plans)}
         self._parts: defaultdict[int, list[Episode]] = defaultdict(list)
 
     def advance(self) -> None:
         """Start episodes in free slots, then take what environments and engine have finished."""
+        self._play()
+        while self.waiting and self.free:  # slots that were free a moment ago wait for no answer of the engine
+            self._play()
+        if self._requests:
+            with self.watch.on("engine"):
+                completions = self.manager.engine.poll(_BRIEF if self.manager.vector.pending else _PATIENCE)
+            for completion in completions:
+                self._on_completion(completion)
+            self._give_up_unanswered()
+        self._tell()
+
+    def _play(self) -> None:
+        """Starts episodes in free slots, and takes what environments have finished."""
         vector, engine = self.manager.vector, self.manager.engine
         while self.waiting and engine.stopped is not None:
             plan = self.waiting.popleft()
@@ -210,47 +234,49 @@ class _Rollout:
         while self.waiting and self.free:
             self._start(self.free.pop(), self.waiting.popleft())
         if vector.pending:
-            with self.timing.measured("env"):
-                events = vector.poll(0.0 if engine.pending else _PATIENCE)
+            with self.watch.on(self._meanwhile("env")):
+                events = vector.poll(0.0 if self._requests else _PATIENCE)
             for event in events:
                 self._on_event(event)
-        if engine.pending:
-            with self.timing.measured("engine"):
-                completions = engine.poll(_PATIENCE)
-            for completion in completions:
-                self._on_completion(completion)
 
     def oldest(self) -> Wait | None:
         """The oldest question to environments or engine without an answer."""
         waits = []
         if (call := self.manager.vector.waiting_for()) is not None:
-            waits.append(call)
+            episode = None if call.slot is None else self.running.get(call.slot)
+            waits.append(call if episode is None else replace(call, what=f"{episode}: {call.what}"))
         asked = [(episode.asked, episode) for episode in self.running.values() if episode.asked is not None]
         if asked:
             since, episode = min(asked, key=lambda pair: pair[0])
-            of = f"step {len(episode.steps)} of episode {episode.plan.episode_id}"
-            waits.append(Wait(f"{of} from {self.manager.engine.where(episode.plan.episode_id)}", since))
+            waits.append(Wait(f"{episode}: {self.manager.engine.where(episode.plan.episode_id)}", since))
         return min(waits, key=lambda wait: wait.since, default=None)
+
+    def _share(self) -> float:
+        """Share of the slots that have an episode, or could have one."""
+        return 1.0 if self.waiting else len(self.running) / self.manager.vector.slots
+
+    def _meanwhile(self, part: Part) -> Part:
+        """Returns the part that counts while this thread works on ``part``: an engine may generate meanwhile."""
+        return "engine" if self._requests and self.manager.engine.background else part
 
     def _start(self, slot: int, plan: EpisodePlan) -> None:
         manager = self.manager
-        self._attempts[plan.episode_id] += 1
         exchange, env_id = manager.exchange(plan.env), manager.env_ids[plan.env]
-        with self.timing.measured("env"), ACTIVITY.waiting(f"reset of slot {slot} ({env_id})"):
-            manager.vector.reset(slot, plan.env, task_id=plan.task_id)
         self.running[slot] = Playing(plan, env_id, exchange)
+        with self.watch.on(self._meanwhile("env")), ACTIVITY.waiting(f"reset of slot {slot} ({env_id})"):
+            manager.vector.reset(slot, plan.env, task_id=plan.task_id)
 
     def _on_event(self, event: Event) -> None:
         """Handles an environment's answer: records the step, and ends the episode or asks the engine again."""
         episode = self.running[event.slot]
         if event.error is not None or event.observation is None or event.info is None:
-            self._end(event.slot, Ending(error=event.error))
+            self._failed(event.slot, Ending(error=event.error), innocent=event.innocent)
             return
         episode.observe(event)
         if event.terminated or event.truncated or (episode.steps and self._tokens_left(episode) == 0):
             self._end(event.slot, Ending(terminated=event.terminated))
             return
-        with self.timing.measured("codec"):
+        with self.watch.on(self._meanwhile("codec")):
             ending = episode.ask(event.observation)
         if ending is not None:
             self._end(event.slot, ending)
@@ -261,48 +287,100 @@ class _Rollout:
         if (left := self._tokens_left(episode)) is not None:
             sampling = replace(sampling, max_tokens=min(sampling.max_tokens, left))
         seed = step_seed(self.seed, plan.episode_id, len(episode.steps))
-        episode.asked = time.monotonic()
-        self.manager.engine.submit([episode.exchange.request(event.slot, sampling, plan.episode_id, seed)])
+        number = next(_NUMBERS)
+        episode.asked = self.manager.clock()
+        self._requests[number] = event.slot
+        self.manager.engine.submit([episode.exchange.request(number, sampling, plan.episode_id, seed)])
 
     def _on_completion(self, completion: Any) -> None:
         """Handles the engine's answer: steps the environment."""
-        slot, vector = completion.request_id, self.manager.vector
+        slot, vector = self._requests.pop(completion.request_id, None), self.manager.vector
+        if slot is None:  # of a request that was given up
+            self.timing.dropped_tokens += completion.count
+            return
         episode = self.running[slot]
         episode.asked = None
         if completion.error is not None:
             if completion.finish_reason == "context":
                 self._end(slot, episode.outgrown(completion.error))
             else:
-                self._unanswered(slot, completion.error)
+                self._failed(slot, Ending(error=completion.error, unanswered=True))
             return
-        with self.timing.measured("codec"):
+        with self.watch.on(self._meanwhile("codec")):
             parsed = episode.read(completion)
-        with self.timing.measured("env"), ACTIVITY.waiting(f"step of slot {slot} ({episode.env_id})"):
+        waits = ACTIVITY.waiting(f"step of slot {slot} ({episode.env_id})")
+        with self.watch.on(self._meanwhile("env")), waits:
             if parsed.action is not None:
                 vector.step(slot, parsed.action)
             else:
                 vector.refuse(slot, parsed.error or "no action in the completion")
 
-    def _unanswered(self, slot: int, error: str) -> None:
-        """Handles a request without an answer: the episode is started again, if it may be, or fails."""
-        plan, engine = self.running[slot].plan, self.manager.engine
-        if self._attempts[plan.episode_id] >= engine.attempts or engine.stopped is not None:
-            self._end(slot, Ending(error=error, unanswered=True))
+    def _give_up_unanswered(self) -> None:
+        """Gives up the requests that the engine has not answered within its deadline, or does not have any more."""
+        engine, now, limit = self.manager.engine, self.manager.clock(), self.manager.engine_deadline
+        lost = not engine.pending
+        if not lost and now < self._look:
             return
-        del self.running[slot]
-        self.free.append(slot)
-        engine.release(plan.episode_id)
-        self.waiting.append(plan)
+        self._look = now + _LOOK
+        for number, slot in list(self._requests.items()):
+            episode = self.running[slot]
+            session = episode.plan.episode_id
+            assert episode.asked is not None
+            if lost:
+                why = f"RequestLost: {engine.where(session)} has lost the request"
+            elif now - episode.asked >= limit:
+                why = f"DeadlineExceeded: {engine.where(session)} has not answered for {limit:g} s"
+            else:
+                continue
+            del self._requests[number]
+            engine.abandon(number, session)
+            self._failed(slot, Ending(error=why, unanswered=True))
+
+    def _failed(self, slot: int, ending: Ending, innocent: bool = False) -> None:
+        """Handles an episode without an answer: it is started again, if it may be, or ends with its error."""
+        episode = self.running[slot]
+        plan = episode.plan
+        (self._losses if innocent else self._failures)[plan.episode_id] += 1
+        again = (
+            self._failures[plan.episode_id] < self.manager.attempts
+            and self._losses[plan.episode_id] < _LOSSES
+            and self.manager.engine.stopped is None
+        )
+        self._told.append(f"{episode}: {ending.error}; {'it is started again' if again else 'it is left out'}")
+        if not again:
+            self._end(slot, ending)
+            return
+        self._release(slot)
+        self.timing.repeated += 1
+        self.timing.dropped_tokens += episode.exchange.tokens
+        self.waiting.appendleft(plan)
+
+    def _tell(self) -> None:
+        """Logs which episodes were given up."""
+        if self._told:
+            first, *others = self._told
+            _LOG.warning("%s%s", first, f" (and {len(others)} others)" if others else "")
+            for text in others:
+                _LOG.info("%s", text)
+            self._told = []
 
     def _tokens_left(self, episode: Playing) -> int | None:
         most = self.manager.episode_tokens
         return None if most is None else max(0, most - episode.exchange.tokens)
 
-    def _end(self, slot: int, ending: Ending) -> None:
-        """Free the slot of an episode that has ended."""
+    def _release(self, slot: int) -> Playing:
+        """Free the slot of an episode that goes on no further."""
+        self.watch.book()
         playing = self.running.pop(slot)
         self.free.append(slot)
         self.manager.engine.release(playing.plan.episode_id)
+        return playing
+
+    def _end(self, slot: int, ending: Ending) -> None:
+        """Free the slot of an episode that has ended."""
+        playing = self._release(slot)
+        if ending.error is not None:
+            self.timing.dropped_tokens += playing.exchange.tokens
         self._enter(playing, ending)
 
     def _enter(self, playing: Playing, ending: Ending) -> None:

@@ -186,7 +186,7 @@ class Run:
 
     def sync(self) -> None:
         """Give the engine the policy's weights; a run that was resumed and one that went on then sample the same."""
-        with ACTIVITY.waiting(f"the engine to take the weights of version {self.updater.steps}"):
+        with ACTIVITY.waiting(f"the engine to take the weights of version {self.updater.steps}", "sync"):
             self.engine.sync(each_whole(merged_weights(self.model)), self.updater.steps)
 
     def policy_rests(self, iteration: int) -> bool:

@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 
+from trainers.activity import ACTIVITY
 from trainers.credit.crediting import Credit
 from trainers.credit.shapers import DIAGNOSTIC
 from trainers.distributed import every
 from trainers.policy.update import Updated
-from trainers.rollout.manager import Timing
+from trainers.rollout.timing import Timing
 from trainers.steps import Episode
 from trainers.steps.records import REFUSALS
 
@@ -56,13 +57,23 @@ class Clock:
 
     def __init__(self) -> None:
         self._began = self._last = Moment.now()
+        self._waited = ACTIVITY.spent()
+        self._before = dict(self._waited)
         self._metrics: dict[str, float] = {}
 
     def passed(self, part: str) -> None:
-        """Books the time since the last call on ``part``, as metrics ``time/<part>`` and ``cpu/<part>``."""
+        """Books the time since the last call on ``part``, as metrics ``time/<part>`` and ``cpu/<part>``.
+
+        Waits for weights and for other processes, which are metrics of their own, are in ``time/rollout`` only.
+        """
         now = Moment.now()
-        self._metrics |= {f"time/{part}": now.wall - self._last.wall, f"cpu/{part}": now.cpu - self._last.cpu}
-        self._last = now
+        wall = now.wall - self._last.wall - (0.0 if part == "rollout" else self._waits())
+        self._metrics |= {f"time/{part}": wall, f"cpu/{part}": now.cpu - self._last.cpu}
+        self._last, self._waited = now, ACTIVITY.spent()
+
+    def _waits(self) -> float:
+        """Returns the seconds of waits since the last part."""
+        return sum(seconds - self._waited[cause] for cause, seconds in ACTIVITY.spent().items())
 
     def metrics(self, timing: Timing, found: IterationMetrics) -> dict[str, float]:
         """Returns the times of all parts, and the rates of the rollout.
@@ -72,13 +83,25 @@ class Clock:
             found: Numbers of tokens and steps that were played.
         """
         now, rolled = Moment.now(), max(self._metrics["time/rollout"], 1e-9)
-        return {
-            **self._metrics,
+        total = now.wall - self._began.wall
+        parts = {
+            **{name: value for name, value in self._metrics.items() if name.startswith("time/")},
             "time/engine": timing.engine,
             "time/env": timing.env,
             "time/codec": timing.codec,
-            "time/log": now.wall - self._last.wall,
-            "time/total": now.wall - self._began.wall,
+            "time/longest_episode": timing.longest_episode,
+            **{f"time/{cause}": spent - self._before[cause] for cause, spent in ACTIVITY.spent().items()},
+            "time/log": now.wall - self._last.wall - self._waits(),
+        }
+        disjoint = sum(seconds for name, seconds in parts.items() if name != "time/rollout")
+        trained = sum(parts.get(f"time/{part}", 0.0) for part in ("estimator", "update"))
+        return {
+            **self._metrics,
+            **parts,
+            "time/rest": total - disjoint,
+            "time/total": total,
+            "idle/engine": 1.0 - timing.engine / max(total, 1e-9),
+            "idle/device": 1.0 - trained / max(total, 1e-9),
             "rate/tokens": found.sampled / rolled,
             "rate/steps": found.steps / rolled,
             "rate/tool_calls": found.calls / rolled,
@@ -93,6 +116,7 @@ def iteration_metrics(
     learnt: Mapping[str, float],
     tokens_before: int,
     *,
+    timing: Timing | None = None,
     episode_tokens: int | None = None,
     prompt_tokens: int | None = None,
 ) -> IterationMetrics:
@@ -105,16 +129,19 @@ def iteration_metrics(
         update: Metrics of the update, which are over all processes already.
         learnt: This process's metrics of the critic, by their names under ``train/``.
         tokens_before: Response tokens that the run had sampled before.
+        timing: What the rollout of this process had to give up; ``None`` for nothing.
         episode_tokens: Most response tokens of an episode; ``None`` for no limit.
         prompt_tokens: Most tokens of a prompt, where longer ones lose their first tokens; ``None`` where none does.
     """
     told = (_env_sums(episodes), _diagnostics(credit), _shaped(credit), _filtered(credit))
-    conduct = _conduct(episodes, episode_tokens, prompt_tokens)
-    parts = every(accelerator, (_sums(episodes, credit) | conduct, dict(learnt), told, _versions(episodes)))
+    conduct, lost = _conduct(episodes, episode_tokens, prompt_tokens), timing or Timing()
+    given_up = {"repeated": lost.repeated, "dropped_tokens": lost.dropped_tokens}
+    parts = every(accelerator, (_sums(episodes, credit) | conduct | given_up, dict(learnt), told, _versions(episodes)))
     total: dict[str, float] = {name: sum(part[0][name] for part in parts) for name in parts[0][0]}
     versions = [version for part in parts for version in part[3]] or [(0, 0)]
     sound, steps, rows = max(total["sound"], 1), max(total["steps"], 1), max(total["rows"], 1)
     mean = total["advantage"] / rows
+    used = total["response"] + total["greedy"]
     values = {
         "train/success": total["success"] / sound,
         "train/score": total["score"] / sound,
@@ -137,11 +164,14 @@ def iteration_metrics(
         **{name: count / steps for name, count in total.items() if name.startswith("invalid/")},
         "train/episodes": total["episodes"],
         "train/failed": total["failed"],
+        "train/repeated": total["repeated"],
+        "train/dropped_tokens": total["dropped_tokens"],
+        "train/live_tokens": used / max(used + total["dropped_tokens"], 1),
         "train/groups": total["groups"],
         "train/flat_groups": total["flat"] / max(total["groups"], 1),
         "train/steps": total["kept"],
         "train/filtered": 1.0 - total["kept"] / steps,
-        "train/tokens_total": tokens_before + total["response"] + total["greedy"],
+        "train/tokens_total": tokens_before + used,
         "train/advantage_mean": mean,
         "train/advantage_std": max(0.0, total["advantage_squares"] / rows - mean**2) ** 0.5,
         **{f"train/{name}": value for name, value in update.train.items()},
@@ -153,8 +183,7 @@ def iteration_metrics(
         **_left_out([part[2][3] for part in parts]),
         **_memory(),
     }
-    sampled = int(total["response"] + total["greedy"])
-    return IterationMetrics(values, sampled, int(total["steps"]), int(total["calls"]))
+    return IterationMetrics(values, int(used), int(total["steps"]), int(total["calls"]))
 
 
 def _sums(episodes: Sequence[Episode], credit: Credit) -> dict[str, float]:

@@ -99,6 +99,7 @@ def iterate(run: Run) -> None:
     prompt = run.config.prompt
     found = iteration_metrics(
         run.accelerator, rolled.episodes, credit, update, learnt, run.counters.tokens,
+        timing=rolled.timing,
         episode_tokens=run.config.rollout.episode_tokens,
         prompt_tokens=prompt.max_tokens if prompt.truncate == "left" else None,
     )  # fmt: skip

@@ -292,6 +292,8 @@ _FACTS: dict[str, tuple[str, Callable[[float], str]]] = {
     "train/episode_length": ("steps", "{:.1f}".format),
     "train/entropy": ("entropy", "{:.2f}".format),
     "rate/tokens": ("tokens/s", _whole),
+    "idle/engine": ("engine idle", "{:.0%}".format),
+    "idle/device": ("device idle", "{:.0%}".format),
     "train/loss": ("loss", "{:.3g}".format),
     "train/kl": ("kl", "{:.2g}".format),
     "train/grad_norm": ("grad", "{:.2g}".format),

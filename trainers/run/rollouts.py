@@ -13,8 +13,9 @@ from trainers.credit.crediting import Crediting
 from trainers.distributed import every
 from trainers.rollout.engine import EngineFailed, Sampling
 from trainers.rollout.episode import EpisodePlan
-from trainers.rollout.manager import RolloutManager, Timing
+from trainers.rollout.manager import RolloutManager
 from trainers.rollout.sampler import TaskSampler
+from trainers.rollout.timing import Timing
 from trainers.run.config import TrainConfig
 from trainers.run.counters import Counters
 from trainers.run.stopping import Abandoned, Stopping

@@ -19,7 +19,7 @@ PREFIX = "rollout.engine_options."
 class OpenAIEngine(ChatEngine):
     """Has any endpoint with OpenAI's chat completions answer, for evaluation, baselines and demonstrations.
 
-    A request that fails is repeated for ``patience`` seconds; its episode is then started once more. When nothing
+    A request that fails is repeated for ``patience`` seconds; its episode is then started again. When nothing
     answers any more, or the budget is spent, the engine stops: what is left is not asked.
 
     Args:
@@ -27,7 +27,7 @@ class OpenAIEngine(ChatEngine):
         slots: Most requests that are wanted at a time.
     """
 
-    attempts = 2
+    background = True
     takes_images = True
 
     def __init__(self, options: Options, slots: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -66,9 +67,11 @@ class VLLMEngine(Engine, Generic[H]):
         self._vocabulary: int = setup.model.config.get_text_config(decoder=True).vocab_size
         self.max_length = min(check_host(host, setup.model, setup.config.compute_dtype) for host in self._hosts)
         """Most tokens of prompt and response."""
+        self.background = isinstance(rows, Calls)
         self._sleeps, self._asleep = sleeps, False
         self._pending = self._unseeded = 0
         self._host_of: dict[int, H] = {}
+        self._late: Counter[H] = Counter()
         self._turn = 0 if setup.accelerator is None else setup.accelerator.process_index
 
     @classmethod
@@ -168,6 +171,11 @@ class VLLMEngine(Engine, Generic[H]):
         """Forget which server has ``session``; vLLM itself drops what nobody asks for again."""
         self._host_of.pop(session, None)
 
+    def abandon(self, request_id: int, session: int | None) -> None:
+        """Give up a request; its server gets new sessions after those that have kept fewer waiting."""
+        if session is not None and (host := self._host_of.get(session)) is not None:
+            self._late[host] += 1
+
     def where(self, session: int | None) -> str:
         """The vLLM of a session."""
         host = self._host_of.get(-1 if session is None else session)
@@ -206,13 +214,13 @@ class VLLMEngine(Engine, Generic[H]):
     # -- requests --------------------------------------------------------------------------------------------------
 
     def _host(self, session: int | None) -> H:
-        """The vLLM of a session; a new one gets that with the fewest."""
+        """The vLLM of a session; a new one gets that with the fewest, of those that have left none unanswered."""
         if session in self._host_of:
             return self._host_of[session]
         held = [*self._host_of.values()]
         self._turn += 1
         order = [self._hosts[(self._turn + i) % len(self._hosts)] for i in range(len(self._hosts))]
-        chosen = min(order, key=held.count)
+        chosen = min(order, key=lambda host: (self._late[host], held.count(host)))
         if session is not None:
             self._host_of[session] = chosen
         return chosen

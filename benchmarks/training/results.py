@@ -1,0 +1,167 @@
+"""The file of results, its table and its figure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from envsuite.core.errors import DataError
+from envsuite.data import write_atomically
+from trainers.report.plots import figure
+
+KEY = ("model", "budget", "env", "memory", "turns", "group", "groups", "template", "way", "round")
+"""Fields that identify a measurement."""
+_CELL = KEY[:-2]
+COLOURS = {
+    "ours": "#0072B2", "padded": "#8C8C8C", "trl-steps": "#E69F00", "trl-episodes": "#D55E00",
+    "prefix-grouper": "#009E73",
+}  # fmt: skip
+_OTHER = "#56B4E9"
+Record = dict[str, Any]
+
+
+@dataclass
+class Results:
+    """Measurements, one JSON object a line; the file is whole after each one."""
+
+    path: Path
+    records: list[Record]
+
+    @classmethod
+    def read(cls, path: Path) -> Results:
+        """Reads a file; none is as good as an empty one.
+
+        Raises:
+            DataError: A line is damaged.
+        """
+        records: list[Record] = []
+        for number, line in enumerate(path.read_bytes().splitlines() if path.exists() else [], start=1):
+            try:
+                record = orjson.loads(line)
+                missing = [name for name in KEY if name not in record]
+            except (orjson.JSONDecodeError, TypeError) as error:
+                raise DataError(f"{path}, line {number}: not a measurement ({error}); delete the line") from error
+            if missing:
+                raise DataError(f"{path}, line {number}: not a measurement (no {missing[0]!r}); delete the line")
+            records.append(record)
+        return cls(path, records)
+
+    def has(self, record: Mapping[str, Any]) -> bool:
+        """Whether the measurement with the key of ``record`` is there."""
+        return any(all(one[name] == record[name] for name in KEY) for one in self.records)
+
+    def add(self, record: Record) -> None:
+        """Adds a measurement to the file."""
+        self.records.append(record)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.path, b"".join(orjson.dumps(one) + b"\n" for one in self.records))
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The medians over the rounds of one way in one cell."""
+
+    way: str
+    reason: str | None
+    """Why there are none."""
+    rate: float = 0.0
+    """Response tokens a CPU second."""
+    computed: float = 0.0
+    cost: float = 0.0
+    """CPU seconds of a computed token."""
+    peak: float = 0.0
+    """Bytes above the start."""
+
+
+def figures(records: Sequence[Record]) -> Iterator[tuple[Record, dict[str, Figures]]]:
+    """Yields each cell (a record of it, for its fields) and the figures of its ways by their names."""
+    cells: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        cells.setdefault(tuple(record[name] for name in _CELL), []).append(record)
+    for key in sorted(cells, key=lambda key: tuple((value is not None, value) for value in key)):
+        ways: dict[str, list[Record]] = {}
+        for record in cells[key]:
+            ways.setdefault(record["way"], []).append(record)
+        yield cells[key][0], {way: _figures(way, rounds) for way, rounds in ways.items()}
+
+
+def _figures(way: str, rounds: Sequence[Record]) -> Figures:
+    reason = next((record["reason"] for record in rounds if "reason" in record), None)
+    if reason is not None:
+        return Figures(way, reason)
+
+    def middle(name: str) -> float:
+        return statistics.median(record[name] for record in rounds)
+
+    cpu, computed = middle("cpu"), middle("computed")
+    return Figures(way, None, rounds[0]["completion"] / cpu, computed, cpu / computed, middle("peak"))
+
+
+def table(records: Sequence[Record]) -> str:
+    """The measurements as a Markdown table."""
+    lines = [
+        "| model | environment | memory | turns x group | tokens of the rows | distinct | way | computed | "
+        "response tokens / CPU s | `ours` is faster by | peak MiB | CPU of a computed token, of dense |",
+        "|---|---|---|---:|---:|---:|---|---:|---:|---:|---:|---:|",
+    ]
+    for cell, ways in figures(records):
+        ours, dense = ways.get("ours"), ways.get("dense")
+        start = (
+            f"| {cell['model']} | {cell['env']} | `{prompts(cell)}` | {cell['turns']} x {cell['group']} "
+            f"| {cell['rows']:,} | {cell['distinct']:,} | "
+        )
+        for name, found in ways.items():
+            if name == "dense":
+                continue
+            if found.reason is not None:
+                lines.append(f"{start}{name} | {found.reason} | | | | |")
+                continue
+            faster = "" if ours is None or name == "ours" else f"{ours.rate / found.rate:.2f}"
+            cost = "" if dense is None else f"{found.cost / dense.cost:.2f}"
+            lines.append(
+                f"{start}{name} | {found.computed:,.0f} | {found.rate:,.0f} | {faster} | "
+                f"{found.peak / 2**20:,.0f} | {cost} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def prompts(cell: Record) -> str:
+    """Memory, and prompt file if there is one."""
+    return f"{cell['memory']} {cell['template']}" if cell["template"] else str(cell["memory"])
+
+
+def draw(records: Sequence[Record], path: Path, model: str) -> None:
+    """Writes a figure: response tokens a CPU second over turns, a panel for each environment, memory and group size."""
+    cells = [(cell, ways) for cell, ways in figures(records) if cell["model"] == model]
+    panels = sorted({(cell["env"], prompts(cell), cell["group"]) for cell, _ in cells})
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    with figure(path, 3.6 * columns, 2.9 * rows) as drawn:
+        axes = drawn.subplots(rows, columns, squeeze=False, sharex=True).ravel()
+        shown: dict[str, Any] = {}
+        for axis, panel in zip(axes, panels, strict=False):
+            inside = [(cell, ways) for cell, ways in cells if (cell["env"], prompts(cell), cell["group"]) == panel]
+            names = dict.fromkeys(name for _, ways in inside for name in ways if name != "dense")
+            for name in names:
+                points = [
+                    (cell["turns"], ways[name].rate) for cell, ways in inside if name in ways and not ways[name].reason
+                ]
+                if points:
+                    (shown[name],) = axis.plot(
+                        *zip(*points, strict=True), "o-", markersize=4, color=COLOURS.get(name, _OTHER)
+                    )
+            axis.set_xscale("log", base=2)
+            axis.set_yscale("log")
+            turns = sorted({cell["turns"] for cell, _ in inside})
+            axis.set_xticks(turns, [str(turn) for turn in turns])
+            axis.set(title=f"{panel[0]}, {panel[1]}, group {panel[2]}", xlabel="turns")
+        for axis in axes[len(panels) :]:
+            axis.set_visible(False)
+        for axis in axes[::columns]:
+            axis.set_ylabel("response tokens / CPU s")
+        drawn.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=len(shown), frameon=False)

@@ -3,6 +3,7 @@
     python -m benchmarks.training --trl-python /path/to/venv/bin/python      a few cells (--quick), minutes
     python -m benchmarks.training --all --trl-python …                       the whole grid, hours; goes on if stopped
     python -m benchmarks.training --report                                   table and figure of what is there
+    python -m benchmarks.training --count --turns 16 --memories "window(2)" "window(2,4)"     tokens alone, seconds
 
 A cell is one task of an environment, played by its expert with random actions in between: `group` episodes of `turns`
 steps, in the prompts of a memory, written by the real conversation code with SmolLM2's tokenizer. Each way computes the
@@ -39,9 +40,10 @@ import orjson
 
 from benchmarks.training.episodes import ENVIRONMENTS, Cell, record
 from benchmarks.training.models import SHAPES, model_folder
-from benchmarks.training.results import Record, Results, draw, table
+from benchmarks.training.ours import step_table
+from benchmarks.training.results import Record, Results, draw, prompts, table
 from envsuite.core.errors import EnvsuiteError, UsageError
-from trainers.steps.sharing import shared_lengths
+from trainers.steps.sharing import SharedTokens
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ("ours", "padded", "dense")
@@ -81,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--trl-python", type=Path, default=Path(sys.executable), help="a Python that has trl and prefix-grouper")
     add("--ours-as", default="ours", metavar="NAME", help="name of ours in the results, such as 'ours before'")
     add("--out", type=Path, default=Path("results/training"), help="folder (default: results/training)")
+    add("--count", action="store_true", help="measure nothing: print how many tokens rows have, share and could share")
     add("--report", action="store_true", help="measure nothing")
     given = parser.parse_args(argv)
     try:
@@ -91,13 +94,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(given: argparse.Namespace) -> int:
+    if given.count:
+        sys.stdout.writelines(f"{line}\n" for line in _counts(given))
+        return 0
     results = Results.read(given.out / "results.jsonl")
     if not given.report:
         if not given.trl_python.exists():
             raise UsageError(f"--trl-python {given.trl_python}: no such file; name a Python that has TRL installed")
         for made in _measured(given, results):
             results.add(made)
-            figures = made.get("reason") or f"{made['completion'] / made['cpu']:,.0f} response tokens / CPU s"
+            figures = made.get("reason") or f"{made['computed']:,} tokens in {made['cpu']:.1f} CPU s"
             where = f"{made['env']}, {made['memory']}, {made['turns']} turns, group of {made['group']}"
             sys.stdout.write(f"{where}: {made['way']}: {figures}\n")
             sys.stdout.flush()
@@ -108,6 +114,20 @@ def _run(given: argparse.Namespace) -> int:
         draw(results.records, given.out / f"training-{model}.png", model)
     sys.stdout.write(f"written: {given.out}/table.md, training-MODEL.png\n")
     return 0
+
+
+def _counts(given: argparse.Namespace) -> Iterator[str]:
+    """The lines of a table of tokens."""
+    yield "| environment | prompts | turns x group | responses | rows | distinct | shared | could be shared |"
+    yield "|---|---|---:|---:|---:|---:|---:|---:|"
+    for cell in cells(given):
+        rows = record(cell, model_folder(given.model))
+        found = SharedTokens.of(step_table(rows))
+        yield (
+            f"| {cell.env} | `{prompts(vars(cell))}` | {cell.turns} x {cell.group} | {rows.completion:,} "
+            f"| {found.rows:,} | {found.distinct:,} | {1 - found.distinct / found.rows:.1%} "
+            f"| {1 - found.least / found.rows:.1%} |"
+        )
 
 
 def _measured(given: argparse.Namespace, results: Results) -> Iterator[Record]:
@@ -121,10 +141,8 @@ def _measured(given: argparse.Namespace, results: Results) -> Iterator[Record]:
                 continue
             rows = record(cell, folder)
             rows.save(file := Path(place) / "rows.npz")
-            tokens = [step.tokens for step in rows.steps()]
-            total = sum(map(len, tokens))
-            distinct = total - int(shared_lengths(tokens).sum())
-            counts = {"rows": total, "distinct": distinct, "completion": rows.completion}
+            tokens = SharedTokens.of(step_table(rows))
+            counts = {"rows": tokens.rows, "distinct": tokens.distinct, "completion": rows.completion}
             for key, way in missing:
                 yield key | counts | _measure(given, way, folder, file)
 

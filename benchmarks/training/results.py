@@ -130,7 +130,7 @@ def table(records: Sequence[Record]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def prompts(cell: Record) -> str:
+def prompts(cell: Mapping[str, Any]) -> str:
     """Memory, and prompt file if there is one."""
     return f"{cell['memory']} {cell['template']}" if cell["template"] else str(cell["memory"])
 

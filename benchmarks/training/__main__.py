@@ -18,7 +18,7 @@ gradient of the same loss on the same tokens with the same weights, in a process
     dense           one causal batch without padding, for the cost of a computed token
 
 Ways with micro-batches stop after --limit CPU seconds; their figures are then those of all micro-batches, by their
-positions. Memory is the peak of the process above what it holds before the pass, weights and gradients included. With
+positions. Memory is the peak of the process above what it holds with the weights and their gradients. With
 several rounds the ways are measured in turns, and medians are shown.
 
 TRL and PrefixGrouper want an environment of their own: pip install torch transformers accelerate trl prefix-grouper.
@@ -67,8 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.training", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--quick", action="store_true", help="8 turns and groups of 8 (default)")
-    add("--all", action="store_true", help=f"turns {TURNS} and groups of {GROUPS}")
+    grid = parser.add_mutually_exclusive_group()
+    grid.add_argument("--quick", action="store_true", help="8 turns and groups of 8 (default)")
+    grid.add_argument("--all", action="store_true", help=f"turns {TURNS} and groups of {GROUPS}")
     add("--envs", nargs="+", choices=ENVIRONMENTS, default=list(ENVIRONMENTS), help="default: all")
     add("--memories", nargs="+", default=list(MEMORIES), metavar="MEMORY", help=f"default: {' '.join(MEMORIES)}")
     add("--template", help="prompt file, such as steps or shared, with memories window(K) (default: none)")

@@ -68,18 +68,19 @@ def _resident(field: str) -> int:
 
 
 def measure(way: Way, limit: float) -> dict[str, Any]:
-    """Runs ``way`` once.
+    """Runs ``way`` once, after a small pass that is not timed.
 
     Micro-batches beyond ``limit`` CPU seconds are left out; the one of the longest rows is measured in any case, the
     others in random order. Times and tokens are those of all, by the positions of the micro-batches that were measured.
     """
     for parameter in way.model.parameters():
         parameter.grad = torch.zeros_like(parameter)
+    memory = Memory()  # before the warm-up, whose freed memory the process may keep
     way.warm()
     way.model.zero_grad(set_to_none=False)
     order = list(range(len(way.sizes) - 1))
     random.Random(0).shuffle(order)
-    memory, wall, cpu, loss, done = Memory(), time.perf_counter(), time.process_time(), 0.0, 0
+    wall, cpu, loss, done = time.perf_counter(), time.process_time(), 0.0, 0
     with counted(way.model) as passes:
         for part in (len(way.sizes) - 1, *order):
             loss += way.run(part)
@@ -114,8 +115,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     found = measure(way, given.limit)
     if given.gradients:
-        found_gradients = {name: p.grad.contiguous() for name, p in way.model.named_parameters() if p.grad is not None}
-        save_file(found_gradients, given.gradients)
+        parameters = way.model.named_parameters()
+        save_file({name: p.grad.contiguous() for name, p in parameters if p.grad is not None}, given.gradients)
     sys.stdout.write(json.dumps(found) + "\n")
     return 0
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AttentionInterface, AutoTokenizer
 
-from benchmarks.training.rows import Rows, Tokens, batches, padded
+from benchmarks.training.rows import Rows, TrainedSequence, batches, padded
 from benchmarks.training.ways import NotPossible, Way, device, load, mean_loss
 
 
@@ -37,7 +37,7 @@ class TRLSteps(Way):
         self._batches = [_inputs(batch) | {"num_items_in_batch": total} for batch in batches(self.rows(rows), budget)]
         self.sizes = [sum(one[f"{part}_ids"].numel() for part in ("prompt", "completion")) for one in self._batches]
 
-    def rows(self, rows: Rows) -> list[Tokens]:
+    def rows(self, rows: Rows) -> list[TrainedSequence]:
         """The sequences that are rows of TRL's batch."""
         return rows.steps()
 
@@ -49,7 +49,7 @@ class TRLSteps(Way):
 class TRLEpisodes(TRLSteps):
     """TRL's GRPOTrainer, one row an episode, with a ``tool_mask`` over what the policy did not write."""
 
-    def rows(self, rows: Rows) -> list[Tokens]:
+    def rows(self, rows: Rows) -> list[TrainedSequence]:
         """The parts of episodes whose prompts continue each other."""
         found = rows.episodes()
         if len(found) == len(rows.prompts):
@@ -106,7 +106,7 @@ def _trainer(folder: Path) -> Any:
     return made
 
 
-def _inputs(batch: Sequence[Tokens]) -> dict[str, Tensor]:
+def _inputs(batch: Sequence[TrainedSequence]) -> dict[str, Tensor]:
     """TRL's tensors: prompts padded on the left, completions on the right."""
     prompts = [one.tokens[: one.prompt] for one in batch]
     completions = [one.tokens[one.prompt :] for one in batch]
@@ -170,7 +170,7 @@ class PrefixGrouped(Way):
         return float(loss.detach())
 
 
-def _grouped(group: Sequence[Tokens], budget: int) -> Iterator[tuple[int, list[Tokens]]]:
+def _grouped(group: Sequence[TrainedSequence], budget: int) -> Iterator[tuple[int, list[TrainedSequence]]]:
     """The group's prefix, which ends before any trained token, and as many rows as the budget holds."""
     first = group[0].tokens
     length = min(one.prompt for one in group)
@@ -179,7 +179,7 @@ def _grouped(group: Sequence[Tokens], budget: int) -> Iterator[tuple[int, list[T
         length = int(differ[0]) if len(differ) else length
     if not length:
         raise NotPossible("the rows of a group begin with different tokens")
-    batch: list[Tokens] = []
+    batch: list[TrainedSequence] = []
     used = length
     for one in group:
         if batch and used + len(one.tokens) - length > budget:

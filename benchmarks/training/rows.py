@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Tokens:
+class TrainedSequence:
     """Tokens that are computed together, with those that are trained on."""
 
     tokens: Ints
@@ -44,11 +44,11 @@ class Rows:
         """Number of response tokens."""
         return sum(map(len, self.responses))
 
-    def steps(self) -> list[Tokens]:
+    def steps(self) -> list[TrainedSequence]:
         """Each step as a sequence of its own."""
         return [self._sequence([row]) for row in range(len(self.prompts))]
 
-    def episodes(self) -> list[Tokens]:
+    def episodes(self) -> list[TrainedSequence]:
         """Steps of an episode whose prompts continue the step before, joined."""
         runs: list[list[int]] = []
         so_far = np.zeros(0, np.int64)
@@ -60,7 +60,7 @@ class Rows:
             so_far = np.concatenate([prompt, self.responses[row]])
         return [self._sequence(run) for run in runs]
 
-    def _sequence(self, run: Sequence[int]) -> Tokens:
+    def _sequence(self, run: Sequence[int]) -> TrainedSequence:
         last = run[-1]
         tokens = np.concatenate([self.prompts[last], self.responses[last]])
         trained = np.zeros(len(tokens), np.bool_)
@@ -68,7 +68,7 @@ class Rows:
             start = len(self.prompts[row])
             trained[start : start + len(self.responses[row])] = True
         prompt = len(self.prompts[run[0]])
-        return Tokens(tokens, trained, prompt, int(self.group[last]), float(self.advantage[last]))
+        return TrainedSequence(tokens, trained, prompt, int(self.group[last]), float(self.advantage[last]))
 
     def save(self, path: Path) -> None:
         """Writes an ``.npz`` file."""
@@ -87,9 +87,9 @@ class Rows:
             return cls(*ragged, *(file[name] for name in ("group", "episode", "t", "advantage")))
 
 
-def batches(sequences: Sequence[Tokens], budget: int) -> Iterator[list[Tokens]]:
+def batches(sequences: Sequence[TrainedSequence], budget: int) -> Iterator[list[TrainedSequence]]:
     """Sequences of similar length together, at most ``budget`` tokens with their padding; one alone may be longer."""
-    batch: list[Tokens] = []
+    batch: list[TrainedSequence] = []
     for sequence in sorted(sequences, key=lambda one: len(one.tokens)):
         if batch and len(sequence.tokens) * (len(batch) + 1) > budget:
             yield batch

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from benchmarks.training.rows import Rows, Tokens, batches, padded
+from benchmarks.training.rows import Rows, TrainedSequence, batches, padded
 
 
 def device() -> torch.device:
@@ -94,7 +94,7 @@ def response_logprobs(model: PreTrainedModel, states: Tensor, targets: Tensor, t
     return -functional.cross_entropy(head(states[trained]).float(), targets[trained], reduction="none")
 
 
-def _tensors(batch: Sequence[Tokens]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _tensors(batch: Sequence[TrainedSequence]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     ids = padded([sequence.tokens for sequence in batch])
     mask = padded([np.ones(len(sequence.tokens), np.int64) for sequence in batch])
     trained = padded([sequence.trained for sequence in batch])

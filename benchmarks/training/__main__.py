@@ -15,7 +15,8 @@ gradient of the same loss on the same tokens with the same weights, in a process
     trl-episodes    TRL's GRPOTrainer, a row for each episode (each part of one under compact), with a tool_mask
     trl-async       TRL's asynchronous GRPO trainer, whose tree of prefixes needs a GPU
     prefix-grouper  PrefixGrouper: the prefix of a group once
-    dense           one causal batch without padding, for the cost of a computed token
+    dense           one causal batch without padding, half of whose tokens are trained on
+    dense-layers    the same with hardly any; the two tell what a token costs in the layers and in the output layer
 
 Ways with micro-batches stop after --limit CPU seconds; their figures are then those of all micro-batches, by their
 positions. Memory is the peak of the process above what it holds with the weights and their gradients. With
@@ -46,7 +47,7 @@ from envsuite.core.errors import EnvsuiteError, UsageError
 from trainers.steps.sharing import SharedTokens
 
 ROOT = Path(__file__).resolve().parents[2]
-HERE = ("ours", "padded", "dense")
+HERE = ("ours", "padded", "dense", "dense-layers")
 THERE = ("trl-steps", "trl-episodes", "trl-async", "prefix-grouper")
 MEMORIES = ("full", "compact(1024)", "window(2)")
 TURNS, GROUPS = (4, 8, 16, 32), (4, 8, 16)

@@ -24,10 +24,10 @@ def way_of(name: str) -> type[Way]:
     """The way called ``name``; what only others need is not imported."""
     if name == "padded":
         return Padded
-    if name in ("ours", "dense"):
-        from benchmarks.training.ours import Dense, Ours
+    if name in ("ours", "dense", "dense-layers"):
+        from benchmarks.training.ours import Dense, DenseLayers, Ours
 
-        return {"ours": Ours, "dense": Dense}[name]
+        return {"ours": Ours, "dense": Dense, "dense-layers": DenseLayers}[name]
     from benchmarks.training.others import WAYS
 
     return WAYS[name]

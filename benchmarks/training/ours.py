@@ -8,14 +8,13 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 
-from benchmarks.training.rows import Rows
+from benchmarks.training.rows import DENSE_SHARE, Rows
 from benchmarks.training.ways import Way, device, load, mean_loss, response_logprobs
 from trainers.policy.accumulation import Accumulator, Batch, Tally
 from trainers.policy.config import OptimConfig
 from trainers.policy.loss import ObjectiveConfig
 from trainers.policy.model import Policy
 from trainers.steps import Ragged, StepTable
-from trainers.steps.sharing import shared_lengths
 
 
 class Ours(Way):
@@ -47,20 +46,20 @@ class Ours(Way):
 class Dense(Way):
     """Not the same loss: one causal batch without padding, whose cost for a token is the yardstick.
 
-    Its rows have one length, the mean of the steps', and as large a share of trained tokens as the trie of the steps.
+    Its rows have one length, the mean of the steps', and :attr:`share` of their tokens are trained on. Two shares tell
+    the cost of the layers, for each token, from that of the output layer, for each token that is trained on.
     """
+
+    share = DENSE_SHARE
 
     def __init__(self, folder: Path, rows: Rows, budget: int) -> None:
         self.model = load(folder)
         steps = [step.tokens for step in rows.steps()]
-        total = sum(map(len, steps))
-        width = total // len(steps)
+        width = sum(map(len, steps)) // len(steps)
         count = max(1, budget // width)
         self._ids = torch.from_numpy(np.resize(np.concatenate(steps), (count, width))).to(device())
-        trained = np.zeros((count, width - 1), np.bool_)
-        share = rows.completion / (total - int(shared_lengths(steps).sum()))
-        trained[:, : max(1, round(share * width))] = True
-        self._trained = torch.from_numpy(trained).to(device())
+        self._trained = torch.zeros(count, width - 1, dtype=torch.bool, device=device())
+        self._trained[:, : max(1, int(self.share * width))] = True
         self.sizes = [self._ids.numel()]
 
     def run(self, part: int) -> float:
@@ -70,6 +69,12 @@ class Dense(Way):
         loss = mean_loss(logprob, torch.ones_like(logprob), len(logprob))
         loss.backward()
         return float(loss.detach())
+
+
+class DenseLayers(Dense):
+    """The same with one trained token a row."""
+
+    share = 0.0
 
 
 def step_table(rows: Rows) -> StepTable:

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from benchmarks.training.rows import DENSE_SHARE
 from envsuite.core.errors import DataError
 from envsuite.data import write_atomically
 from trainers.report.plots import figure
@@ -72,8 +73,8 @@ class Figures:
     rate: float = 0.0
     """Response tokens a CPU second."""
     computed: float = 0.0
-    cost: float = 0.0
-    """CPU seconds of a computed token."""
+    cpu: float = 0.0
+    """Seconds."""
     peak: float = 0.0
     """Bytes above the start."""
 
@@ -99,30 +100,44 @@ def _figures(way: str, rounds: Sequence[Record]) -> Figures:
         return statistics.median(record[name] for record in rounds)
 
     cpu, computed = middle("cpu"), middle("computed")
-    return Figures(way, None, rounds[0]["completion"] / cpu, computed, cpu / computed, middle("peak"))
+    return Figures(way, None, rounds[0]["completion"] / cpu, computed, cpu, middle("peak"))
+
+
+def dense_cost(ways: Mapping[str, Figures], computed: float, trained: float) -> float | None:
+    """CPU seconds of dense batches without padding of so many tokens, of which so many are trained on.
+
+    ``None`` where the two dense batches were not measured.
+    """
+    dense, layers = ways.get("dense"), ways.get("dense-layers")
+    if dense is None or layers is None:
+        return None
+    layer = layers.cpu / layers.computed
+    output = (dense.cpu / dense.computed - layer) / DENSE_SHARE
+    return layer * computed + output * trained
 
 
 def table(records: Sequence[Record]) -> str:
     """The measurements as a Markdown table."""
     lines = [
         "| model | environment | memory | turns x group | tokens of the rows | distinct | way | computed | "
-        "response tokens / CPU s | `ours` is faster by | peak MiB | CPU of a computed token, of dense |",
+        "response tokens / CPU s | `ours` is faster by | peak MiB | CPU / dense |",
         "|---|---|---|---:|---:|---:|---|---:|---:|---:|---:|---:|",
     ]
     for cell, ways in figures(records):
-        ours, dense = ways.get("ours"), ways.get("dense")
+        ours = ways.get("ours")
         start = (
             f"| {cell['model']} | {cell['env']} | `{prompts(cell)}` | {cell['turns']} x {cell['group']} "
             f"| {cell['rows']:,} | {cell['distinct']:,} | "
         )
         for name, found in ways.items():
-            if name == "dense":
+            if name.startswith("dense"):
                 continue
             if found.reason is not None:
                 lines.append(f"{start}{name} | {found.reason} | | | | |")
                 continue
             faster = "" if ours is None or name == "ours" else f"{ours.rate / found.rate:.2f}"
-            cost = "" if dense is None else f"{found.cost / dense.cost:.2f}"
+            dense = dense_cost(ways, found.computed, cell["completion"])
+            cost = "" if dense is None else f"{found.cpu / dense:.2f}"
             lines.append(
                 f"{start}{name} | {found.computed:,.0f} | {found.rate:,.0f} | {faster} | "
                 f"{found.peak / 2**20:,.0f} | {cost} |"
@@ -146,7 +161,7 @@ def draw(records: Sequence[Record], path: Path, model: str) -> None:
         shown: dict[str, Any] = {}
         for axis, panel in zip(axes, panels, strict=False):
             inside = [(cell, ways) for cell, ways in cells if (cell["env"], prompts(cell), cell["group"]) == panel]
-            names = dict.fromkeys(name for _, ways in inside for name in ways if name != "dense")
+            names = dict.fromkeys(name for _, ways in inside for name in ways if not name.startswith("dense"))
             for name in names:
                 points = [
                     (cell["turns"], ways[name].rate) for cell, ways in inside if name in ways and not ways[name].reason

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+DENSE_SHARE = 0.5
+"""Share of the tokens of the way ``dense`` that are trained on."""
 
 
 @dataclass(frozen=True)

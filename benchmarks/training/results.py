@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from benchmarks.training.rows import DENSE_SHARE
 from envsuite.core.errors import DataError
@@ -151,32 +153,40 @@ def prompts(cell: Mapping[str, Any]) -> str:
 
 
 def draw(records: Sequence[Record], path: Path, model: str) -> None:
-    """Writes a figure: response tokens a CPU second over turns, a panel for each environment, memory and group size."""
+    """Writes a figure: response tokens a CPU second over turns, on log axes.
+
+    A row of panels for each environment and group size, a column for each kind of prompts.
+    """
     cells = [(cell, ways) for cell, ways in figures(records) if cell["model"] == model]
-    panels = sorted({(cell["env"], prompts(cell), cell["group"]) for cell, _ in cells})
-    columns = min(3, len(panels))
-    rows = -(-len(panels) // columns)
-    with figure(path, 3.6 * columns, 2.9 * rows) as drawn:
-        axes = drawn.subplots(rows, columns, squeeze=False, sharex=True).ravel()
-        shown: dict[str, Any] = {}
-        for axis, panel in zip(axes, panels, strict=False):
-            inside = [(cell, ways) for cell, ways in cells if (cell["env"], prompts(cell), cell["group"]) == panel]
-            names = dict.fromkeys(name for _, ways in inside for name in ways if not name.startswith("dense"))
-            for name in names:
-                points = [
-                    (cell["turns"], ways[name].rate) for cell, ways in inside if name in ways and not ways[name].reason
-                ]
-                if points:
-                    (shown[name],) = axis.plot(
-                        *zip(*points, strict=True), "o-", markersize=4, color=COLOURS.get(name, _OTHER)
-                    )
-            axis.set_xscale("log", base=2)
-            axis.set_yscale("log")
-            turns = sorted({cell["turns"] for cell, _ in inside})
-            axis.set_xticks(turns, [str(turn) for turn in turns])
-            axis.set(title=f"{panel[0]}, {panel[1]}, group {panel[2]}", xlabel="turns")
-        for axis in axes[len(panels) :]:
-            axis.set_visible(False)
-        for axis in axes[::columns]:
-            axis.set_ylabel("response tokens / CPU s")
-        drawn.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=len(shown), frameon=False)
+    names = dict.fromkeys(prompts(cell) for cell, _ in cells)
+    rows = sorted({(cell["env"], cell["group"]) for cell, _ in cells})
+    shown: dict[str, Any] = {}
+    with figure(path, max(4.8, 3.4 * len(names)), 2.6 * len(rows) + 0.4) as drawn:
+        panels = drawn.subplots(len(rows), len(names), squeeze=False, sharex=True, sharey=True)
+        for (env, group), line in zip(rows, panels, strict=True):
+            for name, axis in zip(names, line, strict=True):
+                wanted = (env, group, name)
+                inside = [pair for pair in cells if (pair[0]["env"], pair[0]["group"], prompts(pair[0])) == wanted]
+                shown |= _panel(inside, axis)
+                axis.set_title(f"{env}, {name}, group of {group}")
+            line[0].set_ylabel("response tokens / CPU s")
+        for axis in panels[-1]:
+            axis.set_xlabel("turns")
+        drawn.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=3, frameon=False)
+
+
+def _panel(cells: Sequence[tuple[Record, dict[str, Figures]]], axis: Axes) -> dict[str, Any]:
+    """Draws the lines of one panel; returns them by the names of the ways."""
+    lines: dict[str, Any] = {}
+    for name in dict.fromkeys(way for _, ways in cells for way in ways if not way.startswith("dense")):
+        points = [(cell["turns"], ways[name].rate) for cell, ways in cells if name in ways and not ways[name].reason]
+        if points:
+            colour = COLOURS.get(name, _OTHER)
+            (lines[name],) = axis.plot(*zip(*points, strict=True), "o-", markersize=4, color=colour)
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    axis.xaxis.set_major_formatter("{x:.0f}")
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.yaxis.set_major_formatter("{x:,g}")
+    axis.yaxis.set_minor_formatter(NullFormatter())
+    return lines

@@ -228,6 +228,8 @@ def test_a_cell_is_measured_in_processes_of_their_own_and_not_again(
     for expected in (3, 0):
         assert main([*cell, "--ways", "ours", "padded", "dense", "--out", str(tmp_path)]) == 0
         assert capsys.readouterr().out.count("TextCraft, window(2), 2 turns, group of 2: ") == expected
-    for found in (dict(one) for one in Results.read(tmp_path / "results.jsonl").records):
+    assert main([*cell, "--count"]) == 0
+    counted = capsys.readouterr().out
+    for found in Results.read(tmp_path / "results.jsonl").records:
         assert found["cpu"] > 0 and found["peak"] > 0 and found["computed"] > 0
-        assert found["distinct"] < found["rows"]
+        assert found["distinct"] < found["rows"] and f" {found['rows']:,} | {found['distinct']:,} |" in counted

@@ -6,8 +6,9 @@
     python -m benchmarks.training --count --turns 16 --memories "window(2)" "window(2,4)"     tokens alone, seconds
 
 A cell is one task of an environment, played by its expert with random actions in between: `group` episodes of `turns`
-steps, in the prompts of a memory, written by the real conversation code with SmolLM2's tokenizer. Each way computes the
-gradient of the same loss on the same tokens with the same weights, in a process of its own:
+steps, in the prompts of a memory, written by the real conversation code with SmolLM2's tokenizer. (For the model `small`
+the tokens are renumbered into a vocabulary of 2,048, so that the output layer is no larger a share than in a large model.)
+Each way computes the gradient of the same loss on the same tokens with the same weights, in a process of its own:
 
     ours            the trainer's update
     padded          a padded batch of steps with transformers, loss on the responses
@@ -142,6 +143,8 @@ def _measured(given: argparse.Namespace, results: Results) -> Iterator[Record]:
             if not missing:
                 continue
             rows = record(cell, folder)
+            if (size := SHAPES[given.model].get("vocab_size")) is not None:
+                rows = rows.renumbered(size)
             rows.save(file := Path(place) / "rows.npz")
             tokens = SharedTokens.of(step_table(rows))
             counts = {"rows": tokens.rows, "distinct": tokens.distinct, "completion": rows.completion}

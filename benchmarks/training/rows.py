@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,18 @@ class Rows:
             trained[start : start + len(self.responses[row])] = True
         prompt = len(self.prompts[run[0]])
         return TrainedSequence(tokens, trained, prompt, int(self.group[last]), float(self.advantage[last]))
+
+    def renumbered(self, size: int) -> Rows:
+        """The same rows with token ids from 0 to less than ``size``, in their order; what rows share stays as it is.
+
+        Raises:
+            ValueError: There are more different tokens.
+        """
+        known = np.unique(np.concatenate([*self.prompts, *self.responses]))
+        if len(known) > size:
+            raise ValueError(f"the rows have {len(known)} different tokens, the model {size}")
+        prompts, responses = ([np.searchsorted(known, row) for row in rows] for rows in (self.prompts, self.responses))
+        return replace(self, prompts=prompts, responses=responses)
 
     def save(self, path: Path) -> None:
         """Writes an ``.npz`` file."""

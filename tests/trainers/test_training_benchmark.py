@@ -26,6 +26,7 @@ from benchmarks.training.results import Results
 from benchmarks.training.rows import Rows, batches, padded
 from benchmarks.training.ways import Padded
 from envsuite.core.errors import DataError, MissingExtra
+from trainers.steps.sharing import shared_lengths
 
 
 def rows_of(episodes: int, turns: int, full: bool, seed: int = 0) -> Rows:
@@ -145,6 +146,19 @@ def test_rows_are_what_was_saved(tmp_path: Path) -> None:
     for name in ("prompts", "responses"):
         assert all(map(np.array_equal, getattr(rows, name), getattr(again, name)))
     assert all(np.array_equal(getattr(rows, name), getattr(again, name)) for name in ("group", "t", "advantage"))
+
+
+@settings(deadline=None)
+@given(st.integers(0, 99), st.booleans())
+def test_renumbered_rows_share_what_they_shared(seed: int, full: bool) -> None:
+    rows = rows_of(3, 3, full, seed)
+    found = rows.renumbered(60)
+    tokens = [[one.tokens for one in some.steps()] for some in (rows, found)]
+    assert np.array_equal(*map(shared_lengths, tokens))
+    used = np.unique(np.concatenate(tokens[1]))
+    assert used.tolist() == list(range(len(used)))
+    with pytest.raises(ValueError, match=f"{len(used)} different tokens"):
+        rows.renumbered(len(used) - 1)
 
 
 @pytest.mark.slow

@@ -6,9 +6,9 @@
     python -m benchmarks.training --count --turns 16 --memories "window(2)" "window(2,4)"     tokens alone, seconds
 
 A cell is one task of an environment, played by its expert with random actions in between: `group` episodes of `turns`
-steps, in the prompts of a memory, written by the real conversation code with SmolLM2's tokenizer. (For the model `small`
-the tokens are renumbered into a vocabulary of 2,048, so that the output layer is no larger a share than in a large model.)
-Each way computes the gradient of the same loss on the same tokens with the same weights, in a process of its own:
+steps, in the prompts of a memory, written by the real conversation code with SmolLM2's tokenizer. For the model `small`
+the tokens are renumbered into a vocabulary of 2,048, so that its output layer takes no larger a share than in a large
+model. Each way computes the gradient of one loss on the same tokens with the same weights, in a process of its own:
 
     ours            the trainer's update
     padded          a padded batch of steps with transformers, loss on the responses
@@ -20,8 +20,8 @@ Each way computes the gradient of the same loss on the same tokens with the same
     dense-layers    the same with hardly any; the two tell what a token costs in the layers and in the output layer
 
 Ways with micro-batches stop after --limit CPU seconds; their figures are then those of all micro-batches, by their
-positions. Memory is the peak of the process above what it holds with the weights and their gradients. With
-several rounds the ways are measured in turns, and medians are shown.
+positions. Memory is the peak of the process above what it holds with the weights and their gradients. With several
+rounds the ways are measured in turns, and medians are shown.
 
 TRL and PrefixGrouper want an environment of their own: pip install torch transformers accelerate trl prefix-grouper.
 """

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from test_conversation import LOOSE, TAGS, TEXTS, TOOL, UNICODE, answer, conversation_of, observation, said
 
 from envsuite.core import Observation, ToolCall
-from envsuite.prompting import Conversation, Summary, ToolsCodec, Window, load_prompt_file
+from envsuite.prompting import Answer, Chat, Conversation, Summary, ToolsCodec, Window, load_prompt_file
 
 
 def common(first, second):
@@ -73,3 +73,15 @@ def test_the_sliding_window_shares_the_task_alone(smol):
         prompts.append(conversation.prompt_ids())
     shared = smol.decode(common(prompts[-2], prompts[-1]))
     assert shared.endswith("Take the key.\n\nObservation: room ")
+
+
+@pytest.mark.parametrize("memory", [Window(1, 3), Summary(1, 3)], ids=str)
+def test_an_endpoint_gets_the_messages_of_the_conversation(words, memory):
+    conversation, chat = conversation_of(words, memory), Chat(TAGS, memory, (TOOL,))
+    for one in (conversation, chat):
+        one.start(observation("room 0", ("go", "look")))
+    for step in range(6):
+        assert chat.messages() == conversation.messages()
+        text = f"<summary>Room {step}.</summary>{said(f'go {step}')}"
+        chat.add(Answer(text), observation(f"room {step + 1}"))
+        conversation.add((), text, observation(f"room {step + 1}"))

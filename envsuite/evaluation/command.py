@@ -96,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tools", action="append", default=[],
         help="native (the endpoint's own tool calls), tags or brackets (text); may be repeated (default: tags)",
     )  # fmt: skip
-    add("--memory", default="full", help="full, window(K), summary(K) or rendered (default: %(default)s)")
+    add("--memory", default="full", help="full, window(K), window(K,B), summary(K) or rendered (default: %(default)s)")
     add("--temperature", type=float, default=0.4, help="(default: %(default)g; 0 is greedy)")
     add("--top-p", type=float, default=1.0, help="(default: %(default)g)")
     add("--max-tokens", type=int, default=512, help="most tokens of an answer (default: %(default)s)")

@@ -55,11 +55,13 @@ class History:
         self.prompt_file = prompt_file
         self.examples = examples
         told = codec.system(tools, max_calls) if instructions else ""
-        parts = () if prompt_file is not None else (told, examples)
+        request = memory.request if isinstance(memory, Summary) and instructions else ""
+        first = isinstance(memory, Window) and memory.shares
+        parts = () if prompt_file is not None else (told, request if first else "", examples)
+        self._request = "" if first else request
         self.system = "\n\n".join(part for part in parts if part)
         """Content of the system message; empty for none."""
-        self._request = memory.request if isinstance(memory, Summary) and instructions else ""
-        self._told = f"{told}\n{self._request}" if self._request else told
+        self._told = f"{told}\n{request}" if request else told
         self.gallery = Gallery()
         """Images of the episode, for which texts have marks."""
         self._observations: list[Observation] = []
@@ -116,17 +118,18 @@ class History:
         if not isinstance(self.memory, Window):
             note = f"[{left_out} earlier steps left out]\n\n" if left_out else ""
             return task, note + self.said(self.observation(left_out))
-        pairs = [f"Observation: {past.observation}\nAction: {past.action}\n" for past in self._past(self.memory.k)]
-        shown = f"{''.join(pairs)}Observation: {self.said(self.observation(self.steps))}"
+        past = "".join(f"Observation: {past.observation}\nAction: {past.action}\n" for past in self._past(self.memory))
+        now = f"Observation: {self.said(self.observation(self.steps))}"
         if isinstance(self.memory, Summary):
-            shown = f"Summary so far: {self._summary or 'none'}\n{shown}"
-            shown += f"\n\n{self._request}" if self._request else ""
-        return task, shown
+            summary = f"Summary so far: {self._summary or 'none'}\n"
+            past = past + summary if self.memory.shares else summary + past
+            now += f"\n\n{self._request}" if self._request else ""
+        return task, past + now
 
-    def _past(self, k: int) -> list[Past]:
-        """Returns the last ``k`` steps."""
-        now = self.steps
-        return [Past(t + 1, self.observation(t)["text"], self._actions[t]) for t in range(max(0, now - k), now)]
+    def _past(self, memory: Window) -> list[Past]:
+        """Returns the steps that ``memory`` shows."""
+        shown = range(memory.first(self.steps), self.steps)
+        return [Past(t + 1, self.observation(t)["text"], self._actions[t]) for t in shown]
 
     def _situation(self) -> Situation:
         """Returns the values of a prompt file's variables at this step."""
@@ -135,7 +138,7 @@ class History:
             task=self.observation(0)["task"],
             observation=now["text"],
             commands=now["commands"] if self.commands else (),
-            history=self._past(self.memory.k) if isinstance(self.memory, Window) else (),
+            history=self._past(self.memory) if isinstance(self.memory, Window) else (),
             current_step=self.steps + 1,
             tools=self.tools,
             max_calls=self.max_calls,

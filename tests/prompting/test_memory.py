@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,7 +8,11 @@ from envsuite.core import UsageError
 from envsuite.prompting import Compact, Full, Summary, Window, make_memory
 
 
-@pytest.mark.parametrize("memory", [Window(0), Window(2), Summary(0), Summary(3), Full(), Compact(1024)], ids=str)
+@pytest.mark.parametrize(
+    "memory",
+    [Window(0), Window(2), Window(2, 4), Summary(0), Summary(3), Summary(0, 2), Full(), Compact(1024)],
+    ids=str,
+)
 def test_a_memory_is_what_its_text_describes(memory):
     assert make_memory(str(memory)) == memory
     assert make_memory(f" {memory} ") == memory
@@ -22,6 +28,10 @@ def test_a_memory_is_what_its_text_describes(memory):
         ("", r"Known: \"window\(K\)\""),
         ("window(-1)", r"window\(-1\): the number of pairs must be 0 or more"),
         ("summary(-1)", r"summary\(-1\): the number of pairs must be 0 or more"),
+        ("window(2,0)", r"window\(2,0\): the number of pairs that are left out at once must be 1 or more"),
+        ("window(2,3,4)", r"unknown memory"),
+        ("window(2,)", r"unknown memory"),
+        ("compact(2,3)", r"unknown memory"),
         ("summary", r"Did you mean 'summary\(2\)'"),
         ("compact(0)", "must be 1 token or more"),
     ],
@@ -37,3 +47,17 @@ def test_any_other_text_is_a_usage_error(spec):
         assert make_memory(str(make_memory(spec))) == make_memory(spec)
     except UsageError:
         pass
+
+
+@given(st.integers(0, 6), st.integers(1, 6), st.integers(0, 60))
+def test_a_window_leaves_the_oldest_pairs_out_a_block_at_a_time(k, block, steps):
+    memory, shown = Window(k, block), [range(Window(k, block).first(t), t) for t in range(steps + 1)]
+    assert all(min(t, k) <= len(shown[t]) <= k + block - 1 for t in range(steps + 1))
+    assert memory.first(0) == 0 and all(later.start - now.start in (0, block) for now, later in pairwise(shown))
+    moved = sum(later.start != now.start for now, later in pairwise(shown))
+    assert moved == max(0, steps - k) // block, "of `block` successive prompts, one begins anew"
+
+
+@given(st.integers(0, 6), st.integers(0, 60))
+def test_a_block_of_one_pair_is_the_sliding_window(k, steps):
+    assert Window(k, 1).first(steps) == max(0, steps - k) and str(Window(k, 1)) == f"window({k})"

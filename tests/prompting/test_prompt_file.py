@@ -158,7 +158,7 @@ def test_files_are_found_by_name_or_path_and_refused_with_what_is_wrong(tmp_path
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.jinja").write_text("{{ task }} é", encoding="utf-8")
     assert load_prompt_file("mine.jinja").render(situation()) == "Find it. é"
-    assert set(shipped("templates")) >= {"steps", "sections"}
+    assert set(shipped("templates")) >= {"steps", "sections", "shared"}
     with pytest.raises(DataError, match=r"prompt file stps: no such file in .*Did you mean 'steps'\? Shipped are"):
         load_prompt_file("stps")
     (tmp_path / "latin").write_bytes("é".encode("latin-1"))
@@ -249,6 +249,13 @@ SHOWN = {
     "sections": "# Examples\nOne.\n\n# Task\nFind it.\n\n# Observation\nA room.\n\n"
     "# Your summary so far\nIt is far.\n\n"
     "# Earlier actions\n1. open door\n\n# Possible commands\n- go\n- look\n\n# How to act\nAnswer.",
+    "shared": "Answer.\n\nOne.\n\nYour task: Find it.\n\nStep 1. You see: A door.\nStep 1. You do: open door\n"
+    "Your summary so far: It is far.\nStep 2. You see: A room.\n\nPossible now: [go, look]",
+}
+BARE = {
+    "steps": "\n\nStep 1 is next. You see: A room.",
+    "sections": "# Earlier actions\nnone",
+    "shared": "\n\nStep 1. You see: A room.",
 }
 
 
@@ -257,7 +264,7 @@ def test_a_shipped_file_has_no_blank_line_too_many(name):
     file = load_prompt_file(name)
     assert file.render(situation()) == SHOWN[name]
     bare = file.render(situation(history=(), current_step=1, commands=(), instructions="", summary="", examples=""))
-    assert bare.endswith({"steps": "\n\nStep 1 is next. You see: A room.", "sections": "# Earlier actions\nnone"}[name])
+    assert bare.endswith(BARE[name])
     assert "\n\n\n" not in bare
 
 

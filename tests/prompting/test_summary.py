@@ -76,7 +76,21 @@ def test_a_summary_is_part_of_the_answer_and_has_no_tag_in_it(text):
     assert summary in text and "<summary>" not in summary
 
 
+def test_with_blocks_what_never_changes_comes_first_and_the_summary_after_the_history(words):
+    conversation = conversation_of(words, Summary(1, 2))
+    conversation.start(observation("room 0"))
+    system, _ = conversation.messages()
+    assert system["content"] == f"{TAGS.system(conversation.tools, 1)}\n\n{Summary(1, 2).request}"
+    for step in (1, 2):
+        answer(conversation, noted(f"Room {step} is empty.", f"go {step}"), f"room {step}")
+    assert content(conversation) == (
+        "Take the key.\n\nObservation: room 0\nAction: go 1\nObservation: room 1\nAction: go 2\n"
+        "Summary so far: Room 2 is empty.\nObservation: room 2"
+    )
+
+
 def test_the_request_says_what_the_next_prompt_shows():
+    assert Summary(2, 3).request.endswith("shows this summary, the last 2 to 4 steps and nothing older.")
     assert Summary(0).request.endswith("Your next prompt shows this summary and nothing older.")
     assert Summary(1).request.endswith("shows this summary, the last step and nothing older.")
     assert Summary(3).request.endswith("shows this summary, the last 3 steps and nothing older.")
@@ -99,7 +113,7 @@ def test_control_tokens_that_the_policy_writes_into_its_summary_are_text_in_the_
     assert prompts[0] == prompts[1]
 
 
-@pytest.mark.parametrize("name", ["steps", "sections"])
+@pytest.mark.parametrize("name", ["steps", "sections", "shared"])
 def test_prompt_files_show_the_summary_and_ask_for_it(words, name):
     conversation = conversation_of(words, Summary(1), prompt_file=load_prompt_file(name))
     conversation.start(observation("room 0"))

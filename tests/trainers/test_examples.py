@@ -63,7 +63,7 @@ def test_they_are_not_the_tasks_of_a_small_evaluation() -> None:
     assert not any(text in shown for text in texts)
 
 
-@pytest.mark.parametrize("template", [None, "steps", "sections"])
+@pytest.mark.parametrize("template", [None, "steps", "sections", "shared"])
 def test_every_prompt_shows_them_once(template: str | None) -> None:
     prompt = PromptConfig(examples=1, template=template)
     world, text = _world(), examples_of(ENV, prompt)

@@ -67,6 +67,10 @@ def test_rates_are_those_of_the_episodes_that_did_not_fail_and_were_sampled() ->
     told = {name: value for name, value in found.values.items() if name.startswith("train/")}
     assert told == pytest.approx({f"train/{name}": value for name, value in expected.items()})
     assert (found.sampled, found.steps) == (16 + 5, 5)
+    # Five prompts of the tokens 0 to 9, and responses that count from 0: the trie is one path.
+    tokens = {"rows": 5 * 10 + 16, "distinct": 10 + 6, "least": 10 + 6, "shared": 50 / 66, "shareable": 50 / 66}
+    told = {name: value for name, value in found.values.items() if name.startswith("tokens/")}
+    assert told == pytest.approx({f"tokens/{name}": value for name, value in tokens.items()})
 
 
 def _credited(episodes: list[Episode]) -> Credit:

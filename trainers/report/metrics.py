@@ -71,6 +71,12 @@ METRICS: dict[str, str] = {
     "train/staleness": "Mean number of optimiser steps that the policy had taken since it sampled a response token.",
     "train/advantage_mean": "Mean advantage of a step.",
     "train/advantage_std": "Standard deviation of the steps' advantages.",
+    "tokens/rows": "Tokens of all prompts and responses of the iteration: to compute if rows share nothing.",
+    "tokens/distinct": "Nodes of the trie of these rows: to compute if rows share what they begin with alike. "
+    "The trie is that of the rows of one process; the counts of all are added.",
+    "tokens/least": "The same if each prompt began with all that it has in common with the step before it.",
+    "tokens/shared": "Share of the tokens that need not be computed again, 1 - distinct / rows, 0 to 1.",
+    "tokens/shareable": "The same of the best order of the prompts' parts, 1 - least / rows.",
     "invalid/cut": "Share of the steps whose completion does not parse, and reached the token limit, 0 to 1.",
     "invalid/unparsed": "Share of the steps whose completion does not parse, though it ended by itself, 0 to 1.",
     "invalid/tool": "Share of the steps that call a tool that does not exist, 0 to 1.",
@@ -243,6 +249,7 @@ class MetricsWriter:
 _GROUPS = {
     "train": "Training, one value per iteration",
     "invalid": "Invalid actions, by the stage that refuses them; together with `train/valid_actions` they make 1",
+    "tokens": "Tokens of the iteration, and what they share ([how](prompting.md#prompts-made-to-share))",
     "time": "Time, of the first process. All but `time/rollout` and `time/eval` are disjoint and sum to `time/total`",
     "idle": "Idle time, of the first process; `time/…` has the causes",
     "cpu": "Time of the processor",

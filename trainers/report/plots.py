@@ -27,6 +27,7 @@ PANELS = {
     "loss": ("train/loss", "train/grad_norm", "train/clip_fraction", "train/lr"),
     "policy": ("train/entropy", "train/kl", "train/policy_shift", "train/logprob_gap"),
     "episodes": ("train/return", "train/valid_actions", "train/episode_length", "train/response_length"),
+    "tokens": ("tokens/rows", "tokens/distinct", "tokens/shared", "tokens/shareable"),
     "speed": ("time/rollout", "time/update", "time/total", "rate/tokens"),
 }
 """Metrics of each figure of small multiples."""

@@ -49,12 +49,13 @@ class PromptConfig:
     """Show the admissible commands with the observation, where the environment lists them."""
     memory: str = "window(2)"
     """Part of the history that is shown: window(k), summary(k) (and a summary that the policy writes in its answers),
-    full, compact(budget in tokens), or rendered."""
+    full, compact(budget in tokens), or rendered. window(k,b) and summary(k,b) leave the oldest pairs out b at a time:
+    successive prompts share more of their tokens."""
     template_arguments: dict[str, Any] = field(default_factory=dict)
     """Arguments of the model's chat template, e.g. {enable_thinking: false} or {date_string: 1 Jan 2026}."""
     template: Text | None = None
-    """File with the user message of a step as a Jinja template, or the name of one of this package (steps, sections);
-    docs/prompts.md has its variables. By default the message is written as docs/prompting.md shows."""
+    """File with the user message of a step as a Jinja template, or the name of one of this package (steps, sections,
+    shared); docs/prompts.md has its variables. By default the message is written as docs/prompting.md shows."""
     max_tokens: AtLeastOne | None = None
     """Most tokens of a prompt; by default only the engine's context bounds it."""
     truncate: Literal["episode", "left"] = "episode"

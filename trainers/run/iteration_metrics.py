@@ -21,6 +21,7 @@ from trainers.policy.update import Updated
 from trainers.rollout.timing import Timing
 from trainers.steps import Episode
 from trainers.steps.records import REFUSALS
+from trainers.steps.sharing import SharedTokens
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,9 @@ def iteration_metrics(
     told = (_env_sums(episodes), _diagnostics(credit), _shaped(credit), _filtered(credit))
     conduct, lost = _conduct(episodes, episode_tokens, prompt_tokens), timing or Timing()
     given_up = {"repeated": lost.repeated, "dropped_tokens": lost.dropped_tokens}
-    parts = every(accelerator, (_sums(episodes, credit) | conduct | given_up, dict(learnt), told, _versions(episodes)))
+    tokens = {f"tokens/{name}": count for name, count in vars(SharedTokens.of(credit.table)).items()}
+    sums = _sums(episodes, credit) | conduct | given_up | tokens
+    parts = every(accelerator, (sums, dict(learnt), told, _versions(episodes)))
     total: dict[str, float] = {name: sum(part[0][name] for part in parts) for name in parts[0][0]}
     versions = [version for part in parts for version in part[3]] or [(0, 0)]
     sound, steps, rows = max(total["sound"], 1), max(total["steps"], 1), max(total["rows"], 1)
@@ -162,6 +165,7 @@ def iteration_metrics(
         "train/version_max": max(high for _, high in versions),
         "train/mixed_versions": sum(low < high for low, high in versions) / sound,
         **{name: count / steps for name, count in total.items() if name.startswith("invalid/")},
+        **_shared(total),
         "train/episodes": total["episodes"],
         "train/failed": total["failed"],
         "train/repeated": total["repeated"],
@@ -214,6 +218,17 @@ def _sums(episodes: Sequence[Episode], credit: Credit) -> dict[str, float]:
         "rows": len(advantage), "advantage": float(advantage.sum()),
         "advantage_squares": float(np.square(advantage).sum()),
     }  # fmt: skip
+
+
+def _shared(total: Mapping[str, float]) -> dict[str, float]:
+    """Counts of tokens over all processes, and the shares of them that rows share and could share."""
+    counts = {name: count for name, count in total.items() if name.startswith("tokens/")}
+    tokens = max(counts["tokens/rows"], 1)
+    return {
+        **counts,
+        "tokens/shared": 1.0 - counts["tokens/distinct"] / tokens,
+        "tokens/shareable": 1.0 - counts["tokens/least"] / tokens,
+    }
 
 
 def _conduct(episodes: Sequence[Episode], episode_tokens: int | None, prompt_tokens: int | None) -> dict[str, float]:

@@ -1,0 +1,101 @@
+"""How many tokens the rows of a step table have in common at their beginnings, and how many they could have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envsuite.prompting.images import renumbered
+from trainers.steps.table import StepTable
+
+Ints = NDArray[np.integer[Any]]
+
+
+@dataclass(frozen=True)
+class SharedTokens:
+    """Token counts of a step table; ``least <= distinct <= rows``."""
+
+    rows: int
+    """Tokens of all prompts and responses."""
+    distinct: int
+    """Nodes of the trie of all rows: tokens to compute if each is computed once."""
+    least: int
+    """The same if each prompt began with all that it has in common with the step before it in its episode (the prompt
+    and the response, as multisets of tokens): no order of what the prompts show can share more between a step and the
+    next. What rows share otherwise, such as the first prompts of a group, counts as it is shared now."""
+
+    @classmethod
+    def of(cls, table: StepTable) -> SharedTokens:
+        """Counts the tokens of ``table``."""
+        order = np.lexsort((table.t, table.episode_id))
+        rows = _rows(table, order)
+        shared = shared_lengths(rows)
+        possible = shared.copy()
+        episode = table.episode_id[order]
+        for number in range(1, len(rows)):
+            if episode[number] == episode[number - 1]:
+                prompt = rows[number][: len(table.prompt[int(order[number])])]
+                possible[number] = max(shared[number], _common(rows[number - 1], prompt))
+        total = sum(map(len, rows))
+        return cls(total, total - int(shared.sum()), total - int(possible.sum()))
+
+
+def shared_lengths(rows: Sequence[Ints]) -> NDArray[np.int64]:
+    """Returns for each row the longest prefix that it has in common with an earlier one, shape (rows,).
+
+    The rows' trie has ``sum(lengths) - sum(shared_lengths(rows))`` nodes.
+    """
+    count = len(rows)
+    shared = np.zeros(count, np.int64)
+    keys = [np.asarray(row, np.int64).tobytes() for row in rows]  # any order will do that keeps equal prefixes together
+    order = sorted(range(count), key=keys.__getitem__)
+    common = [_prefix(rows[one], rows[other]) for one, other in pairwise(order)]
+    # Rows leave the sorted list, the last one first: when it is a row's turn, its neighbours are earlier ones.
+    place = np.empty(count, np.int64)
+    place[order] = np.arange(count)
+    left, right = list(range(-1, count - 1)), list(range(1, count + 1))
+    after = [*common, 0]  # the prefix that the row at a place has in common with the one to its right
+    for row in range(count - 1, -1, -1):
+        here = int(place[row])
+        before, behind = left[here], right[here]
+        with_left = after[before] if before >= 0 else 0
+        with_right = after[here] if behind < count else 0
+        shared[row] = max(with_left, with_right)
+        if before >= 0:
+            right[before] = behind
+            after[before] = min(with_left, with_right)
+        if behind < count:
+            left[behind] = before
+    return shared
+
+
+def _rows(table: StepTable, order: NDArray[np.int64]) -> list[Ints]:
+    """Prompt and response of each row, in ``order``; ids of image parts name the image, so that equal ids are equal."""
+    _, numbers = table.pool
+    return [
+        np.concatenate([
+            renumbered(table.prompt[row], numbers[row]) if numbers[row] else table.prompt[row],
+            table.response[row],
+        ])
+        for row in order.tolist()
+    ]  # fmt: skip
+
+
+def _prefix(one: Ints, other: Ints) -> int:
+    """Length of the longest common prefix."""
+    length = min(len(one), len(other))
+    differ = one[:length] != other[:length]
+    return int(differ.argmax()) if differ.any() else length
+
+
+def _common(one: Ints, other: Ints) -> int:
+    """Size of the intersection as multisets."""
+    tokens, counts = np.unique(one, return_counts=True)
+    others, theirs = np.unique(other, return_counts=True)
+    _, here, there = np.intersect1d(tokens, others, assume_unique=True, return_indices=True)
+    return int(np.minimum(counts[here], theirs[there]).sum())

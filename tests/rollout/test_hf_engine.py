@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 from tiny_models import NAMES, POSITIONS, VOCABULARY, greedy, plain_logprobs, tiny_model
-from transformers import MambaConfig, MambaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCausalLM
 
 from envsuite.core.errors import UsageError
 from trainers.rollout import slot_attention, step_plan
 from trainers.rollout.engine import ENGINES, Completion, Request, Sampling
 from trainers.rollout.hf_engine import HFEngine, PromptTokens
+from trainers.rollout.kv_cache import PAGE
 
 
 def prompts_of(seed: int, lengths: tuple[int, ...]) -> list[list[int]]:
@@ -137,6 +138,20 @@ def test_different_prompts_that_begin_alike_attend_together(monkeypatch: pytest.
         engine.poll()
     per_step = np.diff(steps)[-10:] / model.config.num_hidden_layers
     assert per_step.max() <= 3, "the beginning that all share, that of the first, and what is their own"
+
+
+def test_prompts_of_eight_thousand_tokens_with_room_for_less_than_one(kernel: None) -> None:
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, max_position_embeddings=9000, **shape)).eval()
+    engine = HFEngine(model, max_batch=2, cache_tokens=4000)
+    (long,) = prompts_of(0, (8000,))
+    prompts = [long, [*long[:7990], 1, 2, 3], long[:100]]
+    for completion, prompt in zip(engine.generate(prompts, Sampling(max_tokens=4), seed=0), prompts, strict=True):
+        plain = plain_logprobs(model, prompt, completion.token_ids)
+        np.testing.assert_allclose(completion.logprobs, plain, rtol=0, atol=1e-4)
+    assert engine.prompt_tokens.computed <= 8000 + 3 + 100
+    assert engine._cache.pages.used * PAGE <= 4000
 
 
 @pytest.mark.parametrize(

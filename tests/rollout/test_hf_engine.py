@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 from tiny_models import NAMES, POSITIONS, VOCABULARY, greedy, plain_logprobs, tiny_model
-from transformers import MambaConfig, MambaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCausalLM
 
 from envsuite.core.errors import UsageError
-from trainers.rollout import slot_attention
+from trainers.rollout import slot_attention, step_plan
 from trainers.rollout.engine import ENGINES, Completion, Request, Sampling
-from trainers.rollout.hf_engine import HFEngine
+from trainers.rollout.hf_engine import HFEngine, PromptTokens
+from trainers.rollout.kv_cache import PAGE
 
 
 def prompts_of(seed: int, lengths: tuple[int, ...]) -> list[list[int]]:
@@ -26,8 +27,16 @@ def drained(engine: HFEngine) -> dict[int, Completion]:
     return done
 
 
+@pytest.fixture(params=["compiled", "not compiled"])
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention by the compiled kernel of a CPU, and as on other devices."""
+    if request.param == "compiled" and not step_plan.COMPILED:
+        pytest.skip("the compiled kernel needs numba: pip install numba")
+    monkeypatch.setattr(step_plan, "COMPILED", request.param == "compiled")
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_logprobs_are_those_of_a_plain_forward_pass(name: str) -> None:
+def test_logprobs_are_those_of_a_plain_forward_pass(name: str, kernel: None) -> None:
     model = tiny_model(name)
     first, second, third = prompts_of(0, (150, 90, 3))
     prompts = [first, first, first, second, first[:120] + third, third, [5], second, first]
@@ -41,7 +50,7 @@ def test_logprobs_are_those_of_a_plain_forward_pass(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_greedy_decoding_is_that_of_transformers_generate(name: str) -> None:
+def test_greedy_decoding_is_that_of_transformers_generate(name: str, kernel: None) -> None:
     model = tiny_model(name)
     prompts = prompts_of(1, (1, 7, 40, 100, 130))
     prompts += [prompts[3]] * 3 + [prompts[4][:80] + prompts[1]]
@@ -56,9 +65,9 @@ def count_computed(engine: HFEngine) -> list[int]:
     computed: list[int] = []
     forward = engine._forward
 
-    def counted(slots, cache, every=False):
-        computed.append(sum(slot.planned - slot.ready for slot in slots))
-        return forward(slots, cache, every)
+    def counted(sequences, cache, every=False):
+        computed.append(sum(sequence.length - sequence.ready for sequence in sequences))
+        return forward(sequences, cache, every)
 
     engine._forward = counted
     return computed
@@ -78,17 +87,19 @@ def test_a_session_goes_on_from_what_it_has_computed_and_answers_the_same(name: 
             for session, prompt in context.items()
         ])  # fmt: skip
         done = drained(engine)
-        # Eight tokens a response, the last of which is computed with the next prompt: it and 11 new ones.
-        assert sum(computed) == 9 * 7 + (100 + 90 + 80 + 6 if turn == 0 else 9 * 12)
+        # Eight tokens a response, the last of which is computed with the next prompt: it and 11 new ones. The sixth
+        # session finds its prompt stored, and computes the last token of it.
+        assert sum(computed) == 9 * 7 + (100 + 90 + 80 + 1 if turn == 0 else 9 * 12)
         for session, prompt in context.items():
             ids = done[session].token_ids
             np.testing.assert_allclose(done[session].logprobs, plain_logprobs(model, prompt, ids), rtol=0, atol=1e-4)
             context[session] = [*prompt, *ids, *prompts_of(100 * turn + session, (11,))[0]]
 
 
-def test_sessions_that_outnumber_the_slots_are_computed_anew_and_right() -> None:
+@pytest.mark.parametrize("cache_tokens", [None, 0, 100])
+def test_sessions_that_outnumber_the_cache_are_computed_anew_and_right(cache_tokens: int | None) -> None:
     model = tiny_model("llama")
-    engine = HFEngine(model, max_batch=1)
+    engine = HFEngine(model, max_batch=1, cache_tokens=cache_tokens)
     context = {session: prompts_of(session, (70,))[0] for session in range(4)}
     for _ in range(3):
         for session, prompt in context.items():
@@ -103,11 +114,15 @@ def test_a_group_with_one_prompt_computes_it_once() -> None:
     prompt = prompts_of(0, (200,))[0]
     computed = count_computed(engine)
     engine.generate([prompt] * 16, Sampling(max_tokens=4), seed=0)
-    assert sum(computed) == 200 + 15 + 16 * 3
+    assert sum(computed) == 200 + 16 * 3
+    assert engine.prompt_tokens == PromptTokens(asked=16 * 200, computed=200)
+    engine.generate([prompt] * 16, Sampling(max_tokens=1), seed=1)
+    assert engine.prompt_tokens.computed == 200 + 1, "the last token again, since what follows is predicted there"
 
 
 def test_different_prompts_that_begin_alike_attend_together(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("llama")
+    monkeypatch.setattr(step_plan, "COMPILED", False)
     engine = HFEngine(model, max_batch=8)
     calls: list[int] = []
     attend = slot_attention.attend
@@ -123,6 +138,20 @@ def test_different_prompts_that_begin_alike_attend_together(monkeypatch: pytest.
         engine.poll()
     per_step = np.diff(steps)[-10:] / model.config.num_hidden_layers
     assert per_step.max() <= 3, "the beginning that all share, that of the first, and what is their own"
+
+
+def test_prompts_of_eight_thousand_tokens_with_room_for_less_than_one(kernel: None) -> None:
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, max_position_embeddings=9000, **shape)).eval()
+    engine = HFEngine(model, max_batch=2, cache_tokens=4000)
+    (long,) = prompts_of(0, (8000,))
+    prompts = [long, [*long[:7990], 1, 2, 3], long[:100]]
+    for completion, prompt in zip(engine.generate(prompts, Sampling(max_tokens=4), seed=0), prompts, strict=True):
+        plain = plain_logprobs(model, prompt, completion.token_ids)
+        np.testing.assert_allclose(completion.logprobs, plain, rtol=0, atol=1e-4)
+    assert engine.prompt_tokens.computed <= 8000 + 3 + 100
+    assert engine._cache.pages.used * PAGE <= 4000
 
 
 @pytest.mark.parametrize(
@@ -157,8 +186,8 @@ def test_a_request_in_flight_goes_on_under_new_weights() -> None:
     try:
         engine.sync([], 5)
         done = drained(engine)[1]
-        assert done.policy_version.tolist() == [4] * 2 + [5] * 18, "each token has the version that sampled it"
-        assert list(done.token_ids[2:]) == greedy(model, [*prompt, *done.token_ids[:2]], 18)
+        assert done.policy_version.tolist() == [4] * 3 + [5] * 17, "each token has the version that sampled it"
+        assert list(done.token_ids[3:]) == greedy(model, [*prompt, *done.token_ids[:3]], 17)
         assert list(engine.generate([prompt], sampling)[0].token_ids) == greedy(model, prompt, 20)
         assert engine.generate([prompt], sampling)[0].policy_version.tolist() == [5] * 20
     finally:
@@ -171,9 +200,9 @@ def test_an_engine_that_rests_gives_back_keys_values_and_rounded_weights() -> No
     engine = HFEngine(tiny_model(NAMES[0]), compute_dtype="bfloat16")
     prompts = prompts_of(3, (9, 14))
     first = engine.generate(prompts, Sampling(max_tokens=4), seed=1)
-    assert engine._cache._tails and engine._rounded
+    assert engine._cache.pages.used and engine._rounded
     engine.rest()
-    assert not engine._cache._tails and not engine._cache.slots and engine._rounded is None
+    assert not engine._cache.pages.count and not list(engine._cache.nodes()) and engine._rounded is None
     again = engine.generate(prompts, Sampling(max_tokens=4), seed=1)
     assert [one.token_ids.tolist() for one in again] == [one.token_ids.tolist() for one in first]
 
@@ -244,7 +273,7 @@ def test_a_resumed_engine_draws_what_the_first_would_have_drawn() -> None:
         second.load_state_dict(state)
 
 
-def test_bf16_logprobs_are_within_bf16_of_the_forward_pass() -> None:
+def test_bf16_logprobs_are_within_bf16_of_the_forward_pass(kernel: None) -> None:
     model = tiny_model("llama")
     model.to(torch.bfloat16)
     try:

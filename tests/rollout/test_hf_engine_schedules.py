@@ -8,10 +8,11 @@ from unittest import mock
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from radix_checks import check_tree
 from tiny_models import VOCABULARY, plain_and_best_logprobs, tiny_model
 from transformers import PreTrainedModel
 
-from trainers.rollout import kv_cache
+from trainers.rollout import step_plan
 from trainers.rollout.engine import Request, Sampling
 from trainers.rollout.hf_engine import HFEngine
 
@@ -43,19 +44,21 @@ actions = st.one_of(
 @given(
     st.sampled_from(["llama", "gpt2", "mistral"]),
     st.integers(1, 6),
+    st.sampled_from([None, 0, 40, 300]),
     st.booleans(),
-    st.sampled_from([40, 512]),
     st.lists(actions, min_size=1, max_size=30),
 )
 def test_any_schedule_gives_each_prompt_its_own_greedy_continuation(
-    name: str, max_batch: int, prefix_cache: bool, longest_tail: int, schedule: list[tuple]
+    name: str, max_batch: int, cache_tokens: int | None, compiled: bool, schedule: list[tuple]
 ) -> None:
-    with mock.patch.object(kv_cache, "LONGEST_TAIL", longest_tail):
-        _play(tiny_model(name), max_batch, prefix_cache, schedule)
+    """Attends by the compiled kernel, if there is one, and as on other devices, with calls that are cheap."""
+    cheap = mock.patch.dict(step_plan._CALL, {"cpu": 20})
+    with cheap, mock.patch.object(step_plan, "COMPILED", compiled and step_plan.COMPILED):
+        _play(tiny_model(name), max_batch, cache_tokens, schedule)
 
 
-def _play(model: PreTrainedModel, max_batch: int, prefix_cache: bool, schedule: list[tuple]) -> None:
-    engine = HFEngine(model, max_batch=max_batch, prefix_cache=prefix_cache)
+def _play(model: PreTrainedModel, max_batch: int, cache_tokens: int | None, schedule: list[tuple]) -> None:
+    engine = HFEngine(model, max_batch=max_batch, cache_tokens=cache_tokens)
     asked: dict[int, Request] = {}
     context: dict[int, tuple[int, ...]] = {}
     answered: set[int] = set()
@@ -68,6 +71,7 @@ def _play(model: PreTrainedModel, max_batch: int, prefix_cache: bool, schedule: 
     def poll() -> None:
         done = engine.poll()
         assert done or not engine.pending
+        check_tree(engine._cache, [row.cached for row in engine._running])
         for completion in done:
             request = asked[completion.request_id]
             assert completion.request_id not in answered

@@ -255,8 +255,8 @@ def test_the_engine_samples_what_the_model_says_with_and_without_kept_beginnings
     form = processing(tokenizer)
     asked = [prompt for memory in ("full", "window(2)") for prompt in prompts(tokenizer, memory)[0]]
     answers = []
-    for keep in (True, False):
-        engine = HFEngine(model, prefix_cache=keep)
+    for cache_tokens in (None, 0):
+        engine = HFEngine(model, cache_tokens=cache_tokens)
         ended = {}
         for begin in range(0, len(asked), 4):  # the steps of an episode follow each other, some beside each other
             engine.submit([

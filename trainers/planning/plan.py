@@ -13,7 +13,7 @@ from trainers.planning.dry_run import DryRun, Rows, Trial
 from trainers.planning.hardware import GIB, Machines
 from trainers.planning.meter import Amounts
 from trainers.planning.workload import Workload
-from trainers.rollout.kv_cache import LONGEST_TAIL
+from trainers.rollout.kv_cache import PAGE
 from trainers.rollout.vllm.options import SHARE
 from trainers.run.config import TrainConfig
 
@@ -282,9 +282,5 @@ def _named(amounts: Amounts) -> dict[str, float]:
 
 
 def _kept(work: Workload, slots: int) -> float:
-    """Tokens for which the hf engine has buffers: a tail for each slot, as long as the longest, and long beginnings."""
-    rows = min(2 * slots, 2 ** max(3, ceil(work.slots - 1).bit_length()))
-    if work.merges:
-        return float(rows * (work.longest_prompt + work.longest_response))
-    tails = rows * (min(work.longest_prompt, LONGEST_TAIL) + work.longest_response + 64)
-    return float(tails + work.slots * work.longest_prompt * (work.longest_prompt > LONGEST_TAIL))
+    """Tokens for which the hf engine has memory: twice its running requests, each as long as the longest."""
+    return float(2 * slots * (work.longest_prompt + work.longest_response + PAGE))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,15 +25,17 @@ from trainers.policy.precision import computing, float32_weights, rounded_weight
 from trainers.policy.selfcheck import REMEDY
 from trainers.policy.vision import model_inputs
 from trainers.rollout.engine import ENGINES, Completion, Engine, EngineSetup, Request, check_length, refusal
-from trainers.rollout.kv_cache import Slot, SlotCache
 from trainers.rollout.model_copy import ModelCopy
+from trainers.rollout.radix_cache import Node, RadixCache
+from trainers.rollout.radix_cache import Sequence as Cached
 from trainers.rollout.sampling import mix, sample, uniforms
-from trainers.rollout.slot_attention import NAME, plan_step
+from trainers.rollout.slot_attention import NAME
+from trainers.rollout.step_plan import StepPlan
+from trainers.settings import ConfigError
 
 _STEP_TOKENS = 8192  # most prompt tokens of one forward pass; bounds the memory of activations
 _CHECK_WINDOW = 4  # sliding window of the self-test, in tokens
 _TOLERANCE = {"float32": 1e-3, "bfloat16": 0.5}  # of the self-test, in nats
-_WORTH_WAITING = 16  # a prompt waits a step for a beginning of this many tokens that another is computing
 
 
 @dataclass
@@ -47,16 +48,21 @@ class _Row:
     seed: int
     context: NDArray[np.int64]
     """Prompt, and what was sampled before the weights changed, if they did."""
-    slot: Slot | None = None
+    cached: Cached | None = None
+    """Its keys and values, once it runs."""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
 
 
-def _order(row: _Row) -> tuple[bool, int]:
-    """Rows with one token for their tail first, by slot; then those with more."""
-    assert row.slot is not None
-    return row.slot.planned - max(row.slot.ready, row.slot.root_length) > 1, row.slot.index
+@dataclass
+class PromptTokens:
+    """How many tokens of prompts there were since the last :meth:`HFEngine.sync`, for what the cache is worth."""
+
+    asked: int = 0
+    """Tokens of all prompts that have begun."""
+    computed: int = 0
+    """Those of them that no sequence had computed before."""
 
 
 @ENGINES.register("hf")
@@ -66,10 +72,10 @@ class HFEngine(Engine):
     Only where they are rounded, for bfloat16, is there a copy of the linear layers in that format, from the first poll
     after an update to the next update; of frozen layers, from the first poll on.
 
-    Requests join and leave the batch at any step. Keys and values stay in slots: the requests of a session continue
-    where the last one ended, and a prompt that begins like another (a group's identical prompts, a common instruction)
-    takes that beginning from the other's slot. Each forward pass is one flat row of tokens, single ones of running
-    responses beside whole prompts of new ones, and pads nothing.
+    Requests join and leave the batch at any step. Keys and values stay in a radix tree over tokens: a prompt that
+    begins like anything that was computed under the present weights (the last prompt of its episode and the response, a
+    group's identical prompts, a common instruction) takes that beginning from there. Each forward pass is one flat row
+    of tokens, single ones of running responses beside whole prompts of new ones, and pads nothing.
 
     A request that is on its way when the weights change goes on under the new ones; versions and log-probabilities are
     those of the weights that sampled each token.
@@ -83,7 +89,7 @@ class HFEngine(Engine):
         *,
         max_batch: int = 64,
         max_length: int | None = None,
-        prefix_cache: bool = True,
+        cache_tokens: int | None = None,
         seed: int = 0,
         compute_dtype: ComputeDtype = "float32",
     ) -> None:
@@ -93,7 +99,9 @@ class HFEngine(Engine):
             model: Any decoder-only model whose attention is chosen by ``config._attn_implementation``.
             max_batch: Most requests that generate at once.
             max_length: Most tokens of prompt and response; by default what the model's positions allow.
-            prefix_cache: Keep keys and values after a request for those that begin alike.
+            cache_tokens: Most tokens whose keys and values are kept, those of running requests included, which have
+                theirs in any case; 0 keeps them while they are used. By default twice ``max_batch`` sequences of the
+                greatest length so far.
             seed: Seed of the requests that bring none.
             compute_dtype: Number format of forward passes, that of the trainer.
 
@@ -102,7 +110,6 @@ class HFEngine(Engine):
         """
         self.model = model
         self.max_batch = max_batch
-        self.prefix_cache = prefix_cache
         self.compute_dtype: ComputeDtype = compute_dtype
         self._copy: ModelCopy | None = None
         self._frozen: dict[str, Tensor] | None = None
@@ -111,7 +118,10 @@ class HFEngine(Engine):
         self._seed = seed
         self._unseeded = 0
         self._vocabulary: int = model.config.get_text_config(decoder=True).vocab_size
-        self._cache = SlotCache(max_slots=2 * max_batch)
+        self._cache = RadixCache(max_batch, cache_tokens)
+        self._ends: dict[int, Node] = {}
+        self.prompt_tokens = PromptTokens()
+        """Prompts since the last :meth:`sync`."""
         self._images = Pool()
         self._waiting: deque[_Row] = deque()
         self._running: list[_Row] = []
@@ -121,23 +131,33 @@ class HFEngine(Engine):
 
     @classmethod
     def check_model(cls, options: Mapping[str, Any], settings: PreTrainedConfig, path: str) -> None:
-        """Refuses sequences that are longer than the model's."""
+        """Refuses sequences that are longer than the model's, and a cache of less than no token."""
+        tokens = options.get("cache_tokens")
+        if isinstance(tokens, int) and tokens < 0:
+            raise ConfigError(
+                f"rollout.engine_options: cache_tokens is {tokens}, but must be 0 or more; 0 keeps no keys and values "
+                "of requests that have ended, and without it they are kept as long as the running requests' twice"
+            )
         check_length("max_length", options.get("max_length"), settings, path)
 
     @classmethod
-    def from_setup(cls, setup: EngineSetup, *, max_length: int | None = None) -> HFEngine:
+    def from_setup(
+        cls, setup: EngineSetup, *, max_length: int | None = None, cache_tokens: int | None = None
+    ) -> HFEngine:
         """The engine of a run; it samples from the policy itself, or from a copy where the policy is sharded.
 
         Args:
             setup: The parts of the run that it is made from.
             max_length: Most tokens of prompt and response; by default what the model's positions allow.
+            cache_tokens: Most tokens whose keys and values are kept; by default those of twice as many sequences as
+                there are requests at a time.
         """
         dtype = setup.config.compute_dtype
         copy = None
         if setup.structure is not None:
             copy = ModelCopy(setup.model, setup.structure, dtype, setup.device)
         model = setup.model.train(False) if copy is None else copy.model
-        made = cls(model, max_batch=setup.slots, max_length=max_length, compute_dtype=dtype)
+        made = cls(model, max_batch=setup.slots, max_length=max_length, cache_tokens=cache_tokens, compute_dtype=dtype)
         made._copy = copy
         return made
 
@@ -182,8 +202,9 @@ class HFEngine(Engine):
         return len(self._waiting) + len(self._running) + len(self._done)
 
     def release(self, session: int) -> None:
-        """Forget which keys and values belong to ``session``; their slot is free for others."""
-        self._cache.release(session)
+        """Let the keys and values that only ``session`` has used go first when room is needed."""
+        if (node := self._ends.pop(session, None)) is not None:
+            self._cache.leave(node)
 
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Drop what was computed with earlier weights; ``weights``, those of the model itself, are not read."""
@@ -191,9 +212,10 @@ class HFEngine(Engine):
             self._copy.refresh()
         self.policy_version = version
         self._rounded = None
+        self.prompt_tokens = PromptTokens()
         self._forget()
         for row in reversed(self._running):
-            row.slot = None
+            row.cached = None
             row.context = np.concatenate([self._known(row.request), np.array(row.token_ids, np.int64)])
             self._waiting.appendleft(row)
         self._running = []
@@ -213,6 +235,7 @@ class HFEngine(Engine):
     def _forget(self) -> None:
         """Drops keys and values; and images, if no request refers to them."""
         self._cache.clear()
+        self._ends = {}
         if not (self._waiting or self._running):
             self._images.clear()
 
@@ -229,15 +252,15 @@ class HFEngine(Engine):
         if self.pending:
             raise UsageError(f"load_state_dict with {self.pending} requests on their way; poll until none is pending")
         self._seed, self._unseeded = state["seed"], state["unseeded"]
-        self._cache.clear()
+        self._forget()
 
     # -- one step --------------------------------------------------------------------------------------------------
 
     def _step(self) -> None:
         """Admits requests, runs the model once, draws a token for each row, and releases finished rows."""
         self._admit()
-        rows = sorted(self._running, key=_order)
-        logits = self._forward([row.slot for row in rows if row.slot is not None], self._cache)
+        rows = self._running
+        logits = self._forward([row.cached for row in rows if row.cached is not None], self._cache)
         draws = uniforms(
             np.array([row.seed for row in rows], np.uint64), np.array([len(row.token_ids) for row in rows], np.uint64)
         )
@@ -248,18 +271,19 @@ class HFEngine(Engine):
         """Append each row's token; finished rows leave."""
         self._running = []
         for row, token, logprob in zip(rows, ids, logprobs, strict=True):
-            slot = row.slot
-            assert slot is not None
+            assert row.cached is not None
             row.token_ids.append(token)
             row.logprobs.append(logprob)
             row.versions.append(self.policy_version)
             sampling = row.request.sampling
             stop = token in sampling.stop_ids and not sampling.ignore_eos
             if not stop and len(row.token_ids) < row.limit:
-                self._cache.extend(slot, token)
+                self._cache.extend(row.cached, token)
                 self._running.append(row)
                 continue
-            slot.running = False
+            node = self._cache.finish(row.cached)
+            if row.request.session is not None:
+                self._ends[row.request.session] = node
             self._done.append(
                 Completion(
                     row.request.request_id,
@@ -271,52 +295,18 @@ class HFEngine(Engine):
             )
 
     def _admit(self) -> None:
-        """Move waiting requests into the batch."""
-        budget = _STEP_TOKENS
-        later: list[_Row] = []
+        """Move waiting requests into the batch, and order it so that those that begin alike are neighbours."""
+        budget, count = _STEP_TOKENS, len(self._running)
         while self._waiting and len(self._running) < self.max_batch and budget > 0:
             row = self._waiting.popleft()
-            found = self._beginning(row) if self.prefix_cache else (None, 0)
-            if found is None:
-                later.append(row)
-                continue
-            donor, keep = found
-            slot = self._cache.take(row.request.session, donor)
-            self._cache.begin(slot, row.context, keep, donor, self._common(row, later))
-            row.slot = slot
+            row.cached = self._cache.begin(row.context)
+            computed = row.cached.length - row.cached.ready
+            self.prompt_tokens.asked += len(row.context)
+            self.prompt_tokens.computed += computed
             self._running.append(row)
-            budget -= len(row.context) - keep
-        self._waiting.extendleft(reversed(later))
-
-    def _common(self, row: _Row, later: Sequence[_Row]) -> int:
-        """How many tokens of the row's context others that wait begin with."""
-        if not self.prefix_cache:
-            return 0
-        longest = 0
-        for other in itertools.islice(itertools.chain(later, self._waiting), self.max_batch):
-            count = min(len(row.context), len(other.context))
-            if count > longest:
-                different = row.context[:count] != other.context[:count]
-                longest = max(longest, int(different.argmax()) if different.any() else count)
-        return longest
-
-    def _beginning(self, row: _Row) -> tuple[Slot | None, int] | None:
-        """The slot that begins most like the row's context, and how far; None: worth waiting for what is computed."""
-        context = row.context[:-1]
-        own = self._cache.of_session(row.request.session)
-        if own is not None and self._cache.continues(own, context):
-            return own, own.ready
-        ready, planned = self._cache.overlap(context)
-        if not len(ready):
-            return None, 0
-        longest = int(ready.max())
-        if planned.max() - longest >= _WORTH_WAITING:
-            return None
-        if not longest:
-            return None, 0
-        if own is not None and ready[own.index] == longest:
-            return own, longest
-        return self._cache.slots[int(ready.argmax())], longest
+            budget -= computed
+        if len(self._running) > count:
+            self._running.sort(key=lambda row: [] if row.cached is None else self._cache.pages_of(row.cached))
 
     # -- the model -------------------------------------------------------------------------------------------------
 
@@ -329,28 +319,28 @@ class HFEngine(Engine):
     def _tensor(self, array: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(array).to(self.model.device)
 
-    def _forward(self, slots: Sequence[Slot], cache: SlotCache, every: bool = False) -> Tensor:
-        """Compute what is planned for ``slots``, which come in the order of :func:`_order`.
+    def _forward(self, sequences: Sequence[Cached], cache: RadixCache, every: bool = False) -> Tensor:
+        """Compute what is planned for ``sequences``.
 
         Returns:
-            Logits after the last token of each slot, shape (slots, vocabulary); with ``every``, of each token of the
-            flat batch.
+            Logits after the last token of each sequence, shape (sequences, vocabulary); with ``every``, of each token
+            of the flat batch.
         """
-        plan = plan_step(cache, slots, self.model.device)
-        spans = [*plan.singles, *plan.appended, *plan.rooted]
-        tokens = np.concatenate([cache.tokens[span.slot.index, span.start : span.stop] for span in spans])
-        positions = np.concatenate([np.arange(span.start, span.stop) for span in spans])
-        last = np.array([span.end - 1 for span in spans[: len(slots)]])
+        plan = StepPlan(cache, [s for s in sequences if s.ready < s.length], self.model.device, self.model.dtype)
+        ends = {id(span.row): span.end - 1 for span in plan.spans}
+        # The last token of a sequence without new ones is new in another.
+        last = [ends[id(s)] if id(s) in ends else plan.place(int(s.slots[s.length - 1])) for s in sequences]
         arguments = {
-            **model_inputs(self.model, tokens, self._images.images),
-            "position_ids": self._tensor(positions)[None],
+            **model_inputs(self.model, plan.tokens, self._images.images),
+            "position_ids": self._tensor(plan.positions)[None],
             "use_cache": False,
-            "logits_to_keep": 0 if every else self._tensor(last),
+            "logits_to_keep": 0 if every else self._tensor(np.array(last)),
             "slot_plan": plan,
         }
         output = functional_call(self.model, self._rounded or {}, kwargs=arguments, tie_weights=False)
-        for slot in slots:
-            slot.ready = slot.planned
+        cache.computed()
+        for sequence in sequences:
+            sequence.ready = sequence.length
         logits: Tensor = output.logits[0]
         return logits
 
@@ -390,13 +380,12 @@ class HFEngine(Engine):
     def _off(self, compute_dtype: ComputeDtype) -> float:
         """Largest difference of log-probabilities between this engine and the model by itself."""
         own_attention = self.model.config.get_text_config(decoder=True)._attn_implementation
-        prompts = [np.arange(count, dtype=np.int64) * 7 % self._vocabulary for count in (7, 3)]
-        cache = SlotCache(max_slots=2)
-        for prompt in prompts:
-            cache.begin(cache.take(None, None), prompt, 0, None, len(prompt))
+        prompts = [(count + np.arange(count, dtype=np.int64) * 7) % self._vocabulary for count in (7, 3)]
+        cache = RadixCache(len(prompts))
+        sequences = [cache.begin(prompt) for prompt in prompts]
         wide = float32_weights(self.model) if compute_dtype == "float32" else nullcontext()
         with wide, self._working(compute_dtype):
-            ours = self._forward(cache.slots, cache, every=True).float()
+            ours = self._forward(sequences, cache, every=True).float()
             with attending(self.model, own_attention):
                 own = torch.cat([self.model(self._tensor(prompt)[None]).logits[0] for prompt in prompts]).float()
         return float((ours.log_softmax(-1) - own.log_softmax(-1)).abs().max())

@@ -1,31 +1,33 @@
-"""Attention of a flat batch: tokens of many sequences in one row, each against the keys of its own sequence.
+"""Attention of a flat batch: new tokens of many sequences in one row, each against the keys of its own sequence.
 
 Registered with transformers as an attention implementation, so that any decoder-only model that takes its attention
-from there runs on it unchanged. Linear layers see each token once, without padding. Attention has two parts, merged by
-their softmax sums as in FlashAttention: all tokens whose sequences share a root against that root together, and each
-sequence against its own tail, neighbouring slots of similar length in one call.
+from there runs on it unchanged. Linear layers see each token once, without padding. The keys and values of all new
+tokens are stored first; then each attends to its sequence, whichever sequence of the batch stores which part of it.
+
+On a CPU the few new tokens of running responses and observations are one call of a compiled kernel
+(:mod:`trainers.rollout.compiled_attention`). Elsewhere, and where numba is not installed, beginnings that sequences
+share are attended to by all of them together, what is left by each alone, many in one call, and the parts are merged by
+their softmax sums, as in FlashAttention.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from transformers import AttentionInterface
 
 from envsuite.core.errors import UsageError
 from trainers.policy.precision import as_computed
 from trainers.policy.selfcheck import REMEDY
-from trainers.rollout.kv_cache import Root, Slot, SlotCache
+from trainers.rollout.kv_cache import KeysValues
+from trainers.rollout.step_plan import Call, Span, StepPlan
 
 NAME = "envsuite_slots"
-_CALL = {"cpu": 512}  # what one attention call costs besides its work, in keys of one sequence
-_CALL_ELSEWHERE = 16384  # on a GPU: a launch or two, in which it reads some ten megabytes
+_QUERIES = 512  # tokens whose windows are attended to at a time
 _ALIGNED = 16  # the memory-efficient kernel wants rows of a mask to begin at multiples of so many elements
 EFFICIENT = {"cuda"}
 """Types of devices whose attention is PyTorch's memory-efficient kernel."""
@@ -39,137 +41,6 @@ class Scores:
     """dim ** -0.5 by default."""
     softcap: float | None = None
     """Soft cap of the scores, as in Gemma 2."""
-
-
-@dataclass(frozen=True)
-class Span:
-    """Consecutive new tokens of one sequence that are stored together, in a root or a tail."""
-
-    slot: Slot
-    begin: int
-    """Index of the first in the flat batch."""
-    start: int
-    """Position of the first in its sequence."""
-    stop: int
-
-    @property
-    def end(self) -> int:
-        """Index after the last in the flat batch."""
-        return self.begin + self.stop - self.start
-
-
-@dataclass(frozen=True)
-class Run:
-    """Single new tokens of sequences in neighbouring slots: ``begin .. end`` of the flat batch, slots from ``slot``."""
-
-    slot: int
-    begin: int
-    end: int
-    length: int
-    """Length of the longest tail."""
-    even: bool
-    """Whether all tails have that length."""
-
-
-@dataclass
-class StepPlan:
-    """Plan of one forward pass.
-
-    The flat batch is: the single next tokens of running responses in the order of their slots; then spans that several
-    tokens append to a tail; then spans of new roots.
-    """
-
-    cache: SlotCache
-    singles: list[Span]
-    appended: list[Span]
-    rooted: list[Span]
-    device: torch.device
-
-    def __post_init__(self) -> None:
-        tails = self.singles + self.appended
-        self.tail_tokens = tails[-1].end if tails else 0
-        self.longest = max(span.stop for span in tails)
-        self.slot_of = self._tensor(np.concatenate([np.full(s.stop - s.start, s.slot.index) for s in tails]))
-        self.place_of = self._tensor(
-            np.concatenate([np.arange(s.start - s.slot.root_length, s.stop - s.slot.root_length) for s in tails])
-        )
-        self.runs = _runs(self.singles, _CALL.get(self.device.type, _CALL_ELSEWHERE))
-        lengths = self.place_of[: len(self.singles), None] + 1
-        widest = max((run.length for run in self.runs), default=0)
-        self._hidden = torch.arange(widest, device=self.device) >= lengths
-        groups: dict[tuple[int, int], list[Span]] = {}
-        for span in tails:
-            if span.slot.root is not None and span.slot.root_length:
-                groups.setdefault((id(span.slot.root), span.slot.root_length), []).append(span)
-        self.groups: list[tuple[Root, int, int, int]] = []
-        order: list[NDArray[np.int64]] = []
-        begin = 0
-        for (_, length), spans in groups.items():
-            order.extend(np.arange(span.begin, span.end) for span in spans)
-            end = begin + sum(span.end - span.begin for span in spans)
-            root = spans[0].slot.root
-            assert root is not None
-            self.groups.append((root, length, begin, end))
-            begin = end
-        self.order = self._tensor(np.concatenate(order)) if order else None
-        self._masks: dict[tuple[int, int, torch.dtype], Tensor] = {}
-        self._run_masks: dict[torch.dtype, Tensor] = {}
-
-    def _tensor(self, array: NDArray[np.int64]) -> Tensor:
-        return torch.from_numpy(array).to(self.device)
-
-    def run_mask(self, run: Run, dtype: torch.dtype) -> Tensor | None:
-        """Returns the mask that hides keys past each tail of ``run``, shape (tokens, 1, 1, length), 0 or -inf."""
-        if run.even:
-            return None
-        if dtype not in self._run_masks:
-            self._run_masks[dtype] = additive(self._hidden[:, None, None], dtype)
-        return self._run_masks[dtype][run.begin : run.end, :, :, : run.length]
-
-    def causal(self, span: Span, origin: int, repeats: int, dtype: torch.dtype) -> Tensor:
-        """Returns the causal mask of ``span`` over keys from position ``origin``, 0 or -inf, for ``repeats`` heads.
-
-        Shape (1, 1, repeats * tokens, stop - origin).
-        """
-        key = (span.begin, repeats, dtype)
-        if key not in self._masks:
-            count, width = span.stop - span.start, span.stop - origin
-            hidden = torch.ones(count, width, dtype=torch.bool, device=self.device).triu_(width - count + 1)
-            self._masks[key] = additive(hidden.repeat(repeats, 1)[None, None], dtype)
-        return self._masks[key]
-
-
-def plan_step(cache: SlotCache, slots: Sequence[Slot], device: torch.device) -> StepPlan:
-    """The plan for ``slots``: those with one token for their tail come first, by index, then those with more."""
-    spans: tuple[list[Span], list[Span], list[Span]] = ([], [], [])
-    begin = 0
-    for slot in slots:
-        start = max(slot.ready, slot.root_length)
-        spans[slot.planned - start > 1].append(Span(slot, begin, start, slot.planned))
-        begin += slot.planned - start
-    for slot in slots:
-        if slot.ready < slot.root_length:
-            spans[2].append(Span(slot, begin, slot.ready, slot.root_length))
-            begin += slot.root_length - slot.ready
-    return StepPlan(cache, *spans, device)
-
-
-def _runs(singles: list[Span], call: int) -> list[Run]:
-    """Cut slots into runs: a neighbour joins where the padding it causes costs less than a call of its own."""
-    runs: list[Run] = []
-    for span in singles:
-        length = span.stop - span.slot.root_length
-        if runs:
-            last = runs[-1]
-            count = last.end - last.begin
-            widest = max(last.length, length)
-            waste = (widest - last.length) * count + widest - length
-            if last.slot + count == span.slot.index and waste <= call:
-                even = last.even and length == last.length
-                runs[-1] = Run(last.slot, last.begin, span.end, widest, even)
-                continue
-        runs.append(Run(span.slot.index, span.begin, span.end, length, True))
-    return runs
 
 
 def additive(hidden: Tensor, dtype: torch.dtype) -> Tensor:
@@ -234,125 +105,150 @@ def slot_attention(
     position_bias: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Store ``key`` and ``value`` (1, key heads, tokens, dim) and attend with ``query`` (1, heads, tokens, dim).
+    """Stores new keys and values, and attends by the plan; all tensors (1, heads, tokens, dim).
 
     Returns:
         The attention output, shape (1, tokens, heads, dim), and None for the weights.
     """
     if s_aux is not None or position_bias is not None:
-        raise UsageError(
-            f"the hf engine lacks the attention of {type(module).__name__} (attention sinks or a position bias); "
-            f"{REMEDY}"
-        )
+        extra = "sinks" if s_aux is not None else "a position bias"
+        raise UsageError(f"the attention of {type(module).__name__} has {extra}, which the hf engine lacks; {REMEDY}")
     plan, how = slot_plan, Scores(scaling, softcap)
     query, key, value = as_computed(query, key, value)
     index = module.layer_idx
     assert isinstance(index, int)
-    heads, key_heads, tokens = query.shape[1], key.shape[1], query.shape[2]
-    groups = heads // key_heads
-    rows = query[0].transpose(0, 1).reshape(tokens, key_heads, groups, query.shape[3])
-    out = query.new_empty(tokens, key_heads, groups, value.shape[3])
-    tail = plan.cache.tail(index, key, value)
-    for buffer, new in zip(tail, (key, value), strict=True):
-        buffer.transpose(1, 2).index_put_((plan.slot_of, plan.place_of), new[0, :, : plan.tail_tokens].transpose(0, 1))
-    for span in plan.rooted:
-        root = span.slot.root
-        assert root is not None
-        for buffer, new in zip(root.layer(index, key, value), (key, value), strict=True):
-            buffer[:, span.start : span.stop] = new[0, :, span.begin : span.end]
-    if sliding_window and plan.longest > sliding_window:
-        _windowed(plan, index, rows, tail, how, sliding_window, out)
-        return out.flatten(1, 2)[None], None
-    _to_roots(plan, index, rows, how, out)
-    total = _to_tails(plan, rows, tail, how, out)
-    if plan.order is not None:
-        _merge_roots(plan, index, rows, how, out, total)
-    return out.flatten(1, 2)[None], None
+    held = plan.cache.pages.layer(index, key, value, plan.held_dtype(key))
+    window = sliding_window if sliding_window and plan.longest > sliding_window else None
+    queries = query[0].transpose(0, 1)
+    out = query.new_empty(*queries.shape[:2], value.shape[3])
+    if plan.compiled:
+        _compiled(plan, queries, key, value, held, window, how, out)
+    else:
+        slots = plan.once("slots", lambda: plan.tensor(plan.slots))
+        for buffer, new in zip(held, (key, value), strict=True):
+            buffer.index_copy_(1, slots, new[0])
+        if plan.short:
+            _to_calls(plan, queries[: plan.short_tokens], held, window, how, out)
+    for span in plan.long:
+        _to_span(plan, span, queries, held, window, how, out)
+    return out[None], None
 
 
-def _flat(rows: Tensor) -> Tensor:
-    """Reshapes (tokens, key heads, groups, dim) to queries of one sequence: (1, key heads, groups * tokens, dim)."""
+def _compiled(
+    plan: StepPlan,
+    queries: Tensor,
+    key: Tensor,
+    value: Tensor,
+    held: KeysValues,
+    window: int | None,
+    how: Scores,
+    out: Tensor,
+) -> None:
+    """Stores all new keys and values, and computes attention of short spans."""
+    from trainers.rollout import compiled_attention  # takes a moment to import, and only a CPU needs it
+
+    compiled_attention.store(held, plan.slots, key[0].transpose(0, 1).float(), value[0].transpose(0, 1).float())
+    if not plan.short:
+        return
+    count, table = plan.short_tokens, plan.cache.table
+    result = out if out.dtype == torch.float32 else out.new_empty(out.shape, dtype=torch.float32)
+    compiled_attention.attend(
+        queries[:count].float().contiguous(), held, plan.table_rows[:count], plan.lengths[:count],
+        (table.pages, table.bases, table.starts, table.counts), window, how.scale, how.softcap, result,
+    )  # fmt: skip
+    if result is not out:
+        out[:count] = result[:count].to(out.dtype)
+
+
+def _grouped(queries: Tensor, key_heads: int) -> Tensor:
+    """Reshapes (tokens, heads, dim) to queries of one sequence: (1, key heads, groups * tokens, dim)."""
+    tokens, heads, dim = queries.shape
+    rows = queries.reshape(tokens, key_heads, heads // key_heads, dim)
     return rows.permute(1, 2, 0, 3).flatten(1, 2)[None]
 
 
-def _unflat(result: Tensor, tokens: int) -> Tensor:
-    """Reverses :func:`_flat`: (1, key heads, groups * tokens, …) to (tokens, key heads, groups, …)."""
-    return result.reshape(result.shape[1], -1, tokens, *result.shape[3:]).movedim(2, 0)
+def _ungrouped(result: Tensor, tokens: int) -> Tensor:
+    """Reverses :func:`_grouped`: (1, key heads, groups * tokens, …) to (tokens, heads, …)."""
+    return result.reshape(result.shape[1], -1, tokens, *result.shape[3:]).movedim(2, 0).flatten(1, 2)
 
 
-def _to_roots(plan: StepPlan, index: int, rows: Tensor, how: Scores, out: Tensor) -> None:
-    """Computes attention of new roots, each causal in itself."""
-    groups = rows.shape[2]
-    for span in plan.rooted:
-        assert span.slot.root is not None
-        keys, values = (part[:, : span.stop] for part in span.slot.root.layers[index])
-        if span.start == 0:
-            queries = rows[span.begin : span.end].flatten(1, 2).transpose(0, 1)[None]
-            keys, values = (part.repeat_interleave(groups, 0)[None] for part in (keys, values))
-            result, _ = attend(queries, keys, values, None, how, causal=True)
-            out[span.begin : span.end] = result[0].transpose(0, 1).view_as(out[span.begin : span.end])
+def _merged(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Attention to the keys of both, of outputs (tokens, heads, dim) and log-sums (tokens, heads)."""
+    share = torch.sigmoid(other[1] - one[1])[..., None].to(one[0].dtype)
+    return torch.lerp(one[0], other[0], share), torch.logaddexp(one[1], other[1])
+
+
+def _to_calls(plan: StepPlan, queries: Tensor, held: KeysValues, window: int | None, how: Scores, out: Tensor) -> None:
+    """Computes attention of single tokens, call by call; each token has one with keys of its own, which comes last."""
+    dim, key_heads = queries.shape[2], held[0].shape[0]
+    parts: tuple[Tensor, Tensor] | None = None
+    calls: list[Call] = plan.once(("calls", window), lambda: plan.calls(window))
+    for number, call in enumerate(calls):
+        some = queries.index_select(0, call.tokens)
+        keys, values = (part.index_select(1, call.slots.flatten()) for part in held)
+        if call.slots.dim() == 1:
+            result, sums = attend(_grouped(some, key_heads), keys[None], values[None], None, how)
+            seen = _ungrouped(result, len(some)), _ungrouped(sums, len(some))
         else:
-            mask = plan.causal(span, 0, groups, rows.dtype)
-            result, _ = attend(_flat(rows[span.begin : span.end]), keys[None], values[None], mask, how)
-            out[span.begin : span.end] = _unflat(result, span.end - span.begin)
+            shape = (key_heads, *call.slots.shape, -1)
+            keys, values = (part.view(shape).transpose(0, 1) for part in (keys, values))
+            mask = None
+            if call.hidden is not None:
+                made = partial(additive, call.hidden[:, None, None], queries.dtype)
+                mask = plan.once((window, number, queries.dtype), made)
+            result, sums = attend(some.view(len(some), key_heads, -1, dim), keys, values, mask, how)
+            seen = result.flatten(1, 2), sums.flatten(1, 2)
+        if parts is None:
+            none = torch.full(queries.shape[:2], -torch.inf, device=queries.device)
+            parts = torch.zeros_like(out[: len(queries)]), none
+        before = tuple(part.index_select(0, call.tokens) for part in parts)
+        for part, new in zip(parts, _merged((before[0], before[1]), seen), strict=True):
+            part.index_copy_(0, call.tokens, new)
+    assert parts is not None
+    out[: len(queries)] = parts[0]
 
 
-def _to_tails(plan: StepPlan, rows: Tensor, tail: tuple[Tensor, Tensor], how: Scores, out: Tensor) -> Tensor:
-    """Computes attention of each sequence to its own tail; returns the log-sums, shape (tokens, key heads, groups)."""
-    total = torch.empty(plan.tail_tokens, *rows.shape[1:3], dtype=torch.float32, device=rows.device)
-    for run in plan.runs:
-        here = slice(run.begin, run.end)
-        slots = slice(run.slot, run.slot + run.end - run.begin)
-        keys, values = (part[slots, :, : run.length] for part in tail)
-        out[here], total[here] = attend(rows[here], keys, values, plan.run_mask(run, rows.dtype), how)
-    for span in plan.appended:
-        here = slice(span.begin, span.end)
-        origin = span.slot.root_length
-        keys, values = (part[span.slot.index, None, :, : span.stop - origin] for part in tail)
-        mask = plan.causal(span, origin, rows.shape[2], rows.dtype)
-        result, sums = attend(_flat(rows[here]), keys, values, mask, how)
-        out[here], total[here] = _unflat(result, span.end - span.begin), _unflat(sums, span.end - span.begin)
-    return total
-
-
-def _merge_roots(plan: StepPlan, index: int, rows: Tensor, how: Scores, out: Tensor, total: Tensor) -> None:
-    """Adds the tokens' attention to their roots to ``out``, all tokens of a root in one call."""
-    assert plan.order is not None
-    queries = rows.index_select(0, plan.order)
-    seen = out.new_empty(len(queries), *out.shape[1:])
-    sums = torch.empty(queries.shape[:3], dtype=torch.float32, device=rows.device)
-    for root, length, begin, end in plan.groups:
-        keys, values = (part[None, :, :length] for part in root.layers[index])
-        result, group_sums = attend(_flat(queries[begin:end]), keys, values, None, how)
-        seen[begin:end], sums[begin:end] = _unflat(result, end - begin), _unflat(group_sums, end - begin)
-    share = torch.sigmoid(sums - total.index_select(0, plan.order))[..., None].to(out.dtype)
-    own = out.index_select(0, plan.order)
-    out.index_copy_(0, plan.order, torch.lerp(own, seen, share))
-
-
-def _windowed(
-    plan: StepPlan,
-    index: int,
-    rows: Tensor,
-    tail: tuple[Tensor, Tensor],
-    how: Scores,
-    window: int,
-    out: Tensor,
+def _to_span(
+    plan: StepPlan, span: Span, queries: Tensor, held: KeysValues, window: int | None, how: Scores, out: Tensor
 ) -> None:
-    """A layer whose tokens see only the last ``window`` positions: one sequence at a time, root and tail joined."""
-    for span in plan.singles + plan.appended + plan.rooted:
-        slot, low = span.slot, max(0, span.start + 1 - window)
-        parts = []
-        for number in (0, 1):
-            own = tail[number][slot.index, :, : max(0, span.stop - slot.root_length)]
-            root = None if slot.root is None else slot.root.layers[index][number][:, : min(span.stop, slot.root_length)]
-            parts.append((own if root is None else torch.cat([root, own], 1))[None, :, low:])
-        position = torch.arange(span.start, span.stop, device=rows.device)[:, None]
-        column = torch.arange(low, span.stop, device=rows.device)
-        hidden = (column > position) | (column <= position - window)
-        mask = additive(hidden.repeat(rows.shape[2], 1)[None, None], rows.dtype)
-        result, _ = attend(_flat(rows[span.begin : span.end]), parts[0], parts[1], mask, how)
-        out[span.begin : span.end] = _unflat(result, span.end - span.begin)
+    """Computes attention of several new tokens of one sequence: to what was before them, and to each other."""
+    row, here, dtype = span.row, slice(span.begin, span.end), queries.dtype
+    slots = plan.once(("span", span.begin), lambda: plan.tensor(row.slots[: row.length]))
+    some, count = queries[here], span.end - span.begin
+    key_heads, groups = held[0].shape[0], queries.shape[1] // held[0].shape[0]
+    if window is not None:
+        for begin in range(0, count, _QUERIES):
+            end = min(begin + _QUERIES, count)
+            first = max(0, row.ready + begin + 1 - window)
+            keys, values = (part.index_select(1, slots[first : row.ready + end]).to(dtype)[None] for part in held)
+            made = partial(_band, row.ready + begin, row.ready + end, first, window, groups, dtype, plan.device)
+            mask = plan.once((window, span.begin, begin, dtype), made)
+            result, _ = attend(_grouped(some[begin:end], key_heads), keys, values, mask, how)
+            out[span.begin + begin : span.begin + end] = _ungrouped(result, end - begin)
+        return
+    keys, values = (
+        part.index_select(1, slots[row.ready :]).to(dtype).repeat_interleave(groups, 0)[None] for part in held
+    )
+    result, sums = attend(some.transpose(0, 1)[None], keys, values, None, how, causal=True)
+    seen = result[0].transpose(0, 1), sums[0].transpose(0, 1)
+    if row.ready:
+        keys, values = (part.index_select(1, slots[: row.ready]).to(dtype)[None] for part in held)
+        result, sums = attend(_grouped(some, key_heads), keys, values, None, how)
+        seen = _merged(seen, (_ungrouped(result, count), _ungrouped(sums, count)))
+    out[here] = seen[0]
+
+
+def _band(
+    begin: int, end: int, first: int, window: int, repeats: int, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """The mask of positions ``begin .. end`` over keys from position ``first``, for ``repeats`` heads, 0 or -inf.
+
+    Shape (1, 1, repeats * tokens, keys).
+    """
+    position = torch.arange(begin, end, device=device)[:, None]
+    column = torch.arange(first, end, device=device)
+    hidden = (column > position) | (column <= position - window)
+    return additive(hidden.repeat(repeats, 1)[None, None], dtype)
 
 
 AttentionInterface.register(NAME, slot_attention)

@@ -1,0 +1,149 @@
+"""The radix cache finds all that is stored, keeps what runs, and forgets the rest within its bound."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from radix_checks import check_tree, stored
+
+from trainers.rollout.kv_cache import PAGE, Pages
+from trainers.rollout.radix_cache import Node, RadixCache, Sequence
+
+ROWS = 4
+sequences = st.lists(st.integers(0, 2), min_size=1, max_size=90)
+actions = st.one_of(
+    st.tuples(st.just("begin"), sequences),
+    st.tuples(st.just("again"), st.integers(0, 50), st.integers(1, 90), sequences),
+    st.tuples(st.just("step"), st.lists(st.integers(0, 2), min_size=ROWS, max_size=ROWS)),
+    st.tuples(st.just("finish"), st.integers(0, ROWS - 1)),
+    st.just(("leave",)),
+)
+
+
+def array(tokens: list[int]) -> np.ndarray:
+    return np.array(tokens, np.int64)
+
+
+def common(one: list[int], other: tuple[int, ...]) -> int:
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+@settings(max_examples=150)
+@given(st.sampled_from([None, 0, 40, 64, 200]), st.lists(actions, max_size=40))
+def test_any_order_of_beginning_growing_and_ending_keeps_the_tree_whole(bound: int | None, schedule: list) -> None:
+    cache = RadixCache(ROWS, bound)
+    running: list[Sequence] = []
+    before: list[list[int]] = []
+    content: dict[int, tuple[int, ...]] = {}  # what a slot was computed for: a token and all before it
+    ends = []
+
+    def begin(tokens: list[int]) -> None:
+        if len(running) == ROWS:
+            return
+        known = stored(cache)
+        longest = max((common(tokens, other) for other in known), default=0)
+        sequence = cache.begin(array(tokens))
+        assert sequence.length == len(tokens)
+        assert sequence.ready in (longest, longest - 1)
+        assert sequence.ready == longest or longest == len(tokens), "all that is stored is found"
+        running.append(sequence)
+        before.append(tokens)
+
+    def step() -> None:
+        for sequence in running:
+            for position in range(sequence.ready, sequence.length):
+                content[int(sequence.slots[position])] = tuple(sequence.tokens[: position + 1].tolist())
+        cache.computed()
+        for sequence in running:
+            sequence.ready = sequence.length
+            for position in range(sequence.length):
+                wanted = tuple(sequence.tokens[: position + 1].tolist())
+                assert content[int(sequence.slots[position])] == wanted, "a slot holds another's token"
+
+    for action in schedule:
+        match action:
+            case "begin", tokens:
+                begin(tokens)
+            case "again", number, cut, tokens if before:
+                begin(before[number % len(before)][:cut] + tokens)
+            case "step", tokens:
+                step()
+                for sequence, token in zip(running, tokens, strict=False):
+                    cache.extend(sequence, token)
+            case "finish", number if running:
+                step()
+                sequence = running.pop(number % len(running))
+                before.append(sequence.tokens[: sequence.ready].tolist())
+                ends.append(cache.finish(sequence))
+                for other, token in zip(running, [0, 1, 2], strict=False):
+                    cache.extend(other, token)
+            case ("leave",) if ends:
+                cache.leave(ends.pop())
+        if not any(node.planned for node in cache.nodes()):
+            check_tree(cache, running)
+    step()
+    while running:
+        cache.finish(running.pop())
+    check_tree(cache, [])
+
+
+def test_the_bound_is_exceeded_by_nothing_but_what_runs() -> None:
+    cache = RadixCache(3, 4 * PAGE)
+    for start in range(0, 100, 10):
+        running = [cache.begin(array(list(range(start + i, start + i + 80)))) for i in range(3)]
+        cache.computed()
+        for sequence in running:
+            sequence.ready = sequence.length
+        assert cache.pages.used <= max(4, 3 * 3)
+        for sequence in running:
+            cache.finish(sequence)
+        assert cache.pages.used <= 4
+
+
+def test_what_was_used_longest_ago_goes_first_and_what_was_left_before_it() -> None:
+    cache = RadixCache(1, 3 * PAGE)
+
+    def played(first: int) -> Node:
+        sequence = cache.begin(array([first] * PAGE))
+        cache.computed()
+        sequence.ready = sequence.length
+        return cache.finish(sequence)
+
+    played(0), played(1), played(2)
+    played(0)
+    left = played(3)
+    assert {tokens[0] for tokens in stored(cache)} == {0, 2, 3}
+    cache.leave(left)
+    played(4)
+    assert {tokens[0] for tokens in stored(cache)} == {0, 2, 4}
+
+
+@pytest.mark.parametrize("after", [-1, 3, PAGE - 1])
+def test_slots_follow_the_last_one_where_its_page_has_room(after: int) -> None:
+    pages = Pages()
+    pages.add(1, 8)
+    first = pages.take(-1, after + 1) if after >= 0 else np.empty(0, np.int64)
+    more = pages.take(after, 5)
+    assert more.tolist() == list(range(more[0], more[0] + 5))
+    assert (more[0] // PAGE == after // PAGE) == (0 <= after < PAGE - 1)
+    branch = pages.take(after, 2)
+    assert branch[0] // PAGE != more[0] // PAGE, "a page has one sequence that grows in it"
+    used = pages.used
+    for slots in (first, more, branch):
+        pages.give_back(slots)
+    assert used > pages.used == 0
+
+
+def test_buffers_keep_their_numbers_as_they_grow() -> None:
+    pages = Pages()
+    pages.add(1, 1)
+    part = torch.ones(1, 2, 1, 4)
+    keys, values = pages.layer(0, part, part[..., :3], torch.float32)
+    keys[:], values[:] = 5.0, 6.0
+    pages.add(9, 100)
+    grown = pages.layer(0, part, part[..., :3], torch.float32)
+    assert [tuple(g.shape) for g in grown] == [(2, pages.count * PAGE, 4), (2, pages.count * PAGE, 3)]
+    assert bool((grown[0][:, : keys.shape[1]] == 5.0).all()) and bool((grown[1][:, : values.shape[1]] == 6.0).all())

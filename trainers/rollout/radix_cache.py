@@ -1,0 +1,289 @@
+"""Keys and values of many token sequences as a radix tree: what sequences begin with alike is computed and kept once.
+
+A node is a segment of tokens with the slots of their keys and values (:mod:`trainers.rollout.kv_cache`); the sequence
+that it ends is that of all segments from the root. Nodes stay when the sequences that computed them have ended, until
+the room is needed: the leaf used longest ago goes first.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trainers.rollout.kv_cache import PAGE, Ints, Pages
+
+_SPARE = 16  # a sixteenth of the bound is freed at a time
+
+
+@dataclass(eq=False)
+class Node:
+    """A segment of tokens whose keys and values are kept, or are computed in the coming step."""
+
+    tokens: Ints
+    slots: Ints
+    """Where the keys and values of each token are."""
+    parent: Node | None
+    number: int
+    """Differs from that of every other node."""
+    children: dict[int, Node] = field(default_factory=dict)
+    """By their first token."""
+    users: int = 0
+    """Running sequences that go on from here; it is kept while there are any, and so is what leads to it."""
+    last_used: int = 0
+    planned: int = 0
+    """How many tokens at its end are computed in the coming step; the others are stored."""
+
+
+@dataclass(eq=False)
+class Sequence:
+    """A running sequence of tokens."""
+
+    row: int
+    """Its row in :class:`Table`."""
+    tokens: Ints
+    """Those that are known, and room for more."""
+    slots: Ints
+    """Where the keys and values of each are, with as much room."""
+    length: int
+    """Number of tokens known."""
+    ready: int
+    """Number of tokens that need not be computed: they are stored, or another sequence computes them in this step."""
+    shared: int
+    """Number of tokens that it began with: their slots belong to the tree, those of the others to the sequence."""
+    node: Node
+    """Where these tokens end in the tree, or after."""
+
+
+class Table:
+    """For each running sequence the pages that its tokens lie in, in order, as arrays that a kernel reads.
+
+    Entry ``k`` of row ``r`` holds the positions from ``starts[r, k]`` to the start of the next entry; position ``p`` is
+    in place ``p - bases[r, k]`` of page ``pages[r, k]``.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self.pages, self.bases, self.starts = (np.zeros((rows, 8), np.int32) for _ in range(3))
+        self.counts = np.zeros(rows, np.int32)
+
+    def begin(self, row: int, slots: Ints) -> None:
+        """Enters a sequence whose tokens are in ``slots``."""
+        place = slots % PAGE
+        starts = np.flatnonzero(np.concatenate([[True], (np.diff(slots) != 1) | (place[1:] == 0)]))
+        count = len(starts)
+        self._reserve(count)
+        self.counts[row] = count
+        self.starts[row, :count] = starts
+        self.bases[row, :count] = starts - place[starts]
+        self.pages[row, :count] = slots[starts] // PAGE
+
+    def append(self, row: int, position: int, slot: int) -> None:
+        """Adds an entry that begins with ``position``, in ``slot``."""
+        count = int(self.counts[row])
+        self._reserve(count + 1)
+        self.starts[row, count] = position
+        self.bases[row, count] = position - slot % PAGE
+        self.pages[row, count] = slot // PAGE
+        self.counts[row] = count + 1
+
+    def _reserve(self, entries: int) -> None:
+        if entries > self.pages.shape[1]:
+            room = ((0, 0), (0, max(entries, self.pages.shape[1] * 3 // 2) - self.pages.shape[1]))
+            self.pages, self.bases, self.starts = (np.pad(a, room) for a in (self.pages, self.bases, self.starts))
+
+
+class RadixCache:
+    """The tree, its memory, and the running sequences.
+
+    Args:
+        rows: Most sequences that run at a time.
+        bound: Tokens that memory is kept for; running sequences have theirs in any case. ``None``: twice ``rows``
+            sequences of the greatest length so far.
+    """
+
+    def __init__(self, rows: int, bound: int | None = None) -> None:
+        self._rows = rows
+        self._bound = bound
+        self.pages = Pages()
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets everything, running sequences too; what follows equals a fresh start."""
+        self.pages.clear()
+        self.table = Table(self._rows)
+        self.root = Node(np.empty(0, np.int64), np.empty(0, np.int64), None, 0)
+        self._numbers = itertools.count(1)
+        self._vacant = list(range(self._rows))[::-1]
+        self._planned: list[Node] = []
+        self._clock = 0
+        self._longest = 0
+
+    @property
+    def bound(self) -> int:
+        """Tokens that memory is kept for, in whole pages."""
+        bound = 2 * self._rows * self._longest if self._bound is None else self._bound
+        return -(-bound // PAGE) * PAGE
+
+    # -- running sequences -----------------------------------------------------------------------------------------
+
+    def begin(self, tokens: Ints) -> Sequence:
+        """A sequence that begins with ``tokens``, at least one; all of them that are stored are taken from there.
+
+        What is left is planned for the coming step, and others that begin in the same step share it already. Where all
+        is stored the last token is computed again, where it is: what follows is predicted there.
+        """
+        length = len(tokens)
+        self._longest = max(self._longest, length)
+        node, inside, slots = self.match(tokens)
+        ready = len(slots)
+        if ready < length:
+            node.users += 1  # what has been found stays while room is made
+            new = self._take(int(slots[-1]) if ready else -1, length - ready)
+            node.users -= 1
+            node = self._add(node, inside, tokens[ready:], new)
+            slots = np.concatenate([slots, new])
+        else:
+            node = self._split(node, inside) if inside < len(node.tokens) else node
+            ready -= not node.planned
+        if ready < length:
+            node.planned += length - ready
+            self._planned.append(node)
+        node.users += 1
+        row = self._vacant.pop()
+        self.table.begin(row, slots)
+        room = np.zeros(64, np.int64)
+        return Sequence(row, np.concatenate([tokens, room]), np.concatenate([slots, room]), length, ready, length, node)
+
+    def extend(self, sequence: Sequence, token: int) -> None:
+        """Adds a token, which is planned for the coming step."""
+        position = sequence.length
+        if position == len(sequence.tokens):
+            room = np.zeros(max(64, position // 2), np.int64)
+            sequence.tokens = np.concatenate([sequence.tokens, room])
+            sequence.slots = np.concatenate([sequence.slots, room])
+        last = int(sequence.slots[position - 1])
+        slot = int(self._take(last, 1)[0])
+        if slot != last + 1 or slot % PAGE == 0:
+            self.table.append(sequence.row, position, slot)
+        sequence.tokens[position] = token
+        sequence.slots[position] = slot
+        sequence.length = position + 1
+        self._longest = max(self._longest, sequence.length)
+
+    def pages_of(self, sequence: Sequence) -> list[int]:
+        """Returns the pages of a sequence in order: those of sequences that begin alike begin alike."""
+        pages: list[int] = self.table.pages[sequence.row, : self.table.counts[sequence.row]].tolist()
+        return pages
+
+    def computed(self) -> None:
+        """Takes what was planned as stored."""
+        for node in self._planned:
+            node.planned = 0
+        self._planned = []
+
+    def finish(self, sequence: Sequence) -> Node:
+        """Ends a sequence; its tokens that have been computed stay in the tree. Returns the node where it ends."""
+        sequence.node.users -= 1
+        tokens, own = sequence.tokens[: sequence.ready], sequence.slots[: sequence.ready]
+        node, inside, stored = self.match(tokens)
+        self.pages.give_back(sequence.slots[sequence.shared : len(stored)])
+        self.pages.give_back(sequence.slots[len(tokens) : sequence.length])
+        if len(stored) < len(tokens):
+            node = self._add(node, inside, tokens[len(stored) :], own[len(stored) :])
+        self._vacant.append(sequence.row)
+        self._trim()
+        return node
+
+    def leave(self, node: Node) -> None:
+        """What ends with ``node`` goes first when room is needed."""
+        node.last_used = 0
+
+    # -- the tree --------------------------------------------------------------------------------------------------
+
+    def match(self, tokens: Ints) -> tuple[Node, int, Ints]:
+        """Finds the longest beginning of ``tokens`` that is stored or planned.
+
+        Returns:
+            The node where it ends, how many of the node's tokens it has, and the slots of all its tokens.
+        """
+        self._clock += 1
+        node, inside, position = self.root, 0, 0
+        parts = []
+        while position < len(tokens) and (child := node.children.get(int(tokens[position]))) is not None:
+            node = child
+            node.last_used = self._clock
+            count = min(len(node.tokens), len(tokens) - position)
+            same = node.tokens[:count] == tokens[position : position + count]
+            inside = count if same.all() else int(same.argmin())
+            parts.append(node.slots[:inside])
+            position += inside
+            if inside < len(node.tokens):
+                break
+        return node, inside, np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+    def nodes(self) -> Iterator[Node]:
+        """Returns all nodes but the root."""
+        waiting = list(self.root.children.values())
+        while waiting:
+            node = waiting.pop()
+            waiting.extend(node.children.values())
+            yield node
+
+    def _add(self, node: Node, inside: int, tokens: Ints, slots: Ints) -> Node:
+        """Adds tokens after the first ``inside`` of ``node``: to a leaf that nobody uses, else as a further node."""
+        if inside == len(node.tokens) and not (node is self.root or node.children or node.users):
+            node.tokens, node.slots = np.concatenate([node.tokens, tokens]), np.concatenate([node.slots, slots])
+            return node
+        if inside < len(node.tokens):
+            node = self._split(node, inside)
+        added = Node(tokens.copy(), slots.copy(), node, next(self._numbers), last_used=self._clock)
+        node.children[int(tokens[0])] = added
+        return added
+
+    def _split(self, node: Node, at: int) -> Node:
+        """Makes the first ``at`` tokens of ``node`` its parent, and returns that."""
+        assert node.parent is not None
+        upper = Node(
+            node.tokens[:at], node.slots[:at], node.parent, next(self._numbers), {int(node.tokens[at]): node},
+            last_used=node.last_used, planned=max(0, node.planned - len(node.tokens) + at),
+        )  # fmt: skip
+        node.parent.children[int(node.tokens[0])] = upper
+        node.tokens, node.slots, node.parent = node.tokens[at:], node.slots[at:], upper
+        node.planned -= upper.planned
+        if upper.planned:
+            self._planned.append(upper)
+        return upper
+
+    # -- memory ----------------------------------------------------------------------------------------------------
+
+    def _take(self, after: int, count: int) -> Ints:
+        """Slots for ``count`` tokens, for which others are forgotten if need be."""
+        if lacking := self.pages.lacking(after, count):
+            most = self.bound // PAGE
+            if self.pages.count + lacking > most:
+                self._evict(self.pages.free + lacking + most // _SPARE)
+                lacking = self.pages.lacking(after, count)
+            if lacking:
+                self.pages.add(lacking, most)
+        return self.pages.take(after, count)
+
+    def _trim(self) -> None:
+        """Forgets what is kept beyond the bound."""
+        if (over := self.pages.used - self.bound // PAGE) > 0:
+            self._evict(self.pages.free + over)
+
+    def _evict(self, free: int) -> None:
+        """Forgets leaves that nobody uses until so many pages are free."""
+        leaves = [(node.last_used, node.number, node) for node in self.nodes() if not (node.children or node.users)]
+        heapq.heapify(leaves)
+        while leaves and self.pages.free < free:
+            node = heapq.heappop(leaves)[2]
+            parent = node.parent
+            assert parent is not None
+            self.pages.give_back(node.slots)
+            del parent.children[int(node.tokens[0])]
+            if parent is not self.root and not (parent.children or parent.users):
+                heapq.heappush(leaves, (parent.last_used, parent.number, parent))

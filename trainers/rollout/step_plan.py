@@ -1,0 +1,178 @@
+"""What one forward pass of the hf engine computes, and in which calls its tokens attend."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trainers.rollout.kv_cache import Ints
+from trainers.rollout.radix_cache import RadixCache
+from trainers.rollout.radix_cache import Sequence as Row
+
+_CALL = {"cpu": 512}  # what one attention call costs besides its work, in keys of one sequence
+_CALL_ELSEWHERE = 16384  # on a GPU: a launch or two, in which it reads some ten megabytes
+_LONG = 128  # new tokens of one sequence from which on PyTorch's kernel is faster than the compiled one
+COMPILED = find_spec("numba") is not None
+"""Whether the kernel for CPUs can be compiled."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Span:
+    """New tokens of one sequence."""
+
+    row: Row
+    begin: int
+    """Index of the first in the flat batch."""
+
+    @property
+    def end(self) -> int:
+        """Index after the last in the flat batch."""
+        return self.begin + self.row.length - self.row.ready
+
+
+@dataclass(frozen=True)
+class Call:
+    """Attention of single tokens that is one call."""
+
+    tokens: Tensor
+    """Their indices in the flat batch, shape (tokens,)."""
+    slots: Tensor
+    """Slots of the keys that they see: shape (keys,), all the same ones; or (tokens, keys), each its own."""
+    hidden: Tensor | None
+    """Which of its own keys each does not see, shape (tokens, keys); ``None``: it sees all."""
+
+
+class StepPlan:
+    """Plan of one forward pass.
+
+    The flat batch has short spans first, then long ones: those that :data:`_LONG` parts where the compiled kernel runs;
+    elsewhere single tokens are short and all others long.
+
+    Args:
+        cache: What is stored.
+        rows: Sequences with new tokens, in an order in which those that begin alike are neighbours.
+        device: Device of the model.
+        dtype: Number format of its weights.
+    """
+
+    def __init__(self, cache: RadixCache, rows: Sequence[Row], device: torch.device, dtype: torch.dtype) -> None:
+        self.cache = cache
+        self.device = device
+        self.compiled = COMPILED and device.type == "cpu" and dtype in (torch.float32, torch.bfloat16)
+        """Whether short spans go to the compiled kernel."""
+        most = _LONG if self.compiled else 1
+        short = [row for row in rows if row.length - row.ready <= most]
+        begin, spans = 0, []
+        for row in short + [row for row in rows if row.length - row.ready > most]:
+            spans.append(Span(row, begin))
+            begin = spans[-1].end
+        self.spans = spans
+        """All new tokens."""
+        self.short, self.long = spans[: len(short)], spans[len(short) :]
+        self.short_tokens = self.short[-1].end if short else 0
+        """Number of tokens of short spans, which come first."""
+        self.tokens = np.concatenate([s.row.tokens[s.row.ready : s.row.length] for s in spans])
+        """Token ids of the flat batch."""
+        self.positions = np.concatenate([np.arange(s.row.ready, s.row.length) for s in spans])
+        """Their positions."""
+        self.slots = np.concatenate([s.row.slots[s.row.ready : s.row.length] for s in spans])
+        """Where their keys and values go."""
+        self.table_rows = np.repeat([s.row.row for s in spans], [s.end - s.begin for s in spans])
+        """The row of the cache's table that each is in."""
+        self.lengths = self.positions + 1
+        """How many tokens of its sequence each sees."""
+        self.longest = int(self.lengths.max())
+        self._once: dict[Hashable, Any] = {}
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Returns ``make()`` of the first call with ``key``, for all layers."""
+        if key not in self._once:
+            self._once[key] = make()
+        found: T = self._once[key]
+        return found
+
+    def place(self, slot: int) -> int:
+        """Index in the flat batch of the token that is stored in ``slot``."""
+        return int(np.flatnonzero(self.slots == slot)[0])
+
+    def tensor(self, array: NDArray[Any]) -> Tensor:
+        """The array on the model's device."""
+        return torch.from_numpy(array).to(self.device)
+
+    def held_dtype(self, key: Tensor) -> torch.dtype:
+        """Number format of keys and values that are kept: the compiled kernel reads float32."""
+        return torch.float32 if self.compiled else key.dtype
+
+    def calls(self, window: int | None) -> list[Call]:
+        """The calls for single tokens, whose parts are then merged."""
+        cost = _CALL.get(self.device.type, _CALL_ELSEWHERE)
+        rows = [span.row for span in self.short]
+        shared, begins = _shared(rows, cost) if window is None else ([], [max(0, r.length - window) for r in rows])
+        calls = [Call(self.tensor(np.arange(*part)), self.tensor(slots), None) for part, slots in shared]
+        return calls + [self._own(rows, begins, some) for some in _bunches(rows, begins, cost)]
+
+    def _own(self, rows: Sequence[Row], begins: Sequence[int], some: Sequence[int]) -> Call:
+        """The call for tokens that see keys of their own, from ``begins`` on."""
+        lengths = np.array([rows[i].length - begins[i] for i in some])
+        slots = np.zeros((len(some), lengths.max()), np.int64)
+        for line, i in zip(slots, some, strict=True):
+            line[: rows[i].length - begins[i]] = rows[i].slots[begins[i] : rows[i].length]
+        even = bool((lengths == lengths[0]).all())
+        hidden = None if even else self.tensor(np.arange(slots.shape[1]) >= lengths[:, None])
+        return Call(self.tensor(np.asarray(some)), self.tensor(slots), hidden)
+
+
+def _shared(rows: Sequence[Row], call: int) -> tuple[list[tuple[tuple[int, int], Ints]], list[int]]:
+    """Beginnings that neighbours share, where reading one once costs less than a call.
+
+    Returns:
+        For each which rows (from, to) share it and its slots; and where what is left of each row begins.
+    """
+    common = [_common(a, b) for a, b in itertools.pairwise(rows)]
+    found: list[tuple[tuple[int, int], Ints]] = []
+    begins = [0] * len(rows)
+    waiting = [(0, len(rows), 0)]
+    while waiting:
+        low, high, begin = waiting.pop()
+        if high - low < 2:
+            continue
+        end = min(common[low : high - 1])
+        if (high - low - 1) * (end - begin) > call:
+            found.append(((low, high), rows[low].slots[begin:end]))
+            begins[low:high] = [end] * (high - low)
+            begin = end
+        cuts = [low, *(i + 1 for i in range(low, high - 1) if common[i] == end), high]
+        waiting.extend((a, b, begin) for a, b in itertools.pairwise(cuts))
+    return found, begins
+
+
+def _common(one: Row, other: Row) -> int:
+    """Number of tokens that two sequences share: at least the last of each is its own."""
+    count = min(one.length, other.length) - 1
+    same = one.slots[:count] == other.slots[:count]
+    return count if same.all() else int(same.argmin())
+
+
+def _bunches(rows: Sequence[Row], begins: Sequence[int], call: int) -> list[list[int]]:
+    """Rows of similar length in one call: a further one joins where the padding it causes costs less than a call."""
+    lengths = [row.length - begin for row, begin in zip(rows, begins, strict=True)]
+    bunches: list[list[int]] = []
+    waste = 0
+    for i in sorted(range(len(rows)), key=lambda i: lengths[i]):
+        if bunches:
+            waste += (lengths[i] - lengths[bunches[-1][-1]]) * len(bunches[-1])
+        if not bunches or waste > call:
+            bunches.append([])
+            waste = 0
+        bunches[-1].append(i)
+    return bunches

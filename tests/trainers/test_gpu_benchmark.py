@@ -17,7 +17,7 @@ from benchmarks.gpu.__main__ import KERNELS, SMOKE, measured, planned
 from benchmarks.gpu.parts import Part, Size, outcome
 from benchmarks.gpu.report import described, markdown
 from benchmarks.gpu.shapes import SHAPES, episodes
-from trainers.policy.packing import distinct_tokens
+from trainers.policy.packing import micro_batches
 
 
 def _given(**changes: object) -> argparse.Namespace:
@@ -38,7 +38,8 @@ def test_several_gpus_get_parts_of_their_own() -> None:
 def test_the_episodes_of_a_group_share_their_prompt() -> None:
     table = episodes(100, groups=2, members=3, steps=4, prompt=10, response=5)
     assert len(table) == 2 * 3 * 4 and len({each.tobytes() for each in table.prompt if len(each) == 10}) == 2
-    assert distinct_tokens(table) == 2 * 10 + 6 * (4 * 5 - 1 + 3 * 5), "the last response token predicts nothing"
+    (tree,) = micro_batches(table, 1000, True)
+    assert len(tree) == 2 * 10 + 6 * (4 * 5 - 1 + 3 * 5), "the last response token predicts nothing"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="what is said where there is no GPU")

@@ -74,13 +74,6 @@ def micro_batches(table: StepTable, budget: int, share_prefix: bool, walk: float
         yield laid_out(sequences, order[begin:end], common[begin:end], table.pool[0])
 
 
-def distinct_tokens(table: StepTable) -> int:
-    """Number of tokens that the rows of ``table`` need at least, each beginning computed once."""
-    sequences, _ = row_sequences(table)
-    _, common = depth_first(sequences)
-    return sum(len(sequence.tokens) for sequence in sequences) - int(common.sum())
-
-
 def _cut(lengths: Ints, common: Ints, budget: int) -> Iterator[tuple[int, int]]:
     """Begin and end of each micro-batch, given the lengths of sequences and what they share with the one before."""
     own, begin = (lengths - common).tolist(), 0

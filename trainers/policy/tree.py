@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envsuite.core.images import Pixels
+from trainers.steps.prefixes import lexicographic
 
 Ints = NDArray[np.int64]
 
@@ -106,19 +106,7 @@ def depth_first(sequences: Sequence[TokenSequence], share: bool = True) -> tuple
     """
     if not share:
         return np.arange(len(sequences)), np.zeros(len(sequences), np.int64)
-    keys = [(sequence.tokens + 2**31).astype(">u4").tobytes() for sequence in sequences]
-    order = sorted(range(len(keys)), key=keys.__getitem__)
-    common = np.zeros(len(order), np.int64)
-    for number, (before, after) in enumerate(pairwise(order), start=1):
-        common[number] = _common(sequences[before].tokens, sequences[after].tokens)
-    return np.array(order, np.int64), common
-
-
-def _common(one: Ints, other: Ints) -> int:
-    width = min(len(one), len(other))
-    differ = one[:width] != other[:width]
-    first = int(differ.argmax()) if width else 0
-    return first if width and differ[first] else width
+    return lexicographic([sequence.tokens for sequence in sequences])
 
 
 def laid_out(sequences: Sequence[TokenSequence], order: Ints, common: Ints, images: Sequence[Pixels] = ()) -> TokenTree:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envsuite.prompting.images import renumbered
+from trainers.steps.prefixes import Ints, lexicographic
 from trainers.steps.table import StepTable
-
-Ints = NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True)
@@ -52,14 +49,12 @@ def shared_lengths(rows: Sequence[Ints]) -> NDArray[np.int64]:
     """
     count = len(rows)
     shared = np.zeros(count, np.int64)
-    keys = [np.asarray(row, np.int64).tobytes() for row in rows]  # any order will do that keeps equal prefixes together
-    order = sorted(range(count), key=keys.__getitem__)
-    common = [_prefix(rows[one], rows[other]) for one, other in pairwise(order)]
+    order, common = lexicographic(rows)
     # Rows leave the sorted list, the last one first: when it is a row's turn, its neighbours are earlier ones.
     place = np.empty(count, np.int64)
     place[order] = np.arange(count)
     left, right = list(range(-1, count - 1)), list(range(1, count + 1))
-    after = [*common, 0]  # the prefix that the row at a place has in common with the one to its right
+    after = [*common[1:].tolist(), 0]  # the prefix that the row at a place has in common with the one to its right
     for row in range(count - 1, -1, -1):
         here = int(place[row])
         before, behind = left[here], right[here]
@@ -84,13 +79,6 @@ def _rows(table: StepTable, order: NDArray[np.int64]) -> list[Ints]:
         ])
         for row in order.tolist()
     ]  # fmt: skip
-
-
-def _prefix(one: Ints, other: Ints) -> int:
-    """Length of the longest common prefix."""
-    length = min(len(one), len(other))
-    differ = one[:length] != other[:length]
-    return int(differ.argmax()) if differ.any() else length
 
 
 def _common(one: Ints, other: Ints) -> int:

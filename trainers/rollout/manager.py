@@ -126,6 +126,18 @@ class RolloutManager:
         )  # fmt: skip
         return TokenExchange(conversation, self.tokenizer)
 
+    def open(self, sampling: Sampling, seed: int, keep: Keeper | None = None) -> Rollout:
+        """Returns a rollout without plans, to which they can be added at any time; at most one may have some at a time.
+
+        Args:
+            sampling: How tokens are drawn.
+            seed: As for :meth:`stream`.
+            keep: Called with each episode when it has ended.
+        """
+        rollout = Rollout(self, sampling, seed, keep)
+        self.timing = rollout.timing
+        return rollout
+
     def stream(
         self,
         plans: Sequence[EpisodePlan],
@@ -148,9 +160,9 @@ class RolloutManager:
             watch: Called with progress.
             keep: Called with each episode when it has ended.
         """
-        rollout = _Rollout(self, plans, sampling, seed, keep)
-        self.timing = rollout.timing
-        while rollout.waiting or rollout.running:
+        rollout = self.open(sampling, seed, keep)
+        rollout.add(plans)
+        while rollout.busy:
             rollout.advance()
             if watch is not None:
                 watch(rollout.ended, rollout.oldest())
@@ -170,23 +182,16 @@ class RolloutManager:
         return [done[plan.episode_id] for plan in plans]
 
 
-class _Rollout:
+class Rollout:
     """The state of one rollout: waiting plans, running episodes by slot, and completed groups."""
 
-    def __init__(
-        self,
-        manager: RolloutManager,
-        plans: Sequence[EpisodePlan],
-        sampling: Sampling,
-        seed: int,
-        keep: Keeper | None,
-    ) -> None:
+    def __init__(self, manager: RolloutManager, sampling: Sampling, seed: int, keep: Keeper | None) -> None:
         self.manager = manager
         self.sampling = sampling
         self.seed = seed
         self.keep = keep
         self.timing = Timing()
-        self.waiting = deque(plans)
+        self.waiting: deque[EpisodePlan] = deque()
         self.free = list(range(manager.vector.slots))[::-1]
         self.running: dict[int, Playing] = {}
         """Running episodes by slot of the vector."""
@@ -196,9 +201,29 @@ class _Rollout:
         """Episodes that have ended."""
         self._attempts: Counter[int] = Counter()
         """Times that an episode was started, by its id."""
-        self._missing = Counter(plan.group_id for plan in plans)
-        self._place = {plan.episode_id: number for number, plan in enumerate(plans)}
+        self._missing: Counter[int] = Counter()
+        self._place: dict[int, int] = {}
         self._parts: defaultdict[int, list[Episode]] = defaultdict(list)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a plan waits or an episode runs."""
+        return bool(self.waiting or self.running)
+
+    def add(self, plans: Sequence[EpisodePlan]) -> None:
+        """Queue plans; a group is completed by those of its plans that have been added before its last episode ends."""
+        self.waiting.extend(plans)
+        self._missing.update(plan.group_id for plan in plans)
+        self._place.update((plan.episode_id, number) for number, plan in enumerate(plans, start=len(self._place)))
+
+    def settle(self) -> None:
+        """Takes the answers to what the engine has been asked, and asks it nothing more: others may use it then."""
+        engine = self.manager.engine
+        while engine.pending:
+            with self.timing.measured("engine"):
+                completions = engine.poll(_PATIENCE)
+            for completion in completions:
+                self._on_completion(completion)
 
     def advance(self) -> None:
         """Start episodes in free slots, then take what environments and engine have finished."""
@@ -314,8 +339,12 @@ class _Rollout:
         self._parts[plan.group_id].append(episode)
         self._missing[plan.group_id] -= 1
         if not self._missing[plan.group_id]:
-            group = self._parts.pop(plan.group_id)
-            self.groups.append(sorted(group, key=lambda episode: self._place[episode.episode_id]))
+            del self._missing[plan.group_id]
+            group = sorted(self._parts.pop(plan.group_id), key=lambda episode: self._place[episode.episode_id])
+            for episode in group:
+                del self._place[episode.episode_id]
+                self._attempts.pop(episode.episode_id, None)
+            self.groups.append(group)
 
 
 def step_seed(seed: int, episode_id: int, t: int) -> int:

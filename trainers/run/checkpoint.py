@@ -336,7 +336,7 @@ def prune(root: Path, keep: int) -> None:
 FREE = (
     *("name", "output", "iterations", "time_limit", "evaluation", "checkpoint_every", "keep_checkpoints"),
     *("episodes_every", "process_timeout", "wait_notice", "tracking", "rollout.slots", "rollout.workers"),
-    *("rollout.deadline", "envs[].url", "model.shard"),
+    *("rollout.deadline", "rollout.staleness", "rollout.overlap", "envs[].url", "model.shard"),
 )
 """Settings that may differ between a checkpoint and the run that goes on from it."""
 

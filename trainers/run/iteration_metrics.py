@@ -64,14 +64,15 @@ class Clock:
         self._metrics |= {f"time/{part}": now.wall - self._last.wall, f"cpu/{part}": now.cpu - self._last.cpu}
         self._last = now
 
-    def metrics(self, timing: Timing, found: IterationMetrics) -> dict[str, float]:
+    def metrics(self, timing: Timing, found: IterationMetrics, seconds: float | None = None) -> dict[str, float]:
         """Returns the times of all parts, and the rates of the rollout.
 
         Args:
             timing: Seconds of the rollout's parts.
             found: Numbers of tokens and steps that were played.
+            seconds: Seconds in which they were played; by default those of the part ``rollout``.
         """
-        now, rolled = Moment.now(), max(self._metrics["time/rollout"], 1e-9)
+        now, rolled = Moment.now(), max(self._metrics["time/rollout"] if seconds is None else seconds, 1e-9)
         return {
             **self._metrics,
             "time/engine": timing.engine,
@@ -205,12 +206,8 @@ def _conduct(episodes: Sequence[Episode], episode_tokens: int | None, prompt_tok
 
 def _versions(episodes: Sequence[Episode]) -> list[tuple[int, int]]:
     """Returns the versions of the oldest and the newest weights that sampled each episode."""
-    found = []
-    for episode in episodes:
-        versions = [step.policy_version for step in episode.steps if len(step.policy_version)]
-        if episode.error is None and not episode.greedy and versions:
-            found.append((min(int(v.min()) for v in versions), max(int(v.max()) for v in versions)))
-    return found
+    sound = [episode for episode in episodes if episode.error is None and not episode.greedy]
+    return [episode.versions for episode in sound if episode.versions is not None]
 
 
 def _env_sums(episodes: Sequence[Episode]) -> dict[str, tuple[float, float]]:

@@ -15,7 +15,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from envsuite.processes import Channel, Child
+from envsuite.processes import START_SECONDS, Channel, Child
 from envsuite.vector import Wait
 from trainers.activity import ACTIVITY, duration
 from trainers.rollout.engine import EngineFailed
@@ -175,7 +175,7 @@ class ProcessPlayer(Player):
         """Says which deadline has passed; empty where none has."""
         silence, beat = time.monotonic() - self._heard, self._beat
         doing = "start" if beat is None else str(beat.doing)
-        if silence > self._patience:
+        if silence > (START_SECONDS if beat is None else self._patience):
             return f"no sign of life for {duration(silence)}; last: {doing}"
         if beat is not None and beat.doing.phase == PLAYS and beat.doing.wait_s > self._deadline:
             return f"rollout.deadline has passed: {doing}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections import Counter
@@ -23,6 +24,7 @@ from trainers.run.asynchronous.pool import GroupPool
 from trainers.run.asynchronous.rollouts import AsynchronousRollouts
 from trainers.run.rollouts import Rollouts, SynchronousRollouts
 from trainers.run.tensors import with_tensors
+from trainers.steps import Episode
 from trainers.steps.parquet import episode_files, read_episodes
 from trainers.train import main
 
@@ -152,24 +154,33 @@ def test_a_run_that_is_stopped_keeps_what_was_finished_and_counts_nothing_twice(
     check(run, 2)
 
 
-@pytest.mark.slow
-def test_finished_episodes_of_a_checkpoint_are_those_that_the_resumed_run_trains_on(place: Path) -> None:
-    config = write_settings(place, **{"rollout.staleness": 1, "rollout.slots": 12})
-    code, said = _struck("checkpoint", 2, signal.SIGTERM, config)
-    assert code == 128 + signal.SIGTERM, said
+def test_finished_episodes_of_a_checkpoint_are_those_that_the_resumed_run_trains_on(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal comes in the second iteration, when two of its episodes have ended."""
+    enter = GroupPool.enter
+
+    def entering(self: GroupPool, episode: Episode) -> None:
+        enter(self, episode)
+        if self.ended == 6 + 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    config = write_settings(place, iterations=3, **{"rollout.staleness": 1, "evaluation.every": 0})
+    with monkeypatch.context() as patched:
+        patched.setattr(GroupPool, "enter", entering)
+        assert main(["--config", str(config)]) == 128 + signal.SIGTERM
     run = place / "runs/tiny"
-    folder = run / "checkpoints/iteration-00002"
+    (folder,) = (run / "checkpoints").glob("iteration-*")
     state = orjson.loads((folder / "state.json").read_bytes())["parts"]["pool"]
     pool = GroupPool(Accelerator(cpu=True), 2, 1)
     pool.load(with_tensors(state, load_file(folder / "pool.safetensors")))
     lacking = {plan.episode_id for plan in pool.unplayed()}
     finished = [episode for episode in pool.take(pool.first(len(pool))) if episode.episode_id not in lacking]
-    assert finished
+    assert len(finished) >= 2
     assert main(["--config", str(config), "--resume"]) == 0
-    check(run, 1)
+    check(run, 1, iterations=3)
     found = {episode.episode_id: episode for episodes in trained(run) for episode in episodes}
-    for episode in finished:
-        assert found[episode.episode_id].steps == episode.steps
+    assert [found[episode.episode_id].steps for episode in finished] == [episode.steps for episode in finished]
 
 
 @pytest.mark.slow

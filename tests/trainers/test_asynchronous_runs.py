@@ -154,20 +154,25 @@ def test_a_run_that_is_stopped_keeps_what_was_finished_and_counts_nothing_twice(
     check(run, 2)
 
 
-def test_finished_episodes_of_a_checkpoint_are_those_that_the_resumed_run_trains_on(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A signal comes in the second iteration, when two of its episodes have ended."""
+def _strike_after(count: int, patched: pytest.MonkeyPatch) -> None:
+    """Sends this process a signal when so many episodes have ended."""
     enter = GroupPool.enter
 
     def entering(self: GroupPool, episode: Episode) -> None:
         enter(self, episode)
-        if self.ended == 6 + 2:
+        if self.ended == count:
             os.kill(os.getpid(), signal.SIGTERM)
 
+    patched.setattr(GroupPool, "enter", entering)
+
+
+def test_finished_episodes_of_a_checkpoint_are_those_that_the_resumed_run_trains_on(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal comes in the second iteration, when two of its episodes have ended."""
     config = write_settings(place, iterations=3, **{"rollout.staleness": 1, "evaluation.every": 0})
     with monkeypatch.context() as patched:
-        patched.setattr(GroupPool, "enter", entering)
+        _strike_after(6 + 2, patched)
         assert main(["--config", str(config)]) == 128 + signal.SIGTERM
     run = place / "runs/tiny"
     (folder,) = (run / "checkpoints").glob("iteration-*")
@@ -181,6 +186,19 @@ def test_finished_episodes_of_a_checkpoint_are_those_that_the_resumed_run_trains
     check(run, 1, iterations=3)
     found = {episode.episode_id: episode for episodes in trained(run) for episode in episodes}
     assert [found[episode.episode_id].steps for episode in finished] == [episode.steps for episode in finished]
+
+
+def test_groups_of_an_iteration_that_is_stopped_while_others_are_replaced_are_not_lost(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refilling = {"method.filters": ["zero_variance"], "method.refill_rounds": 1, "rollout.staleness": 1}
+    config = write_settings(place, iterations=2, **refilling, **{"evaluation.every": 0})
+    with monkeypatch.context() as patched:
+        _strike_after(6 + 3, patched)  # the groups of the first round have been taken: none has a signal
+        assert main(["--config", str(config)]) == 128 + signal.SIGTERM
+    assert main(["--config", str(config), "--resume"]) == 0
+    groups = [Counter(e.group_id for e in episodes) for episodes in trained(place / "runs/tiny")]
+    assert groups == [dict.fromkeys(range(4), 3), dict.fromkeys(range(4, 8), 3)]
 
 
 @pytest.mark.slow

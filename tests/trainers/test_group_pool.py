@@ -128,6 +128,22 @@ def test_a_group_is_as_old_as_its_oldest_token_in_updates_that_changed_the_weigh
     assert pool.too_old([0]) == [0]
 
 
+def test_groups_that_no_update_used_are_put_back_to_their_places() -> None:
+    pool = _pool(tasks=2)
+    for plan in pool.start(_groups(0, 4)):
+        if plan.group_id != 3:
+            pool.enter(_episode(plan, [0]))
+    before, (first, *_) = pool.state(), pool.take([1])
+    pool.take([0, 2])
+    assert pool.first(4) == [3] and pool.room == 3
+    pool.put_back()
+    assert pool.first(4) == [0, 1, 2, 3] and pool.state()["groups"] == before["groups"] and pool.whole == 3
+    assert pool.take([1])[0] == first
+    pool.use()
+    pool.put_back()
+    assert pool.first(4) == [0, 2, 3], "what an update used stays away"
+
+
 def test_a_state_holds_finished_episodes_and_gives_the_plans_of_all_others_back() -> None:
     pool = _pool()
     plans = pool.start(_groups(0, 3))

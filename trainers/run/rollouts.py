@@ -96,7 +96,7 @@ class Rollouts(ABC):
         return
 
     def progress(self) -> int:
-        """Episodes of all processes that a checkpoint holds for later iterations; every process must call this."""
+        """Number that differs where a checkpoint would hold other episodes; every process must call this."""
         return 0
 
     @abstractmethod

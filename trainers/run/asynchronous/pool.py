@@ -53,6 +53,8 @@ class GroupPool:
         self._groups: dict[int, Group] = {}
         self._episodes: dict[int, dict[int, Episode]] = {}
         """Episodes of this process's groups that have ended, by group and id."""
+        self._taken: list[tuple[Group, dict[int, Episode] | None]] = []
+        """Groups that were taken for the next update, with their episodes where they are this process's."""
         self._versions: list[int] = []
         """Versions of the last weights that updates started from; at most ``staleness + 2``."""
 
@@ -142,11 +144,25 @@ class GroupPool:
 
     def take(self, numbers: Sequence[int]) -> list[Episode]:
         """Removes groups, in every process; returns the episodes of this process, in the order of their plans."""
-        taken: list[Episode] = []
+        found: list[Episode] = []
         for number in numbers:
-            plans, ended = self._groups.pop(number).plans, self._episodes.pop(number, {})
-            taken += [ended[plan.episode_id] for plan in plans if plan.episode_id in ended]
-        return taken
+            group, ended = self._groups.pop(number), self._episodes.pop(number, None)
+            self._taken.append((group, ended))
+            found += [ended[plan.episode_id] for plan in group.plans if plan.episode_id in ended] if ended else []
+        return found
+
+    def put_back(self) -> None:
+        """Returns the groups that were taken since :meth:`use` to their places, in every process."""
+        for group, ended in self._taken:
+            self._groups[group.number] = group
+            if ended is not None:
+                self._episodes[group.number] = ended
+        self._groups, self._episodes = dict(sorted(self._groups.items())), dict(sorted(self._episodes.items()))
+        self._taken = []
+
+    def use(self) -> None:
+        """Forgets the groups that were taken: an update uses them."""
+        self._taken = []
 
     def _own(self, number: int) -> bool:
         return bool(number % self.accelerator.num_processes == self.accelerator.process_index)

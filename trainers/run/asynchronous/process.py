@@ -62,6 +62,8 @@ class ProcessPlayer(Player):
         self._lost = 0
         """Processes that were lost in a row without an episode in between."""
         self._restarts = 0
+        self._failure: EngineFailed | None = None
+        """Why the weights could not be sent."""
         self._version = 0
         """Of the policy's weights."""
         self._current = -1
@@ -88,17 +90,16 @@ class ProcessPlayer(Player):
     # -- the player ----------------------------------------------------------------------------------------------------
 
     def renew(self, version: int) -> None:
-        """Sends the policy's weights.
-
-        Raises:
-            EngineFailed: There is no room for them, or the process cannot go on.
-        """
+        """Sends the policy's weights; where that fails, :meth:`play` says so, as the other processes play then, too."""
         self._version = version
-        with ACTIVITY.waiting(self._named("to take the weights before these")):
-            while self._sent and self._current != version:  # memory for one copy on the way
-                self._look()
-        if self._current != version:
-            self._send_weights()
+        try:
+            with ACTIVITY.waiting(self._named("to take the weights before these")):
+                while self._sent and self._current != version:  # memory for one copy on the way
+                    self._look()
+            if self._current != version:
+                self._send_weights()
+        except EngineFailed as error:
+            self._failure = error
 
     def start(self, plans: Sequence[EpisodePlan]) -> None:
         """Sends plans; the process plays them with the weights that it was sent before."""
@@ -108,6 +109,8 @@ class ProcessPlayer(Player):
 
     def play(self) -> list[Episode]:
         """Returns the episodes that have arrived, waiting half a second for a first one."""
+        if self._failure is not None:
+            raise self._failure
         self._look()
         ended, self._ended = self._ended, []
         return ended

@@ -10,10 +10,12 @@ from functools import partial
 import numpy as np
 
 from trainers.distributed import every
+from trainers.rollout.engine import EngineFailed
 from trainers.rollout.manager import Timing, Watcher
 from trainers.run.asynchronous.player import Player
 from trainers.run.asynchronous.pool import GroupPool
 from trainers.run.rollouts import Rolled, Rollouts
+from trainers.run.stopping import Abandoned
 from trainers.steps import Episode
 
 
@@ -66,21 +68,30 @@ class AsynchronousRollouts(Rollouts):
             self.player.start(self.pool.unplayed())
             self._playing = True
         tasks = self.config.rollout.tasks
-        left = (self.config.iterations - iteration + 1) * tasks - len(self.pool)  # no group that no update will take
-        while room := min(tasks, left, self.pool.room):
+        used = (self.config.iterations - iteration + 1) * tasks  # by this update and those that follow
+        while room := min(tasks, self.pool.room, max(0, used - len(self.pool))):
             self._start(room)
-            left -= room
-        rolled = super().__call__(iteration)
+        try:
+            rolled = super().__call__(iteration)
+        except (Abandoned, EngineFailed):
+            self.pool.put_back()
+            raise
+        self.pool.use()
         meter, self._meter = self._meter, _Meter()
         seconds = self._meter.began - meter.began
         return replace(rolled, metrics={**rolled.metrics, **self._metrics(meter, seconds)}, seconds=seconds)
 
     def settle(self) -> None:
-        """Leaves this process's engine to others until the next call."""
-        self.player.settle()
+        """Leaves this process's engine to others until the next call; every process must call this.
+
+        Raises:
+            Abandoned: The run is to stop.
+            EngineFailed: The engine of some process failed.
+        """
+        self.stop.phase("rollout", 0, lambda watch: self.player.settle())
 
     def progress(self) -> int:
-        """Number of episodes that have ended so far, in all processes."""
+        """Number of episodes of all processes that have ended; every process must call this."""
         return sum(every(self.accelerator, self.pool.ended))
 
     def close(self) -> None:

@@ -57,7 +57,7 @@ def train(folder: Path, staleness: int, seed: int, given: argparse.Namespace) ->
 
 
 def measured(run: RunData) -> dict[str, Any]:
-    """What is kept of a run: success before and after with bounds, seconds, and means over its iterations.
+    """Returns the figures of a run: success before and after with bounds, seconds, and means over its iterations.
 
     Raises:
         DataError: The run has no evaluation.

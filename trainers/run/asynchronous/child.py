@@ -42,11 +42,11 @@ PLAYS = "rollout"
 
 @dataclass(frozen=True)
 class Playing:
-    """What the process is to play."""
+    """Settings of the process."""
 
     config: TrainConfig
     sampling: Sampling
-    """Of training."""
+    """How tokens are drawn in training."""
     seed: int
     """As in :meth:`RolloutManager.stream`."""
     slots: int
@@ -81,15 +81,15 @@ class Beat:
     oldest: tuple[str, float] | None
     """The oldest question to environments or engine without an answer, and the seconds since."""
     timing: Timing
-    """Of the rollout, since it began."""
+    """Seconds of the rollout's parts, since it began."""
     idle_s: float
     """Seconds since the process began to play in which it had nothing to play."""
 
 
 Message = Synced | Failed | Beat | Episode
-"""What the process sends."""
+"""Sent by the process."""
 Order = WeightsNote | list[EpisodePlan]
-"""What it is sent, after a :class:`Playing`: weights to go on with, and episodes to play under them."""
+"""Sent to it, after a :class:`Playing`: weights to go on with, and episodes to play under them."""
 
 
 def serve(channel: socket.socket) -> None:
@@ -176,7 +176,7 @@ class _Line:
         self._idle = 0.0
         self._waits_since: float | None = None
         self.rollout: Rollout | None = None
-        """What is played."""
+        """The episodes that are played; ``None`` before the model is loaded."""
 
     def send(self, messages: Sequence[Message]) -> None:
         """Sends messages, as far as the program accepts them now."""

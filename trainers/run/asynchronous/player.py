@@ -15,7 +15,7 @@ from trainers.steps import Episode
 
 @dataclass(frozen=True)
 class Effort:
-    """What a player took since it was asked before."""
+    """Time of a player since the last call of :meth:`Player.effort`."""
 
     timing: Timing
     """Seconds of the rollout's parts."""

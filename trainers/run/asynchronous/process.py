@@ -65,9 +65,9 @@ class ProcessPlayer(Player):
         self._failure: EngineFailed | None = None
         """Why the weights could not be sent."""
         self._version = 0
-        """Of the policy's weights."""
+        """Version of the policy's weights."""
         self._current = -1
-        """Of the weights that the process was sent last."""
+        """Version of the weights that the process was sent last."""
         self._ended: list[Episode] = []
         """Episodes that have come and were not asked for yet."""
         self._sent: list[SharedWeights] = []
@@ -116,7 +116,7 @@ class ProcessPlayer(Player):
         return ended
 
     def oldest(self) -> Wait | None:
-        """What the process waits for, as it last said; or its sign of life, if that is overdue."""
+        """The wait that the process last told of; or that for its sign of life, if it is overdue."""
         now, beat = time.monotonic(), self._beat
         if beat is None or beat.doing.phase != PLAYS:
             phase = "start" if beat is None else beat.doing.phase

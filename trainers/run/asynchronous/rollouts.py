@@ -21,7 +21,7 @@ from trainers.steps import Episode
 
 @dataclass
 class _Meter:
-    """What an iteration took, in this process."""
+    """Measures of one iteration, in this process."""
 
     began: float = field(default_factory=time.perf_counter)
     """When the groups of the iteration before were taken."""

@@ -28,7 +28,8 @@ from trainers.steps import Episode
 
 _LOG = logging.getLogger(__name__)
 ATTEMPTS = 3
-"""Times that an episode is played whose process fails, and starts in a row of a process that then ends no episode."""
+"""Times that an episode is played whose process is lost. The run stops when so many processes in a row were lost that
+did not play, or twice as many that ended no episode."""
 _POLL_SECONDS = 0.5
 _AWAY_SECONDS = 5.0  # without a look at the process, after which its silence is counted anew
 _ENDING_SECONDS = 1.0  # that the process has to end by itself
@@ -199,9 +200,10 @@ class ProcessPlayer(Player):
         self._lost += 1
         self._restarts += 1
         said = f"the rollout's process (pid {self._child.process.pid}) was lost: {reason} (it {how})"
-        if self._lost == ATTEMPTS:
-            raise EngineFailed(f"{said}, {ATTEMPTS} times without an episode in between")
-        running = list(self._plans)[: self.playing.slots]
+        played = self._beat is not None and self._beat.doing.phase == PLAYS
+        if self._lost >= (2 * ATTEMPTS if played else ATTEMPTS):
+            raise EngineFailed(f"{said}, {self._lost} times without an episode in between")
+        running = list(self._plans)[: self.playing.slots] if played else []
         self._attempts.update(running)
         for number in running:
             if self._attempts[number] == ATTEMPTS:

@@ -222,7 +222,8 @@ class Planner:
         if optim.minibatch_rows is not None:
             steps = optim.epochs * max(1, ceil(work.episodes * work.steps * ranks / optim.minibatch_rows))
         scored = int(method.needs_reference) + int(method.embedding is not None) + int(method.critic is not None)
-        recomputes = optim.recomputes(config.model.compute_dtype, config.rollout.engine) and steps > 1
+        rollout = config.rollout
+        recomputes = optim.recomputes(config.model.compute_dtype, rollout.engine, rollout.staleness) and steps > 1
         gather, reduce = self._link(config, 4.0 * sizes.parameters), self._link(config, 4.0 * sizes.trained)
         per_pass = 2 * gather + reduce if sharded else 0.0
         found = {

@@ -116,11 +116,12 @@ class OptimConfig:
     old_logprobs: Literal["auto", "engine", "trainer"] = "auto"
     """Old log-probabilities of the importance ratio: those that the engine gave when it sampled, or those that the
     trainer computes before the first optimiser step of an update. ``auto`` takes the engine's where both
-    compute alike (engine hf, in float32), and the trainer's elsewhere: the noise of bfloat16 is wider than the clip
-    range of ratios of whole steps. Replayed episodes keep the engine's."""
+    compute alike (engine hf, in float32, without ``rollout.staleness``), and the trainer's elsewhere: the noise of
+    bfloat16 is wider than the clip range of ratios of whole steps, and an update is to stay near the weights that it
+    starts from, not near older ones. Replayed episodes keep the engine's."""
     correction: CorrectionConfig | None = field(default_factory=CorrectionConfig)
-    """With the trainer's old log-probabilities, the difference to the engine's is corrected by importance weights;
-    null does not correct."""
+    """With the trainer's old log-probabilities, the difference to the engine's is corrected by importance weights,
+    that of older weights (``rollout.staleness``) too; null does not correct."""
 
     def __post_init__(self) -> None:
         if self.minibatch_rows is not None and self.minibatches != 1:
@@ -129,8 +130,14 @@ class OptimConfig:
                 "large a minibatch is: leave one out"
             )
 
-    def recomputes(self, dtype: str, engine: str) -> bool:
-        """Whether the trainer computes the old log-probabilities, given the number format and the engine's name."""
+    def recomputes(self, dtype: str, engine: str, staleness: int = 0) -> bool:
+        """Whether the trainer computes the old log-probabilities.
+
+        Args:
+            dtype: Number format of the model's forward passes.
+            engine: Name of the engine.
+            staleness: Updates by which the weights that sampled may be older.
+        """
         if self.old_logprobs == "auto":
-            return engine != "hf" or dtype != "float32"
+            return engine != "hf" or dtype != "float32" or staleness > 0
         return self.old_logprobs == "trainer"

@@ -100,7 +100,7 @@ METRICS: dict[str, str] = {
     "cpu/rollout": "CPU seconds of the first process, all its threads together, in what `time/rollout` covers.",
     "cpu/estimator": "The same in what `time/estimator` covers.",
     "cpu/update": "The same in what `time/update` covers.",
-    "rate/tokens": "Response tokens sampled per second of rollout.",
+    "rate/tokens": "Response tokens sampled per second of rollout; with staleness, per second of the iteration.",
     "rate/steps": "Environment steps per second of rollout.",
     "rate/tool_calls": "Tool calls per second of rollout.",
     "memory/rss": "Peak resident memory of the first process, GiB.",
@@ -125,6 +125,14 @@ METRICS: dict[str, str] = {
     "filter/refill_rounds": "Number of further rounds of rollout that replaced groups without variance.",
     "filter/refill_groups": "Number of groups played in these rounds.",
     "filter/refill_lacking": "Number of groups by which the batch is still too small.",
+    "async/staleness": "Mean over the groups: updates that changed the weights since the group's oldest token.",
+    "async/staleness_max": "Greatest of these numbers; at most rollout.staleness.",
+    "async/dropped_groups": "Number of groups that were older than rollout.staleness, dropped and replaced.",
+    "async/whole_groups": "Number of groups that have ended and wait for a later update.",
+    "async/open_groups": "Number of groups that are played, or wait to be.",
+    "async/restarts": "Times that the rollout's process was started anew.",
+    "async/update_idle": "Share of the time between two updates' groups in which the update waited for them, 0 to 1.",
+    "async/rollout_idle": "Share of that time in which the rollout had no episode to go on with, or waited its turn.",
     "replay/<name>": "Self-imitation: the buffer, what it gives to the update, the schedules; see the page of SPEAR.",
 }
 """Every metric name and its one-line description with its unit; ``<…>`` stands for any further text."""
@@ -260,6 +268,7 @@ _GROUPS = {
     "diag": "Of the method",
     "shape": "Of the reward shapers",
     "filter": "Of the filters",
+    "async": "Of asynchronous training (`rollout.staleness` above 0)",
     "replay": "Of the replay buffer",
 }
 

@@ -138,14 +138,22 @@ class RolloutConfig:
     episode_tokens: AtLeastOne | None = None
     """Most response tokens of an episode, in training and evaluation: one that has used them up is cut, so that a few
     that ramble do not keep all others waiting. By default only the environment ends an episode."""
+    staleness: Count = 0
+    """Most updates that may have changed the weights since they sampled a token that is trained on. 0: an iteration
+    plays its episodes, then updates. Above: the episodes of the next iterations are played meanwhile
+    (docs/asynchronous.md)."""
+    overlap: Literal["turns", "process"] = "turns"
+    """With staleness, how rollout and update overlap. ``turns``: in one process, one after the other; unfinished
+    episodes go on after the update. ``process``: episodes are played in a process of their own, with a copy of the
+    model, on another GPU or other cores, while the update runs."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     """How tokens are drawn in training."""
 
     def __post_init__(self) -> None:
-        if (episodes := self.tasks * self.group_size) > MOST_EPISODES:
+        if (episodes := self.tasks * self.group_size * (self.staleness + 1)) > MOST_EPISODES:
             raise ConfigError(
-                f"rollout.tasks is {self.tasks} and rollout.group_size {self.group_size}: {episodes} episodes in an "
-                f"iteration, which holds them in memory; at most {MOST_EPISODES} are taken"
+                f"rollout.tasks is {self.tasks}, rollout.group_size {self.group_size} and rollout.staleness "
+                f"{self.staleness}: {episodes} episodes are held in memory; at most {MOST_EPISODES} are taken"
             )
         if not self.sampling.temperature > 0:
             raise ConfigError("rollout.sampling.temperature must be above 0: greedy episodes of a group are equal")

@@ -122,6 +122,18 @@ class RolloutManager:
         )  # fmt: skip
         return TokenExchange(conversation, self.tokenizer)
 
+    def open(self, sampling: Sampling, seed: int, keep: Keeper | None = None) -> Rollout:
+        """Returns a rollout without plans, to which they can be added at any time; at most one may have some at a time.
+
+        Args:
+            sampling: How tokens are drawn.
+            seed: As for :meth:`stream`.
+            keep: Called with each episode when it has ended.
+        """
+        rollout = Rollout(self, sampling, seed, keep)
+        self.timing = rollout.timing
+        return rollout
+
     def stream(
         self,
         plans: Sequence[EpisodePlan],
@@ -146,16 +158,14 @@ class RolloutManager:
             watch: Called with progress.
             keep: Called with each episode when it has ended.
         """
-        rollout = _Rollout(self, plans, sampling, seed, keep)
-        self.timing = rollout.timing
+        rollout = self.open(sampling, seed, keep)
+        rollout.add(plans)
         told, due = -1, 0.0
-        while rollout.waiting or rollout.running:
-            rollout.watch.start()
+        while rollout.busy:
             rollout.advance()
             if watch is not None and (rollout.ended != told or self.clock() >= due):
                 told, due = rollout.ended, self.clock() + _LOOK
                 watch(rollout.ended, rollout.oldest())
-            rollout.watch.book()
             while rollout.groups:
                 yield rollout.groups.popleft()
 
@@ -172,24 +182,17 @@ class RolloutManager:
         return [done[plan.episode_id] for plan in plans]
 
 
-class _Rollout:
+class Rollout:
     """The state of one rollout: waiting plans, running episodes by slot, and completed groups."""
 
-    def __init__(
-        self,
-        manager: RolloutManager,
-        plans: Sequence[EpisodePlan],
-        sampling: Sampling,
-        seed: int,
-        keep: Keeper | None,
-    ) -> None:
+    def __init__(self, manager: RolloutManager, sampling: Sampling, seed: int, keep: Keeper | None) -> None:
         self.manager = manager
         self.sampling = sampling
         self.seed = seed
         self.keep = keep
         self.timing = Timing()
-        self.watch = Stopwatch(self.timing, self._share, manager.clock)
-        self.waiting = deque(plans)
+        self._watch = Stopwatch(self.timing, self._share, manager.clock)
+        self.waiting: deque[EpisodePlan] = deque()
         self.free = list(range(manager.vector.slots))[::-1]
         self.running: dict[int, Playing] = {}
         """Running episodes by slot of the vector."""
@@ -203,26 +206,71 @@ class _Rollout:
         """Times that an episode has failed, by its id, losses with the process of another one left out."""
         self._losses: Counter[int] = Counter()
         """Those losses."""
+        self._paused: float | None = None
+        """When the last call ended."""
         self._look = 0.0
         """When overdue answers are looked for next."""
         self._told: list[str] = []
         """Episodes given up since the last log message."""
-        self._missing = Counter(plan.group_id for plan in plans)
-        self._place = {plan.episode_id: number for number, plan in enumerate(plans)}
+        self._missing: Counter[int] = Counter()
+        self._place: dict[int, int] = {}
         self._parts: defaultdict[int, list[Episode]] = defaultdict(list)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a plan waits or an episode runs."""
+        return bool(self.waiting or self.running)
+
+    def add(self, plans: Sequence[EpisodePlan]) -> None:
+        """Queue plans; a group is completed by those of its plans that have been added before its last episode ends."""
+        self.waiting.extend(plans)
+        self._missing.update(plan.group_id for plan in plans)
+        self._place.update((plan.episode_id, number) for number, plan in enumerate(plans, start=len(self._place)))
+
+    def settle(self) -> None:
+        """Takes the answers to what the engine has been asked, and asks it nothing more: others may use it then."""
+        self._go_on()
+        while self._requests:
+            self._take_answers(_PATIENCE)
+        self._pause()
+
+    def timed(self) -> Timing:
+        """Returns the time, and what was given up, since the last call."""
+        timing, self.timing = self.timing, Timing()
+        self._watch.timing = self.timing
+        return timing
 
     def advance(self) -> None:
         """Start episodes in free slots, then take what environments and engine have finished."""
+        self._go_on()
         self._play()
         while self.waiting and self.free:  # slots that were free a moment ago wait for no answer of the engine
             self._play()
         if self._requests:
-            with self.watch.on("engine"):
-                completions = self.manager.engine.poll(_BRIEF if self.manager.vector.pending else _PATIENCE)
-            for completion in completions:
-                self._on_completion(completion)
-            self._give_up_unanswered()
+            self._take_answers(_BRIEF if self.manager.vector.pending else _PATIENCE)
         self._tell()
+        self._pause()
+
+    def _go_on(self) -> None:
+        """Begins to count time; what passed since the last pause counts against no answer's deadline."""
+        self._watch.start()
+        paused = 0.0 if self._paused is None else self.manager.clock() - self._paused
+        for episode in self.running.values():
+            if episode.asked is not None:
+                episode.asked += paused
+
+    def _pause(self) -> None:
+        """Counts no time until the next call."""
+        self._watch.book()
+        self._paused = self.manager.clock()
+
+    def _take_answers(self, patience: float) -> None:
+        """Waits for the engine, so many seconds at most, and takes what it has answered."""
+        with self._watch.on("engine"):
+            completions = self.manager.engine.poll(patience)
+        for completion in completions:
+            self._on_completion(completion)
+        self._give_up_unanswered()
 
     def _play(self) -> None:
         """Starts episodes in free slots, and takes what environments have finished."""
@@ -234,7 +282,7 @@ class _Rollout:
         while self.waiting and self.free:
             self._start(self.free.pop(), self.waiting.popleft())
         if vector.pending:
-            with self.watch.on(self._meanwhile("env")):
+            with self._watch.on(self._meanwhile("env")):
                 events = vector.poll(0.0 if self._requests else _PATIENCE)
             for event in events:
                 self._on_event(event)
@@ -263,7 +311,7 @@ class _Rollout:
         manager = self.manager
         exchange, env_id = manager.exchange(plan.env), manager.env_ids[plan.env]
         self.running[slot] = Playing(plan, env_id, exchange)
-        with self.watch.on(self._meanwhile("env")), ACTIVITY.waiting(f"reset of slot {slot} ({env_id})"):
+        with self._watch.on(self._meanwhile("env")), ACTIVITY.waiting(f"reset of slot {slot} ({env_id})"):
             manager.vector.reset(slot, plan.env, task_id=plan.task_id)
 
     def _on_event(self, event: Event) -> None:
@@ -276,7 +324,7 @@ class _Rollout:
         if event.terminated or event.truncated or (episode.steps and self._tokens_left(episode) == 0):
             self._end(event.slot, Ending(terminated=event.terminated))
             return
-        with self.watch.on(self._meanwhile("codec")):
+        with self._watch.on(self._meanwhile("codec")):
             ending = episode.ask(event.observation)
         if ending is not None:
             self._end(event.slot, ending)
@@ -306,10 +354,10 @@ class _Rollout:
             else:
                 self._failed(slot, Ending(error=completion.error, unanswered=True))
             return
-        with self.watch.on(self._meanwhile("codec")):
+        with self._watch.on(self._meanwhile("codec")):
             parsed = episode.read(completion)
         waits = ACTIVITY.waiting(f"step of slot {slot} ({episode.env_id})")
-        with self.watch.on(self._meanwhile("env")), waits:
+        with self._watch.on(self._meanwhile("env")), waits:
             if parsed.action is not None:
                 vector.step(slot, parsed.action)
             else:
@@ -370,7 +418,7 @@ class _Rollout:
 
     def _release(self, slot: int) -> Playing:
         """Free the slot of an episode that goes on no further."""
-        self.watch.book()
+        self._watch.book()
         playing = self.running.pop(slot)
         self.free.append(slot)
         self.manager.engine.release(playing.plan.episode_id)
@@ -392,8 +440,13 @@ class _Rollout:
         self._parts[plan.group_id].append(episode)
         self._missing[plan.group_id] -= 1
         if not self._missing[plan.group_id]:
-            group = self._parts.pop(plan.group_id)
-            self.groups.append(sorted(group, key=lambda episode: self._place[episode.episode_id]))
+            del self._missing[plan.group_id]
+            group = sorted(self._parts.pop(plan.group_id), key=lambda episode: self._place[episode.episode_id])
+            for episode in group:
+                del self._place[episode.episode_id]
+                for counts in (self._failures, self._losses):
+                    counts.pop(episode.episode_id, None)
+            self.groups.append(group)
 
 
 def step_seed(seed: int, episode_id: int, t: int) -> int:

@@ -21,7 +21,7 @@ from trainers.activity import ACTIVITY
 from trainers.credit.crediting import Crediting, Method, make_providers
 from trainers.credit.self_imitation import SelfImitation
 from trainers.distributed import agreed, on_main, sharing_failures
-from trainers.policy.adapter import is_adapted, keep_reference, merged_weights
+from trainers.policy.adapter import is_adapted, keep_reference, merged_weights, trained_weights
 from trainers.policy.loading import load_model, load_outline, load_tokenizer, model_settings
 from trainers.policy.model import Policy, stop_ids
 from trainers.policy.optimizer import ShardedOptimizerState, make_optimizer
@@ -30,10 +30,15 @@ from trainers.policy.update import Updater
 from trainers.report.stats import EvalResult
 from trainers.rollout.engine import EngineSetup
 from trainers.rollout.engines import make_engine
-from trainers.rollout.environments import check_prompts, make_manager, sampling_of, tasks_of
+from trainers.rollout.environments import check_prompts, make_manager, prompt_file_of, sampling_of, tasks_of
 from trainers.rollout.limits import check_images, check_limits
 from trainers.rollout.sampler import TaskPool, TaskSampler
 from trainers.run import checkpoint
+from trainers.run.asynchronous.child import Playing
+from trainers.run.asynchronous.player import Player, TurnsPlayer
+from trainers.run.asynchronous.pool import GroupPool
+from trainers.run.asynchronous.process import ProcessPlayer, beside
+from trainers.run.asynchronous.rollouts import AsynchronousRollouts
 from trainers.run.cli import dump
 from trainers.run.config import TrainConfig
 from trainers.run.counters import Counters
@@ -43,7 +48,7 @@ from trainers.run.folder import RunFolder
 from trainers.run.origin import prompt_settings
 from trainers.run.progress import Progress
 from trainers.run.random_state import RandomState
-from trainers.run.rollouts import Rollouts, check_episodes, episodes_per_task
+from trainers.run.rollouts import Rollouts, SynchronousRollouts, check_episodes, episodes_per_task
 from trainers.run.stopping import Stopping
 from trainers.run.tracking import Trackers
 from trainers.settings import ConfigError
@@ -115,16 +120,11 @@ class Run:
         self.updater = Updater(
             accelerator, wrapped, optimizer, config.optim, method.objective,
             iterations=config.iterations,
-            recompute=config.optim.recomputes(config.model.compute_dtype, config.rollout.engine),
+            recompute=config.optim.recomputes(config.model.compute_dtype, rollout.engine, rollout.staleness),
         )  # fmt: skip
         self.evaluator = Evaluator(config, accelerator, self.engine, self.tokenizer, ends)
-        slots = min(rollout.slots, rollout.tasks // ranks * episodes_per_task(config))
-        examples = [examples_of(env, config.prompt) for env in config.envs]
-        self.manager = make_manager(rollout, config.prompt, config.envs, slots, self.engine, self.tokenizer, examples)
-        self.rollouts = Rollouts(
-            config, accelerator, self.sampler, self.manager, self.crediting, sampling_of(rollout.sampling, ends),
-            self.counters, self.stop, self.sync,
-        )  # fmt: skip
+        self.pool = None if not rollout.staleness else GroupPool(accelerator, rollout.tasks, rollout.staleness)
+        self.rollouts = self._rollouts(ends)
 
         self.parts: dict[str, Stateful] = {
             "optimizer": (ShardedOptimizerState if is_sharded(policy) else OptimizerState)(wrapped, optimizer),
@@ -133,11 +133,30 @@ class Run:
             "method": self.crediting,
             **{part.name: part for provider in providers for part in provider.parts},
             **({} if self.replay is None else {"replay": self.replay}),
+            **({} if self.pool is None else {"pool": self.pool}),
             "random": RandomState(accelerator),
             "counters": self.counters,
         }
         """Parts of a checkpoint besides the policy's weights, by name."""
-        self._saved: tuple[int, int] | None = None
+        self._saved: tuple[int, ...] | None = None
+
+    def _rollouts(self, ends: Sequence[int]) -> Rollouts:
+        """The episodes of the iterations, played as ``rollout.staleness`` and ``rollout.overlap`` say."""
+        config, rollout = self.config, self.config.rollout
+        common = (config, self.accelerator, self.sampler, self.crediting, self.counters, self.stop)
+        sampling, seed = sampling_of(rollout.sampling, ends), config.seed + 1
+        share = rollout.tasks // self.accelerator.num_processes * episodes_per_task(config)
+        slots = min(rollout.slots, (rollout.staleness + 1) * share)
+        examples = [examples_of(env, config.prompt) for env in config.envs]
+        if self.pool is not None and rollout.overlap == "process":
+            part = Playing(config, sampling, seed, slots, examples, beside(self.accelerator))
+            player: Player = ProcessPlayer(part, lambda: trained_weights(self.model))
+            return AsynchronousRollouts(*common, self.pool, player, lambda: self.updater.steps)
+        manager = make_manager(rollout, config.prompt, config.envs, slots, self.engine, self.tokenizer, examples)
+        if self.pool is None:
+            return SynchronousRollouts(*common, manager, sampling, self.sync)
+        player = TurnsPlayer(manager, sampling, seed, self.sync)
+        return AsynchronousRollouts(*common, self.pool, player, lambda: self.updater.steps)
 
     def _policy(self, model: PreTrainedModel) -> Policy:
         """The model as a policy whose log-probabilities are those of the distribution that is sampled from."""
@@ -222,6 +241,7 @@ class Run:
         if any(result.policy_version == self.updater.steps for result in self.counters.evaluations):
             return
         results: list[EvalResult] = []
+        self.rollouts.settle()
         for number, env in enumerate(self.config.evaluation.envs):
             began, what = time.perf_counter(), f"evaluation on {env.split}"
             self.sync()
@@ -286,7 +306,7 @@ class Run:
 
     def _keep_prompt_file(self) -> None:
         """Writes the text of the prompt file, which the settings only name, into the run's folder."""
-        if (file := self.manager.prompt_file) is not None:
+        if (file := prompt_file_of(self.config.prompt)) is not None:
             self.folder.write("prompt.jinja", file.source.encode())
 
     def _compared(self) -> dict[str, Any]:
@@ -298,7 +318,8 @@ class Run:
         """Write a checkpoint of the present state, unless the last one is of the same; returns its folder."""
         counters, root = self.counters, self.folder.checkpoints
         folder = checkpoint.folder_of(root, counters.iteration)
-        if self._saved == (counters.iteration, len(counters.evaluations)):
+        present = (counters.iteration, len(counters.evaluations), self.rollouts.progress())
+        if self._saved == present:
             return folder
         began = time.perf_counter()
         self.progress.stage("checkpoint")
@@ -307,6 +328,6 @@ class Run:
         checkpoint.save(folder, self.accelerator, self.model, self.tokenizer, self.parts, facts)
         on_main(self.accelerator, lambda: checkpoint.prune(root, self.config.keep_checkpoints))
         self.write_summary()
-        self._saved = (counters.iteration, len(counters.evaluations))
+        self._saved = present
         _LOG.info("checkpoint of iteration %d written in %.1f s", counters.iteration, time.perf_counter() - began)
         return folder

@@ -336,7 +336,8 @@ def prune(root: Path, keep: int) -> None:
 FREE = (
     *("name", "output", "iterations", "time_limit", "evaluation", "checkpoint_every", "keep_checkpoints"),
     *("episodes_every", "process_timeout", "wait_notice", "tracking", "rollout.slots", "rollout.workers"),
-    *("rollout.deadline", "rollout.engine_deadline", "rollout.attempts", "envs[].url", "model.shard"),
+    *("rollout.deadline", "rollout.engine_deadline", "rollout.attempts", "rollout.staleness", "rollout.overlap"),
+    *("envs[].url", "model.shard"),
 )
 """Settings that may differ between a checkpoint and the run that goes on from it."""
 

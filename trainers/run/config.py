@@ -94,6 +94,16 @@ class TrainConfig:
                 f"model.shard is {self.model.shard} and optim.state {self.optim.state}, which is not sharded; set "
                 "optim.state: float32, or model.shard: none"
             )
+        rollout = self.rollout
+        if (
+            rollout.staleness
+            and rollout.overlap == "process"
+            and (rollout.engine != "hf" or self.model.shard != "none")
+        ):
+            raise ConfigError(
+                f"rollout.overlap is process, which plays with the engine hf and a whole copy of the model, but "
+                f"rollout.engine is {rollout.engine} and model.shard {self.model.shard}; set rollout.overlap: turns"
+            )
         replay = self.method.replay
         if replay is not None and replay.admit == "episode" and self.rollout.group_size == 1:
             raise ConfigError(

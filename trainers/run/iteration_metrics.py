@@ -76,25 +76,33 @@ class Clock:
         """Returns the seconds of waits since the last part."""
         return sum(seconds - self._waited[cause] for cause, seconds in ACTIVITY.spent().items())
 
-    def metrics(self, timing: Timing, found: IterationMetrics) -> dict[str, float]:
+    def metrics(
+        self, timing: Timing, found: IterationMetrics, seconds: float | None = None, beside: bool = False
+    ) -> dict[str, float]:
         """Returns the times of all parts, and the rates of the rollout.
 
         Args:
             timing: Seconds of the rollout's parts.
             found: Numbers of tokens and steps that were played.
+            seconds: Seconds in which they were played; by default those of the part ``rollout``.
+            beside: Whether another process played them, whose time is no part of this one's; ``time/rollout`` is then.
         """
-        now, rolled = Moment.now(), max(self._metrics["time/rollout"], 1e-9)
+        now, rolled = Moment.now(), max(self._metrics["time/rollout"] if seconds is None else seconds, 1e-9)
         total = now.wall - self._began.wall
-        parts = {
-            **{name: value for name, value in self._metrics.items() if name.startswith("time/")},
+        rollout = {
             "time/engine": timing.engine,
             "time/env": timing.env,
             "time/codec": timing.codec,
             "time/longest_episode": timing.longest_episode,
+        }
+        parts = {
+            **{name: value for name, value in self._metrics.items() if name.startswith("time/")},
+            **rollout,
             **{f"time/{cause}": spent - self._before[cause] for cause, spent in ACTIVITY.spent().items()},
             "time/log": now.wall - self._last.wall - self._waits(),
         }
-        disjoint = sum(seconds for name, seconds in parts.items() if name != "time/rollout")
+        other = rollout if beside else ("time/rollout",)
+        disjoint = sum(seconds for name, seconds in parts.items() if name not in other)
         trained = sum(parts.get(f"time/{part}", 0.0) for part in ("estimator", "update"))
         return {
             **self._metrics,
@@ -249,12 +257,8 @@ def _conduct(episodes: Sequence[Episode], episode_tokens: int | None, prompt_tok
 
 def _versions(episodes: Sequence[Episode]) -> list[tuple[int, int]]:
     """Returns the versions of the oldest and the newest weights that sampled each episode."""
-    found = []
-    for episode in episodes:
-        versions = [step.policy_version for step in episode.steps if len(step.policy_version)]
-        if episode.error is None and not episode.greedy and versions:
-            found.append((min(int(v.min()) for v in versions), max(int(v.max()) for v in versions)))
-    return found
+    sound = [episode for episode in episodes if episode.error is None and not episode.greedy]
+    return [episode.versions for episode in sound if episode.versions is not None]
 
 
 def _env_sums(episodes: Sequence[Episode]) -> dict[str, tuple[float, float]]:

@@ -32,7 +32,7 @@ def train(run: Run, resume: str | None = None) -> list[EvalResult]:
         CheckpointError: There is nothing to resume from, it does not fit, or a checkpoint cannot be written.
         ConfigError: The run's folder holds a run already.
     """
-    with run.stop, run.manager.vector, closing(run.engine), closing(run.folder), run.trackers:
+    with run.stop, closing(run.rollouts), closing(run.engine), closing(run.folder), run.trackers:
         run.open(resume)
         with ActivityFile(run.folder.path if run.accelerator.is_main_process else None, run.progress, peers()):
             _to_the_end(run)
@@ -107,7 +107,8 @@ def iterate(run: Run) -> None:
     run.counters.tokens += found.sampled
     if run.config.episodes_every and iteration % run.config.episodes_every == 0:
         run.folder.write_episodes(f"iteration-{iteration:05d}", rolled.episodes, credit)
-    metrics = {**found.values, **rolled.refilled, **replayed, **clock.metrics(rolled.timing, found)}
+    times = clock.metrics(rolled.timing, found, rolled.seconds, rolled.beside)
+    metrics = {**found.values, **rolled.metrics, **replayed, **times}
     run.record(metrics, rolled.episodes)
     run.progress.iteration(iteration, metrics)
 

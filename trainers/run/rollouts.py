@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -32,76 +33,111 @@ class Rolled:
     steps: StepTable
     """Steps of the episodes, rewards shaped."""
     timing: Timing
-    refilled: Mapping[str, float]
-    """Metrics of the replaced groups; empty where none may be replaced."""
+    metrics: Mapping[str, float]
+    """Metrics of the rollout itself: of replaced groups, where some may be, and of its overlap with updates."""
+    seconds: float | None = None
+    """Seconds in which the episodes were played, where that is not the phase of the rollout alone."""
+    beside: bool = False
+    """Whether another process played them."""
 
 
-@dataclass(frozen=True)
-class Rollouts:
-    """Plays the episodes of an iteration; every process plays its share of the groups."""
+@dataclass
+class Rollouts(ABC):
+    """Gives each iteration its episodes; every process plays its share of the groups."""
 
     config: TrainConfig
     accelerator: Accelerator
     sampler: TaskSampler
-    manager: RolloutManager
     crediting: Crediting
     """Shapes rewards, and counts the informative groups."""
-    sampling: Sampling
     counters: Counters
     stop: Stopping
+
+    def __call__(self, iteration: int) -> Rolled:
+        """Plays ``rollout.tasks`` groups, and further ones for those without a signal (DAPO's dynamic sampling).
+
+        Raises:
+            Abandoned: The run is to stop; no task is lost.
+            EngineFailed: The engine of some process failed; no task is lost.
+            DataError: All episodes failed.
+        """
+        tasks, most, rounds, further = self.config.rollout.tasks, self.config.method.refill_rounds, 0, 0
+        episodes, timing = self._play(tasks)
+        check_episodes(self.accelerator, episodes, f"iteration {iteration}")
+        tables = [self.crediting.shaped(episodes, iteration)]
+        lacking = tasks - self.crediting.informative_groups(tables[0]) if most else 0
+        while lacking > 0 and rounds < most:
+            rounds, further = rounds + 1, further + lacking
+            others, more = self._play(lacking)
+            episodes, timing = episodes + others, timing + more
+            tables.append(self.crediting.shaped(others, iteration))
+            lacking -= self.crediting.informative_groups(tables[-1])
+        played = {"rounds": rounds, "groups": further, "lacking": max(0, lacking)}
+        refilled = {f"filter/refill_{name}": float(value) for name, value in played.items()} if most else {}
+        return Rolled(episodes, StepTable.joined(tables), timing, refilled)
+
+    @abstractmethod
+    def _play(self, tasks: int) -> tuple[list[Episode], Timing]:
+        """Returns this process's share of the episodes of ``tasks`` further groups."""
+
+    def drawn(self, tasks: int) -> list[tuple[int, list[EpisodePlan]]]:
+        """Draws the tasks of further groups; returns the number and the plans of each, the same in every process."""
+        group_size, size = self.config.rollout.group_size, episodes_per_task(self.config)
+        groups = [
+            (group, [EpisodePlan(group * size + i, group, env, task, greedy=i >= group_size) for i in range(size)])
+            for group, (env, task) in enumerate(self.sampler.draw(tasks), start=self.counters.groups)
+        ]
+        self.counters.groups += tasks
+        return groups
+
+    def is_own(self, group: int) -> bool:
+        """Whether this process plays the group."""
+        return bool(group % self.accelerator.num_processes == self.accelerator.process_index)
+
+    def settle(self) -> None:
+        """Leaves the engine to others until the next call."""
+        return
+
+    def progress(self) -> int:
+        """Number that differs where a checkpoint would hold other episodes; every process must call this."""
+        return 0
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends environments, and processes that were started."""
+
+
+@dataclass
+class SynchronousRollouts(Rollouts):
+    """Plays the episodes of an iteration with the weights that it updates."""
+
+    manager: RolloutManager
+    sampling: Sampling
     sync: Callable[[], None]
     """Gives the engine the policy's weights."""
 
     def __call__(self, iteration: int) -> Rolled:
-        """Play ``rollout.tasks`` groups, and further ones for those without a signal (DAPO's dynamic sampling).
-
-        Raises:
-            Abandoned: The run is to stop; the drawn tasks have been put back.
-            EngineFailed: The engine of some process failed; the drawn tasks have been put back.
-            DataError: All episodes failed.
-        """
+        """Plays the groups; where that is abandoned, the drawn tasks are put back."""
         before, groups = self.sampler.state(), self.counters.groups
-        tasks, most, rounds = self.config.rollout.tasks, self.config.method.refill_rounds, 0
         try:
-            episodes, timing = self._play(tasks)
-            check_episodes(self.accelerator, episodes, f"iteration {iteration}")
-            tables = [self.crediting.shaped(episodes, iteration)]
-            lacking = tasks - self.crediting.informative_groups(tables[0]) if most else 0
-            while lacking > 0 and rounds < most:
-                rounds += 1
-                further, more = self._play(lacking)
-                episodes, timing = episodes + further, timing + more
-                tables.append(self.crediting.shaped(further, iteration))
-                lacking -= self.crediting.informative_groups(tables[-1])
+            return super().__call__(iteration)
         except (Abandoned, EngineFailed):
             self.sampler.load(before)
             self.counters.groups = groups
             raise
-        played = {"rounds": rounds, "groups": self.counters.groups - groups - tasks, "lacking": max(0, lacking)}
-        refilled = {f"filter/refill_{name}": float(value) for name, value in played.items()} if most else {}
-        return Rolled(episodes, StepTable.joined(tables), timing, refilled)
 
     def _play(self, tasks: int) -> tuple[list[Episode], Timing]:
-        """Plays this process's share of the episodes of ``tasks`` further groups."""
-        group_size, first = self.config.rollout.group_size, self.counters.groups
-        size, rank, ranks = (
-            episodes_per_task(self.config),
-            self.accelerator.process_index,
-            self.accelerator.num_processes,
-        )
-        plans = [
-            EpisodePlan(group * size + member, group, env, task, greedy=member >= group_size)
-            for group, (env, task) in enumerate(self.sampler.draw(tasks), start=first)
-            if group % ranks == rank
-            for member in range(size)
-        ]
+        plans = [plan for number, group in self.drawn(tasks) if self.is_own(number) for plan in group]
         self.sync()
         seed = self.config.seed + 1
         episodes = self.stop.phase(
             "rollout", len(plans), lambda watch: self.manager.run(plans, self.sampling, seed, watch)
         )
-        self.counters.groups += tasks
         return episodes, self.manager.timing
+
+    def close(self) -> None:
+        """Closes the environments."""
+        self.manager.vector.close()
 
 
 def episodes_per_task(config: TrainConfig) -> int:

@@ -123,19 +123,47 @@ def write_episodes(
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(
-            table,
-            temporary,
-            compression="zstd",
-            use_dictionary=_DICTIONARY,
-            column_encoding=_SPLIT,
-            write_page_checksum=True,
-        )
+        _write(table, temporary)
         os.replace(temporary, path)
     except OSError as error:
         raise DataError(f"{path}: cannot write the episodes ({error})") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _write(table: pa.Table, where: Path | pa.BufferOutputStream) -> None:
+    pq.write_table(
+        table,
+        where,
+        compression="zstd",
+        use_dictionary=_DICTIONARY,
+        column_encoding=_SPLIT,
+        write_page_checksum=True,
+    )
+
+
+def as_bytes(episodes: Sequence[Episode]) -> bytes:
+    """Returns the content of a file of ``episodes``, for other files that hold it.
+
+    Raises:
+        MissingExtra, UsageError: As :func:`write_episodes`.
+    """
+    content = pa.BufferOutputStream()
+    _write(episodes_table(episodes), content)
+    return content.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def from_bytes(content: bytes, what: str) -> list[Episode]:
+    """Reverses :func:`as_bytes`; values come back as :func:`read_episodes` says.
+
+    Args:
+        content: The content of a file.
+        what: Its name in messages.
+
+    Raises:
+        DataError: It is damaged, or not that of an episodes file.
+    """
+    return _episodes(_read(what, SCHEMA.names, pa.BufferReader(content)), what)
 
 
 def episodes_table(
@@ -261,15 +289,16 @@ def read_table(path: Path, columns: Sequence[str] = tuple(SCHEMA.names)) -> pa.T
     return table.take(pa.array(order))
 
 
-def _read(path: Path, columns: Sequence[str]) -> pa.Table:
-    wanted = [name for name in SCHEMA.names if name in columns]
+def _read(path: Path | str, columns: Sequence[str], content: pa.BufferReader | None = None) -> pa.Table:
+    """The rows of ``path``, or of ``content`` where that is given."""
+    wanted, source = [name for name in SCHEMA.names if name in columns], path if content is None else content
     try:
-        schema = pq.read_schema(path)
+        schema = pq.read_schema(source)
         version = (schema.metadata or {}).get(FORMAT)
         names = SCHEMA.names if version == b"1" else wanted
         there = [name for name in names if name in schema.names or name not in _ADDED]
         known = version in (b"1", VERSION)
-        table = pq.read_table(path, columns=there, page_checksum_verification=True) if known else None
+        table = pq.read_table(source, columns=there, page_checksum_verification=True) if known else None
         if table is not None and version == b"1":
             table = _from_version_1(table)
     except FileNotFoundError as error:
@@ -309,7 +338,10 @@ def read_episodes(path: Path) -> list[Episode]:
     Raises:
         DataError: As :func:`read_table`.
     """
-    table = read_table(path)
+    return _episodes(read_table(path), path)
+
+
+def _episodes(table: pa.Table, path: Path | str) -> list[Episode]:
     heads: dict[int, dict[str, Any]] = {}
     steps: dict[int, list[Step]] = {}
     try:

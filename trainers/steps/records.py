@@ -160,3 +160,9 @@ class Episode:
     def total_reward(self) -> float:
         """Undiscounted sum of the rewards."""
         return float(sum(step.reward for step in self.steps))
+
+    @property
+    def versions(self) -> tuple[int, int] | None:
+        """Versions of the oldest and the newest weights that sampled its tokens; ``None`` where it has no token."""
+        found = [step.policy_version for step in self.steps if len(step.policy_version)]
+        return (min(int(v.min()) for v in found), max(int(v.max()) for v in found)) if found else None

@@ -1,0 +1,1 @@
+"""Training on episodes that older weights have begun, with bounded staleness (docs/asynchronous.md)."""

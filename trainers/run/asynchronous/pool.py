@@ -1,0 +1,216 @@
+"""The groups between rollout and update: admitted up to a bound, taken in the order in which they were started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from accelerate import Accelerator
+
+from envsuite.core.errors import UsageError
+from trainers.distributed import every
+from trainers.rollout.engine import EngineFailed
+from trainers.rollout.episode import EpisodePlan
+from trainers.stateful import Mismatch
+from trainers.steps import Episode
+from trainers.steps.parquet import as_bytes, from_bytes
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group that was started and that no update has taken."""
+
+    number: int
+    plans: tuple[EpisodePlan, ...]
+    version: int
+    """Version of the newest weights when it was started."""
+
+
+class GroupPool:
+    """Groups that are played or wait for their update.
+
+    At most ``(staleness + 1) * tasks`` groups are in it, over all processes, and each update takes the first ``tasks``
+    of them. So one that is started under the weights of update v is taken by update v + ``staleness`` at the latest,
+    whatever the length of its episodes: none is left behind because others were shorter.
+
+    Groups are known in every process, in the same order. A process holds the episodes of its own.
+
+    Args:
+        accelerator: The run's accelerator.
+        tasks: Groups that an update takes, over all processes.
+        staleness: Most updates that may change the weights between a token and the update that is trained on it.
+    """
+
+    def __init__(self, accelerator: Accelerator, tasks: int, staleness: int) -> None:
+        self.accelerator = accelerator
+        self.capacity = (staleness + 1) * tasks
+        self.staleness = staleness
+        self.ended = 0
+        """Episodes that have entered since this process began."""
+        self._groups: dict[int, Group] = {}
+        self._episodes: dict[int, dict[int, Episode]] = {}
+        """Episodes of this process's groups that have ended, by group and id."""
+        self._taken: list[tuple[Group, dict[int, Episode] | None]] = []
+        """Groups that were taken for the next update, with their episodes where they are this process's."""
+        self._versions: list[int] = []
+        """Versions of the last weights that updates started from; at most ``staleness + 2``."""
+
+    def __len__(self) -> int:
+        """Number of groups in the pool, over all processes."""
+        return len(self._groups)
+
+    @property
+    def room(self) -> int:
+        """Number of groups that may be started."""
+        return max(0, self.capacity - len(self))
+
+    @property
+    def whole(self) -> int:
+        """Number of this process's groups whose episodes have all ended."""
+        return sum(len(ended) == len(self._groups[number].plans) for number, ended in self._episodes.items())
+
+    def renewed(self, version: int) -> None:
+        """Records the version of the weights that the next update starts from."""
+        if version not in self._versions:
+            self._versions = [*self._versions, version][-(self.staleness + 2) :]
+
+    def start(self, groups: Iterable[tuple[int, Sequence[EpisodePlan]]]) -> list[EpisodePlan]:
+        """Enters groups, as numbers and plans, in every process; returns the plans that this process is to play.
+
+        Raises:
+            UsageError: A number is there already.
+        """
+        mine: list[EpisodePlan] = []
+        for number, plans in groups:
+            if number in self._groups:
+                raise UsageError(f"group {number} was started twice")
+            self._groups[number] = Group(number, tuple(plans), self._versions[-1])
+            if self._own(number):
+                self._episodes[number] = {}
+                mine += plans
+        return mine
+
+    def unplayed(self) -> list[EpisodePlan]:
+        """Returns the plans of this process whose episodes have not ended, in order."""
+        return [
+            plan
+            for number, ended in self._episodes.items()
+            for plan in self._groups[number].plans
+            if plan.episode_id not in ended
+        ]
+
+    def enter(self, episode: Episode) -> None:
+        """Takes an episode that has ended.
+
+        Raises:
+            UsageError: It was not started here, or has ended before: it would be counted twice.
+            EngineFailed: Weights that are older than its group, or newer than any, sampled it.
+        """
+        group, ended = self._groups.get(episode.group_id), self._episodes.get(episode.group_id)
+        if group is None or ended is None or episode.episode_id not in {plan.episode_id for plan in group.plans}:
+            raise UsageError(f"episode {episode.episode_id} of group {episode.group_id} is not one that is played")
+        if episode.episode_id in ended:
+            raise UsageError(f"episode {episode.episode_id} of group {episode.group_id} has ended twice")
+        oldest, newest = _trained(episode) or (group.version, group.version)
+        if oldest < group.version or newest > self._versions[-1]:
+            raise EngineFailed(
+                f"stale weights: the engine sampled episode {episode.episode_id} with version {oldest} to {newest}, "
+                f"but was given version {group.version} before it and {self._versions[-1]} last"
+            )
+        ended[episode.episode_id] = episode
+        self.ended += 1
+
+    def first(self, count: int) -> list[int]:
+        """Numbers of the next ``count`` groups, of all processes."""
+        return list(islice(self._groups, count))
+
+    def lacking(self, numbers: Sequence[int]) -> int:
+        """Number of this process's episodes of these groups that have not ended."""
+        return sum(len(self._groups[n].plans) - len(self._episodes[n]) for n in numbers if n in self._episodes)
+
+    def age(self, number: int) -> int:
+        """Returns how many updates have changed the weights since the oldest token of a group of this process."""
+        spans = [found for episode in self._episodes[number].values() if (found := _trained(episode)) is not None]
+        oldest = min((low for low, _ in spans), default=self._versions[-1])
+        return sum(version > oldest for version in self._versions)
+
+    def too_old(self, numbers: Sequence[int]) -> list[int]:
+        """Those of these groups that are older than ``staleness``; every process must call this, and gets all."""
+        mine = [number for number in numbers if number in self._episodes and self.age(number) > self.staleness]
+        return [number for part in every(self.accelerator, mine) for number in part]
+
+    def take(self, numbers: Sequence[int]) -> list[Episode]:
+        """Removes groups, in every process; returns the episodes of this process, in the order of their plans."""
+        found: list[Episode] = []
+        for number in numbers:
+            group, ended = self._groups.pop(number), self._episodes.pop(number, None)
+            self._taken.append((group, ended))
+            found += [ended[plan.episode_id] for plan in group.plans if plan.episode_id in ended] if ended else []
+        return found
+
+    def put_back(self) -> None:
+        """Returns the groups that were taken since :meth:`use` to their places, in every process."""
+        for group, ended in self._taken:
+            self._groups[group.number] = group
+            if ended is not None:
+                self._episodes[group.number] = ended
+        self._groups, self._episodes = dict(sorted(self._groups.items())), dict(sorted(self._episodes.items()))
+        self._taken = []
+
+    def use(self) -> None:
+        """Forgets the groups that were taken: an update uses them."""
+        self._taken = []
+
+    def _own(self, number: int) -> bool:
+        return bool(number % self.accelerator.num_processes == self.accelerator.process_index)
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """The groups in order, and the episodes that have ended, of every process, as Parquet."""
+        episodes = [episode for ended in self._episodes.values() for episode in ended.values()]
+        content = as_bytes(episodes) if episodes else b""
+        parts = every(self.accelerator, content)
+        return {
+            "versions": self._versions,
+            "groups": [
+                {
+                    "number": group.number,
+                    "version": group.version,
+                    "plans": [[plan.episode_id, plan.env, plan.task_id, plan.greedy] for plan in group.plans],
+                }
+                for group in self._groups.values()
+            ],
+            "episodes": [np.frombuffer(part, np.uint8).copy() for part in parts if part],
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restores the pool, with whatever number of processes the state was written.
+
+        Raises:
+            Mismatch: An episode belongs to no group.
+            DataError: The episodes are damaged.
+        """
+        self._versions = [int(version) for version in state["versions"]]
+        self._groups, self._episodes = {}, {}
+        for body in state["groups"]:
+            number = int(body["number"])
+            plans = tuple(EpisodePlan(i, number, env, task, greedy) for i, env, task, greedy in body["plans"])
+            self._groups[number] = Group(number, plans, int(body["version"]))
+            if self._own(number):
+                self._episodes[number] = {}
+        for part in state["episodes"]:
+            for episode in from_bytes(part.tobytes(), "the checkpoint's episodes"):
+                if episode.group_id not in self._groups:
+                    raise Mismatch(f"episode {episode.episode_id} is of group {episode.group_id}, which is not there")
+                if self._own(episode.group_id):
+                    self.enter(episode)
+        self.ended = 0
+
+
+def _trained(episode: Episode) -> tuple[int, int] | None:
+    """The versions that sampled an episode; ``None`` of one that failed, which is not trained on."""
+    return episode.versions if episode.error is None else None

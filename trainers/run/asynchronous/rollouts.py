@@ -1,0 +1,156 @@
+"""Episodes of an iteration that were begun while earlier iterations were trained on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+
+from trainers.distributed import every
+from trainers.rollout.engine import EngineFailed
+from trainers.rollout.manager import Watcher
+from trainers.rollout.timing import Timing
+from trainers.run.asynchronous.player import Player
+from trainers.run.asynchronous.pool import GroupPool
+from trainers.run.rollouts import Rolled, Rollouts
+from trainers.run.stopping import Abandoned
+from trainers.steps import Episode
+
+
+@dataclass
+class _Meter:
+    """Measures of one iteration, in this process."""
+
+    began: float = field(default_factory=time.perf_counter)
+    """When the groups of the iteration before were taken."""
+    waited: float = 0.0
+    """Seconds in which the update waited for groups."""
+    idle: float | None = None
+    """Seconds in which the player had no episode to go on with; ``None``: those in which it was not waited for."""
+    restarts: int = 0
+    """Times that the player was started anew."""
+    dropped: int = 0
+    """Groups of all processes that were too old."""
+    ages: list[int] = field(default_factory=list)
+    """Updates that changed the weights since the oldest token of each of this process's groups."""
+
+
+@dataclass
+class AsynchronousRollouts(Rollouts):
+    """Takes the groups of an iteration from a pool in which those of the next iterations are played as well.
+
+    The tasks of an iteration, and the numbers of its groups and episodes, are those of the synchronous loop; only the
+    weights that sampled them are older.
+    """
+
+    pool: GroupPool
+    player: Player
+    version: Callable[[], int]
+    """Returns the version of the policy's weights."""
+    _meter: _Meter = field(default_factory=_Meter, init=False)
+    _playing: bool = field(default=False, init=False)
+    """Whether the player has been given what the pool holds."""
+
+    def __call__(self, iteration: int) -> Rolled:
+        """Takes ``rollout.tasks`` groups, and further ones for those without a signal; starts as many as there is room.
+
+        Raises:
+            Abandoned: The run is to stop; what was played stays in the pool.
+            EngineFailed: The engine of some process failed; what was played stays in the pool.
+            DataError: All episodes failed.
+        """
+        self.pool.renewed(self.version())
+        self.player.renew(self.version())
+        if not self._playing:
+            self._meter = _Meter()
+            self.player.start(self.pool.unplayed())
+            self._playing = True
+        tasks = self.config.rollout.tasks
+        used = (self.config.iterations - iteration + 1) * tasks  # by this update and those that follow
+        while room := min(tasks, self.pool.room, max(0, used - len(self.pool))):
+            self._start(room)
+        try:
+            rolled = super().__call__(iteration)
+        except (Abandoned, EngineFailed):
+            self.pool.put_back()
+            raise
+        self.pool.use()
+        meter, self._meter = self._meter, _Meter()
+        seconds = self._meter.began - meter.began
+        metrics = {**rolled.metrics, **self._metrics(meter, seconds)}
+        return replace(rolled, metrics=metrics, seconds=seconds, beside=meter.idle is not None)
+
+    def settle(self) -> None:
+        """Leaves this process's engine to others until the next call; every process must call this.
+
+        Raises:
+            Abandoned: The run is to stop.
+            EngineFailed: The engine of some process failed.
+        """
+        self.stop.phase("rollout", 0, lambda watch: self.player.settle())
+
+    def progress(self) -> int:
+        """Number of episodes of all processes that have ended; every process must call this."""
+        return sum(every(self.accelerator, self.pool.ended))
+
+    def close(self) -> None:
+        """Ends the player."""
+        self.player.close()
+
+    def _start(self, groups: int) -> None:
+        self.player.start(self.pool.start(self.drawn(groups)))
+
+    def _play(self, tasks: int) -> tuple[list[Episode], Timing]:
+        episodes: list[Episode] = []
+        meter, began = self._meter, time.perf_counter()
+        while tasks:
+            while len(self.pool) < tasks:
+                self._start(tasks - len(self.pool))
+            numbers = self.pool.first(tasks)
+            self.stop.phase("rollout", self.pool.lacking(numbers), partial(self._wait, numbers))
+            old = self.pool.too_old(numbers)
+            self.pool.take(old)
+            kept = [number for number in numbers if number not in old]
+            meter.ages += [self.pool.age(number) for number in kept if self.is_own(number)]
+            episodes += self.pool.take(kept)
+            meter.dropped += len(old)
+            tasks = len(old)
+        meter.waited += time.perf_counter() - began
+        effort = self.player.effort()
+        meter.restarts += effort.restarts
+        if effort.idle is not None:
+            meter.idle = effort.idle + (meter.idle or 0.0)
+        return episodes, effort.timing
+
+    def _wait(self, numbers: Sequence[int], watch: Watcher) -> None:
+        """Plays until this process's episodes of these groups have ended."""
+        total = self.pool.lacking(numbers)
+        while lacking := self.pool.lacking(numbers):
+            for episode in self.player.play():
+                self.pool.enter(episode)
+            watch(total - lacking, self.player.oldest())
+
+    def _metrics(self, meter: _Meter, seconds: float) -> dict[str, float]:
+        """The metrics of an iteration, over all processes.
+
+        Args:
+            meter: Of this process.
+            seconds: Between the last update's groups and this one's.
+        """
+        idle = seconds - meter.waited if meter.idle is None else meter.idle
+        own = (meter.ages, self.pool.whole, meter.restarts, meter.waited / seconds, idle / seconds)
+        ages, whole, restarts, waits, idles = zip(*every(self.accelerator, own), strict=True)
+        together = [age for part in ages for age in part]
+        return {
+            "async/staleness": float(np.mean(together)) if together else 0.0,
+            "async/staleness_max": float(max(together, default=0)),
+            "async/dropped_groups": float(meter.dropped),
+            "async/whole_groups": float(sum(whole)),
+            "async/open_groups": float(len(self.pool) - sum(whole)),
+            "async/restarts": float(sum(restarts)),
+            "async/update_idle": float(np.mean(waits)),
+            "async/rollout_idle": float(np.mean(idles)),
+        }

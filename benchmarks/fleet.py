@@ -5,8 +5,8 @@ taken, and the CPU time of each reset and step is measured, that of sandboxes in
 the less counts, since other programs only ever slow one down; resets load tasks as they do in training. Lengths of
 episodes are those of the run. Lognormal distributions with the mean and variance of the measurements are taken, since
 waiting times depend on these two; `distance` is Kolmogorov's between them and what was measured. Calls over HTTP are
-measured with `envsuite serve` and a vector of 256 slots on this machine, engine and update with the model of `--local`,
-another run. `--out` is the file that `--constants` reads; what it has of other environments stays.
+measured with `envsuite serve` and a vector of 256 slots on this machine. `--out` is the file that `--constants` reads;
+what it has of other environments stays.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.fleet_local import measured_engine, measured_update
+from benchmarks.fleet_engine import measured_engine
 from benchmarks.fleet_memory import sessions_memory
 from benchmarks.fleet_serving import serving
 from envsuite.core.errors import EnvsuiteError
-from trainers.planning.fleet.constants import Constants, EnvironmentConstants, Fit, MachineConstants
+from trainers.planning.fleet.constants import Constants, EngineConstants, EnvironmentConstants, Fit
 from trainers.report.run import RunData
 from trainers.rollout.environments import factory_of
 from trainers.run.config import TrainConfig
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print the table and write the file; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet", description=__doc__.split("\n")[0])
     parser.add_argument("--runs", type=Path, nargs="+", default=[], help="folders of runs, one for each environment")
-    parser.add_argument("--local", type=Path, help="folder of the run whose model's engine and update are measured")
+    parser.add_argument("--engine", type=Path, help="folder of a run: the hf engine's speed with its model is measured")
     parser.add_argument("--out", type=Path, default=Path("constants.json"), help="the file (default: %(default)s)")
     arguments = parser.parse_args(argv)
     try:
@@ -61,17 +61,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             config = checked(TrainConfig, run.config)
             environments[config.envs[0].id] = found = environment(run, config)
             sys.stderr.write(f"{config.envs[0].id}: {found}\n")
-        local = known.local if known else None
-        if arguments.local:
-            local = measured(RunData.load(arguments.local))
+        engine = known.engine if known else None
+        if arguments.engine:
+            engine = engine_of(RunData.load(arguments.engine))
         constants = Constants(
-            f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+            f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
             datetime.date.today().isoformat(),
-            "python -m benchmarks.fleet --runs runs/* --local runs/quickstart --out constants.json",
+            f"python -m benchmarks.fleet {' '.join(sys.argv[1:] if argv is None else argv)}",
             serving(),
             dict(sorted(environments.items())),
-            local,
-            os.cpu_count() or 1,
+            engine,
         )
         constants.write(arguments.out)
     except EnvsuiteError as error:
@@ -81,10 +80,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def measured(run: RunData) -> MachineConstants:
-    """Engine and update of a run's model on this machine."""
+def engine_of(run: RunData) -> EngineConstants:
+    """The engine's speed with a run's model on this machine."""
     config = checked(TrainConfig, run.config)
-    return MachineConstants(config.model.path, measured_engine(config), measured_update(run))
+    return EngineConstants(config.model.path, measured_engine(config))
 
 
 def environment(run: RunData, config: TrainConfig) -> EnvironmentConstants:

@@ -21,7 +21,7 @@ from pathlib import Path
 import yaml
 from rich.console import Console
 
-from benchmarks.fleet import environment, measured
+from benchmarks.fleet import engine_of, environment
 from benchmarks.fleet_serving import serving, wait_for
 from benchmarks.serving import COMMANDS, OURS
 from trainers.planning.fleet.check import checked_against, table
@@ -58,7 +58,7 @@ def constants_of(run: RunData) -> Constants:
     config = checked(TrainConfig, run.config)
     here = replace(config, envs=[replace(env, url=None) for env in config.envs])
     found = {config.envs[0].id: environment(run, here)}
-    return Constants("this machine", "now", "python -m benchmarks.fleet_check", serving(), found, measured(run))
+    return Constants("this machine", "now", "python -m benchmarks.fleet_check", serving(), found, engine_of(run))
 
 
 def trained(out: Path, name: str, address: str | None, iterations: int, tasks: int) -> Path:

@@ -76,7 +76,7 @@ def _plan(command: Command) -> int:
     check(config, shape, where, given.get("model-shape", config.model.path))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of passes on fake tensors
-        planner = Planner(shape, where, *tokens.values())
+        planner = Planner(shape, where, tokens["steps"], tokens["prompt-tokens"], tokens["response-tokens"])
         plan = planner.plan(config)
         largest = planner.largest(plan)
         advice = alternatives(planner, plan, largest)

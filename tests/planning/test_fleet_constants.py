@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from envsuite.core.errors import DataError, UnknownName
 from trainers.plan import main
-from trainers.planning.fleet.constants import SHIPPED, Constants, EnvironmentConstants, Fit, ServingConstants
+from trainers.planning.fleet.constants import (
+    SHIPPED,
+    Constants,
+    EngineConstants,
+    EnvironmentConstants,
+    Fit,
+    ServingConstants,
+)
 from trainers.planning.fleet.model import EngineSpeed, Lognormal, counts_distance, kolmogorov_distance, mean_steps
 
 FIVE = ("ALFWorld-v0", "PythonMath-v0", "Sokoban-v0", "TextCraft-v0", "WebShop-v0")
@@ -51,7 +58,14 @@ def test_a_file_of_constants_is_read_as_it_was_written(
 ) -> None:
     fit = Fit(median, sigma, 0.5, 3)
     env = EnvironmentConstants(fit, fit, fit, horizon, memory, memory, median, source)
-    made = Constants("m", "d", "c", ServingConstants(median, median, sigma), {"A-v0": env}, None, 2)
+    made = Constants(
+        "m",
+        "d",
+        "c",
+        ServingConstants(median, median, sigma),
+        {"A-v0": env},
+        EngineConstants("m", EngineSpeed(0.0, median, sigma, 0.0, 0.0, 1e-5)),
+    )
     path = tmp_path_factory.mktemp("constants") / "c.json"
     made.write(path)
     assert Constants.read(path) == made
@@ -147,7 +161,7 @@ def test_an_option_that_cannot_be_is_named(
 
 
 def test_an_engine_s_fit_finds_the_speed_that_made_the_times() -> None:
-    from benchmarks.fleet_local import _fitted
+    from benchmarks.fleet_engine import _fitted
 
     speed = EngineSpeed(0.0, 0.004, 0.0002, 3e-7, 0.0, 0.0)
     rows = [(1.0, n, n * c, speed.iteration(n, n * c)) for n in (1, 8, 64) for c in (32, 400)]

@@ -60,10 +60,10 @@ def checked_against(folder: Path, constants: Constants, clock: str = "cpu") -> l
         raise ConfigError(
             f"--check {folder}: rollout.engine is {config.rollout.engine!r}; only runs of hf are compared"
         )
-    if constants.local is None:
+    if constants.engine is None:
         raise ConfigError(
-            "--check compares with engine and update of this machine, which the constants do not have; measure them: "
-            f"python -m benchmarks.fleet --local {folder} --out FILE, and give --constants FILE"
+            "--check needs the engine's speed on this machine, which the constants do not have; measure it: "
+            f"python -m benchmarks.fleet --engine {folder} --out FILE, and give --constants FILE"
         )
     lines = [line for line in run.metrics if "time/rollout" in line]
     odd, even = lines[::2], lines[1::2]
@@ -99,10 +99,10 @@ def _rows(
     constants: Constants,
     clock: str,
 ) -> list[Row]:
-    assert constants.local is not None
+    assert constants.engine is not None
     fleet = fleet_of(config, constants)
     environment = constants.environment(config.envs[0].id).speed
-    simulation = Simulation(work, environment, constants.local.engine, update, fleet, config.seed)
+    simulation = Simulation(work, environment, constants.engine.speed, update, fleet, config.seed)
     outcome = simulation.run(REPEATS)
     mean = {name: float(np.mean([line[name] for line in lines])) for name in (
         f"{clock}/rollout", f"{clock}/update", f"{clock}/estimator", "time/log", "time/rollout", "time/engine",

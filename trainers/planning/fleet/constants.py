@@ -16,11 +16,10 @@ from trainers.planning.fleet.model import (
     EngineSpeed,
     EnvironmentSpeed,
     Lognormal,
-    UpdateSpeed,
     counts_distance,
     kolmogorov_distance,
 )
-from trainers.settings import AtLeastOne, Count, Fraction, NotNegative, Positive, Text, checked
+from trainers.settings import AtLeastOne, Count, Fraction, NotNegative, Text, checked
 
 SHIPPED = Path(__file__).with_name("constants.json")
 """Those of the machine that docs/benchmarks.md describes."""
@@ -97,15 +96,13 @@ class ServingConstants:
 
 
 @dataclass(frozen=True)
-class MachineConstants:
-    """Speed of engine and update of one model on the machine itself."""
+class EngineConstants:
+    """Speed of the ``hf`` engine with one model on the machine itself."""
 
     model: Text
     """The model."""
-    engine: EngineSpeed
-    """The engine."""
-    update: UpdateSpeed
-    """The update."""
+    speed: EngineSpeed
+    """CPU seconds."""
 
 
 @dataclass(frozen=True)
@@ -122,10 +119,8 @@ class Constants:
     """Calls over HTTP."""
     environments: dict[str, EnvironmentConstants] = field(default_factory=dict)
     """Environments by Gymnasium id."""
-    local: MachineConstants | None = None
-    """Engine and update on the machine itself, for ``--gpus cpu`` and ``--check``."""
-    cores: Positive = 1
-    """Cores of the machine."""
+    engine: EngineConstants | None = None
+    """The engine on the machine itself, for ``--check``."""
 
     @classmethod
     def read(cls, path: Path = SHIPPED) -> Constants:

@@ -73,10 +73,6 @@ class Lognormal:
         """The values that standard normal variables stand for."""
         return self.median * np.exp(self.sigma * normal)
 
-    def quantile(self, share: float) -> float:
-        """The value below which ``share`` of the distribution lies."""
-        return self.median * exp(self.sigma * _NORMAL.inv_cdf(share))
-
 
 def kolmogorov_distance(values: NDArray[np.float64], fitted: Lognormal) -> float:
     """The greatest difference between the distribution of ``values`` and the fitted one, from 0 to 1."""
@@ -124,11 +120,6 @@ class Workload:
     """Whether each prompt continues the last one, so that only what is new is prefilled and trained on."""
     shares: bool = False
     """Whether the first prompt, which the episodes of a group have in common, is computed once for all of them."""
-
-    @property
-    def mean_steps(self) -> float:
-        """Expected number of steps of an episode, the horizon taken into account."""
-        return mean_steps(self.steps, self.horizon)
 
 
 def mean_steps(steps: Lognormal, horizon: int) -> float:

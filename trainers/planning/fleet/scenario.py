@@ -27,7 +27,10 @@ SPREAD = 0.5
 """Assumed standard deviation of the logarithm of a response's tokens."""
 SERVER_CORES, SERVER_MEMORY = 64, 256 * GIB
 """Assumed cores and bytes of memory of an environment server."""
+NETWORK = 0.5e-3
+"""Assumed seconds of a round trip to an environment server."""
 UPDATES = 5
+"""Updates that are simulated by default."""
 
 OPTIONS = {
     "--simulate": "Simulate a fleet of such GPUs with environment servers, event by event, instead of printing a plan.",
@@ -35,7 +38,7 @@ OPTIONS = {
     "--staleness K,K": "With --simulate: versions that a rollout may be old, 0 is synchronous (default: 0,1,2,4).",
     "--env-cores N": "With --simulate: environment cores; by default the fewest that cost at most 2 %% of the time.",
     "--server SPEC": "With --simulate: an environment server as cores and memory (default: 64x256GiB).",
-    "--network SECONDS": "With --simulate: a round trip to the servers (default: that of the constants).",
+    "--network SECONDS": "With --simulate: a round trip to the servers (default: 0.0005).",
     "--failures MAPPING": "With --simulate: e.g. {gpu_hours: 20000, server_hours: 2000, hung: 1.0e-5, restart: 300}; "
     "hours between two losses of one GPU's process and of one server, the share of calls that never return, seconds "
     "until what was lost is back. deadline and attempts are those of the run.",
@@ -131,7 +134,7 @@ def scenario_of(config: TrainConfig, given: Mapping[str, str], tokens: Mapping[s
             raise ConfigError(f"--steps {mean}: an episode has at most {horizon} (envs[0].max_episode_steps)")
         steps = Lognormal.of_mean(mean, steps.sigma)
     cores, memory = _server(given.get("server"))
-    network = _number(given, "network", constants.serving.network, 60.0)
+    network = _number(given, "network", NETWORK, 60.0)
     spread = _number(given, "response-spread", SPREAD, 3.0)
     failures, staleness = _failures(config, given.get("failures")), _staleness(given.get("staleness", "0,1,2,4"))
     env_cores = None if "env-cores" not in given else int(_number(given, "env-cores", 1, 1e6, whole=True))
@@ -148,7 +151,8 @@ def scenario_of(config: TrainConfig, given: Mapping[str, str], tokens: Mapping[s
         f"episodes of {mean_steps(steps, horizon):.1f} steps in the mean, at most {horizon}, lognormal with sigma "
         f"{steps.sigma:.2f} ({'--steps' if mean is not None else environment.source})",
         f"sigma of responses {spread} (--response-spread)",
-        f"servers of {cores} cores and {memory / GIB:.0f} GiB (--server), {network * 1e3:.2f} ms to them and back",
+        f"servers of {cores} cores and {memory / GIB:.0f} GiB (--server), {network * 1e3:.2f} ms to them and "
+        "back (--network)",
         *([] if config.rollout.engine != "hf" else ["engine hf: prompts and parsing interrupt generation"]),
         "one engine for each GPU; the codec's time is that of the run from which the constants are",
     )

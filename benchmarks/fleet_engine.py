@@ -1,4 +1,4 @@
-"""Speed of the ``hf`` engine and of the update on this machine: ``benchmarks.fleet`` uses it."""
+"""Speed of the ``hf`` engine on this machine: ``benchmarks.fleet`` uses it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainers.planning.fleet.engine import Engine
-from trainers.planning.fleet.model import EngineSpeed, UpdateSpeed
-from trainers.planning.fleet.observed import trained_tokens
+from trainers.planning.fleet.model import EngineSpeed
 from trainers.policy.loading import load_model
-from trainers.report.run import RunData
 from trainers.rollout.engine import Request, Sampling
 from trainers.rollout.hf_engine import HFEngine
 from trainers.run.config import TrainConfig
@@ -99,14 +97,3 @@ def _fitted(rows: NDArray[np.float64]) -> list[float]:
     for column, value in zip(active, found, strict=True):
         out[column] = max(0.0, float(value))
     return out
-
-
-def measured_update(run: RunData) -> UpdateSpeed:
-    """CPU seconds of a run's updates for each token of its episodes, and of what else an iteration does."""
-    seconds, tokens, rest = 0.0, 0.0, []
-    for line in run.metrics:
-        if "cpu/update" in line:
-            seconds += line["cpu/update"]
-            tokens += trained_tokens(run, line["iteration"])
-            rest.append(line["cpu/estimator"] + line["time/log"])
-    return UpdateSpeed(seconds / tokens, float(np.mean(rest)), 0.0)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import yaml
 
+from envsuite.core.errors import UnknownName
 from trainers.planning.fleet.constants import SHIPPED, Constants, EnvironmentConstants
 from trainers.planning.fleet.model import Failures, Fleet, Lognormal, Workload, mean_steps
 from trainers.planning.fleet.outcome import Outcome
@@ -102,10 +103,14 @@ class Scenario:
 
     @cached_property
     def sized(self) -> Sized:
-        """Cores that are enough for the greatest staleness, without failures."""
-        speed, per_server, most = self.environment.speed, self.fleet.cores_per_server, max(self.staleness)
+        """Cores that are enough at the least staleness, without failures.
+
+        Synchronous updates take the same episodes whatever the number of cores; others take what is whole first, so
+        that two of their simulations differ by more than the few percent that are searched for.
+        """
+        speed, per_server, least = self.environment.speed, self.fleet.cores_per_server, min(self.staleness)
         return sized(
-            lambda cores: self.simulate(cores, most, Failures()), self.sessions, speed, per_server, self.server_memory
+            lambda cores: self.simulate(cores, least, Failures()), self.sessions, speed, per_server, self.server_memory
         )
 
     @property
@@ -206,8 +211,8 @@ def _failures(config: TrainConfig, text: str | None) -> Failures:
     given = {"deadline": config.rollout.deadline, "checkpoint": config.checkpoint_every} | body
     try:
         return checked(Failures, {**asdict(Failures()), **given}, "failure")
-    except ConfigError as error:
-        raise ConfigError(f"--failures: {error}") from None
+    except (ConfigError, UnknownName) as error:
+        raise type(error)(f"--failures: {error}") from None
 
 
 def _staleness(text: str) -> tuple[int, ...]:

@@ -116,7 +116,7 @@ def _by_staleness(outcomes: Mapping[int, Outcome]) -> Table:
 
 def _cores(scenario: Scenario) -> Table:
     found = scenario.sized
-    title = f"By environment cores, staleness {max(scenario.staleness)}"
+    title = f"By environment cores, staleness {min(scenario.staleness)}"
     table = Table(title=title, title_justify="left", box=None, header_style="bold")
     for column in ("cores", "iteration, s", "slower by"):
         table.add_column(column, justify="right")

@@ -59,4 +59,4 @@ def stacked(axis: Axes, outcomes: Mapping[str, Outcome]) -> None:
             axis.bar(names, heights, bottom=below, color=colour, label=cause, width=0.7)
             below = [low + height for low, height in zip(below, heights, strict=True)]
     axis.set_ylabel("seconds of an iteration")
-    axis.legend(fontsize=8)
+    axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))

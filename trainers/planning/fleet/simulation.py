@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 import numpy as np
 
 from trainers.planning.fleet.cores import Cores
-from trainers.planning.fleet.draws import Drawn, Draws
+from trainers.planning.fleet.draws import Draws
 from trainers.planning.fleet.engine import Engine
 from trainers.planning.fleet.model import EngineSpeed, EnvironmentSpeed, Fleet, UpdateSpeed, Workload
 from trainers.planning.fleet.outcome import Outcome, Totals
+from trainers.planning.fleet.state import Group, Playing
 from trainers.settings import ConfigError
 
 ENGINE, ANSWER, HUNG, UPDATED, SYNCED, SERVER, SERVER_BACK, GPU, GPU_BACK, OUTAGE = range(10)
@@ -21,45 +21,6 @@ LOST = 10**9
 """Load of an engine that is lost, so that no other one is passed over for it."""
 MOST_WASTED = 100
 """Groups without use, for each that an update takes, after which a simulation is given up."""
-
-
-@dataclass(slots=True)
-class _Playing:
-    """An episode."""
-
-    group: int
-    member: int
-    drawn: Drawn
-    engine: int
-    attempt: int = 0
-    core: int = -1
-    """-1: not playing."""
-    call: int = 0
-    """Number of the call that is under way or comes next: 0 is the reset."""
-    ticket: int = 0
-    """Changes when what was asked for it no longer counts."""
-    generating: bool = False
-    context: float = 0.0
-    """Tokens of keys and values that its response reads."""
-    joined: int = 0
-    """Version of the weights at the beginning of its response."""
-    prompts: float = 0.0
-    """Tokens of its prompts so far."""
-    tokens: dict[int, float] = field(default_factory=dict)
-    """Sampled tokens by version."""
-
-
-@dataclass(slots=True)
-class _Group:
-    """A group on its way."""
-
-    missing: int
-    tokens: dict[int, float] = field(default_factory=dict)
-    """Sampled tokens of its episodes by version."""
-    trained: float = 0.0
-    """Tokens that an update computes of it."""
-    sound: int = 0
-    """Episodes that did not fail."""
 
 
 class Simulation:
@@ -96,14 +57,14 @@ class Simulation:
         """Groups so far: begun, trained on, too old, without an episode that did not fail."""
         self.redispatched = self.failed = 0
         """Episodes that were dispatched again; that failed for good."""
-        self.training: list[_Group] = []
+        self.training: list[Group] = []
         """Groups of the update under way."""
         self.syncing = False
-        self.groups: dict[int, _Group] = {}
+        self.groups: dict[int, Group] = {}
         """Groups on their way."""
-        self.ready: deque[_Group] = deque()
+        self.ready: deque[Group] = deque()
         """Whole groups."""
-        self.episodes: dict[int, _Playing] = {}
+        self.episodes: dict[int, Playing] = {}
         self.ages: dict[int, float] = {}
         """Trained response tokens by the number of updates since they were sampled."""
         self.steps = 0
@@ -162,11 +123,11 @@ class Simulation:
         while self.started < most:
             number = self.started
             self.started += 1
-            self.groups[number] = _Group(self.work.group_size)
+            self.groups[number] = Group(self.work.group_size)
             engine = self._lightest(self.work.group_size)
             for member, drawn in enumerate(self.draws.group(number)):
                 episode = number * self.work.group_size + member
-                self.episodes[episode] = _Playing(number, member, drawn, engine)
+                self.episodes[episode] = Playing(number, member, drawn, engine)
                 self.engines[engine].waiting.append(episode)
             touched[engine] = None
         for engine in touched:
@@ -230,7 +191,7 @@ class Simulation:
 
     # -- turns of an episode ----------------------------------------------------------------------------------------
 
-    def _call(self, name: int, episode: _Playing, replay: float) -> None:
+    def _call(self, name: int, episode: Playing, replay: float) -> None:
         """Asks the environment: the reset, or a step. ``replay``: CPU seconds of earlier steps that it repeats."""
         fleet, drawn, number = self.fleet, episode.drawn, episode.call
         self.calls += 1
@@ -298,7 +259,7 @@ class Simulation:
             self._call(name, episode, 0.0)
         self._schedule(number)
 
-    def _count(self, engine: Engine, episode: _Playing) -> None:
+    def _count(self, engine: Engine, episode: Playing) -> None:
         """Books the tokens of a response on the versions that sampled them."""
         tokens, begun = episode.drawn.responses[episode.call], episode.joined
         if begun == self.version:
@@ -427,7 +388,7 @@ class Simulation:
             engine.episodes -= 1
             heappush(self._load, (self._load_of(episode.engine), episode.engine))
         where = self._lightest(1)
-        self.episodes[name] = _Playing(
+        self.episodes[name] = Playing(
             episode.group, episode.member, self.draws.group(episode.group, episode.attempt)[episode.member], where,
             episode.attempt, ticket=episode.ticket + 1,
         )  # fmt: skip

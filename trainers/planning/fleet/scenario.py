@@ -48,7 +48,8 @@ OPTIONS = {
     "--constants FILE": "With --simulate: measured constants in place of those that are shipped (python -m "
     "benchmarks.fleet measures them).",
     "--figure FILE": "With --simulate: draw the iteration's time by staleness and by environment cores (PNG).",
-    "--check RUN": "With --simulate: compare with a run's folder, whose engine and update the constants must have.",
+    "--check RUN": "With --simulate: compare with the folder of a run, whose engine's speed the constants must "
+    "have (python -m benchmarks.fleet --engine RUN).",
 }
 """The options of a simulation."""
 OPTIONS = {name: text.replace("%%", "%") for name, text in OPTIONS.items()}

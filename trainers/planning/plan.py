@@ -10,6 +10,7 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from trainers.planning.dry_run import DryRun, Rows, Trial
+from trainers.planning.fleet.model import EngineSpeed
 from trainers.planning.hardware import GIB, Machines
 from trainers.planning.meter import Amounts
 from trainers.planning.workload import Workload
@@ -207,14 +208,11 @@ class Planner:
         device, ranks, sizes = self.where.device, self.where.ranks, dry.sizes
         sharded = config.model.shard != "none" and ranks > 1
         stream = device.bandwidth * (1.0 if device.measured else STREAM)
-        fast = self._products(config)
         forward, update = self._pass(config, dry.scoring), self._pass(config, dry.update)
 
         depth = ceil(work.episodes / work.slots) * work.steps * work.response
         context = work.prompt + work.response / 2
-        read = (sizes.read + work.slots * context * self.cached(config)) / stream
-        start = dry.scoring.operations * device.overhead if config.rollout.engine == "hf" else 0.0
-        decode = depth * max(start, read, 2.0 * sizes.parameters * work.slots / fast)
+        decode = depth * self.engine(config, dry).iteration(work.slots, work.slots * context)
 
         passes = work.trained / dry.update_tokens
         optim, method = config.optim, config.method
@@ -244,6 +242,19 @@ class Planner:
         else:
             found["sync"] = (gather if sharded else 0.0) + (sizes.rounded * 3 / stream)
         return {name: seconds for name, seconds in found.items() if seconds}
+
+    def engine(self, config: TrainConfig, dry: DryRun) -> EngineSpeed:
+        """Speed of one device's engine: reading weights, keys and values, or products, whatever takes longest."""
+        device, sizes = self.where.device, dry.sizes
+        stream = device.bandwidth * (1.0 if device.measured else STREAM)
+        return EngineSpeed(
+            dry.scoring.operations * device.overhead if config.rollout.engine == "hf" else 0.0,
+            sizes.read / stream,
+            0.0,
+            self.cached(config) / stream,
+            2.0 * sizes.parameters / self._products(config),
+            self._pass(config, dry.scoring) / dry.scoring_tokens,
+        )
 
     def _products(self, config: TrainConfig) -> float:
         device = self.where.device

@@ -1,0 +1,1 @@
+"""A fleet of GPUs and environment servers, simulated event by event."""

@@ -9,6 +9,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 BUILD = "import sys; from setuptools.build_meta import build_editable; build_editable(sys.argv[1])"
 PLAY = """
 import site, sys
@@ -52,6 +54,7 @@ def test_a_wheel_has_the_model_that_is_taken_by_default(root: Path, tmp_path: Pa
     assert names == {file.name for file in (root / "trainers/models/craft-1m").iterdir()}
 
 
+@pytest.mark.slow
 def test_a_program_outside_of_the_repository_says_which_configurations_there_are(root: Path, tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-m", "trainers.train", "--config", "configs/quick-start.yaml"],

@@ -88,6 +88,7 @@ def plain_holm(p: list[float]) -> list[float]:
     return [max(min(1.0, (len(p) - k) * ranked[k]) for k in range(ranked.index(one) + 1)) for one in p]
 
 
+@pytest.mark.slow
 def test_corrections_are_those_of_statsmodels_and_scipy() -> None:
     rng = np.random.default_rng(5)
     for case in range(CASES):

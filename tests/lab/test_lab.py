@@ -78,6 +78,7 @@ def test_a_step_table_of_the_lab_is_what_a_rollout_makes() -> None:
         assert steps.extra["step_text"][rows][-1].endswith("success" if played.returns[episode] > 0 else "end")
 
 
+@pytest.mark.slow
 def test_the_command_leaves_tables_figures_and_a_report(tmp_path: Path) -> None:
     world = delayed(2)
     setting = experiments.Setting("worlds", world, 0.0)

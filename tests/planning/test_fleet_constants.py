@@ -111,6 +111,7 @@ def typed(*more: str) -> list[str]:
     return [word.replace("\N{NO-BREAK SPACE}", " ") for word in FLEET.split(" ")] + list(more)
 
 
+@pytest.mark.slow
 def test_the_command_prints_tables_that_name_estimates_and_measurements(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -175,6 +175,7 @@ def run(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> tuple[
     return status, told.out, told.err
 
 
+@pytest.mark.slow
 def test_a_plan_that_fits_says_so_in_tables_and_in_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = ["--gpus", "2xH100", "--prompt.max_tokens", "100", "--rollout.sampling.max_tokens", "28"]
     status, out, _ = run(capsys, tmp_path, *words)

@@ -1,4 +1,4 @@
-"""Whatever the order of submitting, polling, releasing and changing weights, each answer is the model's own."""
+"""Each answer is the model's own, whatever the order of submitting, polling, giving up and changing weights."""
 
 from __future__ import annotations
 
@@ -37,6 +37,9 @@ actions = st.one_of(
     st.just(("poll",)),
     st.tuples(st.just("release"), st.integers(0, 4)),
     st.just(("weights",)),
+    st.just(("rest",)),
+    st.just(("step",)),
+    st.tuples(st.just("abandon"), st.integers(0, 5)),
 )
 
 
@@ -68,9 +71,9 @@ def _play(model: PreTrainedModel, max_batch: int, cache_tokens: int | None, sche
         asked[request.request_id] = request
         engine.submit([request])
 
-    def poll() -> None:
-        done = engine.poll()
-        assert done or not engine.pending
+    def poll(timeout: float | None = None) -> None:
+        done = engine.poll(timeout)
+        assert done or timeout is not None or not engine.pending
         check_tree(engine._cache, [row.cached for row in engine._running])
         for completion in done:
             request = asked[completion.request_id]
@@ -97,6 +100,15 @@ def _play(model: PreTrainedModel, max_batch: int, cache_tokens: int | None, sche
                 engine.release(session)
             case ("weights",):
                 engine.sync([], engine.policy_version + 1)
+            case ("rest",):
+                engine.rest()
+            case ("step",):
+                poll(timeout=0.0)
+            case "abandon", number:
+                under_way = [row.request.request_id for row in (*engine._waiting, *engine._running)]
+                if number < len(under_way):
+                    engine.abandon(under_way[number], asked[under_way[number]].session)
+                    answered.add(under_way[number])
         assert engine.pending == len(asked) - len(answered)
     while engine.pending:
         poll()

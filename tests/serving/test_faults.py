@@ -147,7 +147,7 @@ def test_a_lost_answer_to_a_batch_takes_each_step_once(start: Start) -> None:
         assert proxy.lost >= 3
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_slow_environment_does_not_delay_others(start: Start, workers: int) -> None:
     running = start(ROUGH, workers=workers)
     slow, quick = RemoteEnv(running.url, ROUGH), RemoteEnv(running.url, ROUGH)

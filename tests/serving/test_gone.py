@@ -172,6 +172,7 @@ def test_what_takes_no_request_is_gone_as_well(kind: Callable[[], contextlib.Abs
     assert 0.9 * PATIENCE < took[0] < LATEST
 
 
+@pytest.mark.slow
 def test_a_server_that_comes_back_is_asked_patiently_the_next_time_it_is_gone(start: Start) -> None:
     first = start()
     port = int(first.url.rpartition(":")[2])
@@ -188,6 +189,7 @@ def test_a_server_that_comes_back_is_asked_patiently_the_next_time_it_is_gone(st
     assert took[0] > 0.9 * PATIENCE
 
 
+@pytest.mark.slow
 def test_a_server_that_nobody_asked_for_long_is_asked_patiently(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         there = transport.Server(f"http://127.0.0.1:{listener.getsockname()[1]}")

@@ -30,7 +30,7 @@ def _settings(place: Path, adapter: dict[str, Any] = LORA, **changes: Any) -> Pa
     return write_settings(place, model=settings, method=KL, **changes)
 
 
-FLOAT32 = pytest.param({**LORA, "dropout": 0.1}, id="float32")
+FLOAT32 = pytest.param({**LORA, "dropout": 0.1}, id="float32", marks=pytest.mark.slow)
 BF16 = pytest.param({**LORA, "base": "bfloat16"}, id="bf16", marks=pytest.mark.slow)
 
 
@@ -135,6 +135,7 @@ def test_checkpoints_and_exports_are_evaluated_alike(
     assert found[0]["strata"][0]["n"] == 4
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_another_runs_adapter_which_is_its_reference(run: Path) -> None:
     place, first = run.parents[1], run / "checkpoints" / "iteration-00002"
     more = {"method": KL, "model": {"path": str(first), "adapter": LORA}, "name": "next", "iterations": 2}

@@ -43,6 +43,7 @@ def test_the_layers_tried_are_the_papers_for_its_depth() -> None:
     assert layers_of(3) == [-3, -2, -1]
 
 
+@pytest.mark.slow
 def test_a_run_is_calibrated_to_settings_that_a_run_takes(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert train(["--config", str(write_settings(place, iterations=2, **{"evaluation.envs": []}))]) == 0
     capfd.readouterr()

@@ -135,6 +135,7 @@ def test_a_run_with_a_critic_resumes_to_the_same_end_to_the_last_bit(place: Path
     assert all(record["train/value_loss"] > 0 for record in without_times(one) if "train/value_loss" in record)
 
 
+@pytest.mark.slow
 def test_while_the_critic_warms_up_the_policy_rests(place: Path) -> None:
     changes = {"recipe": "steppo", "iterations": 3, "method": {"critic": {"lr": 0.01, "warmup": 2}}}
     assert main(["--config", str(write_settings(place, **changes))]) == 0
@@ -143,6 +144,7 @@ def test_while_the_critic_warms_up_the_policy_rests(place: Path) -> None:
     assert all(r["train/value_grad_norm"] > 0 for r in records)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_a_critic_is_refused_by_a_run_with_one(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

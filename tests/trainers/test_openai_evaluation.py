@@ -117,6 +117,7 @@ def test_an_episode_that_met_a_failure_is_played_again_and_is_no_failure_of_the_
     assert (result["failed"], result["unanswered"]) == (0, 0)
 
 
+@pytest.mark.slow
 def test_a_task_that_is_always_refused_is_counted_apart(answers: Answers, options: Any, said: Any) -> None:
     expert, victims = _expert(answers), set[str]()
 

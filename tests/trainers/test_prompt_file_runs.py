@@ -13,6 +13,7 @@ from trainers.steps.parquet import read_episodes
 from trainers.train import main
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_prompt_file_and_resumes_with_the_same_text_only(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -124,6 +124,7 @@ def test_two_processes_fill_one_buffer_and_resume_it(reference: Path, tmp_path: 
     assert all(np.array_equal(resumed[name], whole[name], equal_nan=True) for name in whole)
 
 
+@pytest.mark.slow
 def test_groups_without_variance_are_replaced_until_the_rounds_are_used_up(place: Path) -> None:
     changes = {"recipe": "dapo", "method": {"refill_rounds": 2}, "evaluation.every": 0, "iterations": 2}
     assert main(["--config", str(write_settings(place, **changes))]) == 0

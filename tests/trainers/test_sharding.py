@@ -149,6 +149,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_of_two_sharded_processes_is_one_of_two_copies_and_its_checkpoint_anybodys(place: Path) -> None:
     whole = _run(place, "whole", 2, iterations=2)
     sharded = _run(place, "sharded", 2, iterations=2, **{"model.shard": "full"})

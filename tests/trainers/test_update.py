@@ -67,7 +67,7 @@ def alone() -> tuple[Any, Any]:
     return on_ranks(gradients, 1)[0], on_ranks(updates, 1)[0]
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_every_loss_has_the_value_and_gradient_of_one_process_on_several(ranks: int, alone: tuple[Any, Any]) -> None:
     for rank, found in enumerate(on_ranks(gradients, ranks)):
         assert found.keys() == alone[0].keys() and len(found) == 65
@@ -76,7 +76,7 @@ def test_every_loss_has_the_value_and_gradient_of_one_process_on_several(ranks: 
             assert off < 1e-6 and found[name][1] == pytest.approx(loss, rel=1e-6, abs=1e-6), (name, rank, off)
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_updates_of_several_processes_take_the_optimiser_steps_of_one(ranks: int, alone: tuple[Any, Any]) -> None:
     for found in on_ranks(updates, ranks):
         for name, (weights, told) in alone[1].items():

@@ -39,6 +39,7 @@ def settings(folder: Path, **changes: Any) -> Path:
     })  # fmt: skip
 
 
+@pytest.mark.slow
 def test_two_iterations_on_images_train_the_text_and_leave_the_tower(tmp_path: Path) -> None:
     vision_models.save("smolvlm", tmp_path / "model")
     done = tiny_runs.train("--config", str(settings(tmp_path)))

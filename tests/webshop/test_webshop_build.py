@@ -121,6 +121,7 @@ def killed_until_done(out: Path, kills: int, duration: float, rng: random.Random
     assert process.wait() == 0
 
 
+@pytest.mark.slow
 def test_a_build_that_is_killed_again_and_again_gives_the_same_bytes(
     tmp_path: Path, uninterrupted: tuple[bytes, float]
 ) -> None:

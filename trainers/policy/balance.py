@@ -27,7 +27,7 @@ _WORTH_A_MOVE = 0.01  # share of the most loaded process's tokens that a move mu
 
 @dataclass(frozen=True)
 class Work:
-    """What some episodes add to what their processes compute; every column has shape (episodes,).
+    """Work that some episodes add to that of their processes; every column has shape (episodes,).
 
     The unit is a token without attention; each token that one sees adds ``1 / span`` of it.
     """

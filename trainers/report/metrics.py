@@ -75,6 +75,7 @@ METRICS: dict[str, str] = {
     "tokens/distinct": "Nodes of the trie of these rows: to compute if rows share what they begin with alike. "
     "The trie is that of the rows of one process; the counts of all are added.",
     "tokens/least": "The same if each prompt began with all that it has in common with the step before it.",
+    "tokens/prefill": "Share of the prompts' tokens that the first process's engine hf computed; it had the others.",
     "tokens/shared": "Share of the tokens that need not be computed again, 1 - distinct / rows, 0 to 1.",
     "tokens/shareable": "The same of the best order of the prompts' parts, 1 - least / rows.",
     "invalid/cut": "Share of the steps whose completion does not parse, and reached the token limit, 0 to 1.",

@@ -348,6 +348,10 @@ class Engine(AnyEngine[Request, Completion]):
     def rest(self) -> None:
         """Nothing is asked until the next :meth:`sync`: memory that the update could use may be given back."""
 
+    def metrics(self) -> dict[str, float]:
+        """Returns metrics of the requests since the last :meth:`sync`, by their names."""
+        return {}
+
     def generate(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, seed: int | None = None
     ) -> list[Completion]:

@@ -214,17 +214,24 @@ class HFEngine(Engine):
         self._rounded = None
         self.prompt_tokens = PromptTokens()
         self._forget()
-        for row in reversed(self._running):
-            row.cached = None
-            row.context = np.concatenate([self._known(row.request), np.array(row.token_ids, np.int64)])
-            self._waiting.appendleft(row)
-        self._running = []
 
     def rest(self) -> None:
         """Gives back the memory of keys, values and rounded weights, which the next :meth:`sync` would drop."""
-        if not self._running:
-            self._rounded = None
-            self._forget()
+        self._rounded = None
+        self._forget()
+
+    def metrics(self) -> dict[str, float]:
+        """Returns the share of the prompts' tokens that had to be computed."""
+        told = self.prompt_tokens
+        return {"tokens/prefill": told.computed / told.asked} if told.asked else {}
+
+    def abandon(self, request_id: int, session: int | None) -> None:
+        """Stops working on a request; what has been computed for it is kept as that of any other."""
+        self._waiting = deque(row for row in self._waiting if row.request.request_id != request_id)
+        for row in self._running:
+            if row.request.request_id == request_id and row.cached is not None:
+                self._cache.finish(row.cached)
+        self._running = [row for row in self._running if row.request.request_id != request_id]
 
     def _known(self, request: Request) -> NDArray[np.int64]:
         """Returns the request's prompt with its images numbered as those of the engine."""
@@ -233,7 +240,12 @@ class HFEngine(Engine):
         return renumbered(request.prompt_ids, self._images.numbers(request.images))
 
     def _forget(self) -> None:
-        """Drops keys and values; and images, if no request refers to them."""
+        """Drops keys and values, to be computed again where requests are under way; and images without a request."""
+        for row in reversed(self._running):
+            row.cached = None
+            row.context = np.concatenate([self._known(row.request), np.array(row.token_ids, np.int64)])
+            self._waiting.appendleft(row)
+        self._running = []
         self._cache.clear()
         self._ends = {}
         if not (self._waiting or self._running):

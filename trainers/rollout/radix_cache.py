@@ -198,7 +198,7 @@ class RadixCache:
         return node
 
     def leave(self, node: Node) -> None:
-        """What ends with ``node`` goes first when room is needed."""
+        """Lets the sequence that ends with ``node`` go first when room is needed."""
         node.last_used = 0
 
     # -- the tree --------------------------------------------------------------------------------------------------

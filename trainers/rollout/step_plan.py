@@ -1,4 +1,4 @@
-"""What one forward pass of the hf engine computes, and in which calls its tokens attend."""
+"""Plan of one forward pass of the hf engine: what it computes, and in which calls its tokens attend."""
 
 from __future__ import annotations
 

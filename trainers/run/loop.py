@@ -107,8 +107,9 @@ def iterate(run: Run) -> None:
     run.counters.tokens += found.sampled
     if run.config.episodes_every and iteration % run.config.episodes_every == 0:
         run.folder.write_episodes(f"iteration-{iteration:05d}", rolled.episodes, credit)
+    engine = {} if rolled.beside else run.engine.metrics()
     times = clock.metrics(rolled.timing, found, rolled.seconds, rolled.beside)
-    metrics = {**found.values, **rolled.metrics, **replayed, **times}
+    metrics = {**found.values, **rolled.metrics, **engine, **replayed, **times}
     run.record(metrics, rolled.episodes)
     run.progress.iteration(iteration, metrics)
 

@@ -1,4 +1,4 @@
-"""What token rows begin with alike."""
+"""Common beginnings of token rows."""
 
 from __future__ import annotations
 

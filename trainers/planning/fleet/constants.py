@@ -58,7 +58,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class EnvironmentConstants:
-    """What one environment takes on one core."""
+    """Costs of one environment on one core."""
 
     step: Fit
     """CPU seconds of a step."""
@@ -79,13 +79,13 @@ class EnvironmentConstants:
 
     @property
     def speed(self) -> EnvironmentSpeed:
-        """What a simulation needs of it."""
+        """Measurements that a simulation needs of an environment."""
         return EnvironmentSpeed(self.step.lognormal, self.reset.lognormal, self.memory, self.base)
 
 
 @dataclass(frozen=True)
 class ServingConstants:
-    """What a call over HTTP takes, its environment not counted."""
+    """Costs of a call over HTTP, its environment not counted."""
 
     request: NotNegative
     """CPU seconds of the server."""

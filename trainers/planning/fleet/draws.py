@@ -1,4 +1,4 @@
-"""What chance decides of a group of episodes: a function of the seed and the group's number, whatever the fleet is."""
+"""Random draws of a group of episodes: a function of the seed and the group's number, whatever the fleet is."""
 
 from __future__ import annotations
 

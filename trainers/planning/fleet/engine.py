@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from trainers.planning.fleet.model import EngineSpeed
 
 CAUSES = ("environment", "longest episode", "update", "sync", "failure")
-"""What an engine that generates nothing waits for."""
+"""Causes for which an engine that generates nothing waits."""
 EPSILON, INSTANT = 1e-4, 1e-9
 """Iterations, and seconds, that rounding may leave of what has ended."""
 

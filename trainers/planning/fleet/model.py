@@ -1,4 +1,4 @@
-"""What is simulated: the workload of an iteration, the speeds of engine, environments and update, and the fleet."""
+"""The model: the workload of an iteration, the speeds of engine, environments and update, and the fleet."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def mean_steps(steps: Lognormal, horizon: int) -> float:
 
 @dataclass(frozen=True)
 class EnvironmentSpeed:
-    """What one environment session costs."""
+    """Costs of one environment session."""
 
     step: Lognormal
     """CPU seconds of a step."""

@@ -1,4 +1,4 @@
-"""What a run's folder tells of its workload."""
+"""Workload of a run, read from its folder."""
 
 from __future__ import annotations
 

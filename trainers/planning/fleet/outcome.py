@@ -1,4 +1,4 @@
-"""What a simulation found: seconds of an iteration, what engines waited for, the age of what was trained on."""
+"""Results of a simulation: seconds of an iteration, what engines waited for, the age of what was trained on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from trainers.planning.fleet.simulation import Simulation
 
 GENERATING, ROLLOUT_PROCESS = "generating", "rollout process"
-"""What engines do apart from waiting: generate, or the other work of a process that both generates and plays."""
+"""Parts of an engine's time apart from waiting: generation, or the other work of a process that also plays."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Outcome:
 
     @property
     def bottleneck(self) -> str:
-        """What engines spend most of their time on, generating included."""
+        """The part that engines spend most of their time on, generating included."""
         return max(self.engines, key=lambda name: self.engines[name])
 
     @property

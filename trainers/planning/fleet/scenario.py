@@ -75,7 +75,7 @@ class Scenario:
     server_memory: float
     updates: int
     notes: tuple[str, ...]
-    """What was assumed."""
+    """Assumptions."""
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""What a simulation found, as tables and as JSON."""
+"""Results of a simulation, as tables and as JSON."""
 
 from __future__ import annotations
 

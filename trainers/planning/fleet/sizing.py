@@ -20,9 +20,9 @@ class Sized:
     cores: int
     """Fewest cores with which no more than 2 % of an iteration's time is lost."""
     outcome: Outcome
-    """What was simulated with them."""
+    """Result with these cores."""
     unlimited: Outcome
-    """What was simulated with a core for each session."""
+    """Result with a core for each session."""
     tried: dict[int, float]
     """Seconds of an iteration by number of cores, in ascending order."""
     servers_for_cores: int

@@ -15,7 +15,7 @@ ROLLOUT = ("prefill", "decode", "sync")
 
 @dataclass(frozen=True)
 class Speeds:
-    """What a simulation needs of a plan."""
+    """Speeds that a simulation takes from a plan."""
 
     engine: EngineSpeed
     """Speed of the engine of one GPU."""

@@ -106,11 +106,11 @@ def staleness(model: str, split: bool, updates: int, out: Path) -> str:
             axes.set_xlabel("staleness k")
             axes.set_title("64 H100 that share, ALFWorld")
     title = "32 GPUs train, 32 generate" if split else "64 GPUs share"
-    lines = [f"| {title}: k | iteration, s | faster by | generating | training | off-policy | age | dropped |",
+    lines = [f"| {title}: k | iteration, s | faster by | generating | training | off-policy | age | oldest |",
              "|---:|---:|---:|---:|---:|---:|---:|---:|"]  # fmt: skip
     lines += [
         f"| {k} | {o.iteration:,.1f} | {outcomes[0].iteration / o.iteration:.2f} | {o.generating:.0%} | "
-        f"{o.training_busy:.0%} | {o.off_policy:.0%} | {o.age:.2f} | {o.dropped:.1%} |"
+        f"{o.training_busy:.0%} | {o.off_policy:.0%} | {o.age:.2f} | {o.oldest} |"
         for k, o in outcomes.items()
     ]
     return "\n".join(lines) + "\n\n"

@@ -1,4 +1,7 @@
-"""``python -m trainers.quickstart``: the quick start, from any folder, launched with accelerate on the CPU."""
+"""``python -m trainers.quickstart``: the quick start, from any folder, launched with accelerate on the CPU.
+
+On two cores or more there are two processes with a thread each: a model this small leaves a second thread little to do.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from envsuite.core.errors import EnvsuiteError
 from trainers.settings.shipped import located
 
 CONFIG = "configs/quickstart.yaml"
-LAUNCH = "configs/accelerate/cpu1.yaml"
+LAUNCH = ("configs/accelerate/cpu1.yaml", "configs/accelerate/cpu2.yaml")
+"""Settings of one process, and of two."""
 CHECK = "--check"
 
 
@@ -34,11 +38,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if checking:
         return 0
-    threads = os.environ.get("OMP_NUM_THREADS") or "2"
-    launch = ["--config_file", str(located(LAUNCH)), "--num_cpu_threads_per_process", threads, "-m", "trainers.train"]
+    threads = os.environ.get("OMP_NUM_THREADS") or "1"
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    settings = str(located(LAUNCH[cores > 1]))
+    launch = ["--config_file", settings, "--num_cpu_threads_per_process", threads, "-m", "trainers.train"]
     command = [sys.executable, "-m", "accelerate.commands.launch", *launch, *words, *(["--resume"] if resumed else [])]
     sys.stdout.flush()
-    os.execv(command[0], command)
+    os.execve(command[0], command, {**os.environ, "ACCELERATE_USE_CPU": "true"})
 
 
 def _check(words: Sequence[str], model: bool) -> bool:
@@ -54,7 +60,8 @@ def _check(words: Sequence[str], model: bool) -> bool:
         from trainers.policy.source import find
 
         find(command.config.model.path, "model.path")
-        located(LAUNCH).read_bytes()
+        for settings in LAUNCH:
+            located(settings).read_bytes()
     folder = Path(command.config.output) / command.config.name
     return command.resume is None and any((folder / "checkpoints").glob("iteration-*"))
 

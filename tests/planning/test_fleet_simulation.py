@@ -186,13 +186,14 @@ fleets = st.builds(
 
 @settings(max_examples=60, deadline=None)
 @given(fleet=fleets, tasks=st.integers(1, 5), size=st.integers(1, 4), seed=st.integers(0, 2**20))
-def test_every_started_group_is_consumed_dropped_or_in_flight(fleet: Fleet, tasks: int, size: int, seed: int) -> None:
+def test_every_started_group_is_consumed_failed_or_in_flight(fleet: Fleet, tasks: int, size: int, seed: int) -> None:
     slow = EnvironmentSpeed(Lognormal(0.02, 1.0), Lognormal(0.1, 0.5), 0.0, wait=Lognormal(0.01, 0.3))
     s = Simulation(varied(tasks, size), slow, engines(), UpdateSpeed(1e-5, 0.2, 0.1), fleet, seed)
     outcome = s.run(4, warm_up=1)
     assert s.version == 4 and s.consumed == 4 * tasks
-    assert s.started == s.consumed + s.dropped + s.empty + len(s.ready) + len(s.groups) + len(s.training)
-    assert s.started <= (s.version + fleet.staleness + 1) * tasks + s.dropped + s.empty
+    assert s.started == s.consumed + s.empty + len(s.first) + len(s.ready) + len(s.groups) + len(s.training)
+    assert s.started <= (s.version + fleet.staleness + 1) * tasks + s.empty
+    assert outcome.oldest <= fleet.staleness, "groups are taken in the order in which they were started"
     for number, group in s.groups.items():
         assert group.missing == sum(episode.group == number for episode in s.episodes.values()) > 0
     seated = [episode for episode in s.episodes.values() if episode.core >= 0]

@@ -141,13 +141,13 @@ def _alone(model: PreTrainedModel, table: StepTable) -> list[torch.Tensor]:
     return [torch.cat(column) for column in zip(*found, strict=True)]
 
 
-@pytest.mark.parametrize("tile", [3, 64], ids=["narrow", "wide"])
+@pytest.mark.parametrize(("tile", "long"), [(3, 1000), (3, 4), (64, 256)], ids=["tiles", "chains", "default"])
 @pytest.mark.parametrize("way", ["kept", "recomputed", "adapter", "adapter, recomputed"])
 @pytest.mark.parametrize("name", STYLES)
 @settings(max_examples=3)
 @given(some=rows, budget=st.sampled_from([1, 40, 10_000]))
 def test_everything_is_what_independent_sequences_give(
-    name: str, way: str, tile: int, some: list[tuple[list[int], list[int]]], budget: int
+    name: str, way: str, tile: int, long: int, some: list[tuple[list[int], list[int]]], budget: int
 ) -> None:
     table, model = _table(some), _model(name, way)
     naive = copy.deepcopy(model)
@@ -161,6 +161,7 @@ def test_everything_is_what_independent_sequences_give(
         checkpoint_activations(model)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention, "_NARROW", tile)
+        patch.setattr(attention, "_LONG", long)
         policy, loss = Policy(model).train(), 0.0
         for tree in micro_batches(table, budget, True):
             stats, index = policy(tree), torch.from_numpy(tree.index)
@@ -249,8 +250,10 @@ def test_a_tree_in_parts_gives_what_it_gives_in_one_pass(
         model = architecture(name, SIZE)
         if checkpointing:
             checkpoint_activations(model)
-        stats = Policy(model).train()(replace(tree, part=part))
-        (stats.logprob * weight + stats.entropy * spread).sum().backward()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(attention, "_LONG", 256 if part is None else 4)
+            stats = Policy(model).train()(replace(tree, part=part))
+            (stats.logprob * weight + stats.entropy * spread).sum().backward()
         found.append((model, stats))
     (one, whole), (other, parts) = found
     torch.testing.assert_close(parts.logprob, whole.logprob, rtol=0, atol=1e-5)

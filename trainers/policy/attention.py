@@ -38,6 +38,7 @@ NAME = "envsuite_tree"
 KNOWN_LAYERS = {"full_attention", "sliding_attention"}
 _SHALLOW, _NARROW, _WIDE = 384, 64, 128
 """Tiles are wider where paths are longer on average: a wide tile gathers less, and computes more that a mask hides."""
+_LONG = 256  # tokens without a branch that are no tiles, where PyTorch's kernel for CPUs is
 _EVEN = 1.125  # most keys of the longest path in a call, in those of the shortest
 _SCORES = 2**22  # most scores of one head in a call
 _KEPT_SCORES = 2**25  # most elements of the masks that are kept for all layers
@@ -60,7 +61,7 @@ class Tiles:
 
     Args:
         plan: The row that they are parts of.
-        queries: Tokens of each tile, shape (tiles, width); the last tile of a row may repeat its last token.
+        queries: Tokens of each tile, shape (tiles, width); a shorter tile repeats its last token.
         keys: Tokens that they see, of each tile a list in order.
     """
 
@@ -126,20 +127,35 @@ class TreePlan:
         self._room -= elements
         return True
 
-    def tiles(self, window: int | None) -> list[Tiles]:
-        """The tiles of the row, those with about equally many keys together."""
-        deepest = int(self.tree.depth.max(initial=0))
-        return self.once(("tiles", None if window is None or window > deepest else window), lambda: self._tiles(window))
+    def parts(self, window: int | None, chains: bool) -> tuple[list[Chain], list[Tiles]]:
+        """The row cut into tiles, those with about equally many keys together; and into long chains, if wanted.
 
-    def _tiles(self, window: int | None) -> list[Tiles]:
-        tree, count = self.tree, len(self.tree)
-        width = min(_NARROW if tree.depth.mean() <= _SHALLOW else _WIDE, count - self.before)
-        starts = np.arange(self.before, count, width)
+        Args:
+            window: Width of the sliding window; chains are tiles under a narrower one.
+            chains: Whether long runs without a branch are chains.
+        """
+        deepest = int(self.tree.depth.max(initial=0))
+        width = None if window is None or window > deepest else window
+        chains &= width is None
+        return self.once(("parts", width, chains), lambda: self._parts(width, chains))
+
+    def _parts(self, window: int | None, chains: bool) -> tuple[list[Chain], list[Tiles]]:
+        long = [(max(begin, self.before), end) for begin, end in self.tree.chains] if chains else []
+        long = [(begin, end) for begin, end in long if end - begin >= _LONG]
+        ends = zip(
+            [self.before, *(end for _, end in long)], [*(begin for begin, _ in long), len(self.tree)], strict=True
+        )
+        between = [(begin, end) for begin, end in ends if begin < end]
+        return [Chain.of(self, *span) for span in long], self._tiles(between, window) if between else []
+
+    def _tiles(self, spans: list[tuple[int, int]], window: int | None) -> list[Tiles]:
+        tree = self.tree
+        width = min(_NARROW if tree.depth.mean() <= _SHALLOW else _WIDE, max(end - begin for begin, end in spans))
+        owns = [np.arange(at, min(at + width, end)) for begin, end in spans for at in range(begin, end, width)]
         keys = []
-        for start in starts.tolist():
-            own = np.arange(start, min(start + width, count))
+        for own in owns:
             nearest = 0 if window is None else max(0, int(tree.depth[own].min()) + 1 - window)
-            keys.append(np.concatenate([tree.path(start)[nearest:-1], own]))
+            keys.append(np.concatenate([tree.path(int(own[0]))[nearest:-1], own]))
         lengths = np.array([len(own) for own in keys])
         made: list[Tiles] = []
         some: list[int] = []
@@ -148,14 +164,91 @@ class TreePlan:
                 lengths[tile] > _EVEN * lengths[some[0]] + _NARROW // 4
                 or (len(some) + 1) * width * lengths[tile] > _SCORES
             ):
-                made.append(self._made(starts, width, keys, some))
+                made.append(self._made(owns, width, keys, some))
                 some = []
             some.append(tile)
-        return [*made, self._made(starts, width, keys, some)]
+        return [*made, self._made(owns, width, keys, some)]
 
-    def _made(self, starts: Ints, width: int, keys: list[Ints], some: list[int]) -> Tiles:
-        queries = np.minimum(starts[some][:, None] + np.arange(width), len(self.tree) - 1)
+    def _made(self, owns: list[Ints], width: int, keys: list[Ints], some: list[int]) -> Tiles:
+        queries = np.stack([np.pad(owns[tile], (0, width - len(owns[tile])), "edge") for tile in some])
         return Tiles(self, queries, [keys[tile] for tile in some])
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A run of tokens without a branch: each sees the path before them, and those of the run up to itself."""
+
+    queries: slice
+    """The tokens, among those that are computed."""
+    keys: slice
+    """The same among all."""
+    path: Tensor
+    """Indices of the path."""
+
+    @classmethod
+    def of(cls, plan: TreePlan, begin: int, end: int) -> Chain:
+        """Returns the chain of these tokens of a row."""
+        path = torch.from_numpy(plan.tree.path(begin)[:-1]).to(plan.device)
+        return cls(slice(begin - plan.before, end - plan.before), slice(begin, end), path)
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, out: Tensor, total: Tensor
+    ) -> None:
+        """Writes the output and the log-sums of the chain; all tensors (tokens, heads, dim)."""
+        asked, groups = query[self.queries].transpose(0, 1)[None], query.shape[1] // key.shape[1]
+        own = (_spread(part[self.keys], groups) for part in (key, value))
+        found, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(asked, *own, 0.0, True, scale=scale)
+        if len(self.path):
+            before = (part.index_select(0, self.path).transpose(0, 1)[None] for part in (key, value))
+            other, more = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+                _folded(asked, groups), *before, 0.0, False, scale=scale
+            )
+            other, more = other.reshape(found.shape), more.reshape(sums.shape)
+            whole = torch.logaddexp(sums, more)
+            found = found * (sums - whole).exp()[..., None].to(found.dtype)
+            found = found + other * (more - whole).exp()[..., None].to(found.dtype)
+            sums = whole
+        out[self.queries], total[self.queries] = found[0].transpose(0, 1), sums[0].transpose(0, 1)
+
+    def backward(
+        self, grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, total: Tensor, scale: float | None,
+        of_query: Tensor, of_key: Tensor, of_value: Tensor,
+    ) -> None:  # fmt: skip
+        """Writes the gradient of the chain's queries, and adds those of the keys and values that it sees."""
+        groups = query.shape[1] // key.shape[1]
+        of_out, asked, found = (part[self.queries].transpose(0, 1)[None] for part in (grad, query, out))
+        sums = total[self.queries].T[None].contiguous()
+        own = [_spread(part[self.keys], groups) for part in (key, value)]
+        of_asked, *of_own = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            of_out, asked, *own, found, sums, 0.0, True, scale=scale
+        )
+        for buffer, part in ((of_key, of_own[0]), (of_value, of_own[1])):
+            buffer[self.keys] += _summed(part[0], groups).to(buffer.dtype)
+        if len(self.path):
+            before = [part.index_select(0, self.path).transpose(0, 1)[None] for part in (key, value)]
+            more, *of_before = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+                _folded(of_out, groups), _folded(asked, groups), *before, _folded(found, groups),
+                sums.reshape(1, key.shape[1], -1), 0.0, False, scale=scale,
+            )  # fmt: skip
+            of_asked = of_asked + more.reshape(of_asked.shape)
+            for buffer, part in ((of_key, of_before[0]), (of_value, of_before[1])):
+                buffer.index_add_(0, self.path, part[0].transpose(0, 1).to(buffer.dtype))
+        of_query[self.queries] = of_asked[0].transpose(0, 1)
+
+
+def _spread(rows: Tensor, groups: int) -> Tensor:
+    """``rows`` (tokens, key heads, dim) for every query head, (1, heads, tokens, dim)."""
+    return rows.transpose(0, 1).repeat_interleave(groups, 0)[None]
+
+
+def _summed(heads: Tensor, groups: int) -> Tensor:
+    """Reverses :func:`_spread` for gradients: ``heads`` (heads, tokens, dim) to (tokens, key heads, dim)."""
+    return heads.reshape(-1, groups, *heads.shape[1:]).sum(1).transpose(0, 1)
+
+
+def _folded(rows: Tensor, groups: int) -> Tensor:
+    """``rows`` (1, heads, tokens, dim) with the heads of a key head behind each other: (1, key heads, …, dim)."""
+    return rows.reshape(1, rows.shape[1] // groups, -1, rows.shape[3])
 
 
 def tree_attention(
@@ -208,7 +301,10 @@ class _TreeAttention(torch.autograd.Function):
         fused = _is_fused(query, value, sinks, how)
         out = query.new_empty(*query.shape[:2], value.shape[2])
         total = torch.empty(query.shape[:2] if fused else (0,), dtype=_statistics_dtype(query), device=query.device)
-        for tiles in plan.tiles(how.window):
+        chains, tiled = plan.parts(how.window, fused)
+        for chain in chains:
+            chain.attend(query, key, value, how.scale, out, total)
+        for tiles in tiled:
             given = _gathered(tiles, query, key, value)
             mask = tiles.mask(query.shape[1] // key.shape[1], query.dtype, how.window)
             if fused:
@@ -233,7 +329,10 @@ class _TreeAttention(torch.autograd.Function):
         of_key, of_value = (torch.zeros(part.shape, dtype=_statistics_dtype(part), device=part.device)
                             for part in (key, value))  # fmt: skip
         of_sinks = None if sinks is None else torch.zeros_like(sinks)
-        for tiles in plan.tiles(how.window):
+        chains, tiled = plan.parts(how.window, fused)
+        for chain in chains:
+            chain.backward(grad, query, key, value, out, total, how.scale, of_query, of_key, of_value)
+        for tiles in tiled:
             given = _gathered(tiles, query, key, value)
             mask = tiles.mask(query.shape[1] // key.shape[1], query.dtype, how.window)
             of_out = _tile(tiles, grad, key.shape[1], filled=False)

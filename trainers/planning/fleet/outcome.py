@@ -31,7 +31,6 @@ class Totals:
     calls: int
     steps: int
     ages: Mapping[int, float]
-    dropped: int
     redispatched: int
     failed: int
     lost: float
@@ -46,8 +45,8 @@ class Totals:
         did |= {GENERATING: sum(engine.busy for engine in now.engines) - aside, ROLLOUT_PROCESS: aside}
         return cls(
             now.now + now.lost, now.version, did, sum(engine.sequences for engine in now.engines), now.update_busy,
-            now.cores.busy, now.env_waited, now.calls, now.steps, dict(now.ages), now.dropped, now.redispatched,
-            now.failed, now.lost,
+            now.cores.busy, now.env_waited, now.calls, now.steps, dict(now.ages), now.redispatched, now.failed,
+            now.lost,
         )  # fmt: skip
 
 
@@ -75,8 +74,6 @@ class Outcome:
     """Updates since a trained token was sampled, in the mean."""
     oldest: int
     """The greatest such number."""
-    dropped: float
-    """Groups that were dropped as too old, as a share of all that ended."""
     redispatched: float
     """Episodes that were dispatched again, for each update."""
     failed: float
@@ -96,7 +93,6 @@ class Outcome:
         engines = worked * len(now.engines)
         ages = {age: count - before.ages.get(age, 0.0) for age, count in after.ages.items()}
         tokens = max(sum(ages.values()), 1e-12)
-        dropped = after.dropped - before.dropped
         calls = max(after.calls - before.calls, 1)
         return cls(
             seconds / updates,
@@ -109,7 +105,6 @@ class Outcome:
             sum(count for age, count in ages.items() if age) / tokens,
             sum(age * count for age, count in ages.items()) / tokens,
             max((age for age, count in ages.items() if count), default=0),
-            dropped / (dropped + updates * now.work.tasks),
             (after.redispatched - before.redispatched) / updates,
             (after.failed - before.failed) / updates,
             (seconds - worked) / max(seconds, 1e-12),

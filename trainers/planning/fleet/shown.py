@@ -97,18 +97,18 @@ def _by_staleness(outcomes: Mapping[int, Outcome]) -> Table:
     columns = [
         c for c in columns if c not in ("failure", ROLLOUT_PROCESS) or any(o.engines[c] for o in outcomes.values())
     ]
-    for column in (*columns, "training", "off-policy", "age", "dropped"):
+    for column in (*columns, "training", "off-policy", "age", "oldest"):
         table.add_column(column, justify="right")
     base = outcomes[min(outcomes)].iteration
     for k, outcome in outcomes.items():
         table.add_row(
             str(k), f"{outcome.iteration:,.1f}", f"{base / outcome.iteration:.2f}",
             *(f"{outcome.engines[column]:.1%}" for column in columns), f"{outcome.training_busy:.0%}",
-            f"{outcome.off_policy:.0%}", f"{outcome.age:.2f}", f"{outcome.dropped:.1%}",
+            f"{outcome.off_policy:.0%}", f"{outcome.age:.2f}", str(outcome.oldest),
         )  # fmt: skip
     table.caption = (
         "shares of the engines' time; training: share of its time in which the update runs; off-policy: trained tokens "
-        "of older weights; age: of a token, in updates; dropped: groups that were too old"
+        "of older weights; age: of a token, in updates"
     )
     table.caption_justify = "left"
     return table

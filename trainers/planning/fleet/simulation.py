@@ -53,7 +53,7 @@ class Simulation:
         self.now, self.lost = 0.0, 0.0
         """Seconds so far without outages of the whole run; and those of outages."""
         self.version = 0
-        self.started = self.consumed = self.dropped = self.empty = 0
+        self.started = self.consumed = self.empty = 0
         """Groups so far: begun, trained on, too old, without an episode that did not fail."""
         self.redispatched = self.failed = 0
         """Episodes that were dispatched again; that failed for good."""
@@ -62,8 +62,12 @@ class Simulation:
         self.syncing = False
         self.groups: dict[int, Group] = {}
         """Groups on their way."""
-        self.ready: deque[Group] = deque()
-        """Whole groups."""
+        self.ready: dict[int, Group] = {}
+        """Whole groups, behind some that are not."""
+        self.first: list[Group] = []
+        """Whole groups of the next update: those that were started first."""
+        self._order: deque[int] = deque()
+        """Numbers of the groups behind these, in the order in which they were started."""
         self.episodes: dict[int, Playing] = {}
         self.ages: dict[int, float] = {}
         """Trained response tokens by the number of updates since they were sampled."""
@@ -79,7 +83,7 @@ class Simulation:
         self._events: list[tuple[float, int, int, int, int]] = []
         self._number = 0
         self._checkpoint = 0.0
-        self._wasted = 0  # groups failed or dropped before the last update
+        self._wasted = 0  # groups that had failed before the last update
 
     def run(self, updates: int, warm_up: int = 0) -> Outcome:
         """Simulates until so many updates have been made.
@@ -101,10 +105,10 @@ class Simulation:
         events, count = self._events, 0
         before = Totals.of(self)
         while self.version < updates:
-            if self.empty + self.dropped - self._wasted > MOST_WASTED * self.work.tasks:
+            if self.empty - self._wasted > MOST_WASTED * self.work.tasks:
                 raise ConfigError(
-                    f"update {self.version + 1} cannot be filled: {self.empty + self.dropped - self._wasted:,} groups "
-                    f"failed or were too old since the last one ({self.failed:,} episodes failed so far); so much "
+                    f"update {self.version + 1} cannot be filled: {self.empty - self._wasted:,} groups "
+                    f"failed since the last one ({self.failed:,} episodes failed so far); so much "
                     "fails only with rates as high as those of --failures: lower them"
                 )
             self.now, _, kind, one, ticket = heappop(events)
@@ -118,12 +122,13 @@ class Simulation:
 
     def _admit(self) -> None:
         """Starts every group that may."""
-        most = (self.version + self.fleet.staleness + 1) * self.work.tasks + self.dropped + self.empty
+        most = (self.version + self.fleet.staleness + 1) * self.work.tasks + self.empty
         touched: dict[int, None] = {}
         while self.started < most:
             number = self.started
             self.started += 1
             self.groups[number] = Group(self.work.group_size)
+            self._order.append(number)
             engine = self._lightest(self.work.group_size)
             for member, drawn in enumerate(self.draws.group(number)):
                 episode = number * self.work.group_size + member
@@ -181,7 +186,7 @@ class Simulation:
         if not group.missing:
             del self.groups[episode.group]
             if group.sound:
-                self.ready.append(group)
+                self.ready[episode.group] = group
             else:
                 self.empty += 1
                 self._admit()
@@ -304,21 +309,19 @@ class Simulation:
     # -- updates ------------------------------------------------------------------------------------------------------
 
     def _train(self) -> None:
-        """Begins an update, if there are enough groups that are not too old."""
+        """Begins an update, if the groups that were started first are whole."""
         if self.training or self.syncing:
             return
-        oldest = self.version - self.fleet.staleness
-        kept = deque(group for group in self.ready if min(group.tokens) >= oldest)
-        if len(kept) < len(self.ready):
-            self.dropped += len(self.ready) - len(kept)
-            self.ready = kept
-            self._admit()
-        if len(self.ready) < self.work.tasks:
+        while self._order and len(self.first) < self.work.tasks and self._order[0] not in self.groups:
+            number = self._order.popleft()
+            if number in self.ready:  # and not empty
+                self.first.append(self.ready.pop(number))
+        if len(self.first) < self.work.tasks:
             return
         for engine in self.engines:  # what they wait for changes
             if not engine.running:
                 engine.advance(self.now, self.cause(engine))
-        self.training = [self.ready.popleft() for _ in range(self.work.tasks)]
+        self.training, self.first = self.first, []
         tokens = sum(group.trained for group in self.training)
         seconds = self.update_speed.fixed + self.update_speed.token * tokens
         self.update_busy += seconds
@@ -343,7 +346,7 @@ class Simulation:
         self.consumed += len(self.training)
         self.training, self.syncing = [], False
         self.version += 1
-        self._wasted = self.empty + self.dropped
+        self._wasted = self.empty
         for engine in self.engines:
             engine.marks.append(engine.clock)
         if self.version % self.fleet.failures.checkpoint == 0:

@@ -289,14 +289,15 @@ def test_a_hung_environment_is_named_and_takes_the_episodes_of_its_worker_along_
     assert named and all("worker 0, for" in text for text in named)
 
 
+@pytest.mark.slow  # the other server must answer within the deadline, however busy the machine is
 def test_a_server_that_does_not_answer_is_left_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         serving(Settings((ROUGH,), port=0, workers=0)) as mute,
         serving(Settings((ROUGH,), port=0, workers=0)) as good,
-        make_vector([EnvFactory(ROUGH, {"url": [mute.url, good.url]})], 4, deadline=0.5) as vector,
+        make_vector([EnvFactory(ROUGH, {"url": [mute.url, good.url]})], 4, deadline=1.5) as vector,
     ):
         batch = mute.front.batch
-        ends = time.monotonic() + 4.0
+        ends = time.monotonic() + 8.0
 
         def silent(calls: object) -> object:
             time.sleep(max(0.0, ends - time.monotonic()))
@@ -310,7 +311,7 @@ def test_a_server_that_does_not_answer_is_left_for_another_one(monkeypatch: pyte
             [EpisodePlan(i, i, 0, "a") for i in range(4)], SAMPLING, 0, lambda ended, wait: told.append(str(wait))
         )
         seconds = time.monotonic() - began
-    assert all(episode.success for episode in episodes) and 1 <= manager.timing.repeated <= 2 and seconds < 3.0
+    assert all(episode.success for episode in episodes) and 1 <= manager.timing.repeated <= 2 and seconds < 7.0
     assert any(f"{ROUGH} at {mute.url}" in text and text.startswith("episode ") for text in told)
 
 

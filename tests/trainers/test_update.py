@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from tiny_runs import model, step_table
 from update_cases import gradients, not_finite, updates
 
 from trainers.policy.accumulation import Batch, teaching_rows
+from trainers.policy.attention import TreePlan
 from trainers.policy.config import OptimConfig
 from trainers.policy.guard import Diverged
 from trainers.policy.loss import ObjectiveConfig, token_weights
@@ -398,6 +400,21 @@ def test_where_the_loss_has_other_terms_every_row_is_computed() -> None:
     assert not teaching_rows(unweighed, ObjectiveConfig()).any()
     unknown = replace(batch, advantage=np.full(len(batch.advantage), np.nan))
     assert (teaching_rows(unknown, ObjectiveConfig()) == answered).all(), "what is not finite is not hidden"
+
+
+def test_no_pass_of_a_batch_keeps_the_masks_of_the_passes_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans, alive = weakref.WeakSet[TreePlan](), []
+    begin = TreePlan.__init__
+
+    def noted(self: TreePlan, *given: Any) -> None:
+        alive.append(len(plans))
+        begin(self, *given)
+        plans.add(self)
+
+    monkeypatch.setattr(TreePlan, "__init__", noted)
+    batch = some()
+    make(ObjectiveConfig(), tokens_per_microbatch=30, share_prefix=False).gradient(batch.table, batch.advantage)
+    assert len(alive) > 5 and max(alive) == 0
 
 
 # -- entropy, and tokens that are picked -------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -189,14 +189,16 @@ class Accumulator:
                 _, rows = np.unique(row_of[piece.index], return_inverse=True)
                 loss = self._loss(piece, stats, rows, columns, corrected=present or batch.old is not None)
                 self.accelerator.backward(loss.loss)
-            if tally.culprit is None and not math.isfinite(float(loss.loss.detach())):
+            # Neither may keep the graph of this pass, whose masks are large, while the next one is made.
+            loss, stats = replace(loss, loss=loss.loss.detach()), stats.detached()
+            if tally.culprit is None and not math.isfinite(float(loss.loss)):
                 tally.culprit = self._culprit(batch, piece, stats)
             tally.losses.append(loss)
             tally.computed += len(piece)
-            tally.entropy += float(stats.entropy.detach().sum())
+            tally.entropy += float(stats.entropy.sum())
             if first:
                 engine = torch.from_numpy(table.logprob.values[piece.index])
-                tally.gap += float((stats.logprob.detach().cpu() - engine).abs().sum())
+                tally.gap += float((stats.logprob.cpu() - engine).abs().sum())
                 tally.gap_tokens += len(engine)
         tally.tokens += len(table.response.values)
         return True
@@ -249,7 +251,7 @@ class Accumulator:
         suspects: list[tuple[str, Tensor | NDArray[np.floating]]] = [
             ("advantage", batch.advantage[piece.index]),
             ("log-probability of the engine", batch.table.logprob.values[piece.index]),
-            ("log-probability", stats.logprob.detach().cpu().numpy()),
+            ("log-probability", stats.logprob.cpu().numpy()),
         ]
         if self.objective.kl != "none":
             reference = batch.table.token_column(REFERENCE, "objective.kl", "the reference policy")

@@ -56,6 +56,14 @@ class Scoring:
     """Soft cap of the scores, as in Gemma 2."""
 
 
+@dataclass
+class Room:
+    """Room for masks that are kept for all layers."""
+
+    left: int = _KEPT_SCORES
+    """Elements."""
+
+
 class Tiles:
     """Tiles of the row with about equally many keys; indices of queries count from the first that is computed.
 
@@ -70,7 +78,7 @@ class Tiles:
         # What fills a row up ends at 0: no query sees it.
         filled = np.stack([np.pad(own, (0, width - len(own))) for own in keys])
         end = np.stack([np.pad(plan.tree.end[own], (0, width - len(own))) for own in keys])
-        self._plan = plan
+        self._depth, self._room = plan.depth, plan.room  # not the plan, which has the tiles: both would be kept
         self.count, self.width, self.length = len(keys), queries.shape[1], width
         self._query, self._key, self._end = (torch.from_numpy(of).to(plan.device) for of in (queries, filled, end))
         self.real = torch.from_numpy(np.flatnonzero(np.diff(queries, prepend=-1).ravel())).to(plan.device)
@@ -86,10 +94,11 @@ class Tiles:
         query, key = self._query[:, :, None], self._key[:, None]
         seen = (key <= query) & (query < self._end[:, None])
         if window is not None:
-            seen &= self._plan.depth[query] - self._plan.depth[key] < window
+            seen &= self._depth[query] - self._depth[key] < window
         mask = torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
         mask = mask[:, None].expand(-1, groups, -1, -1).flatten(1, 2)[:, None]
-        if self._plan.may_keep(mask.numel()):
+        if mask.numel() <= self._room.left:
+            self._room.left -= mask.numel()
             self._kept[kind] = mask
         return mask
 
@@ -111,7 +120,7 @@ class TreePlan:
         self.past = past
         self.depth = torch.from_numpy(tree.depth).to(device)
         self._once: dict[Hashable, Any] = {}
-        self._room = _KEPT_SCORES
+        self.room = Room()
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """Returns ``make()`` of the first call with ``key``: the pattern as a kernel takes it, for all layers."""
@@ -119,13 +128,6 @@ class TreePlan:
             self._once[key] = make()
         found: T = self._once[key]
         return found
-
-    def may_keep(self, elements: int) -> bool:
-        """Whether a mask of so many elements may be kept; counts it if so."""
-        if elements > self._room:
-            return False
-        self._room -= elements
-        return True
 
     def parts(self, window: int | None, chains: bool) -> tuple[list[Chain], list[Tiles]]:
         """The row cut into tiles, those with about equally many keys together; and into long chains, if wanted.

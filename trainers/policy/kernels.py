@@ -93,10 +93,10 @@ def seen_tokens(plan: TreePlan, window: int | None) -> Seen:
     Returns:
         Given indices of batch, head, query and key, true where the query sees the key.
     """
-    depth, end = plan.depth, torch.from_numpy(plan.tree.end).to(plan.device)
+    before, depth, end = plan.before, plan.depth, torch.from_numpy(plan.tree.end).to(plan.device)
 
     def seen(_: Tensor, __: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        query = query + plan.before
+        query = query + before
         found = (key <= query) & (query < end[key])
         return found if window is None else found & (depth[query] - depth[key] < window)
 

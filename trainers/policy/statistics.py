@@ -25,6 +25,10 @@ class TokenStats:
     entropy: Tensor
     """(T,) float32, in nats; it has a gradient."""
 
+    def detached(self) -> TokenStats:
+        """Returns the values without the graph that computed them."""
+        return TokenStats(self.logprob.detach(), self.entropy.detach())
+
 
 def token_stats(logits: Tensor, target: Tensor, temperature: float) -> TokenStats:
     """Statistics of ``softmax(logits / temperature)``.

@@ -10,11 +10,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,8 +20,8 @@ import yaml
 from rich.console import Console
 
 from benchmarks.fleet import engine_of, environment
-from benchmarks.fleet_serving import serving, wait_for
-from benchmarks.serving import COMMANDS, OURS
+from benchmarks.fleet_serving import serving
+from benchmarks.serving import OURS, running
 from trainers.planning.fleet.check import checked_against, table
 from trainers.planning.fleet.constants import Constants
 from trainers.report.run import RunData
@@ -43,7 +41,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         out = arguments.out or Path(folder)
         for name, url in (("in-process", None), ("over-http", "server")):
-            with server() if url else contextlib.nullcontext() as address:
+            with running(OURS) if url else contextlib.nullcontext() as address:
                 run = trained(out, name, address, arguments.iterations, arguments.tasks)
             constants = constants_of(RunData.load(run))
             constants.write(out / f"{name}.json")
@@ -75,20 +73,6 @@ def trained(out: Path, name: str, address: str | None, iterations: int, tasks: i
     command = [sys.executable, "-m", "trainers.train", "--config", str(file)]
     subprocess.run(command, check=True, env={**os.environ, "ACCELERATE_USE_CPU": "true"}, stdout=subprocess.DEVNULL)
     return out / name
-
-
-@contextlib.contextmanager
-def server() -> Iterator[str]:
-    """An `envsuite serve` in a process of its own; yields its address."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    process = subprocess.Popen([sys.executable, "-m", *COMMANDS[OURS], str(port)], stderr=subprocess.DEVNULL)
-    try:
-        wait_for(port)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.wait()
 
 
 if __name__ == "__main__":

@@ -19,8 +19,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import socket
-import subprocess
 import sys
 import time
 from collections import deque
@@ -35,6 +33,7 @@ from rich.table import Table
 
 from benchmarks.engine import tiny_model
 from benchmarks.pace_world import MEDIANS, SIGMAS, task_of
+from benchmarks.serving import served
 from envsuite.prompting import make_codec, make_memory
 from envsuite.vector import EnvFactory, Vector, make_vector
 from trainers.imitation.vocabulary import word_tokenizer
@@ -192,27 +191,9 @@ def environments(place: str, slots: int) -> Iterator[Vector]:
             yield vector
         return
     with contextlib.ExitStack() as stack:
-        urls = [stack.enter_context(_server(max(1, slots // 16))) for _ in range(2)]
+        words = ("envsuite.cli", "serve", WORLD, "--workers", str(max(1, slots // 16)), "--port")
+        urls = [stack.enter_context(served(words))[0] for _ in range(2)]
         yield stack.enter_context(make_vector([EnvFactory(WORLD, {"url": urls})], slots))
-
-
-@contextlib.contextmanager
-def _server(workers: int) -> Iterator[str]:
-    """A server in a process of its own; yields its address."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    command = [sys.executable, "-m", "envsuite.cli", "serve", WORLD, "--port", str(port), "--workers", str(workers)]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    try:
-        end = time.monotonic() + 120
-        while time.monotonic() < end:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-                break
-            time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def measure(

@@ -70,16 +70,28 @@ class Row:
 @contextlib.contextmanager
 def running(who: str, *options: str) -> Iterator[str]:
     """A server in a process of its own; yields its address."""
+    with served(COMMANDS[who], *options) as (url, _):
+        yield url
+
+
+@contextlib.contextmanager
+def served(module: Sequence[str], *options: str) -> Iterator[tuple[str, int]]:
+    """A server in a process of its own; yields its address and the id of the process.
+
+    Args:
+        module: Module, and its arguments up to the port.
+        options: Its further arguments.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    process = subprocess.Popen([sys.executable, "-m", *COMMANDS[who], str(port), *options], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, "-m", *module, str(port), *options], stderr=subprocess.DEVNULL)
     try:
         end = time.monotonic() + 120
         while time.monotonic() < end:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
                 break
             time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}"
+        yield f"http://127.0.0.1:{port}", process.pid
     finally:
         process.kill()
         process.wait()

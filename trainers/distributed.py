@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from accelerate import Accelerator, InitProcessGroupKwargs, PartialState
 from accelerate.utils import gather_object
@@ -19,6 +18,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from envsuite.core.errors import EnvsuiteError, UnknownName
 from trainers.activity import ACTIVITY
+from trainers.cpu import keep_freed_memory, without_subnormals
 from trainers.peers import GRACE_SECONDS, SILENT_SECONDS, Peers
 from trainers.settings import ConfigError
 
@@ -48,7 +48,7 @@ def guarded(command: Callable[[], int]) -> int:
     interrupted.
     """
     try:
-        with _without_subnormals():
+        with without_subnormals():
             status = command()
         if _PEERS is not None:
             with ACTIVITY.exchanging():
@@ -102,22 +102,6 @@ def _say(text: str) -> None:
         sys.stderr.write(f"{text}\n")
 
 
-@contextlib.contextmanager
-def _without_subnormals() -> Iterator[None]:
-    """Subnormal numbers count as zero in this thread and in those that it starts, so in PyTorch's.
-
-    The gradients of a sharp attention are full of them, and a CPU takes many times longer for each.
-    """
-    before = bool(torch.tensor(1e-40) * 1 == 0)
-    for dtype in (np.float32, np.float64):
-        np.finfo(dtype)  # NumPy looks once, and would warn
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(before)
-
-
 def _say_first(text: str) -> None:
     """Writes ``text`` to standard error in the first process that has not failed itself."""
     if _PEERS is None or _PEERS.first_alive():
@@ -155,6 +139,8 @@ def make_accelerator(timeout: float = 30.0) -> Accelerator:
     # Without cpu=True, processes launched on CPU know nothing of each other.
     accelerator = Accelerator(cpu=not torch.cuda.is_available(), kwargs_handlers=[waits])
     check_world(accelerator)
+    if accelerator.device.type == "cpu":
+        keep_freed_memory()
     if accelerator.num_processes > 1:
         members = every(accelerator, (socket.gethostname(), os.getpid()))
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])

@@ -16,7 +16,8 @@ model. Each way computes the gradient of one loss on the same tokens with the sa
     trl-episodes    TRL's GRPOTrainer, a row for each episode (each part of one under compact), with a tool_mask
     trl-async       TRL's asynchronous GRPO trainer, whose tree of prefixes needs a GPU
     prefix-grouper  PrefixGrouper: the prefix of a group once
-    dense           one causal batch without padding, half of whose tokens are trained on
+    dense           one causal batch without padding, whose tokens see as many on average as those of the tree of all
+                    rows; half of them are trained on
     dense-layers    the same with hardly any; the two tell what a token costs in the layers and in the output layer
 
 Ways with micro-batches stop after --limit CPU seconds; their figures are then those of all micro-batches, by their
@@ -45,6 +46,7 @@ from benchmarks.training.models import SHAPES, model_folder
 from benchmarks.training.ours import step_table
 from benchmarks.training.results import Record, Results, draw, prompts, table
 from envsuite.core.errors import EnvsuiteError, UsageError
+from trainers.policy.packing import micro_batches
 from trainers.steps.sharing import SharedTokens
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -121,15 +123,16 @@ def _run(given: argparse.Namespace) -> int:
 
 def _counts(given: argparse.Namespace) -> Iterator[str]:
     """The lines of a table of tokens."""
-    yield "| environment | prompts | turns x group | responses | rows | distinct | shared | could be shared |"
-    yield "|---|---|---:|---:|---:|---:|---:|---:|"
+    yield "| environment | prompts | turns x group | responses | rows | distinct | computed | shared | shareable |"
+    yield "|---|---|---:|---:|---:|---:|---:|---:|---:|"
     for cell in cells(given):
         rows = record(cell, model_folder(given.model))
-        found = SharedTokens.of(step_table(rows))
+        found = SharedTokens.of(steps := step_table(rows))
+        computed = sum(map(len, micro_batches(steps, given.budget, share_prefix=True))) / found.distinct
+        shared, shareable = (1 - tokens / found.rows for tokens in (found.distinct, found.least))
         yield (
             f"| {cell.env} | `{prompts(vars(cell))}` | {cell.turns} x {cell.group} | {rows.completion:,} "
-            f"| {found.rows:,} | {found.distinct:,} | {1 - found.distinct / found.rows:.1%} "
-            f"| {1 - found.least / found.rows:.1%} |"
+            f"| {found.rows:,} | {found.distinct:,} | {computed:.3f} of distinct | {shared:.1%} | {shareable:.1%} |"
         )
 
 

@@ -7,7 +7,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from benchmarks.training.rows import Rows
 from benchmarks.training.ways import NotPossible, Padded, Way, device
 
 
-def way_of(name: str) -> type[Way]:
+def way_of(name: str) -> Callable[[Path, Rows, int], Way]:
     """The way called ``name``; what only others need is not imported."""
     if name == "padded":
         return Padded
@@ -68,7 +68,7 @@ def _resident(field: str) -> int:
 
 
 def measure(way: Way, limit: float) -> dict[str, Any]:
-    """Runs ``way`` once, after a small pass that is not timed.
+    """Runs ``way`` once, after a micro-batch that is not timed.
 
     Micro-batches beyond ``limit`` CPU seconds are left out; the one of the longest rows is measured in any case, the
     others in random order. Times and tokens are those of all, by the positions of the micro-batches that were measured.

@@ -7,7 +7,7 @@ import importlib.util
 import itertools
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,18 +57,12 @@ class TRLEpisodes(TRLSteps):
         return found
 
 
-class TRLAsync(Way):
-    """TRL's asynchronous GRPO trainer with its prefix tree."""
-
-    def __init__(self, folder: Path, rows: Rows, budget: int) -> None:
-        installed("trl", "TRL")
-        if device().type != "cuda":
-            raise NotPossible("its tree needs a GPU with FlashAttention 3, and there is no GPU")
-        raise NotPossible("its tree needs FlashAttention 3 and a server of vLLM; this program does not start them")
-
-    def run(self, part: int) -> float:
-        """Adds its gradient; returns its part of the loss."""
-        raise NotImplementedError  # never made
+def trl_async(folder: Path, rows: Rows, budget: int) -> Way:
+    """Raises :class:`NotPossible`: why TRL's asynchronous GRPO trainer, with its prefix tree, does not run here."""
+    installed("trl", "TRL")
+    if device().type != "cuda":
+        raise NotPossible("its tree needs a GPU with FlashAttention 3, and there is no GPU")
+    raise NotPossible("its tree needs FlashAttention 3 and a server of vLLM; this program does not start them")
 
 
 def installed(module: str, name: str) -> None:
@@ -217,6 +211,6 @@ def _silence() -> Iterator[None]:
         yield
 
 
-WAYS: dict[str, type[Way]] = {
-    "trl-episodes": TRLEpisodes, "trl-steps": TRLSteps, "trl-async": TRLAsync, "prefix-grouper": PrefixGrouped,
+WAYS: dict[str, Callable[[Path, Rows, int], Way]] = {
+    "trl-episodes": TRLEpisodes, "trl-steps": TRLSteps, "trl-async": trl_async, "prefix-grouper": PrefixGrouped,
 }  # fmt: skip

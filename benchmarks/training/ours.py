@@ -10,10 +10,13 @@ from accelerate import Accelerator
 
 from benchmarks.training.rows import DENSE_SHARE, Rows
 from benchmarks.training.ways import Way, device, load, mean_loss, response_logprobs
+from trainers.cpu import keep_freed_memory
 from trainers.policy.accumulation import Accumulator, Batch, Tally
 from trainers.policy.config import OptimConfig
 from trainers.policy.loss import ObjectiveConfig
 from trainers.policy.model import Policy
+from trainers.policy.packing import row_sequences
+from trainers.policy.tree import depth_first, token_tree
 from trainers.steps import Ragged, StepTable
 
 
@@ -21,12 +24,14 @@ class Ours(Way):
     """The gradient of one optimiser step as the trainer computes it."""
 
     def __init__(self, folder: Path, rows: Rows, budget: int) -> None:
+        keep_freed_memory()  # as trainers.train does
         self.model = load(folder)
         accelerator = Accelerator(cpu=device().type == "cpu")
         config = OptimConfig(tokens_per_microbatch=budget, correction=None)
         objective = ObjectiveConfig(aggregation="token-mean")
         self._accumulate = Accumulator(accelerator, Policy(self.model).train(), config, objective)
         self._batch = Batch(step_table(rows), np.repeat(rows.advantage, [len(row) for row in rows.responses]))
+        self._budget = budget
         self.sizes = [0]
 
     def run(self, part: int) -> float:
@@ -34,8 +39,11 @@ class Ours(Way):
         return self._run(self._batch)
 
     def warm(self) -> None:
-        """Computes one row."""
-        self._run(self._batch.take(np.arange(1)))
+        """Computes as many rows as fill a micro-batch."""
+        order, common = depth_first(row_sequences(self._batch.table)[0])
+        lengths = self._batch.table.prompt.lengths + self._batch.table.response.lengths
+        filled = np.searchsorted(np.cumsum(lengths[order] - common), self._budget) + 1
+        self._run(self._batch.take(np.sort(order[:filled])))
 
     def _run(self, batch: Batch) -> float:
         tally = Tally()
@@ -46,18 +54,20 @@ class Ours(Way):
 class Dense(Way):
     """Not the same loss: one causal batch without padding, whose cost for a token is the yardstick.
 
-    Its rows have one length, the mean of the steps', and :attr:`share` of their tokens are trained on. Two shares tell
-    the cost of the layers, for each token, from that of the output layer, for each token that is trained on.
+    Its rows have one length, at which a token sees as many tokens on average as one of the tree of all rows, and
+    :attr:`share` of their tokens are trained on. Two shares tell the cost of the layers, for each token, from that of
+    the output layer, for each token that is trained on.
     """
 
     share = DENSE_SHARE
 
     def __init__(self, folder: Path, rows: Rows, budget: int) -> None:
+        keep_freed_memory()
         self.model = load(folder)
-        steps = [step.tokens for step in rows.steps()]
-        width = sum(map(len, steps)) // len(steps)
+        tree = token_tree(row_sequences(step_table(rows))[0])
+        width = 2 * round(float(tree.depth.mean())) + 1
         count = max(1, budget // width)
-        self._ids = torch.from_numpy(np.resize(np.concatenate(steps), (count, width))).to(device())
+        self._ids = torch.from_numpy(np.resize(tree.tokens, (count, width))).to(device())
         self._trained = torch.zeros(count, width - 1, dtype=torch.bool, device=device())
         self._trained[:, : max(1, int(self.share * width))] = True
         self.sizes = [self._ids.numel()]

@@ -56,8 +56,8 @@ class Way(ABC):
         """Adds the gradient of micro-batch ``part`` to that of the model; returns its part of the loss."""
 
     def warm(self) -> None:
-        """Computes something small."""
-        self.run(0)
+        """Computes the largest micro-batch, as an update before this one would have."""
+        self.run(len(self.sizes) - 1)
 
 
 def mean_loss(logprob: Tensor, advantage: Tensor, tokens: int) -> Tensor:

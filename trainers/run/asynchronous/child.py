@@ -21,6 +21,7 @@ from envsuite.core.errors import EnvsuiteError
 from envsuite.processes import Channel
 from envsuite.vector import Wait
 from trainers.activity import ACTIVITY, Doing
+from trainers.cpu import keep_freed_memory, without_subnormals
 from trainers.policy.adapter import trained_weights
 from trainers.policy.loading import load_model, load_tokenizer
 from trainers.rollout.engine import Engine, EngineSetup, Sampling
@@ -100,9 +101,8 @@ def serve(channel: socket.socket) -> None:
         EOFError, OSError: The socket is closed.
     """
     logging.basicConfig(level=logging.WARNING, format="rollout: %(levelname)s %(name)s: %(message)s")
-    torch.set_flush_denormal(True)  # as in the process that trains
     line = _Line(channel)
-    with line.beating():
+    with without_subnormals(), line.beating():
         try:
             playing, *orders = line.wait()
             assert isinstance(playing, Playing)
@@ -117,6 +117,8 @@ def _play(playing: Playing, orders: Sequence[Order], line: _Line) -> None:
     ACTIVITY.begin("loading the model")
     tokenizer, model = load_tokenizer(config.model), load_model(config.model)
     nn.Module.to(model, playing.device)
+    if model.device.type == "cpu":
+        keep_freed_memory()
     setup = EngineSetup(model, tokenizer, config.model, playing.slots)
     rollout = config.rollout
     with closing(make_engine(rollout.engine, setup, rollout.engine_options)) as engine:

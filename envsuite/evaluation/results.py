@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, get_args
@@ -61,7 +62,7 @@ class Conditions:
     versions: Mapping[str, str] = field(default_factory=dict)
     """Versions of envsuite, the environment's components and the engine."""
 
-    @property
+    @cached_property
     def canonical(self) -> bytes:
         """Returns the conditions as JSON with sorted keys: equal for equal conditions alone."""
         return orjson.dumps(asdict(self), option=orjson.OPT_SORT_KEYS)

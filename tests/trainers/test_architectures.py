@@ -9,11 +9,12 @@ from architectures import COMPUTED, REFUSED, WINDOW, architecture
 from tiny_runs import step_table
 
 from envsuite.core.errors import DataError
-from trainers.policy.attention import Tiles, checkpoint_activations
+from trainers.policy.attention import checkpoint_activations
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
 from trainers.policy.model import Policy
 from trainers.policy.packing import micro_batches
 from trainers.policy.selfcheck import check_backbone
+from trainers.policy.tree_plan import Tiles
 from trainers.steps import StepTable
 
 SIZE = 61

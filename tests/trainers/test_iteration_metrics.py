@@ -142,6 +142,19 @@ def test_the_parts_of_an_iteration_add_up_to_all_of_it_and_rates_are_those_of_th
     assert told["idle/device"] == 1 - (parts[1] + parts[2]) / told["time/total"]
 
 
+def test_seconds_of_a_process_that_plays_beside_this_one_are_no_part_of_its_iteration() -> None:
+    clock = Clock()
+    for part in ("rollout", "update"):
+        time.sleep(0.01)
+        clock.passed(part)
+    timing = Timing(engine=5.0, env=3.0, codec=1.0, longest_episode=2.0)
+    told = clock.metrics(timing, IterationMetrics({}, sampled=500, steps=40), seconds=4.0, beside=True)
+    assert told["time/engine"] == 5.0 and told["rate/tokens"] == 125.0
+    own = [told[f"time/{part}"] for part in ("rollout", "update", "log", "rest")]
+    assert min(own) > -1e-9 and sum(own) == pytest.approx(told["time/total"])
+    assert 0.02 <= told["time/total"] < 1.0
+
+
 def test_waits_for_weights_and_for_others_are_in_no_other_part_but_the_rollout() -> None:
     clock, timing = Clock(), Timing()
     with ACTIVITY.waiting("weights", "sync"):

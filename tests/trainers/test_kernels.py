@@ -17,13 +17,14 @@ from torch.nn.attention.flex_attention import create_mask
 from transformers import AttentionInterface, PreTrainedModel
 
 from envsuite.core.errors import DataError, MissingExtra
-from trainers.policy.attention import NAME, TreePlan, attending
+from trainers.policy.attention import NAME, attending
 from trainers.policy.config import ModelConfig
 from trainers.policy.flat import flatten
 from trainers.policy.kernels import NAMES, check_kernel, choose_kernel, kernel_of, seen_tokens, varlen_tree_attention
 from trainers.policy.loading import load_model
 from trainers.policy.selfcheck import sample_tree
 from trainers.policy.tree import TokenSequence, TokenTree, token_tree
+from trainers.policy.tree_plan import TreePlan
 from trainers.settings import ConfigError
 
 SIZE = 31

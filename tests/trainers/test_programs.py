@@ -6,7 +6,12 @@ import os
 import subprocess
 import sys
 
+import pytest
+from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.commands.launch import launch_command_parser
 from tiny_runs import ROOT, environment
+
+from trainers import quickstart
 
 
 def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -35,3 +40,21 @@ def test_a_reader_that_stops_early_ends_a_program_without_a_word() -> None:
     )
     os.close(writer)
     assert (run.returncode, run.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("cores", "processes"), [({0}, 1), ({0, 1}, 2), (set(range(64)), 2)])
+def test_the_quick_start_has_two_processes_with_a_thread_each_where_there_are_two_cores(
+    monkeypatch: pytest.MonkeyPatch, cores: set[int], processes: int
+) -> None:
+    launched: list[list[str]] = []
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores, raising=False)
+    monkeypatch.setattr(os, "execve", lambda _, command, environment: launched.append(command))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    quickstart.main(["--name", "never-started"])
+    parser = launch_command_parser()
+    given = parser.parse_args(launched[0][launched[0].index("accelerate.commands.launch") + 1 :])
+    settings = load_config_from_file(given.config_file)
+    assert settings.num_processes == processes and given.num_cpu_threads_per_process == 1
+    assert given.training_script == "trainers.train" and given.module

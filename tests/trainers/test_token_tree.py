@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
 from trainers.credit.critic import ValueModel
-from trainers.policy import attention
+from trainers.policy import tree_plan
 from trainers.policy.accumulation import walks
 from trainers.policy.adapter import add_adapter
 from trainers.policy.attention import checkpoint_activations
@@ -160,8 +160,8 @@ def test_everything_is_what_independent_sequences_give(
     if "recomputed" in way:
         checkpoint_activations(model)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention, "_NARROW", tile)
-        patch.setattr(attention, "_LONG", long)
+        patch.setattr(tree_plan, "_NARROW", tile)
+        patch.setattr(tree_plan, "_LONG", long)
         policy, loss = Policy(model).train(), 0.0
         for tree in micro_batches(table, budget, True):
             stats, index = policy(tree), torch.from_numpy(tree.index)
@@ -251,7 +251,7 @@ def test_a_tree_in_parts_gives_what_it_gives_in_one_pass(
         if checkpointing:
             checkpoint_activations(model)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(attention, "_LONG", 256 if part is None else 4)
+            patch.setattr(tree_plan, "_LONG", 256 if part is None else 4)
             stats = Policy(model).train()(replace(tree, part=part))
             (stats.logprob * weight + stats.entropy * spread).sum().backward()
         found.append((model, stats))

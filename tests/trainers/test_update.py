@@ -18,7 +18,6 @@ from tiny_runs import model, step_table
 from update_cases import gradients, not_finite, updates
 
 from trainers.policy.accumulation import Batch, teaching_rows
-from trainers.policy.attention import TreePlan
 from trainers.policy.config import OptimConfig
 from trainers.policy.guard import Diverged
 from trainers.policy.loss import ObjectiveConfig, token_weights
@@ -28,6 +27,7 @@ from trainers.policy.loss.token_losses import LOSSES
 from trainers.policy.model import Policy
 from trainers.policy.partition import minibatch_count, minibatches
 from trainers.policy.tree import TokenTree
+from trainers.policy.tree_plan import TreePlan
 from trainers.policy.update import Updater, learning_rate
 from trainers.settings import ConfigError
 

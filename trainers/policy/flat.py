@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from trainers.policy.attention import TreePlan
 from trainers.policy.tree import TokenTree
+from trainers.policy.tree_plan import TreePlan
 from trainers.policy.vision import model_inputs
 from trainers.policy.walk import Past
 

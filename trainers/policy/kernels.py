@@ -20,8 +20,9 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 from transformers import AttentionInterface, PreTrainedModel
 
 from envsuite.core.errors import DataError, MissingExtra
-from trainers.policy.attention import NAME, TreePlan, rows_of
+from trainers.policy.attention import NAME, rows_of
 from trainers.policy.config import AttentionKernel, ModelConfig
+from trainers.policy.tree_plan import TreePlan
 from trainers.settings import ConfigError
 
 Seen = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]

@@ -23,6 +23,7 @@ from transformers import AttentionInterface
 from envsuite.core.errors import UsageError
 from trainers.policy.precision import as_computed
 from trainers.policy.selfcheck import REMEDY
+from trainers.policy.tree_plan import merged
 from trainers.rollout.kv_cache import KeysValues
 from trainers.rollout.step_plan import Call, Span, StepPlan
 
@@ -172,12 +173,6 @@ def _ungrouped(result: Tensor, tokens: int) -> Tensor:
     return result.reshape(result.shape[1], -1, tokens, *result.shape[3:]).movedim(2, 0).flatten(1, 2)
 
 
-def _merged(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Attention to the keys of both, of outputs (tokens, heads, dim) and log-sums (tokens, heads)."""
-    share = torch.sigmoid(other[1] - one[1])[..., None].to(one[0].dtype)
-    return torch.lerp(one[0], other[0], share), torch.logaddexp(one[1], other[1])
-
-
 def _to_calls(plan: StepPlan, queries: Tensor, held: KeysValues, window: int | None, how: Scores, out: Tensor) -> None:
     """Computes attention of single tokens, call by call; each token has one with keys of its own, which comes last."""
     dim, key_heads = queries.shape[2], held[0].shape[0]
@@ -202,7 +197,7 @@ def _to_calls(plan: StepPlan, queries: Tensor, held: KeysValues, window: int | N
             none = torch.full(queries.shape[:2], -torch.inf, device=queries.device)
             parts = torch.zeros_like(out[: len(queries)]), none
         before = tuple(part.index_select(0, call.tokens) for part in parts)
-        for part, new in zip(parts, _merged((before[0], before[1]), seen), strict=True):
+        for part, new in zip(parts, merged((before[0], before[1]), seen), strict=True):
             part.index_copy_(0, call.tokens, new)
     assert parts is not None
     out[: len(queries)] = parts[0]
@@ -234,7 +229,7 @@ def _to_span(
     if row.ready:
         keys, values = (part.index_select(1, slots[: row.ready]).to(dtype)[None] for part in held)
         result, sums = attend(_grouped(some, key_heads), keys, values, None, how)
-        seen = _merged(seen, (_ungrouped(result, count), _ungrouped(sums, count)))
+        seen = merged(seen, (_ungrouped(result, count), _ungrouped(sums, count)))
     out[here] = seen[0]
 
 

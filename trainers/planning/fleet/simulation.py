@@ -54,7 +54,7 @@ class Simulation:
         """Seconds so far without outages of the whole run; and those of outages."""
         self.version = 0
         self.started = self.consumed = self.empty = 0
-        """Groups so far: begun, trained on, too old, without an episode that did not fail."""
+        """Groups so far: begun, trained on, without an episode that did not fail."""
         self.redispatched = self.failed = 0
         """Episodes that were dispatched again; that failed for good."""
         self.training: list[Group] = []

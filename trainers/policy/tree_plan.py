@@ -1,0 +1,226 @@
+"""A token tree cut into the calls that compute its attention on any device: tiles, and long chains.
+
+A tile is some neighbouring tokens. As the row is depth first, they see the path of the first of them and tokens of the
+tile, and nothing else: its keys are gathered, and a mask hides those that are on another branch. Tiles with about as
+many keys are computed in one call. A chain is a long run of tokens without a branch; it needs no mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainers.policy.tree import Ints, TokenTree
+from trainers.policy.walk import Past
+
+T = TypeVar("T")
+_SHALLOW, _NARROW, _WIDE = 384, 64, 128
+"""Tiles are wider where paths are longer on average: a wide tile gathers less, and computes more that a mask hides."""
+_LONG = 256  # tokens without a branch that are no tiles, where PyTorch's kernel for CPUs is
+_EVEN = 1.125  # most keys of the longest path in a call, in those of the shortest
+_SCORES = 2**22  # most scores of one head in a call
+_KEPT_SCORES = 2**25  # most elements of the masks that are kept for all layers
+
+
+def merged(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Returns attention to the keys of both, of outputs (…, dim) and the logarithms of their softmax sums (…)."""
+    share = torch.sigmoid(other[1] - one[1])[..., None].to(one[0].dtype)
+    return torch.lerp(one[0], other[0], share), torch.logaddexp(one[1], other[1])
+
+
+@dataclass
+class Room:
+    """Room for masks that are kept for all layers."""
+
+    left: int = _KEPT_SCORES
+    """Elements."""
+
+
+class Tiles:
+    """Tiles of the row with about equally many keys; indices of queries count from the first that is computed.
+
+    Args:
+        plan: The row that they are parts of.
+        queries: Tokens of each tile, shape (tiles, width); a shorter tile repeats its last token.
+        keys: Tokens that they see, of each tile a list in order.
+    """
+
+    def __init__(self, plan: TreePlan, queries: Ints, keys: Sequence[Ints]) -> None:
+        width = max(map(len, keys))
+        # What fills a row up ends at 0: no query sees it.
+        filled = np.stack([np.pad(own, (0, width - len(own))) for own in keys])
+        end = np.stack([np.pad(plan.tree.end[own], (0, width - len(own))) for own in keys])
+        self._depth, self._room = plan.depth, plan.room  # not the plan, which has the tiles: both would be kept
+        self.count, self.width, self.length = len(keys), queries.shape[1], width
+        self._query, self._key, self._end = (torch.from_numpy(of).to(plan.device) for of in (queries, filled, end))
+        self.real = torch.from_numpy(np.flatnonzero(np.diff(queries, prepend=-1).ravel())).to(plan.device)
+        """The places in (tiles * width) that are not repetitions."""
+        self.queries, self.keys = self._query.ravel() - plan.before, self._key.ravel()
+        self._kept: dict[tuple[int, torch.dtype, int | None], Tensor] = {}
+
+    def mask(self, groups: int, dtype: torch.dtype, window: int | None) -> Tensor:
+        """Returns what is added to scores, 0 or -inf, shape (tiles, 1, groups * width, length)."""
+        kind = (groups, dtype, window)
+        if kind in self._kept:
+            return self._kept[kind]
+        query, key = self._query[:, :, None], self._key[:, None]
+        seen = (key <= query) & (query < self._end[:, None])
+        if window is not None:
+            seen &= self._depth[query] - self._depth[key] < window
+        mask = torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
+        mask = mask[:, None].expand(-1, groups, -1, -1).flatten(1, 2)[:, None]
+        if mask.numel() <= self._room.left:
+            self._room.left -= mask.numel()
+            self._kept[kind] = mask
+        return mask
+
+
+class TreePlan:
+    """Attention pattern of a token tree.
+
+    Args:
+        tree: The tokens.
+        device: The model's device.
+        before: How many of them, a path that the others go on from, have keys and values only, which ``past`` has.
+        past: Keys and values of this path.
+    """
+
+    def __init__(self, tree: TokenTree, device: torch.device, before: int = 0, past: Past | None = None) -> None:
+        self.tree = tree
+        self.device = device
+        self.before = before
+        self.past = past
+        self.depth = torch.from_numpy(tree.depth).to(device)
+        self._once: dict[Hashable, Any] = {}
+        self.room = Room()
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Returns ``make()`` of the first call with ``key``: the pattern as a kernel takes it, for all layers."""
+        if key not in self._once:
+            self._once[key] = make()
+        found: T = self._once[key]
+        return found
+
+    def parts(self, window: int | None, chains: bool) -> tuple[list[Chain], list[Tiles]]:
+        """The row cut into tiles, those with about equally many keys together; and into long chains, if wanted.
+
+        Args:
+            window: Width of the sliding window; chains are tiles under a narrower one.
+            chains: Whether long runs without a branch are chains.
+        """
+        deepest = int(self.tree.depth.max(initial=0))
+        width = None if window is None or window > deepest else window
+        chains &= width is None
+        return self.once(("parts", width, chains), lambda: self._parts(width, chains))
+
+    def _parts(self, window: int | None, chains: bool) -> tuple[list[Chain], list[Tiles]]:
+        long = [(max(begin, self.before), end) for begin, end in self.tree.chains] if chains else []
+        long = [(begin, end) for begin, end in long if end - begin >= _LONG]
+        ends = zip(
+            [self.before, *(end for _, end in long)], [*(begin for begin, _ in long), len(self.tree)], strict=True
+        )
+        between = [(begin, end) for begin, end in ends if begin < end]
+        return [Chain.of(self, *span) for span in long], self._tiles(between, window) if between else []
+
+    def _tiles(self, spans: list[tuple[int, int]], window: int | None) -> list[Tiles]:
+        tree = self.tree
+        width = min(_NARROW if tree.depth.mean() <= _SHALLOW else _WIDE, max(end - begin for begin, end in spans))
+        owns = [np.arange(at, min(at + width, end)) for begin, end in spans for at in range(begin, end, width)]
+        keys = []
+        for own in owns:
+            nearest = 0 if window is None else max(0, int(tree.depth[own].min()) + 1 - window)
+            keys.append(np.concatenate([tree.path(int(own[0]))[nearest:-1], own]))
+        lengths = np.array([len(own) for own in keys])
+        made: list[Tiles] = []
+        some: list[int] = []
+        for tile in np.argsort(lengths, kind="stable").tolist():
+            if some and (
+                lengths[tile] > _EVEN * lengths[some[0]] + _NARROW // 4
+                or (len(some) + 1) * width * lengths[tile] > _SCORES
+            ):
+                made.append(self._made(owns, width, keys, some))
+                some = []
+            some.append(tile)
+        return [*made, self._made(owns, width, keys, some)]
+
+    def _made(self, owns: list[Ints], width: int, keys: list[Ints], some: list[int]) -> Tiles:
+        queries = np.stack([np.pad(owns[tile], (0, width - len(owns[tile])), "edge") for tile in some])
+        return Tiles(self, queries, [keys[tile] for tile in some])
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A run of tokens without a branch: each sees the path before them, and those of the run up to itself."""
+
+    queries: slice
+    """The tokens, among those that are computed."""
+    keys: slice
+    """The same among all."""
+    path: Tensor
+    """Indices of the path."""
+
+    @classmethod
+    def of(cls, plan: TreePlan, begin: int, end: int) -> Chain:
+        """Returns the chain of these tokens of a row."""
+        path = torch.from_numpy(plan.tree.path(begin)[:-1]).to(plan.device)
+        return cls(slice(begin - plan.before, end - plan.before), slice(begin, end), path)
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, out: Tensor, total: Tensor
+    ) -> None:
+        """Writes the output and the log-sums of the chain; all tensors (tokens, heads, dim)."""
+        asked, groups = query[self.queries].transpose(0, 1)[None], query.shape[1] // key.shape[1]
+        own = (_spread(part[self.keys], groups) for part in (key, value))
+        found, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(asked, *own, 0.0, True, scale=scale)
+        if len(self.path):
+            before = (part.index_select(0, self.path).transpose(0, 1)[None] for part in (key, value))
+            other, more = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+                _folded(asked, groups), *before, 0.0, False, scale=scale
+            )
+            found, sums = merged((found, sums), (other.reshape(found.shape), more.reshape(sums.shape)))
+        out[self.queries], total[self.queries] = found[0].transpose(0, 1), sums[0].transpose(0, 1)
+
+    def backward(
+        self, grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, total: Tensor, scale: float | None,
+        of_query: Tensor, of_key: Tensor, of_value: Tensor,
+    ) -> None:  # fmt: skip
+        """Writes the gradient of the chain's queries, and adds those of the keys and values that it sees."""
+        groups = query.shape[1] // key.shape[1]
+        of_out, asked, found = (part[self.queries].transpose(0, 1)[None] for part in (grad, query, out))
+        sums = total[self.queries].T[None].contiguous()
+        own = [_spread(part[self.keys], groups) for part in (key, value)]
+        of_asked, *of_own = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            of_out, asked, *own, found, sums, 0.0, True, scale=scale
+        )
+        for buffer, part in ((of_key, of_own[0]), (of_value, of_own[1])):
+            buffer[self.keys] += _summed(part[0], groups).to(buffer.dtype)
+        if len(self.path):
+            before = [part.index_select(0, self.path).transpose(0, 1)[None] for part in (key, value)]
+            more, *of_before = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+                _folded(of_out, groups), _folded(asked, groups), *before, _folded(found, groups),
+                sums.reshape(1, key.shape[1], -1), 0.0, False, scale=scale,
+            )  # fmt: skip
+            of_asked = of_asked + more.reshape(of_asked.shape)
+            for buffer, part in ((of_key, of_before[0]), (of_value, of_before[1])):
+                buffer.index_add_(0, self.path, part[0].transpose(0, 1).to(buffer.dtype))
+        of_query[self.queries] = of_asked[0].transpose(0, 1)
+
+
+def _spread(rows: Tensor, groups: int) -> Tensor:
+    """``rows`` (tokens, key heads, dim) for every query head, (1, heads, tokens, dim)."""
+    return rows.transpose(0, 1).repeat_interleave(groups, 0)[None]
+
+
+def _summed(heads: Tensor, groups: int) -> Tensor:
+    """Reverses :func:`_spread` for gradients: ``heads`` (heads, tokens, dim) to (tokens, key heads, dim)."""
+    return heads.reshape(-1, groups, *heads.shape[1:]).sum(1).transpose(0, 1)
+
+
+def _folded(rows: Tensor, groups: int) -> Tensor:
+    """``rows`` (1, heads, tokens, dim) with the heads of a key head behind each other: (1, key heads, …, dim)."""
+    return rows.reshape(1, rows.shape[1] // groups, -1, rows.shape[3])

@@ -25,7 +25,7 @@ LAYERS = {
         {"cli"},
     ),
     "trainers": (
-        {"registry", "settings", "stateful", "activity"},
+        {"registry", "settings", "stateful", "activity", "cpu"},
         {"peers"},
         {"distributed", "steps"},
         {"policy"},

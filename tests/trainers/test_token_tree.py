@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -23,6 +25,7 @@ from trainers.policy.hidden import Fingerprint, before_tokens
 from trainers.policy.model import Policy
 from trainers.policy.packing import micro_batches
 from trainers.policy.tree import TokenSequence, TokenTree, token_tree
+from trainers.policy.walk import KeysValues, Past
 from trainers.steps import StepTable
 from trainers.steps.table import Ragged
 
@@ -268,6 +271,26 @@ def test_a_pass_of_a_tree_in_parts_has_no_more_tokens_than_are_allowed_and_compu
     with torch.no_grad():
         policy(replace(tree, part=7))
     assert max(widths) == 7 and sum(widths) == len(tree)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "recomputed"])
+def test_nothing_of_a_tree_in_parts_is_left_after_its_backward_pass(
+    checkpointing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = token_tree(_sequences([([1] * 30, [0, 1, 2] * 3), ([1] * 30, [2, 1]), ([0, 1], [1])]))
+    model, made = architecture("llama", SIZE), []
+    joined = Past.joined
+
+    def noted(self: Past, layer: int, key: torch.Tensor, value: torch.Tensor) -> KeysValues:
+        made.append(weakref.ref(key))
+        return joined(self, layer, key, value)
+
+    monkeypatch.setattr(Past, "joined", noted)
+    if checkpointing:
+        checkpoint_activations(model)
+    Policy(model).train()(replace(tree, part=7)).logprob.sum().backward()
+    gc.collect()
+    assert len(made) > 20 and [one() for one in made if one() is not None] == []
 
 
 def test_a_tree_is_computed_in_parts_where_that_saves_work_or_a_row_is_too_long() -> None:

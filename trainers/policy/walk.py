@@ -120,15 +120,24 @@ class _Walked(torch.autograd.Function):
         parts, compute, store = ctx.settings
         gradients = store.gradients()
         for part in reversed(parts):
-            past = Past({layer: _leaves(pair) for layer, pair in store.read(part).items()})
             targets = torch.from_numpy(part.targets).to(logprob.device)
-            with torch.enable_grad():
-                stats = compute(part.tree, part.before, past)
-                roots = [(stats.logprob, logprob[targets]), (stats.entropy, entropy[targets])]
-                roots += gradients.of(part, past.made)
-            torch.autograd.backward([root for root, _ in roots], [gradient for _, gradient in roots])
-            gradients.add(part, past.given)
+            _backward(part, compute, store, gradients, logprob[targets], entropy[targets])
         return None, None, None
+
+
+def _backward(
+    part: TreePart, compute: Pass, store: _Store, gradients: _Gradients, logprob: Tensor, entropy: Tensor
+) -> None:
+    """Adds what ``part`` gives the parameters, and the path before it; nothing of its pass is left."""
+    past = Past({layer: _leaves(pair) for layer, pair in store.read(part).items()})
+    try:
+        with torch.enable_grad():
+            stats = compute(part.tree, part.before, past)
+            roots = [(stats.logprob, logprob), (stats.entropy, entropy), *gradients.of(part, past.made)]
+        torch.autograd.backward([root for root, _ in roots], [gradient for _, gradient in roots])
+        gradients.add(part, past.given)
+    finally:  # the graph has the plan, which has these, which have the graph: a circle that Python does not see
+        past.made.clear()
 
 
 def _leaves(pair: KeysValues) -> KeysValues:

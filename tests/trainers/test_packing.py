@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -15,7 +17,7 @@ from trainers.policy.config import OptimConfig
 from trainers.policy.loss import ObjectiveConfig, token_weights
 from trainers.policy.model import Policy
 from trainers.policy.packing import micro_batches, row_sequences
-from trainers.policy.tree import one_token
+from trainers.policy.tree import depth_first, laid_out, one_token
 from trainers.policy.update import Updater
 from trainers.steps import StepTable
 from trainers.steps.table import Ragged
@@ -86,6 +88,32 @@ def test_a_micro_batch_ends_where_least_is_computed_twice() -> None:
     table = _table_of(prompts, [[5]] * 5)
     assert [len(tree) for tree in micro_batches(table, 12, True)] == [11, 10]
     assert [len(tree) for tree in micro_batches(table, 10, True)] == [10, 9, 10]
+
+
+@given(seed=st.integers(0, 10**6), budget=st.integers(8, 60), walk=st.sampled_from([None, 1.0, 4 / 3]))
+def test_no_other_cuts_compute_less(seed: int, budget: int, walk: float | None) -> None:
+    table = step_table(np.random.default_rng(seed), 3, append=True).take(np.arange(7))
+    sequences, _ = row_sequences(table)
+    order, common = depth_first(sequences)
+    lengths = np.array([len(sequences[number].tokens) for number in order])
+
+    def price(begin: int, end: int) -> float:
+        tokens = len(laid_out(sequences, order[begin:end], common[begin:end]))
+        if tokens <= budget or (walk is None and end - begin == 1):
+            return float(tokens)
+        return float("inf") if walk is None or tokens > max(budget, 2 * lengths.max()) else walk * tokens
+
+    every = (
+        sum(price(*cut) + budget / 64 for cut in itertools.pairwise([0, *inner, len(order)]))
+        for size in range(len(order))
+        for inner in itertools.combinations(range(1, len(order)), size)
+    )
+    trees = list(micro_batches(table, budget, True, walk))
+    found = sum((1.0 if tree.part is None else walk or 1.0) * len(tree) for tree in trees)
+    assert found + len(trees) * budget / 64 <= min(every) + 1e-9
+    if walk is not None:
+        assert found <= walk * (lengths - common).sum() + 1e-9
+        assert all((tree.part is None) == (len(tree) <= budget) for tree in trees)
 
 
 def test_a_response_without_a_prompt_is_named() -> None:

@@ -1,8 +1,8 @@
 """Step rows to micro-batches: trees of tokens that are computed together.
 
 Rows that begin alike are neighbours in the tree of all rows, depth first, and a micro-batch is the tree of some
-neighbours. Where a beginning is shared by rows of two micro-batches it is computed in both; cuts are made where that is
-least.
+neighbours. Where a beginning is shared by rows of two micro-batches it is computed in both; cuts are made so that this
+is least.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from envsuite.prompting.images import renumbered
 from trainers.policy.tree import Ints, TokenSequence, TokenTree, depth_first, laid_out
 from trainers.steps import StepTable
 
-_FULL = 0.75  # of the budget, after which a micro-batch may end where the next shares least with it
+_PASS = 1 / 64  # cost of a micro-batch besides its tokens, in budgets
 
 
 def row_sequences(table: StepTable) -> tuple[list[TokenSequence], Ints]:
@@ -47,15 +47,16 @@ def row_sequences(table: StepTable) -> tuple[list[TokenSequence], Ints]:
 def micro_batches(table: StepTable, budget: int, share_prefix: bool, walk: float | None = None) -> Iterator[TokenTree]:
     """Trees of at most ``budget`` tokens, in which every response token of ``table`` is a target once.
 
-    The targets of a row are in one tree, in order. A row that is longer than the budget is a tree of its own.
+    The targets of a row are in one tree, in order. A row that is longer than the budget is a tree of its own, or part
+    of one that is computed in parts. The trees are those that compute the fewest tokens together.
 
     Args:
         table: Step rows.
         budget: Most tokens that one forward pass computes.
         share_prefix: Whether a token that several rows begin with is computed once; else every row by itself.
         walk: What a token costs in a tree that is computed in parts (:mod:`trainers.policy.walk`), relative to one in a
-            micro-batch. Where parts save anything, or a row is longer than the budget, there is one tree of all rows;
-            ``None``: never.
+            micro-batch. Parts are for trees with a row that is longer than the budget, or for one tree of all rows
+            where that is cheaper; ``None``: never.
 
     Raises:
         UsageError: A row has a response and no prompt.
@@ -63,28 +64,42 @@ def micro_batches(table: StepTable, budget: int, share_prefix: bool, walk: float
     sequences, _ = row_sequences(table)
     order, common = depth_first(sequences, share_prefix)
     lengths = np.array([len(sequences[number].tokens) for number in order], np.int64)
-    cuts = list(_cut(lengths, common, budget))
-    if walk is not None and share_prefix and len(lengths):
-        twice = sum(int(common[begin]) for begin, _ in cuts[1:])  # computed in more than one micro-batch
-        distinct = int((lengths - common).sum())
-        if lengths.max() > budget or distinct + twice > walk * distinct:
-            yield replace(laid_out(sequences, order, common, table.pool[0]), part=budget)
-            return
+    if not share_prefix:
+        walk = None
+    cuts, cost = _cut(lengths, common, budget, walk)
+    if walk is not None and walk * int((lengths - common).sum()) < cost:
+        yield replace(laid_out(sequences, order, common, table.pool[0]), part=budget)
+        return
     for begin, end in cuts:
-        yield laid_out(sequences, order[begin:end], common[begin:end], table.pool[0])
+        tree = laid_out(sequences, order[begin:end], common[begin:end], table.pool[0])
+        yield tree if walk is None or len(tree) <= budget else replace(tree, part=budget)
 
 
-def _cut(lengths: Ints, common: Ints, budget: int) -> Iterator[tuple[int, int]]:
-    """Begin and end of each micro-batch, given the lengths of sequences and what they share with the one before."""
-    own, begin = (lengths - common).tolist(), 0
-    while begin < len(lengths):
-        tokens, end, full = int(lengths[begin]), begin + 1, begin + 1
-        while end < len(lengths) and tokens + own[end] <= budget:
-            tokens += own[end]
-            end += 1
-            if tokens <= _FULL * budget:
-                full = end
-        if end < len(lengths):  # the last of the cuts that share least
-            end -= int(common[full : end + 1][::-1].argmin())
-        yield begin, end
-        begin = end
+def _cut(lengths: Ints, common: Ints, budget: int, walk: float | None) -> tuple[list[tuple[int, int]], float]:
+    """Begin and end of each micro-batch of those that compute least together, and how many tokens they compute.
+
+    Args:
+        lengths: Of the sequences, depth first.
+        common: How much each shares with the one before.
+        budget: Most tokens of a micro-batch that is not computed in parts.
+        walk: What a token costs in one that is; ``None``: only a sequence by itself may be longer than the budget.
+    """
+    count, longest = len(lengths), int(lengths.max(initial=0))
+    new = np.concatenate([[0], np.cumsum(lengths - common)])
+    most = budget if walk is None else max(budget, 2 * longest)
+    cost, start = np.zeros(count + 1), np.zeros(count + 1, np.int64)
+    for end in range(1, count + 1):
+        begin = np.arange(min(np.searchsorted(new, new[end] - most), end - 1), end)
+        tokens = lengths[begin] + new[end] - new[begin + 1]
+        price = tokens.astype(np.float64)
+        price[tokens > budget] *= np.inf if walk is None else walk
+        if walk is None:
+            price[-1] = tokens[-1]
+        price += cost[begin] + _PASS * budget
+        best = len(price) - 1 - int(price[::-1].argmin())
+        cost[end], start[end] = price[best], begin[best]
+    cuts = []
+    while count:
+        cuts.append((int(start[count]), count))
+        count = cuts[-1][0]
+    return cuts[::-1], float(cost[-1]) - len(cuts) * _PASS * budget

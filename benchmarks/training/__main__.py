@@ -44,7 +44,7 @@ import orjson
 from benchmarks.training.episodes import ENVIRONMENTS, Cell, record
 from benchmarks.training.models import SHAPES, model_folder
 from benchmarks.training.ours import step_table
-from benchmarks.training.results import Record, Results, draw, prompts, table
+from benchmarks.training.results import Record, Results, draw, prompts, summary, table
 from envsuite.core.errors import EnvsuiteError, UsageError
 from trainers.policy.packing import micro_batches
 from trainers.steps.sharing import SharedTokens
@@ -115,9 +115,10 @@ def _run(given: argparse.Namespace) -> int:
     if not results.records:
         raise UsageError(f"{results.path}: no measurements; run without --report first")
     (given.out / "table.md").write_text(table(results.records), encoding="utf-8")
+    (given.out / "summary.md").write_text(summary(results.records), encoding="utf-8")
     for model in {made["model"] for made in results.records}:
         draw(results.records, given.out / f"training-{model}.png", model)
-    sys.stdout.write(f"written: {given.out}/table.md, training-MODEL.png\n")
+    sys.stdout.write(f"written: {given.out}/table.md, summary.md, training-MODEL.png\n")
     return 0
 
 

@@ -147,6 +147,38 @@ def table(records: Sequence[Record]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def summary(records: Sequence[Record]) -> str:
+    """Ours beside each other way, from the least to the greatest over turns and groups, as a Markdown table."""
+    lines = [
+        "| environment | memory | budget | cells | computed / distinct | CPU / dense | way | `ours` is faster by "
+        "| its share of the memory |",
+        "|---|---|---:|---:|---:|---:|---|---:|---:|",
+    ]
+    kinds: dict[tuple[Any, ...], list[tuple[Record, dict[str, Figures]]]] = {}
+    for cell, ways in figures(records):
+        if "ours" in ways and ways["ours"].reason is None:
+            kinds.setdefault((cell["env"], prompts(cell), cell["budget"]), []).append((cell, ways))
+    for (env, memory, budget), found in kinds.items():
+        cost = [
+            ways["ours"].cpu / dense
+            for cell, ways in found
+            if (dense := dense_cost(ways, ways["ours"].computed, cell["completion"])) is not None
+        ]
+        computed = _range([ways["ours"].computed / cell["distinct"] for cell, ways in found])
+        start = f"| {env} | `{memory}` | {budget:,} | {len(found)} | {computed} | {_range(cost)} |"
+        for name in dict.fromkeys(way for _, ways in found for way in ways):
+            both = [(ways["ours"], ways[name]) for _, ways in found if name in ways and ways[name].reason is None]
+            if name == "ours" or name.startswith("dense") or not both:
+                continue
+            faster = _range([ours.rate / other.rate for ours, other in both])
+            lines.append(f"{start} {name} | {faster} | {_range([ours.peak / other.peak for ours, other in both])} |")
+    return "\n".join(lines) + "\n"
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{min(values):.2f} to {max(values):.2f}" if values else ""
+
+
 def prompts(cell: Mapping[str, Any]) -> str:
     """Memory, and prompt file if there is one."""
     return f"{cell['memory']} {cell['template']}" if cell["template"] else str(cell["memory"])

@@ -196,6 +196,8 @@ def test_table_and_figure_show_medians_ratios_and_reasons(tmp_path: Path, capsys
     results.add(measured(way="dense", cpu=2.0, computed=100))
     results.add(measured(way="trl-async", reason="there is no GPU"))
     results.add(measured(turns=32, template="steps"))
+    results.add(measured(turns=8, cpu=1.0))
+    results.add(measured(turns=8, way="padded", cpu=5.0, peak=2**22))
     assert main(["--report", "--out", str(tmp_path)]) == 0
     text = (tmp_path / "table.md").read_text()
     cell = "| small | TextCraft | `full` | 4 x 8 | 900 | 300 |"
@@ -204,6 +206,8 @@ def test_table_and_figure_show_medians_ratios_and_reasons(tmp_path: Path, capsys
     assert f"{cell} padded | 900 | 2 | 10.00 | 2 | 3.64 |" in text
     assert f"{cell} trl-async | there is no GPU | | | | |" in text
     assert "`full steps` | 32 x 8" in text and "dense" not in text.split("|---:|", 1)[1].split("\n", 1)[1]
+    ranges = "| 1.03 to 1.03 | 0.78 to 0.78 | padded | 5.00 to 10.00 | 0.50 to 1.00 |"
+    assert f"| TextCraft | `full` | 4,096 | 2 {ranges}" in (tmp_path / "summary.md").read_text()
     assert (tmp_path / "training-small.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -104,11 +104,7 @@ class Scenario:
 
     @cached_property
     def sized(self) -> Sized:
-        """Cores that are enough at the least staleness, without failures.
-
-        Synchronous updates take the same episodes whatever the number of cores; others take what is whole first, so
-        that two of their simulations differ by more than the few percent that are searched for.
-        """
+        """Cores that are enough at the least staleness, where updates wait most for episodes, without failures."""
         speed, per_server, least = self.environment.speed, self.fleet.cores_per_server, min(self.staleness)
         return sized(
             lambda cores: self.simulate(cores, least, Failures()), self.sessions, speed, per_server, self.server_memory

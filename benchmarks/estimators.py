@@ -23,11 +23,13 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.plain_graphs import GRAPHS
 from benchmarks.plain_python import PLAIN, Plain, scpo, tensors
 from trainers.credit.estimators import ESTIMATORS
 from trainers.credit.estimators.clustering import greedy_clusters
 from trainers.credit.scpo import SCPO
 from trainers.steps import Ragged, StepTable
+from trainers.steps.columns import NEXT_STATE, SUCCESS
 
 EPISODES, STEPS = 8, 50
 """Of a group; of an episode."""
@@ -75,6 +77,8 @@ def step_table(rows: int, seed: int = 0, dimensions: int = DIMENSIONS) -> StepTa
         extra={
             "action": action,
             "step_text": texts,
+            SUCCESS: won[episode],
+            NEXT_STATE: keys[rng.permutation(rows)],
             "value": rng.random(rows),
             "greedy_return": (group % 2).astype(np.float64),
             "embedding": look,
@@ -112,7 +116,8 @@ def cases() -> list[Case]:
     def shaped(steps: StepTable) -> NDArray[np.float64]:
         return np.asarray(SCPO()(steps).extra["step_score"], np.float64)
 
-    return [*(Case(name, estimator(name), PLAIN[name]) for name in ESTIMATORS), Case("scpo (shaper)", shaped, scpo)]
+    plain = PLAIN | GRAPHS
+    return [*(Case(name, estimator(name), plain[name]) for name in ESTIMATORS), Case("scpo (shaper)", shaped, scpo)]
 
 
 @dataclass(frozen=True)

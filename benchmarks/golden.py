@@ -1,9 +1,9 @@
 """Agreement with the original implementations: ``python -m benchmarks.golden DIR``.
 
-Reads every expected-output file (schema ``golden-expected/1``) under DIR, computes each case through this project's
-public API with the named options that reproduce the original, and compares within the tolerance that the case states.
-What is not covered is listed by name with the reason. Exit code 1 on a disagreement or a case that could not be
-computed, 2 where there was nothing to compare.
+Reads every file of expected output (schemas ``golden-expected/1`` and ``golden-unit/1``) under DIR, computes each case
+through this project's public API with the named options that reproduce the original, and compares within the tolerance
+that the case states. What is not covered is listed by name with the reason. Exit code 1 on a disagreement or a case
+that could not be computed, 2 where there was nothing to compare.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from rich.table import Table
 
 from benchmarks import (
     golden_estimators,
+    golden_graphs,
     golden_losses,
     golden_replay,
     golden_step_methods,
@@ -34,14 +35,16 @@ from benchmarks.golden_dispatch import Outcome, Rounding, run_case
 from envsuite.core.errors import EnvsuiteError
 
 EXPECTED = "golden-expected/1"
+UNIT = "golden-unit/1"
 NEEDED = ("id", "estimator", "function", "params", "dtype", "tolerance", "expect")
 UNIT_TOLERANCE = {"rtol": 1e-7, "atol": 1e-8}
 """That of the recorded float64 cases; unit vectors state none."""
 HANDLER_MODULES = (
-    golden_estimators, golden_losses, golden_replay, golden_step_methods, golden_token_methods, golden_trl
+    golden_estimators, golden_graphs, golden_losses, golden_replay, golden_step_methods, golden_token_methods,
+    golden_trl,
 )  # fmt: skip
 """Importing them enters their handlers."""
-UNITS = (*golden_step_methods.UNITS, *golden_replay.UNITS)
+UNITS = (*golden_graphs.UNITS, *golden_step_methods.UNITS, *golden_replay.UNITS)
 """The keys by which a unit case is known, and what computes it."""
 
 
@@ -244,9 +247,12 @@ def run(folder: Path) -> Report:
     results: list[CaseResult] = []
     others = [path.name for path, d in documents.items() if not str(d.get("schema", "")).startswith("golden-")]
     for path, document in documents.items():
+        name = str(path.relative_to(folder))
+        if document.get("schema") == UNIT:
+            for number, case in enumerate(document["cases"]):
+                results.append(_check_unit(case | case["expect"], [], name, number, str(document["unit"])))
         if document.get("schema") != EXPECTED:
             continue
-        name = str(path.relative_to(folder))
         wanted = document.get("input")
         if not isinstance(document.get("cases"), list):
             unread.append((name, "has no list of 'cases'"))

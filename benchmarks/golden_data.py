@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from trainers.credit.estimators.groups import group_codes
 from trainers.steps import Ragged, StepTable
+from trainers.steps.columns import NEXT_STATE, SUCCESS
 
 Json = dict[str, Any]
 
@@ -41,13 +42,13 @@ def _table(
 
 
 def step_table(data: Json, *, row_order: bool = False) -> StepTable:
-    """The step rows of a ``golden-steps/1`` file.
+    """The step rows of a ``golden-steps/1`` or ``golden-steps/2`` file.
 
     Args:
         data: The file.
         row_order: Number the steps of a trajectory as its rows come instead of by ``step_index``, as verl-agent does.
     """
-    if not str(data.get("schema", "")).startswith("golden-steps/1"):
+    if not str(data.get("schema", "")).startswith("golden-steps/"):
         raise NotCovered(f"needs step rows, the input is {data.get('schema')!r}")
     rows = data["steps"]
     episode = _codes([row["traj_id"] for row in rows])
@@ -57,7 +58,7 @@ def step_table(data: Json, *, row_order: bool = False) -> StepTable:
         starts = np.searchsorted(episode[order], np.arange(int(episode.max(initial=-1)) + 1))
         t = np.empty(len(rows), np.int64)
         t[order] = np.arange(len(rows)) - starts[episode[order]]
-    return _table(
+    table = _table(
         _codes([row["group_id"] for row in rows]),
         episode,
         t,
@@ -66,6 +67,10 @@ def step_table(data: Json, *, row_order: bool = False) -> StepTable:
         np.array([row["is_action_valid"] for row in rows], np.bool_),
         Ragged.of([_response(row) for row in rows], np.int64),
     )
+    return table.with_columns(**{
+        SUCCESS: np.array([row.get("success", False) for row in rows], np.bool_),
+        NEXT_STATE: np.array([row.get("next_observation", "") for row in rows], object),
+    })  # fmt: skip
 
 
 def _response(row: Json) -> list[int]:

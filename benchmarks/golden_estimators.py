@@ -21,15 +21,31 @@ from trainers.credit.shapers import InvalidActionPenalty
 from trainers.steps import StepTable
 
 
-def _rounding(values: Floats, group: Ints, samples: Ints | None, exact: Floats, *, epsilon: float | None) -> Rounding:
+def quotient_rounding(
+    values: Floats,
+    group: Ints,
+    samples: Ints | None,
+    exact: Floats,
+    *,
+    epsilon: float | None,
+    terms: Floats | None = None,
+) -> Rounding:
     """What the original's float32 arithmetic can make, and here makes, of each row.
 
     With half a unit in the last place lost on each of r, the mean and the standard deviation, the quotient is off by
     a few u |r| (1 + |A|) / (std + epsilon). Where all values are equal it is d / (d sqrt(n / (n - 1)) + epsilon) < 1.
+
+    Args:
+        values: Shape (N,).
+        group: Codes of shape (N,).
+        samples: Rows that the statistics are taken over; all by default.
+        exact: The quotient, shape (N,).
+        epsilon: Added to the standard deviation; ``None`` where nothing is divided.
+        terms: What the values are differences of, where their rounding is that of larger numbers.
     """
     stats = group_statistics(values, group, ddof=1, samples=samples)
     largest = np.zeros(len(values))
-    np.maximum.at(largest, group, np.abs(values))
+    np.maximum.at(largest, group, np.abs(values if terms is None else terms))
     scale = np.ones(len(values)) if epsilon is None else stats.std + epsilon
     bound = 4 * 2.0**-24 * largest[group] * (1 + np.abs(exact)) / np.where(scale == 0, 1.0, scale)
     bound = np.where(stats.std == 0, np.minimum(bound, 1.0), bound)
@@ -49,9 +65,10 @@ def _advantage(estimator: Estimator, steps: StepTable) -> Floats:
     return advantage
 
 
-def _trajectory_rounding(estimator: GRPO | RLOO, steps: StepTable) -> Rounding:
+def trajectory_rounding(estimator: GRPO | RLOO, steps: StepTable) -> Rounding:
+    """That of the returns of episodes."""
     compare = estimator.compare
-    return _rounding(
+    return quotient_rounding(
         episode_returns(steps),
         group_codes(steps.group_id),
         first_rows(episode_codes(steps)) if compare.weigh == "episode" else None,
@@ -62,7 +79,7 @@ def _trajectory_rounding(estimator: GRPO | RLOO, steps: StepTable) -> Rounding:
 
 def _outcome_estimator(estimator: GRPO | RLOO, steps: StepTable, key: str, shaper: object = "") -> Outcome:
     options = f"{shaper} {estimator}".strip()
-    return Outcome({key: _advantage(estimator, steps)}, options, {key: _trajectory_rounding(estimator, steps)})
+    return Outcome({key: _advantage(estimator, steps)}, options, {key: trajectory_rounding(estimator, steps)})
 
 
 def _grpo(std: bool, preset: str, **settings: Any) -> GRPO:
@@ -117,8 +134,10 @@ def _gigpo(estimator: GiGPO, steps: StepTable, shaper: object = "") -> Outcome:
     group, returns = estimator.step_groups(steps), discounted_returns(steps, estimator.gamma)
     compare, weight = estimator.compare, estimator.step_weight
     (episode, _), step = compare.episodes(steps), estimator.step_term(returns, group)
-    of_episode = _trajectory_rounding(GRPO(compare), steps)
-    of_step = _rounding(returns, group, None, step, epsilon=compare.epsilon if compare.normalise == "std" else None)
+    of_episode = trajectory_rounding(GRPO(compare), steps)
+    of_step = quotient_rounding(
+        returns, group, None, step, epsilon=compare.epsilon if compare.normalise == "std" else None
+    )
     both = Rounding(of_episode.bound + weight * of_step.bound, of_episode.as_original + weight * of_step.as_original)
     return Outcome(
         {
@@ -264,7 +283,7 @@ def _(case: Case) -> Outcome:
 
 def _per_trajectory(case: Case, estimator: GRPO | RLOO) -> Outcome:
     steps = step_table(case.data)
-    first, rounding = first_rows(steps.episode_id), _trajectory_rounding(estimator, steps)
+    first, rounding = first_rows(steps.episode_id), trajectory_rounding(estimator, steps)
     return Outcome(
         per_trajectory_values(case, steps, _advantage(estimator, steps)),
         str(estimator),

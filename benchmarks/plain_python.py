@@ -212,7 +212,7 @@ def steppo(steps: StepTable, numbers: Numbers = floats) -> list[float]:
     return out
 
 
-def _step_term(returns: list[float], keys: list[Any], ddof: int = 1) -> list[float]:
+def step_term(returns: list[float], keys: list[Any], ddof: int = 1) -> list[float]:
     """(R_t - mean) / (std + ε) within the rows of equal key; alone: 0."""
     groups = defaultdict(list)
     for row, key in enumerate(keys):
@@ -228,7 +228,7 @@ def _step_term(returns: list[float], keys: list[Any], ddof: int = 1) -> list[flo
 def gigpo(steps: StepTable, numbers: Numbers = floats) -> list[float]:
     """A^E + A^S."""
     rows = Rows(steps, numbers)
-    step = _step_term(rows.to_go(0.95), list(zip(rows.group, rows.state, strict=True)))
+    step = step_term(rows.to_go(0.95), list(zip(rows.group, rows.state, strict=True)))
     return [one + other for one, other in zip(grpo(steps, numbers), step, strict=True)]
 
 
@@ -243,7 +243,7 @@ def hgpo(steps: StepTable, numbers: Numbers = floats) -> list[float]:
             states = [rows.state[row] for row in own]
             for place, row in enumerate(own):
                 keys[row] = (rows.group[row], tuple(states[max(0, place - k) : place + 1]))
-        for row, item in enumerate(_step_term(returns, keys, ddof=0)):
+        for row, item in enumerate(step_term(returns, keys, ddof=0)):
             if item != 0.0:
                 total[row] += (k + 1) * item
                 weight[row] += k + 1

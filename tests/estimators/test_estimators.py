@@ -20,6 +20,7 @@ from trainers.credit.estimators.returns import discounted_returns, episode_retur
 from trainers.credit.estimators.rloo import RLOO
 from trainers.credit.shapers import InvalidActionPenalty
 from trainers.steps import Ragged, StepTable
+from trainers.steps.columns import NEXT_STATE
 
 every_method = pytest.mark.parametrize("name", list(ESTIMATORS))
 TAKES_THE_GROUP_AS_BASELINE = [
@@ -33,11 +34,13 @@ TAKES_THE_GROUP_AS_BASELINE = [
     "gspo",
     "gpg",
 ]
-COMPARES_STEPS = ["hgpo", "bipace"]
+COMPARES_STEPS = ["hgpo", "bipace", "g2po", "gagpo"]
 every_group_method = pytest.mark.parametrize("name", TAKES_THE_GROUP_AS_BASELINE)
-without_critic = pytest.mark.parametrize("name", [*TAKES_THE_GROUP_AS_BASELINE, *COMPARES_STEPS, "reinforce_pp"])
+without_critic = pytest.mark.parametrize(
+    "name", [*TAKES_THE_GROUP_AS_BASELINE, *COMPARES_STEPS, "pgpo", "reinforce_pp"]
+)
 EPISODE_TERM_ALONE = {"gigpo": {"step_weight": 0.0}}
-NO_DISCOUNT = {"gigpo": {"gamma": 1.0}, "hgpo": {"gamma": 1.0}, "bipace": {"gamma": 1.0}}
+NO_DISCOUNT = {name: {"gamma": 1.0} for name in ("gigpo", *COMPARES_STEPS)}
 
 
 def advantage(estimator: Callable[[StepTable], object], steps: StepTable) -> np.ndarray:
@@ -74,9 +77,10 @@ def test_permuting_the_rows_permutes_the_advantages(name: str, steps: StepTable,
 @every_method
 @given(steps=step_tables())
 def test_other_names_for_groups_episodes_and_states_change_nothing(name: str, steps: StepTable):
-    keys = np.empty(len(steps), object)
-    keys[:] = ["state " + key * 3 for key in steps.state_key]
+    keys, ends = (np.array([None, *("state " + key * 3 for key in column)], object)[1:]
+                  for column in (steps.state_key, steps.extra[NEXT_STATE]))  # fmt: skip
     renamed = replace(steps, group_id=-7 * steps.group_id, episode_id=1000 - steps.episode_id, state_key=keys)
+    renamed = renamed.with_columns(**{NEXT_STATE: ends})
     estimator = ESTIMATORS[name]()
     np.testing.assert_array_equal(token_advantage(estimator, renamed).values, token_advantage(estimator, steps).values)
 

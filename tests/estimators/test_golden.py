@@ -1,4 +1,5 @@
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,18 @@ def test_every_method_and_loss_that_is_here_agrees_with_the_originals(report: Re
             said_of_the_recording = {"min_decision_margin", "rows_changed_by_rounding_noise"}
             missing = [key for key, _ in result.not_covered if key not in said_of_the_recording]
             assert not missing, (result.case_id, result.not_covered)
+
+
+def test_methods_over_state_graphs_agree_with_the_originals(shared: Path):
+    report = run(shared / "golden-2")
+    assert [f"{result.file} {result.case_id}" for result in report.disagreements] == []
+    assert not report.unread
+    covered = Counter(result.estimator for result in report.results if result.covered)
+    assert covered == {
+        "g2po_values": 14, "g2po": 168, "g2po_paper": 56, "graphgpo_distances": 14, "graphgpo": 308,
+        "graphgpo_paper": 56, "graphgpo_similarity": 10, "pgpo": 56, "gagpo": 42, "rewardflow": 96,
+    }  # fmt: skip
+    assert all(not result.not_covered for result in report.results if result.covered)
 
 
 def test_what_is_set_aside_is_the_originals_rounding_and_nothing_else(report: Report):

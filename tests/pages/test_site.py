@@ -190,6 +190,9 @@ def test_the_result_on_the_page_of_a_method_is_that_of_the_benchmark(page: Path)
     assert page.stem in recipe.split("+")
     table = (ROOT / "docs/benchmarks.md").read_text("utf-8")
     measured = dict(re.findall(r"^\| ([\w+ ]+) \| \d \| (\S+ \[[^]]+\]) \|", table, re.M))
+    if recipe not in measured:
+        assert "was not run yet" in section and not re.search(r"\d %", section)
+        return
     assert re.findall(r"(\d+\.\d) % (\[[^]]+\])", section) == [
         tuple(measured[name].split(" ", 1)) for name in (recipe, "base model")
     ]

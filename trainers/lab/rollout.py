@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from trainers.lab.mdp import Floats, Ints, World
 from trainers.steps import Ragged, StepTable
-from trainers.steps.columns import EMBEDDING, GREEDY_RETURN, VALUE
+from trainers.steps.columns import EMBEDDING, GREEDY_RETURN, NEXT_STATE, SUCCESS, VALUE
 
 TOKENS = (3, 9)
 """Minimum and maximum number of tokens of a response. The first decides the action; the others are filler."""
@@ -151,7 +151,13 @@ def table(played: Play, rng: np.random.Generator) -> StepTable:
         prompt=Ragged(np.zeros(n, np.int64), np.arange(n + 1)),
         response=Ragged(tokens, offsets),
         logprob=Ragged(np.zeros(len(tokens), np.float32), offsets),
-        extra={"action": action_names, "step_text": texts, EMBEDDING: (look + noise).astype(np.float32)},
+        extra={
+            "action": action_names,
+            "step_text": texts,
+            SUCCESS: played.returns[played.episode] > 0,
+            NEXT_STATE: led_to,
+            EMBEDDING: (look + noise).astype(np.float32),
+        },
     )
 
 

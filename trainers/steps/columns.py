@@ -52,7 +52,13 @@ STEP_SCORE = "step_score"
 TOKEN_REWARD = "reward"
 """Token column: added to what a token earns, such as a divergence in the reward; written by shapers."""
 
-ROLLOUT = frozenset({"action", "step_text", "cut", "success", ITERATION})
+SUCCESS = "success"
+"""Whether the episode solved its task."""
+
+NEXT_STATE = "next_state_key"
+"""Identity of the observation that the step led to."""
+
+ROLLOUT = frozenset({"action", "step_text", "cut", SUCCESS, NEXT_STATE, ITERATION})
 SHAPED = frozenset({ENV_REWARD, ROW_SCORE, STEP_SCORE, TOKEN_REWARD})
 
 SUPPLIERS = {

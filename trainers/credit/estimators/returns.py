@@ -18,8 +18,13 @@ def episode_returns(steps: StepTable) -> Floats:
 
     A column ``row_score`` is added to its own row only.
     """
+    return episode_totals(steps) + row_score(steps)
+
+
+def episode_totals(steps: StepTable) -> Floats:
+    """R(τ) of each row's episode without the scores of rows, shape (N,)."""
     episode = episode_codes(steps)
-    return np.bincount(episode, steps.reward)[episode] + row_score(steps)
+    return np.asarray(np.bincount(episode, steps.reward)[episode], np.float64)
 
 
 def discounted_returns(steps: StepTable, gamma: float) -> Floats:
@@ -31,12 +36,32 @@ def discounted_returns(steps: StepTable, gamma: float) -> Floats:
     Raises:
         UsageError: Two rows are the same step of the same episode.
     """
-    order, lengths = steps_in_order(steps)
-    out = np.empty(len(steps))
-    out[order] = backward_sums(steps.reward[order], lengths, gamma)
+    out = rewards_to_go(steps, gamma)
     if STEP_SCORE in steps.extra:
         out += finite_column(steps, STEP_SCORE, "a return to go", "the shaper scpo")
     return out + row_score(steps)
+
+
+def rewards_to_go(steps: StepTable, gamma: float) -> Floats:
+    """Σ_{k≥t} gamma^{k-t} r_k within the episode, shape (N,): :func:`discounted_returns` without scores of rows."""
+    order, lengths = steps_in_order(steps)
+    out = np.empty(len(steps))
+    out[order] = backward_sums(steps.reward[order], lengths, gamma)
+    return out
+
+
+def steps_to_go(steps: StepTable) -> Ints:
+    """Number of steps from each row to the end of its episode, itself included, shape (N,)."""
+    order, lengths = steps_in_order(steps)
+    out = np.empty(len(steps), np.int64)
+    out[order] = np.repeat(np.cumsum(lengths), lengths) - np.arange(len(steps))
+    return out
+
+
+def steps_in_episode(steps: StepTable) -> Ints:
+    """Number of steps of each row's episode, shape (N,)."""
+    episode = episode_codes(steps)
+    return np.bincount(episode)[episode]
 
 
 def steps_in_order(steps: StepTable) -> tuple[Ints, Ints]:

@@ -1,0 +1,234 @@
+"""Recorded cases of the methods that credit steps over state graphs, with the options that reproduce each original."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from benchmarks.golden_data import Json, step_table
+from benchmarks.golden_dispatch import Case, Outcome, Rounding, handles
+from benchmarks.golden_estimators import NORMALISE, penalised, quotient_rounding, trajectory_rounding
+from trainers.credit.estimators.comparison import Comparison
+from trainers.credit.estimators.g2po import G2PO
+from trainers.credit.estimators.gagpo import GAGPO
+from trainers.credit.estimators.graphgpo import GraphGPO
+from trainers.credit.estimators.groups import group_codes
+from trainers.credit.estimators.grpo import GRPO
+from trainers.credit.estimators.pgpo import PGPO
+from trainers.credit.estimators.returns import discounted_returns
+from trainers.credit.estimators.rewardflow import RewardFlow
+from trainers.credit.graph import StateGraph
+from trainers.steps import StepTable
+
+
+def _settings(case: Case, **more: Any) -> Comparison:
+    """The comparison of verl-agent's family, by the parameters of the case."""
+    normalise = case.params.one_of("mode", NORMALISE)
+    return Comparison.named("verl-agent", normalise=normalise, epsilon=float(case.params.take("epsilon", 1e-6)), **more)
+
+
+def _paper(case: Case, normalise: str = "std") -> Comparison:
+    ddof, epsilon = int(case.params.take("ddof")), float(case.params.take("epsilon"))
+    case.params.take("norm_adv_by_std")
+    return Comparison("std" if normalise == "std" else "mean", ddof=ddof, epsilon=epsilon)
+
+
+def _keys(steps: StepTable) -> np.ndarray[Any, Any]:
+    return group_codes(steps.group_id, steps.state_key)
+
+
+@handles("g2po", "g2po_values", "compute_group_aggregation_values")
+def _(case: Case) -> Outcome:
+    estimator = G2PO(gamma=float(case.params.take("gamma")), end_value="g2po_code")
+    case.params.done()
+    steps = step_table(case.data, row_order=True)
+    before, _ = estimator.values(steps)
+    graph = StateGraph.of(steps)
+    _, after = G2PO(end_value="g2po_code").values(steps)
+    kind = np.where(~graph.last, "state", np.where(after == 10.0, "success", "failure"))
+    return Outcome({"state_value_per_row": before, "next_kind_per_row": kind}, str(estimator))
+
+
+@handles("g2po", "g2po", "compute_g2po_outcome_advantage")
+def _(case: Case) -> Outcome:
+    steps, shaper = penalised(case)
+    case.params.one_of("node_penalty", {0.1: None})
+    weight, gamma = float(case.params.take("step_advantage_w")), float(case.params.take("gamma"))
+    compare = _settings(case)
+    estimator = G2PO(weight, gamma, "g2po_code", compare)
+    case.params.done()
+    episode, _ = compare.episodes(steps)
+    advantage = estimator(steps).per_step
+    assert advantage is not None
+    before, after = estimator.values(steps)
+    task, epsilon = group_codes(steps.group_id), compare.epsilon if compare.normalise == "std" else None
+    change = after - before
+    of_episode = trajectory_rounding(GRPO(compare), steps)
+    of_edge = quotient_rounding(change, task, None, compare.within(change, task), epsilon=epsilon, terms=after)
+    step = (advantage - episode) / weight
+    of_step = Rounding(of_edge.bound, step)
+    both = Rounding(of_episode.bound + weight * of_edge.bound, of_episode.as_original + weight * step)
+    return Outcome(
+        {"episode_part_per_row": episode, "step_part_per_row": step, "advantage_per_row": advantage},
+        f"{shaper} {estimator}",
+        {"episode_part_per_row": of_episode, "step_part_per_row": of_step, "advantage_per_row": both},
+    )
+
+
+@handles("paper2", "g2po_paper", "refs.g2po")
+def _(case: Case) -> Outcome:
+    steps = step_table(case.data)
+    compare = _paper(case)
+    estimator = G2PO(float(case.params.take("w")), float(case.params.take("gamma")), compare=compare)
+    case.params.done()
+    before, after = estimator.values(steps)
+    return Outcome(
+        {
+            "state_value_per_row": before,
+            "next_value_per_row": after,
+            "node_part_per_row": compare.within(after, _keys(steps)),
+            "edge_part_per_row": compare.within(after - before, group_codes(steps.group_id)),
+            "episode_part_per_row": compare.episodes(steps)[0],
+            "advantage_per_row": estimator(steps).per_step,
+        },
+        str(estimator),
+    )
+
+
+@handles("graphgpo", "graphgpo_distances", "ComplexGraph.from_data + Calculate_all_shortest_path")
+def _(case: Case) -> Outcome:
+    case.params.done()
+    return Outcome(_distances(StateGraph.of(step_table(case.data, row_order=True), "return")), "StateGraph('return')")
+
+
+def _distances(graph: StateGraph) -> dict[str, Any]:
+    return {
+        "distance_of_state_per_row": graph.distance[graph.node],
+        "distance_of_next_per_row": graph.distance[graph.following],
+    }
+
+
+@handles("graphgpo", "graphgpo", "compute_graph_path_returns + compute_graphgpo_outcome_advantage")
+def _(case: Case) -> Outcome:
+    steps, shaper = penalised(case)
+    take = case.params.take
+    estimator = GraphGPO(
+        omega=float(take("gamma")),
+        graph_weight=float(take("step_advantage_w")),
+        episode_weight=float(take("episode_advantage_w")),
+        exponent=case.params.one_of("normalize_distance", {True: "change", False: "code"}),
+        solved="return",
+        penalise=True,
+        compare=_settings(case),
+    )
+    case.params.done()
+    rewards, compare = estimator.step_rewards(steps, estimator.graph(steps)), estimator.compare
+    epsilon = compare.epsilon if compare.normalise == "std" else None
+    of_step = quotient_rounding(rewards, _keys(steps), None, compare.within(rewards, _keys(steps)), epsilon=epsilon)
+    of_episode = trajectory_rounding(GRPO(compare), steps)
+    both = Rounding(
+        *(
+            estimator.episode_weight * episode + estimator.graph_weight * step
+            for episode, step in ((of_episode.bound, of_step.bound), (of_episode.as_original, of_step.as_original))
+        )
+    )
+    values = {"step_return_per_row": rewards, "advantage_per_row": estimator(steps).per_step}
+    return Outcome(values, f"{shaper} {estimator}", {"advantage_per_row": both})
+
+
+@handles("paper2", "graphgpo_paper", "refs.graphgpo")
+def _(case: Case) -> Outcome:
+    steps, take, compare = step_table(case.data), case.params.take, _paper(case)
+    estimator = GraphGPO(
+        omega=float(take("omega")), graph_weight=float(take("beta_graph")), episode_weight=float(take("beta_episode")),
+        success_reward=float(take("success_reward")), exponent="paper", compare=compare,
+    )  # fmt: skip
+    case.params.done()
+    graph = estimator.graph(steps)
+    rewards = estimator.step_rewards(steps, graph)
+    values = {
+        **_distances(graph),
+        "step_reward_per_row": rewards,
+        "step_part_per_row": compare.within(rewards, _keys(steps)),
+        "episode_part_per_row": compare.episodes(steps)[0],
+        "advantage_per_row": estimator(steps).per_step,
+    }
+    return Outcome(values, str(estimator))
+
+
+@handles("paper2", "pgpo", "refs.pgpo")
+def _(case: Case) -> Outcome:
+    steps, take, compare = step_table(case.data), case.params.take, _paper(case)
+    estimator = PGPO(
+        float(take("eta")), float(take("gamma")), float(take("alpha")), float(take("beta")), compare=compare
+    )
+    case.params.done()
+    returns, difference = discounted_returns(steps, estimator.eta), estimator.differences(steps)
+    values = {
+        "step_return_per_row": returns,
+        "potential_per_row": estimator.potentials(steps)[0],
+        "potential_difference_per_row": difference,
+        "step_part_per_row": compare.within(returns, _keys(steps)),
+        "potential_part_per_row": compare.within(difference, _keys(steps)),
+        "task_weight_per_row": estimator.weights(steps),
+        "advantage_per_row": estimator(steps).per_step,
+    }
+    return Outcome(values, str(estimator))
+
+
+@handles("paper2", "gagpo", "refs.gagpo")
+def _(case: Case) -> Outcome:
+    steps, take = step_table(case.data), case.params.take
+    compare, over = _paper(case), case.params.one_of("norm", {"task_group": "task", "none": "none"})
+    estimator = GAGPO(float(take("gamma")), float(take("lam")), over, compare)
+    case.params.done()
+    values = {
+        "state_value_per_row": estimator.values(steps),
+        "raw_advantage_per_row": estimator.raw(steps),
+        "advantage_per_row": estimator(steps).per_step,
+    }
+    return Outcome(values, str(estimator))
+
+
+@handles("rewardflow", "rewardflow", "apply_rewardflow_propagation + compute_rewardflow_outcome_advantage")
+def _(case: Case) -> Outcome:
+    steps, shaper = penalised(case)
+    take = case.params.take
+    compare = _settings(case)
+    take("clean")  # without self-loops or with them: they shorten no path
+    longest: Literal["end", "rewardflow_code"] = case.params.one_of(
+        "longest_episode_has_end_state", {True: "end", False: "rewardflow_code"}
+    )
+    gamma, weight = float(take("gamma")), float(take("step_advantage_w"))
+    estimator = RewardFlow(gamma, weight, "first", longest, penalise=True, compare=compare)
+    case.params.done()
+    values = {
+        "step_reward_per_row": estimator.earned(steps, StateGraph.of(steps, "success")),
+        "advantage_per_row": estimator(steps).per_step,
+    }
+    return Outcome(values, f"{shaper} {estimator}")
+
+
+def _merged_states(case: Json, _: list[Json]) -> Outcome:
+    """Unit vectors of GraphGPO: which states are joined where their keys are alike."""
+    rows = [
+        {**row, "step_reward": row["episode_return"] * (row["next_observation"] == "success"), "is_action_valid": True}
+        for row in case["steps"]
+    ]
+    steps = step_table({"schema": "golden-steps/2", "steps": rows}, row_order=True)
+    graph = StateGraph.of(steps, "return", float(case["similarity_thresh"]))
+    first: dict[int, str] = {}
+    for row, (node, after) in enumerate(zip(graph.node.tolist(), graph.following.tolist(), strict=True)):
+        first.setdefault(node, rows[row]["observation"])
+        first.setdefault(after, rows[row]["next_observation"])
+    values = {
+        "canonical_of_state_per_row": [first[node] for node in graph.node.tolist()],
+        **_distances(graph),
+        "n_nodes": len(np.union1d(graph.node, graph.following)),
+    }
+    return Outcome(values, f"StateGraph('return', similarity={case['similarity_thresh']})")
+
+
+UNITS = ((("steps", "similarity_thresh"), _merged_states),)
+"""The keys by which a unit case is known, and what computes it."""

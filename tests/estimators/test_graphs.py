@@ -1,0 +1,207 @@
+from collections import deque
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from step_tables import step_tables, table_of
+
+from benchmarks.estimators import step_table
+from trainers.credit.estimators.comparison import CENTRED, Comparison
+from trainers.credit.estimators.dr_grpo import DrGRPO
+from trainers.credit.estimators.g2po import G2PO
+from trainers.credit.estimators.gagpo import GAGPO
+from trainers.credit.estimators.gigpo import GiGPO
+from trainers.credit.estimators.graphgpo import GraphGPO
+from trainers.credit.estimators.groups import group_codes
+from trainers.credit.estimators.grpo import GRPO
+from trainers.credit.estimators.pgpo import PGPO
+from trainers.credit.estimators.returns import discounted_returns, steps_in_order
+from trainers.credit.estimators.rewardflow import RewardFlow
+from trainers.credit.graph import StateGraph
+from trainers.steps import StepTable
+from trainers.steps.columns import NEXT_STATE, SUCCESS, MissingColumn
+
+EXACT = Comparison(epsilon=0.0)
+
+
+def terminal(steps: StepTable) -> StepTable:
+    """The steps with 10 for the last step of a successful episode and nothing else."""
+    last = StateGraph.of(steps).last
+    return steps.with_reward(np.where(last & steps.extra[SUCCESS], 10.0, 0.0))
+
+
+def lone(steps: StepTable) -> StepTable:
+    """The steps with a state of its own for each."""
+    keys = np.array([f"{e} {t}" for e, t in zip(steps.episode_id, steps.t, strict=True)], object)
+    ends = np.array([f"end {key}" for key in keys], object)
+    return replace(steps, state_key=keys).with_columns(**{NEXT_STATE: ends})
+
+
+def hops(steps: StepTable, row: int) -> int | None:
+    """Fewest edges from the state of a row to success, by a search over the rows."""
+    follows: dict[tuple[int, str], set[tuple[int, str] | None]] = {}
+    order, lengths = steps_in_order(steps)
+    for own in np.split(order, np.cumsum(lengths)[:-1]):
+        states = [(int(steps.group_id[own[0]]), str(steps.state_key[at])) for at in own]
+        end = (states[0][0], str(steps.extra[NEXT_STATE][own[-1]]))
+        for here, there in zip(states, [*states[1:], None if steps.extra[SUCCESS][own[-1]] else end], strict=True):
+            follows.setdefault(here, set()).add(there)
+    queue, seen = deque([((int(steps.group_id[row]), str(steps.state_key[row])), 0)]), set()
+    while queue:
+        here, far = queue.popleft()
+        for there in follows.get(here, ()):
+            if there is None:
+                return far + 1
+            if there not in seen:
+                seen.add(there)
+                queue.append((there, far + 1))
+    return None
+
+
+@given(steps=step_tables())
+def test_distances_are_those_of_a_search_over_the_rows(steps: StepTable):
+    graph = StateGraph.of(steps, "success")
+    found = [hops(steps, row) for row in range(len(steps))]
+    for row, far in enumerate(found):
+        node = graph.node[row]
+        assert graph.reachable[node] == (far is not None)
+        longest = max((one for one, g in zip(found, steps.group_id, strict=True) if one and g == steps.group_id[row]),
+                      default=0)  # fmt: skip
+        assert graph.distance[node] == (longest + 1 if far is None else far)
+
+
+@given(steps=step_tables())
+def test_nodes_are_the_states_of_a_group_and_edges_lead_to_the_next_one(steps: StepTable):
+    graph = StateGraph.of(steps, "success")
+    same = group_codes(steps.group_id, steps.state_key)
+    np.testing.assert_array_equal(group_codes(graph.node), same)
+    np.testing.assert_array_equal(graph.visits[graph.node], np.bincount(same)[same])
+    order, lengths = steps_in_order(steps)
+    for own in np.split(order, np.cumsum(lengths)[:-1]):
+        np.testing.assert_array_equal(graph.following[own[:-1]], graph.node[own[1:]])
+        assert graph.last[own].tolist() == [False] * (len(own) - 1) + [True]
+        assert (graph.following[own[-1]] in graph.goal) == steps.extra[SUCCESS][own[-1]]
+    assert (graph.group[graph.node] == graph.group[graph.following]).all()
+
+
+@given(steps=step_tables())
+def test_states_that_are_wholly_alike_are_equal(steps: StepTable):
+    exact, alike = StateGraph.of(steps, "success"), StateGraph.of(steps, "success", similarity=1.0)
+    np.testing.assert_array_equal(group_codes(exact.node), group_codes(alike.node))
+    np.testing.assert_array_equal(exact.distance[exact.following], alike.distance[alike.following])
+
+
+@given(steps=step_tables())
+def test_a_single_reward_at_success_spreads_as_a_power_of_the_distance(steps: StepTable):
+    steps = terminal(steps)
+    graph = StateGraph.of(steps, "success")
+    value = np.where(graph.reachable, 10.0 * 0.9**graph.distance, 0.0)
+    earned = RewardFlow().earned(steps, graph)
+    np.testing.assert_allclose(earned, value[graph.following] - value[graph.node], atol=1e-12)
+
+
+@given(steps=step_tables())
+def test_without_their_step_term_they_are_grpo(steps: StepTable):
+    expected = GRPO()(steps).per_step
+    np.testing.assert_array_equal(GraphGPO(graph_weight=0.0)(steps).per_step, expected)
+    np.testing.assert_array_equal(G2PO(step_weight=0.0)(steps).per_step, expected)
+    np.testing.assert_array_equal(RewardFlow(step_weight=0.0)(steps).per_step, DrGRPO()(steps).per_step)
+
+
+@given(steps=step_tables())
+def test_where_no_episodes_meet_nothing_is_compared(steps: StepTable):
+    steps = lone(steps)
+    np.testing.assert_array_equal(GraphGPO()(steps).per_step, GRPO()(steps).per_step)
+    np.testing.assert_array_equal(RewardFlow()(steps).per_step, DrGRPO()(steps).per_step)
+    assert not PGPO()(steps).per_step.any()
+
+
+@given(steps=step_tables(), gamma=st.sampled_from([0.5, 0.9, 1.0]))
+def test_potentials_without_weight_are_the_step_term_of_gigpo(steps: StepTable, gamma: float):
+    gigpo = GiGPO(gamma=gamma)
+    term = gigpo.step_term(discounted_returns(steps, gamma), gigpo.step_groups(steps))
+    np.testing.assert_array_equal(PGPO(eta=gamma, beta=0.0)(steps).per_step, term)
+
+
+@given(steps=step_tables(), gamma=st.sampled_from([0.5, 0.9, 1.0]))
+def test_group_values_with_lambda_one_are_the_centred_step_term_of_gigpo(steps: StepTable, gamma: float):
+    gigpo = GiGPO(gamma=gamma, compare=CENTRED)
+    term = gigpo.step_term(discounted_returns(steps, gamma), gigpo.step_groups(steps))
+    np.testing.assert_allclose(GAGPO(gamma=gamma, lam=1.0, over="none")(steps).per_step, term, atol=1e-9)
+
+
+@given(steps=step_tables(), gamma=st.sampled_from([0.5, 0.95]))
+def test_values_of_g2po_are_discounted_potentials_where_only_success_pays(steps: StepTable, gamma: float):
+    steps = terminal(steps)
+    before, _ = G2PO(gamma=gamma).values(steps)
+    potential, _ = PGPO(eta=gamma).potentials(steps)
+    np.testing.assert_allclose(before, gamma * potential, atol=1e-12)
+
+
+@given(steps=step_tables(), omega=st.sampled_from([0.2, 0.5, 0.8]))
+def test_all_exponents_agree_where_nothing_is_added_to_the_deviation(steps: StepTable, omega: float):
+    results = [
+        GraphGPO(omega, exponent=exponent, compare=EXACT)(steps).per_step for exponent in ("change", "paper", "code")
+    ]
+    np.testing.assert_allclose(results[1], results[0], atol=1e-6)
+    np.testing.assert_allclose(results[2], results[0], atol=1e-6)
+
+
+def chain(length: int) -> StepTable:
+    """One episode straight to success, and one that stays where it is for a step at every state."""
+    rows = [(0, 1, t, 10.0 * (t == length - 1), f"s{t}", True) for t in range(length)]
+    rows += [(0, 2, t, 10.0 * (t == 2 * length - 1), f"s{t // 2}", True) for t in range(2 * length)]
+    return table_of(rows).with_columns(**{SUCCESS: np.ones(3 * length, np.bool_)})
+
+
+def test_credit_does_not_fade_with_the_distance_to_success_unless_the_paper_is_asked_for():
+    steps = chain(10)
+    first = [row for row in range(len(steps)) if steps.state_key[row] == "s0"]
+    spread = {
+        exponent: np.ptp((GraphGPO(exponent=exponent)(steps).per_step - GRPO()(steps).per_step)[first])
+        for exponent in ("change", "paper")
+    }
+    assert spread["change"] == pytest.approx(np.sqrt(3), rel=1e-5) and spread["paper"] < 0.01
+
+
+def test_the_penalty_of_the_authors_code_turns_signs_and_is_off():
+    steps = chain(6).with_columns(row_score=np.where(np.arange(18) == 0, -0.1, 0.0))
+    at = [0, 6, 7]  # the first state: on, stays, on
+    without = GraphGPO(episode_weight=0.0)(steps).per_step[at]
+    turned = GraphGPO(episode_weight=0.0, exponent="code", penalise=True)(steps).per_step[at]
+    assert without[0] == without[2] > 0 > without[1]
+    assert turned[0] < 0 < turned[1]
+
+
+@pytest.mark.parametrize("method", [GraphGPO, RewardFlow])
+def test_a_column_that_is_missing_is_named_with_what_supplies_it(method: type[GraphGPO]):
+    steps = step_table(400, dimensions=16)
+    for name in (SUCCESS, NEXT_STATE):
+        bare = replace(steps, extra={key: column for key, column in steps.extra.items() if key != name})
+        with pytest.raises(MissingColumn, match=f"'{name}', which the rollout supplies"):
+            method()(bare)
+
+
+def test_a_task_of_one_step_is_not_a_number_in_the_authors_code_alone():
+    steps = table_of([(0, 1, 0, 1.0, "a", True), (1, 2, 0, 1.0, "a", True), (1, 3, 0, 0.0, "a", True)])
+    assert np.isnan(G2PO(end_value="g2po_code")(steps).per_step).tolist() == [True, False, False]
+    assert np.isfinite(G2PO()(steps).per_step).all()
+
+
+def test_no_steps_have_no_advantage():
+    empty = table_of([])
+    for method in (GraphGPO(), G2PO(), PGPO(), GAGPO(), RewardFlow()):
+        assert method(empty).per_step.shape == (0,)
+
+
+@given(steps=step_tables())
+def test_leaving_ones_own_visit_out_leaves_the_mean_of_the_others(steps: StepTable):
+    steps = terminal(steps)
+    before, _ = PGPO(leave_one_out=True).potentials(steps)
+    returns = discounted_returns(steps, 0.95)
+    same = group_codes(steps.group_id, steps.state_key)
+    for row in range(len(steps)):
+        others = np.flatnonzero((same == same[row]) & (np.arange(len(steps)) != row))
+        assert before[row] == pytest.approx(returns[others].mean() if len(others) else 0.0, abs=1e-9)

@@ -1,0 +1,64 @@
+"""GAGPO: generalised advantages over values that episodes of a task give each other where they meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from trainers.credit.estimators.base import Advantage, Estimator, register
+from trainers.credit.estimators.comparison import STANDARD, ComparedSteps
+from trainers.credit.estimators.groups import Floats, group_codes, group_diagnostics, mean_abs
+from trainers.credit.estimators.returns import generalised_advantages, rewards_to_go, row_score, steps_in_order
+from trainers.credit.graph import StateGraph
+from trainers.settings import Fraction
+from trainers.steps import StepTable
+
+
+@register("gagpo")
+@dataclass(frozen=True)
+class GAGPO(Estimator):
+    """Group-value advantage (arXiv 2605.13217): A_t = δ_t + gamma λ A_{t+1} with δ_t = r_t + gamma V(s_{t+1}) - V(s_t).
+
+    V(s) is the mean discounted return of all visits of s, 0 after the end; there is no critic and no episode term. The
+    advantage is then normalised. One reading is open: over which steps. Here it is all steps of a task, as others'
+    notes have it; the text could not be had, and there is no code.
+    """
+
+    gamma: Fraction = 0.95
+    """Discount."""
+    lam: Fraction = 0.8
+    """λ; 1 is the return minus V(s_t)."""
+    over: Literal["task", "none"] = "task"
+    """Steps that the advantage is normalised over: those of a task, or it is left as it is."""
+    compare: ComparedSteps = STANDARD
+    """How steps are compared: ``normalise``, ``ddof`` and ``epsilon``."""
+
+    @property
+    def credits_lone_episodes(self) -> bool:
+        """No: steps are compared with those of other episodes, but for states that an episode comes back to."""
+        return False
+
+    def __call__(self, steps: StepTable) -> Advantage:
+        """One advantage per step."""
+        raw, task = self.raw(steps), group_codes(steps.group_id)
+        found = raw if self.over == "none" else self.compare.within(raw, task)
+        state = group_codes(steps.group_id, steps.state_key)
+        diagnostics = group_diagnostics(raw, state, "step_group") | {"step_term_abs": mean_abs(raw)}
+        return Advantage(found, diagnostics=diagnostics)
+
+    def values(self, steps: StepTable) -> Floats:
+        """Returns V of the state that each step answers, shape (N,)."""
+        graph = StateGraph.of(steps)
+        return graph.mean(rewards_to_go(self._charged(steps), self.gamma))[graph.node]
+
+    def raw(self, steps: StepTable) -> Floats:
+        """Returns the advantage before it is normalised, shape (N,)."""
+        (order, lengths), reward = steps_in_order(steps), self._charged(steps).reward
+        out = np.empty(len(steps))
+        out[order] = generalised_advantages(reward[order], self.values(steps)[order], lengths, self.gamma, self.lam)
+        return out
+
+    def _charged(self, steps: StepTable) -> StepTable:
+        return steps.with_reward(steps.reward + row_score(steps))

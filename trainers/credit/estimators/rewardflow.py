@@ -1,0 +1,95 @@
+"""RewardFlow: success propagated back over the graph of all states of a task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from trainers.credit.estimators.base import Advantage, register
+from trainers.credit.estimators.comparison import CENTRED, Centred, Comparing
+from trainers.credit.estimators.groups import Floats, group_codes, group_diagnostics, mean_abs
+from trainers.credit.estimators.returns import row_score, steps_in_episode, steps_in_order
+from trainers.credit.graph import StateGraph
+from trainers.steps import StepTable
+from trainers.steps.columns import NEXT_STATE, SUCCESS
+
+
+@register("rewardflow")
+@dataclass(frozen=True)
+class RewardFlow(Comparing):
+    """Propagated rewards (arXiv 2603.18859): A = A^E + w A^S, both relative to a mean and not to a deviation.
+
+    V(s) = max gamma^k r(s') over all s' that can be reached from s in k edges, with r(s') the reward for arriving
+    there: with a single reward at success, r gamma^d(s). A step from s to s' earns V(s') - V(s), and A^S compares this
+    among the steps from the same state.
+    """
+
+    gamma: Annotated[float, Field(gt=0, lt=1)] = 0.9
+    """Discount per step to success (search tasks 0.95)."""
+    step_weight: float = 1.0
+    """w; 0 is Dr. GRPO."""
+    arrival: Literal["best", "first"] = "best"
+    """r(s') where several steps arrive: the greatest reward, or (authors' code) that of the first visit, which is 0
+    where an episode begins."""
+    longest: Literal["end", "rewardflow_code"] = "end"
+    """The last step of the longest episodes: it leads to the end of the episode as all others do; or, as in the
+    authors' code, nowhere, and earns its reward as it is."""
+    penalise: bool = False
+    """Add the ``row_score`` of a step, such as the penalty of an invalid action, to what it earns (authors' code)."""
+    compare: Centred = CENTRED
+    """How episodes and steps are compared."""
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The state that each step led to, and whether its episode was solved."""
+        return (NEXT_STATE, SUCCESS)
+
+    def __call__(self, steps: StepTable) -> Advantage:
+        """One advantage per step.
+
+        Raises:
+            MissingColumn: A column that it needs is not there.
+        """
+        episode, diagnostics = self.compare.episodes(steps)
+        graph = StateGraph.of(steps, "success")
+        earned, state = self.earned(steps, graph), group_codes(steps.group_id, steps.state_key)
+        step = self.compare.within(earned, state)
+        diagnostics |= group_diagnostics(earned, state, "step_group") | graph.diagnostics()
+        diagnostics |= {"episode_term_abs": mean_abs(episode), "step_term_abs": mean_abs(step)}
+        return Advantage(episode + self.step_weight * step, diagnostics=diagnostics)
+
+    def earned(self, steps: StepTable, graph: StateGraph) -> Floats:
+        """Returns V(s') - V(s) of each step, shape (N,)."""
+        leads = np.ones(len(steps), np.bool_)
+        if self.longest == "rewardflow_code":
+            lengths = steps_in_episode(steps)
+            leads = ~(graph.last & (lengths == lengths.max(initial=0)))
+        value = graph.spread(self.on_arrival(steps, graph, leads), self.gamma, leads)
+        earned = np.where(leads, value[graph.following] - value[graph.node], steps.reward)
+        return earned + row_score(steps) if self.penalise else earned
+
+    def on_arrival(self, steps: StepTable, graph: StateGraph, leads: NDArray[np.bool_]) -> Floats:
+        """Returns the reward for arriving at each node, at least 0, shape (M,).
+
+        Args:
+            steps: The steps.
+            graph: Their graph.
+            leads: Steps that arrive somewhere, shape (N,).
+        """
+        out = np.zeros(len(graph.group))
+        if self.arrival == "best":
+            np.maximum.at(out, graph.following[leads], steps.reward[leads])
+            return out
+        order, lengths = steps_in_order(steps)
+        starts = order[(np.cumsum(lengths) - lengths)[lengths > 0]]
+        time = np.empty(len(steps), np.int64)
+        time[order] = np.arange(len(steps))
+        visits = np.concatenate([graph.node[starts], graph.following[leads]])
+        rewards = np.concatenate([np.zeros(len(starts)), np.maximum(steps.reward[leads], 0.0)])
+        latest = np.argsort(-np.concatenate([2 * time[starts], 2 * time[leads] + 1]))
+        out[visits[latest]] = rewards[latest]  # of equal nodes, the first visit is written last
+        return out

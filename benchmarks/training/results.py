@@ -193,14 +193,14 @@ def draw(records: Sequence[Record], path: Path, model: str) -> None:
     names = dict.fromkeys(prompts(cell) for cell, _ in cells)
     rows = sorted({(cell["env"], cell["group"]) for cell, _ in cells})
     shown: dict[str, Any] = {}
-    with figure(path, max(4.8, 3.4 * len(names)), 2.6 * len(rows) + 0.4) as drawn:
+    with figure(path, max(4.8, 3.4 * len(names)), 2.8 * len(rows) + 0.4) as drawn:
         panels = drawn.subplots(len(rows), len(names), squeeze=False, sharex=True, sharey=True)
         for (env, group), line in zip(rows, panels, strict=True):
             for name, axis in zip(names, line, strict=True):
                 wanted = (env, group, name)
                 inside = [pair for pair in cells if (pair[0]["env"], pair[0]["group"], prompts(pair[0])) == wanted]
                 shown |= _panel(inside, axis)
-                axis.set_title(f"{env}, {name}, group of {group}")
+                axis.set_title(f"{env}, {name}\ngroup of {group}")
             line[0].set_ylabel("response tokens / CPU s")
         for axis in panels[-1]:
             axis.set_xlabel("turns")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import platform
 from collections.abc import Iterator
 
 import numpy as np
@@ -22,9 +23,9 @@ def keep_freed_memory() -> bool:
     Returns:
         Whether it is so; no where the C library is not glibc.
     """
-    libc = ctypes.CDLL(None)
-    if not hasattr(libc, "gnu_get_libc_version"):
+    if platform.libc_ver()[0] != "glibc":
         return False
+    libc = ctypes.CDLL(None)
     return bool(libc.mallopt(_M_MMAP_MAX, 0)) and bool(libc.mallopt(_M_TRIM_THRESHOLD, -1))
 
 

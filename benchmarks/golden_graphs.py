@@ -28,10 +28,10 @@ def _settings(case: Case, **more: Any) -> Comparison:
     return Comparison.named("verl-agent", normalise=normalise, epsilon=float(case.params.take("epsilon", 1e-6)), **more)
 
 
-def _paper(case: Case, normalise: str = "std") -> Comparison:
-    ddof, epsilon = int(case.params.take("ddof")), float(case.params.take("epsilon"))
-    case.params.take("norm_adv_by_std")
-    return Comparison("std" if normalise == "std" else "mean", ddof=ddof, epsilon=epsilon)
+def _paper(case: Case) -> Comparison:
+    """That of an independent reference; each has the deviation, those without a choice included."""
+    case.params.one_of("norm_adv_by_std", {True: None, None: None})
+    return Comparison(ddof=int(case.params.take("ddof")), epsilon=float(case.params.take("epsilon")))
 
 
 def _keys(steps: StepTable) -> np.ndarray[Any, Any]:
@@ -43,10 +43,8 @@ def _(case: Case) -> Outcome:
     estimator = G2PO(gamma=float(case.params.take("gamma")), end_value="g2po_code")
     case.params.done()
     steps = step_table(case.data, row_order=True)
-    before, _ = estimator.values(steps)
-    graph = StateGraph.of(steps)
-    _, after = G2PO(end_value="g2po_code").values(steps)
-    kind = np.where(~graph.last, "state", np.where(after == 10.0, "success", "failure"))
+    before, after = estimator.values(steps)
+    kind = np.where(~StateGraph.of(steps).last, "state", np.where(after == 10.0, "success", "failure"))
     return Outcome({"state_value_per_row": before, "next_kind_per_row": kind}, str(estimator))
 
 

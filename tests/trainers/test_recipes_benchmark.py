@@ -39,7 +39,8 @@ def test_every_row_is_the_quick_start_but_for_its_method(tmp_path: Path, row: Ro
     assert dataclasses.replace(config.optim, tokens_per_microbatch=quick.optim.tokens_per_microbatch) == quick.optim
     assert dataclasses.replace(config.rollout, tasks=quick.rollout.tasks) == quick.rollout
     assert config.iterations == ITERATIONS and not config.evaluation.envs
-    assert config.method.shapers["invalid_action_penalty"]["coef"] == 0.0
+    own = recipe(row.recipe).method.get("shapers", {}).get("invalid_action_penalty", {})
+    assert config.method.shapers["invalid_action_penalty"] == {**own, "coef": 0.0}
     if row.folder == "quickstart":
         assert config.method == quick.method
     else:

@@ -27,6 +27,9 @@ class Advantage:
     per_token: NDArray[np.float64] | None = None
     """Shape (number of response tokens,), in the order of ``table.response.values``."""
     diagnostics: Mapping[str, float] = field(default_factory=dict)
+    terms: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    """Terms of which the advantages are the sum, weighted as they enter it, by name; of the same shape. Empty where the
+    advantages are not a sum."""
 
     def tokens(self, table: StepTable) -> NDArray[np.float64]:
         """One advantage per response token of ``table``."""
@@ -38,10 +41,13 @@ class Advantage:
     def take(self, table: StepTable, rows: NDArray[np.int64]) -> Advantage:
         """The advantages of some rows of ``table``, in their order, with the diagnostics of all."""
         if self.per_token is not None:
-            tokens = Ragged(self.per_token, table.response.offsets).take(rows).values
-            return Advantage(per_token=tokens, diagnostics=self.diagnostics)
+            offsets = table.response.offsets
+            tokens = Ragged(self.per_token, offsets).take(rows).values
+            terms = {name: Ragged(term, offsets).take(rows).values for name, term in self.terms.items()}
+            return Advantage(per_token=tokens, diagnostics=self.diagnostics, terms=terms)
         assert self.per_step is not None
-        return Advantage(per_step=self.per_step[rows], diagnostics=self.diagnostics)
+        terms = {name: term[rows] for name, term in self.terms.items()}
+        return Advantage(per_step=self.per_step[rows], diagnostics=self.diagnostics, terms=terms)
 
 
 class Estimator(ABC):

@@ -51,7 +51,8 @@ class G2PO(Comparing):
             "step_term_abs": mean_abs(node + edge),
             "edge_abs": mean_abs(after - before),
         }
-        return Advantage(episode + self.step_weight * (node + edge), diagnostics=diagnostics)
+        terms = {"episode": episode, "node": self.step_weight * node, "edge": self.step_weight * edge}
+        return Advantage(episode + self.step_weight * (node + edge), diagnostics=diagnostics, terms=terms)
 
     def values(self, steps: StepTable) -> tuple[Floats, Floats]:
         """Returns V of the state that each step answers, and of the one that it leads to, both of shape (N,)."""

@@ -29,7 +29,7 @@ from trainers.credit.estimators import ESTIMATORS
 from trainers.credit.estimators.clustering import greedy_clusters
 from trainers.credit.scpo import SCPO
 from trainers.steps import Ragged, StepTable
-from trainers.steps.columns import NEXT_STATE, SUCCESS
+from trainers.steps.columns import MILESTONE, NEXT_STATE, SUCCESS
 
 EPISODES, STEPS = 8, 50
 """Of a group; of an episode."""
@@ -79,6 +79,7 @@ def step_table(rows: int, seed: int = 0, dimensions: int = DIMENSIONS) -> StepTa
             "step_text": texts,
             SUCCESS: won[episode],
             NEXT_STATE: keys[rng.permutation(rows)],
+            MILESTONE: rng.random(rows) < 0.1,
             "value": rng.random(rows),
             "greedy_return": (group % 2).astype(np.float64),
             "embedding": look,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trainers.credit.estimators.groups import group_codes
 from trainers.steps import Ragged, StepTable
-from trainers.steps.columns import NEXT_STATE, SUCCESS
+from trainers.steps.columns import MILESTONE, NEXT_STATE, SUCCESS
 
 Json = dict[str, Any]
 
@@ -69,6 +69,7 @@ def step_table(data: Json, *, row_order: bool = False) -> StepTable:
     )
     return table.with_columns(**{
         SUCCESS: np.array([row.get("success", False) for row in rows], np.bool_),
+        MILESTONE: np.array([row.get("milestone_achieved", False) for row in rows], np.bool_),
         NEXT_STATE: np.array([row.get("next_observation", "") for row in rows], object),
     })  # fmt: skip
 

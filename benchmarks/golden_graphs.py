@@ -9,6 +9,9 @@ import numpy as np
 from benchmarks.golden_data import Json, step_table
 from benchmarks.golden_dispatch import Case, Outcome, Rounding, handles
 from benchmarks.golden_estimators import NORMALISE, penalised, quotient_rounding, trajectory_rounding
+from envsuite.core import ToolCall
+from envsuite.milestones import Listed
+from trainers.credit.estimators.beacon import BEACON
 from trainers.credit.estimators.comparison import Comparison
 from trainers.credit.estimators.g2po import G2PO
 from trainers.credit.estimators.gagpo import GAGPO
@@ -208,6 +211,35 @@ def _(case: Case) -> Outcome:
     return Outcome(values, f"{shaper} {estimator}")
 
 
+@handles("beacon", "beacon", "compute_migpo_step_rewards + compute_migpo_advantage")
+def _(case: Case) -> Outcome:
+    steps, shaper = penalised(case)
+    take = case.params.take
+    estimator = BEACON(
+        float(take("step_advantage_w")), float(take("gamma")), float(take("milestone_reward")), True, _settings(case)
+    )
+    case.params.done()
+    values = {"step_reward_per_row": estimator.earned(steps), "advantage_per_row": estimator(steps).per_step}
+    return Outcome(values, f"{shaper} {estimator}")
+
+
+@handles("paper2", "beacon_paper", "refs.beacon_paper")
+def _(case: Case) -> Outcome:
+    steps, take = step_table(case.data), case.params.take
+    case.params.one_of("norm_adv_by_std", {False: None})
+    estimator = BEACON(float(take("lambda")), float(take("gamma")), float(take("milestone_reward")))
+    case.params.done()
+    advantage = estimator(steps)
+    values = {
+        "segment_per_row": estimator.segments(steps),
+        "step_reward_per_row": estimator.earned(steps),
+        "segment_part_per_row": advantage.terms["segment"] / estimator.segment_weight,
+        "episode_part_per_row": advantage.terms["episode"],
+        "advantage_per_row": advantage.per_step,
+    }
+    return Outcome(values, str(estimator))
+
+
 def _merged_states(case: Json, _: list[Json]) -> Outcome:
     """Unit vectors of GraphGPO: which states are joined where their keys are alike."""
     rows = [
@@ -228,5 +260,33 @@ def _merged_states(case: Json, _: list[Json]) -> Outcome:
     return Outcome(values, f"StateGraph('return', similarity={case['similarity_thresh']})")
 
 
-UNITS = ((("steps", "similarity_thresh"), _merged_states),)
+def _matched_milestones(case: Json, _: list[Json]) -> Outcome:
+    """Unit vectors of BEACON: which actions count as milestones, and what the steps before them earn."""
+    actions, wanted = (
+        [(ToolCall("env_step", {"command": text}),) for text in case[key]] for key in ("actions", "milestones")
+    )
+    listed = Listed(wanted, float(case["threshold"]))
+    reached = np.array([listed.reached(action, {"valid": True}) > 0 for action in actions], np.bool_)
+    rows = [
+        {
+            "traj_id": "0", "group_id": "0", "step_index": t, "step_reward": 0.0, "observation": "",
+            "is_action_valid": True, "milestone_achieved": bool(reached[t]),
+        }
+        for t in range(len(actions))
+    ]  # fmt: skip
+    steps = step_table({"schema": "golden-steps/2", "steps": rows})
+    estimator = BEACON(gamma=float(case["gamma"]), milestone_reward=1.0)
+    segment, places = estimator.segments(steps), np.flatnonzero(reached).tolist()
+    values = {
+        "match_indices": places + [-1] * (len(wanted) - len(places)),
+        "rewards": estimator.earned(steps),
+        "segment_ids": np.where(segment == len(wanted), -1, segment),
+    }
+    return Outcome(values, f"Listed(similarity={case['threshold']}) {estimator}")
+
+
+UNITS = (
+    (("steps", "similarity_thresh"), _merged_states),
+    (("actions", "milestones", "threshold"), _matched_milestones),
+)
 """The keys by which a unit case is known, and what computes it."""

@@ -130,7 +130,27 @@ def rewardflow(steps: StepTable, numbers: Numbers = floats) -> list[Any]:
     return [whole + own - mean[here] for whole, here, own in zip(dr_grpo(steps, numbers), node, earned, strict=True)]
 
 
+def beacon(steps: StepTable, numbers: Numbers = floats) -> list[Any]:
+    """R - mean, and the same of 10 · 0.95^n, n steps before a milestone, among steps after as many milestones."""
+    rows = Rows(steps, numbers)
+    reached = steps.extra["milestone"].tolist()
+    segment: list[Node] = [()] * len(rows)
+    earned: list[Any] = [0.0] * len(rows)
+    for own in rows.rows.values():
+        count = 0
+        for row in own:
+            segment[row] = (rows.group[row], count)
+            count += reached[row]
+        ahead = 0.0
+        for row in reversed(own):
+            ahead = 10.0 if reached[row] else 0.95 * ahead
+            earned[row] = ahead
+    mean = _mean_by(segment, earned)
+    return [whole + own - mean[k] for whole, own, k in zip(dr_grpo(steps, numbers), earned, segment, strict=True)]
+
+
 GRAPHS: dict[str, Plain] = {
     "graphgpo": graphgpo, "g2po": g2po, "pgpo": pgpo, "gagpo": gagpo, "rewardflow": rewardflow,
+    "beacon": beacon,
 }  # fmt: skip
 """By the estimators' names."""

@@ -28,6 +28,8 @@ class EnvSpec:
     players: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Name of a baseline -> ``"module:Class"``, a :class:`~envsuite.core.Player` made without arguments: ``expert``
     plays from the state of the world; ``lexical`` compares words of task and observation, and sees what agents see."""
+    milestones: str = ""
+    """``"module:Class"``, the :class:`~envsuite.core.milestones.Milestones` of its tasks; empty if it has none."""
 
     @property
     def package(self) -> str:
@@ -42,6 +44,7 @@ BUILTIN = (
         max_episode_steps=50,
         extra="alfworld",
         players={"expert": "envsuite.alfworld.expert:Expert", "lexical": "envsuite.alfworld.lexical:Lexical"},
+        milestones="envsuite.alfworld.milestones:Milestones",
     ),
     EnvSpec(
         "TextCraft-v0",
@@ -50,12 +53,14 @@ BUILTIN = (
         extra="textcraft",
         inline=True,
         players={"expert": "envsuite.textcraft.expert:Expert", "lexical": "envsuite.textcraft.lexical:Lexical"},
+        milestones="envsuite.textcraft.milestones:Milestones",
     ),
     EnvSpec(
         "Sokoban-v0",
         "envsuite.sokoban.env:SokobanEnv",
         max_episode_steps=15,
         players={"expert": "envsuite.sokoban.expert:Expert"},
+        milestones="envsuite.sokoban.milestones:Milestones",
     ),
     EnvSpec(
         "PythonMath-v0",
@@ -63,6 +68,7 @@ BUILTIN = (
         max_episode_steps=8,
         extra="mathematics",
         players={"expert": "envsuite.mathematics.expert:Expert"},
+        milestones="envsuite.mathematics.milestones:Milestones",
     ),
     EnvSpec(
         "WebShop-v0",
@@ -70,6 +76,7 @@ BUILTIN = (
         max_episode_steps=15,
         extra="webshop",
         players={"expert": "envsuite.webshop.expert:Expert", "lexical": "envsuite.webshop.expert:Lexical"},
+        milestones="envsuite.webshop.milestones:Milestones",
     ),
 )
 ENVIRONMENTS: dict[str, EnvSpec] = {}

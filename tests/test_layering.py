@@ -19,7 +19,7 @@ LAYERS = {
         {"retrieval", "interpreter", "making", "endpoints"},
         {"textcraft", "alfworld", "webshop", "sokoban", "mathematics"},
         {"vector"},
-        {"panels"},
+        {"milestones", "panels"},
         {"evaluation", "demonstrations"},
         {"serving", "bridges", "play", "installation"},
         {"cli"},

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from trainers.steps import Ragged, StepTable
-from trainers.steps.columns import NEXT_STATE, SUCCESS
+from trainers.steps.columns import MILESTONE, NEXT_STATE, SUCCESS
 
 Row = tuple[int, int, int, float, str, bool]
 """group, episode, t, reward, state key, valid."""
@@ -37,6 +37,7 @@ def table_of(rows: Sequence[Row], lengths: Sequence[int] | None = None) -> StepT
             "embedding": np.array([[row[4] == key for key in "abc"] + [True] for row in rows], float).reshape(-1, 4),
             SUCCESS: np.array([row[1] // 3 % 2 == 0 for row in rows], np.bool_),
             NEXT_STATE: np.array(["abcd"[(row[1] + row[2]) % 4] for row in rows], object),
+            MILESTONE: np.array([(row[1] + 3 * row[2]) % 5 < 2 for row in rows], np.bool_),
             "action": np.array([f"go {row[1] % 2}" if row[2] < 3 else None for row in rows], object),
         },
         token_extra={"value": Ragged(np.sin(unlike[tokens.row_of] + 0.1 * tokens.values), tokens.offsets)},

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from step_tables import step_tables, table_of
 
 from benchmarks.estimators import step_table
+from trainers.credit.estimators.beacon import BEACON
 from trainers.credit.estimators.comparison import CENTRED, Comparison
 from trainers.credit.estimators.dr_grpo import DrGRPO
 from trainers.credit.estimators.g2po import G2PO
@@ -21,7 +22,7 @@ from trainers.credit.estimators.returns import discounted_returns, steps_in_orde
 from trainers.credit.estimators.rewardflow import RewardFlow
 from trainers.credit.graph import StateGraph
 from trainers.steps import StepTable
-from trainers.steps.columns import NEXT_STATE, SUCCESS, MissingColumn
+from trainers.steps.columns import MILESTONE, NEXT_STATE, SUCCESS, MissingColumn
 
 EXACT = Comparison(epsilon=0.0)
 
@@ -192,7 +193,7 @@ def test_a_task_of_one_step_is_not_a_number_in_the_authors_code_alone():
 
 def test_no_steps_have_no_advantage():
     empty = table_of([])
-    for method in (GraphGPO(), G2PO(), PGPO(), GAGPO(), RewardFlow()):
+    for method in (GraphGPO(), G2PO(), PGPO(), GAGPO(), RewardFlow(), BEACON()):
         assert method(empty).per_step.shape == (0,)
 
 
@@ -205,3 +206,52 @@ def test_leaving_ones_own_visit_out_leaves_the_mean_of_the_others(steps: StepTab
     for row in range(len(steps)):
         others = np.flatnonzero((same == same[row]) & (np.arange(len(steps)) != row))
         assert before[row] == pytest.approx(returns[others].mean() if len(others) else 0.0, abs=1e-9)
+
+
+@given(steps=step_tables(), flags=st.integers(0, 2**32 - 1))
+def test_milestones_cut_episodes_into_segments(steps: StepTable, flags: int):
+    reached = np.random.default_rng(flags).random(len(steps)) < 0.4
+    steps, method = steps.with_columns(**{MILESTONE: reached}), BEACON(gamma=0.5)
+    segment, earned = method.segments(steps), method.earned(steps)
+    for row in range(len(steps)):
+        own = [k for k in range(len(steps)) if steps.episode_id[k] == steps.episode_id[row]]
+        assert segment[row] == sum(reached[k] for k in own if steps.t[k] < steps.t[row])
+        ahead = [steps.t[k] - steps.t[row] for k in own if reached[k] and steps.t[k] >= steps.t[row]]
+        assert earned[row] == (10.0 * 0.5 ** min(ahead) if ahead else 0.0)
+    found = method(steps)
+    np.testing.assert_array_equal(found.per_step, found.terms["episode"] + found.terms["segment"])
+    groups = group_codes(steps.group_id, segment)
+    np.testing.assert_allclose(np.bincount(groups, found.terms["segment"]), 0.0, atol=1e-9)
+
+
+@given(steps=step_tables())
+def test_without_milestones_beacon_is_dr_grpo(steps: StepTable):
+    expected = DrGRPO()(steps).per_step
+    bare = steps.with_columns(**{MILESTONE: np.zeros(len(steps), np.bool_)})
+    np.testing.assert_array_equal(BEACON()(bare).per_step, expected)
+    np.testing.assert_array_equal(BEACON(segment_weight=0.0)(steps).per_step, expected)
+    np.testing.assert_array_equal(BEACON(segment_weight=0.0, compare="paper")(steps).per_step, expected)
+
+
+@given(steps=step_tables(), gamma=st.sampled_from([0.5, 0.95]))
+def test_with_a_milestone_at_success_alone_beacon_credits_steps_by_how_soon_it_comes(steps: StepTable, gamma: float):
+    graph = StateGraph.of(steps, "success")
+    steps = steps.with_columns(**{MILESTONE: graph.last & graph.solved})
+    paid = terminal(steps)
+    np.testing.assert_allclose(BEACON(gamma=gamma).earned(steps), discounted_returns(paid, gamma), atol=1e-12)
+    centred = CENTRED.within(discounted_returns(paid, gamma), group_codes(steps.group_id))
+    np.testing.assert_allclose(BEACON(gamma=gamma)(steps).terms["segment"], centred, atol=1e-9)
+
+
+def test_the_penalty_of_beacons_code_is_in_the_segment_term_and_off():
+    steps = table_of([(0, 1, 0, 0.0, "a", False), (0, 2, 0, 0.0, "a", True)])
+    steps = steps.with_columns(**{MILESTONE: np.zeros(2, np.bool_), "row_score": np.array([-0.1, 0.0])})
+    assert BEACON()(steps).terms["segment"].tolist() == [0.0, 0.0]
+    np.testing.assert_allclose(BEACON(penalise=True)(steps).terms["segment"], [-0.05, 0.05])
+
+
+def test_beacon_names_the_setting_that_its_column_needs():
+    bare = table_of([(0, 1, 0, 1.0, "a", True)])
+    bare = replace(bare, extra={key: column for key, column in bare.extra.items() if key != MILESTONE})
+    with pytest.raises(MissingColumn, match=r"'milestone', which .*method\.milestones: \{\}\) supplies"):
+        BEACON()(bare)

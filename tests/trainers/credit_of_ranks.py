@@ -90,6 +90,7 @@ def _step(rng: np.random.Generator, t: int, group: int) -> Step:
         parse_error=None if parsed else "no action",
         valid=parsed,
         reward=0.0 if group == 1 else float(rng.integers(0, 3)),
+        info={"milestone": t % 2 == group % 2},
     )
 
 

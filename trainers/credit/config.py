@@ -10,8 +10,8 @@ from pydantic import Field
 from trainers.credit.replay import ReplayConfig
 from trainers.policy.config import Pooling
 from trainers.policy.loss import ObjectiveConfig
-from trainers.settings import AtLeastOne, ConfigError, Count, Positive, Text
-from trainers.steps.columns import EMBEDDING, GREEDY_RETURN, VALUE
+from trainers.settings import AtLeastOne, ConfigError, Count, Positive, Share, Text
+from trainers.steps.columns import EMBEDDING, GREEDY_RETURN, MILESTONE, VALUE
 
 Place = Literal["device", "offload", "cpu"]
 
@@ -53,6 +53,25 @@ class EmbeddingConfig:
 
 
 @dataclass(frozen=True)
+class MilestonesConfig:
+    """Milestones of the tasks, which the environments of the rollout see and the method ``beacon`` reads."""
+
+    of: Literal["world", "expert"] = "world"
+    """``world``: states of the world, as each environment defines them (docs/methods/beacon.md); ``expert``: the
+    actions with which its expert solves the task, in their order."""
+    similarity: Share | None = None
+    """Actions that count as the expert's: equal ones, or those whose texts are at least this similar (``difflib``
+    ratio; authors' code: 0.95, which takes cabinet 1 for cabinet 11)."""
+
+    def __post_init__(self) -> None:
+        if self.of == "world" and self.similarity is not None:
+            raise ConfigError(
+                "method.milestones.similarity compares actions, but method.milestones.of is world; set it to expert, "
+                "or leave similarity out"
+            )
+
+
+@dataclass(frozen=True)
 class MethodConfig:
     """The credit-assignment method; a recipe fills this section, and every key of it can be overridden."""
 
@@ -75,6 +94,8 @@ class MethodConfig:
     """The critic, where the method needs one (ppo, steppo)."""
     embedding: EmbeddingConfig | None = None
     """Hidden states of the policy, where the method reads them (bipace with the embedder actor_hidden)."""
+    milestones: MilestonesConfig | None = None
+    """Milestones of the tasks, where the method reads them (beacon)."""
     greedy_baseline: bool = False
     """Play one more episode per task, greedily, which is not trained on (remax)."""
     reference: Place = "device"
@@ -105,6 +126,7 @@ class MethodConfig:
         """The column that each setting of this section supplies, by the setting's name."""
         found = {"critic": VALUE} if self.critic is not None else {}
         found |= {"embedding": EMBEDDING} if self.embedding is not None else {}
+        found |= {"milestones": MILESTONE} if self.milestones is not None else {}
         return found | ({"greedy_baseline": GREEDY_RETURN} if self.greedy_baseline else {})
 
     @property

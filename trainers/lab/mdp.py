@@ -70,14 +70,25 @@ class World:
 
         Best at discount 0.9 with the whole horizon ahead, so that of two paths to the same end the shorter one is best.
         """
-        value = np.zeros(self.states + 1)
-        for _ in range(self.horizon):
-            q = (self.chance * (self.reward + 0.9 * value[self.next_state])).sum(-1)
-            value[:-1] = q.max(-1)
+        q, _ = self._ahead
         by_row = np.zeros((self.rows, len(self.actions)))
         np.add.at(by_row, self.row, q)
         out = (by_row >= by_row.max(-1, keepdims=True) - 1e-9).astype(np.float64)
         return np.asarray(out / out.sum(-1, keepdims=True))
+
+    @property
+    def worth(self) -> Floats:
+        """Value of each state under the best policy, as in :attr:`best`, shape (S,)."""
+        return self._ahead[1]
+
+    @cached_property
+    def _ahead(self) -> tuple[Floats, Floats]:
+        """Best Q and V at discount 0.9 with the whole horizon ahead, of shapes (S, A) and (S,)."""
+        value = np.zeros(self.states + 1)
+        for _ in range(self.horizon):
+            q = np.asarray((self.chance * (self.reward + 0.9 * value[self.next_state])).sum(-1))
+            value[:-1] = q.max(-1)
+        return q, value[:-1]
 
     @cached_property
     def optimum(self) -> float:

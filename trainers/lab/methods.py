@@ -14,7 +14,7 @@ from trainers.lab.mdp import Floats, values
 from trainers.lab.rollout import TOKENS, Play, of_first_token, table, with_critic, with_greedy
 from trainers.steps import StepTable
 
-STEPS = ("gigpo", "hgpo", "bipace", "graphgpo", "g2po", "pgpo", "gagpo", "rewardflow")
+STEPS = ("gigpo", "hgpo", "bipace", "graphgpo", "g2po", "pgpo", "gagpo", "rewardflow", "beacon")
 """Estimators that compare steps with steps."""
 CRITICS = ("steppo", "ppo")
 BATCHWISE = ("reinforce_pp", "reinforce_pp_baseline")

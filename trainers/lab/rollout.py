@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from trainers.lab.mdp import Floats, Ints, World
 from trainers.steps import Ragged, StepTable
-from trainers.steps.columns import EMBEDDING, GREEDY_RETURN, NEXT_STATE, SUCCESS, VALUE
+from trainers.steps.columns import EMBEDDING, GREEDY_RETURN, MILESTONE, NEXT_STATE, SUCCESS, VALUE
 
 TOKENS = (3, 9)
 """Minimum and maximum number of tokens of a response. The first decides the action; the others are filler."""
@@ -116,7 +116,8 @@ def table(played: Play, rng: np.random.Generator) -> StepTable:
     """Returns the step table of the episodes, with the columns that depend on the world alone.
 
     Group ids are unique over all runs. ``embedding`` is the state's fingerprint, blurred by ``rng``;
-    ``action`` and ``step_text`` are as the rollout of a training run fills them.
+    ``action`` and ``step_text`` are as the rollout of a training run fills them. ``milestone`` is progress on the best
+    way: the step leads to a state that is worth more than all of its episode before, or to a return above 0 at its end.
     """
     world, plan = played.world, played.plan
     n = len(played)
@@ -156,9 +157,21 @@ def table(played: Play, rng: np.random.Generator) -> StepTable:
             "step_text": texts,
             SUCCESS: played.returns[played.episode] > 0,
             NEXT_STATE: led_to,
+            MILESTONE: _milestones(played, last),
             EMBEDDING: (look + noise).astype(np.float32),
         },
     )
+
+
+def _milestones(played: Play, last: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether each step comes further on the best way than its episode was before, shape (N,).
+
+    The worth of states is known to the world alone: the best policy's, however the states are named.
+    """
+    worth = played.world.worth[played.state]
+    best = np.maximum.accumulate(worth + 2.0 * played.episode) - 2.0 * played.episode  # no worth exceeds 1
+    further = np.append(worth[1:], 0.0)[: len(worth)] > best + 1e-9
+    return np.where(last, played.returns[played.episode] > 0, further)
 
 
 def with_critic(steps: StepTable, played: Play, of_state: Floats, of_action: Floats, gamma: float = 1.0) -> StepTable:

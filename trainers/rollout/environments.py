@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ import gymnasium
 
 from envsuite.core import TaskSet, Tool, ToolEnv
 from envsuite.core.errors import EnvsuiteError, UnknownName, UsageError
+from envsuite.milestones import Kind, MilestoneFactory
 from envsuite.panels import Panel, panel_of
 from envsuite.prompting import (
     ChatTokenizer,
@@ -82,6 +83,26 @@ def shows_images(env: EnvConfig, key: str) -> bool:
     """
     with _world(env, key) as world:
         return world.images
+
+
+def with_milestones(env: EnvConfig, of: Kind, similarity: float | None) -> MilestoneFactory:
+    """How a vector makes the environment such that its infos have milestones (:mod:`envsuite.milestones`)."""
+    made = factory_of(env)
+    return MilestoneFactory(made.env_id, made.kwargs, of=of, similarity=similarity)
+
+
+def check_milestones(env: EnvConfig, key: str, of: Kind) -> None:
+    """Checks that the environment has milestones.
+
+    Raises:
+        ConfigError: It has none, or they cannot be seen on a server; the message names the key.
+    """
+    try:
+        with_milestones(env, of, None).check()
+    except EnvsuiteError as error:
+        raise ConfigError(
+            f"{key} ({env.id}): method.milestones is set, but {error}; take another environment or method"
+        ) from error
 
 
 @contextmanager
@@ -232,6 +253,7 @@ def make_manager(
     engine: AnyEngine[Any, Any],
     tokenizer: ChatTokenizer | None,
     examples: Sequence[str] = (),
+    factory: Callable[[EnvConfig], EnvFactory] = factory_of,
 ) -> RolloutManager:
     """A manager that plays ``envs``, at most ``slots`` episodes at a time; close its vector after use.
 
@@ -243,11 +265,12 @@ def make_manager(
         engine: Generates tokens, or answers messages.
         tokenizer: The policy's; ``None`` with an engine for messages.
         examples: Demonstrations for the prompts of each environment, as text; by default none.
+        factory: How an environment is made.
     """
     codec = chat_codec_of(prompt) if tokenizer is None else codec_of(prompt, tokenizer)
     slots = min(slots, engine.most) if isinstance(engine, ChatEngine) else slots
     with ACTIVITY.waiting(f"the environments to start ({', '.join(sorted({env.id for env in envs}))})"):
-        vector = make_vector([factory_of(env) for env in envs], slots, rollout.workers, rollout.deadline)
+        vector = make_vector([factory(env) for env in envs], slots, rollout.workers, rollout.deadline)
     return RolloutManager(
         engine,
         vector,

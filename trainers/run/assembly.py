@@ -30,7 +30,14 @@ from trainers.policy.update import Updater
 from trainers.report.stats import EvalResult
 from trainers.rollout.engine import EngineSetup
 from trainers.rollout.engines import make_engine
-from trainers.rollout.environments import check_prompts, make_manager, prompt_file_of, sampling_of, tasks_of
+from trainers.rollout.environments import (
+    check_milestones,
+    check_prompts,
+    make_manager,
+    prompt_file_of,
+    sampling_of,
+    tasks_of,
+)
 from trainers.rollout.limits import check_images, check_limits
 from trainers.rollout.sampler import TaskPool, TaskSampler
 from trainers.run import checkpoint
@@ -48,7 +55,7 @@ from trainers.run.folder import RunFolder
 from trainers.run.origin import prompt_settings
 from trainers.run.progress import Progress
 from trainers.run.random_state import RandomState
-from trainers.run.rollouts import Rollouts, SynchronousRollouts, check_episodes, episodes_per_task
+from trainers.run.rollouts import Rollouts, SynchronousRollouts, check_episodes, episodes_per_task, training_factory
 from trainers.run.stopping import Stopping
 from trainers.run.tracking import Trackers
 from trainers.settings import ConfigError
@@ -85,6 +92,9 @@ class Run:
         progress.stage("loading tasks")
         self.tasks = [tasks_of(env, f"envs[{i}]") for i, env in enumerate(config.envs)]
         envs = {f"envs[{i}]": env for i, env in enumerate(config.envs)}
+        if method.milestones is not None:
+            for key, env in envs.items():
+                check_milestones(env, key, method.milestones.of)
         check_images(envs, config.model, config.prompt, rollout, method.replay is not None)
         self.sampler = TaskSampler(
             [TaskPool(tasks.ids(env.split), env.weight) for tasks, env in zip(self.tasks, config.envs, strict=True)],
@@ -152,7 +162,10 @@ class Run:
             part = Playing(config, sampling, seed, slots, examples, beside(self.accelerator))
             player: Player = ProcessPlayer(part, lambda: trained_weights(self.model))
             return AsynchronousRollouts(*common, self.pool, player, lambda: self.updater.steps)
-        manager = make_manager(rollout, config.prompt, config.envs, slots, self.engine, self.tokenizer, examples)
+        manager = make_manager(
+            rollout, config.prompt, config.envs, slots, self.engine, self.tokenizer, examples,
+            training_factory(config.method),
+        )  # fmt: skip
         if self.pool is None:
             return SynchronousRollouts(*common, manager, sampling, self.sync)
         player = TurnsPlayer(manager, sampling, seed, self.sync)

@@ -6,13 +6,18 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from accelerate import Accelerator
 
 from envsuite.core.errors import DataError
+from envsuite.vector import EnvFactory
+from trainers.credit.config import MethodConfig
 from trainers.credit.crediting import Crediting
 from trainers.distributed import every
+from trainers.rollout.config import EnvConfig
 from trainers.rollout.engine import EngineFailed, Sampling
+from trainers.rollout.environments import factory_of, with_milestones
 from trainers.rollout.episode import EpisodePlan
 from trainers.rollout.manager import RolloutManager
 from trainers.rollout.sampler import TaskSampler
@@ -138,6 +143,12 @@ class SynchronousRollouts(Rollouts):
     def close(self) -> None:
         """Closes the environments."""
         self.manager.vector.close()
+
+
+def training_factory(method: MethodConfig) -> Callable[[EnvConfig], EnvFactory]:
+    """Returns how a training environment is made: with milestones, where the method has them."""
+    guide = method.milestones
+    return factory_of if guide is None else partial(with_milestones, of=guide.of, similarity=guide.similarity)
 
 
 def episodes_per_task(config: TrainConfig) -> int:

@@ -58,6 +58,9 @@ SUCCESS = "success"
 NEXT_STATE = "next_state_key"
 """Identity of the observation that the step led to."""
 
+MILESTONE = "milestone"
+"""Whether the step reached a milestone of its task, one or several."""
+
 ROLLOUT = frozenset({"action", "step_text", "cut", SUCCESS, NEXT_STATE, ITERATION})
 SHAPED = frozenset({ENV_REWARD, ROW_SCORE, STEP_SCORE, TOKEN_REWARD})
 
@@ -65,6 +68,7 @@ SUPPLIERS = {
     VALUE: "a critic (method.critic: {kind: head})",
     EMBEDDING: "a pass of the actor (method.embedding: {}; embedder: ngram_hash and identity need none)",
     GREEDY_RETURN: "a greedy episode of each task (method.greedy_baseline: true)",
+    MILESTONE: "a rollout whose environments see milestones (method.milestones: {})",
     REFERENCE: "the reference policy (objective.kl, or the shaper kl_penalty)",
     **{name: "the rollout" for name in ROLLOUT},
 }

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from envsuite.core import Action
 from envsuite.core.errors import UsageError
 from envsuite.core.images import Pixels, Pool
-from trainers.steps.columns import NEXT_STATE, SUCCESS, MissingColumn
+from trainers.steps.columns import MILESTONE, NEXT_STATE, SUCCESS, MissingColumn
 from trainers.steps.records import Episode
 
 Floats = NDArray[np.float64]
@@ -233,12 +233,15 @@ class StepTable:
         ``step_text`` is the action and the observation that it led to, None where the action was invalid or changed
         nothing (the state key stayed the same); ``cut`` says
         whether the response reached the token limit, ``success`` whether the episode solved its task, and
-        ``next_state_key`` which state the step led to ("" where its info does not say).
+        ``next_state_key`` which state the step led to ("" where its info does not say). ``milestone`` is there where
+        every info says whether the step reached one.
         """
         episodes = [episode for episode in episodes if episode.error is None and not episode.greedy]
         pairs = [(episode, step) for episode in episodes for step in episode.steps]
         keys = _objects([step.state_key for _, step in pairs])
         actions = _objects([_action_text(step.action) for _, step in pairs])
+        seen = [step.info.get(MILESTONE) for _, step in pairs]
+        flags = {} if None in seen else {MILESTONE: np.array(seen, np.bool_)}
         texts = _objects([text for episode in episodes for text in _step_texts(episode)])
         return cls(
             group_id=np.array([episode.group_id for episode, _ in pairs], np.int64),
@@ -258,6 +261,7 @@ class StepTable:
                 "cut": np.array([step.finish_reason == "length" for _, step in pairs], np.bool_),
                 SUCCESS: np.array([episode.success for episode, _ in pairs], np.bool_),
                 NEXT_STATE: _objects([step.info.get("state_key", "") for _, step in pairs]),
+                **flags,
             },
         )
 

@@ -4,6 +4,7 @@ Importing the package enters every method in :data:`ESTIMATORS`.
 """
 
 from trainers.credit.estimators import (
+    beacon,
     bipace,
     dapo,
     dr_grpo,
@@ -33,6 +34,7 @@ __all__ = [
     "Calibrating",
     "Estimator",
     "ValueBased",
+    "beacon",
     "bipace",
     "dapo",
     "dr_grpo",

@@ -32,6 +32,7 @@ from trainers.rollout.manager import Rollout
 from trainers.rollout.timing import Timing
 from trainers.run.asynchronous.weights import WeightsNote, read_weights
 from trainers.run.config import TrainConfig
+from trainers.run.rollouts import training_factory
 from trainers.stateful import compare
 from trainers.steps import Episode
 
@@ -123,7 +124,14 @@ def _play(playing: Playing, orders: Sequence[Order], line: _Line) -> None:
     rollout = config.rollout
     with closing(make_engine(rollout.engine, setup, rollout.engine_options)) as engine:
         manager = make_manager(
-            rollout, config.prompt, config.envs, playing.slots, engine, tokenizer, list(playing.examples)
+            rollout,
+            config.prompt,
+            config.envs,
+            playing.slots,
+            engine,
+            tokenizer,
+            list(playing.examples),
+            training_factory(config.method),
         )
         with manager.vector:
             ended: list[Episode] = []

@@ -1,0 +1,52 @@
+"""Milestones of TextCraft: the goods that the expert's recipes make on the way to the goal, and the goal."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from envsuite.core.env import StepInfo, ToolEnv
+from envsuite.core.players import looked_into
+from envsuite.core.tools import Action
+from envsuite.textcraft.env import TextCraft
+from envsuite.textcraft.planning import choices
+from envsuite.textcraft.tasks import ENV_ID
+from envsuite.textcraft.world import RecipeBook
+
+
+class Milestones:
+    """Each is reached when the item is in the inventory for the first time, in any order.
+
+    Where a recipe takes any member of a family, any crafted member will do. Items that ``get`` obtains are none.
+    """
+
+    from_observations: ClassVar[bool] = False
+
+    def __init__(self, env: ToolEnv) -> None:
+        self._world = looked_into(env, ENV_ID, TextCraft).world
+        self._left = goods(self._world.book, self._world.goal)
+        self.count = len(self._left)
+
+    def reached(self, action: Action, info: StepInfo) -> int:
+        """Returns the number of goods that the agent has now for the first time."""
+        held, family_of = self._world.inventory, self._world.book.family_of
+        found = self._left.intersection((*held, *(family_of[item] for item in held if item in family_of)))
+        self._left -= found
+        return len(found)
+
+
+def goods(book: RecipeBook, goal: str) -> set[str]:
+    """Returns the items and families that the expert crafts for ``goal``, itself included; none if it cannot."""
+    chosen = choices(book, goal)
+    if goal not in chosen.recipe:
+        return set()
+    found, made, pending = {goal}, {goal}, [goal]
+    for item in pending:
+        for part in chosen.recipe[item].inputs:
+            used = chosen.members[part.name][0] if part.name in book.families else part.name
+            if used in book.base:
+                continue
+            found.add(part.name)
+            if used not in made:
+                made.add(used)
+                pending.append(used)
+    return found

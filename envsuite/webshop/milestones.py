@@ -1,0 +1,46 @@
+"""Milestones of WebShop: the target among the results shown, its page, all of its options, and its purchase."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from envsuite.core.env import StepInfo, ToolEnv
+from envsuite.core.players import looked_into
+from envsuite.core.tools import Action
+from envsuite.webshop.catalogue import ENV_ID
+from envsuite.webshop.env import WebShop
+from envsuite.webshop.expert import plan, reachable
+
+
+class Milestones:
+    """They are reached in this order, each by any action that leads there. Without options to choose there are three.
+
+    The target is the product that the goal was made from; another one that fits, too, is no milestone.
+    """
+
+    from_observations: ClassVar[bool] = False
+
+    def __init__(self, env: ToolEnv) -> None:
+        self._session = looked_into(env, ENV_ID, WebShop).session
+        self._target = self._session.catalogue.product(self._session.goal.asin)
+        wanted = plan(self._target, self._session.goal).items()
+        self._options = {name: value for name, value in wanted if reachable(self._target, name, value)}
+        self._next = ["results", "item", *(["options"] if self._options else []), "bought"]
+        self.count = len(self._next)
+
+    def reached(self, action: Action, info: StepInfo) -> int:
+        """Returns 1 if the session has come to the next milestone, else 0."""
+        if not self._next or not self._holds(self._next[0]):
+            return 0
+        del self._next[0]
+        return 1
+
+    def _holds(self, milestone: str) -> bool:
+        state, asin = self._session.state, self._target.asin
+        if milestone == "results":
+            return state.page == "results" and asin in (card.asin for card in self._session.cards)
+        if milestone == "bought":
+            return self._session.done and state.asin == asin
+        chosen = dict(state.options)
+        met = milestone == "item" or all(chosen.get(name) == value for name, value in self._options.items())
+        return state.page not in ("search", "results", "done") and state.asin == asin and met

@@ -1,0 +1,290 @@
+"""Environments that say when an agent reaches a milestone of its task."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import gymnasium
+import pytest
+
+import envsuite  # noqa: F401  (registers the ids)
+from envsuite.core import ToolCall, ToolEnv
+from envsuite.core.errors import UnknownName, UsageError
+from envsuite.milestones import (
+    REACHED,
+    TOTAL,
+    UNGUIDED,
+    Listed,
+    MilestoneEnv,
+    MilestoneFactory,
+    expert_of,
+    guide_of,
+    milestones_of,
+)
+from envsuite.registration import ENVIRONMENTS, EnvSpec
+from envsuite.sokoban.expert import Expert
+from envsuite.textcraft.milestones import goods
+from envsuite.textcraft.planning import plan
+from envsuite.textcraft.world import item_id
+from envsuite.vector import EnvFactory, make_vector
+
+WORLDS: dict[str, dict[str, Any]] = {
+    "TextCraft-v0": {},
+    "ALFWorld-v0": {"source": "generated", "games": 18},
+    "WebShop-v0": {"source": "builtin"},
+    "Sokoban-v0": {"source": "generated", "levels": 20},
+    "PythonMath-v0": {"source": "generated", "problems": 20, "interpreter": "unisolated"},
+}
+TASKS = 12
+every_world = pytest.mark.parametrize("env_id", [name for name in WORLDS if name in ENVIRONMENTS])
+
+
+def factory(env_id: str, of: str = "world", **more: Any) -> MilestoneFactory:
+    return MilestoneFactory(env_id, {**WORLDS[env_id], "max_episode_steps": 200}, of=of, **more)  # type: ignore[arg-type]
+
+
+def tasks(env: gymnasium.Env[Any, Any]) -> tuple[str, ...]:
+    world = env.unwrapped
+    assert isinstance(world, ToolEnv)
+    return world.tasks.ids("train")[:TASKS]
+
+
+def by_expert(env: gymnasium.Env[Any, Any], task: str) -> list[dict[str, Any]]:
+    """The infos of the expert's steps."""
+    expert, infos = expert_of(env.spec.id), []  # type: ignore[union-attr]
+    _, info = env.reset(options={"task_id": task})
+    assert info[REACHED] is False and info["metrics"][TOTAL] == 0
+    while True:
+        _, _, terminated, truncated, info = env.step(expert.act(env))
+        infos.append(info)
+        if terminated or truncated:
+            return infos
+
+
+@every_world
+@pytest.mark.parametrize("of", ["world", "expert"])
+def test_the_expert_reaches_every_milestone_and_the_last_one_with_the_solution(env_id: str, of: str) -> None:
+    env = factory(env_id, of).make()
+    assert isinstance(env, MilestoneEnv)
+    for task in tasks(env):
+        infos = by_expert(env, task)
+        assert infos[-1]["success"] and infos[-1][REACHED]
+        count = env._milestones.count
+        assert infos[-1]["metrics"][TOTAL] == count > 0 and infos[-1]["metrics"][UNGUIDED] == 0.0
+        totals = [info["metrics"][TOTAL] for info in infos]
+        assert [b > a for a, b in zip([0, *totals], totals, strict=False)] == [info[REACHED] for info in infos]
+    env.close()
+
+
+@every_world
+def test_random_actions_reach_no_more_than_there_are_and_change_nothing_else(env_id: str) -> None:
+    env, plain = factory(env_id).make(), EnvFactory(env_id, factory(env_id).kwargs).make()
+    assert isinstance(env, MilestoneEnv)
+    rng = random.Random(env_id)
+    for task in tasks(env)[:4]:
+        env.action_space.seed(rng.randrange(2**31))
+        first, _ = env.reset(options={"task_id": task})
+        assert str(first) == str(plain.reset(options={"task_id": task})[0])
+        for _ in range(30):
+            action = env.action_space.sample()
+            observation, reward, terminated, truncated, info = env.step(action)
+            other = plain.step(action)
+            assert (str(observation), reward, terminated, truncated) == (str(other[0]), *other[1:4])
+            metrics = {k: v for k, v in info["metrics"].items() if k not in (TOTAL, UNGUIDED)}
+            assert {**info, "metrics": metrics} == {**other[4], REACHED: info[REACHED]}
+            assert info["metrics"][TOTAL] <= env._milestones.count
+            assert info["valid"] or not info[REACHED]
+            if terminated or truncated:
+                break
+    env.close()
+    plain.close()
+
+
+def command(text: str) -> tuple[ToolCall, ...]:
+    return (ToolCall("env_step", {"command": text}),)
+
+
+def test_goods_are_what_the_expert_crafts_in_any_order() -> None:
+    env = factory("TextCraft-v0").make()
+    inner: Any = env.unwrapped
+    for task in tasks(env):
+        env.reset(options={"task_id": task})
+        book, goal = inner.world.book, inner.world.goal
+        made = {text.partition(" using ")[0].split(" ", 2)[2] for text in plan(book, goal) if text.startswith("craft")}
+        items = {item_id(text) for text in made}
+        wanted = goods(book, goal)
+        assert goal in wanted and not wanted & set(book.base)
+        assert {item for item in items if {item, book.family_of.get(item)} & wanted} == items
+        assert {name for name in wanted if items & {name, *book.members.get(name, ())}} == wanted
+        for name in sorted(wanted):  # whichever comes first
+            inner.world.inventory[book.members[name][0] if name in book.families else name] = 1
+            assert env.step(command("inventory"))[4][REACHED]
+        assert not env.step(command("inventory"))[4][REACHED]
+
+
+def test_a_goal_that_cannot_be_made_has_no_milestones() -> None:
+    env = factory("TextCraft-v0").make()
+    env.reset(options={"task_id": tasks(env)[0]})
+    inner: Any = env.unwrapped
+    assert goods(inner.world.book, "moonstone") == set()
+
+
+class TestALFWorld:
+    """Objects count by their type; a second one must be another."""
+
+    def reached(self, task: str, *commands: str, wins: str = "") -> list[int]:
+        class Told(ToolEnv):
+            tools = ()
+
+            def __init__(self) -> None: ...
+
+            @property
+            def observation(self) -> Any:
+                return {"task": task, "text": "", "commands": ()}
+
+            @property
+            def tasks(self) -> Any:  # type: ignore[override]
+                return type("Tasks", (), {"env_id": "ALFWorld-v0"})
+
+            def _begin(self, task_id: str) -> Any: ...
+            def _call(self, call: ToolCall) -> Any: ...
+            def _state_key(self) -> str:
+                return ""
+
+            def _propose(self, rng: Any) -> Any: ...
+
+        found = milestones_of("ALFWorld-v0")(Told())
+        infos = [{"valid": True, "success": text == wins} for text in commands]
+        return [found.reached(command(text), info) for text, info in zip(commands, infos, strict=True)]  # type: ignore[arg-type]
+
+    def test_any_object_of_the_type_counts_and_each_milestone_once(self) -> None:
+        done = self.reached(
+            "Your task is to: put a hot mug in cabinet.", "go to shelf 2", "take mug 2 from shelf 2",
+            "take mug 1 from shelf 2", "heat mug 2 with microwave 1", "move mug 2 to shelf 1",
+            "move mug 2 to cabinet 4",
+        )  # fmt: skip
+        assert done == [0, 1, 0, 1, 0, 1]
+
+    def test_the_same_object_does_not_count_as_the_second(self) -> None:
+        done = self.reached(
+            "Your task is to: put two mug in cabinet.", "take mug 1 from shelf 2", "move mug 1 to cabinet 1",
+            "take mug 1 from cabinet 1", "move mug 1 to cabinet 1", "take mug 2 from shelf 1",
+            "move mug 2 to cabinet 1",
+        )  # fmt: skip
+        assert done == [1, 1, 0, 0, 1, 1]
+
+    def test_a_lamp_counts_where_it_solves_the_task(self) -> None:
+        sentence = "Your task is to: look at mug under the desklamp."
+        assert self.reached(sentence, "use desklamp 1", "take mug 1 from desk 1", "use desklamp 1") == [0, 1, 0]
+        lit = self.reached(sentence, "take mug 1 from desk 1", "use desklamp 1", wins="use desklamp 1")
+        assert lit == [1, 1]
+
+    def test_a_task_whose_sentence_is_unknown_has_none(self) -> None:
+        assert self.reached("Your task is to: sing.", "take mug 1 from desk 1") == [0]
+
+
+def test_webshops_milestones_are_the_targets_and_come_in_order() -> None:
+    env = factory("WebShop-v0").make()
+    inner: Any = env.unwrapped
+    bought = 0
+    for task in tasks(env):
+        infos = by_expert(env, task)
+        target = inner.session.goal.asin
+        assert sum(info[REACHED] for info in infos) in (3, 4)
+        env.reset(options={"task_id": task})
+        env.step((ToolCall("search", {"query": inner.session.goal.query}),))
+        other = next((asin for asin in inner.session.state.hits[:10] if asin != target), None)
+        if other is None:
+            continue
+        shown = target in inner.session.state.hits[:10]
+        for element in (other, "buy now"):
+            info = env.step((ToolCall("click", {"element": element.lower()}),))[4]
+            assert not info[REACHED] and info["metrics"][TOTAL] == shown
+        bought += 1
+    assert bought
+    env.close()
+
+
+def test_boxes_count_when_more_are_on_targets_than_ever() -> None:
+    env = MilestoneFactory("Sokoban-v0", {"source": "generated", "levels": 20, "max_calls": 50}).make()
+    inner: Any = env.unwrapped
+    for task in tasks(env):
+        env.reset(options={"task_id": task})
+        before, boxes = inner.world.placed, inner.world.level.boxes.bit_count()
+        info = env.step(Expert(calls=50).act(env))[4]
+        assert info["success"] and info["metrics"][TOTAL] == boxes - before
+
+
+def test_a_box_that_comes_back_to_a_target_counts_once() -> None:
+    env = MilestoneFactory("Sokoban-v0", {"source": "generated", "levels": 20}).make()
+    env.reset(options={"task_id": tasks(env)[0]})
+    inner: Any = env.unwrapped
+    milestones: Any = env._milestones  # type: ignore[attr-defined]
+    level = inner.world.level
+    for boxes, found in ((level.targets, milestones.count), (level.boxes, 0), (level.targets, 0)):
+        inner.world.boxes = boxes
+        assert milestones.reached((), {}) == found
+
+
+@pytest.mark.parametrize("similarity", [None, 0.95])
+def test_only_the_ratio_takes_neighbours_for_each_other(similarity: float | None) -> None:
+    listed = Listed([command("go to cabinet 11"), command("open cabinet 11")], similarity)
+    done = [listed.reached(command(text), {"valid": True}) for text in ("go to cabinet 1", "open cabinet 11")]
+    assert done == ([0, 0] if similarity is None else [1, 1])
+
+
+def test_listed_actions_count_in_their_order_once_and_only_where_they_are_valid() -> None:
+    listed = Listed([command("a"), command("b"), command("a")])
+    said = [("b", True), ("a", False), ("a", True), ("a", True), ("b", True), ("a", True), ("a", True)]
+    assert [listed.reached(command(text), {"valid": valid}) for text, valid in said] == [0, 0, 1, 0, 1, 1, 0]
+
+
+def test_an_expert_plays_a_task_once_for_all_environments_that_are_made_alike() -> None:
+    one, other = (EnvFactory("TextCraft-v0", {"split": split}) for split in ("train", "train"))
+    assert guide_of(one) is guide_of(other)
+    assert guide_of(one) is not guide_of(EnvFactory("TextCraft-v0", {"split": "train", "source": "generated"}))
+    guide = guide_of(one)
+    task = tasks(one.make())[0]
+    first = guide.actions(task)
+    guide._factory = EnvFactory("Sokoban-v0")  # another environment would not know the task
+    assert guide.actions(task) is first and first
+
+
+def test_a_task_that_its_expert_does_not_solve_has_no_milestone_and_is_counted() -> None:
+    short = MilestoneFactory("TextCraft-v0", {"max_episode_steps": 1}, of="expert")
+    env = short.make()
+    deep = next(task for task in tasks(env) if "2" in env.unwrapped.tasks.types[task])  # type: ignore[attr-defined]
+    env.reset(options={"task_id": deep})
+    info = env.step(command("inventory"))[4]
+    assert info["metrics"][UNGUIDED] == 1.0 and info["metrics"][TOTAL] == 0.0 and not info[REACHED]
+
+
+def test_what_has_no_milestones_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENVIRONMENTS, "Bare-v0", EnvSpec("Bare-v0", "nowhere:Bare", 5))
+    with pytest.raises(UsageError, match=r"Bare-v0 has no milestones of its world; .* have: .*TextCraft"):
+        MilestoneFactory("Bare-v0").check()
+    with pytest.raises(UnknownName, match="player of Bare-v0"):
+        MilestoneFactory("Bare-v0", of="expert").check()
+    with pytest.raises(UnknownName, match="environment 'Moon-v0'"):
+        MilestoneFactory("Moon-v0").check()
+    there = {"url": "http://127.0.0.1:1"}
+    with pytest.raises(UsageError, match="which a server does not give"):
+        MilestoneFactory("TextCraft-v0", there).check()
+    with pytest.raises(UsageError, match="plays here, and not on a server"):
+        MilestoneFactory("ALFWorld-v0", there, of="expert").check()
+    MilestoneFactory("ALFWorld-v0", there).check()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_vector_plays_two_of_one_id_each_with_its_own_tasks(workers: int) -> None:
+    made = [MilestoneFactory("TextCraft-v0", {"source": source}) for source in ("builtin", "generated")]
+    first = [tasks(one.make())[0] for one in made]
+    with make_vector(made, 2, workers) as vector:
+        for slot, task in enumerate(first):
+            vector.reset(slot, slot, task_id=task)
+        events = []
+        while vector.pending:
+            events += vector.poll()
+        assert sorted(event.info["task_id"] for event in events) == sorted(first)  # type: ignore[index]
+        assert all(event.info[REACHED] is False for event in events)  # type: ignore[index,typeddict-item]

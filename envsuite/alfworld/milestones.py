@@ -23,16 +23,18 @@ class Milestones:
     from_observations: ClassVar[bool] = True
 
     def __init__(self, env: ToolEnv) -> None:
+        self._next: tuple[str, ...] = ()
+        self._placed: set[str] = set()
+        self._goal: Goal | None = None
+        self.count = 0
         try:
             goal = Goal.parse(played(env, ENV_ID).observation["task"])
         except UsageError:
-            self._goal, self._next, self.count = None, (), 0
             return
         once = ["take", *([goal.verb] if goal.verb else []), "use" if goal.lamp else "move"]
         self._goal = goal
         self._next = tuple(once * goal.count)
         self.count = len(self._next)
-        self._placed: set[str] = set()
 
     def reached(self, action: Action, info: StepInfo) -> int:
         """Returns 1 if the command is the next milestone, or solved the task; else 0."""

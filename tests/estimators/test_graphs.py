@@ -230,7 +230,9 @@ def test_without_milestones_beacon_is_dr_grpo(steps: StepTable):
     bare = steps.with_columns(**{MILESTONE: np.zeros(len(steps), np.bool_)})
     np.testing.assert_array_equal(BEACON()(bare).per_step, expected)
     np.testing.assert_array_equal(BEACON(segment_weight=0.0)(steps).per_step, expected)
-    np.testing.assert_array_equal(BEACON(segment_weight=0.0, compare="paper")(steps).per_step, expected)
+    np.testing.assert_array_equal(
+        BEACON(segment_weight=0.0, compare=EXACT)(steps).per_step, GRPO(EXACT)(steps).per_step
+    )
 
 
 @given(steps=step_tables(), gamma=st.sampled_from([0.5, 0.95]))

@@ -213,3 +213,40 @@ def test_five_thousand_episodes_are_filtered_while_one_types(tab: Tab, tmp_path:
     print(f"\nwritten in {seconds:.1f} s, {size:.1f} MB; unpacked in {unpacked:.1f} s; ms: {took}")
     assert tab.run("document.querySelectorAll('#list .row').length") < 100
     assert max(took.values()) < 500
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_graph_of_a_group_shows_every_state_and_edge_and_leads_to_its_steps(
+    tab: Tab, run: RunData, dark: bool
+) -> None:
+    from trainers.report.graphs import pictures
+
+    tab.size(1280, dark=dark)
+    _, path = next((label, path) for label, path in run.episode_files() if label == "iteration 2")
+    picture = pictures(path)[1]
+    episode = picture.edges[0].steps[0][0]
+    tab.open(address(run, f"#episodes/iteration-2/{episode}/0?method=grpo"))
+    tab.until("document.querySelector('#episode h3')")
+    tab.run("document.getElementById('graph').open = true")
+    tab.until("document.querySelector('#graph svg')")
+    count = "document.querySelectorAll('#graph svg {}').length"
+    assert tab.run(count.format(".node")) == len(picture.nodes)
+    assert tab.run(count.format(".edge")) == len(picture.edges)
+    texts = tab.run("[...document.querySelectorAll('#graph .node > text:not(.ended)')].map((e) => e.textContent)")
+    visits = [str(node.visits) for node in picture.nodes if node.kind not in ("goal", "end")]
+    assert [text for text in texts if text.isdigit()] == visits
+    (grpo,) = Advantages(run, ["grpo"]).of_file(path)
+    assert grpo.values is not None
+    for edge in picture.edges:
+        told = tab.run(f"document.querySelector('.edge[data-edge=\"{edge.source}-{edge.target}\"] title').textContent")
+        mean = picture.mean(edge, grpo.values)
+        assert mean is not None
+        assert told.startswith(f"{len(edge.steps)} steps, mean advantage ")
+        shown = told.split("\n")[0].rpartition(" ")[2].replace("\u2212", "-")
+        assert float(shown) == pytest.approx(mean, abs=0.006)
+    last = picture.edges[-1]
+    tab.run(f"document.querySelector('.edge[data-edge=\"{last.source}-{last.target}\"]')"
+            ".dispatchEvent(new MouseEvent('click', {bubbles: true}))")  # fmt: skip
+    wanted = next((key for key in last.steps if key[0] == episode), last.steps[0])
+    tab.until(f"location.hash.startsWith('#episodes/iteration-2/{wanted[0]}/{wanted[1]}')")
+    tab.until("document.querySelector('#graph .edge.current')")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -15,12 +16,13 @@ from envsuite.core.errors import EnvsuiteError, MissingExtra, UsageError
 from envsuite.remote.protocol import TOKEN_VARIABLE
 from envsuite.remote.tokens import read_token
 from trainers.report.compare import Comparison, write_comparison
-from trainers.report.html import write_html
+from trainers.report.graphs import draw, pictures
+from trainers.report.html import printable, write_html
 from trainers.report.methods import DEFAULT, OWN, Advantages, saved_advantages
 from trainers.report.plots import write_plots
 from trainers.report.run import RunData, iteration_of
 from trainers.report.stats import before_after_latex, before_after_markdown, before_after_table
-from trainers.steps.parquet import parse_action, read_table
+from trainers.steps.parquet import StepKey, parse_action, read_table
 
 EXAMPLES = """examples:
   python -m trainers.report runs/quickstart
@@ -28,6 +30,7 @@ EXAMPLES = """examples:
   python -m trainers.report runs/grpo runs/gigpo --out compared.html
   python -m trainers.report runs/quickstart --serve
   python -m trainers.report runs/quickstart --episode 17 --advantages own rloo
+  python -m trainers.report runs/quickstart --graph 3 --advantages gigpo --out group-3.png
 """
 
 
@@ -59,6 +62,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--episode", type=int, metavar="ID", help="print the advantages of this training episode's steps; write nothing"
     )
+    parser.add_argument(
+        "--graph", type=int, metavar="GROUP",
+        help="draw the states that this group of training episodes met to --out, a .png, .svg or .pdf file, with the "
+        "advantages of the first of --advantages (default: as trained)",
+    )  # fmt: skip
     live = parser.add_argument_group("following a run that goes on")
     live.add_argument("--serve", action="store_true", help="show the run in a browser as it is now; read-only")
     live.add_argument("--host", default="127.0.0.1", help="(default: %(default)s, only this machine can connect)")
@@ -77,6 +85,10 @@ def _run(options: argparse.Namespace, problems: Console) -> int:
         return 0
     if len(options.runs) > 1:
         _compare([RunData.load(folder) for folder in options.runs], options.out, problems)
+        return 0
+    if options.graph is not None:
+        run = RunData.load(options.runs[0])
+        _graph(run, options.graph, OWN if methods == list(DEFAULT) else (methods or [OWN])[0], options.out, problems)
         return 0
     if options.out is not None:
         raise UsageError("--out is the page that compares several runs; the report of one is written to its folder")
@@ -164,6 +176,40 @@ def _episode(run: RunData, episode: int, methods: list[str], problems: Console) 
             _tell(problems, f"{one.method.name}: not computed: {one.lacks}")
     if advantages.problem:
         _tell(problems, f"not computed: {advantages.problem}")
+
+
+def _graph(run: RunData, group: int, method: str, out: Path | None, problems: Console) -> None:
+    """Draws the graph of a group, in the last iteration that has it.
+
+    Raises:
+        UsageError: No file is named, or has another suffix; no training episode has the group.
+    """
+    if out is None or out.suffix not in (".png", ".svg", ".pdf"):
+        raise UsageError("--graph draws to a file: name it with --out, e.g. --out group.png (or .svg, .pdf)")
+    trained = [(label, path) for label, path in reversed(run.episode_files()) if iteration_of(path) is not None]
+    there = ((label, path, one) for label, path in trained for one in pictures(path) if one.group == group)
+    label, path, found = next(there, ("", Path(), None))
+    if found is None:
+        raise UsageError(f"{run.folder / 'episodes'}: no training episode of the group {group} has steps")
+    values: Mapping[StepKey, float] | None = saved_advantages(path) if method == OWN else None
+    if not values:
+        advantages = Advantages(run, [method])
+        computed = next(iter(advantages.of_file(path)), None)
+        values = {} if computed is None or computed.values is None else computed.values
+        if not values:
+            why = advantages.problem if computed is None else computed.lacks
+            _tell(problems, f"drawn without advantages: {why}")
+    rows = read_table(path, ["episode_id", "t", "action"]).to_pylist()
+    said = {(row["episode_id"], row["t"]): printable(_words(row["action"])) for row in rows}
+    draw(out, found, values, said, f"{label}, group {group}: {'as trained' if method == OWN else method}")
+    _tell(problems, f"wrote {out}")
+
+
+def _words(action: str | None) -> str:
+    """Returns the values of a step's arguments on one line."""
+    calls = parse_action(action) or ()
+    text = "; ".join(" ".join(map(str, call.arguments.values())) or call.name for call in calls)
+    return " ".join(text.split()) or "no action"
 
 
 def _call(action: str | None) -> str:

@@ -18,6 +18,7 @@ class Browser {
     this.step = 0;
     this.$ = (id) => document.getElementById(id);
     this.listing = new EpisodeList(this.$("list"), (episode) => { this.ready = true; this.select(episode, 0); }, (episode) => this.described(episode));
+    this.graph = new GroupGraph(this.$("graph"), this);
     this.scopes();
     for (const [stage, meaning] of Object.entries(data.refusals)) this.$("invalid").append(make("option", { value: stage }, `${stage}: ${meaning}`));
     this.methods();
@@ -231,6 +232,7 @@ class Browser {
     if (fresh) fresh.parentElement.scrollTop = fresh.offsetTop - fresh.parentElement.offsetTop - 80;
     const current = pane.querySelector("table.advantages [aria-current]"), box = current && current.closest(".scroll");
     if (box) box.scrollLeft = current.offsetLeft - box.clientWidth / 2;
+    await this.graph.draw();
   }
 
   // The advantages of an episode's steps under other methods, beside those that it was trained with.

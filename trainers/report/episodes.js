@@ -55,6 +55,7 @@ class Store {
     this.at = Object.fromEntries(data.step_fields.map((name, i) => [name, i]));
     this.files = new Map();
     this.advantages = new Map();
+    this.drawn = new Map();
   }
 
   // Episodes of a file, their steps still packed.
@@ -91,6 +92,17 @@ class Store {
     if (!this.data.files[file].credited) return null;
     if (!this.advantages.has(file)) this.advantages.set(file, PARTS.text(`advantages-${file}`).then(inflate));
     return this.advantages.get(file);
+  }
+
+  // Graphs of a file's groups, by their ids.
+  async graphs(file) {
+    if (!this.drawn.has(file)) this.drawn.set(file, PARTS.text(`graphs-${file}`).then(inflate));
+    try {
+      return await this.drawn.get(file);
+    } catch (error) {
+      this.drawn.delete(file); // it may be there another time
+      throw error;
+    }
   }
 
   // What a search looks through: the task, observations, completions, actions and errors; not what prompts repeat.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from envsuite.core.errors import DataError
+from trainers.report.graphs import pack_pictures, pictures
 from trainers.report.methods import DEFAULT, Advantages
 from trainers.report.metrics import METRICS
 from trainers.report.pack import STEP_FIELDS, Packed, pack, pack_advantages
@@ -18,7 +19,7 @@ from trainers.report.run import PARTS, RunData, flat, iteration_of
 from trainers.report.stats import NOTE, comparison
 from trainers.steps.records import REFUSALS
 
-SCRIPTS = ("charts.js", "episodes.js", "list.js", "browser.js", "report.js")
+SCRIPTS = ("charts.js", "episodes.js", "list.js", "graph.js", "browser.js", "report.js")
 LIVE_SCRIPTS = (*SCRIPTS[:-1], "live.js", "report.js")
 
 
@@ -93,6 +94,7 @@ def _data(run: RunData, advantages: Advantages) -> Iterator[str]:
     for number, (label, path) in enumerate(run.episode_files()):
         packed = pack(path)
         yield f'<script type="text/plain" id="episodes-{number}">{packed.payload}</script>\n'
+        yield f'<script type="text/plain" id="graphs-{number}">{pack_pictures(packed, pictures(path))}</script>\n'
         if computed := advantages.of_file(path):
             payload = pack_advantages(packed, computed)
             yield f'<script type="text/plain" id="advantages-{number}">{payload}</script>\n'

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import orjson
 
 from envsuite.core.errors import DataError, EnvsuiteError
+from trainers.report.graphs import pack_pictures, pictures
 from trainers.report.html import file_entry, methods_data, page_data
 from trainers.report.methods import DEFAULT, Advantages
 from trainers.report.pack import Packed, pack, pack_advantages
@@ -108,7 +109,7 @@ class LiveRun:
         """Returns a packed part of the page.
 
         Args:
-            kind: ``"episodes"`` or ``"advantages"``.
+            kind: ``"episodes"``, ``"graphs"`` or ``"advantages"``.
             key: Name of a file of episodes, without its suffix.
 
         Returns:
@@ -120,13 +121,15 @@ class LiveRun:
         with self._lock:
             run = self._loaded()
             path = None if run is None else next((path for _, path in run.episode_files() if path.stem == key), None)
-            if run is None or path is None or kind not in ("episodes", "advantages"):
+            if run is None or path is None or kind not in ("episodes", "graphs", "advantages"):
                 return None
             # Metrics say whether a file has all episodes of its iteration.
             stamp = _stamp(_shards(path)) + (self._run_stamp if kind == "advantages" else ())
             packed: Packed = self._kept((f"episodes/{key}", _stamp(_shards(path))), lambda: pack(path))
             if kind == "episodes":
                 return packed.payload
+            if kind == "graphs":
+                return self._kept((f"graphs/{key}", stamp), lambda: pack_pictures(packed, pictures(path)))
             computed = self._advantages(run)
             return self._kept(
                 (f"advantages/{key}", stamp),

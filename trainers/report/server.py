@@ -145,7 +145,7 @@ def make_app(settings: ServeSettings) -> Flask:
     def state() -> Response:
         return _compressed(orjson.dumps(run.state()), "application/json")
 
-    @app.get("/<any(episodes, advantages):kind>/<name>")
+    @app.get("/<any(episodes, graphs, advantages):kind>/<name>")
     def part(kind: str, name: str) -> Response:
         try:
             found = run.part(kind, name)

@@ -56,6 +56,7 @@ def make_episodes(
                 last = t == length - 1
                 reward = float(success and last)
                 info = {"valid": valid, "error": None, "success": success and last, "score": reward, "metrics": {}}
+                info["milestone"] = valid and t % 2 == 0
                 n = 12 + len(response) // 4
                 records.append(
                     Step(

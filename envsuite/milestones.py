@@ -81,7 +81,7 @@ def spoken(action: Action) -> str:
 
 
 class Guide:
-    """What an expert does in each task; it plays a task once, in an environment of its own.
+    """Knows what an expert does in each task; plays a task once, in an environment of its own.
 
     Args:
         factory: Makes the environment.

@@ -137,7 +137,7 @@ NO_SUCCESS = Cause(
 )
 SOLVED = Cause(
     "solved tasks",
-    "all {episodes:,} episodes succeeded, and the returns of a task are equal",
+    "all {episodes:,} episodes succeeded",
     "There is nothing left to learn on these tasks",
     passing=True,
 )
@@ -243,11 +243,11 @@ class Watched:
             return CONSTANT_KEY
         if nearly(found.alone, found.steps):
             return NEVER_REPEATS
+        if found.won == found.episodes:  # though penalties may differ
+            return SOLVED
         if not nearly(found.flat, found.tasks):
             return UNKNOWN
-        if found.won in (0, found.episodes):
-            return NO_SUCCESS if found.won == 0 else SOLVED
-        return EQUAL_RETURNS
+        return NO_SUCCESS if found.won == 0 else EQUAL_RETURNS
 
 
 class Inertness:

@@ -76,8 +76,8 @@ def test_the_terms_sum_to_the_advantage(case: str, steps: StepTable) -> None:
 @pytest.mark.parametrize("case", CASES)
 @given(steps=step_tables())
 def test_what_the_terms_do_does_not_depend_on_the_order_of_rows(case: str, steps: StepTable) -> None:
-    if CASES[case][1].get("similarity"):
-        pytest.skip("similar states are joined in the order of rows")
+    if CASES[case][1].get("similarity") or CASES[case][1].get("arrival") == "first":
+        pytest.skip("an option of the original's, which depends on the order of rows")
     order = np.random.default_rng(len(steps)).permutation(len(steps))
     other = steps.take(order)
     estimator = _made(case)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from trainers.credit.estimators import Advantage, Estimator
 from trainers.credit.estimators.groups import (
+    ROUNDING,
     Floats,
     episode_codes,
     first_rows,
@@ -63,10 +64,11 @@ def term_metrics(steps: StepTable, advantage: Advantage) -> dict[str, float]:
 
 
 def _touched(steps: StepTable, advantage: Advantage, term: Floats) -> Rows:
-    """Whether ``term`` of each step, or of one of its tokens, is other than 0, shape (N,)."""
+    """Whether ``term`` of each step, or of one of its tokens, is other than 0 but for rounding, shape (N,)."""
+    some = np.abs(term) > ROUNDING
     if advantage.per_token is None:
-        return term != 0.0
-    return np.asarray(np.bincount(steps.response.row_of, term != 0.0, len(steps)) > 0.0, np.bool_)
+        return some
+    return np.asarray(np.bincount(steps.response.row_of, some, len(steps)) > 0.0, np.bool_)
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class Credit:
     filters: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
     """Rows that each filter keeps, by its name."""
     terms: Mapping[str, float] = field(default_factory=dict)
-    """What each term of the advantage does, over the steps of all processes, by the names of ``term/<name>``."""
+    """Metrics of each term of the advantage over the steps of all processes, by the names of ``term/<name>``."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,8 @@ class Crediting:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Continue with the options that an earlier process had calibrated, and with its counts."""
-        self.inertness.load(state["inertness"])
+        if "inertness" in state:  # written by a version that watched
+            self.inertness.load(state["inertness"])
         if isinstance(self.estimator, Calibrating):
             self.estimator = make(type(self.estimator), state["estimator"], "option")
 

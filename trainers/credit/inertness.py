@@ -1,4 +1,4 @@
-"""What each term of the advantage does, and a warning where the one that sets a method apart does nothing.
+"""Measures each term of the advantage, and warns where the one that sets a method apart does nothing.
 
 A method may run for days without its own part: GiGPO whose states never repeat is GRPO. Everything here is computed
 from the steps of all processes, so it is the same for any number of them.
@@ -73,7 +73,7 @@ def _touched(steps: StepTable, advantage: Advantage, term: Floats) -> Rows:
 
 @dataclass(frozen=True)
 class Counts:
-    """What the steps of an iteration, or of several, show of a watched part of the method."""
+    """The steps of an iteration, or of several, counted by how a watched part of the method treats them."""
 
     steps: int = 0
     """Steps that it may touch."""
@@ -107,7 +107,7 @@ class Cause:
 
     name: str
     why: str
-    """What the counts show, with places for them."""
+    """Explanation, with places for the counts."""
     advice: str
     passing: bool = False
     """Whether nothing is wrong."""

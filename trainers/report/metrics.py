@@ -272,7 +272,7 @@ _GROUPS = {
     "eval": "Evaluation",
     "env": "Of the environment",
     "diag": "Of the method",
-    "term": "Of each term of the advantage ([what is warned of](watching.md#what-does-nothing))",
+    "term": "Terms of the advantage",
     "shape": "Of the reward shapers",
     "filter": "Of the filters",
     "async": "Of asynchronous training (`rollout.staleness` above 0)",

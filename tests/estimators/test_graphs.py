@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
 from step_tables import step_tables, table_of
 
 from benchmarks.estimators import step_table
@@ -59,6 +61,36 @@ def hops(steps: StepTable, row: int) -> int | None:
                 seen.add(there)
                 queue.append((there, far + 1))
     return None
+
+
+@given(steps=step_tables(max_episodes=6))
+def test_parts_are_the_strongly_connected_ones_of_scipy(steps: StepTable):
+    graph = StateGraph.of(steps, "success")
+    count = len(graph.group)
+    edges = coo_matrix((np.ones(len(steps)), (graph.node, graph.following)), shape=(count, count))
+    _, other = connected_components(edges, connection="strong")
+    pairs = {*zip(graph.component.tolist(), other.tolist(), strict=True)}
+    assert len(pairs) == len({one for one, _ in pairs}) == len({one for _, one in pairs})
+    alike = other[graph.node] == other[graph.following]
+    np.testing.assert_array_equal(graph.circling, alike)
+    assert graph.diagnostics()["graph/cycle_rate"] == pytest.approx(alike.mean())
+
+
+def test_two_rings_with_a_bridge_are_two_parts_and_a_lone_end():
+    walk = "a b c a b d e d f f".split()
+    graph = StateGraph.of(table_of([(0, 0, t, 0.0, state, True) for t, state in enumerate(walk)]))
+    part = dict(zip(walk, graph.component[graph.node].tolist(), strict=True))
+    assert part["a"] == part["b"] == part["c"] and part["d"] == part["e"] and len({*part.values()}) == 3
+    circles = [True, True, True, True, False, True, True, False, True, False]
+    assert graph.circling.tolist() == circles, "the step from f to f, too"
+
+
+def test_long_rings_are_one_part_each():
+    rows = [(0, e, t, 0.0, f"{e} {t % 50}", True) for e in range(20) for t in range(100)]
+    graph = StateGraph.of(table_of(rows))
+    sizes = np.bincount(graph.component)
+    assert sorted(sizes.tolist()) == [1, *[50] * 20]
+    assert (~graph.circling).sum() == 20, "the last step of each"
 
 
 @given(steps=step_tables())

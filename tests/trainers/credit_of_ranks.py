@@ -131,7 +131,7 @@ def main() -> int:
             rows_of_all = np.concatenate(parts)
             found = {"credit": rows_of_all[np.lexsort(rows_of_all.T[::-1])]}
             found |= {f"gradient/{key}": value.numpy() for key, value in gradient.items()}
-            told = credit.advantage.diagnostics
+            told = {**credit.advantage.diagnostics, **credit.terms}
             found["diagnostics"] = np.array([told[key] for key in sorted(told)], np.float64)
             save_file(found, Path(sys.argv[1]) / f"{name}-{ranks}.safetensors")
     assert seen == set(ESTIMATORS), f"no method uses {set(ESTIMATORS) - seen}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,9 @@ ANSWERS = {
 """Actions of the tiny model by environment; beside them, an answer that is none."""
 
 
-def save_model(folder: Path, env: str) -> Path:
+def save_model(folder: Path, actions: Sequence[str]) -> Path:
     """A tiny model that draws one of a few answers, whatever it is asked, so that episodes differ."""
-    answers = [*(f"<think>so</think><action>{action}</action>" for action in ANSWERS[env]), "no"]
+    answers = [*(f"<think>so</think><action>{action}</action>" for action in actions), "no"]
     tokenizer = word_tokenizer(answers, 512)
     policy = model("qwen2", len(tokenizer))
     policy.config.eos_token_id = policy.generation_config.eos_token_id = tokenizer.eos_token_id

@@ -19,7 +19,7 @@ from trainers.train import main
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A tiny model for each environment."""
-    return {env: save_model(tmp_path_factory.mktemp("models") / env, env) for env in ANSWERS}
+    return {env: save_model(tmp_path_factory.mktemp("models") / env, actions) for env, actions in ANSWERS.items()}
 
 
 @pytest.mark.slow

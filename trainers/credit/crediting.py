@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -15,6 +16,7 @@ from trainers.credit.config import MethodConfig
 from trainers.credit.critic import Critic
 from trainers.credit.estimators import ESTIMATORS, Advantage, Calibrating, Estimator, ValueBased
 from trainers.credit.filters import FILTERS, Filter, ZeroVariance
+from trainers.credit.inertness import Inertness, term_metrics
 from trainers.credit.providers import GreedyReturn, HiddenStates, Provider, Reference
 from trainers.credit.rows import estimation_order, unshaped
 from trainers.credit.shapers import SHAPERS, Shaper
@@ -24,6 +26,8 @@ from trainers.policy.model import Policy
 from trainers.settings import make
 from trainers.steps import Episode, Ragged, StepTable
 from trainers.steps.columns import GREEDY, SHAPED, TARGET, check_supply
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ class Credit:
     """Rows that no filter left out."""
     filters: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
     """Rows that each filter keeps, by its name."""
+    terms: Mapping[str, float] = field(default_factory=dict)
+    """Metrics of each term of the advantage over the steps of all processes, by the names of ``term/<name>``."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,8 @@ class Method:
     shapers: Mapping[str, Shaper]
     """Shapers by name, in the order in which they are applied."""
     filters: Mapping[str, Filter]
+    name: str = "the method"
+    """The estimator's, for messages."""
 
     @classmethod
     def of(cls, config: MethodConfig) -> Method:
@@ -66,6 +74,7 @@ class Method:
                 key: make(FILTERS[key], found, f"option of filter {key}")
                 for key, found in config.filter_settings.items()
             },
+            name,
         )
         for key, shaper in made.shapers.items():
             check_supply(f"shaper {key}", shaper.needs, {})
@@ -121,23 +130,34 @@ class Crediting:
         method: Estimator, shapers and filters.
         accelerator: The run's accelerator.
         providers: Supply the columns that the method needs besides the rollout's.
+        environments: Names of the environments, for messages.
     """
 
-    def __init__(self, method: Method, accelerator: Accelerator, providers: Sequence[Provider] = ()) -> None:
+    def __init__(
+        self,
+        method: Method,
+        accelerator: Accelerator,
+        providers: Sequence[Provider] = (),
+        environments: Sequence[str] = (),
+    ) -> None:
         self.accelerator = accelerator
         self.estimator = method.estimator
         """The method; calibrated by the first iteration where a setting was left open."""
         self.shapers = tuple(method.shapers.values())
         self.filters = method.filters
         self.providers = tuple(providers)
+        self.inertness = Inertness(method.name, method.estimator, method.shapers, environments)
+        """Watches whether the method's own part does anything."""
 
     def state(self) -> dict[str, Any]:
-        """The options of the estimator, those that were calibrated among them."""
+        """The options of the estimator, those that were calibrated among them, and what its terms did."""
         options: Any = self.estimator
-        return {"estimator": asdict(options)}
+        return {"estimator": asdict(options), "inertness": self.inertness.state()}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Continue with the options that an earlier process had calibrated."""
+        """Continue with the options that an earlier process had calibrated, and with its counts."""
+        if "inertness" in state:  # written by a version that watched
+            self.inertness.load(state["inertness"])
         if isinstance(self.estimator, Calibrating):
             self.estimator = make(type(self.estimator), state["estimator"], "option")
 
@@ -181,12 +201,16 @@ class Crediting:
             per_step = self.estimator.per == "step"
             steps = steps.with_columns(**target) if per_step else steps.with_token_columns(**target)
         needs = {*self.estimator.needs, *(name for filter_ in self.filters.values() for name in filter_.needs)}
-        whole, own = gathered(self.accelerator, steps, needs | SHAPED)
+        whole, own = gathered(self.accelerator, steps, needs | SHAPED | self.inertness.columns)
         if isinstance(self.estimator, Calibrating) and self.estimator.open:
             self.estimator = self.estimator.calibrated(whole)
-        advantage = self.estimator(whole).take(whole, own)
+        advantage = self.estimator(whole)
+        for level, message in self.inertness(whole, advantage):
+            if self.accelerator.is_main_process:
+                _LOG.log(level, "%s", message)
         kept = {name: filter_(whole)[own] for name, filter_ in self.filters.items()}
-        return Credit(steps, advantage, np.logical_and.reduce([np.ones(len(own), np.bool_), *kept.values()]), kept)
+        keep = np.logical_and.reduce([np.ones(len(own), np.bool_), *kept.values()])
+        return Credit(steps, advantage.take(whole, own), keep, kept, term_metrics(whole, advantage))
 
     def learn(self, credit: Credit, rng: np.random.Generator) -> dict[str, float]:
         """Trains the column providers; returns metrics by their names under ``train/``."""

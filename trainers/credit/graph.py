@@ -131,6 +131,38 @@ class StateGraph:
             front, far = front[hops[front] < 0], far + 1
         return hops
 
+    @cached_property
+    def component(self) -> Ints:
+        """Strongly connected part of each node, shape (M,): nodes that can be reached from each other have equal codes.
+
+        After Orzan (2004): the greatest number flows along the edges; who has a node's number and leads back to it is
+        in its part. Before, what no cycle can pass is peeled off.
+        """
+        edges = first_rows(group_codes(self.node, self.following))
+        edges = edges[self.node[edges] != self.following[edges]]
+        source, target, own = self.node[edges], self.following[edges], np.arange(len(self.group))
+        part = own.copy()
+        while len(source):
+            passed = np.isin(source, target) & np.isin(target, source)
+            if not passed.all():
+                source, target = source[passed], target[passed]
+                continue
+            number = own.copy()
+            while (less := number[target] < number[source]).any():
+                np.maximum.at(number, target[less], number[source[less]])
+            found = number == own
+            while (back := found[target] & ~found[source] & (number[source] == number[target])).any():
+                found[source[back]] = True
+            part[found] = number[found]
+            left = ~found[source] & ~found[target]
+            source, target = source[left], target[left]
+        return group_codes(part)
+
+    @property
+    def circling(self) -> NDArray[np.bool_]:
+        """Whether a step leads to a state from which the one that it answers can be reached again, shape (N,)."""
+        return np.asarray(self.component[self.node] == self.component[self.following], np.bool_)
+
     def spread(self, values: Floats, decay: float, walked: NDArray[np.bool_] | None = None) -> Floats:
         """Returns for each node the greatest of ``values`` that can be reached from it, shape (M,).
 
@@ -152,7 +184,7 @@ class StateGraph:
             np.maximum.at(found, source[better], reached[better])
 
     def diagnostics(self) -> dict[str, float]:
-        """Returns the number of nodes and edges, the share of lone visits, and what part leads to success."""
+        """Returns the number of nodes and edges, the share of lone visits, what part leads to success or in cycles."""
         count = max(len(self.node), 1)
         met = self.visits > 0
         return {
@@ -160,4 +192,5 @@ class StateGraph:
             "graph/edges": float(len(first_rows(group_codes(self.node, self.following)))),
             "graph/singleton_rate": float((self.visits == 1).sum() / count),
             "graph/reachable_rate": float(self.reachable[self.node].sum() / count),
+            "graph/cycle_rate": float(self.circling.sum() / count),
         }

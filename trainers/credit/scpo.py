@@ -135,6 +135,11 @@ class SCPO(Shaper):
         """The steps as text."""
         return (STEP_TEXT,)
 
+    @property
+    def effect(self) -> str | None:
+        """The credit of steps, unless its weight is 0."""
+        return STEP_SCORE if self.alpha else None
+
     def __call__(self, steps: StepTable) -> StepTable:
         """Returns the steps with a column ``step_score``, which is added to returns to go."""
         score = self.alpha * self.credit(steps, self._score)

@@ -32,6 +32,11 @@ class Shaper(ABC):
         """Columns that the shaper reads besides the table's own (:mod:`trainers.steps.columns`)."""
         return ()
 
+    @property
+    def effect(self) -> str | None:
+        """Column that the shaper writes in failed episodes of tasks with a success, where it does; it is watched."""
+        return None
+
     @abstractmethod
     def __call__(self, steps: StepTable) -> StepTable:
         """The shaped steps, in the same order; rows are those of whole groups."""

@@ -116,7 +116,7 @@ class Run:
             method, chosen.estimator, accelerator=accelerator, model=self.model, policy=config.model,
             optim=config.optim, reference=self._reference(policy), seed=config.seed,
         )  # fmt: skip
-        self.crediting = Crediting(chosen, accelerator, providers)
+        self.crediting = Crediting(chosen, accelerator, providers, [env.id for env in config.envs])
         self.replay: SelfImitation | None = None
         if method.replay is not None:
             compares = method.objective.kl != "none"

@@ -191,6 +191,7 @@ def iteration_metrics(
         **{f"replay/{name}": value for name, value in update.replay.items()},
         **_means("env", [part[2][0] for part in parts]),
         **_means("diag", [part[2][1] for part in parts]),
+        **{f"term/{name}": value for name, value in credit.terms.items()},
         **_means("shape", [part[2][2] for part in parts]),
         **_left_out([part[2][3] for part in parts]),
         **_memory(),

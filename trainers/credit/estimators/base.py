@@ -30,6 +30,16 @@ class Advantage:
     terms: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     """Terms of which the advantages are the sum, weighted as they enter it, by name; of the same shape. Empty where the
     advantages are not a sum."""
+    groups: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    """Codes of the groups of steps within which a term compares, by its name, shape (N,). A term that is not there
+    compares the episodes of a task, or nothing."""
+
+    @property
+    def summands(self) -> Mapping[str, NDArray[np.float64]]:
+        """The terms; of an advantage that is not a sum, itself as ``advantage``."""
+        whole = self.per_step if self.per_token is None else self.per_token
+        assert whole is not None
+        return self.terms or {"advantage": whole}
 
     def tokens(self, table: StepTable) -> NDArray[np.float64]:
         """One advantage per response token of ``table``."""
@@ -40,14 +50,15 @@ class Advantage:
 
     def take(self, table: StepTable, rows: NDArray[np.int64]) -> Advantage:
         """The advantages of some rows of ``table``, in their order, with the diagnostics of all."""
+        groups = {name: group[rows] for name, group in self.groups.items()}
         if self.per_token is not None:
             offsets = table.response.offsets
             tokens = Ragged(self.per_token, offsets).take(rows).values
             terms = {name: Ragged(term, offsets).take(rows).values for name, term in self.terms.items()}
-            return Advantage(per_token=tokens, diagnostics=self.diagnostics, terms=terms)
+            return Advantage(per_token=tokens, diagnostics=self.diagnostics, terms=terms, groups=groups)
         assert self.per_step is not None
         terms = {name: term[rows] for name, term in self.terms.items()}
-        return Advantage(per_step=self.per_step[rows], diagnostics=self.diagnostics, terms=terms)
+        return Advantage(per_step=self.per_step[rows], diagnostics=self.diagnostics, terms=terms, groups=groups)
 
 
 class Estimator(ABC):
@@ -70,6 +81,14 @@ class Estimator(ABC):
     def credits_lone_episodes(self) -> bool:
         """Whether an episode alone in its group can have an advantage other than 0."""
         return True
+
+    @property
+    def distinguishing(self) -> tuple[str, ...]:
+        """Names of the terms that set the method apart: a run warns where they do nothing; the advantage if empty.
+
+        A term whose weight is 0 is not among them: the settings leave it out.
+        """
+        return ()
 
     @abstractmethod
     def __call__(self, steps: StepTable) -> Advantage:

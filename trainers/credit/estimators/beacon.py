@@ -17,7 +17,6 @@ from trainers.credit.estimators.groups import (
     first_rows,
     group_codes,
     group_diagnostics,
-    mean_abs,
 )
 from trainers.credit.estimators.returns import row_score, steps_in_order
 from trainers.settings import Fraction
@@ -52,6 +51,11 @@ class BEACON(Comparing):
         """Whether each step reached a milestone."""
         return (MILESTONE,)
 
+    @property
+    def distinguishing(self) -> tuple[str, ...]:
+        """The term of segments."""
+        return ("segment",) if self.segment_weight else ()
+
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per step.
 
@@ -66,12 +70,11 @@ class BEACON(Comparing):
         once, reached = first_rows(of := episode_codes(steps)), self.reached(steps)
         counts = np.bincount(of, reached)[of[once]]
         diagnostics |= {
-            "episode_term_abs": mean_abs(episode),
-            "segment_term_abs": mean_abs(step),
             "milestones": float(counts.mean()) if len(once) else 0.0,
             "without_milestone": float((counts == 0).mean()) if len(once) else 0.0,
         }
-        return Advantage(episode + step, diagnostics=diagnostics, terms={"episode": episode, "segment": step})
+        terms = {"episode": episode, "segment": step}
+        return Advantage(episode + step, diagnostics=diagnostics, terms=terms, groups={"segment": group})
 
     def reached(self, steps: StepTable) -> NDArray[np.bool_]:
         """Returns whether each step reached a milestone, shape (N,).

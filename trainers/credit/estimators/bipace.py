@@ -72,6 +72,11 @@ class BiPACE(Comparing, Calibrating):
         embedding = (EMBEDDING,) if self.embedder == "actor_hidden" else ()
         return (*embedding, ACTION) if self.credit != "mean" and self.action_key == "action_tag" else embedding
 
+    @property
+    def distinguishing(self) -> tuple[str, ...]:
+        """The step term."""
+        return ("step",) if self.step_weight else ()
+
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per step.
 
@@ -92,7 +97,8 @@ class BiPACE(Comparing, Calibrating):
         if self.credit != "mean" and self.action_key == "action_tag":
             parsed = np.array([action is not None for action in steps.extra[ACTION].tolist()], np.bool_)
             diagnostics["action_parse_rate"] = float(parsed.mean()) if len(steps) else 0.0
-        return Advantage(per_step=episode + self.step_weight * step, diagnostics=diagnostics)
+        terms = {"episode": episode, "step": self.step_weight * step}
+        return Advantage(episode + terms["step"], diagnostics=diagnostics, terms=terms, groups={"step": cluster})
 
     @property
     def open(self) -> bool:

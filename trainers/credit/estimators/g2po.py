@@ -36,6 +36,11 @@ class G2PO(Comparing):
     compare: Compared = STANDARD
     """How episodes and steps are compared."""
 
+    @property
+    def distinguishing(self) -> tuple[str, ...]:
+        """The node and the edge term."""
+        return ("node", "edge") if self.step_weight else ()
+
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per step."""
         episode, diagnostics = self.compare.episodes(steps)
@@ -46,13 +51,10 @@ class G2PO(Comparing):
         if self.end_value == "g2po_code" and self.compare.normalise == "std":
             edge = np.where(np.bincount(task)[task] == 1, np.nan, edge)
         diagnostics |= group_diagnostics(after, state, "step_group")
-        diagnostics |= {
-            "episode_term_abs": mean_abs(episode),
-            "step_term_abs": mean_abs(node + edge),
-            "edge_abs": mean_abs(after - before),
-        }
+        diagnostics["edge_abs"] = mean_abs(after - before)
         terms = {"episode": episode, "node": self.step_weight * node, "edge": self.step_weight * edge}
-        return Advantage(episode + self.step_weight * (node + edge), diagnostics=diagnostics, terms=terms)
+        total = episode + self.step_weight * (node + edge)
+        return Advantage(total, diagnostics=diagnostics, terms=terms, groups={"node": state})
 
     def values(self, steps: StepTable) -> tuple[Floats, Floats]:
         """Returns V of the state that each step answers, and of the one that it leads to, both of shape (N,)."""

@@ -45,8 +45,8 @@ class GAGPO(Estimator):
         raw, task = self.raw(steps), group_codes(steps.group_id)
         found = raw if self.over == "none" else self.compare.within(raw, task)
         state = group_codes(steps.group_id, steps.state_key)
-        diagnostics = group_diagnostics(raw, state, "step_group") | {"step_term_abs": mean_abs(raw)}
-        return Advantage(found, diagnostics=diagnostics)
+        diagnostics = group_diagnostics(raw, state, "step_group") | {"raw_abs": mean_abs(raw)}
+        return Advantage(found, diagnostics=diagnostics, groups={"advantage": state})
 
     def values(self, steps: StepTable) -> Floats:
         """Returns V of the state that each step answers, shape (N,)."""

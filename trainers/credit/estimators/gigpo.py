@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from trainers.credit.estimators.base import Advantage, register
 from trainers.credit.estimators.comparison import STANDARD, Compared, ComparedSteps, Comparing
-from trainers.credit.estimators.groups import Floats, Ints, group_codes, group_diagnostics, mean_abs, similar_codes
+from trainers.credit.estimators.groups import Floats, Ints, group_codes, group_diagnostics, similar_codes
 from trainers.credit.estimators.returns import discounted_returns
 from trainers.settings import Fraction, Share
 from trainers.steps import StepTable
@@ -34,14 +34,19 @@ class GiGPO(Comparing):
     """Join states whose keys are at least this similar (``difflib`` ratio in (0, 1]); exact match where not given.
     Greedy in row order, as the original, and meaningful only where state keys are text."""
 
+    @property
+    def distinguishing(self) -> tuple[str, ...]:
+        """The step term."""
+        return ("step",) if self.step_weight else ()
+
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per step."""
         episode, diagnostics = self.compare.episodes(steps)
         group, returns = self.step_groups(steps), discounted_returns(steps, self.gamma)
-        step = self.step_term(returns, group)
+        step = self.step_weight * self.step_term(returns, group)
         diagnostics |= group_diagnostics(returns, group, "step_group")
-        diagnostics |= {"episode_term_abs": mean_abs(episode), "step_term_abs": mean_abs(step)}
-        return Advantage(episode + self.step_weight * step, diagnostics=diagnostics)
+        terms = {"episode": episode, "step": step}
+        return Advantage(episode + step, diagnostics=diagnostics, terms=terms, groups={"step": group})
 
     def step_groups(self, steps: StepTable) -> Ints:
         """Code of each row's step group, shape (N,), numbered in the order of first appearance."""

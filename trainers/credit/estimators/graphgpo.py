@@ -10,7 +10,7 @@ from pydantic import Field
 
 from trainers.credit.estimators.base import Advantage, register
 from trainers.credit.estimators.comparison import STANDARD, Compared, Comparing
-from trainers.credit.estimators.groups import Floats, group_codes, group_diagnostics, mean_abs
+from trainers.credit.estimators.groups import Floats, group_codes, group_diagnostics
 from trainers.credit.estimators.returns import row_score
 from trainers.credit.graph import Solved, StateGraph
 from trainers.settings import Share
@@ -56,6 +56,11 @@ class GraphGPO(Comparing):
         """The state that each step led to, and whether its episode was solved."""
         return (NEXT_STATE, SUCCESS) if self.solved == "success" else (NEXT_STATE,)
 
+    @property
+    def distinguishing(self) -> tuple[str, ...]:
+        """The step term."""
+        return ("step",) if self.graph_weight else ()
+
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per step.
 
@@ -65,10 +70,10 @@ class GraphGPO(Comparing):
         episode, diagnostics = self.compare.episodes(steps)
         graph = self.graph(steps)
         rewards, group = self.step_rewards(steps, graph), group_codes(steps.group_id, steps.state_key)
-        step = self.compare.within(rewards, group)
+        step = self.graph_weight * self.compare.within(rewards, group)
         diagnostics |= group_diagnostics(rewards, group, "step_group") | graph.diagnostics()
-        diagnostics |= {"episode_term_abs": mean_abs(episode), "step_term_abs": mean_abs(step)}
-        return Advantage(self.episode_weight * episode + self.graph_weight * step, diagnostics=diagnostics)
+        terms = {"episode": self.episode_weight * episode, "step": step}
+        return Advantage(terms["episode"] + step, diagnostics=diagnostics, terms=terms, groups={"step": group})
 
     def graph(self, steps: StepTable) -> StateGraph:
         """Returns the graph on which distances are measured."""

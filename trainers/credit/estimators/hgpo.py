@@ -48,6 +48,11 @@ class HGPO(Comparing):
     episode_term: bool = False
     """The episode's advantage, as GRPO has it, is one more item of weight 1 (the ablation "w Eq. (1)")."""
 
+    @property
+    def distinguishing(self) -> tuple[str, ...]:
+        """The groups of equal history; with ``depth`` 0 those of equal state."""
+        return tuple(f"level_{k}" for k in range(1, self.depth + 1)) or ("level_0",)
+
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per step."""
         returns, (groups, exists) = discounted_returns(steps, self.gamma), self.levels(steps)
@@ -58,7 +63,14 @@ class HGPO(Comparing):
         for k, (group, there) in enumerate(zip(groups, exists, strict=True)):
             diagnostics |= group_diagnostics(returns[there], group[there], f"level_{k}")
             diagnostics[f"level_{k}/step_utilisation"] = float((items[k] != 0.0).mean()) if len(steps) else 0.0
-        return Advantage((weights @ (items * counts)) / np.where(total > 0.0, total, 1.0), diagnostics=diagnostics)
+        total = np.where(total > 0.0, total, 1.0)
+        names = [*(f"level_{k}" for k in range(self.depth + 1)), "episode"]
+        return Advantage(
+            (weights @ (items * counts)) / total,
+            diagnostics=diagnostics,
+            terms=dict(zip(names, weights[:, None] * items * counts / total, strict=False)),
+            groups=dict(zip(names, groups, strict=False)),
+        )
 
     def levels(self, steps: StepTable) -> tuple[Ints, NDArray[np.bool_]]:
         """Group of each step at each level, and whether the step has one there; both of shape (depth + 1, N)."""

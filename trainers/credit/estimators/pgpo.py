@@ -15,7 +15,6 @@ from trainers.credit.estimators.groups import (
     group_codes,
     group_diagnostics,
     group_statistics,
-    mean_abs,
 )
 from trainers.credit.estimators.returns import (
     discounted_returns,
@@ -57,6 +56,11 @@ class PGPO(Estimator):
         """No: steps are compared with those of other episodes, but for states that an episode comes back to."""
         return False
 
+    @property
+    def distinguishing(self) -> tuple[str, ...]:
+        """The potential term, or with ``beta`` 0 the step term."""
+        return ("potential",) if self.beta else ("step",)
+
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per step."""
         returns, state = discounted_returns(steps, self.eta), group_codes(steps.group_id, steps.state_key)
@@ -64,12 +68,10 @@ class PGPO(Estimator):
         potential = self.compare.within(self.differences(steps), state)
         weight = self.weights(steps)
         diagnostics = group_diagnostics(returns, state, "step_group")
-        diagnostics |= {
-            "step_term_abs": mean_abs(step),
-            "potential_term_abs": mean_abs(weight * potential),
-            "potential_weight": float(weight.mean()) if len(steps) else 0.0,
-        }
-        return Advantage(step + weight * potential, diagnostics=diagnostics)
+        diagnostics["potential_weight"] = float(weight.mean()) if len(steps) else 0.0
+        terms = {"step": step, "potential": weight * potential}
+        groups = dict.fromkeys(terms, state)
+        return Advantage(step + terms["potential"], diagnostics=diagnostics, terms=terms, groups=groups)
 
     def potentials(self, steps: StepTable) -> tuple[Floats, Floats]:
         """Returns Φ of the state that each step answers, and of the one it leads to (0 at the end), both shape (N,)."""

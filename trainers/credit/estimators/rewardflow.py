@@ -11,7 +11,7 @@ from pydantic import Field
 
 from trainers.credit.estimators.base import Advantage, register
 from trainers.credit.estimators.comparison import CENTRED, Centred, Comparing
-from trainers.credit.estimators.groups import Floats, group_codes, group_diagnostics, mean_abs
+from trainers.credit.estimators.groups import Floats, group_codes, group_diagnostics
 from trainers.credit.estimators.returns import row_score, steps_in_episode, steps_in_order
 from trainers.credit.graph import StateGraph
 from trainers.steps import StepTable
@@ -48,6 +48,11 @@ class RewardFlow(Comparing):
         """The state that each step led to, and whether its episode was solved."""
         return (NEXT_STATE, SUCCESS)
 
+    @property
+    def distinguishing(self) -> tuple[str, ...]:
+        """The step term."""
+        return ("step",) if self.step_weight else ()
+
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per step.
 
@@ -57,10 +62,10 @@ class RewardFlow(Comparing):
         episode, diagnostics = self.compare.episodes(steps)
         graph = StateGraph.of(steps, "success")
         earned, state = self.earned(steps, graph), group_codes(steps.group_id, steps.state_key)
-        step = self.compare.within(earned, state)
+        step = self.step_weight * self.compare.within(earned, state)
         diagnostics |= group_diagnostics(earned, state, "step_group") | graph.diagnostics()
-        diagnostics |= {"episode_term_abs": mean_abs(episode), "step_term_abs": mean_abs(step)}
-        return Advantage(episode + self.step_weight * step, diagnostics=diagnostics)
+        terms = {"episode": episode, "step": step}
+        return Advantage(episode + step, diagnostics=diagnostics, terms=terms, groups={"step": state})
 
     def earned(self, steps: StepTable, graph: StateGraph) -> Floats:
         """Returns V(s') - V(s) of each step, shape (N,)."""

@@ -1,0 +1,112 @@
+"""The terms of an advantage sum to it, under every method and its options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from step_tables import step_tables, table_of
+
+from trainers.credit.estimators import ESTIMATORS, Advantage, Estimator
+from trainers.credit.inertness import term_metrics
+from trainers.credit.recipes import recipe, recipes
+from trainers.settings import make
+from trainers.steps import StepTable
+
+MORE: dict[str, list[dict[str, Any]]] = {
+    "gigpo": [{"step_weight": 0.3}, {"step_weight": 0.0}, {"compare": {"normalise": "mean", "weigh": "step"}}],
+    "hgpo": [
+        {"depth": 0},
+        {"omit_zero": False, "episode_term": True},
+        {"short_history": "skip", "weight_epsilon": 1e-6, "first_weight": 2.0, "alpha": 0.5},
+    ],
+    "bipace": [
+        {"step_weight": 0.5, "credit": "diff"},
+        {"credit": "mean", "embedder": "identity"},
+        {"embedder": "ngram_hash", "radius": 0.25, "action_key": "first_tokens"},
+    ],
+    "graphgpo": [{"graph_weight": 0.5, "episode_weight": 0.0}, {"exponent": "code", "penalise": True}],
+    "g2po": [{"step_weight": 0.5}, {"step_weight": 0.0}],
+    "pgpo": [{"beta": 0.0}, {"alpha": 0.0, "leave_one_out": True}],
+    "gagpo": [{"over": "none"}],
+    "rewardflow": [{"step_weight": 0.1, "arrival": "first"}, {"longest": "rewardflow_code", "penalise": True}],
+    "remax": [{"credit": "to_go"}],
+    "ppo": [{"whiten": True, "scope": "step"}],
+    "steppo": [{"whiten": True}],
+}
+
+
+def _cases() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every method with its defaults, the options above, and those of every recipe and variant."""
+    yield from ((name, {}) for name in ESTIMATORS)
+    yield from ((name, options) for name, found in MORE.items() for options in found)
+    for name, entry in recipes().items():
+        for variant in (name, *(f"{name}/{variant}" for variant in entry.variants)):
+            method = recipe(variant).method
+            yield method["estimator"], method.get("options", {})
+
+
+CASES = {f"{name}-{options}": (name, options) for name, options in _cases()}
+
+
+def _made(case: str) -> Estimator:
+    name, options = CASES[case]
+    return make(ESTIMATORS[name], options, "option")
+
+
+def _whole(advantage: Advantage) -> np.ndarray:
+    return advantage.per_step if advantage.per_token is None else advantage.per_token
+
+
+@pytest.mark.parametrize("case", CASES)
+@given(steps=step_tables())
+def test_the_terms_sum_to_the_advantage(case: str, steps: StepTable) -> None:
+    estimator = _made(case)
+    advantage = estimator(steps)
+    whole, terms = _whole(advantage), advantage.summands
+    assert all(term.shape == whole.shape and term.dtype == np.float64 for term in terms.values())
+    np.testing.assert_allclose(sum(terms.values()), whole, rtol=1e-9, atol=1e-9)
+    assert set(estimator.distinguishing) <= set(terms) and set(advantage.groups) <= set(terms)
+    assert all(group.shape == (len(steps),) for group in advantage.groups.values())
+
+
+@pytest.mark.parametrize("case", CASES)
+@given(steps=step_tables())
+def test_what_the_terms_do_does_not_depend_on_the_order_of_rows(case: str, steps: StepTable) -> None:
+    if CASES[case][1].get("similarity") or CASES[case][1].get("arrival") == "first":
+        pytest.skip("an option of the original's, which depends on the order of rows")
+    order = np.random.default_rng(len(steps)).permutation(len(steps))
+    other = steps.take(order)
+    estimator = _made(case)
+    told = term_metrics(steps, estimator(steps))
+    assert told == pytest.approx(term_metrics(other, estimator(other)), abs=1e-9)
+    for name, value in told.items():
+        if name.endswith(("/touched", "/singletons")):
+            assert 0.0 <= value <= 1.0, name
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_terms_of_an_empty_table_are_there_and_do_nothing(case: str) -> None:
+    empty = table_of([])
+    assert set(term_metrics(empty, _made(case)(empty)).values()) == {0.0}
+
+
+def test_the_terms_of_gigpo_on_a_table_small_enough_to_work_out_by_hand() -> None:
+    steps = table_of(
+        [
+            (0, 0, 0, 0.0, "start", True),
+            (0, 0, 1, 1.0, "shelf", True),
+            (0, 1, 0, 0.0, "start", True),
+            (0, 1, 1, 0.0, "drawer", True),
+        ]
+    )
+    told = term_metrics(steps, make(ESTIMATORS["gigpo"], {"gamma": 0.5, "compare": {"normalise": "mean"}}, "")(steps))
+    assert told == pytest.approx(
+        {
+            "episode/touched": 1.0, "episode/abs": 0.5, "episode/group_size": 2.0, "episode/singletons": 0.0,
+            "step/touched": 0.5, "step/abs": 0.125, "step/group_size": 4 / 3, "step/singletons": 0.5,
+        }
+    )  # fmt: skip

@@ -1,0 +1,349 @@
+"""A method that does nothing of its own is named, with the likely cause; one that works is not."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from importlib import import_module
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from accelerate import Accelerator
+from corridor_world import ARMS
+from small_papers import WORLDS, save_model
+from tiny_runs import write_settings
+
+from envsuite.core import ToolCall
+from envsuite.core.errors import UsageError
+from trainers.credit.config import EmbeddingConfig, MethodConfig
+from trainers.credit.crediting import Crediting, Method
+from trainers.credit.estimators import ESTIMATORS
+from trainers.credit.inertness import PATIENCE, Inertness
+from trainers.credit.providers import GreedyReturn, Provider
+from trainers.credit.recipes import COMPOSITIONS, recipe, recipes
+from trainers.credit.scpo import SCPO
+from trainers.report import write
+from trainers.report.metrics import read_metrics
+from trainers.rollout.config import EnvConfig
+from trainers.rollout.environments import factory_of
+from trainers.run.cli import parse
+from trainers.settings import make
+from trainers.settings.shipped import shipped_configs
+from trainers.steps import Episode, Step, StepTable
+from trainers.steps.columns import EMBEDDING, REFERENCE, VALUE
+from trainers.train import main
+
+ITERATIONS = PATIENCE + 1
+
+
+# -- a real run --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def arms(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model that pulls any of the arms."""
+    return save_model(tmp_path_factory.mktemp("models") / "arms", ARMS)
+
+
+@pytest.fixture(autouse=True)
+def _without_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is drawn at the end of a run: that has tests of its own."""
+    monkeypatch.setattr(write, "write_report", lambda folder: folder)
+
+
+def _run(folder: Path, model: Path, *arguments: str, iterations: int = ITERATIONS, **world: Any) -> list[str]:
+    """Trains with GiGPO, and returns the lines of the log that are of the watch."""
+    envs = [{"id": "corridor_world:Corridor-v0", "kwargs": world}]
+    changes: dict[str, Any] = {"envs": envs, "evaluation.envs": [], "iterations": iterations, "prompt.think": True}
+    changes |= {"model.path": str(model), "rollout.group_size": 6, "rollout.sampling.max_tokens": 16}
+    changes |= {"optim.lr": 1e-5, "checkpoint_every": 2}
+    changes |= {"method.shapers.invalid_action_penalty.coef": 0.0}  # a penalty gives returns that differ
+    assert main(["--config", str(write_settings(folder, **changes)), *arguments]) == 0
+    log = (folder / "runs/tiny/run.log").read_text("utf-8").splitlines()
+    return [line for line in log if "trainers.credit.crediting" in line]
+
+
+def test_a_run_with_a_constant_state_key_warns_once(tmp_path: Path, arms: Path) -> None:
+    (line,) = _run(tmp_path, arms, state="constant")
+    assert "WARNING" in line and "gigpo: its term 'step' compared by state 0 of" in line
+    assert "Likely cause: constant state key: in 100% of the steps the state key of corridor_world:Corridor-v0" in line
+    records = [r for r in read_metrics(tmp_path / "runs/tiny/metrics.jsonl") if "term/step/touched" in r]
+    assert len(records) == ITERATIONS
+    for record in records:
+        assert record["term/step/singletons"] == 0.0 and record["term/step/group_size"] == 3 * 6
+        assert record["term/episode/group_size"] == 6.0
+    assert any(record["term/step/abs"] > 0.0 for record in records)
+
+
+def test_a_run_whose_states_never_repeat_warns_and_a_resumed_one_goes_on_counting(tmp_path: Path, arms: Path) -> None:
+    assert _run(tmp_path, arms, iterations=2, state="never") == []
+    (line,) = _run(tmp_path, arms, "--resume", state="never", iterations=4)
+    assert "its term 'step' touched 0 of" in line and "Likely cause: state key that never repeats: 100.0%" in line
+
+
+def test_a_run_without_a_success_says_so_and_one_that_works_says_nothing(tmp_path: Path, arms: Path) -> None:
+    for folder in ("without", "working"):
+        (tmp_path / folder).mkdir()
+    (line,) = _run(tmp_path / "without", arms, paid="nowhere")
+    assert "Likely cause: no success: so far none of 36 episodes succeeded" in line
+    assert _run(tmp_path / "working", arms) == []
+
+
+# -- causes, on tables -------------------------------------------------------------------------------------------------
+
+
+def _step(t: int, key: str, reward: float = 0.0, command: str = "north", valid: bool = True, **info: Any) -> Step:
+    return Step(
+        t=t, prompt_ids=[1], response_ids=[2, 3], response_logprobs=[-1.0, -1.0], policy_version=0,
+        finish_reason="stop", observation=f"room {key}", state_key=key,
+        action=(ToolCall("do", {"command": command}),), parse_error=None, valid=valid, reward=reward, info=info,
+    )  # fmt: skip
+
+
+def _episode(number: int, group: int, steps: list[Step], success: bool) -> Episode:
+    return Episode(
+        episode_id=number, group_id=group, env_id="Tiny-v0", task_id=f"t{group}", task_type="", split="train",
+        task="", steps=tuple(steps), terminated=True, truncated=False, success=success, score=float(success),
+    )  # fmt: skip
+
+
+def _episodes(
+    groups: int = 4, members: int = 4, length: int = 3, key: str = "{t}", success: Any = None, **step: Any
+) -> list[Episode]:
+    """Groups whose first episode alone succeeds, unless ``success`` says otherwise."""
+    found, fresh = [], count()
+    for number in range(groups * members):
+        won = (number % members == 0) if success is None else success
+        keys = [key.format(t=t, member=number % members, fresh=next(fresh)) for t in range(length)]
+        steps = [_step(t, k, float(won and t == length - 1), **step) for t, k in enumerate(keys)]
+        found.append(_episode(number, number // members, steps, won))
+    return found
+
+
+def _crediting(name: str = "gigpo", options: Mapping[str, Any] | None = None, **method: Any) -> Crediting:
+    config = make(MethodConfig, {"estimator": name, "options": dict(options or {}), **method}, "method")
+    return Crediting(Method.of(config), Accelerator(cpu=True), [], ["Tiny-v0"])
+
+
+def _said(crediting: Crediting, caplog: pytest.LogCaptureFixture, iterations: int = PATIENCE, **world: Any) -> str:
+    """What is logged over some iterations of the same episodes."""
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "trainers.credit.crediting"):
+        for iteration in range(1, iterations + 1):
+            crediting(crediting.shaped(_episodes(**world), iteration))
+    return "\n".join(f"{record.levelname} {record.getMessage()}" for record in caplog.records)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "world", "cause"),
+    [
+        ("gigpo", {}, {"key": "room"}, "constant state key: in 100% of the steps the state key of Tiny-v0"),
+        ("gigpo", {"similarity": 0.1}, {"key": "room {t}"}, "constant state key"),
+        ("hgpo", {}, {"key": "room"}, "constant state key"),
+        ("gagpo", {}, {"key": "room"}, "constant state key"),
+        ("gigpo", {}, {"key": "{fresh}"}, "state key that never repeats: 100.0% of the steps"),
+        ("hgpo", {}, {"key": "{fresh}"}, "state key that never repeats"),
+        ("gagpo", {}, {"key": "{fresh}"}, "state key that never repeats"),
+        ("pgpo", {}, {"key": "{fresh}"}, "state key that never repeats"),
+        ("gigpo", {}, {"members": 1, "groups": 9}, "group of one: 27 of 27 tasks have one episode"),
+        ("grpo", {}, {"members": 1, "groups": 9}, "group of one"),
+        ("gigpo", {}, {"success": False}, "no success: so far none of 48 episodes succeeded"),
+        ("grpo", {}, {"success": False}, "no success"),
+        ("reinforce_pp", {}, {"success": False}, "no success"),
+        ("grpo", {"compare": {"singleton": "raw"}}, {"success": False, "members": 1}, "no success"),
+    ],
+)
+def test_the_likely_cause_is_named(
+    name: str, options: dict[str, Any], world: dict[str, Any], cause: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = _said(_crediting(name, options), caplog, iterations=2 * PATIENCE, **world)
+    assert said.count("Likely cause") == 1 and said.startswith(f"WARNING {name}: its "), said
+    assert f"Likely cause: {cause}" in said, said
+
+
+@pytest.mark.parametrize(
+    ("name", "world"),
+    [
+        ("gigpo", {}),
+        ("gigpo", {"length": 1, "key": "room"}),  # nothing moves in a single step
+        ("gigpo", {"key": "room", "valid": False}),  # nor where no action is valid
+        ("ppo", {"members": 1}),
+    ],
+)
+def test_what_works_or_cannot_be_told_is_not_named(
+    name: str, world: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"critic": {}} if name == "ppo" else {}
+    crediting = _crediting(name, **settings)
+    crediting.providers = (_Supplied(crediting.estimator.per),) if settings else ()
+    assert _said(crediting, caplog, **world) == ""
+
+
+def test_two_iterations_are_not_enough_and_a_cause_that_passes_is_said_to_have_passed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    crediting = _crediting()
+    assert _said(crediting, caplog, PATIENCE - 1, success=False) == ""
+    assert "Likely cause: no success" in _said(crediting, caplog, 1, success=False)
+    assert _said(crediting, caplog, 1).startswith("INFO gigpo: its term 'step' touches 48 of 48 steps now")
+    assert _said(crediting, caplog, PATIENCE, success=False) == "", "a cause is named once"
+    assert "state key that never repeats" in _said(crediting, caplog, PATIENCE, key="{fresh}"), "another cause"
+
+
+def test_tasks_that_are_solved_are_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("grpo", "pgpo"):
+        said = _said(_crediting(name), caplog, success=True)
+        assert said.startswith("INFO") and "solved tasks: all 48 episodes succeeded" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("gigpo", {"step_weight": 0.0}), ("graphgpo", {"graph_weight": 0.0}), ("g2po", {"step_weight": 0.0})],
+)
+def test_a_term_that_the_settings_leave_out_is_not_missed(
+    name: str, options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert _said(_crediting(name, options), caplog, key="{fresh}") == ""
+
+
+def test_credit_of_scpo_that_matches_nothing_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    shaped: dict[str, Any] = {"shapers": {"scpo": {}}}
+    assert _said(_crediting(**shaped), caplog) == "", "equal steps match"
+    said = _said(_crediting(**shaped), caplog, key="{t} {member}")
+    assert "scpo: its credit touched 0 of 108 steps" in said and "Likely cause: no match" in said
+    assert _said(_crediting(shapers={"scpo": {"alpha": 0.0}}), caplog, key="{t}") == ""
+    assert SCPO(alpha=0.0).effect is None
+
+
+def test_a_checkpoint_keeps_the_counts_and_what_was_said(caplog: pytest.LogCaptureFixture) -> None:
+    one = _crediting()
+    _said(one, caplog, PATIENCE - 1, success=False)
+    two = _crediting()
+    two.load(json.loads(json.dumps(one.state())))
+    said = _said(two, caplog, 1, success=False)
+    assert "Likely cause: no success" in said and said == _said(one, caplog, 1, success=False)
+    three = _crediting()
+    three.load(json.loads(json.dumps(two.state())))
+    assert _said(three, caplog, PATIENCE, success=False) == ""
+    assert three.inertness.state() == two.inertness.state()
+
+
+# -- silence on what is shipped ----------------------------------------------------------------------------------------
+
+
+class _Supplied(Provider):
+    """Values, hidden states and the reference's log-probabilities, as numbers that follow from state and step."""
+
+    before_shaping = True
+
+    def __init__(self, per: str) -> None:
+        self.per = per
+
+    def columns(self, steps: StepTable) -> StepTable:
+        """The steps with all columns."""
+        seeds = [[len(key), *key.encode()] for key in steps.state_key.tolist()]
+        states = np.array([np.random.default_rng(seed).normal(size=8) for seed in seeds], np.float32).reshape(-1, 8)
+        value = 0.1 * states[:, 0].astype(np.float64)
+        tokens = {REFERENCE: steps.logprob.values - 0.01}
+        steps = steps.with_columns(**{EMBEDDING: states})
+        if self.per == "step":
+            return steps.with_columns(**{VALUE: value}).with_token_columns(**tokens)
+        return steps.with_token_columns(**tokens, **{VALUE: value[steps.response.row_of]})
+
+
+def _played(env: EnvConfig, tasks: int, members: int, seed: int, skill: float, greedy: bool) -> list[Episode]:
+    """Groups of episodes of a player who does what the expert would with probability ``skill``, else anything."""
+    rng = np.random.default_rng(seed)
+    made = factory_of(env).make()
+    package = type(made.unwrapped).__module__.rpartition(".")[0]
+    expert = import_module(f"{package}.expert").Expert()
+    ids = made.unwrapped.tasks.ids(env.split)
+    found = []
+    for number in range(tasks * (members + greedy)):
+        group, member = divmod(number, members + greedy)
+        observation, info = made.reset(options={"task_id": ids[(seed * tasks + group) % len(ids)]})
+        made.action_space.seed(seed * 1000 + number)
+        steps: list[Step] = []
+        ended, score = False, 0.0
+        while not ended:
+            action = made.action_space.sample()
+            if rng.random() < skill:
+                with suppress(UsageError):  # Sokoban's expert does not play a lost level
+                    action = expert.act(made)
+            key = info["state_key"]
+            after, reward, over, cut, info = made.step(action)
+            ids_of = rng.integers(0, 50, int(rng.integers(2, 6)))
+            steps.append(
+                Step(
+                    t=len(steps), prompt_ids=[1], response_ids=ids_of, response_logprobs=np.full(len(ids_of), -1.0),
+                    policy_version=0, finish_reason="stop", observation=str(observation["text"]), state_key=key,
+                    action=action, parse_error=None, valid=bool(info["valid"]), reward=float(reward), info=dict(info),
+                )
+            )  # fmt: skip
+            observation, ended, score = after, over or cut, info["score"]
+        success = bool(info["success"])
+        episode = _episode(number, group, steps, success)
+        found.append(replace(episode, greedy=member == members, score=float(score)))
+    made.close()
+    return found
+
+
+def _silent(method: MethodConfig, rounds: Iterator[list[Episode]], caplog: pytest.LogCaptureFixture) -> None:
+    made = Method.of(method)
+    greedy = [GreedyReturn()] if method.greedy_baseline else []
+    crediting = Crediting(made, Accelerator(cpu=True), [_Supplied(made.estimator.per), *greedy])
+    watched = set()
+    with caplog.at_level(logging.INFO, "trainers.credit.crediting"):
+        for iteration, episodes in enumerate(rounds, 1):
+            credit = crediting(crediting.shaped(episodes, iteration))
+            watched |= {name for name, value in credit.terms.items() if name.endswith("/touched") and value >= 0.01}
+    assert [r.getMessage() for r in caplog.records if r.name == "trainers.credit.crediting"] == []
+    assert all(f"{term}/touched" in watched for term in crediting.estimator.distinguishing), watched
+
+
+def _training(name: str) -> bool:
+    settings = yaml.safe_load(shipped_configs()[name].read_text("utf-8"))
+    return name.count("/") == 1 and "recipe" in settings
+
+
+@pytest.mark.parametrize("name", [name for name in shipped_configs() if _training(name)])
+def test_every_shipped_configuration_is_silent(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    config = parse(["--config", name]).config
+    env = config.envs[0]
+    small = {"TextCraft-v0": {}, "Sokoban-v0": {"levels": 40}, "PythonMath-v0": {"problems": 40}}
+    kwargs = {**env.kwargs, **small.get(env.id, WORLDS.get(env.id, {}))}
+    horizon = min(env.max_episode_steps or 8, 20)
+    env = replace(env, kwargs=kwargs, max_episode_steps=horizon)
+    rounds = (_played(env, 4, 6, seed, 0.7, config.method.greedy_baseline) for seed in range(ITERATIONS))
+    _silent(config.method, rounds, caplog)
+
+
+@pytest.fixture(scope="module")
+def craft() -> dict[bool, list[list[Episode]]]:
+    """Iterations in the world of the quick start, without and with greedy episodes."""
+    env = replace(parse(["--config", "configs/quickstart.yaml"]).config.envs[0], max_episode_steps=10)
+    return {greedy: [_played(env, 4, 6, seed, 0.6, greedy) for seed in range(ITERATIONS)] for greedy in (False, True)}
+
+
+@pytest.mark.parametrize("name", [*recipes(), *COMPOSITIONS])
+def test_every_recipe_is_silent_in_the_world_of_the_quick_start(
+    name: str, craft: dict[bool, list[list[Episode]]], caplog: pytest.LogCaptureFixture
+) -> None:
+    method = parse(["--recipe", name]).config.method
+    if "embedding" in recipe(name).method:
+        method = replace(method, embedding=EmbeddingConfig())
+    _silent(method, iter(craft[method.greedy_baseline]), caplog)
+
+
+def test_every_method_says_what_sets_it_apart_or_nothing() -> None:
+    told = {name: Inertness(name, ESTIMATORS[name](), {}).watched[0].name for name in ESTIMATORS}
+    assert told["gigpo"] == "gigpo: its term 'step'" and told["grpo"] == "grpo: its advantage"
+    assert told["hgpo"] == "hgpo: its term 'level_1' and term 'level_2'"
+    assert told["g2po"] == "g2po: its term 'node' and term 'edge'"

@@ -139,10 +139,10 @@ def test_what_a_run_says_adds_no_script_to_the_page(hostile_run: Path, run_folde
     counts = []
     for folder in (hostile_run, run_folder):
         page = (folder / "report.html").read_text(encoding="utf-8")
-        data = len(re.findall(r'<script type="text/plain" id="(?:episodes|advantages)-\d+">', page))
-        assert data == 2 * len(list((folder / "episodes").iterdir()))
+        data = len(re.findall(r'<script type="text/plain" id="(?:episodes|advantages|graphs)-\d+">', page))
+        assert data == 3 * len(list((folder / "episodes").iterdir()))
         counts.append((page.count("<script") - data, page.count("</script") - data))
-    assert counts[0] == counts[1] == (6, 6)
+    assert counts[0] == counts[1] == (7, 7)
 
 
 def dom(page: Path, address: str = "", width: int = 1280) -> str:

@@ -91,6 +91,7 @@ SHAPED = {"scale": {"factor": 10.0}, "invalid_action_penalty": {"coef": 0.1, "re
 METHODS: dict[str, dict[str, Any]] = {
     **{name: {"estimator": name} for name in ESTIMATORS if name not in ("ppo", "steppo", "remax", "bipace")},
     "remax": {"estimator": "remax", "greedy_baseline": True},
+    "beacon": {"estimator": "beacon", "milestones": {}},
     "bipace": {"estimator": "bipace", "options": {"embedder": "ngram_hash", "radius": None}},
     "scpo": {"estimator": "gigpo", "shapers": {"scpo": {}, **SHAPED}},
     "spear": {"estimator": "hgpo", "shapers": {"spear": {"decay": 10}, "scale": {"factor": 1.0}}},

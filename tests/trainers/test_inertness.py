@@ -32,7 +32,7 @@ from trainers.credit.scpo import SCPO
 from trainers.report import write
 from trainers.report.metrics import read_metrics
 from trainers.rollout.config import EnvConfig
-from trainers.rollout.environments import factory_of
+from trainers.rollout.environments import with_milestones
 from trainers.run.cli import parse
 from trainers.settings import make
 from trainers.settings.shipped import shipped_configs
@@ -261,7 +261,7 @@ class _Supplied(Provider):
 def _played(env: EnvConfig, tasks: int, members: int, seed: int, skill: float, greedy: bool) -> list[Episode]:
     """Groups of episodes of a player who does what the expert would with probability ``skill``, else anything."""
     rng = np.random.default_rng(seed)
-    made = factory_of(env).make()
+    made = with_milestones(env, "world", None).make()
     package = type(made.unwrapped).__module__.rpartition(".")[0]
     expert = import_module(f"{package}.expert").Expert()
     ids = made.unwrapped.tasks.ids(env.split)

@@ -11,7 +11,7 @@ from trainers.credit.replay import ReplayConfig
 from trainers.policy.config import Pooling
 from trainers.policy.loss import ObjectiveConfig
 from trainers.settings import AtLeastOne, ConfigError, Count, Positive, Text
-from trainers.steps.columns import EMBEDDING, GREEDY_RETURN, VALUE
+from trainers.steps.columns import EMBEDDING, ENTROPY, GREEDY_RETURN, HINDSIGHT, VALUE
 
 Place = Literal["device", "offload", "cpu"]
 
@@ -53,6 +53,16 @@ class EmbeddingConfig:
 
 
 @dataclass(frozen=True)
+class HindsightConfig:
+    """What ``hcapo`` tells the policy of a successful episode's end when it scores the responses again."""
+
+    text: Text = "\n\nIn hindsight: the task was solved. The last observation was:\n{observation}"
+    """Added to the last message of each prompt; ``{observation}`` is the text that the episode ended with."""
+    max_tokens: AtLeastOne = 256
+    """Most tokens of it; what is longer loses its end."""
+
+
+@dataclass(frozen=True)
 class MethodConfig:
     """The credit-assignment method; a recipe fills this section, and every key of it can be overridden."""
 
@@ -75,6 +85,10 @@ class MethodConfig:
     """The critic, where the method needs one (ppo, steppo)."""
     embedding: EmbeddingConfig | None = None
     """Hidden states of the policy, where the method reads them (bipace with the embedder actor_hidden)."""
+    entropy: bool = False
+    """Compute the policy's entropy at each response token before the update (empg)."""
+    hindsight: HindsightConfig | None = None
+    """Score the responses of successful episodes under prompts that say how these ended (hcapo)."""
     greedy_baseline: bool = False
     """Play one more episode per task, greedily, which is not trained on (remax)."""
     reference: Place = "device"
@@ -105,6 +119,8 @@ class MethodConfig:
         """The column that each setting of this section supplies, by the setting's name."""
         found = {"critic": VALUE} if self.critic is not None else {}
         found |= {"embedding": EMBEDDING} if self.embedding is not None else {}
+        found |= {"entropy": ENTROPY} if self.entropy else {}
+        found |= {"hindsight": HINDSIGHT} if self.hindsight is not None else {}
         return found | ({"greedy_baseline": GREEDY_RETURN} if self.greedy_baseline else {})
 
     @property

@@ -35,6 +35,8 @@ STYLES: dict[str, tuple[str, LineStyle, str]] = {
     "pgpo": ("#D55E00", "-", "p"),
     "gagpo": ("#CC79A7", "-", "p"),
     "rewardflow": ("#0072B2", "-", "p"),
+    "hcapo": ("#E69F00", "-", "h"),
+    "empg": ("#8C8C8C", "--", "h"),
     "steppo": ("#E69F00", "-", "v"),
     "steppo, noisy V": ("#E69F00", "--", "v"),
     "ppo": ("#CC79A7", "-", "P"),

@@ -90,7 +90,7 @@ class HCAPO(Comparing):
         np.maximum.at(most, episode, likely)
         probability = np.exp(likely - most[episode])
         ratio = probability / group_statistics(probability, episode).mean
-        return np.clip(ratio, 1.0 - self.clip_low, 1.0 + self.clip_high)
+        return np.asarray(np.clip(ratio, 1.0 - self.clip_low, 1.0 + self.clip_high), np.float64)
 
     def values(self, steps: StepTable, ratio: Floats) -> Floats:
         """Returns Q of each step, smoothed, shape (N,); ``ratio`` is rho."""

@@ -54,7 +54,7 @@ class EmbeddingConfig:
 
 @dataclass(frozen=True)
 class HindsightConfig:
-    """What ``hcapo`` tells the policy of a successful episode's end when it scores the responses again."""
+    """The text that tells ``hcapo``'s policy of a successful episode's end when it scores the responses again."""
 
     text: Text = "\n\nIn hindsight: the task was solved. The last observation was:\n{observation}"
     """Added to the last message of each prompt; ``{observation}`` is the text that the episode ended with."""

@@ -33,7 +33,7 @@ class Told:
     render: Renderer
     """The policy's chat template."""
     closings: Sequence[Closing]
-    """What may follow the last message of a prompt."""
+    """Token ids that may follow the last message of a prompt."""
     longest: int | None
     """Most tokens of prompt and response that the model computes; ``None`` where it says nothing."""
 

@@ -25,11 +25,12 @@ from rich.table import Table
 
 from benchmarks.plain_graphs import GRAPHS
 from benchmarks.plain_python import PLAIN, Plain, scpo, tensors
+from benchmarks.plain_signals import SIGNALS
 from trainers.credit.estimators import ESTIMATORS
 from trainers.credit.estimators.clustering import greedy_clusters
 from trainers.credit.scpo import SCPO
 from trainers.steps import Ragged, StepTable
-from trainers.steps.columns import MILESTONE, NEXT_STATE, SUCCESS
+from trainers.steps.columns import ENTROPY, HINDSIGHT, MILESTONE, NEXT_STATE, SUCCESS
 
 EPISODES, STEPS = 8, 50
 """Of a group; of an episode."""
@@ -84,7 +85,11 @@ def step_table(rows: int, seed: int = 0, dimensions: int = DIMENSIONS) -> StepTa
             "greedy_return": (group % 2).astype(np.float64),
             "embedding": look,
         },
-        token_extra={"value": Ragged(rng.random(offsets[-1]), offsets)},
+        token_extra={
+            "value": Ragged(rng.random(offsets[-1]), offsets),
+            ENTROPY: Ragged(rng.exponential(size=offsets[-1]), offsets),
+            HINDSIGHT: Ragged(-rng.exponential(3.0, offsets[-1]), offsets),
+        },
     )
 
 
@@ -117,7 +122,7 @@ def cases() -> list[Case]:
     def shaped(steps: StepTable) -> NDArray[np.float64]:
         return np.asarray(SCPO()(steps).extra["step_score"], np.float64)
 
-    plain = PLAIN | GRAPHS
+    plain = PLAIN | GRAPHS | SIGNALS
     return [*(Case(name, estimator(name), plain[name]) for name in ESTIMATORS), Case("scpo (shaper)", shaped, scpo)]
 
 

@@ -81,6 +81,14 @@ def _response(row: Json) -> list[int]:
     return [*ids[:count], *[0] * (count - len(ids))]
 
 
+def flat_tokens(data: Json, name: str) -> NDArray[np.float64]:
+    """A token column of a ``golden-steps/2`` file, without its padding."""
+    if name not in data.get("tokens", {}):
+        raise NotCovered(f"the input has no {name!r}")
+    rows = zip(data["steps"], data["tokens"][name], strict=True)
+    return np.array([value for row, values in rows for value in values[: row["n_response_tokens"]]], np.float64)
+
+
 def token_row_table(data: Json, rewards: str, *, dense: bool = False) -> StepTable:
     """The rows of a ``golden-tokens/1`` file as one-step episodes.
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from trainers.steps import Ragged, StepTable
-from trainers.steps.columns import MILESTONE, NEXT_STATE, SUCCESS
+from trainers.steps.columns import ENTROPY, HINDSIGHT, MILESTONE, NEXT_STATE, SUCCESS
 
 Row = tuple[int, int, int, float, str, bool]
 """group, episode, t, reward, state key, valid."""
@@ -40,7 +40,14 @@ def table_of(rows: Sequence[Row], lengths: Sequence[int] | None = None) -> StepT
             MILESTONE: np.array([(row[1] + 3 * row[2]) % 5 < 2 for row in rows], np.bool_),
             "action": np.array([f"go {row[1] % 2}" if row[2] < 3 else None for row in rows], object),
         },
-        token_extra={"value": Ragged(np.sin(unlike[tokens.row_of] + 0.1 * tokens.values), tokens.offsets)},
+        token_extra={
+            name: Ragged(column, tokens.offsets)
+            for name, column in {
+                "value": np.sin(unlike[tokens.row_of] + 0.1 * tokens.values),
+                ENTROPY: 1.0 + np.sin(2.0 * unlike[tokens.row_of] + 0.3 * tokens.values),
+                HINDSIGHT: -2.0 + 2.0 * np.cos(3.0 * unlike[tokens.row_of] + 0.2 * tokens.values),
+            }.items()
+        },
     )
 
 

@@ -10,8 +10,10 @@ from envsuite.core.errors import UsageError
 from envsuite.textcraft.env import TextCraft
 from trainers.lab.craft import COMMANDS, GOAL, textcraft
 from trainers.lab.mdp import World, expected_return, policy_gradient, softmax, solve, start_logits, values
+from trainers.lab.methods import Method, furnish
 from trainers.lab.rollout import Plan, play, table
 from trainers.lab.worlds import aliased, delayed, graded, renamed
+from trainers.steps.columns import ENTROPY, HINDSIGHT, SUCCESS
 
 SMALL = (delayed(3), graded(2), aliased(1), renamed(2, names=3))
 
@@ -112,3 +114,34 @@ def test_a_world_whose_chances_do_not_add_up_is_refused() -> None:
         )  # fmt: skip
     with pytest.raises(UsageError, match="at least 1"):
         delayed(0)
+
+
+@pytest.mark.parametrize("world", [*SMALL, textcraft()], ids=lambda world: world.name)
+def test_probabilities_in_hindsight_are_the_shares_of_actions_among_successful_visits(world: World) -> None:
+    rng = np.random.default_rng(2)
+    policy = softmax(start_logits(world, 0.5 * world.optimum, rng))[world.row]
+    method = Method("hcapo", "hcapo")
+    played = play(world, policy, Plan(1, 10, 2_000), rng)
+    steps = furnish(method, played, policy, rng, seed=0)
+    told = steps.token_extra[HINDSIGHT].values[steps.response.offsets[:-1]]
+    won = steps.extra[SUCCESS]
+    assert won.any() and not told[~won].any()
+    paid = np.concatenate([[0.0], np.cumsum(played.reward)])[:-1]
+    before = paid - np.repeat(paid[played.t == 0], np.diff(np.append(np.flatnonzero(played.t == 0), len(played))))
+    for at in np.unique(np.stack([played.t, played.state, before > 1e-9], 1), axis=0):
+        same = won & (played.t == at[0]) & (played.state == at[1]) & ((before > 1e-9) == at[2])
+        if same.sum() < 200:
+            continue
+        for action in np.unique(played.action[same]):
+            chosen = same & (played.action == action)
+            share, probability = chosen.sum() / same.sum(), np.exp(told[chosen][0])
+            assert abs(share - probability) < 4.5 * np.sqrt(probability * (1 - probability) / same.sum()) + 1e-3
+
+
+def test_the_entropy_is_that_of_the_policy_in_the_state() -> None:
+    world, rng = delayed(2), np.random.default_rng(0)
+    policy = np.array([[1.0, 0.0, 0.0], [0.5, 0.25, 0.25]])
+    played = play(world, policy, Plan(1, 2, 4), rng)
+    steps = furnish(Method("empg", "empg"), played, policy, rng, seed=0)
+    found = steps.token_extra[ENTROPY].values[steps.response.offsets[:-1]]
+    np.testing.assert_allclose(found, np.array([0.0, 1.5 * np.log(2)])[played.state], atol=1e-12)

@@ -20,7 +20,7 @@ UNITS = """
         returns, group, once, episode = units.returns, units.group, units.once, units.episode
     """
 METHODS = {
-    **dict.fromkeys(("graphgpo", "g2po", "pgpo", "gagpo", "rewardflow", "beacon"), ""),
+    **dict.fromkeys(("beacon", "empg", "g2po", "gagpo", "graphgpo", "hcapo", "pgpo", "rewardflow"), ""),
     "bipace": """
         from trainers.credit.estimators.bipace import *
         from trainers.credit.estimators.bipace import PACE, SINGLETON

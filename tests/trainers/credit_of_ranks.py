@@ -7,7 +7,7 @@ so that the order of sums does not hide a difference.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -28,7 +28,7 @@ from trainers.policy.model import Policy
 from trainers.policy.update import Updater
 from trainers.settings import make
 from trainers.steps import Episode, Step, StepTable
-from trainers.steps.columns import EMBEDDING, REFERENCE, VALUE
+from trainers.steps.columns import EMBEDDING, ENTROPY, HINDSIGHT, REFERENCE, VALUE
 
 SIZE, GROUPS, MEMBERS = 61, 6, 4
 
@@ -48,14 +48,29 @@ class Random(Provider):
         rngs = [np.random.default_rng([9, episode, t]) for episode, t in seeds]
         states = np.array([rng.normal(size=8) for rng in rngs], np.float32).reshape(len(steps), 8)
         sizes = steps.response.lengths.tolist()
-        values, reference = (
-            np.concatenate([np.zeros(0), *(rng.normal(size=size) for rng, size in zip(rngs, sizes, strict=True))])
-            for _ in range(2)
-        )
+        values, reference = (_normal(rngs, sizes) for _ in range(2))
         steps = steps.with_columns(**{EMBEDDING: states}).with_token_columns(**{REFERENCE: reference - 3.0})
         if self.per == "step":
             return steps.with_columns(**{VALUE: np.array([rng.normal() for rng in rngs], np.float64)})
         return steps.with_token_columns(**{VALUE: values})
+
+
+class Signals(Provider):
+    """Entropies and log-probabilities in hindsight: a function of the step, wherever it is."""
+
+    supplies: ClassVar[tuple[str, ...]] = (ENTROPY, HINDSIGHT)
+
+    def columns(self, steps: StepTable) -> StepTable:
+        """The steps with both columns."""
+        seeds = zip(steps.episode_id.tolist(), steps.t.tolist(), strict=True)
+        rngs, sizes = [np.random.default_rng([7, episode, t]) for episode, t in seeds], steps.response.lengths.tolist()
+        entropy, hindsight = (np.abs(_normal(rngs, sizes)) for _ in range(2))
+        return steps.with_token_columns(**{ENTROPY: entropy, HINDSIGHT: -3.0 * hindsight})
+
+
+def _normal(rngs: Sequence[np.random.Generator], sizes: Sequence[int]) -> np.ndarray:
+    """One draw for each token."""
+    return np.concatenate([np.zeros(0), *(rng.normal(size=size) for rng, size in zip(rngs, sizes, strict=True))])
 
 
 def episodes(greedy: bool) -> Iterator[Episode]:
@@ -120,7 +135,7 @@ def main() -> int:
         )
         updater = Updater(accelerator, policy, optimizer, OptimConfig(tokens_per_microbatch=60), config.objective)
         greedy = [GreedyReturn()] if config.greedy_baseline else []
-        crediting = Crediting(method, accelerator, [*greedy, Random(method.estimator.per)])
+        crediting = Crediting(method, accelerator, [*greedy, Random(method.estimator.per), Signals()])
         own = [e for e in episodes(config.greedy_baseline) if e.group_id % ranks == rank]
         credit = crediting(crediting.shaped(own, iteration=3))
         rows = np.flatnonzero(credit.keep)

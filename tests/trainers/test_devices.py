@@ -8,7 +8,7 @@ from ranks import on_ranks
 
 # Where the host may wait for the device, and nowhere else: once a micro-batch or sampled batch, or once an update.
 WAITS = {
-    "accumulation.py:log_probabilities": "the log-probabilities of a micro-batch",
+    "accumulation.py:token_scores": "the log-probabilities and entropies of a micro-batch",
     "accumulation.py:__call__": "the loss of a micro-batch, and its gap to the engine",
     "policy_loss.py:<listcomp>": "metrics, when the update is over",
     "policy_loss.py:merge_metrics": "the same",

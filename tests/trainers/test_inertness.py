@@ -37,7 +37,7 @@ from trainers.run.cli import parse
 from trainers.settings import make
 from trainers.settings.shipped import shipped_configs
 from trainers.steps import Episode, Step, StepTable
-from trainers.steps.columns import EMBEDDING, REFERENCE, VALUE
+from trainers.steps.columns import EMBEDDING, ENTROPY, HINDSIGHT, REFERENCE, VALUE
 from trainers.train import main
 
 ITERATIONS = PATIENCE + 1
@@ -239,7 +239,7 @@ def test_a_checkpoint_keeps_the_counts_and_what_was_said(caplog: pytest.LogCaptu
 
 
 class _Supplied(Provider):
-    """Values, hidden states and the reference's log-probabilities, as numbers that follow from state and step."""
+    """Values, hidden states, entropies and log-probabilities, as numbers that follow from state and step."""
 
     before_shaping = True
 
@@ -251,7 +251,8 @@ class _Supplied(Provider):
         seeds = [[len(key), *key.encode()] for key in steps.state_key.tolist()]
         states = np.array([np.random.default_rng(seed).normal(size=8) for seed in seeds], np.float32).reshape(-1, 8)
         value = 0.1 * states[:, 0].astype(np.float64)
-        tokens = {REFERENCE: steps.logprob.values - 0.01}
+        of = steps.response.row_of
+        tokens = {REFERENCE: steps.logprob.values - 0.01, ENTROPY: 1.0 + np.sin(value)[of], HINDSIGHT: -1.0 + value[of]}
         steps = steps.with_columns(**{EMBEDDING: states})
         if self.per == "step":
             return steps.with_columns(**{VALUE: value}).with_token_columns(**tokens)

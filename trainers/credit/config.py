@@ -11,7 +11,7 @@ from trainers.credit.replay import ReplayConfig
 from trainers.policy.config import Pooling
 from trainers.policy.loss import ObjectiveConfig
 from trainers.settings import AtLeastOne, ConfigError, Count, Positive, Share, Text
-from trainers.steps.columns import EMBEDDING, GREEDY_RETURN, MILESTONE, VALUE
+from trainers.steps.columns import EMBEDDING, ENTROPY, GREEDY_RETURN, HINDSIGHT, MILESTONE, VALUE
 
 Place = Literal["device", "offload", "cpu"]
 
@@ -69,6 +69,13 @@ class MilestonesConfig:
                 "method.milestones.similarity compares actions, but method.milestones.of is world; set it to expert, "
                 "or leave similarity out"
             )
+class HindsightConfig:
+    """The text that tells ``hcapo``'s policy of a successful episode's end when it scores the responses again."""
+
+    text: Text = "\n\nIn hindsight: the task was solved. The last observation was:\n{observation}"
+    """Added to the last message of each prompt; ``{observation}`` is the text that the episode ended with."""
+    max_tokens: AtLeastOne = 256
+    """Most tokens of it; what is longer loses its end."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +103,10 @@ class MethodConfig:
     """Hidden states of the policy, where the method reads them (bipace with the embedder actor_hidden)."""
     milestones: MilestonesConfig | None = None
     """Milestones of the tasks, where the method reads them (beacon)."""
+    entropy: bool = False
+    """Compute the policy's entropy at each response token before the update (empg)."""
+    hindsight: HindsightConfig | None = None
+    """Score the responses of successful episodes under prompts that say how these ended (hcapo)."""
     greedy_baseline: bool = False
     """Play one more episode per task, greedily, which is not trained on (remax)."""
     reference: Place = "device"
@@ -127,6 +138,8 @@ class MethodConfig:
         found = {"critic": VALUE} if self.critic is not None else {}
         found |= {"embedding": EMBEDDING} if self.embedding is not None else {}
         found |= {"milestones": MILESTONE} if self.milestones is not None else {}
+        found |= {"entropy": ENTROPY} if self.entropy else {}
+        found |= {"hindsight": HINDSIGHT} if self.hindsight is not None else {}
         return found | ({"greedy_baseline": GREEDY_RETURN} if self.greedy_baseline else {})
 
     @property

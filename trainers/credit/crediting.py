@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from accelerate import Accelerator
 from numpy.typing import NDArray
-from transformers import PreTrainedModel
 
 from trainers.credit.config import MethodConfig
 from trainers.credit.critic import Critic
 from trainers.credit.estimators import ESTIMATORS, Advantage, Calibrating, Estimator, ValueBased
 from trainers.credit.filters import FILTERS, Filter, ZeroVariance
+from trainers.credit.hindsight import Hindsight, Told
 from trainers.credit.inertness import Inertness, term_metrics
-from trainers.credit.providers import GreedyReturn, HiddenStates, Provider, Reference
+from trainers.credit.providers import Entropy, GreedyReturn, HiddenStates, Provider, Reference
 from trainers.credit.rows import estimation_order, unshaped
 from trainers.credit.shapers import SHAPERS, Shaper
 from trainers.distributed import every
@@ -89,10 +89,11 @@ def make_providers(
     estimator: Estimator,
     *,
     accelerator: Accelerator,
-    model: PreTrainedModel,
-    policy: ModelConfig,
+    policy: Policy,
+    model: ModelConfig,
     optim: OptimConfig,
     reference: Policy | None,
+    told: Told | None,
     seed: int,
 ) -> list[Provider]:
     """The column providers that the settings ask for, in the order in which they supply.
@@ -101,10 +102,11 @@ def make_providers(
         config: Settings of the method.
         estimator: Says whether a critic values steps or tokens.
         accelerator: The run's accelerator.
-        model: The policy's model.
-        policy: Its settings.
+        policy: The policy.
+        model: Settings of its model.
         optim: Settings of the optimiser.
         reference: The reference policy, where the method needs one.
+        told: Prompts that say how an episode ended, where the method needs them.
         seed: The run's seed.
 
     Raises:
@@ -117,9 +119,13 @@ def make_providers(
     if config.greedy_baseline:
         made.append(GreedyReturn())
     if config.critic is not None:
-        made.append(Critic(config.critic, accelerator, model, policy, optim, estimator.per, seed))
+        made.append(Critic(config.critic, accelerator, policy.model, model, optim, estimator.per, seed))
     if config.embedding is not None:
-        made.append(HiddenStates.of(config.embedding, model, optim, policy.compute_dtype))
+        made.append(HiddenStates.of(config.embedding, policy.model, optim, model.compute_dtype))
+    if config.entropy:
+        made.append(Entropy(policy, optim))
+    if told is not None:
+        made.append(Hindsight(policy, told, optim))
     return made
 
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from trainers.credit.config import EmbeddingConfig, Place
 from trainers.credit.rows import with_greedy_return
-from trainers.policy.accumulation import log_probabilities
+from trainers.policy.accumulation import log_probabilities, token_scores
 from trainers.policy.adapter import as_reference, is_adapted
 from trainers.policy.config import ComputeDtype, OptimConfig
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
@@ -20,7 +20,7 @@ from trainers.policy.model import Policy
 from trainers.settings import ConfigError
 from trainers.stateful import Part
 from trainers.steps import StepTable
-from trainers.steps.columns import EMBEDDING, GREEDY_RETURN, REFERENCE
+from trainers.steps.columns import EMBEDDING, ENTROPY, GREEDY_RETURN, REFERENCE
 
 DEPTH, LAYER = 28, 8
 """BiPACE's layer of a 7B model: the eighth from the end of 28."""
@@ -87,6 +87,22 @@ class Reference(Provider):
         if self.place == "offload":
             self.policy.to("cpu")
         return steps.with_token_columns(**{REFERENCE: scored})
+
+
+@dataclass(frozen=True)
+class Entropy(Provider):
+    """Entropy of the policy at each response token, computed once an iteration, before the update."""
+
+    supplies: ClassVar[tuple[str, ...]] = (ENTROPY,)
+
+    policy: Policy
+    optim: OptimConfig
+    """Bounds the size of a forward pass."""
+
+    def columns(self, steps: StepTable) -> StepTable:
+        """``steps`` with the token column ``entropy``."""
+        _, entropy = token_scores(self.policy, steps, self.optim)
+        return steps.with_token_columns(**{ENTROPY: entropy})
 
 
 class GreedyReturn(Provider):

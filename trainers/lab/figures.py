@@ -36,6 +36,8 @@ STYLES: dict[str, tuple[str, LineStyle, str]] = {
     "gagpo": ("#CC79A7", "-", "p"),
     "rewardflow": ("#0072B2", "-", "p"),
     "beacon": ("#E69F00", "-", "p"),
+    "hcapo": ("#E69F00", "-", "h"),
+    "empg": ("#8C8C8C", "--", "h"),
     "steppo": ("#E69F00", "-", "v"),
     "steppo, noisy V": ("#E69F00", "--", "v"),
     "ppo": ("#CC79A7", "-", "P"),

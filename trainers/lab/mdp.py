@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -154,6 +154,13 @@ def solve(world: World, policy: Floats, gamma: float = 1.0) -> Exact:
         visits[t + 1] = np.bincount(world.next_state.ravel(), flow.ravel(), world.states + 1)
         visits[t + 1, -1] = 0.0
     return Exact(q, v, visits[:, :-1])
+
+
+def chance_of_reward(world: World, policy: Floats) -> tuple[Floats, Floats]:
+    """Computes the probability that anything is earned from a step on, as :func:`values` does the expected return."""
+    earns = world.reward > 0
+    once = replace(world, reward=earns.astype(np.float64), next_state=np.where(earns, world.states, world.next_state))
+    return values(once, policy)
 
 
 def expected_return(world: World, policy: Floats) -> Floats:

@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 
 from trainers.credit.estimators import ESTIMATORS, Estimator
+from trainers.credit.estimators.returns import rewards_to_go
 from trainers.credit.scpo import SCPO
-from trainers.lab.mdp import Floats, values
-from trainers.lab.rollout import TOKENS, Play, of_first_token, table, with_critic, with_greedy
+from trainers.lab.mdp import Floats, chance_of_reward, values
+from trainers.lab.rollout import TOKENS, Play, of_first_token, table, with_critic, with_greedy, with_signal
 from trainers.steps import StepTable
+from trainers.steps.columns import ENTROPY, HINDSIGHT
 
-STEPS = ("gigpo", "hgpo", "bipace", "graphgpo", "g2po", "pgpo", "gagpo", "rewardflow", "beacon")
-"""Estimators that compare steps with steps."""
+STEPS = ("gigpo", "hgpo", "bipace", "graphgpo", "g2po", "pgpo", "gagpo", "rewardflow", "beacon", "hcapo", "empg")
+"""Estimators that tell the steps of an episode apart."""
 CRITICS = ("steppo", "ppo")
-BATCHWISE = ("reinforce_pp", "reinforce_pp_baseline")
+BATCHWISE = ("reinforce_pp", "reinforce_pp_baseline", "empg")
 """Estimators that use all groups of a batch: each batch must be a table of its own."""
 CRITIC_ERROR = 0.1
 """Standard deviation of a noisy critic's error, in units of the return (which lies in [0, 1])."""
@@ -118,7 +120,9 @@ def furnish(
 ) -> StepTable:
     """Returns the step table with the columns that ``method`` needs.
 
-    A critic has the policy's exact values with the method's discount (``ppo``: per token), plus an error.
+    A critic has the policy's exact values with the method's discount (``ppo``: per token), plus an error. The entropy
+    is the policy's in the state, and the probability in hindsight that of the action given success: both exact, where
+    a model that is told the end gives an estimate of its own.
 
     Args:
         method: The method.
@@ -133,7 +137,37 @@ def furnish(
         steps = _with_values(steps, method, played, policy, seed, method.discount(gamma))
     if method.estimator == "remax":
         steps = with_greedy(steps, played, policy, rng)
+    if method.estimator == "empg":
+        steps = with_signal(steps, ENTROPY, _entropy(played, policy))
+    if method.estimator == "hcapo":
+        steps = with_signal(steps, HINDSIGHT, _hindsight(steps, played, policy))
     return steps
+
+
+def _of_rows(played: Play, column: Floats) -> Floats:
+    """The rows' own of numbers for each state, (S, A) or (runs, S, A): shape (N, A)."""
+    return column[played.state] if column.ndim == 2 else column[played.run, played.state]
+
+
+def _entropy(played: Play, policy: Floats) -> Floats:
+    """Entropy of the policy in the state of each row, in nats, shape (N,)."""
+    chance = _of_rows(played, policy)
+    return np.asarray(-(chance * np.log(np.maximum(chance, 1e-300))).sum(-1), np.float64)
+
+
+def _hindsight(steps: StepTable, played: Play, policy: Floats) -> Floats:
+    """Logarithm of each action's probability given that the episode succeeds, shape (N,); 0 where it did not.
+
+    Once an episode has earned something it succeeds whatever comes: then it is the policy's own probability.
+    """
+    likely = np.log(np.maximum(_of_rows(played, policy)[np.arange(len(steps)), played.action], 1e-300))
+    q, v = chance_of_reward(played.world, policy)
+    where = (played.t, played.state) if v.ndim == 2 else (played.t, played.run, played.state)
+    gain = np.log(np.maximum(q[(*where, played.action)], 1e-300) / np.maximum(v[where], 1e-300))
+    paid = (played.reward > 0).astype(np.float64)
+    total = np.bincount(played.episode, paid)[played.episode]
+    sure = total > rewards_to_go(steps.with_reward(paid), 1.0)
+    return np.where(total > 0, np.where(sure, likely, likely + gain), 0.0)
 
 
 def _with_values(steps: StepTable, method: Method, played: Play, policy: Floats, seed: int, gamma: float) -> StepTable:

@@ -194,6 +194,15 @@ def with_critic(steps: StepTable, played: Play, of_state: Floats, of_action: Flo
     return steps.with_columns(**{VALUE: of_state}).with_token_columns(**{VALUE: tokens})
 
 
+def with_signal(steps: StepTable, name: str, per_step: Floats) -> StepTable:
+    """Returns the steps with a token column that has the same number, shape (N,), at every token of a step.
+
+    A model's fillers would be likely whatever the action, and thin its signal out by a factor that is their share; this
+    leaves that out.
+    """
+    return steps.with_token_columns(**{name: np.repeat(per_step, steps.response.lengths)})
+
+
 def with_greedy(steps: StepTable, played: Play, policy: Floats, rng: np.random.Generator) -> StepTable:
     """Returns the steps with the return of a greedy episode for each group.
 

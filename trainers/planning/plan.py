@@ -219,7 +219,8 @@ class Planner:
         steps = optim.minibatches * optim.epochs
         if optim.minibatch_rows is not None:
             steps = optim.epochs * max(1, ceil(work.episodes * work.steps * ranks / optim.minibatch_rows))
-        scored = int(method.needs_reference) + int(method.embedding is not None) + int(method.critic is not None)
+        signals = (method.embedding, method.critic, method.entropy or None, method.hindsight)  # hindsight: at most
+        scored = int(method.needs_reference) + sum(setting is not None for setting in signals)
         rollout = config.rollout
         recomputes = optim.recomputes(config.model.compute_dtype, rollout.engine, rollout.staleness) and steps > 1
         gather, reduce = self._link(config, 4.0 * sizes.parameters), self._link(config, 4.0 * sizes.trained)

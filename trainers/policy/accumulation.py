@@ -290,21 +290,29 @@ def teaching_rows(batch: Batch, objective: ObjectiveConfig) -> NDArray[np.bool_]
 
 
 def log_probabilities(policy: nn.Module, table: StepTable, config: OptimConfig) -> Floats:
-    """Log-probability of each response token of ``table`` under ``policy``, in their order; no gradient, no dropout.
+    """Log-probability of each response token of ``table`` under ``policy``: the first of :func:`token_scores`."""
+    return token_scores(policy, table, config)[0]
+
+
+def token_scores(policy: nn.Module, table: StepTable, config: OptimConfig) -> tuple[Floats, Floats]:
+    """Log-probability and entropy of each response token of ``table``, in their order; no gradient, no dropout.
+
+    Both are of the distribution that is sampled from, the entropy (in nats) of the whole vocabulary.
 
     Args:
         policy: A :class:`~trainers.policy.model.Policy`. If it is sharded, every process must call this.
         table: Any step rows.
         config: Bounds the size of a forward pass.
     """
-    found = np.zeros(len(table.response.values))
+    logprob, entropy = np.zeros((2, len(table.response.values)))
     walk = 1.0 if walks(policy) else None
     pieces = list(micro_batches(table, config.tokens_per_microbatch, config.share_prefix, walk))
     count = rounds(policy, len(pieces))
     with evaluating(policy):
         for piece in pieces:
             stats: TokenStats = policy(piece)
-            found[piece.index] = stats.logprob.double().cpu().numpy()
+            both = torch.stack([stats.logprob, stats.entropy]).double().cpu().numpy()
+            logprob[piece.index], entropy[piece.index] = both
         for _ in range(len(pieces), count):
             policy(one_token())
-    return found
+    return logprob, entropy

@@ -64,6 +64,8 @@ class Playing:
     """The observation that the current prompt ends with."""
     info: dict[str, Any] = field(default_factory=dict)
     """Info of the environment's last answer."""
+    text: str = ""
+    """Text of its observation."""
     steps: list[Step] = field(default_factory=list)
     state_key: str = ""
     """Identity of the observation that the engine answers."""
@@ -91,9 +93,9 @@ class Playing:
 
     def observe(self, event: Event) -> None:
         """Take the environment's answer: the step is recorded, if it was one and not a reset."""
-        info = event.info
-        assert info is not None
-        self.info = dict(info)
+        info, observation = event.info, event.observation
+        assert info is not None and observation is not None
+        self.info, self.text = dict(info), observation["text"]
         if self.parsed is None:
             return
         assert self.observation is not None
@@ -147,4 +149,5 @@ class Playing:
             error=ending.error,
             context_truncated=ending.context_truncated,
             unanswered=ending.unanswered,
+            last_observation=self.text if sound else "",
         )

@@ -17,7 +17,12 @@ from trainers.settings import ConfigError
 
 
 def check_limits(
-    path: str, settings: PreTrainedConfig, prompt: PromptConfig, rollout: RolloutConfig, budget: int | None = None
+    path: str,
+    settings: PreTrainedConfig,
+    prompt: PromptConfig,
+    rollout: RolloutConfig,
+    budget: int | None = None,
+    told: int = 0,
 ) -> None:
     """Checks that prompts and responses fit the model, and what trains on them.
 
@@ -27,6 +32,7 @@ def check_limits(
         prompt: How long a prompt may be.
         rollout: How long a response may be, and the engine's settings.
         budget: ``optim.tokens_per_microbatch``; ``None`` where nothing is trained.
+        told: ``method.hindsight.max_tokens``; 0 where prompts are told nothing.
 
     Raises:
         ConfigError: They do not; the message names both settings.
@@ -35,9 +41,10 @@ def check_limits(
     if prompt.max_tokens is not None:
         asked, what = asked + prompt.max_tokens, f"prompt.max_tokens + {what}"
     longest = longest_sequence(settings)
-    if longest is not None and asked > longest:
+    if longest is not None and asked + told > longest:
+        whole = f"{what} is {asked}" if not told else f"{what} + method.hindsight.max_tokens is {asked + told}"
         raise ConfigError(
-            f"{what} is {asked}, but model.path {path} computes {longest} tokens at most (max_position_embeddings); "
+            f"{whole}, but model.path {path} computes {longest} tokens at most (max_position_embeddings); "
             "make it smaller, or take a model with a longer context"
         )
     if budget is not None and asked > budget:

@@ -17,8 +17,10 @@ from accelerate.utils import set_seed
 from torch import nn
 from transformers import PreTrainedModel
 
+from envsuite.prompting import Renderer
 from trainers.activity import ACTIVITY
 from trainers.credit.crediting import Crediting, Method, make_providers
+from trainers.credit.hindsight import Told
 from trainers.credit.self_imitation import SelfImitation
 from trainers.distributed import agreed, on_main, sharing_failures
 from trainers.policy.adapter import is_adapted, keep_reference, merged_weights, trained_weights
@@ -28,7 +30,7 @@ from trainers.policy.optimizer import ShardedOptimizerState, make_optimizer
 from trainers.policy.sharding import each_whole, is_sharded, shard, spreads
 from trainers.policy.update import Updater
 from trainers.report.stats import EvalResult
-from trainers.rollout.engine import EngineSetup
+from trainers.rollout.engine import EngineSetup, longest_sequence
 from trainers.rollout.engines import make_engine
 from trainers.rollout.environments import (
     check_milestones,
@@ -104,8 +106,13 @@ class Run:
         progress.stage("loading the model")
         self.tokenizer = load_tokenizer(config.model)
         codec = check_prompts(config.prompt, self.tokenizer)
-        budget = config.optim.tokens_per_microbatch
-        check_limits(config.model.path, model_settings(config.model), config.prompt, rollout, budget)
+        budget, shape = config.optim.tokens_per_microbatch, model_settings(config.model)
+        told = None
+        if method.hindsight is not None:
+            render = Renderer(self.tokenizer, config.prompt.template_arguments)
+            told = Told.of(method.hindsight, render, codec, longest_sequence(shape))
+        more = 0 if method.hindsight is None else method.hindsight.max_tokens
+        check_limits(config.model.path, shape, config.prompt, rollout, budget, more)
         self.folder = RunFolder(Path(config.output) / config.name, accelerator, self.tokenizer)
         self.trackers = Trackers(config, accelerator, self.folder, self.tokenizer)
         policy, structure = self._loaded()
@@ -113,8 +120,8 @@ class Run:
 
         chosen = Method.of(method)
         providers = make_providers(
-            method, chosen.estimator, accelerator=accelerator, model=self.model, policy=config.model,
-            optim=config.optim, reference=self._reference(policy), seed=config.seed,
+            method, chosen.estimator, accelerator=accelerator, policy=policy, model=config.model,
+            optim=config.optim, reference=self._reference(policy), told=told, seed=config.seed,
         )  # fmt: skip
         self.crediting = Crediting(chosen, accelerator, providers, [env.id for env in config.envs])
         self.replay: SelfImitation | None = None

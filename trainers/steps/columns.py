@@ -28,6 +28,12 @@ GREEDY = "greedy"
 REFERENCE = "ref_logprob"
 """Token column: log-probability under the reference policy."""
 
+ENTROPY = "entropy"
+"""Token column: entropy of the policy's whole distribution where it sampled the token, in nats."""
+
+HINDSIGHT = "hindsight_logprob"
+"""Token column: log-probability once the prompt says how the episode ended; 0 in episodes without success."""
+
 VALUE = "value"
 """Column or token column: the critic's value of the state that a step answers, or of the text before a token."""
 
@@ -58,14 +64,19 @@ SUCCESS = "success"
 NEXT_STATE = "next_state_key"
 """Identity of the observation that the step led to."""
 
+LAST = "last_observation"
+"""Text of the observation that the episode ended with, the same in each of its rows."""
+
 MILESTONE = "milestone"
 """Whether the step reached a milestone of its task, one or several."""
 
-ROLLOUT = frozenset({"action", "step_text", "cut", SUCCESS, NEXT_STATE, ITERATION})
+ROLLOUT = frozenset({"action", "step_text", "cut", SUCCESS, NEXT_STATE, LAST, ITERATION})
 SHAPED = frozenset({ENV_REWARD, ROW_SCORE, STEP_SCORE, TOKEN_REWARD})
 
 SUPPLIERS = {
     VALUE: "a critic (method.critic: {kind: head})",
+    ENTROPY: "a pass of the policy (method.entropy: true)",
+    HINDSIGHT: "a pass of the policy that is told the end (method.hindsight: {})",
     EMBEDDING: "a pass of the actor (method.embedding: {}; embedder: ngram_hash and identity need none)",
     GREEDY_RETURN: "a greedy episode of each task (method.greedy_baseline: true)",
     MILESTONE: "a rollout whose environments see milestones (method.milestones: {})",

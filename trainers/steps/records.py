@@ -155,6 +155,8 @@ class Episode:
     unanswered: bool = False
     """Failed because the engine gave no answer (an endpoint that is down, a spent budget); such an episode says nothing
     of the policy, and counts in no rate of success."""
+    last_observation: str = ""
+    """Text of the environment's last answer, which no step answers; "" of an episode that failed."""
 
     @property
     def total_reward(self) -> float:

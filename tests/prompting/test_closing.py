@@ -1,0 +1,41 @@
+"""Every prompt ends as the chat template says, so that text can be put into its last message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from families import FAMILIES, Family, tokenizer_of
+
+from envsuite.core import Tool, ToolCall
+from envsuite.core.errors import UsageError
+from envsuite.prompting import Conversation, NativeCodec, Renderer, TagsCodec, make_memory
+from envsuite.prompting.closing import closings
+
+TOOLS = (Tool("go", "Goes.", {"type": "object", "properties": {"to": {"type": "string"}}, "required": ["to"]}),)
+SEEN: Any = {"task": "Find the key.", "text": "You are in the hall."}
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@pytest.mark.parametrize("native", [False, True], ids=["tags", "native"])
+def test_every_prompt_of_a_family_ends_with_a_closing(smol: Any, family: Family, native: bool) -> None:
+    tokenizer = tokenizer_of(smol, family.file, family.ends)
+    codec = NativeCodec(tokenizer, family.arguments) if native else TagsCodec()
+    ends = closings(Renderer(tokenizer, family.arguments), codec)
+    for memory in ("full", "window(2)"):
+        talk = Conversation(tokenizer, codec, make_memory(memory), TOOLS, template_arguments=family.arguments)
+        talk.start(SEEN)
+        call = codec.write((ToolCall("go", {"to": "attic"}),), "", TOOLS)
+        for answer in (call, "I do not know.", call, call):
+            prompt = list(talk.prompt_ids())
+            (end, *_) = [end for end in ends if prompt[-len(end) :] == list(end)]
+            shown = tokenizer.decode(prompt[: -len(end)])
+            assert "You are in the hall." in shown[-200:], "the message is before it"
+            talk.add(tokenizer.encode(answer, add_special_tokens=False), answer, SEEN)
+
+
+def test_a_template_without_a_control_token_after_a_message_is_refused(smol: Any) -> None:
+    tokenizer = tokenizer_of(smol, FAMILIES[1].file)
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}ASSISTANT:"
+    with pytest.raises(UsageError, match="plain text, ' ASSISTANT:'"):
+        closings(Renderer(tokenizer), TagsCodec())

@@ -1,0 +1,87 @@
+"""EMPG: an episode's advantage counts more at steps of which the policy is certain, and less where it is not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainers.credit.estimators.base import Advantage, register
+from trainers.credit.estimators.comparison import STANDARD, Compared, Comparing
+from trainers.credit.estimators.groups import Floats, mean_abs
+from trainers.credit.estimators.returns import steps_in_order, token_means
+from trainers.settings import NotNegative
+from trainers.steps import StepTable
+from trainers.steps.columns import ENTROPY
+
+_FLAT = 1e-8
+"""Added to the range of the entropies, as in the paper: where all are equal each counts as the smallest."""
+
+
+@register("empg")
+@dataclass(frozen=True)
+class EMPG(Comparing):
+    """Entropy-modulated advantage (arXiv 2509.09265): A = A^E g(h_t) + ζ f(h_{t+1}), less its mean over all steps.
+
+    h is the step's mean token entropy, scaled to [0, 1] over all steps of the update; g = exp(-k h) over its mean, and
+    f = exp(-k' h) of the next step, which the last step of an episode has none of. A^E is GRPO's.
+    """
+
+    k: NotNegative = 1.0
+    """How much less an uncertain step counts; 0 lets all count alike."""
+    k_future: NotNegative = 1.0
+    """k' of the bonus."""
+    zeta: NotNegative = 0.05
+    """ζ, the bonus for a step after which the policy is certain; 0 is none."""
+    compare: Compared = STANDARD
+    """How the episodes of a group are compared."""
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The entropy at each response token."""
+        return (ENTROPY,)
+
+    @property
+    def distinguishing(self) -> tuple[str, ...]:
+        """The bonus; how the advantage of an episode is scaled is no term of its own."""
+        return ("bonus",) if self.zeta else ()
+
+    def __call__(self, steps: StepTable) -> Advantage:
+        """One advantage per step."""
+        episode, diagnostics = self.compare.episodes(steps)
+        scale, bonus = self.scale(steps), self.bonus(steps)
+        scaled = episode * scale
+        mean = float((scaled + bonus).mean()) if len(steps) else 0.0
+        whole = mean_abs(scaled) + mean_abs(bonus)
+        diagnostics |= {
+            "entropy": float(token_means(steps, ENTROPY, "empg").mean()) if len(steps) else 0.0,
+            "scale_std": float(scale.std()) if len(steps) else 0.0,
+            "scale_max": float(scale.max(initial=0.0)),
+            "bonus_share": mean_abs(bonus) / whole if whole else 0.0,
+            "mean_removed": mean,
+        }
+        terms = {"episode": scaled, "bonus": bonus, "centring": np.full(len(steps), -mean)}
+        return Advantage(scaled + bonus - mean, diagnostics=diagnostics, terms=terms)
+
+    def uncertainty(self, steps: StepTable) -> Floats:
+        """Returns h of each step, from 0 to 1, shape (N,)."""
+        entropy = token_means(steps, ENTROPY, "empg")
+        low, high = entropy.min(initial=np.inf), entropy.max(initial=-np.inf)
+        return np.asarray((entropy - low) / (high - low + _FLAT), np.float64)
+
+    def scale(self, steps: StepTable) -> Floats:
+        """Returns g of each step, shape (N,); its mean is 1."""
+        weight = np.exp(-self.k * self.uncertainty(steps))
+        return weight / weight.mean() if len(steps) else weight
+
+    def clarity(self, steps: StepTable) -> Floats:
+        """Returns f of each step, shape (N,)."""
+        return np.asarray(np.exp(-self.k_future * self.uncertainty(steps)), np.float64)
+
+    def bonus(self, steps: StepTable) -> Floats:
+        """Returns ζ f of the step that follows each, 0 where none does, shape (N,)."""
+        order, lengths = steps_in_order(steps)
+        out = np.zeros(len(steps))
+        out[order[:-1]] = self.zeta * self.clarity(steps)[order[1:]]
+        out[order[np.cumsum(lengths) - 1]] = 0.0
+        return out

@@ -69,6 +69,9 @@ class MilestonesConfig:
                 "method.milestones.similarity compares actions, but method.milestones.of is world; set it to expert, "
                 "or leave similarity out"
             )
+
+
+@dataclass(frozen=True)
 class HindsightConfig:
     """The text that tells ``hcapo``'s policy of a successful episode's end when it scores the responses again."""
 

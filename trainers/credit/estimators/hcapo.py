@@ -82,8 +82,7 @@ class HCAPO(Comparing):
             "hindsight_logprob": _mean(token_means(steps, HINDSIGHT, "hcapo")[won]),
             "response_length": _mean(tokens),
         }
-        terms, groups = {"episode": episode, "hindsight": term}, {"hindsight": self._compared(steps)}
-        return Advantage(episode + term, diagnostics=diagnostics, terms=terms, groups=groups)
+        return Advantage(episode + term, diagnostics=diagnostics, terms={"episode": episode, "hindsight": term})
 
     def ratios(self, steps: StepTable) -> Floats:
         """Returns rho of each step, shape (N,); 1 where all steps of an episode are equally likely."""

@@ -16,8 +16,8 @@ from trainers.steps import StepTable
 
 STEPS = ("gigpo", "hgpo", "bipace", "graphgpo", "g2po", "pgpo", "gagpo", "rewardflow", "beacon")
 """Estimators that compare steps with steps."""
-CRITICS = ("steppo", "ppo")
-BATCHWISE = ("reinforce_pp", "reinforce_pp_baseline")
+CRITICS = ("steppo", "ppo", "vetta", "hiper")
+BATCHWISE = ("reinforce_pp", "reinforce_pp_baseline", "hiper")
 """Estimators that use all groups of a batch: each batch must be a table of its own."""
 CRITIC_ERROR = 0.1
 """Standard deviation of a noisy critic's error, in units of the return (which lies in [0, 1])."""
@@ -118,7 +118,8 @@ def furnish(
 ) -> StepTable:
     """Returns the step table with the columns that ``method`` needs.
 
-    A critic has the policy's exact values with the method's discount (``ppo``: per token), plus an error.
+    A critic has the policy's exact values with the method's discount (``ppo``: per token), plus an error. There are no
+    plans: for ``hiper`` each response is an action, and each episode one segment.
 
     Args:
         method: The method.

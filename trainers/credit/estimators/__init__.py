@@ -16,6 +16,7 @@ from trainers.credit.estimators import (
     grpo,
     gspo,
     hgpo,
+    hiper,
     opo,
     pgpo,
     ppo,
@@ -25,6 +26,7 @@ from trainers.credit.estimators import (
     rewardflow,
     rloo,
     steppo,
+    vetta,
 )
 from trainers.credit.estimators.base import ESTIMATORS, Advantage, Calibrating, Estimator, ValueBased, register
 
@@ -46,6 +48,7 @@ __all__ = [
     "grpo",
     "gspo",
     "hgpo",
+    "hiper",
     "opo",
     "pgpo",
     "ppo",
@@ -56,4 +59,5 @@ __all__ = [
     "rewardflow",
     "rloo",
     "steppo",
+    "vetta",
 ]

@@ -63,9 +63,9 @@ def hiper(steps: StepTable, numbers: Numbers = floats) -> list[Any]:
     high = dict(zip(high, _normalised(list(high.values())), strict=True))
     out: list[Any] = [0.0] * offsets[-1]
     for row in range(len(rows)):
-        own = range(offsets[row], offsets[row + 1])
-        acts = any(block[i] == 3 for i in own)
-        for i in own:
+        tokens = range(offsets[row], offsets[row + 1])
+        acts = any(block[i] == 3 for i in tokens)
+        for i in tokens:
             out[i] = low[row] if block[i] == 3 or not acts else 0.0
             out[i] += high.get(row, 0.0) if block[i] == 2 else 0.0
             out[i] += switch[row] if block[i] == 1 else 0.0

@@ -81,7 +81,10 @@ class Method:
             check_supply(f"shaper {key}", shaper.needs, {})
         for key, filter_ in made.filters.items():
             check_supply(f"filter {key}", filter_.needs, {})
-        check_supply(name, made.estimator.needs, config.supplied)
+        supplied = config.supplied
+        if "critic" in supplied and isinstance(made.estimator, ValueBased):
+            supplied["critic"] = tuple(value.name for value in made.estimator.values)  # a package's may have others
+        check_supply(name, made.estimator.needs, supplied)
         return made
 
 

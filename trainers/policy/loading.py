@@ -248,7 +248,7 @@ def truncate(settings: PreTrainedConfig, layers: int, path: str) -> int:
     if layers > depth:
         raise ConfigError(f"method.critic.blocks is {layers}, but {path} has {depth} layers; take at most {depth}")
     for field, value in vars(text).items():
-        if isinstance(value, list) and len(value) == depth:
+        if isinstance(value, list) and len(value) == depth and not field.endswith("token_id"):
             setattr(text, field, value[:layers])
     text.num_hidden_layers = layers
     return depth
@@ -256,7 +256,7 @@ def truncate(settings: PreTrainedConfig, layers: int, path: str) -> int:
 
 def _cut(backbone: PreTrainedModel, depth: int, layers: int) -> None:
     """Removes all but the first ``layers`` of the ``depth`` layers of a model that was loaded whole."""
-    for module in backbone.modules():
+    for module in getattr(backbone, "language_model", backbone).modules():
         for name, child in module.named_children():
             if isinstance(child, torch.nn.ModuleList) and len(child) == depth:
                 setattr(module, name, child[:layers])

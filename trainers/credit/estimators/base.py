@@ -131,8 +131,8 @@ class Valued:
             UsageError: A value is not finite.
         """
         if self.per == "step":
-            return finite_column(steps, self.name, method, SUPPLIERS[self.name])
-        return finite_tokens(steps, steps.token_column(self.name, method, SUPPLIERS[self.name]), self.name)
+            return finite_column(steps, self.name, method, SUPPLIERS[VALUE])
+        return finite_tokens(steps, steps.token_column(self.name, method, SUPPLIERS[VALUE]), self.name)
 
 
 class ValueBased(Estimator):

@@ -152,10 +152,9 @@ class HiPER(ValueBased):
         decay = self.gamma**size * self.lam_segment
         high = np.zeros(len(order))
         high[first] = backward_sums(rest[first] - v_high[first], of_episode, decay)
-        out = Segments(*(np.empty(len(order)) for _ in range(3)), np.empty(len(order), np.bool_))
-        for to, values in ((out.low, low), (out.high, high), (out.rest, rest), (out.starts, starts)):
-            to[order] = values
-        return out
+        row = np.empty(len(order), np.int64)
+        row[order] = np.arange(len(order))
+        return Segments(low[row], high[row], rest[row], starts[row])
 
     def _end(
         self, steps: StepTable, order: Ints, v_low: Floats, v_high: Floats, first: Ints, last: Ints

@@ -31,7 +31,9 @@ def deep(layers: int, width: int) -> PreTrainedModel:
         vocab_size=VOCABULARY, hidden_size=width, intermediate_size=3 * width, num_hidden_layers=layers,
         num_attention_heads=4, num_key_value_heads=2, head_dim=width // 4, max_position_embeddings=4096,
     )  # fmt: skip
-    return Qwen3ForCausalLM(config).train(False)
+    model: PreTrainedModel = Qwen3ForCausalLM(config)
+    model.train(False)
+    return model
 
 
 def step_table(rows: int, prompt: int, response: int) -> StepTable:

@@ -90,6 +90,11 @@ class HiPER(ValueBased):
         return (*found, Valued(VALUE_SWITCH)) if self.switch == "hiper_code" else found
 
     @property
+    def distinguishing(self) -> tuple[str, ...]:
+        """The advantage of segments: where no subgoal is written, turns alone are credited."""
+        return ("high",)
+
+    @property
     def needs(self) -> tuple[str, ...]:
         """The critic's values, and the blocks."""
         paper = (SWITCH, SWITCH_PROBABILITY) if self.switch == "paper" else ()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainers.credit.estimators.base import Advantage, Per, ValueBased, Valued, register
-from trainers.credit.estimators.groups import Floats, mean_abs
+from trainers.credit.estimators.groups import Floats
 from trainers.credit.estimators.returns import explained_variance, step_advantages
 from trainers.credit.estimators.tokens import token_advantages
 from trainers.settings import Fraction, NotNegative
@@ -45,6 +45,11 @@ class VETTA(ValueBased):
         """The turn's value, read before its response, and a value of the text before each token."""
         return (Valued(per="step"), Valued(per="token"))
 
+    @property
+    def distinguishing(self) -> tuple[str, ...]:
+        """How the tokens of a turn differ; the turn's advantage is StepPO's."""
+        return ("token",) if self.alpha else ()
+
     def __call__(self, steps: StepTable) -> Advantage:
         """One advantage per response token.
 
@@ -63,8 +68,6 @@ class VETTA(ValueBased):
                 "value_mean": float(of_turn.mean()) if len(steps) else 0.0,
                 "explained_variance": explained_variance(of_turn, of_turn + turn),
                 "token_explained_variance": explained_variance(of_token, of_token + token),
-                "turn_term_abs": mean_abs(terms["turn"]),
-                "token_term_abs": mean_abs(terms["token"]),
             },
             terms=terms,
         )

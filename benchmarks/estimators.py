@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.plain_critics import CRITICS
 from benchmarks.plain_graphs import GRAPHS
 from benchmarks.plain_python import PLAIN, Plain, scpo, tensors
 from benchmarks.plain_signals import SIGNALS
@@ -84,9 +85,16 @@ def step_table(rows: int, seed: int = 0, dimensions: int = DIMENSIONS) -> StepTa
             "value": rng.random(rows),
             "greedy_return": (group % 2).astype(np.float64),
             "embedding": look,
+            "switch": (switches := rng.random(rows) < 0.3),
+            "segment": switches | (t == 0),
+            "switch_probability": rng.random(rows),
+            "low_start": np.full(rows, 5),
+            "value_high": rng.random(rows),
+            "value_low": rng.random(rows),
         },
         token_extra={
             "value": Ragged(rng.random(offsets[-1]), offsets),
+            "block": Ragged(np.minimum((np.arange(offsets[-1]) - offsets[tokens.row_of]) // 2, 3), offsets),
             ENTROPY: Ragged(rng.exponential(size=offsets[-1]), offsets),
             HINDSIGHT: Ragged(-rng.exponential(3.0, offsets[-1]), offsets),
         },
@@ -122,7 +130,7 @@ def cases() -> list[Case]:
     def shaped(steps: StepTable) -> NDArray[np.float64]:
         return np.asarray(SCPO()(steps).extra["step_score"], np.float64)
 
-    plain = PLAIN | GRAPHS | SIGNALS
+    plain = PLAIN | GRAPHS | SIGNALS | CRITICS
     return [*(Case(name, estimator(name), plain[name]) for name in ESTIMATORS), Case("scpo (shaper)", shaped, scpo)]
 
 

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import (
+    golden_critics,
     golden_estimators,
     golden_graphs,
     golden_losses,
@@ -41,7 +42,7 @@ NEEDED = ("id", "estimator", "function", "params", "dtype", "tolerance", "expect
 UNIT_TOLERANCE = {"rtol": 1e-7, "atol": 1e-8}
 """That of the recorded float64 cases; unit vectors state none."""
 HANDLER_MODULES = (
-    golden_estimators, golden_graphs, golden_losses, golden_replay, golden_signals, golden_step_methods,
+    golden_critics, golden_estimators, golden_graphs, golden_losses, golden_replay, golden_signals, golden_step_methods,
     golden_token_methods, golden_trl,
 )  # fmt: skip
 """Importing them enters their handlers."""

@@ -148,7 +148,7 @@ class TokenRows:
         """Read the mask of a file; numbers will be of the case's ``dtype``."""
         if dtype not in ("float32", "float64"):
             raise NotCovered(f"dtype {dtype!r} is not known")
-        if str(data.get("schema", "")).startswith("golden-steps/1"):
+        if str(data.get("schema", "")).startswith("golden-steps/"):
             lengths = np.array([row["n_response_tokens"] for row in data["steps"]])
             mask = np.arange(int(data["max_response_tokens"]))[None, :] < lengths[:, None]
         elif "response_mask" in data:

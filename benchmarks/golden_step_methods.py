@@ -130,7 +130,7 @@ def _(case: Case) -> Outcome:
     case.params.done()
     values = {
         "advantage_per_row": estimator(steps).per_step,
-        "returns_per_row": estimator.returns(steps),
+        "returns_per_row": estimator.returns(steps)[0],
         "advantage_before_whitening_per_row": estimator.raw(steps),
     }
     return Outcome(values, str(estimator))

@@ -155,7 +155,7 @@ def _ppo(case: Case, steps: StepTable, scope: Scope, label: object = "") -> Outc
     steps, estimator = steps.with_token_columns(**{VALUE: value}), PPO(gamma, lam, scope, whiten=True)
     values = {
         "advantage": _dense(case, estimator(steps).tokens(steps), "advantage"),
-        "returns": _dense(case, estimator.returns(steps), "returns"),
+        "returns": _dense(case, estimator.returns(steps)[0], "returns"),
         "advantage_before_whitening": _dense(case, estimator.raw(steps), "advantage_before_whitening"),
     }
     return Outcome(values, f"{label} {estimator}".strip())
@@ -179,7 +179,7 @@ def _(case: Case) -> Outcome:
     raw = estimator.raw(steps)[mask.ravel()]
     values = {
         "advantage": _dense(case, whiten(raw), "advantage"),
-        "returns": _dense(case, estimator.returns(steps)[mask.ravel()], "returns"),
+        "returns": _dense(case, estimator.returns(steps)[0][mask.ravel()], "returns"),
         "advantage_before_whitening": _dense(case, raw, "advantage_before_whitening"),
     }
     return Outcome(values, f"{estimator} whiten()")

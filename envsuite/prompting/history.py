@@ -81,7 +81,7 @@ class History:
         self.observation(0)
         plain = self.gallery.plain
         self._observations.append(self.gallery.marked(observation))
-        self._actions.append("none" if action is None else plain(self.codec.show(action)))
+        self._actions.append(plain(self.codec.recalled(response, action)))
         if isinstance(self.memory, Summary):
             self._summary = self.memory.updated(self._summary, plain(response))
 

@@ -19,6 +19,7 @@ def table_of(rows: Sequence[Row], lengths: Sequence[int] | None = None) -> StepT
     keys = np.empty(len(rows), object)
     keys[:] = [row[4] for row in rows]
     tokens = Ragged.of([list(range(1, n + 1)) for n in lengths or [2] * len(rows)], np.int64)
+    switches = np.array([(row[1] + row[2]) % 3 == 1 for row in rows], np.bool_)
     unlike = np.array([row[1] + 0.3 * row[2] for row in rows])
     return StepTable(
         group_id=np.array([row[0] for row in rows], np.int64),
@@ -34,6 +35,14 @@ def table_of(rows: Sequence[Row], lengths: Sequence[int] | None = None) -> StepT
         extra={
             "greedy_return": np.array([row[0] / 10 for row in rows]),
             "value": np.sin(unlike),
+            "value_high": np.cos(unlike),
+            "value_low": np.sin(2 * unlike),
+            "value_switch": np.cos(2 * unlike),
+            "switch": switches,
+            "segment": switches | np.array([row[2] == 0 for row in rows], np.bool_),
+            "switch_probability": np.abs(np.sin(3 * unlike)),
+            "low_start": np.array([row[2] % 3 for row in rows], np.int64),
+            "truncated": np.array([row[1] // 3 % 2 == 1 for row in rows], np.bool_),
             "embedding": np.array([[row[4] == key for key in "abc"] + [True] for row in rows], float).reshape(-1, 4),
             SUCCESS: np.array([row[1] // 3 % 2 == 0 for row in rows], np.bool_),
             NEXT_STATE: np.array(["abcd"[(row[1] + row[2]) % 4] for row in rows], object),
@@ -46,6 +55,7 @@ def table_of(rows: Sequence[Row], lengths: Sequence[int] | None = None) -> StepT
                 "value": np.sin(unlike[tokens.row_of] + 0.1 * tokens.values),
                 ENTROPY: 1.0 + np.sin(2.0 * unlike[tokens.row_of] + 0.3 * tokens.values),
                 HINDSIGHT: -2.0 + 2.0 * np.cos(3.0 * unlike[tokens.row_of] + 0.2 * tokens.values),
+                "block": np.minimum(tokens.values, 3).astype(np.int8),
             }.items()
         },
     )

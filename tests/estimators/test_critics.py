@@ -1,4 +1,4 @@
-"""StepPO and PPO: the methods that need a critic's values."""
+"""The methods that need a critic's values."""
 
 import itertools
 from dataclasses import replace
@@ -11,10 +11,12 @@ from step_tables import step_tables, table_of
 
 from envsuite.core.errors import UnknownName, UsageError
 from trainers.credit.estimators import ESTIMATORS
+from trainers.credit.estimators.hiper import HiPER
 from trainers.credit.estimators.ppo import PPO
 from trainers.credit.estimators.reinforce_pp import ReinforcePP
 from trainers.credit.estimators.returns import discounted_returns
 from trainers.credit.estimators.steppo import StepPO
+from trainers.credit.estimators.vetta import VETTA
 from trainers.steps import Ragged, StepTable
 from trainers.steps.table import MissingColumn
 
@@ -105,7 +107,7 @@ def test_a_table_small_enough_to_work_out_by_hand():
     steps = steps.with_columns(value=np.array([0.5, 0.75]))
     # δ = (0 + 0.5 · 0.75 - 0.5, 1 - 0.75) and γλ = 0.25.
     np.testing.assert_allclose(StepPO(gamma=0.5, lam=0.5)(steps).per_step, [-0.125 + 0.25 * 0.25, 0.25])
-    np.testing.assert_allclose(StepPO(gamma=0.5, lam=0.5).returns(steps), [-0.0625 + 0.5, 1.0])
+    np.testing.assert_allclose(StepPO(gamma=0.5, lam=0.5).returns(steps)[0], [-0.0625 + 0.5, 1.0])
 
 
 @pytest.mark.parametrize(
@@ -136,3 +138,95 @@ def test_settings_that_mean_nothing_are_refused():
         PPO(gamma=-1.0)
     with pytest.raises(UnknownName, match="PPO: unknown scope 'token'"):
         PPO(scope="token")
+
+
+@given(step_tables(), fractions, fractions)
+def test_vetta_without_its_token_term_is_steppo(steps: StepTable, gamma: float, lam: float):
+    turn = StepPO(gamma=gamma, lam=lam)
+    np.testing.assert_array_equal(VETTA(gamma, lam, alpha=0.0)(steps).per_token, turn(steps).tokens(steps))
+    np.testing.assert_array_equal(VETTA(gamma, lam).returns(steps)[0], turn.returns(steps)[0])
+    np.testing.assert_array_equal(VETTA(gamma, lam).levels(steps)[1], PPO(1.0, 1.0).raw(steps))
+    np.testing.assert_array_equal(VETTA(gamma, lam).returns(steps)[1], PPO(1.0, 1.0).returns(steps)[0])
+
+
+@given(step_tables(), st.sampled_from([0.5, 1.0, 3.0]))
+def test_the_token_term_of_vetta_is_centred_in_each_turn_and_knows_no_reward(steps: StepTable, alpha: float):
+    found = VETTA(alpha=alpha)(steps)
+    token, value = found.terms["token"], steps.token_extra["value"].values
+    for a, b in _spans(steps):
+        np.testing.assert_allclose(token[a:b], alpha * (value[a:b].mean() - value[a:b] if b > a else 0.0), atol=1e-9)
+        if b == a + 1:
+            assert token[a] == 0.0
+    np.testing.assert_array_equal(found.terms["turn"] + token, found.per_token)
+
+
+def test_vetta_on_a_table_small_enough_to_work_out_by_hand():
+    steps = table_of([(0, 0, 0, 0.0, "a", True), (0, 0, 1, 1.0, "b", True)], [2, 1])
+    steps = steps.with_columns(value=np.array([0.5, 0.75])).with_token_columns(value=np.array([0.2, 0.6, 0.9]))
+    # A^turn = (-0.125 + 0.25 * 0.25, 0.25); A^tok = (0.8, 0.4, 0.1), of which the first turn's mean is 0.6.
+    found = VETTA(gamma=0.5, lam=0.5, alpha=2.0)(steps)
+    np.testing.assert_allclose(found.per_token, [-0.0625 + 0.4, -0.0625 - 0.4, 0.25])
+    turn, token = VETTA(gamma=0.5, lam=0.5).returns(steps)
+    np.testing.assert_allclose(turn, [0.4375, 1.0])
+    np.testing.assert_allclose(token, [1.0, 1.0, 1.0])
+
+
+def _unplanned(steps: StepTable) -> StepTable:
+    """The steps as episodes of one segment, without blocks."""
+    never = np.zeros(len(steps), np.bool_)
+    return steps.with_columns(segment=steps.t == 0, switch=never).with_token_columns(
+        block=np.zeros(len(steps.response.values), np.int8)
+    )
+
+
+@given(step_tables(), fractions, fractions)
+def test_hiper_with_one_segment_is_steppo(steps: StepTable, gamma: float, lam: float):
+    steps = _unplanned(steps)
+    found = HiPER(gamma, lam, normalise=False)(steps)
+    turns = StepPO(gamma, lam)(steps.with_columns(value=steps.extra["value_low"]))
+    np.testing.assert_allclose(found.per_token, turns.tokens(steps), atol=1e-9)
+    high = HiPER(gamma, lam).segments(steps).high[steps.t == 0]
+    returns = StepPO(gamma, 1.0)(steps.with_columns(value=steps.extra["value_high"])).per_step[steps.t == 0]
+    np.testing.assert_allclose(high, returns, atol=1e-9)
+
+
+@given(step_tables(), fractions, fractions)
+def test_hiper_with_a_switch_at_every_turn_is_steppo_of_the_high_value(steps: StepTable, gamma: float, lam: float):
+    steps = steps.with_columns(segment=np.ones(len(steps), np.bool_))
+    found = HiPER(gamma, 0.3, lam).segments(steps)
+    turns = StepPO(gamma, lam)(steps.with_columns(value=steps.extra["value_high"]))
+    np.testing.assert_allclose(found.high, turns.per_step, atol=1e-9)
+    one_step = StepPO(gamma, 0.0)(steps.with_columns(value=steps.extra["value_high"])).per_step
+    np.testing.assert_allclose(found.low, one_step + steps.extra["value_high"] - steps.extra["value_low"], atol=1e-9)
+
+
+@given(step_tables(), st.sampled_from(["paper", "hiper_code", "none"]), st.booleans())
+def test_each_term_of_hiper_is_in_its_own_blocks(steps: StepTable, switch: str, normalise: bool):
+    found, block = HiPER(switch=switch, normalise=normalise)(steps), steps.token_extra["block"].values
+    np.testing.assert_array_equal(sum(found.terms.values()), found.per_token)
+    assert not found.terms["switch"][block != 1].any() and not found.terms["high"][block != 2].any()
+    assert not found.terms["high"][~steps.extra["segment"][steps.response.row_of]].any()
+    acts = np.isin(steps.response.row_of, steps.response.row_of[block == 3])
+    assert not found.terms["low"][acts & (block != 3)].any()
+    if switch == "none":
+        assert not found.terms["switch"].any()
+
+
+def test_hiper_charges_for_kept_and_reworded_subgoals_where_it_is_asked_to():
+    rows = [(0, 0, t, 0.0, "a", True) for t in range(4)]
+    steps = table_of(rows, [2, 2, 3, 2]).with_columns(segment=np.array([True, False, False, True]))
+    steps = steps.with_token_columns(block=np.array([2, 3, 2, 3, 2, 2, 3, 2, 3], np.int8))
+    np.testing.assert_allclose(HiPER(hiper_code_keep=0.3).reward(steps), [0, -0.3, -0.3, 0])
+    np.testing.assert_allclose(HiPER(hiper_code_keep_spread=3.5).reward(steps), [0, -0.875, -0.875, 0])
+    np.testing.assert_allclose(HiPER(hiper_code_changed=0.3).reward(steps), [0, 0, -0.3, 0])
+
+
+def test_hiper_may_continue_an_episode_that_was_cut_off_with_its_own_values():
+    steps = table_of([(0, 0, 0, 1.0, "a", True), (0, 0, 1, 1.0, "a", True)]).with_columns(
+        segment=np.array([True, False]), truncated=np.ones(2, np.bool_),
+        value_high=np.array([5.0, 7.0]), value_low=np.array([2.0, 3.0]),
+    )  # fmt: skip
+    zero, own = (HiPER(0.5, 0.5, 0.5, end=end).segments(steps) for end in ("zero", "hiper_code"))
+    np.testing.assert_allclose(zero.low, [1 + 1.5 - 2 - 0.25 * 2, -2.0])
+    np.testing.assert_allclose(own.low, [1 + 1.5 - 2 - 0.25 * 0.5, -0.5])
+    np.testing.assert_allclose([zero.high[0], own.high[0]], [1.5 - 5, 1.5 + 0.25 * 5 - 5])

@@ -72,6 +72,16 @@ METHODS = {
         following = np.append(value[1:], 0.0); following[last] = 0.0
     """,
     "gigpo": "",
+    "hiper": """
+        from trainers.steps.columns import BLOCKS
+        v_high, v_low = (value.column(steps, "hiper") for value in method.values)
+        reward, order = method.reward(steps), np.arange(len(steps))
+        switch, probability = steps.extra["switch"], steps.extra["switch_probability"]
+        starts, block, row = steps.extra["segment"], steps.token_extra["block"].values, steps.response.row_of
+        acts = np.bincount(row[block == 3], minlength=len(steps)) > 0
+        def normalised(values, has=None): return method._scaled(values, has)
+    """,
+    "vetta": "of_turn, of_token = method._read(steps)",
 }
 """Code before the block of a method's page, which binds the symbols of its equation."""
 

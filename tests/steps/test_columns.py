@@ -16,18 +16,18 @@ def test_what_the_rollout_shapers_and_the_reference_supply_needs_no_setting() ->
 
 
 def test_every_other_column_needs_the_setting_that_supplies_it() -> None:
-    check_supply("ppo", [VALUE, "action"], {"critic": VALUE})
+    check_supply("ppo", [VALUE, "action"], {"critic": (VALUE,)})
     with pytest.raises(MissingColumn, match=r"^ppo needs the column 'value', which a critic \(method\.critic: .*\)"):
         check_supply("ppo", [VALUE], {})
     with pytest.raises(MissingColumn, match=r"the column 'embedding', which a pass of the actor"):
-        check_supply("bipace", [EMBEDDING, VALUE], {"critic": VALUE})
+        check_supply("bipace", [EMBEDDING, VALUE], {"critic": (VALUE,)})
     with pytest.raises(MissingColumn, match=r"the column 'moon', which nothing supplies"):
         check_supply("bipace", ["moon"], {})
 
 
 def test_a_setting_that_supplies_what_nothing_reads_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"method\.critic is set, but grpo with these options does not read"):
-        check_supply("grpo", ["action"], {"critic": VALUE})
+        check_supply("grpo", ["action"], {"critic": (VALUE,)})
 
 
 def test_equal_calls_have_one_text_whatever_kind_of_mapping_their_arguments_are() -> None:

@@ -19,7 +19,7 @@ from tiny_runs import in_float64, model
 from envsuite.core import ToolCall
 from trainers.credit.config import MethodConfig
 from trainers.credit.crediting import Crediting, Method
-from trainers.credit.estimators import ESTIMATORS
+from trainers.credit.estimators import ESTIMATORS, Estimator, ValueBased
 from trainers.credit.providers import GreedyReturn, Provider
 from trainers.credit.recipes import COMPOSITIONS, recipe, recipes
 from trainers.distributed import every, guarded, make_accelerator
@@ -28,7 +28,18 @@ from trainers.policy.model import Policy
 from trainers.policy.update import Updater
 from trainers.settings import make
 from trainers.steps import Episode, Step, StepTable
-from trainers.steps.columns import EMBEDDING, ENTROPY, HINDSIGHT, REFERENCE, VALUE
+from trainers.steps.columns import (
+    BLOCK,
+    EMBEDDING,
+    ENTROPY,
+    HINDSIGHT,
+    LOW_START,
+    REFERENCE,
+    SEGMENT,
+    SWITCH,
+    SWITCH_PROBABILITY,
+    VALUE,
+)
 
 SIZE, GROUPS, MEMBERS = 61, 6, 4
 
@@ -39,8 +50,9 @@ class Random(Provider):
     supplies: ClassVar[tuple[str, ...]] = (VALUE, EMBEDDING, REFERENCE)
     before_shaping: ClassVar[bool] = True
 
-    def __init__(self, per: str) -> None:
-        self.per = per
+    def __init__(self, estimator: Estimator) -> None:
+        self.values = estimator.values if isinstance(estimator, ValueBased) else ()
+        self.planned = BLOCK in estimator.needs
 
     def columns(self, steps: StepTable) -> StepTable:
         """The steps with all columns."""
@@ -50,9 +62,21 @@ class Random(Provider):
         sizes = steps.response.lengths.tolist()
         values, reference = (_normal(rngs, sizes) for _ in range(2))
         steps = steps.with_columns(**{EMBEDDING: states}).with_token_columns(**{REFERENCE: reference - 3.0})
-        if self.per == "step":
-            return steps.with_columns(**{VALUE: np.array([rng.normal() for rng in rngs], np.float64)})
-        return steps.with_token_columns(**{VALUE: values})
+        for value in self.values:
+            if value.per == "step":
+                steps = steps.with_columns(**{value.name: np.array([rng.normal() for rng in rngs], np.float64)})
+            else:
+                steps = steps.with_token_columns(**{value.name: values})
+        if self.planned:
+            switch = np.array([rng.random() < 0.4 for rng in rngs], np.bool_)
+            blocks = (steps.response.values % 4).astype(np.int8)
+            steps = steps.with_token_columns(**{BLOCK: blocks}).with_columns(**{
+                SWITCH: switch,
+                SEGMENT: switch | (steps.t == 0),
+                SWITCH_PROBABILITY: np.array([rng.random() for rng in rngs], np.float64),
+                LOW_START: np.array([rng.integers(0, 3) for rng in rngs], np.int64),
+            })  # fmt: skip
+        return steps
 
 
 class Signals(Provider):
@@ -116,6 +140,8 @@ def methods() -> Iterator[tuple[str, MethodConfig]]:
     for name, settings in {
         "steppo-whitened": {"estimator": "steppo", "options": {"whiten": True}, "critic": {}},
         "ppo-whitened": {"estimator": "ppo", "options": {"whiten": True}, "critic": {}},
+        "hiper-code": recipe("hiper/alfworld_code").method,
+        "hiper-code-webshop": recipe("hiper/webshop_code").method,
         "bipace-calibrated": {"estimator": "bipace", "options": {"radius": None}, "embedding": {}},
         "gpg-nonzero": {"estimator": "gpg", "options": {"scale": "nonzero"}},
         "grpo-low-spread": {"estimator": "grpo", "filters": {"low_spread": {"fraction": 0.5}}},
@@ -135,7 +161,7 @@ def main() -> int:
         )
         updater = Updater(accelerator, policy, optimizer, OptimConfig(tokens_per_microbatch=60), config.objective)
         greedy = [GreedyReturn()] if config.greedy_baseline else []
-        crediting = Crediting(method, accelerator, [*greedy, Random(method.estimator.per), Signals()])
+        crediting = Crediting(method, accelerator, [*greedy, Random(method.estimator), Signals()])
         own = [e for e in episodes(config.greedy_baseline) if e.group_id % ranks == rank]
         credit = crediting(crediting.shaped(own, iteration=3))
         rows = np.flatnonzero(credit.keep)

@@ -24,7 +24,7 @@ from envsuite.core import ToolCall
 from envsuite.core.errors import UsageError
 from trainers.credit.config import EmbeddingConfig, MethodConfig
 from trainers.credit.crediting import Crediting, Method
-from trainers.credit.estimators import ESTIMATORS
+from trainers.credit.estimators import ESTIMATORS, Estimator, ValueBased
 from trainers.credit.inertness import PATIENCE, Inertness
 from trainers.credit.providers import GreedyReturn, Provider
 from trainers.credit.recipes import COMPOSITIONS, recipe, recipes
@@ -37,7 +37,17 @@ from trainers.run.cli import parse
 from trainers.settings import make
 from trainers.settings.shipped import shipped_configs
 from trainers.steps import Episode, Step, StepTable
-from trainers.steps.columns import EMBEDDING, ENTROPY, HINDSIGHT, REFERENCE, VALUE
+from trainers.steps.columns import (
+    BLOCK,
+    EMBEDDING,
+    ENTROPY,
+    HINDSIGHT,
+    LOW_START,
+    REFERENCE,
+    SEGMENT,
+    SWITCH,
+    SWITCH_PROBABILITY,
+)
 from trainers.train import main
 
 ITERATIONS = PATIENCE + 1
@@ -182,7 +192,7 @@ def test_what_works_or_cannot_be_told_is_not_named(
 ) -> None:
     settings = {"critic": {}} if name == "ppo" else {}
     crediting = _crediting(name, **settings)
-    crediting.providers = (_Supplied(crediting.estimator.per),) if settings else ()
+    crediting.providers = (_Supplied(crediting.estimator),) if settings else ()
     assert _said(crediting, caplog, **world) == ""
 
 
@@ -243,8 +253,9 @@ class _Supplied(Provider):
 
     before_shaping = True
 
-    def __init__(self, per: str) -> None:
-        self.per = per
+    def __init__(self, estimator: Estimator) -> None:
+        self.values = estimator.values if isinstance(estimator, ValueBased) else ()
+        self.planned = BLOCK in estimator.needs
 
     def columns(self, steps: StepTable) -> StepTable:
         """The steps with all columns."""
@@ -254,9 +265,22 @@ class _Supplied(Provider):
         of = steps.response.row_of
         tokens = {REFERENCE: steps.logprob.values - 0.01, ENTROPY: 1.0 + np.sin(value)[of], HINDSIGHT: -1.0 + value[of]}
         steps = steps.with_columns(**{EMBEDDING: states})
-        if self.per == "step":
-            return steps.with_columns(**{VALUE: value}).with_token_columns(**tokens)
-        return steps.with_token_columns(**tokens, **{VALUE: value[steps.response.row_of]})
+        steps = steps.with_token_columns(**tokens)
+        place = np.arange(len(steps.response.values)) - steps.response.offsets[steps.response.row_of]
+        for output, read in enumerate(self.values):
+            own = value * (1.0 + output)
+            if read.per == "step":
+                steps = steps.with_columns(**{read.name: own})
+            else:
+                steps = steps.with_token_columns(**{read.name: own[steps.response.row_of] * (1.0 + 0.1 * place)})
+        if self.planned:
+            steps = steps.with_token_columns(**{BLOCK: np.minimum(place + 1, 3).astype(np.int8)}).with_columns(**{
+                SWITCH: steps.t % 3 == 0,
+                SEGMENT: steps.t % 3 == 0,
+                SWITCH_PROBABILITY: np.full(len(steps), 0.4),
+                LOW_START: np.full(len(steps), 2),
+            })  # fmt: skip
+        return steps
 
 
 def _played(env: EnvConfig, tasks: int, members: int, seed: int, skill: float, greedy: bool) -> list[Episode]:
@@ -299,7 +323,7 @@ def _played(env: EnvConfig, tasks: int, members: int, seed: int, skill: float, g
 def _silent(method: MethodConfig, rounds: Iterator[list[Episode]], caplog: pytest.LogCaptureFixture) -> None:
     made = Method.of(method)
     greedy = [GreedyReturn()] if method.greedy_baseline else []
-    crediting = Crediting(made, Accelerator(cpu=True), [_Supplied(made.estimator.per), *greedy])
+    crediting = Crediting(made, Accelerator(cpu=True), [_Supplied(made.estimator), *greedy])
     watched = set()
     with caplog.at_level(logging.INFO, "trainers.credit.crediting"):
         for iteration, episodes in enumerate(rounds, 1):

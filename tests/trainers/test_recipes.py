@@ -132,6 +132,8 @@ def test_filters_are_given_by_name_or_with_settings() -> None:
     [
         ("steppo", "the column 'value', which a critic"),
         ("ppo", "the column 'value', which a critic"),
+        ("vetta", "the column 'value', which a critic"),
+        ("hiper", "the column 'block', which a reader of planned answers"),
         ("remax", "the column 'greedy_return'"),
         ("bipace", "the column 'embedding'"),
     ],

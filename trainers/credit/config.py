@@ -11,20 +11,23 @@ from trainers.credit.replay import ReplayConfig
 from trainers.policy.config import Pooling
 from trainers.policy.loss import ObjectiveConfig
 from trainers.settings import AtLeastOne, ConfigError, Count, Positive, Share, Text
-from trainers.steps.columns import EMBEDDING, ENTROPY, GREEDY_RETURN, HINDSIGHT, MILESTONE, VALUE
+from trainers.steps.columns import EMBEDDING, ENTROPY, GREEDY_RETURN, HINDSIGHT, MILESTONE, PLANNED, VALUES
 
 Place = Literal["device", "offload", "cpu"]
 
 
 @dataclass(frozen=True)
 class CriticConfig:
-    """The critic, which supplies the values that the methods ``ppo`` and ``steppo`` read."""
+    """The critic, which supplies the values that methods such as ``ppo``, ``steppo`` and ``vetta`` read."""
 
-    kind: Literal["head", "model"] = "head"
+    kind: Literal["head", "model", "truncated"] = "head"
     """``head``: two layers on the policy's last hidden state, which is read once and not trained through, so that the
-    critic costs one forward pass. ``model``: a language model of its own with one output, trained as a whole."""
+    critic costs one forward pass. ``model``: a language model of its own, trained as a whole. ``truncated``: the same
+    with the first ``blocks`` of its layers only (VETTA). Each has an output for every value that the method reads."""
     path: str | None = None
-    """Folder (or hub name) of that model; by default the policy's at the start of the run (kind model)."""
+    """Folder (or hub name) of that model; by default the policy's at the start of the run (kinds model, truncated)."""
+    blocks: AtLeastOne | None = None
+    """Number of layers of kind truncated, counted from the embedding; by default 2 (VETTA)."""
     lr: Positive = 1e-5
     """Learning rate (StepPO, table 5: ten times the policy's; for kind model)."""
     epochs: AtLeastOne = 1
@@ -39,6 +42,13 @@ class CriticConfig:
     def __post_init__(self) -> None:
         if self.kind == "head" and self.path is not None:
             raise ConfigError("method.critic.path is the folder of a critic of kind model; set kind, or leave it out")
+        if self.kind != "truncated" and self.blocks is not None:
+            raise ConfigError("method.critic.blocks is for a critic of kind truncated; set kind, or leave it out")
+
+    @property
+    def layers(self) -> int | None:
+        """Number of layers that are kept of the model; ``None``: all of them."""
+        return (self.blocks or 2) if self.kind == "truncated" else None
 
 
 @dataclass(frozen=True)
@@ -101,7 +111,7 @@ class MethodConfig:
     replay: ReplayConfig | None = None
     """Self-imitation (SPEAR); null is off."""
     critic: CriticConfig | None = None
-    """The critic, where the method needs one (ppo, steppo)."""
+    """The critic, where the method needs one (ppo, steppo, vetta)."""
     embedding: EmbeddingConfig | None = None
     """Hidden states of the policy, where the method reads them (bipace with the embedder actor_hidden)."""
     milestones: MilestonesConfig | None = None
@@ -110,6 +120,8 @@ class MethodConfig:
     """Compute the policy's entropy at each response token before the update (empg)."""
     hindsight: HindsightConfig | None = None
     """Score the responses of successful episodes under prompts that say how these ended (hcapo)."""
+    blocks: bool = False
+    """Tell the tokens of planned answers (prompt.plan) by their blocks, where the method reads them (hiper)."""
     greedy_baseline: bool = False
     """Play one more episode per task, greedily, which is not trained on (remax)."""
     reference: Place = "device"
@@ -136,14 +148,18 @@ class MethodConfig:
         return self.objective.kl != "none" or "kl_penalty" in self.shapers
 
     @property
-    def supplied(self) -> dict[str, str]:
-        """The column that each setting of this section supplies, by the setting's name."""
-        found = {"critic": VALUE} if self.critic is not None else {}
-        found |= {"embedding": EMBEDDING} if self.embedding is not None else {}
-        found |= {"milestones": MILESTONE} if self.milestones is not None else {}
-        found |= {"entropy": ENTROPY} if self.entropy else {}
-        found |= {"hindsight": HINDSIGHT} if self.hindsight is not None else {}
-        return found | ({"greedy_baseline": GREEDY_RETURN} if self.greedy_baseline else {})
+    def supplied(self) -> dict[str, tuple[str, ...]]:
+        """The columns that each setting of this section can supply, by the setting's name."""
+        columns = {
+            "critic": (self.critic is not None, VALUES),
+            "embedding": (self.embedding is not None, (EMBEDDING,)),
+            "milestones": (self.milestones is not None, (MILESTONE,)),
+            "entropy": (self.entropy, (ENTROPY,)),
+            "hindsight": (self.hindsight is not None, (HINDSIGHT,)),
+            "blocks": (self.blocks, PLANNED),
+            "greedy_baseline": (self.greedy_baseline, (GREEDY_RETURN,)),
+        }
+        return {key: own for key, (given, own) in columns.items() if given}
 
     @property
     def filter_settings(self) -> dict[str, dict[str, Any]]:

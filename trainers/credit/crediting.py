@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 from accelerate import Accelerator
 from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerBase
 
+from trainers.credit.blocks import Blocks
 from trainers.credit.config import MethodConfig
 from trainers.credit.critic import Critic
 from trainers.credit.estimators import ESTIMATORS, Advantage, Calibrating, Estimator, ValueBased
@@ -25,7 +27,7 @@ from trainers.policy.config import ModelConfig, OptimConfig
 from trainers.policy.model import Policy
 from trainers.settings import make
 from trainers.steps import Episode, Ragged, StepTable
-from trainers.steps.columns import GREEDY, SHAPED, TARGET, check_supply
+from trainers.steps.columns import GREEDY, SHAPED, check_supply
 
 _LOG = logging.getLogger(__name__)
 
@@ -80,7 +82,10 @@ class Method:
             check_supply(f"shaper {key}", shaper.needs, {})
         for key, filter_ in made.filters.items():
             check_supply(f"filter {key}", filter_.needs, {})
-        check_supply(name, made.estimator.needs, config.supplied)
+        supplied = config.supplied
+        if "critic" in supplied and isinstance(made.estimator, ValueBased):
+            supplied["critic"] = tuple(value.name for value in made.estimator.values)  # a package's may have others
+        check_supply(name, made.estimator.needs, supplied)
         return made
 
 
@@ -95,12 +100,14 @@ def make_providers(
     reference: Policy | None,
     told: Told | None,
     seed: int,
+    tokenizer: PreTrainedTokenizerBase,
+    lowercase: bool = False,
 ) -> list[Provider]:
     """The column providers that the settings ask for, in the order in which they supply.
 
     Args:
         config: Settings of the method.
-        estimator: Says whether a critic values steps or tokens.
+        estimator: Says which values it reads of a critic, if any.
         accelerator: The run's accelerator.
         policy: The policy.
         model: Settings of its model.
@@ -108,6 +115,8 @@ def make_providers(
         reference: The reference policy, where the method needs one.
         told: Prompts that say how an episode ended, where the method needs them.
         seed: The run's seed.
+        tokenizer: The policy's.
+        lowercase: Whether answers are read in lower case.
 
     Raises:
         ConfigError: A setting does not fit the model.
@@ -118,8 +127,11 @@ def make_providers(
         made.append(Reference(reference, config.reference, accelerator.device, optim))
     if config.greedy_baseline:
         made.append(GreedyReturn())
+    if config.blocks:
+        made.append(Blocks(tokenizer, lowercase))
     if config.critic is not None:
-        made.append(Critic(config.critic, accelerator, policy.model, model, optim, estimator.per, seed))
+        assert isinstance(estimator, ValueBased)  # or check_supply had refused the critic
+        made.append(Critic(config.critic, accelerator, policy.model, model, optim, estimator.values, seed))
     if config.embedding is not None:
         made.append(HiddenStates.of(config.embedding, policy.model, optim, model.compute_dtype))
     if config.entropy:
@@ -203,9 +215,7 @@ class Crediting:
                 steps = provider.columns(steps)
         steps = steps.take(np.flatnonzero(~steps.extra[GREEDY]))
         if isinstance(self.estimator, ValueBased):
-            target = {TARGET: self.estimator.returns(steps)}
-            per_step = self.estimator.per == "step"
-            steps = steps.with_columns(**target) if per_step else steps.with_token_columns(**target)
+            steps = self.estimator.taught(steps)
         needs = {*self.estimator.needs, *(name for filter_ in self.filters.values() for name in filter_.needs)}
         whole, own = gathered(self.accelerator, steps, needs | SHAPED | self.inertness.columns)
         if isinstance(self.estimator, Calibrating) and self.estimator.open:

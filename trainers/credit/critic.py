@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from accelerate import Accelerator
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from trainers.credit.config import CriticConfig
-from trainers.credit.estimators.base import Per
+from trainers.credit.estimators.base import Per, Valued
 from trainers.credit.providers import Provider
 from trainers.distributed import every
 from trainers.policy.attention import attending
@@ -33,42 +34,42 @@ from trainers.policy.tree import TokenTree, one_token
 from trainers.settings import ConfigError
 from trainers.stateful import Part
 from trainers.steps import StepTable
-from trainers.steps.columns import STATES, TARGET, VALUE
+from trainers.steps.columns import STATES, SUPPLIERS, VALUES
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
 class ValueHead(nn.Module):
-    """A value for each hidden state: two layers, of which the last begins at zero."""
+    """Values for each hidden state: two layers, of which the last has a row for each value and begins at zero."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, outputs: int = 1) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width, elementwise_affine=False)
         self.inner = nn.Linear(width, width)
-        self.value = _zero(nn.Linear(width, 1))
+        self.value = _zero(nn.Linear(width, outputs))
 
     def forward(self, states: Tensor) -> Tensor:
-        """Values of ``states`` (M, D), shape (M,)."""
-        out: Tensor = self.value(nn.functional.gelu(self.inner(self.norm(states))))[:, 0]
+        """Values of ``states`` (M, D), shape (M, outputs)."""
+        out: Tensor = self.value(nn.functional.gelu(self.inner(self.norm(states))))
         return out
 
 
 class ValueModel(nn.Module):
-    """A language model with one output, which begins at zero."""
+    """A language model with an output for each value, which begins at zero."""
 
-    def __init__(self, backbone: PreTrainedModel, compute_dtype: ComputeDtype = "float32") -> None:
+    def __init__(self, backbone: PreTrainedModel, compute_dtype: ComputeDtype = "float32", outputs: int = 1) -> None:
         super().__init__()
         self.backbone = backbone
         self.compute_dtype: ComputeDtype = compute_dtype
-        self.value = _zero(nn.Linear(backbone.config.get_text_config(decoder=True).hidden_size, 1))
+        self.value = _zero(nn.Linear(backbone.config.get_text_config(decoder=True).hidden_size, outputs))
 
     def forward(self, tree: TokenTree) -> Tensor:
-        """Values of the text before each target of ``tree``, in its order, float32."""
+        """Values of the text before each target of ``tree``, in its order, float32, shape (targets, outputs)."""
         flat = flatten(tree, self.backbone)
         with attending(self.backbone, kernel_of(self.backbone)), computing(self.compute_dtype, self.backbone.device):
             states = self.backbone(**flat.arguments).last_hidden_state[0, flat.place]
-        out: Tensor = self.value(states.float())[:, 0]
+        out: Tensor = self.value(states.float())
         return out
 
 
@@ -79,19 +80,27 @@ def _zero(layer: nn.Linear) -> nn.Linear:
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """Steps whose values the critic learns."""
+class Taught:
+    """One value of each step, or of each response token, that the critic learns."""
 
-    table: StepTable
-    """The steps, with some response in each row."""
     tokens: Ints
-    """The response tokens before which there is a value, as indices into ``table.response.values``, shape (M,)."""
+    """The response tokens before which it is read, as indices into ``table.response.values``, shape (M,)."""
     value: Floats
     """(M,): values under the critic before it learns."""
     target: Floats
     """(M,): values that the critic is trained towards."""
     states: NDArray[np.float32] | None
     """(M, D): the states that a head reads; ``None`` for a model."""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """Steps whose values the critic learns."""
+
+    table: StepTable
+    """The steps, with some response in each row whose state is valued."""
+    taught: tuple[Taught, ...]
+    """Lessons of each output."""
 
 
 class Critic(Provider):
@@ -103,15 +112,15 @@ class Critic(Provider):
         policy: The policy; it is read, and never trained through.
         model: The policy's settings.
         optim: The optimiser's settings, of which the critic shares all but the learning rate.
-        per: Whether to value the state before a step's response, or the text before each of its tokens.
+        values: The values that the method reads, each of which has an output; or ``per`` of the only one, ``value``.
         seed: Seed of the head's initial weights.
 
     Raises:
         DataError: The critic's model cannot be loaded.
-        ConfigError: It has another vocabulary.
+        ConfigError: It has another vocabulary, or fewer layers than ``blocks``.
     """
 
-    supplies: ClassVar[tuple[str, ...]] = (VALUE, STATES)
+    supplies: ClassVar[tuple[str, ...]] = (*VALUES, STATES)
 
     def __init__(
         self,
@@ -120,24 +129,25 @@ class Critic(Provider):
         policy: PreTrainedModel,
         model: ModelConfig,
         optim: OptimConfig,
-        per: Per,
+        values: Per | Sequence[Valued],
         seed: int,
     ) -> None:
         self.config = config
         self.accelerator = accelerator
         self.policy = policy
         self.optim = optim
-        self.per = per
+        self.values = (Valued(per=values),) if isinstance(values, str) else tuple(values)
         self.compute_dtype: ComputeDtype = model.compute_dtype
         module: ValueHead | ValueModel
         with torch.random.fork_rng(devices=[]):  # the run's other random numbers are those of a run without a critic
             torch.manual_seed(seed)
             if config.kind == "head":
-                module = ValueHead(policy.config.hidden_size)
+                module = ValueHead(policy.config.hidden_size, len(self.values))
             else:
                 own = model if config.path is None else replace(model, path=config.path)
                 key = "model.path" if config.path is None else "method.critic.path"
-                module = ValueModel(load_backbone(own, key), model.compute_dtype)
+                backbone = load_backbone(own, key, config.layers)
+                module = ValueModel(backbone, model.compute_dtype, len(self.values))
                 _same_vocabulary(module.backbone, policy, own.path)
         optimizer = torch.optim.AdamW(
             [p for p in module.parameters() if p.requires_grad],
@@ -158,35 +168,43 @@ class Critic(Provider):
         return (Part("critic", self.wrapped, self.optimizer),)
 
     def columns(self, steps: StepTable) -> StepTable:
-        """``steps`` with the value of each step, or of each response token, and the states that a head reads."""
-        table, tokens = self._places(steps)
-        value = np.zeros(len(tokens))
-        budget, share = self.optim.tokens_per_microbatch, self.optim.share_prefix
+        """``steps`` with the values of each step, or of each response token, and the states that a head reads."""
+        table, places = self._places(steps)
         self.module.eval()
-        found: dict[str, NDArray[Any]] = {VALUE: value}
         if self.config.kind == "head":
-            (states,) = before_tokens(
-                self.policy,
-                table,
-                [Fingerprint()],
-                tokens,
-                budget=budget,
-                share_prefix=share,
-                compute_dtype=self.compute_dtype,
-            )
+            return self._read_states(steps, table, places)
+        flat = np.zeros((len(table.response.values), len(self.values)))
+        if len(table):
             with torch.no_grad():
-                value[:] = self.module(to_device(states, self._device)).double().cpu().numpy()
-            found[STATES] = states
-        elif len(table):
-            flat = np.zeros(len(table.response.values))
-            with torch.no_grad():
-                for tree in micro_batches(table, budget, share):
+                for tree in micro_batches(table, self.optim.tokens_per_microbatch, self.optim.share_prefix):
                     flat[tree.index] = self.module(tree).double().cpu().numpy()
-            value[:] = flat[tokens]
-        return steps.with_columns(**found) if self.per == "step" else steps.with_token_columns(**found)
+        for output, (value, tokens) in enumerate(zip(self.values, places, strict=True)):
+            steps = _with(steps, value.per, **{value.name: flat[tokens, output]})
+        return steps
+
+    def _read_states(self, steps: StepTable, table: StepTable, places: Sequence[Ints]) -> StepTable:
+        """``steps`` with the policy's states at all places, read in one pass, and their values by the heads."""
+        union = np.unique(np.concatenate(places))
+        (states,) = before_tokens(
+            self.policy,
+            table,
+            [Fingerprint()],
+            union,
+            budget=self.optim.tokens_per_microbatch,
+            share_prefix=self.optim.share_prefix,
+            compute_dtype=self.compute_dtype,
+        )
+        for read, outputs in self._reads.items():
+            tokens = places[outputs[0]]
+            own = states if len(self._reads) == 1 else states[np.searchsorted(union, tokens)]
+            with torch.no_grad():
+                found = self.module(to_device(own, self._device)).double().cpu().numpy()
+            steps = _with(steps, read[0], **{_states_of(read[1]): own})
+            steps = _with(steps, read[0], **{self.values[output].name: found[:, output] for output in outputs})
+        return steps
 
     def learn(self, steps: StepTable, rng: np.random.Generator) -> dict[str, float]:
-        """Trains for all epochs and minibatches towards ``value_target``; returns metrics under ``train/``."""
+        """Trains for all epochs and minibatches towards the targets; returns metrics under ``train/``."""
         lesson = self._lesson(steps)
         self.module.train()
         losses: list[float] = []
@@ -194,11 +212,12 @@ class Critic(Provider):
         norms: list[float] = []
         for _ in range(self.config.epochs):
             for rows in minibatches(self.accelerator, lesson.table, self.config.minibatches, rng):
-                count = int(np.isin(lesson.table.response.row_of[lesson.tokens], rows).sum())
-                total = sum(every(self.accelerator, count))
-                if not total:
+                chosen = np.isin(lesson.table.response.row_of, rows)
+                counts = [int(chosen[taught.tokens].sum()) for taught in lesson.taught]
+                totals = np.sum(every(self.accelerator, counts), axis=0)
+                if not totals.any():
                     continue
-                loss, share = self._accumulate(lesson, rows, total)
+                loss, share = self._accumulate(lesson, rows, totals)
                 losses.append(loss)
                 clipped.append(share)
                 norm = self._step()
@@ -212,24 +231,53 @@ class Critic(Provider):
             "value_grad_norm": sum(norms) / max(len(norms), 1),
         }
 
-    def _places(self, steps: StepTable) -> tuple[StepTable, Ints]:
-        """``steps`` with some response in each row, and the response tokens before which there is a value."""
-        if self.per == "step":
-            table = with_some_response(steps)
-            return table, table.response.offsets[:-1]
-        return steps, np.arange(len(steps.response.values))
+    @cached_property
+    def _reads(self) -> dict[_Read, list[int]]:
+        """The outputs by where they are read."""
+        found: dict[_Read, list[int]] = {}
+        for output, value in enumerate(self.values):
+            found.setdefault((value.per, value.at, value.learns), []).append(output)
+        return found
+
+    def _places(self, steps: StepTable) -> tuple[StepTable, list[Ints]]:
+        """Steps with some response where a state is valued, and of each output the tokens before which it is read."""
+        by_step = any(value.per == "step" for value in self.values)
+        table = with_some_response(steps) if by_step else steps
+        lengths, places = table.response.lengths, []
+        for value in self.values:
+            if value.per == "token":
+                places.append(np.flatnonzero(np.repeat(steps.response.lengths > 0, lengths)))
+            elif value.at is None:
+                places.append(table.response.offsets[:-1])
+            else:
+                at = steps.column(value.at, "the critic", SUPPLIERS.get(value.at, "nothing")).astype(np.int64)
+                places.append(table.response.offsets[:-1] + np.clip(at, 0, lengths - 1))
+        return table, places
 
     def _lesson(self, steps: StepTable) -> Lesson:
-        table, tokens = self._places(steps)
-        if self.per == "step":
-            columns: dict[str, NDArray[Any]] = dict(steps.extra)
-        else:
-            columns = {name: column.values for name, column in steps.token_extra.items()}
-        states = columns[STATES] if self.config.kind == "head" else None
-        return Lesson(table, tokens, columns[VALUE], columns[TARGET], states)
+        table, places = self._places(steps)
+        taught = []
+        for value, tokens in zip(self.values, places, strict=True):
+            columns: Mapping[str, NDArray[Any]] = steps.extra
+            if value.per == "token":
+                columns = {name: column.values for name, column in steps.token_extra.items()}
+            states = columns[_states_of(value.at)] if self.config.kind == "head" else None
+            learns = slice(None) if value.learns is None else np.flatnonzero(columns[value.learns])
+            taught.append(Taught(
+                tokens[learns], columns[value.name][learns], columns[value.target][learns],
+                None if states is None else states[learns],
+            ))  # fmt: skip
+        return Lesson(table, tuple(taught))
 
-    def _accumulate(self, lesson: Lesson, rows: Ints, total: int) -> tuple[float, float]:
-        """Runs the backward passes of one optimiser step; returns loss and clipped share of this process's values."""
+    def _accumulate(self, lesson: Lesson, rows: Ints, totals: ArrayLike) -> tuple[float, float]:
+        """Runs the backward passes of one optimiser step; returns loss and clipped share of this process's values.
+
+        Args:
+            lesson: What is learnt.
+            rows: The rows of this step.
+            totals: Number of values of each output in these rows of all processes, or one number for all outputs.
+        """
+        shares = self.accelerator.num_processes / np.maximum(np.broadcast_to(totals, len(lesson.taught)), 1)
         pieces = list(self._pieces(lesson, rows))
         rounds = max(every(self.accelerator, len(pieces)))
         loss, clipped = 0.0, 0.0
@@ -239,37 +287,43 @@ class Critic(Provider):
                 if number >= len(pieces):  # another process has more: take part in its synchronisation, adding nothing
                     self.accelerator.backward(self.wrapped(self._nothing()).sum() * 0.0)
                     continue
-                piece = pieces[number]
-                value = self.wrapped(piece.inputs)[to_device(piece.picked, self._device)]
-                old, target = (
-                    to_device(of[piece.places], self._device).float() for of in (lesson.value, lesson.target)
-                )
-                weight = torch.full_like(value, self.accelerator.num_processes / total)
-                found = value_loss(value, old, target, weight, clip=self.config.clip)
-                self.accelerator.backward(found.loss)
-                loss += float(found.loss.detach())
-                clipped += float(found.clip_fraction) * len(piece.places) * self.accelerator.num_processes / total
+                out, losses = self.wrapped(pieces[number].inputs), []
+                for output, (picked, places) in pieces[number].reads.items():
+                    taught, share = lesson.taught[output], float(shares[output])
+                    value = out[to_device(picked, self._device), output]
+                    old, target = (to_device(of[places], self._device).float() for of in (taught.value, taught.target))
+                    weight = torch.full_like(value, share)
+                    found = value_loss(value, old, target, weight, clip=self.config.clip)
+                    losses.append(found.loss)
+                    clipped += float(found.clip_fraction) * len(places) * share / len(lesson.taught)
+                total = sum(losses[1:], start=losses[0])
+                self.accelerator.backward(total)
+                loss += float(total.detach())
         return loss, clipped
 
     def _pieces(self, lesson: Lesson, rows: Ints) -> Iterator[_Piece]:
         table = lesson.table
-        places = np.flatnonzero(np.isin(table.response.row_of[lesson.tokens], rows))
-        if lesson.states is not None:
-            if len(places):
-                states = to_device(lesson.states[places], self._device)
-                yield _Piece(states, np.arange(len(places)), places)
+        chosen = np.isin(table.response.row_of, rows)
+        if self.config.kind == "head":
+            for outputs in self._reads.values():
+                taught = lesson.taught[outputs[0]]
+                places = np.flatnonzero(chosen[taught.tokens])
+                if len(places):
+                    assert taught.states is not None
+                    states = to_device(taught.states[places], self._device)
+                    yield _Piece(states, dict.fromkeys(outputs, (np.arange(len(places)), places)))
             return
-        place_of = np.full(len(table.response.values), -1)
-        place_of[lesson.tokens] = np.arange(len(lesson.tokens))
-        place_of = place_of[np.isin(table.response.row_of, rows)]  # by token of the chosen rows
-        chosen = table.take(rows)
+        place_of = np.full((len(lesson.taught), len(table.response.values)), -1)
+        for output, taught in enumerate(lesson.taught):
+            place_of[output, taught.tokens] = np.arange(len(taught.tokens))
+        place_of = place_of[:, chosen]  # by token of the chosen rows
         budget, share = self.optim.tokens_per_microbatch, self.optim.share_prefix
-        for tree in micro_batches(chosen, budget, share):
-            found = place_of[tree.index]
-            yield _Piece(tree, np.flatnonzero(found >= 0), found[found >= 0])
+        for tree in micro_batches(table.take(rows), budget, share):
+            found = place_of[:, tree.index]
+            yield _Piece(tree, {n: (np.flatnonzero(own >= 0), own[own >= 0]) for n, own in enumerate(found)})
 
     def _nothing(self) -> Tensor | TokenTree:
-        if self.config.kind == "model":
+        if self.config.kind != "head":
             return one_token()
         return torch.zeros(1, self.policy.config.hidden_size, device=self._device)
 
@@ -283,10 +337,21 @@ class _Piece:
     """Values that one forward pass computes."""
 
     inputs: Tensor | TokenTree
-    picked: Ints
-    """Indices of the values in the output that the loss uses."""
-    places: Ints
-    """Their indices in the lesson."""
+    reads: dict[int, tuple[Ints, Ints]]
+    """By output: indices of the values that the loss uses in the output's values, and in what it is taught."""
+
+
+_Read = tuple[Per, str | None, str | None]
+"""``per``, ``at`` and ``learns`` of a value."""
+
+
+def _states_of(at: str | None) -> str:
+    """Name of the column of the states that are read there."""
+    return STATES if at is None else f"{STATES}_{at}"
+
+
+def _with(steps: StepTable, per: Per, **columns: NDArray[Any]) -> StepTable:
+    return steps.with_columns(**columns) if per == "step" else steps.with_token_columns(**columns)
 
 
 def _same_vocabulary(critic: PreTrainedModel, policy: PreTrainedModel, path: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainers.credit.estimators import Advantage, Estimator
+from trainers.credit.estimators import Advantage, Estimator, ValueBased
 from trainers.credit.estimators.groups import (
     ROUNDING,
     Floats,
@@ -267,7 +267,7 @@ class Inertness:
     ) -> None:
         terms = estimator.distinguishing
         own = " and ".join(f"term {term!r}" for term in terms) if terms else "advantage"
-        compares = bool(terms) or not estimator.credits_lone_episodes
+        compares = (bool(terms) and not isinstance(estimator, ValueBased)) or not estimator.credits_lone_episodes
         self.watched = [Watched(f"{name}: its {own}", terms, compares=compares)]
         self.watched += [
             Watched(f"{key}: its credit", column=shaper.effect)

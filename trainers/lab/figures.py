@@ -40,6 +40,8 @@ STYLES: dict[str, tuple[str, LineStyle, str]] = {
     "empg": ("#8C8C8C", "--", "h"),
     "steppo": ("#E69F00", "-", "v"),
     "steppo, noisy V": ("#E69F00", "--", "v"),
+    "vetta": ("#009E73", "-", "h"),
+    "hiper": ("#0072B2", "-", "h"),
     "ppo": ("#CC79A7", "-", "P"),
     "ppo, noisy V": ("#CC79A7", "--", "P"),
     "ppo λ=1": ("#CC79A7", "-", "P"),

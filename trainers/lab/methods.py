@@ -18,8 +18,8 @@ from trainers.steps.columns import ENTROPY, HINDSIGHT
 
 STEPS = ("gigpo", "hgpo", "bipace", "graphgpo", "g2po", "pgpo", "gagpo", "rewardflow", "beacon", "hcapo", "empg")
 """Estimators that tell the steps of an episode apart."""
-CRITICS = ("steppo", "ppo")
-BATCHWISE = ("reinforce_pp", "reinforce_pp_baseline", "empg")
+CRITICS = ("steppo", "ppo", "vetta", "hiper")
+BATCHWISE = ("reinforce_pp", "reinforce_pp_baseline", "empg", "hiper")
 """Estimators that use all groups of a batch: each batch must be a table of its own."""
 CRITIC_ERROR = 0.1
 """Standard deviation of a noisy critic's error, in units of the return (which lies in [0, 1])."""
@@ -120,9 +120,10 @@ def furnish(
 ) -> StepTable:
     """Returns the step table with the columns that ``method`` needs.
 
-    A critic has the policy's exact values with the method's discount (``ppo``: per token), plus an error. The entropy
-    is the policy's in the state, and the probability in hindsight that of the action given success: both exact, where
-    a model that is told the end gives an estimate of its own.
+    A critic has the policy's exact values with the method's discount (``ppo``: per token), plus an error. There are no
+    plans: for ``hiper`` each response is an action, and each episode one segment. The entropy is the policy's in the
+    state, and the probability in hindsight that of the action given success: both exact, where a model that is told the
+    end gives an estimate of its own.
 
     Args:
         method: The method.

@@ -9,7 +9,22 @@ from numpy.typing import NDArray
 
 from trainers.lab.mdp import Floats, Ints, World
 from trainers.steps import Ragged, StepTable
-from trainers.steps.columns import EMBEDDING, GREEDY_RETURN, MILESTONE, NEXT_STATE, SUCCESS, VALUE
+from trainers.steps.columns import (
+    BLOCK,
+    BLOCKS,
+    EMBEDDING,
+    GREEDY_RETURN,
+    LOW_START,
+    MILESTONE,
+    NEXT_STATE,
+    SEGMENT,
+    SUCCESS,
+    SWITCH,
+    SWITCH_PROBABILITY,
+    VALUE,
+    VALUE_HIGH,
+    VALUE_LOW,
+)
 
 TOKENS = (3, 9)
 """Minimum and maximum number of tokens of a response. The first decides the action; the others are filler."""
@@ -175,7 +190,7 @@ def _milestones(played: Play, last: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def with_critic(steps: StepTable, played: Play, of_state: Floats, of_action: Floats, gamma: float = 1.0) -> StepTable:
-    """Returns the steps with a critic's values.
+    """Returns the steps with a critic's values, and the columns of plans: each response an action, no switch.
 
     The first token of a response decides the action, so its value is that of the state. The other tokens come after the
     action is known; their value is that of the action.
@@ -191,7 +206,13 @@ def with_critic(steps: StepTable, played: Play, of_state: Floats, of_action: Flo
     from_end = np.repeat(offsets[1:] - 1, lengths) - np.arange(offsets[-1])
     tokens = np.repeat(of_action, lengths) * gamma**from_end
     tokens[offsets[:-1]] = of_state
-    return steps.with_columns(**{VALUE: of_state}).with_token_columns(**{VALUE: tokens})
+    first, never = steps.t == 0, np.zeros(len(steps), np.bool_)
+    values = dict.fromkeys((VALUE, VALUE_HIGH, VALUE_LOW), of_state)
+    acts, zero = np.full(len(tokens), BLOCKS["action"], np.int8), np.zeros(len(steps), np.int64)
+    steps = steps.with_columns(
+        **values, **{SWITCH: never, SEGMENT: first, SWITCH_PROBABILITY: zero.astype(np.float64), LOW_START: zero}
+    )
+    return steps.with_token_columns(**{VALUE: tokens, BLOCK: acts})
 
 
 def with_signal(steps: StepTable, name: str, per_step: Floats) -> StepTable:

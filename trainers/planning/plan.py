@@ -149,8 +149,8 @@ class Planner:
         }
         if ranks > 1 and not sharded:
             held["gradient buckets of DDP"] = float(sizes.gradients)
-        if (critic := method.critic) is not None and critic.kind == "model":
-            held["critic: weights, gradients, moments"] = (16.0 + (4.0 if ranks > 1 else 0.0)) * sizes.parameters
+        if weights := self._critic_weights(config, sizes.parameters):
+            held["critic: weights, gradients, moments"] = (16.0 + (4.0 if ranks > 1 else 0.0)) * weights
         reference = 0.0
         if method.needs_reference and config.model.adapter is None:
             reference = whole * (part if sharded and method.reference == "device" else 1.0)
@@ -165,6 +165,21 @@ class Planner:
         step = {"gradients": float(sizes.gradients), "optimiser step": dry.step.peak}
         phases = {"rollout": rollout, "scoring": scoring, "update": update, "optimiser step": step}
         return held, {name: {k: v for k, v in parts.items() if v} for name, parts in phases.items()}
+
+    def _critic_share(self, config: TrainConfig) -> float:
+        """Share of the policy's layers that the critic trains; 0 where it trains none."""
+        critic, layers = config.method.critic, int(self.shape.get_text_config(decoder=True).num_hidden_layers)
+        if critic is None or critic.kind == "head":
+            return 0.0
+        return min(1.0, (critic.layers or layers) / layers)
+
+    def _critic_weights(self, config: TrainConfig, parameters: int) -> float:
+        """Number of the critic's weights: all of the policy's, or its embedding and its first layers."""
+        share, text = self._critic_share(config), self.shape.get_text_config(decoder=True)
+        if share in (0.0, 1.0):
+            return share * parameters
+        embedding = float(text.vocab_size * text.hidden_size)
+        return embedding + share * (parameters - embedding * (1 if text.tie_word_embeddings else 2))
 
     def _part(self, config: TrainConfig) -> float:
         return 1.0 / (self.where.per_node if config.model.shard == "hybrid" else self.where.ranks)
@@ -233,8 +248,8 @@ class Planner:
             "update": optim.epochs * passes * (update + per_pass)
             + steps * (self._pass(config, dry.step) + (0.0 if sharded or ranks == 1 else 2 * reduce)),
         }
-        if method.critic is not None and method.critic.kind == "model":
-            found["critic"] = method.critic.epochs * passes * update
+        if method.critic is not None and (share := self._critic_share(config)):
+            found["critic"] = method.critic.epochs * passes * update * share
         if config.rollout.engine == "vllm":
             adapted = config.model.adapter is not None and not sharded
             sent = 4.0 * sizes.trained if adapted else float(sizes.read)

@@ -193,7 +193,7 @@ def _processing(source: Source, settings: PreTrainedConfig, key: str, path: str)
         raise _unreadable(key, path, error) from error
 
 
-def load_backbone(config: ModelConfig, key: str) -> PreTrainedModel:
+def load_backbone(config: ModelConfig, key: str, layers: int | None = None) -> PreTrainedModel:
     """The model of ``config.path`` without its output layer; dropout is off.
 
     Where an adapter is trained, it has a new one, on the model with whatever adapter ``config.path`` names merged.
@@ -201,20 +201,28 @@ def load_backbone(config: ModelConfig, key: str) -> PreTrainedModel:
     Args:
         config: Path, checkpointing and adapter.
         key: The setting's key, for messages.
+        layers: How many of its layers are kept, from the first on, below its final norm; all by default. Weights of
+            the others are not read, unless an adapter is merged.
 
     Raises:
         DataError: The model is missing, incomplete, or cannot be downloaded, or its hidden states, packed and with
             shared prefixes, differ from its own.
-        ConfigError: The adapter does not fit it.
+        ConfigError: The adapter does not fit it, or it has fewer than ``layers``.
         MissingExtra: It needs a package that is not installed.
     """
     source = find(config.path, key, tokenizer=False)
     settings = settings_of(source, key, config.path)
     if config.adapter is not None:
         check_adapter(config.adapter, settings, config.path)
-    backbone = _load(source, settings, config, key, AutoModel if source.adapter is None else None)
-    if source.adapter is not None:  # it is one to the whole model, and has its names
-        backbone = cast(PreTrainedModel, merged(backbone, source.adapter).base_model)
+    if source.adapter is None:
+        if layers is not None:
+            truncate(settings, layers, config.path)
+        backbone = _load(source, settings, config, key, AutoModel)
+    else:  # it is one to the whole model, and has its names
+        whole = merged(_load(source, settings, config, key), source.adapter)
+        backbone = cast(PreTrainedModel, whole.base_model)
+        if layers is not None:
+            _cut(backbone, truncate(backbone.config, layers, config.path), layers)
     if config.adapter is not None:
         add_adapter(backbone, config.adapter, source.name, source.revision)
     choose_kernel(backbone, config.attention)
@@ -222,6 +230,36 @@ def load_backbone(config: ModelConfig, key: str) -> PreTrainedModel:
     if config.gradient_checkpointing:
         checkpoint_activations(backbone)
     return backbone
+
+
+def truncate(settings: PreTrainedConfig, layers: int, path: str) -> int:
+    """Makes ``settings`` those of a model of its first ``layers``; returns how many it had.
+
+    Args:
+        settings: Configuration of the model; its lists with an entry for each layer are cut, too.
+        layers: How many are kept.
+        path: The model, for messages.
+
+    Raises:
+        ConfigError: It has fewer.
+    """
+    text = settings.get_text_config(decoder=True)
+    depth = int(text.num_hidden_layers)
+    if layers > depth:
+        raise ConfigError(f"method.critic.blocks is {layers}, but {path} has {depth} layers; take at most {depth}")
+    for field, value in vars(text).items():
+        if isinstance(value, list) and len(value) == depth and not field.endswith("token_id"):
+            setattr(text, field, value[:layers])
+    text.num_hidden_layers = layers
+    return depth
+
+
+def _cut(backbone: PreTrainedModel, depth: int, layers: int) -> None:
+    """Removes all but the first ``layers`` of the ``depth`` layers of a model that was loaded whole."""
+    for module in getattr(backbone, "language_model", backbone).modules():
+        for name, child in module.named_children():
+            if isinstance(child, torch.nn.ModuleList) and len(child) == depth:
+                setattr(module, name, child[:layers])
 
 
 def read(

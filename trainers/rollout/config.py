@@ -65,6 +65,9 @@ class PromptConfig:
     """Read answers in lower case (codecs tags and brackets)."""
     require_thought: bool = False
     """Count an answer without <think> and </think> as invalid (codecs tags and brackets)."""
+    plan: bool = False
+    """Ask for a subgoal before the action, and whether it changes: <switch>…</switch><subgoal>…</subgoal> (codecs tags
+    and brackets). Every method can be trained with it; hiper credits these blocks."""
     examples: Count = 0
     """Episodes of the environment's expert that every prompt shows (few-shot prompting); codecs tags, brackets and
     tools."""
@@ -82,7 +85,7 @@ class PromptConfig:
             )
         if self.truncate == "left" and self.max_tokens is None:
             raise ConfigError("prompt.truncate is 'left', but there is no prompt.max_tokens to truncate to; set it")
-        for name in ("lowercase", "require_thought"):
+        for name in ("lowercase", "require_thought", "plan"):
             if getattr(self, name) and self.codec not in ("tags", "brackets"):
                 raise ConfigError(
                     f"prompt.{name} is true, but prompt.codec is {self.codec!r}, which reads calls as they are; leave "

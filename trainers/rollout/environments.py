@@ -144,8 +144,9 @@ def codec_of(prompt: PromptConfig, tokenizer: ChatTokenizer) -> Codec:
                 f"template (shipped: {', '.join(shipped('chat_templates'))})"
             ) from error
     return make_codec(
-        prompt.codec, think=prompt.think, lowercase=prompt.lowercase, require_thought=prompt.require_thought
-    )
+        prompt.codec, think=prompt.think, lowercase=prompt.lowercase, require_thought=prompt.require_thought,
+        plan=prompt.plan,
+    )  # fmt: skip
 
 
 def chat_codec_of(prompt: PromptConfig) -> Codec:
@@ -155,8 +156,9 @@ def chat_codec_of(prompt: PromptConfig) -> Codec:
     if prompt.codec == "tools":
         return make_codec(prompt.codec)
     return make_codec(
-        prompt.codec, think=prompt.think, lowercase=prompt.lowercase, require_thought=prompt.require_thought
-    )
+        prompt.codec, think=prompt.think, lowercase=prompt.lowercase, require_thought=prompt.require_thought,
+        plan=prompt.plan,
+    )  # fmt: skip
 
 
 def check_chat(rollout: RolloutConfig, prompt: PromptConfig, sampling: SamplingConfig) -> None:

@@ -122,7 +122,10 @@ class Run:
         providers = make_providers(
             method, chosen.estimator, accelerator=accelerator, policy=policy, model=config.model,
             optim=config.optim, reference=self._reference(policy), told=told, seed=config.seed,
+            tokenizer=self.tokenizer, lowercase=config.prompt.lowercase,
         )  # fmt: skip
+        if method.blocks and not config.prompt.plan:
+            _LOG.warning("method.blocks reads planned answers, but prompt.plan is false: each episode is one segment")
         self.crediting = Crediting(chosen, accelerator, providers, [env.id for env in config.envs])
         self.replay: SelfImitation | None = None
         if method.replay is not None:

@@ -48,6 +48,7 @@ def prompts_by_codec(prompt: PromptConfig) -> dict[str, PromptConfig]:
             codec=cast(Any, name),
             lowercase=prompt.lowercase and rules,
             require_thought=prompt.require_thought and rules,
+            plan=prompt.plan and rules,
             examples=0 if name == "native" else prompt.examples,
         )
     return changed

@@ -40,8 +40,20 @@ VALUE = "value"
 STATES = "critic_states"
 """Column or token column of vectors: what a critic's head reads; stays in the process that computed it."""
 
-TARGET = "value_target"
-"""Column or token column: what the critic is trained towards."""
+VALUE_HIGH, VALUE_LOW, VALUE_SWITCH = "value_high", "value_low", "value_switch"
+"""Columns: values of a step for the choice of a subgoal, for its pursuit, and for whether to change it."""
+
+VALUES = (VALUE, VALUE_HIGH, VALUE_LOW, VALUE_SWITCH)
+"""The columns of a critic's values; it supplies those that the method declares."""
+
+
+def target_of(value: str) -> str:
+    """Returns the name of the column, or token column, of what a critic's value is trained towards."""
+    return f"{value}_target"
+
+
+TARGET = target_of(VALUE)
+"""That of the column ``value``."""
 
 EMBEDDING = "embedding"
 """Column of vectors: the actor's hidden state of the state that a step answers."""
@@ -70,38 +82,65 @@ LAST = "last_observation"
 MILESTONE = "milestone"
 """Whether the step reached a milestone of its task, one or several."""
 
-ROLLOUT = frozenset({"action", "step_text", "cut", SUCCESS, NEXT_STATE, LAST, ITERATION})
+TRUNCATED = "truncated"
+"""Whether the episode was cut off before its task came to an end."""
+
+BLOCK = "block"
+"""Token column: in which block of a planned answer (:mod:`envsuite.prompting.plan`) a token begins, one of
+:data:`BLOCKS`, int8."""
+
+BLOCKS = {"none": 0, "switch": 1, "subgoal": 2, "action": 3}
+
+SWITCH = "switch"
+"""Whether the agent wrote that its subgoal changes."""
+
+SEGMENT = "segment"
+"""Whether a segment of one subgoal begins at the step: the first of its episode, or one that switches."""
+
+SWITCH_PROBABILITY = "switch_probability"
+"""Probability with which the agent would have written that its subgoal changes."""
+
+LOW_START = "low_start"
+"""Number of response tokens up to the end of the subgoal; 0 where the answer has none."""
+
+PLANNED = (BLOCK, SWITCH, SEGMENT, SWITCH_PROBABILITY, LOW_START)
+"""The columns of planned answers."""
+
+ROLLOUT = frozenset({"action", "step_text", "cut", SUCCESS, NEXT_STATE, LAST, ITERATION, TRUNCATED})
 SHAPED = frozenset({ENV_REWARD, ROW_SCORE, STEP_SCORE, TOKEN_REWARD})
 
 SUPPLIERS = {
-    VALUE: "a critic (method.critic: {kind: head})",
+    **dict.fromkeys(VALUES, "a critic (method.critic: {kind: head})"),
     ENTROPY: "a pass of the policy (method.entropy: true)",
     HINDSIGHT: "a pass of the policy that is told the end (method.hindsight: {})",
     EMBEDDING: "a pass of the actor (method.embedding: {}; embedder: ngram_hash and identity need none)",
     GREEDY_RETURN: "a greedy episode of each task (method.greedy_baseline: true)",
     MILESTONE: "a rollout whose environments see milestones (method.milestones: {})",
     REFERENCE: "the reference policy (objective.kl, or the shaper kl_penalty)",
+    **dict.fromkeys(PLANNED, "a reader of planned answers (method.blocks: true, with prompt.plan: true)"),
     **{name: "the rollout" for name in ROLLOUT},
 }
 """Where each column comes from, for messages."""
 
 
-def check_supply(method: str, needs: Collection[str], settings: Mapping[str, str]) -> None:
+def check_supply(method: str, needs: Collection[str], settings: Mapping[str, Collection[str]]) -> None:
     """Compare the columns that a method needs with those that its settings supply.
 
     Args:
         method: Name of the estimator, for messages.
         needs: Columns that estimator, shapers and filters read.
-        settings: Column that each setting of the section ``method`` supplies, by the setting's name.
+        settings: Columns that each setting of the section ``method`` can supply, by the setting's name.
 
     Raises:
         MissingColumn: Nothing supplies a column; the message names the method, the column and the setting.
         ConfigError: A setting supplies, at a cost, what nothing reads.
     """
-    for name in sorted(set(needs) - ROLLOUT - SHAPED - {REFERENCE} - set(settings.values())):
+    for name in sorted(
+        set(needs) - ROLLOUT - SHAPED - {REFERENCE} - {name for own in settings.values() for name in own}
+    ):
         raise MissingColumn(f"{method} needs the column {name!r}, which {SUPPLIERS.get(name, 'nothing')} supplies")
-    for key, name in settings.items():
-        if name not in needs:
+    for key, own in settings.items():
+        if not set(own) & set(needs):
             raise ConfigError(
                 f"method.{key} is set, but {method} with these options does not read what it supplies, which is not "
                 "free; leave it out"

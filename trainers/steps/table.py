@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from envsuite.core import Action
 from envsuite.core.errors import UsageError
 from envsuite.core.images import Pixels, Pool
-from trainers.steps.columns import LAST, MILESTONE, NEXT_STATE, SUCCESS, MissingColumn
+from trainers.steps.columns import LAST, MILESTONE, NEXT_STATE, SUCCESS, TRUNCATED, MissingColumn
 from trainers.steps.records import Episode
 
 Floats = NDArray[np.float64]
@@ -232,9 +232,10 @@ class StepTable:
         The extra column ``action`` is the parsed action as text, None where the completion did not parse;
         ``step_text`` is the action and the observation that it led to, None where the action was invalid or changed
         nothing (the state key stayed the same); ``cut`` says
-        whether the response reached the token limit, ``success`` whether the episode solved its task, and
-        ``next_state_key`` which state the step led to ("" where its info does not say), and ``last_observation`` the
-        text that the episode ended with. ``milestone`` is there where every info says whether the step reached one.
+        whether the response reached the token limit, ``success`` whether the episode solved its task, ``truncated``
+        whether it was cut off, ``next_state_key`` which state the step led to ("" where its info does not say), and
+        ``last_observation`` the text that the episode ended with. ``milestone`` is there where every info says whether
+        the step reached one.
         """
         episodes = [episode for episode in episodes if episode.error is None and not episode.greedy]
         pairs = [(episode, step) for episode in episodes for step in episode.steps]
@@ -260,6 +261,7 @@ class StepTable:
                 "step_text": texts,
                 "cut": np.array([step.finish_reason == "length" for _, step in pairs], np.bool_),
                 SUCCESS: np.array([episode.success for episode, _ in pairs], np.bool_),
+                TRUNCATED: np.array([episode.truncated for episode, _ in pairs], np.bool_),
                 NEXT_STATE: _objects([step.info.get("state_key", "") for _, step in pairs]),
                 **flags,
                 LAST: _objects([episode.last_observation for episode, _ in pairs]),

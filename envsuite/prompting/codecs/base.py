@@ -78,6 +78,10 @@ class Codec(ABC):
     def show(self, action: Action) -> str:
         """Formats ``action`` briefly, for a history."""
 
+    def recalled(self, completion: str, action: Action | None) -> str:
+        """Formats a step of the past for a history: its action, ``none`` where the completion did not parse."""
+        return "none" if action is None else self.show(action)
+
     def chat_tools(self, tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
         """Returns the tools for the chat template; ``None`` if the codec describes them itself."""
         return None

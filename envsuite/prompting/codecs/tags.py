@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from envsuite.core.tools import Action, Tool, ToolCall
 from envsuite.prompting.codecs.base import Codec, Parsed
+from envsuite.prompting.plan import FORM, REQUEST, read_plan
 from envsuite.prompting.text import (
     TAGS,
     THOUGHT_END,
@@ -37,6 +38,9 @@ class TagsCodec(Codec):
     """Whether a completion is read in lower case, tags and tool names included."""
     require_thought: bool = False
     """Whether a completion without ``<think>`` and ``</think>`` is invalid."""
+    plan: bool = False
+    """Whether the instructions ask for a subgoal, and whether it changes, before the action
+    (:mod:`envsuite.prompting.plan`). An action without is valid; a history shows the subgoal beside the action."""
 
     def system(self, tools: Sequence[Tool], max_calls: int) -> str:
         """Returns the tools and the format of an action, ending with a template of the answer."""
@@ -49,8 +53,19 @@ class TagsCodec(Codec):
                 about += f"\nUp to {max_calls} calls a step; several are written as a JSON list."
             if command is not None:
                 about += f"\nFor {command.name} the plain command is enough."
+        return f"{about}\nAnswer each observation in this form:\n{self._form(body)}"
+
+    def _form(self, body: str) -> str:
+        """Returns the template of an answer."""
         thought = "<think>your reasoning</think>" if self.think else ""
-        return f"{about}\nAnswer each observation in this form:\n{thought}<action>{body}</action>"
+        planned, request = (FORM, f"\n{REQUEST}") if self.plan else ("", "")
+        return f"{thought}{planned}<action>{body}</action>{request}"
+
+    def recalled(self, completion: str, action: Action | None) -> str:
+        """Formats the action, after the subgoal that was pursued, if the codec asks for one."""
+        shown = super().recalled(completion, action)
+        subgoal = read_plan(completion, self.lowercase).subgoal if self.plan else None
+        return f"<subgoal>{subgoal}</subgoal>{shown}" if subgoal else shown
 
     def parse(self, completion: str, tools: Sequence[Tool], max_calls: int) -> Parsed:
         """Parses the first well-formed body."""
@@ -119,13 +134,12 @@ class BracketsCodec(TagsCodec):
         ]
         if len(forms) < len(tools):
             return super().system(tools, max_calls)
-        thought = "<think>your reasoning</think>" if self.think else ""
         return "\n".join(
             (
                 "You act by calling tools:",
                 *forms,
                 "Answer each observation in this form:",
-                f"{thought}<action>tool[argument]</action>",
+                self._form("tool[argument]"),
             )
         )
 

@@ -18,6 +18,7 @@ from trainers.credit.estimators import (
     gspo,
     hcapo,
     hgpo,
+    hiper,
     opo,
     pgpo,
     ppo,
@@ -27,6 +28,7 @@ from trainers.credit.estimators import (
     rewardflow,
     rloo,
     steppo,
+    vetta,
 )
 from trainers.credit.estimators.base import ESTIMATORS, Advantage, Calibrating, Estimator, ValueBased, register
 
@@ -50,6 +52,7 @@ __all__ = [
     "gspo",
     "hcapo",
     "hgpo",
+    "hiper",
     "opo",
     "pgpo",
     "ppo",
@@ -60,4 +63,5 @@ __all__ = [
     "rewardflow",
     "rloo",
     "steppo",
+    "vetta",
 ]

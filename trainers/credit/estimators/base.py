@@ -10,10 +10,12 @@ from typing import Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from trainers.credit.estimators.returns import finite_column
+from trainers.credit.estimators.tokens import finite_tokens
 from trainers.registry import Registry
 from trainers.settings import check_fields
 from trainers.steps import Ragged, StepTable
-from trainers.steps.columns import VALUE
+from trainers.steps.columns import SUPPLIERS, VALUE, target_of
 
 Per = Literal["step", "token"]
 
@@ -98,17 +100,65 @@ class Estimator(ABC):
         """
 
 
+@dataclass(frozen=True)
+class Valued:
+    """A value that a method reads from the critic, which has an output of its own for it."""
+
+    name: str = VALUE
+    """Column, or token column, that the critic supplies."""
+    per: Per = "step"
+    """``step``: a value of each step; ``token``: of the text before each response token."""
+    at: str | None = None
+    """Column of the places where a step's value is read: it is that of the text before so many tokens of its response,
+    at most all but the last. ``None``: before the response."""
+    learns: str | None = None
+    """Column that says which steps have a target; the others teach nothing, whatever stands there. ``None``: all."""
+
+    @property
+    def target(self) -> str:
+        """Column, or token column, of what this output is trained towards."""
+        return target_of(self.name)
+
+    def column(self, steps: StepTable, method: str) -> NDArray[np.float64]:
+        """Returns the values as float64, shape (N,), or (number of response tokens,).
+
+        Args:
+            steps: Step rows with the column.
+            method: Name of the estimator, for messages.
+
+        Raises:
+            MissingColumn: It is not there.
+            UsageError: A value is not finite.
+        """
+        if self.per == "step":
+            return finite_column(steps, self.name, method, SUPPLIERS[VALUE])
+        return finite_tokens(steps, steps.token_column(self.name, method, SUPPLIERS[VALUE]), self.name)
+
+
 class ValueBased(Estimator):
-    """A method that reads a critic's values, in the column or (where it is ``per`` token) token column ``value``."""
+    """A method that reads values of a critic, and says what the critic is trained towards."""
+
+    @property
+    def values(self) -> tuple[Valued, ...]:
+        """The values that it reads: by default the column or (where it is ``per`` token) token column ``value``."""
+        return (Valued(per=self.per),)
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The critic's values."""
-        return (VALUE,)
+        """The critic's values, and what says where they are read and learnt."""
+        named = [name for value in self.values for name in (value.name, value.at, value.learns) if name is not None]
+        return tuple(dict.fromkeys(named))
 
     @abstractmethod
-    def returns(self, steps: StepTable) -> NDArray[np.float64]:
-        """Returns the critic's targets, one number per step or per response token."""
+    def returns(self, steps: StepTable) -> tuple[NDArray[np.float64], ...]:
+        """Returns the critic's targets: for each of :attr:`values` one number per step, or per response token."""
+
+    def taught(self, steps: StepTable) -> StepTable:
+        """Returns ``steps`` with the columns of the critic's targets."""
+        for value, target in zip(self.values, self.returns(steps), strict=True):
+            named = {value.target: target}
+            steps = steps.with_columns(**named) if value.per == "step" else steps.with_token_columns(**named)
+        return steps
 
 
 class Calibrating(Estimator):

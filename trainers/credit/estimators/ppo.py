@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from trainers.credit.estimators.base import Advantage, Per, ValueBased, register
 from trainers.credit.estimators.groups import Floats, mean_abs
-from trainers.credit.estimators.returns import explained_variance, generalised_advantages
-from trainers.credit.estimators.tokens import Scope, finite_tokens, token_sequences, whiten
+from trainers.credit.estimators.returns import explained_variance
+from trainers.credit.estimators.tokens import Scope, token_advantages, whiten
 from trainers.settings import Fraction, NotNegative
 from trainers.steps import StepTable
-from trainers.steps.columns import SUPPLIERS, VALUE
 
 
 @register("ppo")
@@ -58,15 +57,11 @@ class PPO(ValueBased):
 
     def raw(self, steps: StepTable) -> Floats:
         """The advantage before whitening, one per response token."""
-        sequences = token_sequences(steps, self.scope)
-        value = self._value(steps)[sequences.index]
-        return sequences.in_rows(
-            generalised_advantages(sequences.reward, value, sequences.lengths, self.gamma, self.lam)
-        )
+        return token_advantages(steps, self._value(steps), self.gamma, self.lam, self.scope)
 
-    def returns(self, steps: StepTable) -> Floats:
+    def returns(self, steps: StepTable) -> tuple[Floats]:
         """Returns the critic's targets A_i + V_i, one per response token."""
-        return self.raw(steps) + self._value(steps)
+        return (self.raw(steps) + self._value(steps),)
 
     def _value(self, steps: StepTable) -> Floats:
-        return finite_tokens(steps, steps.token_column(VALUE, "ppo", SUPPLIERS[VALUE]), VALUE)
+        return self.values[0].column(steps, "ppo")

@@ -83,21 +83,21 @@ def steps_in_order(steps: StepTable) -> tuple[Ints, Ints]:
     return order, np.bincount(sorted_episode)
 
 
-def backward_sums(values: Floats, lengths: Ints, decay: float) -> Floats:
-    """S_i = values_i + decay · S_{i+1} within each run of values, shape (M,).
+def backward_sums(values: Floats, lengths: Ints, decay: float | Floats) -> Floats:
+    """S_i = values_i + decay_i · S_{i+1} within each run of values, shape (M,).
 
     Args:
         values: Shape (M,), run after run.
         lengths: Length of each run; they add up to M, and may be 0.
-        decay: Factor per position.
+        decay: Factor per position, one for all or shape (M,).
     """
-    sums = values.astype(np.float64)
+    sums, factor = values.astype(np.float64), np.broadcast_to(np.asarray(decay, np.float64), values.shape)
     # All runs at once, backwards from their last values: as many turns as the longest run is long.
     by_length = np.argsort(-lengths, kind="stable")
     ends, lengths = (np.cumsum(lengths) - 1)[by_length], lengths[by_length]
     for back in range(1, int(lengths.max(initial=0))):
         here = ends[: np.searchsorted(-lengths, -back, side="left")] - back
-        sums[here] += decay * sums[here + 1]
+        sums[here] += factor[here] * sums[here + 1]
     return sums
 
 
@@ -116,6 +116,25 @@ def generalised_advantages(reward: Floats, value: Floats, lengths: Ints, gamma: 
     following = np.append(value[1:], 0.0)[: len(value)]
     following[(np.cumsum(lengths) - 1)[lengths > 0]] = 0.0
     return backward_sums(reward + gamma * following - value, lengths, gamma * lam)
+
+
+def step_advantages(steps: StepTable, value: Floats, gamma: float, lam: float) -> Floats:
+    """Generalised advantages with the step as the unit of time, shape (N,).
+
+    Args:
+        steps: Step rows; a column ``row_score`` is added to the reward.
+        value: Value of the state that each step answers, shape (N,).
+        gamma: Discount per step.
+        lam: λ.
+
+    Raises:
+        UsageError: A step is there twice.
+    """
+    order, lengths = steps_in_order(steps)
+    reward = steps.reward + row_score(steps)
+    out = np.empty(len(steps))
+    out[order] = generalised_advantages(reward[order], value[order], lengths, gamma, lam)
+    return out
 
 
 def explained_variance(value: Floats, target: Floats) -> float:

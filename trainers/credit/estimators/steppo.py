@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from trainers.credit.estimators.base import Advantage, ValueBased, register
 from trainers.credit.estimators.groups import Floats, mean_abs
-from trainers.credit.estimators.returns import (
-    explained_variance,
-    finite_column,
-    generalised_advantages,
-    row_score,
-    steps_in_order,
-)
+from trainers.credit.estimators.returns import explained_variance, step_advantages
 from trainers.credit.estimators.tokens import whiten
 from trainers.settings import Fraction, NotNegative
 from trainers.steps import StepTable
-from trainers.steps.columns import SUPPLIERS, VALUE
 
 
 @register("steppo")
@@ -60,15 +51,11 @@ class StepPO(ValueBased):
 
     def raw(self, steps: StepTable) -> Floats:
         """The advantage before whitening, shape (N,)."""
-        order, lengths = steps_in_order(steps)
-        reward = steps.reward + row_score(steps)
-        out = np.empty(len(steps))
-        out[order] = generalised_advantages(reward[order], self._value(steps)[order], lengths, self.gamma, self.lam)
-        return out
+        return step_advantages(steps, self._value(steps), self.gamma, self.lam)
 
-    def returns(self, steps: StepTable) -> Floats:
+    def returns(self, steps: StepTable) -> tuple[Floats]:
         """Returns the critic's targets A_t + V(s_t), shape (N,)."""
-        return self.raw(steps) + self._value(steps)
+        return (self.raw(steps) + self._value(steps),)
 
     def _value(self, steps: StepTable) -> Floats:
-        return finite_column(steps, VALUE, "steppo", SUPPLIERS[VALUE])
+        return self.values[0].column(steps, "steppo")

@@ -9,7 +9,13 @@ import numpy as np
 
 from envsuite.core.errors import UsageError
 from trainers.credit.estimators.groups import Floats, Ints, all_equal
-from trainers.credit.estimators.returns import backward_sums, episode_returns, row_score, steps_in_order
+from trainers.credit.estimators.returns import (
+    backward_sums,
+    episode_returns,
+    generalised_advantages,
+    row_score,
+    steps_in_order,
+)
 from trainers.steps import Ragged, StepTable
 from trainers.steps.columns import TOKEN_REWARD
 
@@ -67,6 +73,25 @@ def token_sequences(steps: StepTable, scope: Scope) -> TokenSequences:
     if TOKEN_REWARD in steps.token_extra:
         reward += finite_tokens(steps, steps.token_extra[TOKEN_REWARD].values, TOKEN_REWARD)[index]
     return TokenSequences(index, lengths, reward)
+
+
+def token_advantages(steps: StepTable, value: Floats, gamma: float, lam: float, scope: Scope = "episode") -> Floats:
+    """Generalised advantages with the response token as the unit of time, one per response token.
+
+    Args:
+        steps: Step rows.
+        value: Value of the text before each response token.
+        gamma: Discount per token.
+        lam: λ.
+        scope: As in :func:`token_sequences`.
+
+    Raises:
+        UsageError: A step is there twice, or a token's reward is not finite.
+    """
+    sequences = token_sequences(steps, scope)
+    return sequences.in_rows(
+        generalised_advantages(sequences.reward, value[sequences.index], sequences.lengths, gamma, lam)
+    )
 
 
 def finite_tokens(steps: StepTable, values: Floats, name: str) -> Floats:

@@ -1,0 +1,124 @@
+"""Recorded cases of the methods whose critic has several outputs, with the options that reproduce each original."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from benchmarks.golden_data import TokenRows, step_table
+from benchmarks.golden_dispatch import Case, Outcome, handles
+from trainers.credit.estimators.groups import Floats
+from trainers.credit.estimators.hiper import HiPER
+from trainers.credit.estimators.vetta import VETTA
+from trainers.credit.shapers import InvalidActionPenalty
+from trainers.steps import StepTable
+from trainers.steps.columns import (
+    BLOCK,
+    BLOCKS,
+    SEGMENT,
+    SWITCH,
+    SWITCH_PROBABILITY,
+    TRUNCATED,
+    VALUE,
+    VALUE_HIGH,
+    VALUE_LOW,
+    VALUE_SWITCH,
+)
+
+
+def _charged(case: Case) -> tuple[StepTable, InvalidActionPenalty]:
+    """The step rows, with the penalty in the reward of the invalid step."""
+    shaper = InvalidActionPenalty(float(case.params.take("invalid_action_penalty_coef", 0.0)))
+    return shaper(step_table(case.data)), shaper
+
+
+def _tokens(case: Case) -> TokenRows:
+    return TokenRows.of(case.data, "float64")
+
+
+def _dense(case: Case, flat: Floats) -> Floats:
+    return _tokens(case).dense(torch.from_numpy(np.ascontiguousarray(flat)))
+
+
+@handles("paper2", "vetta", "refs.vetta")
+def _(case: Case) -> Outcome:
+    (steps, shaper), take = _charged(case), case.params.take
+    estimator = VETTA(
+        float(take("gamma_turn")), float(take("lam_turn")), float(take("gamma_token")), float(take("lam_token")),
+        float(take("alpha")),
+    )  # fmt: skip
+    case.params.done()
+    steps = steps.with_columns(**{VALUE: np.array([row["value_turn"] for row in case.data["steps"]])})
+    steps = steps.with_token_columns(**{VALUE: _tokens(case).column("value_token").numpy()})
+    turn, token = estimator.levels(steps)
+    of_turn, of_token = estimator.returns(steps)
+    values = {
+        "turn_advantage_per_row": turn,
+        "token_advantage": _dense(case, token),
+        "token_residual": _dense(case, estimator.residual(steps, token)),
+        "advantage": _dense(case, estimator(steps).tokens(steps)),
+        "turn_return_per_row": of_turn,
+        "token_return": _dense(case, of_token),
+    }
+    return Outcome(values, f"{shaper} {estimator}")
+
+
+def _planned(case: Case, steps: StepTable) -> StepTable:
+    """The columns of planned answers: token 0 is the switch, token 1 the subgoal, the others the action."""
+    rows = case.data["steps"]
+    place = np.arange(len(steps.response.values)) - steps.response.offsets[steps.response.row_of]
+    switch = np.array([row["switch"] for row in rows], np.bool_)
+    values = {name: np.array(case.data["tokens"][name], np.float64)[:, 0] for name in (VALUE_HIGH, VALUE_LOW)} | {
+        VALUE_SWITCH: np.array(case.data["tokens"]["value_term"], np.float64)[:, 0]
+    }
+    return steps.with_token_columns(**{BLOCK: np.minimum(place + 1, BLOCKS["action"]).astype(np.int8)}).with_columns(**{
+        SWITCH: switch,
+        SEGMENT: switch | (steps.t == 0),
+        SWITCH_PROBABILITY: np.array([row["switch_probability"] for row in rows]),
+        TRUNCATED: np.array([row["truncated"] for row in rows], np.bool_),
+        **values,
+    })  # fmt: skip
+
+
+def _levels(estimator: HiPER, steps: StepTable) -> dict[str, Floats]:
+    found = estimator.segments(steps)
+    return {
+        "low_advantage_per_row": estimator._scaled(found.low),
+        "high_advantage_per_row": np.where(found.starts, estimator._scaled(found.high, found.starts), 0.0),
+    }
+
+
+@handles("hiper", "hiper", "compute_hae_advantage")
+def _(case: Case) -> Outcome:
+    (steps, shaper), take = _charged(case), case.params.take
+    spread = case.params.one_of("keep_penalty_mode", {None: False, "normalized": True})
+    cost = -float(take("keep_penalty", 0.0))
+    estimator = HiPER(
+        float(take("gamma")), float(take("lam_turn")), float(take("lam_seg")),
+        switch=case.params.one_of("term", {True: "hiper_code", False: "none"}),
+        normalise=bool(take("norm_adv", False)),
+        end=case.params.one_of("bootstrap_truncated", {None: "zero", False: "zero", True: "hiper_code"}),
+        hiper_code_keep=0.0 if spread else cost,
+        hiper_code_keep_spread=cost if spread else 0.0,
+    )  # fmt: skip
+    case.params.done()
+    steps = _planned(case, steps)
+    high, low, *switch = estimator.returns(steps)
+    values = _levels(estimator, steps) | {
+        "high_return_per_row": high,
+        "low_return_per_row": low,
+        "advantage": _dense(case, estimator(steps).tokens(steps)),
+    }
+    if switch:
+        values["term_advantage_per_row"] = estimator._scaled(estimator.switching(steps))
+        values["term_return_per_row"] = switch[0]
+    return Outcome(values, f"{shaper} {estimator}")
+
+
+@handles("paper2", "hiper_paper", "refs.hiper_paper")
+def _(case: Case) -> Outcome:
+    take = case.params.take
+    estimator = HiPER(float(take("gamma")), float(take("lam_low")), float(take("lam_high")), normalise=False)
+    case.params.done()
+    steps = _planned(case, step_table(case.data))
+    return Outcome(_levels(estimator, steps) | {"switch_advantage_per_row": estimator.switching(steps)}, str(estimator))

@@ -1,0 +1,96 @@
+"""VETTA: turns credited by a turn's value, and the tokens of a turn against each other by a value of each token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainers.credit.estimators.base import Advantage, Per, ValueBased, Valued, register
+from trainers.credit.estimators.groups import Floats
+from trainers.credit.estimators.returns import explained_variance, step_advantages
+from trainers.credit.estimators.tokens import token_advantages
+from trainers.settings import Fraction, NotNegative
+from trainers.steps import StepTable
+
+
+@register("vetta")
+@dataclass(frozen=True)
+class VETTA(ValueBased):
+    """Turn advantage plus a centred token advantage (Eq. 3 to 7): A_j = A^turn + alpha (A^tok_j - mean over the turn).
+
+    A^turn is StepPO's generalised advantage over the turns of an episode, A^tok PPO's over all response tokens of the
+    episode, each with a value of its own from one critic. After the last turn both are 0, also where the episode was
+    cut off. The critic's targets are V + A of each level, before the tokens are centred.
+    """
+
+    gamma: Fraction = 0.95
+    """Discount per turn."""
+    lam: Fraction = 0.95
+    """λ over turns."""
+    gamma_token: Fraction = 1.0
+    """Discount per token."""
+    lam_token: Fraction = 1.0
+    """λ over tokens."""
+    alpha: NotNegative = 1.0
+    """Weight of the tokens' difference to their turn; 0 is StepPO's advantage."""
+
+    @property
+    def per(self) -> Per:
+        """Each token has an advantage of its own."""
+        return "token"
+
+    @property
+    def values(self) -> tuple[Valued, ...]:
+        """The turn's value, read before its response, and a value of the text before each token."""
+        return (Valued(per="step"), Valued(per="token"))
+
+    @property
+    def distinguishing(self) -> tuple[str, ...]:
+        """How the tokens of a turn differ; the turn's advantage is StepPO's."""
+        return ("token",) if self.alpha else ()
+
+    def __call__(self, steps: StepTable) -> Advantage:
+        """One advantage per response token.
+
+        Raises:
+            MissingColumn: There is no column, or no token column, ``value``.
+            UsageError: A value is not finite, or a step is there twice.
+        """
+        (of_turn, of_token), (turn, token) = self._read(steps), self.levels(steps)
+        terms = {
+            "turn": np.repeat(turn, steps.response.lengths),
+            "token": self.alpha * self.residual(steps, token),
+        }
+        return Advantage(
+            per_token=terms["turn"] + terms["token"],
+            diagnostics={
+                "value_mean": float(of_turn.mean()) if len(steps) else 0.0,
+                "explained_variance": explained_variance(of_turn, of_turn + turn),
+                "token_explained_variance": explained_variance(of_token, of_token + token),
+            },
+            terms=terms,
+        )
+
+    def levels(self, steps: StepTable) -> tuple[Floats, Floats]:
+        """Returns A^turn, shape (N,), and A^tok before it is centred, one per response token."""
+        of_turn, of_token = self._read(steps)
+        return (
+            step_advantages(steps, of_turn, self.gamma, self.lam),
+            token_advantages(steps, of_token, self.gamma_token, self.lam_token),
+        )
+
+    def residual(self, steps: StepTable, token: Floats) -> Floats:
+        """Returns A^tok minus its mean over the tokens of the turn."""
+        row, lengths = steps.response.row_of, steps.response.lengths
+        mean = np.bincount(row, token, len(steps)) / np.maximum(lengths, 1)
+        return np.asarray(token - mean[row], np.float64)
+
+    def returns(self, steps: StepTable) -> tuple[Floats, Floats]:
+        """Returns the critic's targets: A^turn + V of each turn, and A^tok + V of each token."""
+        (of_turn, of_token), (turn, token) = self._read(steps), self.levels(steps)
+        return turn + of_turn, token + of_token
+
+    def _read(self, steps: StepTable) -> tuple[Floats, Floats]:
+        turn, token = self.values
+        return turn.column(steps, "vetta"), token.column(steps, "vetta")

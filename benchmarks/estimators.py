@@ -80,6 +80,8 @@ def step_table(rows: int, seed: int = 0, dimensions: int = DIMENSIONS) -> StepTa
             SUCCESS: won[episode],
             NEXT_STATE: keys[rng.permutation(rows)],
             "value": rng.random(rows),
+            "mc_value": rng.random(rows),
+            "next_mc_value": rng.random(rows),
             "greedy_return": (group % 2).astype(np.float64),
             "embedding": look,
         },

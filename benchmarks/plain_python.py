@@ -148,6 +148,12 @@ def opo(steps: StepTable, numbers: Numbers = floats) -> list[float]:
     return rows.broadcast(out)
 
 
+def oracle_mc(steps: StepTable, numbers: Numbers = floats) -> list[float]:
+    """Reward, plus the value of the next state, minus that of the state."""
+    here, after = numbers(steps.extra["mc_value"]), numbers(steps.extra["next_mc_value"])
+    return [r + next_value - value for r, next_value, value in zip(numbers(steps.reward), after, here, strict=True)]
+
+
 def remax(steps: StepTable, numbers: Numbers = floats) -> list[float]:
     """R - R(greedy)."""
     rows = Rows(steps, numbers)
@@ -339,6 +345,7 @@ PLAIN: dict[str, Plain] = {
     "rloo": rloo,
     "opo": opo,
     "remax": remax,
+    "oracle_mc": oracle_mc,
     "reinforce_pp": reinforce_pp,
     "reinforce_pp_baseline": reinforce_pp_baseline,
     "ppo": ppo,

@@ -34,6 +34,8 @@ def table_of(rows: Sequence[Row], lengths: Sequence[int] | None = None) -> StepT
         extra={
             "greedy_return": np.array([row[0] / 10 for row in rows]),
             "value": np.sin(unlike),
+            "mc_value": np.cos(unlike),
+            "next_mc_value": np.cos(unlike + 0.3),
             "embedding": np.array([[row[4] == key for key in "abc"] + [True] for row in rows], float).reshape(-1, 4),
             SUCCESS: np.array([row[1] // 3 % 2 == 0 for row in rows], np.bool_),
             NEXT_STATE: np.array(["abcd"[(row[1] + row[2]) % 4] for row in rows], object),

@@ -21,6 +21,7 @@ UNITS = """
     """
 METHODS = {
     **dict.fromkeys(("graphgpo", "g2po", "pgpo", "gagpo", "rewardflow"), ""),
+    "oracle_mc": "",
     "bipace": """
         from trainers.credit.estimators.bipace import *
         from trainers.credit.estimators.bipace import PACE, SINGLETON

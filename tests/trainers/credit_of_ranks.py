@@ -28,7 +28,7 @@ from trainers.policy.model import Policy
 from trainers.policy.update import Updater
 from trainers.settings import make
 from trainers.steps import Episode, Step, StepTable
-from trainers.steps.columns import EMBEDDING, REFERENCE, VALUE
+from trainers.steps.columns import EMBEDDING, MC_VALUE, NEXT_MC_VALUE, REFERENCE, VALUE
 
 SIZE, GROUPS, MEMBERS = 61, 6, 4
 
@@ -36,7 +36,7 @@ SIZE, GROUPS, MEMBERS = 61, 6, 4
 class Random(Provider):
     """Values, hidden states and the reference's log-probabilities: a function of the step, wherever it is."""
 
-    supplies: ClassVar[tuple[str, ...]] = (VALUE, EMBEDDING, REFERENCE)
+    supplies: ClassVar[tuple[str, ...]] = (VALUE, EMBEDDING, REFERENCE, MC_VALUE, NEXT_MC_VALUE)
     before_shaping: ClassVar[bool] = True
 
     def __init__(self, per: str) -> None:
@@ -52,7 +52,9 @@ class Random(Provider):
             np.concatenate([np.zeros(0), *(rng.normal(size=size) for rng, size in zip(rngs, sizes, strict=True))])
             for _ in range(2)
         )
-        steps = steps.with_columns(**{EMBEDDING: states}).with_token_columns(**{REFERENCE: reference - 3.0})
+        steps = steps.with_columns(
+            **{EMBEDDING: states, MC_VALUE: states[:, 0], NEXT_MC_VALUE: states[:, 1]}
+        ).with_token_columns(**{REFERENCE: reference - 3.0})
         if self.per == "step":
             return steps.with_columns(**{VALUE: np.array([rng.normal() for rng in rngs], np.float64)})
         return steps.with_token_columns(**{VALUE: values})

@@ -11,7 +11,7 @@ from trainers.credit.replay import ReplayConfig
 from trainers.policy.config import Pooling
 from trainers.policy.loss import ObjectiveConfig
 from trainers.settings import AtLeastOne, ConfigError, Count, Positive, Text
-from trainers.steps.columns import EMBEDDING, GREEDY_RETURN, VALUE
+from trainers.steps.columns import EMBEDDING, GREEDY_RETURN, MC_VALUE, NEXT_MC_VALUE, VALUE
 
 Place = Literal["device", "offload", "cpu"]
 
@@ -53,6 +53,14 @@ class EmbeddingConfig:
 
 
 @dataclass(frozen=True)
+class OracleConfig:
+    """Episodes that are continued from the states of sampled steps, for ``oracle_mc``; never trained on."""
+
+    continuations: AtLeastOne = 8
+    """Episodes per state. They cost about this number times half the steps of an episode for each step."""
+
+
+@dataclass(frozen=True)
 class MethodConfig:
     """The credit-assignment method; a recipe fills this section, and every key of it can be overridden."""
 
@@ -77,6 +85,8 @@ class MethodConfig:
     """Hidden states of the policy, where the method reads them (bipace with the embedder actor_hidden)."""
     greedy_baseline: bool = False
     """Play one more episode per task, greedily, which is not trained on (remax)."""
+    oracle: OracleConfig | None = None
+    """Continue episodes from the state of every sampled step, to measure its value (oracle_mc); null is off."""
     reference: Place = "device"
     """Where the weights of the reference policy are kept, if the method compares with one: ``device``, beside the
     policy; ``offload``, in the host's memory, and on the device while it scores; ``cpu``, where it scores, too."""
@@ -101,9 +111,10 @@ class MethodConfig:
         return self.objective.kl != "none" or "kl_penalty" in self.shapers
 
     @property
-    def supplied(self) -> dict[str, str]:
-        """The column that each setting of this section supplies, by the setting's name."""
-        found = {"critic": VALUE} if self.critic is not None else {}
+    def supplied(self) -> dict[str, str | tuple[str, ...]]:
+        """The column, or columns, that each setting of this section supplies, by the setting's name."""
+        found: dict[str, str | tuple[str, ...]] = {"critic": VALUE} if self.critic is not None else {}
+        found |= {"oracle": (MC_VALUE, NEXT_MC_VALUE)} if self.oracle is not None else {}
         found |= {"embedding": EMBEDDING} if self.embedding is not None else {}
         return found | ({"greedy_baseline": GREEDY_RETURN} if self.greedy_baseline else {})
 

@@ -11,7 +11,7 @@ import numpy as np
 from trainers.credit.estimators import ESTIMATORS, Estimator
 from trainers.credit.scpo import SCPO
 from trainers.lab.mdp import Floats, values
-from trainers.lab.rollout import TOKENS, Play, of_first_token, table, with_critic, with_greedy
+from trainers.lab.rollout import TOKENS, Play, of_first_token, table, with_continuations, with_critic, with_greedy
 from trainers.steps import StepTable
 
 STEPS = ("gigpo", "hgpo", "bipace", "graphgpo", "g2po", "pgpo", "gagpo", "rewardflow")
@@ -19,6 +19,8 @@ STEPS = ("gigpo", "hgpo", "bipace", "graphgpo", "g2po", "pgpo", "gagpo", "reward
 CRITICS = ("steppo", "ppo")
 BATCHWISE = ("reinforce_pp", "reinforce_pp_baseline")
 """Estimators that use all groups of a batch: each batch must be a table of its own."""
+CONTINUATIONS = 8
+"""Continuations per state of ``oracle_mc``."""
 CRITIC_ERROR = 0.1
 """Standard deviation of a noisy critic's error, in units of the return (which lies in [0, 1])."""
 
@@ -107,8 +109,8 @@ def methods(world: str) -> list[Method]:
 
 
 def family(method: Method) -> str:
-    """Returns the kind of comparison: whole episodes, steps, or with a critic's values."""
-    if method.critic:
+    """Returns the kind of comparison: whole episodes, steps, or with values of states."""
+    if method.critic or method.estimator == "oracle_mc":
         return "critic"
     return "steps" if method.estimator in STEPS else "episodes"
 
@@ -133,6 +135,8 @@ def furnish(
         steps = _with_values(steps, method, played, policy, seed, method.discount(gamma))
     if method.estimator == "remax":
         steps = with_greedy(steps, played, policy, rng)
+    if method.estimator == "oracle_mc":
+        steps = with_continuations(steps, played, policy, method.discount(gamma), CONTINUATIONS, rng)
     return steps
 
 

@@ -30,7 +30,14 @@ from trainers.policy.update import Updater
 from trainers.report.stats import EvalResult
 from trainers.rollout.engine import EngineSetup
 from trainers.rollout.engines import make_engine
-from trainers.rollout.environments import check_prompts, make_manager, prompt_file_of, sampling_of, tasks_of
+from trainers.rollout.environments import (
+    check_prompts,
+    check_snapshots,
+    make_manager,
+    prompt_file_of,
+    sampling_of,
+    tasks_of,
+)
 from trainers.rollout.limits import check_images, check_limits
 from trainers.rollout.sampler import TaskPool, TaskSampler
 from trainers.run import checkpoint
@@ -86,6 +93,9 @@ class Run:
         self.tasks = [tasks_of(env, f"envs[{i}]") for i, env in enumerate(config.envs)]
         envs = {f"envs[{i}]": env for i, env in enumerate(config.envs)}
         check_images(envs, config.model, config.prompt, rollout, method.replay is not None)
+        if method.oracle is not None:
+            for key, env in envs.items():
+                check_snapshots(env, key, "method.oracle")
         self.sampler = TaskSampler(
             [TaskPool(tasks.ids(env.split), env.weight) for tasks, env in zip(self.tasks, config.envs, strict=True)],
             config.seed,
@@ -146,13 +156,15 @@ class Run:
         common = (config, self.accelerator, self.sampler, self.crediting, self.counters, self.stop)
         sampling, seed = sampling_of(rollout.sampling, ends), config.seed + 1
         share = rollout.tasks // self.accelerator.num_processes * episodes_per_task(config)
-        slots = min(rollout.slots, (rollout.staleness + 1) * share)
+        branching = config.method.oracle is not None
+        slots = rollout.slots if branching else min(rollout.slots, (rollout.staleness + 1) * share)
         examples = [examples_of(env, config.prompt) for env in config.envs]
         if self.pool is not None and rollout.overlap == "process":
             part = Playing(config, sampling, seed, slots, examples, beside(self.accelerator))
             player: Player = ProcessPlayer(part, lambda: trained_weights(self.model))
             return AsynchronousRollouts(*common, self.pool, player, lambda: self.updater.steps)
-        manager = make_manager(rollout, config.prompt, config.envs, slots, self.engine, self.tokenizer, examples)
+        prompt, envs = config.prompt, config.envs
+        manager = make_manager(rollout, prompt, envs, slots, self.engine, self.tokenizer, examples, branching)
         if self.pool is None:
             return SynchronousRollouts(*common, manager, sampling, self.sync)
         player = TurnsPlayer(manager, sampling, seed, self.sync)

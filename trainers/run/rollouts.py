@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from accelerate import Accelerator
 
 from envsuite.core.errors import DataError
 from trainers.credit.crediting import Crediting
+from trainers.credit.estimators.oracle_mc import OracleMC
 from trainers.distributed import every
 from trainers.rollout.engine import EngineFailed, Sampling
-from trainers.rollout.episode import EpisodePlan
+from trainers.rollout.episode import Branches, EpisodePlan
 from trainers.rollout.manager import RolloutManager
 from trainers.rollout.sampler import TaskSampler
 from trainers.rollout.timing import Timing
 from trainers.run.config import TrainConfig
 from trainers.run.counters import Counters
+from trainers.run.oracle import Continuations
 from trainers.run.stopping import Abandoned, Stopping
 from trainers.steps import Episode, StepTable
 
@@ -115,12 +118,21 @@ class SynchronousRollouts(Rollouts):
     sampling: Sampling
     sync: Callable[[], None]
     """Gives the engine the policy's weights."""
+    plans: dict[int, EpisodePlan] = field(default_factory=dict)
+    """Plans of the iteration's episodes, by their ids."""
+    branches: Branches = field(default_factory=dict)
+    """Their steps as points where other episodes can start, where the method starts some."""
 
     def __call__(self, iteration: int) -> Rolled:
         """Plays the groups; where that is abandoned, the drawn tasks are put back."""
         before, groups = self.sampler.state(), self.counters.groups
+        self.plans, self.branches = {}, {}
         try:
-            return super().__call__(iteration)
+            began = time.perf_counter()
+            rolled = super().__call__(iteration)
+            if self.config.method.oracle is None:
+                return rolled
+            return self._valued(replace(rolled, seconds=time.perf_counter() - began), iteration)
         except (Abandoned, EngineFailed):
             self.sampler.load(before)
             self.counters.groups = groups
@@ -129,11 +141,40 @@ class SynchronousRollouts(Rollouts):
     def _play(self, tasks: int) -> tuple[list[Episode], Timing]:
         plans = [plan for number, group in self.drawn(tasks) if self.is_own(number) for plan in group]
         self.sync()
-        seed = self.config.seed + 1
+        seed, keep = self.config.seed + 1, self.config.method.oracle is not None
+        branches = self.branches if keep else None
+        self.plans |= {plan.episode_id: plan for plan in plans}
         episodes = self.stop.phase(
-            "rollout", len(plans), lambda watch: self.manager.run(plans, self.sampling, seed, watch)
+            "rollout", len(plans), lambda watch: self.manager.run(plans, self.sampling, seed, watch, branches=branches)
         )
         return episodes, self.manager.timing
+
+    def _valued(self, rolled: Rolled, iteration: int) -> Rolled:
+        """Continues episodes from the state of every step; returns the rollout with their values."""
+        oracle, estimator = self.config.method.oracle, self.crediting.estimator
+        assert oracle is not None and isinstance(estimator, OracleMC)
+        began = time.perf_counter()
+        found = Continuations.of(rolled.steps, oracle.continuations, self.plans, self.branches)
+        self.plans, self.branches = {}, {}
+        seed = self.config.seed + 2
+        episodes = self.stop.phase(
+            "oracle", len(found.plans), lambda watch: self.manager.run(found.plans, self.sampling, seed, watch)
+        )
+        values = found.values(episodes, self.crediting, iteration, estimator.gamma)
+        counts = {
+            "states": len(values),
+            "episodes": len(episodes),
+            "failed": sum(episode.error is not None for episode in episodes),
+            "tokens": sum(len(s.response_ids) for episode in found.continued(episodes) for s in episode.steps),
+        }
+        parts = every(self.accelerator, counts)
+        metrics = {f"oracle/{name}": float(sum(part[name] for part in parts)) for name in counts}
+        return replace(
+            rolled,
+            steps=found.valued(rolled.steps, values),
+            timing=rolled.timing + self.manager.timing,
+            metrics={**rolled.metrics, **metrics, "time/oracle": time.perf_counter() - began},
+        )
 
     def close(self) -> None:
         """Closes the environments."""

@@ -43,6 +43,12 @@ EMBEDDING = "embedding"
 GREEDY_RETURN = "greedy_return"
 """Return of the greedy episode of the row's task."""
 
+MC_VALUE = "mc_value"
+"""Mean return of episodes that were continued from the state that a step answers."""
+
+NEXT_MC_VALUE = "next_mc_value"
+"""The same of the state that the step led to; 0 at the end of an episode."""
+
 ROW_SCORE = "row_score"
 """Added to a row's own score after summing and discounting; written by shapers."""
 
@@ -65,28 +71,34 @@ SUPPLIERS = {
     VALUE: "a critic (method.critic: {kind: head})",
     EMBEDDING: "a pass of the actor (method.embedding: {}; embedder: ngram_hash and identity need none)",
     GREEDY_RETURN: "a greedy episode of each task (method.greedy_baseline: true)",
+    **dict.fromkeys(
+        (MC_VALUE, NEXT_MC_VALUE), "continuations of the sampled steps (method.oracle: {continuations: 8})"
+    ),
     REFERENCE: "the reference policy (objective.kl, or the shaper kl_penalty)",
     **{name: "the rollout" for name in ROLLOUT},
 }
 """Where each column comes from, for messages."""
 
 
-def check_supply(method: str, needs: Collection[str], settings: Mapping[str, str]) -> None:
+def check_supply(method: str, needs: Collection[str], settings: Mapping[str, str | tuple[str, ...]]) -> None:
     """Compare the columns that a method needs with those that its settings supply.
 
     Args:
         method: Name of the estimator, for messages.
         needs: Columns that estimator, shapers and filters read.
-        settings: Column that each setting of the section ``method`` supplies, by the setting's name.
+        settings: Column, or columns, that each setting of the section ``method`` supplies, by the setting's name.
 
     Raises:
         MissingColumn: Nothing supplies a column; the message names the method, the column and the setting.
         ConfigError: A setting supplies, at a cost, what nothing reads.
     """
-    for name in sorted(set(needs) - ROLLOUT - SHAPED - {REFERENCE} - set(settings.values())):
+    supplied = {key: (names,) if isinstance(names, str) else names for key, names in settings.items()}
+    for name in sorted(
+        set(needs) - ROLLOUT - SHAPED - {REFERENCE} - {name for names in supplied.values() for name in names}
+    ):
         raise MissingColumn(f"{method} needs the column {name!r}, which {SUPPLIERS.get(name, 'nothing')} supplies")
-    for key, name in settings.items():
-        if name not in needs:
+    for key, names in supplied.items():
+        if not set(names) <= set(needs):
             raise ConfigError(
                 f"method.{key} is set, but {method} with these options does not read what it supplies, which is not "
                 "free; leave it out"

@@ -82,6 +82,7 @@ def step_table(rows: int, seed: int = 0, dimensions: int = DIMENSIONS) -> StepTa
             "value": rng.random(rows),
             "mc_value": rng.random(rows),
             "next_mc_value": rng.random(rows),
+            "tree": episode // 2,
             "greedy_return": (group % 2).astype(np.float64),
             "embedding": look,
         },

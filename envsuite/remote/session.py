@@ -232,7 +232,7 @@ class Session:
         return self.token(name)
 
     def token(self, name: str | None = None) -> dict[str, Any]:
-        """Returns a token for :meth:`restore`: of snapshot ``name`` of the server; of ``None``, to replay the episode."""
+        """Returns a token for :meth:`restore`: of the server's snapshot ``name``, or to replay the episode."""
         return {
             "task_id": self._task_id,
             "steps": tuple(self._steps),

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from trainers.steps import Ragged, StepTable
-from trainers.steps.columns import NEXT_STATE, SUCCESS
+from trainers.steps.columns import NEXT_STATE, SUCCESS, TREE
 
 Row = tuple[int, int, int, float, str, bool]
 """group, episode, t, reward, state key, valid."""
@@ -38,6 +38,7 @@ def table_of(rows: Sequence[Row], lengths: Sequence[int] | None = None) -> StepT
             "next_mc_value": np.cos(unlike + 0.3),
             "embedding": np.array([[row[4] == key for key in "abc"] + [True] for row in rows], float).reshape(-1, 4),
             SUCCESS: np.array([row[1] // 3 % 2 == 0 for row in rows], np.bool_),
+            TREE: np.array([row[1] // 6 for row in rows]),
             NEXT_STATE: np.array(["abcd"[(row[1] + row[2]) % 4] for row in rows], object),
             "action": np.array([f"go {row[1] % 2}" if row[2] < 3 else None for row in rows], object),
         },

@@ -64,6 +64,7 @@ def test_methods_over_state_graphs_agree_with_the_originals(shared: Path):
     assert covered == {
         "g2po_values": 14, "g2po": 168, "g2po_paper": 56, "graphgpo_distances": 14, "graphgpo": 308,
         "graphgpo_paper": 56, "graphgpo_similarity": 10, "pgpo": 56, "gagpo": 42, "rewardflow": 96,
+        "tree_grpo": 14, "tree_grpo_2norm": 14,
     }  # fmt: skip
     assert all(not result.not_covered for result in report.results if result.covered)
 

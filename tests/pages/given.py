@@ -21,7 +21,7 @@ UNITS = """
     """
 METHODS = {
     **dict.fromkeys(("graphgpo", "g2po", "pgpo", "gagpo", "rewardflow"), ""),
-    "oracle_mc": "",
+    **dict.fromkeys(("oracle_mc", "tree_grpo"), ""),
     "bipace": """
         from trainers.credit.estimators.bipace import *
         from trainers.credit.estimators.bipace import PACE, SINGLETON

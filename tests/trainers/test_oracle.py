@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,18 @@ def _answer(request: Request) -> list[int]:
     return [*TOKENIZER.encode(f"<action>{word}</action>", add_special_tokens=False), TOKENIZER.eos_token_id]
 
 
-def _manager(memory: str, workers: int = 0) -> RolloutManager:
+def manager(memory: str, workers: int = 0, written: Counter[str] | None = None) -> RolloutManager:
+    """Plays the walk; counts the tokens of all answers."""
+
+    def answer(request: Request) -> list[int]:
+        ids = _answer(request)
+        if written is not None:
+            written["tokens"] += len(ids)
+        return ids
+
     vector = make_vector([EnvFactory("walk_world:Walk-v0")], 16, workers, snapshots=True)
     codec = make_codec("tags", think=False)
-    engine = ScriptedEngine(_answer)
+    engine = ScriptedEngine(answer)
     return RolloutManager(engine, vector, ["Walk-v0"], TOKENIZER, codec, make_memory(memory), instructions=False)
 
 
@@ -51,11 +60,11 @@ def _rolled(
     crediting = Crediting(Method.of(METHOD), Accelerator(cpu=True))
     plans = {i: EpisodePlan(i, i // members, 0, ("one", "two")[i // members]) for i in range(2 * members)}
     branches: Branches = {}
-    with (manager := _manager(memory, workers)).vector:
-        episodes = manager.run(list(plans.values()), Sampling(), 3, branches=branches)
+    with (playing := manager(memory, workers)).vector:
+        episodes = playing.run(list(plans.values()), Sampling(), 3, branches=branches)
         steps = crediting.shaped(episodes, 1)
         found = Continuations.of(steps, each, plans, branches)
-        played = manager.run(found.plans, Sampling(), 4)
+        played = playing.run(found.plans, Sampling(), 4)
     return found.valued(steps, found.values(played, crediting, 1, gamma)), found, played
 
 

@@ -35,6 +35,7 @@ STYLES: dict[str, tuple[str, LineStyle, str]] = {
     "pgpo": ("#D55E00", "-", "p"),
     "gagpo": ("#CC79A7", "-", "p"),
     "rewardflow": ("#0072B2", "-", "p"),
+    "tree_grpo": ("#8C8C8C", "-.", "s"),
     "oracle_mc": ("#000000", "-", "v"),
     "steppo": ("#E69F00", "-", "v"),
     "steppo, noisy V": ("#E69F00", "--", "v"),

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from trainers.lab.mdp import Floats, Ints, World
 from trainers.steps import Ragged, StepTable
-from trainers.steps.columns import EMBEDDING, GREEDY_RETURN, MC_VALUE, NEXT_MC_VALUE, NEXT_STATE, SUCCESS, VALUE
+from trainers.steps.columns import EMBEDDING, GREEDY_RETURN, MC_VALUE, NEXT_MC_VALUE, NEXT_STATE, SUCCESS, TREE, VALUE
 
 TOKENS = (3, 9)
 """Minimum and maximum number of tokens of a response. The first decides the action; the others are filler."""
@@ -156,6 +156,7 @@ def table(played: Play, rng: np.random.Generator) -> StepTable:
             "step_text": texts,
             SUCCESS: played.returns[played.episode] > 0,
             NEXT_STATE: led_to,
+            TREE: played.episode,
             EMBEDDING: (look + noise).astype(np.float32),
         },
     )

@@ -28,11 +28,6 @@ class Branch:
     observation: Observation
     """The observation that the step answers."""
 
-    @property
-    def tokens(self) -> int:
-        """Number of response tokens of the steps before it."""
-        return sum(len(step.response_ids) for step in self.steps)
-
 
 Branches = dict[int, list[Branch]]
 """For each episode, by its id, its steps as points from which others can start, in their order."""
@@ -97,6 +92,8 @@ class Playing:
     """When the engine was asked (``time.monotonic``); ``None`` while it has no prompt of the episode."""
     parsed: Parsed | None = None
     """The action in the engine's last answer; ``None`` before the first."""
+    inherited: int = 0
+    """Tokens of the answers before the step where it started."""
     points: list[Branch] = field(default_factory=list)
     """Its own steps as points where others can start, where these are kept."""
     began: float = field(default_factory=time.monotonic)
@@ -109,7 +106,7 @@ class Playing:
     @property
     def sampled(self) -> int:
         """Number of tokens of the answers; those before the step where the episode started are another's."""
-        return self.exchange.tokens - (0 if self.plan.branch is None else self.plan.branch.tokens)
+        return self.exchange.tokens - self.inherited
 
     @property
     def effort(self) -> Effort:
@@ -155,6 +152,7 @@ class Playing:
             )
         self.steps = list(branch.steps)
         self.exchange.restore(branch.said)
+        self.inherited = self.exchange.tokens
         self.observation, self.state_key = event.observation, self.info["state_key"]
         return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -64,6 +64,11 @@ from trainers.steps import Episode
 from trainers.steps.columns import REFERENCE
 
 _LOG = logging.getLogger(__name__)
+BRANCHING: Mapping[str, Callable[[TrainConfig], bool]] = {
+    "method.oracle": lambda config: config.method.oracle is not None,
+    "rollout.tree": lambda config: config.rollout.tree is not None,
+}
+"""Settings with which episodes start at steps of others."""
 
 
 class Run:
@@ -93,9 +98,9 @@ class Run:
         self.tasks = [tasks_of(env, f"envs[{i}]") for i, env in enumerate(config.envs)]
         envs = {f"envs[{i}]": env for i, env in enumerate(config.envs)}
         check_images(envs, config.model, config.prompt, rollout, method.replay is not None)
-        if method.oracle is not None:
+        for setting in [name for name, on in BRANCHING.items() if on(config)]:
             for key, env in envs.items():
-                check_snapshots(env, key, "method.oracle")
+                check_snapshots(env, key, setting)
         self.sampler = TaskSampler(
             [TaskPool(tasks.ids(env.split), env.weight) for tasks, env in zip(self.tasks, config.envs, strict=True)],
             config.seed,
@@ -156,7 +161,7 @@ class Run:
         common = (config, self.accelerator, self.sampler, self.crediting, self.counters, self.stop)
         sampling, seed = sampling_of(rollout.sampling, ends), config.seed + 1
         share = rollout.tasks // self.accelerator.num_processes * episodes_per_task(config)
-        branching = config.method.oracle is not None
+        branching = any(on(config) for on in BRANCHING.values())
         slots = rollout.slots if branching else min(rollout.slots, (rollout.staleness + 1) * share)
         examples = [examples_of(env, config.prompt) for env in config.envs]
         if self.pool is not None and rollout.overlap == "process":

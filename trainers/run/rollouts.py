@@ -23,6 +23,7 @@ from trainers.run.config import TrainConfig
 from trainers.run.counters import Counters
 from trainers.run.oracle import Continuations
 from trainers.run.stopping import Abandoned, Stopping
+from trainers.run.trees import Tree
 from trainers.steps import Episode, StepTable
 
 _LOG = logging.getLogger(__name__)
@@ -42,6 +43,8 @@ class Rolled:
     """Seconds in which the episodes were played, where that is not the phase of the rollout alone."""
     beside: bool = False
     """Whether another process played them."""
+    pruned_tokens: int = 0
+    """Response tokens that were sampled for episodes of trees which are not kept."""
 
 
 @dataclass
@@ -84,10 +87,15 @@ class Rollouts(ABC):
         """Returns this process's share of the episodes of ``tasks`` further groups."""
 
     def drawn(self, tasks: int) -> list[tuple[int, list[EpisodePlan]]]:
-        """Draws the tasks of further groups; returns the number and the plans of each, the same in every process."""
-        group_size, size = self.config.rollout.group_size, episodes_per_task(self.config)
+        """Draws the tasks of further groups; returns the number and the plans of each, the same in every process.
+
+        The plans are those of whole episodes: trees branch from them.
+        """
+        config, size = self.config, episodes_per_task(self.config)
+        whole = config.rollout.group_size if config.rollout.tree is None else config.rollout.tree.trees
+        first = whole + config.method.greedy_baseline
         groups = [
-            (group, [EpisodePlan(group * size + i, group, env, task, greedy=i >= group_size) for i in range(size)])
+            (group, [EpisodePlan(group * size + i, group, env, task, greedy=i >= whole) for i in range(first)])
             for group, (env, task) in enumerate(self.sampler.draw(tasks), start=self.counters.groups)
         ]
         self.counters.groups += tasks
@@ -122,14 +130,17 @@ class SynchronousRollouts(Rollouts):
     """Plans of the iteration's episodes, by their ids."""
     branches: Branches = field(default_factory=dict)
     """Their steps as points where other episodes can start, where the method starts some."""
+    pruned: int = 0
+    """Tokens of the iteration that were sampled for episodes of trees which are not kept."""
 
     def __call__(self, iteration: int) -> Rolled:
         """Plays the groups; where that is abandoned, the drawn tasks are put back."""
         before, groups = self.sampler.state(), self.counters.groups
-        self.plans, self.branches = {}, {}
+        self.plans, self.branches, self.pruned = {}, {}, 0
         try:
             began = time.perf_counter()
             rolled = super().__call__(iteration)
+            rolled = replace(rolled, pruned_tokens=self.pruned)
             if self.config.method.oracle is None:
                 return rolled
             return self._valued(replace(rolled, seconds=time.perf_counter() - began), iteration)
@@ -141,11 +152,42 @@ class SynchronousRollouts(Rollouts):
     def _play(self, tasks: int) -> tuple[list[Episode], Timing]:
         plans = [plan for number, group in self.drawn(tasks) if self.is_own(number) for plan in group]
         self.sync()
-        seed, keep = self.config.seed + 1, self.config.method.oracle is not None
-        branches = self.branches if keep else None
+        episodes, timing = self._played("rollout", plans)
+        tree = self.config.rollout.tree
+        if tree is None:
+            return episodes, timing
+        trees = [self._rooted(plan, tree.leaves - 1) for plan in plans if not plan.greedy]
+        whole = {episode.episode_id: episode for episode in episodes}
+        for grown in trees:
+            grown.grown([whole[grown.root.episode_id]], self.branches)
+        for number in range(tree.rounds):
+            made = {id(grown): grown.branched(tree.branches, self.branches) for grown in trees}
+            further, more = self._played(f"branches {number + 1}", [plan for some in made.values() for plan in some])
+            timing += more
+            ended = {episode.episode_id: episode for episode in further}
+            for grown in trees:
+                grown.grown([ended[plan.episode_id] for plan in made[id(grown)]], self.branches)
+        kept = [episode for episode in episodes if episode.greedy]
+        for grown in trees:
+            some, tokens = grown.pruned(tree)
+            kept += some
+            self.pruned += tokens
+        return sorted(kept, key=lambda episode: episode.episode_id), timing
+
+    def _rooted(self, plan: EpisodePlan, branches: int) -> Tree:
+        """The tree of a whole episode, with room for so many branches after the whole episodes of its group."""
+        config, first = self.config, plan.group_id * episodes_per_task(self.config)
+        assert config.rollout.tree is not None
+        number, whole = plan.episode_id - first, config.rollout.tree.trees + config.method.greedy_baseline
+        return Tree(plan, first + whole + number * branches, [config.seed, 3, plan.episode_id])
+
+    def _played(self, name: str, plans: Sequence[EpisodePlan]) -> tuple[list[Episode], Timing]:
+        """Plays episodes, and keeps their steps as points where others can start, if the method starts some."""
+        config, seed = self.config, self.config.seed + 1
+        branches = None if config.method.oracle is None and config.rollout.tree is None else self.branches
         self.plans |= {plan.episode_id: plan for plan in plans}
         episodes = self.stop.phase(
-            "rollout", len(plans), lambda watch: self.manager.run(plans, self.sampling, seed, watch, branches=branches)
+            name, len(plans), lambda watch: self.manager.run(plans, self.sampling, seed, watch, branches=branches)
         )
         return episodes, self.manager.timing
 
@@ -182,8 +224,8 @@ class SynchronousRollouts(Rollouts):
 
 
 def episodes_per_task(config: TrainConfig) -> int:
-    """Returns the number of episodes per task, the greedy one of a baseline included."""
-    return config.rollout.group_size + config.method.greedy_baseline
+    """Returns the number of episodes that are played per task, the greedy one of a baseline included."""
+    return config.rollout.played + config.method.greedy_baseline
 
 
 def check_episodes(accelerator: Accelerator, episodes: Sequence[Episode], what: str) -> None:

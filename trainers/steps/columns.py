@@ -61,19 +61,20 @@ TOKEN_REWARD = "reward"
 SUCCESS = "success"
 """Whether the episode solved its task."""
 
+TREE = "tree"
+"""Id of the episode that the tree of the step's episode was grown from; of one that is in no tree, its own."""
+
 NEXT_STATE = "next_state_key"
 """Identity of the observation that the step led to."""
 
-ROLLOUT = frozenset({"action", "step_text", "cut", SUCCESS, NEXT_STATE, ITERATION})
+ROLLOUT = frozenset({"action", "step_text", "cut", SUCCESS, NEXT_STATE, TREE, ITERATION})
 SHAPED = frozenset({ENV_REWARD, ROW_SCORE, STEP_SCORE, TOKEN_REWARD})
 
 SUPPLIERS = {
     VALUE: "a critic (method.critic: {kind: head})",
     EMBEDDING: "a pass of the actor (method.embedding: {}; embedder: ngram_hash and identity need none)",
     GREEDY_RETURN: "a greedy episode of each task (method.greedy_baseline: true)",
-    **dict.fromkeys(
-        (MC_VALUE, NEXT_MC_VALUE), "continuations of the sampled steps (method.oracle: {continuations: 8})"
-    ),
+    **dict.fromkeys((MC_VALUE, NEXT_MC_VALUE), "continuations of episodes (method.oracle: {continuations: 8})"),
     REFERENCE: "the reference policy (objective.kl, or the shaper kl_penalty)",
     **{name: "the rollout" for name in ROLLOUT},
 }
@@ -93,9 +94,8 @@ def check_supply(method: str, needs: Collection[str], settings: Mapping[str, str
         ConfigError: A setting supplies, at a cost, what nothing reads.
     """
     supplied = {key: (names,) if isinstance(names, str) else names for key, names in settings.items()}
-    for name in sorted(
-        set(needs) - ROLLOUT - SHAPED - {REFERENCE} - {name for names in supplied.values() for name in names}
-    ):
+    known = ROLLOUT.union(SHAPED, {REFERENCE}, *supplied.values())
+    for name in sorted(set(needs) - known):
         raise MissingColumn(f"{method} needs the column {name!r}, which {SUPPLIERS.get(name, 'nothing')} supplies")
     for key, names in supplied.items():
         if not set(names) <= set(needs):

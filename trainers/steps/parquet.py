@@ -50,6 +50,8 @@ _EPISODE = {
     "error": pa.string(),
     "context_truncated": pa.bool_(),
     "unanswered": pa.bool_(),
+    "tree": pa.int64(),
+    "shared": pa.int32(),
 }
 _STEP = {
     "t": pa.int32(),
@@ -77,7 +79,15 @@ SCHEMA = pa.schema({**_EPISODE, **_STEP, **_EXTRA}, metadata={FORMAT: VERSION})
 ``images`` are PNG files; ``prompt_text``, ``response_text`` and ``advantage`` are null where they were not given.
 """
 
-_ADDED = {"greedy": False, "context_truncated": False, "unanswered": False, "images": [], "shown": 0}
+_ADDED = {
+    "greedy": False,
+    "context_truncated": False,
+    "unanswered": False,
+    "tree": -1,
+    "shared": 0,
+    "images": [],
+    "shown": 0,
+}
 """Columns that older files lack, and what they hold in their place."""
 
 _TOKENS = ("prompt_ids", "response_ids", "response_logprobs", "policy_version")

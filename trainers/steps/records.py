@@ -156,6 +156,11 @@ class Episode:
     """Failed because the engine gave no answer (an endpoint that is down, a spent budget); such an episode says nothing
     of the policy, and counts in no rate of success."""
 
+    tree: int = -1
+    """Id of the episode that its tree was grown from; -1 where it is in none."""
+    shared: int = 0
+    """How many of its first steps are those of an earlier episode of its tree, which sampled their tokens."""
+
     @property
     def total_reward(self) -> float:
         """Undiscounted sum of the rewards."""

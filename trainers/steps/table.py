@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from envsuite.core import Action
 from envsuite.core.errors import UsageError
 from envsuite.core.images import Pixels, Pool
-from trainers.steps.columns import NEXT_STATE, SUCCESS, MissingColumn
+from trainers.steps.columns import NEXT_STATE, SUCCESS, TREE, MissingColumn
 from trainers.steps.records import Episode
 
 Floats = NDArray[np.float64]
@@ -233,7 +233,8 @@ class StepTable:
         ``step_text`` is the action and the observation that it led to, None where the action was invalid or changed
         nothing (the state key stayed the same); ``cut`` says
         whether the response reached the token limit, ``success`` whether the episode solved its task, and
-        ``next_state_key`` which state the step led to ("" where its info does not say).
+        ``next_state_key`` which state the step led to ("" where its info does not say), ``tree`` which episode its
+        tree was grown from.
         """
         episodes = [episode for episode in episodes if episode.error is None and not episode.greedy]
         pairs = [(episode, step) for episode in episodes for step in episode.steps]
@@ -258,6 +259,7 @@ class StepTable:
                 "cut": np.array([step.finish_reason == "length" for _, step in pairs], np.bool_),
                 SUCCESS: np.array([episode.success for episode, _ in pairs], np.bool_),
                 NEXT_STATE: _objects([step.info.get("state_key", "") for _, step in pairs]),
+                TREE: np.array([e.episode_id if e.tree < 0 else e.tree for e, _ in pairs], np.int64),
             },
         )
 

@@ -25,6 +25,7 @@ from trainers.credit.estimators import (
     rewardflow,
     rloo,
     steppo,
+    tree_grpo,
 )
 from trainers.credit.estimators.base import ESTIMATORS, Advantage, Calibrating, Estimator, ValueBased, register
 
@@ -56,4 +57,5 @@ __all__ = [
     "rewardflow",
     "rloo",
     "steppo",
+    "tree_grpo",
 ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainers.credit.estimators.base import Advantage, Estimator, register
-from trainers.credit.estimators.groups import Floats, mean_abs
+from trainers.credit.estimators.groups import Floats
 from trainers.credit.estimators.returns import finite_column, row_score
 from trainers.settings import Fraction
 from trainers.steps import StepTable
@@ -50,6 +50,5 @@ class OracleMC(Estimator):
             diagnostics={
                 "value_mean": float(before.mean()) if len(steps) else 0.0,
                 "value_std": spread,
-                "advantage_abs": mean_abs(advantage),
             },
         )

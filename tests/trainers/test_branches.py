@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from envsuite.core import Action, ToolEnv
+from envsuite.core import Action, ToolEnv, UsageError
 from envsuite.prompting import ToolsCodec, make_memory
 from envsuite.vector import EnvFactory, make_vector
 from trainers.rollout.engine import Request, Sampling
@@ -29,7 +30,7 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 MEMORIES = ("full", "window(2)", "window(0)", "summary(1)", "rendered", "compact(2500)")
 CODEC = ToolsCodec()
-STEPS = 7
+STEPS = 6
 SAMPLING = Sampling(max_tokens=4000)
 
 
@@ -133,12 +134,58 @@ def _same(parent: Episode, branch: Episode) -> None:
 
 @pytest.mark.parametrize("memory", MEMORIES)
 @pytest.mark.parametrize("env_id", SMALL)
-def test_a_branch_that_answers_the_same_is_the_same_episode(env_id: str, memory: str, where: dict[str, Any]) -> None:
-    if where and memory != "full":
-        return  # a server knows of no memory
-    for seed in range(3):
-        played = Played(env_id, where, seed)
-        parent, points, branches = _branched(played, memory, max_steps=len(played.lines(seed)))
-        assert len(points) == len(parent.steps) > 1 and [len(point.steps) for point in points] == [*range(len(points))]
-        for branch in branches:
-            _same(parent, branch)
+def test_a_branch_that_answers_the_same_is_the_same_episode(env_id: str, memory: str) -> None:
+    for seed in range(2):
+        _check(Played(env_id, {}, seed), memory)
+
+
+@pytest.mark.parametrize("env_id", SMALL)
+def test_that_holds_on_a_server_where_actions_are_played_again(env_id: str, server: str) -> None:
+    _check(Played(env_id, {"url": server}, 1), "window(1)")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env_id", SMALL)
+def test_that_holds_between_worker_processes(env_id: str) -> None:
+    _check(Played(env_id, {}, 1, workers=2), "full")
+
+
+def test_a_branch_shows_the_images_of_its_past() -> None:
+    played = Played("Sokoban-v0", {}, 0, observation="both")
+    with make_vector([played.factory], 2, snapshots=True) as vector:
+        vector.reset(0, 0, task_id=played.task)
+        (first,) = vector.poll()
+        assert first.snapshot is not None and first.observation is not None
+        vector.restore(1, 0, first.snapshot)
+        (again,) = vector.poll()
+    assert again.observation is not None and again.info == first.info
+    for one, other in zip(first.observation["images"], again.observation["images"], strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_a_restored_environment_that_shows_something_else_fails_its_episode() -> None:
+    played = Played("TextCraft-v0", {}, 0)
+    script = Script({0: played.lines(0), 1: ["never asked"]})
+    manager, points = played.manager("full", script), dict[int, list[Branch]]()
+    with manager.vector:
+        manager.run([EpisodePlan(0, 0, 0, played.task)], SAMPLING, 5, branches=points)
+        wrong = replace(points[0][1], observation={**points[0][1].observation, "text": "elsewhere"})
+        (episode,) = manager.run([EpisodePlan(1, 0, 0, played.task, branch=wrong)], SAMPLING, 5)
+    assert episode.error is not None and episode.error.startswith("SnapshotDiffers: TextCraft-v0 restored a snapshot")
+    assert script.lines[1] == ["never asked"] and manager.timing.dropped_tokens == 0
+
+
+def test_points_are_kept_of_a_vector_that_takes_snapshots_only() -> None:
+    factory = EnvFactory("TextCraft-v0", {"split": "train", **SMALL["TextCraft-v0"]})
+    with make_vector([factory], 1) as vector:
+        engine = ScriptedEngine(Script({}))
+        manager = RolloutManager(engine, vector, ["TextCraft-v0"], TOKENIZER, CODEC, make_memory("full"))
+        with pytest.raises(UsageError, match="of a vector that takes snapshots"):
+            manager.run([], SAMPLING, 0, branches={})
+
+
+def _check(played: Played, memory: str) -> None:
+    parent, points, branches = _branched(played, memory, max_steps=len(played.lines(played.seed)))
+    assert len(points) == len(parent.steps) > 1 and [len(point.steps) for point in points] == [*range(len(points))]
+    for branch in branches:
+        _same(parent, branch)

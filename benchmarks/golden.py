@@ -30,6 +30,7 @@ from benchmarks import (
     golden_signals,
     golden_step_methods,
     golden_token_methods,
+    golden_trees,
     golden_trl,
 )
 from benchmarks.golden_data import Json, NotCovered
@@ -43,7 +44,7 @@ UNIT_TOLERANCE = {"rtol": 1e-7, "atol": 1e-8}
 """That of the recorded float64 cases; unit vectors state none."""
 HANDLER_MODULES = (
     golden_critics, golden_estimators, golden_graphs, golden_losses, golden_replay, golden_signals, golden_step_methods,
-    golden_token_methods, golden_trl,
+    golden_token_methods, golden_trees, golden_trl,
 )  # fmt: skip
 """Importing them enters their handlers."""
 UNITS = (*golden_graphs.UNITS, *golden_step_methods.UNITS, *golden_replay.UNITS)

@@ -148,6 +148,29 @@ def opo(steps: StepTable, numbers: Numbers = floats) -> list[float]:
     return rows.broadcast(out)
 
 
+def tree_grpo(steps: StepTable, numbers: Numbers = floats) -> list[float]:
+    """z-scores of the return among the episodes of the task, and among those of the tree, added."""
+    rows = Rows(steps, numbers)
+    returns = rows.returns()
+    tree = dict(zip(rows.episode, steps.extra["tree"].tolist(), strict=True))
+    out = dict.fromkeys(returns, 0.0)
+    for grown in (dict.fromkeys(tree), tree):
+        groups: dict[Any, list[tuple[int, int]]] = defaultdict(list)
+        for episode, number in grown.items():
+            groups[episode[0], number].append(episode)
+        for members in groups.values():
+            mean, std = mean_std([returns[episode] for episode in members])
+            for episode in members:
+                out[episode] += (returns[episode] - mean) / (std + EPSILON) if len(members) > 1 else 0.0
+    return rows.broadcast(out)
+
+
+def oracle_mc(steps: StepTable, numbers: Numbers = floats) -> list[float]:
+    """Reward, plus the value of the next state, minus that of the state."""
+    here, after = numbers(steps.extra["mc_value"]), numbers(steps.extra["next_mc_value"])
+    return [r + next_value - value for r, next_value, value in zip(numbers(steps.reward), after, here, strict=True)]
+
+
 def remax(steps: StepTable, numbers: Numbers = floats) -> list[float]:
     """R - R(greedy)."""
     rows = Rows(steps, numbers)
@@ -339,6 +362,8 @@ PLAIN: dict[str, Plain] = {
     "rloo": rloo,
     "opo": opo,
     "remax": remax,
+    "oracle_mc": oracle_mc,
+    "tree_grpo": tree_grpo,
     "reinforce_pp": reinforce_pp,
     "reinforce_pp_baseline": reinforce_pp_baseline,
     "ppo": ppo,

@@ -123,6 +123,16 @@ class Conversation:
         self._ids = None
         self._fold()
 
+    def snapshot(self) -> tuple[Any, ...]:
+        """Returns the conversation so far, for :meth:`restore` of a conversation made with the same arguments."""
+        return self._history.snapshot(), tuple(self._turns), self._left_out, self._stem, self._ids
+
+    def restore(self, token: tuple[Any, ...]) -> None:
+        """Goes on where a :meth:`snapshot` was taken: prompts have the same token ids."""
+        history, turns, self._left_out, self._stem, self._ids = token
+        self._history.restore(history)
+        self._turns = list(turns)
+
     def prompt(self) -> tuple[tuple[int, ...], tuple[Pixels, ...]]:
         """Returns the token ids to continue now, and the images in them, in their order.
 

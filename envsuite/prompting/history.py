@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from envsuite.core.env import Observation
 from envsuite.core.errors import UsageError
@@ -84,6 +85,16 @@ class History:
         self._actions.append(plain(self.codec.recalled(response, action)))
         if isinstance(self.memory, Summary):
             self._summary = self.memory.updated(self._summary, plain(response))
+
+    def snapshot(self) -> tuple[Any, ...]:
+        """Returns what was recorded, for :meth:`restore` of a history made with the same arguments."""
+        return tuple(self._observations), tuple(self._actions), self._summary, self.gallery.snapshot()
+
+    def restore(self, token: tuple[Any, ...]) -> None:
+        """Goes on where a :meth:`snapshot` was taken."""
+        observations, actions, self._summary, images = token
+        self._observations, self._actions = list(observations), list(actions)
+        self.gallery.restore(images)
 
     @property
     def steps(self) -> int:

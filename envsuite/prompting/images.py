@@ -66,6 +66,15 @@ class Gallery:
         self.images, self.shows = [], "images" in observation
         return self.marked(observation)
 
+    def snapshot(self) -> tuple[tuple[Pixels, ...], bool]:
+        """Returns the images so far, for :meth:`restore`."""
+        return tuple(self.images), self.shows
+
+    def restore(self, token: tuple[tuple[Pixels, ...], bool]) -> None:
+        """Goes on where a :meth:`snapshot` was taken."""
+        images, self.shows = token
+        self.images = list(images)
+
     def marked(self, observation: Observation) -> Observation:
         """Adds the images of ``observation``; returns it with marks for them after its text."""
         if not self.shows:

@@ -229,6 +229,10 @@ class Session:
             EnvsuiteError: As the environment's own.
         """
         name = self._sure("snapshot", None)["snapshot"]
+        return self.token(name)
+
+    def token(self, name: str | None = None) -> dict[str, Any]:
+        """Returns a token for :meth:`restore`: of the server's snapshot ``name``, or to replay the episode."""
         return {
             "task_id": self._task_id,
             "steps": tuple(self._steps),
@@ -248,7 +252,7 @@ class Session:
         before = self._task_id, self._steps, self._state_key
         self._task_id, self._steps, self._state_key = token["task_id"], list(token["steps"]), token["state_key"]
         try:
-            if token["url"] == self.url and self._name is not None:
+            if token["snapshot"] is not None and token["url"] == self.url and self._name is not None:
                 try:
                     return self._called("restore", {"snapshot": token["snapshot"]})
                 except Refused as refused:

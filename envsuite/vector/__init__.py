@@ -5,15 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from envsuite.core.errors import UsageError
-from envsuite.vector.base import EnvFactory, Event, Vector, Wait
+from envsuite.vector.base import EnvFactory, Event, Snapshot, Vector, Wait
 from envsuite.vector.local import LocalVector
 from envsuite.vector.remote import RemoteVector
 from envsuite.vector.workers import WorkerVector
 
-__all__ = ["EnvFactory", "Event", "LocalVector", "RemoteVector", "Vector", "Wait", "WorkerVector", "make_vector"]
+__all__ = [
+    "EnvFactory",
+    "Event",
+    "LocalVector",
+    "RemoteVector",
+    "Snapshot",
+    "Vector",
+    "Wait",
+    "WorkerVector",
+    "make_vector",
+]
 
 
-def make_vector(factories: Sequence[EnvFactory], slots: int, workers: int = 0, deadline: float = 60.0) -> Vector:
+def make_vector(
+    factories: Sequence[EnvFactory], slots: int, workers: int = 0, deadline: float = 60.0, snapshots: bool = False
+) -> Vector:
     """Makes a vector of ``slots`` episodes.
 
     Args:
@@ -21,6 +33,7 @@ def make_vector(factories: Sequence[EnvFactory], slots: int, workers: int = 0, d
         slots: Number of concurrent episodes.
         workers: Number of worker processes; 0 runs everything in this process.
         deadline: Limit in seconds of one call; without workers for Python code in the main thread only.
+        snapshots: Answer each call with a snapshot (:attr:`Event.snapshot`), from which :meth:`Vector.restore` goes on.
 
     Raises:
         UsageError: An environment cannot be made, or a number is out of range.
@@ -30,7 +43,7 @@ def make_vector(factories: Sequence[EnvFactory], slots: int, workers: int = 0, d
         if len(remote) < len(factories):
             here = next(factory.env_id for factory in factories if "url" not in factory.kwargs)
             raise UsageError(f"{remote[0]} has a url and {here} has none; give one to every environment of a vector")
-        return RemoteVector(factories, slots, deadline)
+        return RemoteVector(factories, slots, deadline, snapshots)
     if workers == 0:
-        return LocalVector(factories, slots, deadline)
-    return WorkerVector(factories, slots, workers, deadline)
+        return LocalVector(factories, slots, deadline, snapshots)
+    return WorkerVector(factories, slots, workers, deadline, snapshots)

@@ -32,13 +32,29 @@ class EnvFactory:
         return gymnasium.make(self.env_id, disable_env_checker=True, **self.kwargs)
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """The state of an episode between two steps, from which a slot of any vector of the same environments goes on.
+
+    Plain data, if the environment's snapshots are.
+    """
+
+    world: object
+    """The environment's own (:meth:`ToolEnv.snapshot <envsuite.core.ToolEnv.snapshot>`); of an environment on a server,
+    the actions that lead there, which are played again."""
+    info: StepInfo
+    """Info of the answer after which it was taken."""
+    elapsed: int
+    """Steps made before it, which count for the time limit."""
+
+
 INNOCENT = "EpisodeLost: "
 """Start of the errors of episodes that shared a process with the one whose call crashed or blocked it."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """The answer to one :meth:`Vector.reset` or :meth:`Vector.step`."""
+    """The answer to one :meth:`Vector.reset`, :meth:`Vector.restore` or :meth:`Vector.step`."""
 
     slot: int
     observation: Observation | None
@@ -49,6 +65,8 @@ class Event:
     error: str | None
     """Why the call failed, in one line that starts with the class of the error; ``None`` if it succeeded. After a
     failure the episode is lost, observation and info are ``None``, and the slot needs a :meth:`Vector.reset`."""
+    snapshot: Snapshot | None = None
+    """The state after the call, where the vector takes snapshots and the episode goes on."""
 
     @property
     def innocent(self) -> bool:
@@ -100,6 +118,9 @@ class Vector(ABC):
         UsageError: ``slots`` is less than 1, or there is no factory.
     """
 
+    snapshots: bool = False
+    """Whether answers have snapshots."""
+
     def __init__(self, factories: Sequence[EnvFactory], slots: int) -> None:
         if slots < 1 or not factories:
             raise UsageError(f"a vector needs at least one slot and one environment, got {slots} and {len(factories)}")
@@ -125,10 +146,24 @@ class Vector(ABC):
             UsageError: The slot or environment does not exist, or the slot's last call is not yet answered.
         """
         self._admit(slot, "reset")
-        if not 0 <= env < len(self.factories):
-            raise UsageError(f"no environment {env}; this vector has {len(self.factories)}, from 0")
+        self._check(env)
         self._reset(slot, env, task_id, None if seed is None else int(seed))
         self._called[slot] = "reset"
+        self._live.add(slot)
+
+    def restore(self, slot: int, env: int, snapshot: Snapshot) -> None:
+        """Starts an episode of environment ``env`` in ``slot`` in the middle, where ``snapshot`` was taken.
+
+        Drops the slot's previous episode. The answer is that of the reset or step after which the snapshot was taken,
+        without its reward.
+
+        Raises:
+            UsageError: As :meth:`reset`.
+        """
+        self._admit(slot, "restore")
+        self._check(env)
+        self._restore(slot, env, snapshot)
+        self._called[slot] = "restore"
         self._live.add(slot)
 
     def step(self, slot: int, action: Action) -> None:
@@ -191,8 +226,15 @@ class Vector(ABC):
     @abstractmethod
     def _reset(self, slot: int, env: int, task_id: str | None, seed: int | None) -> None: ...
 
+    def _restore(self, slot: int, env: int, snapshot: Snapshot) -> None:
+        raise UsageError(f"{type(self).__name__} cannot restore snapshots")
+
     @abstractmethod
     def _step(self, slot: int, action: Action) -> None: ...
+
+    def _check(self, env: int) -> None:
+        if not 0 <= env < len(self.factories):
+            raise UsageError(f"no environment {env}; this vector has {len(self.factories)}, from 0")
 
     def _admit(self, slot: int, call: str) -> None:
         if not 0 <= slot < self.slots:

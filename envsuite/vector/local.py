@@ -12,7 +12,7 @@ from types import FrameType
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Action, Tool
 from envsuite.registration import ENVIRONMENTS
-from envsuite.vector.base import Description, EnvFactory, Event, Vector, Wait, failed
+from envsuite.vector.base import Description, EnvFactory, Event, Snapshot, Vector, Wait, failed
 from envsuite.vector.runner import Runner
 
 
@@ -28,20 +28,24 @@ class LocalVector(Vector):
         factories: The environments.
         slots: Number of concurrent episodes.
         deadline: Limit in seconds of one call, the making of its environment included.
+        snapshots: Take a snapshot with each answer.
 
     Raises:
         UsageError: An environment cannot be made, or ``deadline`` is not positive.
     """
 
-    def __init__(self, factories: Sequence[EnvFactory], slots: int, deadline: float = 60.0) -> None:
+    def __init__(
+        self, factories: Sequence[EnvFactory], slots: int, deadline: float = 60.0, snapshots: bool = False
+    ) -> None:
         super().__init__(factories, slots)
         if deadline <= 0:
             raise UsageError(f"deadline must be positive, got {deadline}")
         self.deadline = deadline
+        self.snapshots = snapshots
         quick = {spec.id for spec in ENVIRONMENTS.values() if spec.inline}
         self._quick = [factory.env_id in quick for factory in self.factories]
         self._env: dict[int, int] = {}
-        self._runner = Runner(self.factories)
+        self._runner = Runner(self.factories, snapshots)
         self._events: list[Event] = []
         self._closed = False
         self._descriptions = [checked(factory, self._runner.describe(i)) for i, factory in enumerate(self.factories)]
@@ -71,6 +75,10 @@ class LocalVector(Vector):
     def _reset(self, slot: int, env: int, task_id: str | None, seed: int | None) -> None:
         self._env[slot] = env
         self._execute("reset", slot, lambda: self._runner.reset(slot, env, task_id, seed))
+
+    def _restore(self, slot: int, env: int, snapshot: Snapshot) -> None:
+        self._env[slot] = env
+        self._execute("restore", slot, lambda: self._runner.restore(slot, env, snapshot))
 
     def _step(self, slot: int, action: Action) -> None:
         self._execute("step", slot, lambda: self._runner.step(slot, action))

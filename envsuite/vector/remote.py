@@ -20,7 +20,7 @@ from envsuite.registration import ENVIRONMENTS
 from envsuite.remote.protocol import EPISODE, from_json
 from envsuite.remote.session import CLOSE_SECONDS, Described, Session, described, plain, step_of
 from envsuite.remote.transport import Refused, Unreachable, server
-from envsuite.vector.base import EnvFactory, Event, Vector, Wait, failed
+from envsuite.vector.base import EnvFactory, Event, Snapshot, Vector, Wait, failed
 from envsuite.vector.runner import reason
 
 BATCH = 256
@@ -78,17 +78,21 @@ class RemoteVector(Vector):
         slots: Number of concurrent episodes.
         deadline: Seconds; a call without an answer after twice this time has failed, whatever its servers do. Their own
             deadlines end calls that hang.
+        snapshots: Take a snapshot with each answer: the actions so far, which :meth:`restore` plays again.
 
     Raises:
         UsageError: An environment cannot be made, or an argument is missing or out of range.
         DataError: Servers have different tasks.
     """
 
-    def __init__(self, factories: Sequence[EnvFactory], slots: int, deadline: float = 60.0) -> None:
+    def __init__(
+        self, factories: Sequence[EnvFactory], slots: int, deadline: float = 60.0, snapshots: bool = False
+    ) -> None:
         super().__init__(factories, slots)
         if deadline <= 0:
             raise UsageError(f"deadline must be positive, got {deadline}")
         self.deadline = deadline
+        self.snapshots = snapshots
         self._parts = [_parts(factory) for factory in self.factories]
         self._descriptions = [
             _agreed(factory, urls, arguments)
@@ -167,6 +171,11 @@ class RemoteVector(Vector):
             body["seed"] = seed
         self._post(_Call(slot, env, seat, "reset", body, time.monotonic()))
 
+    def _restore(self, slot: int, env: int, snapshot: Snapshot) -> None:
+        seat = self._seat(slot, env)
+        self._current[slot] = env
+        self._post(_Call(slot, env, seat, "restore", {"snapshot": snapshot}, time.monotonic()))
+
     def _step(self, slot: int, action: Action) -> None:
         env = self._current[slot]
         told = self._descriptions[env]
@@ -222,12 +231,15 @@ class RemoteVector(Vector):
         for (url, env), calls in groups.items():
             line = self._lines.setdefault(url, _Line())
             size, most = (BATCH, REQUESTS) if self._quick[env] else (1, SLOW_REQUESTS)
-            for start in range(0, len(calls), size):
-                line.work.put(calls[start : start + size])
+            alone = [call for call in calls if call.op == "restore"]
+            others = [call for call in calls if call.op != "restore"]
+            batches = [others[start : start + size] for start in range(0, len(others), size)]
+            for batch in [*([call] for call in alone), *batches]:
+                line.work.put(batch)
                 if line.threads < most:
                     line.threads += 1
                     # Not a method of the vector: a thread that held it would prevent its garbage collection.
-                    arguments = (line.work, self._events, self._down, 2 * self.deadline)
+                    arguments = (line.work, self._events, self._down, 2 * self.deadline, self.snapshots)
                     threading.Thread(target=_serve, args=arguments, name="envsuite-remote", daemon=True).start()
 
 
@@ -270,12 +282,22 @@ def _serve(
     events: queue.SimpleQueue[tuple[_Call, Event]],
     down: dict[str, float],
     seconds: float,
+    snapshots: bool,
 ) -> None:
     """Makes requests until told to end."""
     while (calls := work.get()) is not None:
-        for call, answer in zip(calls, _answers(calls, down, seconds), strict=True):
-            events.put((call, _event(call, answer)))
+        answers = [_restored(calls[0])] if calls[0].op == "restore" else _answers(calls, down, seconds)
+        for call, answer in zip(calls, answers, strict=True):
+            events.put((call, _event(call, answer, snapshots)))
     work.put(None)  # for the next thread
+
+
+def _restored(call: _Call) -> dict[str, Any] | Exception:
+    """Returns the answer to the call of a :meth:`RemoteVector.restore`, or the error."""
+    try:
+        return call.seat.session.restore(call.body["snapshot"].world)
+    except (EnvsuiteError, TypeError, ValueError) as error:
+        return error
 
 
 def _answers(calls: list[_Call], down: dict[str, float], seconds: float) -> list[dict[str, Any] | Exception]:
@@ -350,9 +372,14 @@ def _settled(call: _Call, result: dict[str, Any] | None, url: str, down: dict[st
     raise silent
 
 
-def _event(call: _Call, answer: dict[str, Any] | Exception) -> Event:
+def _event(call: _Call, answer: dict[str, Any] | Exception, snapshots: bool) -> Event:
     if isinstance(answer, Exception):
         return failed(call.slot, reason(answer))
+    if call.op == "restore":
+        snapshot: Snapshot = call.body["snapshot"]
+        call.seat.task, call.seat.episode = answer["observation"]["task"], answer["episode"]
+        seen, told = from_json(call.seat.task, answer["observation"]), dict(snapshot.info)
+        return Event(call.slot, seen, 0.0, False, False, told, None, snapshot if snapshots else None)  # type: ignore[arg-type]
     seat, info, observation = call.seat, answer["info"], answer["observation"]
     if call.op == "reset":
         seat.task, seat.episode = observation["task"], {name: info[name] for name in EPISODE}
@@ -360,7 +387,11 @@ def _event(call: _Call, answer: dict[str, Any] | Exception) -> Event:
     whole: StepInfo = {**info, **seat.episode, "versions": dict(seat.episode["versions"])}  # type: ignore[typeddict-item]
     seen = from_json(seat.task, observation)
     reward, terminated = float(answer.get("reward", 0.0)), answer.get("terminated", False)
-    return Event(call.slot, seen, reward, terminated, answer.get("truncated", False), whole, None)
+    truncated, taken = answer.get("truncated", False), None
+    if snapshots and not terminated and not truncated:
+        token = seat.session.token()
+        taken = Snapshot(token, dict(whole), len(token["steps"]))  # type: ignore[arg-type]
+    return Event(call.slot, seen, reward, terminated, truncated, whole, None, taken)
 
 
 def _end(seats: dict[tuple[int, int], _Seat], lines: dict[str, _Line], process: int) -> None:

@@ -7,7 +7,7 @@ import socket
 import time
 
 from envsuite.processes import frame, receive
-from envsuite.vector.base import EnvFactory, Event, failed
+from envsuite.vector.base import EnvFactory, Event, Snapshot, failed
 from envsuite.vector.runner import Runner, reason
 
 READY = "ready"
@@ -18,8 +18,9 @@ FLUSH_SECONDS = 0.002
 def serve(channel: socket.socket) -> None:
     """Answers calls until the other end is closed."""
     factories: list[EnvFactory]
-    (factories,) = receive(channel)
-    runner = Runner(factories)
+    snapshots: bool
+    ((factories, snapshots),) = receive(channel)
+    runner = Runner(factories, snapshots)
     channel.sendall(frame([pickle.dumps(READY)]))
     while True:
         try:
@@ -44,6 +45,8 @@ def _answer(runner: Runner, call: tuple[object, ...]) -> bytes:
     match call:
         case ("reset", int(slot), int(env), str() | None as task_id, int() | None as seed):
             answer = runner.reset(slot, env, task_id, seed)
+        case ("restore", int(slot), int(env), Snapshot() as snapshot):
+            answer = runner.restore(slot, env, snapshot)
         case ("step", int(slot), action):
             answer = runner.step(slot, action)  # type: ignore[arg-type]
         case ("describe", int(env)):

@@ -15,7 +15,7 @@ from typing import Any
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Action, Tool
 from envsuite.processes import START_SECONDS, Channel, Child
-from envsuite.vector.base import INNOCENT, Description, EnvFactory, Event, Vector, Wait, failed
+from envsuite.vector.base import INNOCENT, Description, EnvFactory, Event, Snapshot, Vector, Wait, failed
 from envsuite.vector.local import checked
 from envsuite.vector.worker import READY
 
@@ -38,7 +38,7 @@ class _Call:
 class _Worker:
     """A worker process, its outstanding calls, and the time at which it began the first of them."""
 
-    def __init__(self, index: int, factories: Sequence[EnvFactory]) -> None:
+    def __init__(self, index: int, factories: Sequence[EnvFactory], snapshots: bool) -> None:
         self.index = index
         self.child = Child("envsuite.vector.worker:serve")
         self.channel = Channel(self.child.socket)
@@ -46,7 +46,7 @@ class _Worker:
         self.unsent: list[bytes] = []
         self.ready = False
         self.since = time.monotonic()
-        self.channel.send([pickle.dumps(list(factories))])
+        self.channel.send([pickle.dumps((list(factories), snapshots))])
 
     def limit(self, deadline: float) -> float:
         """Returns when the current call becomes overdue (``time.monotonic``)."""
@@ -88,16 +88,25 @@ class WorkerVector(Vector):
         slots: Number of concurrent episodes; slot i belongs to worker i modulo ``workers``.
         workers: Number of processes; at most the number of slots are started.
         deadline: Limit in seconds of one call, the making of its environment included.
+        snapshots: Take a snapshot with each answer.
 
     Raises:
         UsageError: An environment cannot be made, or a number is not positive.
     """
 
-    def __init__(self, factories: Sequence[EnvFactory], slots: int, workers: int = 1, deadline: float = 60.0) -> None:
+    def __init__(
+        self,
+        factories: Sequence[EnvFactory],
+        slots: int,
+        workers: int = 1,
+        deadline: float = 60.0,
+        snapshots: bool = False,
+    ) -> None:
         super().__init__(factories, slots)
         if workers < 1 or deadline <= 0:
             raise UsageError(f"workers and deadline must be positive, got {workers} and {deadline}")
         self.deadline = deadline
+        self.snapshots = snapshots
         self._env_ids: dict[int, str] = {}
         self._lost: dict[int, str] = {}
         self._events: list[Event] = []
@@ -156,6 +165,11 @@ class WorkerVector(Vector):
         self._post(slot, _Call("reset", self._env_ids[slot], slot), ("reset", int(slot), int(env), task_id, seed))
         self._lost.pop(slot, None)
 
+    def _restore(self, slot: int, env: int, snapshot: Snapshot) -> None:
+        self._env_ids[slot] = self.factories[env].env_id
+        self._post(slot, _Call("restore", self._env_ids[slot], slot), ("restore", int(slot), int(env), snapshot))
+        self._lost.pop(slot, None)
+
     def _step(self, slot: int, action: Action) -> None:
         if slot in self._lost:
             self._events.append(failed(slot, self._lost.pop(slot)))
@@ -171,7 +185,7 @@ class WorkerVector(Vector):
         """Returns worker ``index``; starts it if it is not running."""
         worker = self._workers[index]
         if worker is None:
-            worker = self._workers[index] = _Worker(index, self.factories)
+            worker = self._workers[index] = _Worker(index, self.factories, self.snapshots)
             self._selector.register(worker.channel.socket, selectors.EVENT_READ, worker)
         return worker
 

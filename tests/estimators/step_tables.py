@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from trainers.steps import Ragged, StepTable
-from trainers.steps.columns import ENTROPY, HINDSIGHT, MILESTONE, NEXT_STATE, SUCCESS
+from trainers.steps.columns import ENTROPY, HINDSIGHT, MILESTONE, NEXT_STATE, SUCCESS, TREE
 
 Row = tuple[int, int, int, float, str, bool]
 """group, episode, t, reward, state key, valid."""
@@ -43,8 +43,11 @@ def table_of(rows: Sequence[Row], lengths: Sequence[int] | None = None) -> StepT
             "switch_probability": np.abs(np.sin(3 * unlike)),
             "low_start": np.array([row[2] % 3 for row in rows], np.int64),
             "truncated": np.array([row[1] // 3 % 2 == 1 for row in rows], np.bool_),
+            "mc_value": np.cos(unlike),
+            "next_mc_value": np.cos(unlike + 0.3),
             "embedding": np.array([[row[4] == key for key in "abc"] + [True] for row in rows], float).reshape(-1, 4),
             SUCCESS: np.array([row[1] // 3 % 2 == 0 for row in rows], np.bool_),
+            TREE: np.array([row[1] // 6 for row in rows]),
             NEXT_STATE: np.array(["abcd"[(row[1] + row[2]) % 4] for row in rows], object),
             MILESTONE: np.array([(row[1] + 3 * row[2]) % 5 < 2 for row in rows], np.bool_),
             "action": np.array([f"go {row[1] % 2}" if row[2] < 3 else None for row in rows], object),

@@ -67,6 +67,7 @@ def test_newer_methods_agree_with_the_originals(shared: Path):
         "beacon": 56, "beacon_paper": 14, "beacon_matching": 24,
         "empg": 28, "empg_port": 28, "hcapo": 42,
         "vetta": 28, "hiper": 56, "hiper_paper": 28,
+        "tree_grpo": 14, "tree_grpo_2norm": 14,
     }  # fmt: skip
     assert all(not result.not_covered for result in report.results if result.covered)
 

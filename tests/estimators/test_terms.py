@@ -33,6 +33,7 @@ MORE: dict[str, list[dict[str, Any]]] = {
     "pgpo": [{"beta": 0.0}, {"alpha": 0.0, "leave_one_out": True}],
     "gagpo": [{"over": "none"}],
     "rewardflow": [{"step_weight": 0.1, "arrival": "first"}, {"longest": "rewardflow_code", "penalise": True}],
+    "tree_grpo": [{"combine": "tree_2norm"}, {"combine": "tree_inner"}, {"lone_leaf": "raw"}],
     "remax": [{"credit": "to_go"}],
     "ppo": [{"whiten": True, "scope": "step"}],
     "steppo": [{"whiten": True}],

@@ -21,6 +21,7 @@ UNITS = """
     """
 METHODS = {
     **dict.fromkeys(("beacon", "empg", "g2po", "gagpo", "graphgpo", "hcapo", "pgpo", "rewardflow"), ""),
+    **dict.fromkeys(("oracle_mc", "tree_grpo"), ""),
     "bipace": """
         from trainers.credit.estimators.bipace import *
         from trainers.credit.estimators.bipace import PACE, SINGLETON

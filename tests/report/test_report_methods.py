@@ -88,7 +88,7 @@ def run_of(tmp_path: Path) -> Callable[..., RunData]:
 
 
 SHAPED = {"scale": {"factor": 10.0}, "invalid_action_penalty": {"coef": 0.1, "reach": "row"}}
-LACKING = {"ppo", "steppo", "vetta", "hiper", "remax", "bipace", "empg", "hcapo"}
+LACKING = {"ppo", "steppo", "vetta", "hiper", "remax", "bipace", "empg", "hcapo", "oracle_mc"}
 METHODS: dict[str, dict[str, Any]] = {
     **{name: {"estimator": name} for name in ESTIMATORS if name not in LACKING},
     "remax": {"estimator": "remax", "greedy_baseline": True},

@@ -34,6 +34,8 @@ from trainers.steps.columns import (
     ENTROPY,
     HINDSIGHT,
     LOW_START,
+    MC_VALUE,
+    NEXT_MC_VALUE,
     REFERENCE,
     SEGMENT,
     SWITCH,
@@ -47,7 +49,7 @@ SIZE, GROUPS, MEMBERS = 61, 6, 4
 class Random(Provider):
     """Values, hidden states and the reference's log-probabilities: a function of the step, wherever it is."""
 
-    supplies: ClassVar[tuple[str, ...]] = (VALUE, EMBEDDING, REFERENCE)
+    supplies: ClassVar[tuple[str, ...]] = (VALUE, EMBEDDING, REFERENCE, MC_VALUE, NEXT_MC_VALUE)
     before_shaping: ClassVar[bool] = True
 
     def __init__(self, estimator: Estimator) -> None:
@@ -61,7 +63,9 @@ class Random(Provider):
         states = np.array([rng.normal(size=8) for rng in rngs], np.float32).reshape(len(steps), 8)
         sizes = steps.response.lengths.tolist()
         values, reference = (_normal(rngs, sizes) for _ in range(2))
-        steps = steps.with_columns(**{EMBEDDING: states}).with_token_columns(**{REFERENCE: reference - 3.0})
+        steps = steps.with_columns(
+            **{EMBEDDING: states, MC_VALUE: states[:, 0], NEXT_MC_VALUE: states[:, 1]}
+        ).with_token_columns(**{REFERENCE: reference - 3.0})
         for value in self.values:
             if value.per == "step":
                 steps = steps.with_columns(**{value.name: np.array([rng.normal() for rng in rngs], np.float64)})
@@ -109,7 +113,7 @@ def episodes(greedy: bool) -> Iterator[Episode]:
             yield Episode(
                 episode_id=number, group_id=group, env_id="Tiny-v0", task_id=f"task-{group}", task_type="", split="",
                 task="", steps=steps, terminated=True, truncated=False, success=success, score=float(success),
-                greedy=member == size,
+                greedy=member == size, tree=group * 10 + member % 2,
             )  # fmt: skip
 
 

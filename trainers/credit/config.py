@@ -11,7 +11,17 @@ from trainers.credit.replay import ReplayConfig
 from trainers.policy.config import Pooling
 from trainers.policy.loss import ObjectiveConfig
 from trainers.settings import AtLeastOne, ConfigError, Count, Positive, Share, Text
-from trainers.steps.columns import EMBEDDING, ENTROPY, GREEDY_RETURN, HINDSIGHT, MILESTONE, PLANNED, VALUES
+from trainers.steps.columns import (
+    EMBEDDING,
+    ENTROPY,
+    GREEDY_RETURN,
+    HINDSIGHT,
+    MC_VALUE,
+    MILESTONE,
+    NEXT_MC_VALUE,
+    PLANNED,
+    VALUES,
+)
 
 Place = Literal["device", "offload", "cpu"]
 
@@ -92,6 +102,14 @@ class HindsightConfig:
 
 
 @dataclass(frozen=True)
+class OracleConfig:
+    """Episodes that are continued from the states of sampled steps, for ``oracle_mc``; never trained on."""
+
+    continuations: AtLeastOne = 8
+    """Episodes per state. They cost about this number times half the steps of an episode for each step."""
+
+
+@dataclass(frozen=True)
 class MethodConfig:
     """The credit-assignment method; a recipe fills this section, and every key of it can be overridden."""
 
@@ -124,6 +142,8 @@ class MethodConfig:
     """Tell the tokens of planned answers (prompt.plan) by their blocks, where the method reads them (hiper)."""
     greedy_baseline: bool = False
     """Play one more episode per task, greedily, which is not trained on (remax)."""
+    oracle: OracleConfig | None = None
+    """Continue episodes from the state of every sampled step, to measure its value (oracle_mc); null is off."""
     reference: Place = "device"
     """Where the weights of the reference policy are kept, if the method compares with one: ``device``, beside the
     policy; ``offload``, in the host's memory, and on the device while it scores; ``cpu``, where it scores, too."""
@@ -157,6 +177,7 @@ class MethodConfig:
             "entropy": (self.entropy, (ENTROPY,)),
             "hindsight": (self.hindsight is not None, (HINDSIGHT,)),
             "blocks": (self.blocks, PLANNED),
+            "oracle": (self.oracle is not None, (MC_VALUE, NEXT_MC_VALUE)),
             "greedy_baseline": (self.greedy_baseline, (GREEDY_RETURN,)),
         }
         return {key: own for key, (given, own) in columns.items() if given}

@@ -179,7 +179,7 @@ class Crediting:
         if isinstance(self.estimator, Calibrating):
             self.estimator = make(type(self.estimator), state["estimator"], "option")
 
-    def shaped(self, episodes: Sequence[Episode], iteration: int) -> StepTable:
+    def shaped(self, episodes: Sequence[Episode], iteration: int, *, rewards_only: bool = False) -> StepTable:
         """Steps of whole groups of ``episodes``, rewards shaped; failed episodes are left out.
 
         Greedy episodes are there, too, each in a group of its own (:func:`~trainers.credit.rows.greedy_group`).
@@ -187,10 +187,12 @@ class Crediting:
         Args:
             episodes: Episodes of this process.
             iteration: In which they were played, from 1.
+            rewards_only: Compute no column that the shapers do not read.
         """
         table = unshaped(episodes, iteration)
+        read = {name for shaper in self.shapers for name in shaper.needs}
         for provider in self.providers:
-            if provider.before_shaping:
+            if provider.before_shaping and (not rewards_only or read.intersection(provider.supplies)):
                 table = provider.columns(table)
         for shaper in self.shapers:
             table = shaper(table)

@@ -38,6 +38,8 @@ STYLES: dict[str, tuple[str, LineStyle, str]] = {
     "beacon": ("#E69F00", "-", "p"),
     "hcapo": ("#E69F00", "-", "h"),
     "empg": ("#8C8C8C", "--", "h"),
+    "tree_grpo": ("#8C8C8C", "-.", "s"),
+    "oracle_mc": ("#000000", "-", "v"),
     "steppo": ("#E69F00", "-", "v"),
     "steppo, noisy V": ("#E69F00", "--", "v"),
     "vetta": ("#009E73", "-", "h"),

@@ -12,7 +12,16 @@ from trainers.credit.estimators import ESTIMATORS, Estimator
 from trainers.credit.estimators.returns import rewards_to_go
 from trainers.credit.scpo import SCPO
 from trainers.lab.mdp import Floats, chance_of_reward, values
-from trainers.lab.rollout import TOKENS, Play, of_first_token, table, with_critic, with_greedy, with_signal
+from trainers.lab.rollout import (
+    TOKENS,
+    Play,
+    of_first_token,
+    table,
+    with_continuations,
+    with_critic,
+    with_greedy,
+    with_signal,
+)
 from trainers.steps import StepTable
 from trainers.steps.columns import ENTROPY, HINDSIGHT
 
@@ -21,6 +30,8 @@ STEPS = ("gigpo", "hgpo", "bipace", "graphgpo", "g2po", "pgpo", "gagpo", "reward
 CRITICS = ("steppo", "ppo", "vetta", "hiper")
 BATCHWISE = ("reinforce_pp", "reinforce_pp_baseline", "empg", "hiper")
 """Estimators that use all groups of a batch: each batch must be a table of its own."""
+CONTINUATIONS = 8
+"""Continuations per state of ``oracle_mc``."""
 CRITIC_ERROR = 0.1
 """Standard deviation of a noisy critic's error, in units of the return (which lies in [0, 1])."""
 
@@ -109,8 +120,8 @@ def methods(world: str) -> list[Method]:
 
 
 def family(method: Method) -> str:
-    """Returns the kind of comparison: whole episodes, steps, or with a critic's values."""
-    if method.critic:
+    """Returns the kind of comparison: whole episodes, steps, or with values of states."""
+    if method.critic or method.estimator == "oracle_mc":
         return "critic"
     return "steps" if method.estimator in STEPS else "episodes"
 
@@ -142,6 +153,8 @@ def furnish(
         steps = with_signal(steps, ENTROPY, _entropy(played, policy))
     if method.estimator == "hcapo":
         steps = with_signal(steps, HINDSIGHT, _hindsight(steps, played, policy))
+    if method.estimator == "oracle_mc":
+        steps = with_continuations(steps, played, policy, method.discount(gamma), CONTINUATIONS, rng)
     return steps
 
 

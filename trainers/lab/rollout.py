@@ -15,12 +15,15 @@ from trainers.steps.columns import (
     EMBEDDING,
     GREEDY_RETURN,
     LOW_START,
+    MC_VALUE,
     MILESTONE,
+    NEXT_MC_VALUE,
     NEXT_STATE,
     SEGMENT,
     SUCCESS,
     SWITCH,
     SWITCH_PROBABILITY,
+    TREE,
     VALUE,
     VALUE_HIGH,
     VALUE_LOW,
@@ -173,6 +176,7 @@ def table(played: Play, rng: np.random.Generator) -> StepTable:
             SUCCESS: played.returns[played.episode] > 0,
             NEXT_STATE: led_to,
             MILESTONE: _milestones(played, last),
+            TREE: played.episode,
             EMBEDDING: (look + noise).astype(np.float32),
         },
     )
@@ -236,6 +240,38 @@ def with_greedy(steps: StepTable, played: Play, policy: Floats, rng: np.random.G
     likeliest = np.eye(policy.shape[-1])[policy.argmax(-1)]
     once = play(played.world, likeliest, Plan(played.plan.runs, played.plan.groups, 1), rng)
     return steps.with_columns(**{GREEDY_RETURN: once.returns[steps.group_id]})
+
+
+def with_continuations(
+    steps: StepTable, played: Play, policy: Floats, gamma: float, each: int, rng: np.random.Generator
+) -> StepTable:
+    """Returns the steps with the values of their states that episodes continued from there measure.
+
+    Args:
+        steps: See :func:`table`.
+        played: The episodes.
+        policy: Shape (S, A) or (runs, S, A).
+        gamma: Discount of the returns.
+        each: Number of continuations of a state at a time.
+        rng: Draws actions and outcomes.
+    """
+    world = played.world
+    where, of = np.unique(np.stack([played.run, played.t, played.state]), axis=1, return_inverse=True)
+    run, t, state = np.repeat(where, each, 1)
+    policies = np.broadcast_to(policy, (played.plan.runs, *policy.shape[-2:]))
+    ladder, odds = policies.cumsum(-1), world.chance.cumsum(-1)
+    found, alive = np.zeros(len(run)), np.arange(len(run))
+    for passed in range(world.horizon):
+        alive = alive[(state[alive] < world.states) & (t[alive] + passed < world.horizon)]
+        here = state[alive]
+        action = _draw(ladder[run[alive], here], rng)
+        outcome = _draw(odds[here, action], rng)
+        found[alive] += gamma**passed * world.reward[here, action, outcome]
+        state[alive] = world.next_state[here, action, outcome]
+    value = found.reshape(-1, each).mean(1)[of.reshape(-1)]
+    last = np.append(played.episode[1:] != played.episode[:-1], True)[: len(value)]
+    after = np.where(last, 0.0, np.append(value[1:], 0.0)[: len(value)])
+    return steps.with_columns(**{MC_VALUE: value, NEXT_MC_VALUE: after})
 
 
 def of_first_token(steps: StepTable, per_step: Floats | None, per_token: NDArray[np.float64] | None) -> Floats:

@@ -83,7 +83,7 @@ class Workload:
             where_from = "envs[0].max_episode_steps" if steps else "assumed"
             steps = steps or _ASSUMED_STEPS
             notes.append(f"{steps} steps an episode, {where_from} (say --steps)")
-        episodes = config.rollout.tasks * config.rollout.group_size // where.ranks
+        episodes = config.rollout.tasks * config.rollout.episodes // where.ranks
         longest = limit or 2 * prompt
         if (bound := longest_sequence(shape)) is not None:
             longest = max(1, min(longest, bound - most))

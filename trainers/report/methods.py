@@ -20,6 +20,7 @@ from trainers.credit.recipes import recipe, recipes
 from trainers.credit.rows import estimation_order, unshaped, with_greedy_return
 from trainers.credit.shapers import Shaper
 from trainers.report.run import RunData, iteration_of
+from trainers.rollout.config import TreeConfig
 from trainers.settings import make
 from trainers.steps import Episode, StepTable
 from trainers.steps.columns import GREEDY, SUPPLIERS
@@ -310,6 +311,8 @@ def incomplete(run: RunData, episodes: Sequence[Episode], iteration: int) -> str
     sizes = Counter(episode.group_id for episode in episodes if not episode.greedy)
     rollout = run.config.get("rollout")
     wanted = rollout.get("group_size") if isinstance(rollout, Mapping) else None
+    if isinstance(rollout, Mapping) and rollout.get("tree") is not None:
+        wanted = make(TreeConfig, rollout["tree"], "setting of rollout.tree").kept
     if not isinstance(wanted, int):
         return "config.yaml does not say how many episodes a group has (rollout.group_size)"
     for group, size in sizes.items():

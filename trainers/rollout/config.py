@@ -116,6 +116,37 @@ class EvalSamplingConfig(SamplingConfig):
 
 
 @dataclass(frozen=True)
+class TreeConfig:
+    """Episodes of a task as trees: further episodes start at steps of earlier ones (Tree-GRPO)."""
+
+    trees: AtLeastOne = 2
+    """Trees per task, each grown from one whole episode."""
+    rounds: AtLeastOne = 1
+    """Rounds of branching; a round draws from all steps that its tree has by then."""
+    branches: AtLeastOne = 2
+    """Steps drawn for each tree and round, with replacement; an episode starts at each."""
+    keep: AtLeastOne | None = None
+    """Episodes kept of a tree, drawn at random; the others are not trained on. By default all."""
+
+    def __post_init__(self) -> None:
+        if self.keep is not None and self.keep > self.leaves:
+            raise ConfigError(
+                f"rollout.tree.keep is {self.keep}, but {self.rounds} rounds of {self.branches} branches make a tree "
+                f"of {self.leaves} episodes"
+            )
+
+    @property
+    def leaves(self) -> int:
+        """Episodes played per tree."""
+        return 1 + self.rounds * self.branches
+
+    @property
+    def kept(self) -> int:
+        """Episodes kept per task."""
+        return self.trees * (self.leaves if self.keep is None else self.keep)
+
+
+@dataclass(frozen=True)
 class RolloutConfig:
     """How episodes are sampled."""
 
@@ -127,6 +158,9 @@ class RolloutConfig:
     """Tasks per iteration, over all processes."""
     group_size: AtLeastOne = 8
     """Episodes per task, from one initial state."""
+    tree: TreeConfig | None = None
+    """Play the episodes of a task as trees (tree_grpo), trees times keep of them in place of group_size; null is off.
+    The steps before a branch are sampled once, so the same tokens buy more episodes."""
     slots: AtLeastOne = 128
     """Episodes that run at a time, per process."""
     workers: Count = 0
@@ -153,7 +187,12 @@ class RolloutConfig:
     """How tokens are drawn in training."""
 
     def __post_init__(self) -> None:
-        if (episodes := self.tasks * self.group_size * (self.staleness + 1)) > MOST_EPISODES:
+        if self.tree is not None and self.staleness:
+            raise ConfigError(
+                f"rollout.tree branches from episodes that have ended, of one version of the weights, but "
+                f"rollout.staleness is {self.staleness}; set it to 0"
+            )
+        if (episodes := self.tasks * self.played * (self.staleness + 1)) > MOST_EPISODES:
             raise ConfigError(
                 f"rollout.tasks is {self.tasks}, rollout.group_size {self.group_size} and rollout.staleness "
                 f"{self.staleness}: {episodes} episodes are held in memory; at most {MOST_EPISODES} are taken"
@@ -167,3 +206,13 @@ class RolloutConfig:
                 "would not be those of what was sampled. evaluation.sampling may cut the distribution; to sharpen "
                 "training's, set rollout.sampling.temperature"
             )
+
+    @property
+    def episodes(self) -> int:
+        """Episodes per task that are trained on."""
+        return self.group_size if self.tree is None else self.tree.kept
+
+    @property
+    def played(self) -> int:
+        """Episodes per task that are played."""
+        return self.group_size if self.tree is None else self.tree.trees * self.tree.leaves

@@ -65,6 +65,20 @@ def tasks_of(env: EnvConfig, key: str) -> TaskSet:
     return tasks
 
 
+def check_snapshots(env: EnvConfig, key: str, setting: str) -> None:
+    """Refuses an environment whose episodes cannot start in the middle.
+
+    Raises:
+        ConfigError: It has no snapshots, or cannot be made; the message names the key, and the setting that needs them.
+    """
+    with _world(env, key) as world:
+        if type(world).snapshot is ToolEnv.snapshot:
+            raise ConfigError(
+                f"{setting} starts episodes in the middle, from snapshots, but {key} ({env.id}) has none: "
+                f"{type(world).__name__} does not implement snapshot and restore; leave out {setting}"
+            )
+
+
 def panel_of_env(env: EnvConfig, key: str) -> tuple[Panel, dict[str, str]]:
     """Returns the panel of the environment's split, and the versions of its components.
 
@@ -256,6 +270,7 @@ def make_manager(
     tokenizer: ChatTokenizer | None,
     examples: Sequence[str] = (),
     factory: Callable[[EnvConfig], EnvFactory] = factory_of,
+    snapshots: bool = False,
 ) -> RolloutManager:
     """A manager that plays ``envs``, at most ``slots`` episodes at a time; close its vector after use.
 
@@ -268,11 +283,12 @@ def make_manager(
         tokenizer: The policy's; ``None`` with an engine for messages.
         examples: Demonstrations for the prompts of each environment, as text; by default none.
         factory: How an environment is made.
+        snapshots: Take snapshots, from which episodes can start.
     """
     codec = chat_codec_of(prompt) if tokenizer is None else codec_of(prompt, tokenizer)
     slots = min(slots, engine.most) if isinstance(engine, ChatEngine) else slots
     with ACTIVITY.waiting(f"the environments to start ({', '.join(sorted({env.id for env in envs}))})"):
-        vector = make_vector([factory(env) for env in envs], slots, rollout.workers, rollout.deadline)
+        vector = make_vector([factory(env) for env in envs], slots, rollout.workers, rollout.deadline, snapshots)
     return RolloutManager(
         engine,
         vector,

@@ -9,9 +9,28 @@ from typing import Any
 from envsuite.core import Observation
 from envsuite.core.errors import EnvsuiteError
 from envsuite.prompting import NoRoom, Parsed
-from envsuite.vector import Event
+from envsuite.vector import Event, Snapshot
 from trainers.rollout.exchange import Exchange
 from trainers.steps import Episode, Step
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A step of an episode before it is made: another episode can start there, with the same past."""
+
+    steps: tuple[Step, ...]
+    """Steps made before it."""
+    world: Snapshot
+    """State of the environment."""
+    said: tuple[Any, ...]
+    """The exchange with the engine (:meth:`~trainers.rollout.exchange.Exchange.snapshot`), the step's prompt included.
+    """
+    observation: Observation
+    """The observation that the step answers."""
+
+
+Branches = dict[int, list[Branch]]
+"""For each episode, by its id, its steps as points from which others can start, in their order."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +44,8 @@ class EpisodePlan:
     task_id: str
     greedy: bool = False
     """Take the likeliest token each time, whatever the sampling; the episode is marked so."""
+    branch: Branch | None = None
+    """The step of another episode where it starts; its record has the steps before it, too. ``None``: a reset."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +94,21 @@ class Playing:
     """When the engine was asked (``time.monotonic``); ``None`` while it has no prompt of the episode."""
     parsed: Parsed | None = None
     """The action in the engine's last answer; ``None`` before the first."""
+    inherited: int = 0
+    """Tokens of the answers before the step where it started."""
+    points: list[Branch] = field(default_factory=list)
+    """Its own steps as points where others can start, where these are kept."""
     began: float = field(default_factory=time.monotonic)
     """When it was started (``time.monotonic``)."""
 
     def __str__(self) -> str:
         """Names episode, task and step, for messages."""
         return f"episode {self.plan.episode_id} (task {self.plan.task_id}), step {len(self.steps) + 1}"
+
+    @property
+    def sampled(self) -> int:
+        """Number of tokens of the answers; those before the step where the episode started are another's."""
+        return self.exchange.tokens - self.inherited
 
     @property
     def effort(self) -> Effort:
@@ -113,6 +143,25 @@ class Playing:
                 info=dict(info),
             )
         )
+
+    def start_at(self, branch: Branch, event: Event) -> Ending | None:
+        """Goes on from a step of another episode; returns the ending instead where the environment is not as it was."""
+        assert event.observation is not None
+        if event.observation["text"] != branch.observation["text"]:
+            return Ending(
+                error=f"SnapshotDiffers: {self.env_id} restored a snapshot with another observation than it was taken "
+                f"with: {event.observation['text'][:80]!r}, not {branch.observation['text'][:80]!r}"
+            )
+        self.steps = list(branch.steps)
+        self.exchange.restore(branch.said)
+        self.inherited = self.exchange.tokens
+        self.observation, self.state_key = event.observation, self.info["state_key"]
+        return None
+
+    def keep(self, event: Event) -> None:
+        """Keeps the step that the engine is about to be asked for, as a point where others can start."""
+        assert event.snapshot is not None and self.observation is not None
+        self.points.append(Branch(tuple(self.steps), event.snapshot, self.exchange.snapshot(), self.observation))
 
     def ask(self, observation: Observation) -> Ending | None:
         """Makes the next prompt from ``observation``; returns the ending instead where no prompt can be made."""

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from envsuite.core import Observation
+from envsuite.core.errors import UsageError
 from envsuite.core.images import Pixels
 from envsuite.prompting import Chat, Conversation, Parsed
 from envsuite.prompting.conversation import ChatTokenizer
@@ -46,6 +47,14 @@ class Exchange(ABC):
     @abstractmethod
     def columns(self) -> dict[str, Any]:
         """Returns the fields of the step's record that prompt and answer determine."""
+
+    def snapshot(self) -> tuple[Any, ...]:
+        """Returns what was said until the prompt that waits for its answer, for :meth:`restore`."""
+        raise UsageError(f"{type(self).__name__} cannot be snapshot: only episodes whose prompts are tokens can branch")
+
+    def restore(self, token: tuple[Any, ...]) -> None:
+        """Goes on where a :meth:`snapshot` of an exchange of the same environment was taken: with the same prompt."""
+        raise UsageError(f"{type(self).__name__} cannot be restored")
 
 
 class TokenExchange(Exchange):
@@ -99,6 +108,15 @@ class TokenExchange(Exchange):
             "finish_reason": completion.finish_reason,
             "images": self._images,
         }
+
+    def snapshot(self) -> tuple[Any, ...]:
+        """Returns conversation, prompt and counts."""
+        return self.conversation.snapshot(), self._prompt, self._images, self.tokens, self.prompt_tokens
+
+    def restore(self, token: tuple[Any, ...]) -> None:
+        """Goes on with the same prompt; tokens of the steps before it are counted as those of this episode."""
+        conversation, self._prompt, self._images, self.tokens, self.prompt_tokens = token
+        self.conversation.restore(conversation)
 
 
 class ChatExchange(Exchange):

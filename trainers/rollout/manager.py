@@ -18,7 +18,7 @@ from envsuite.vector import Event, Vector, Wait
 from trainers.activity import ACTIVITY
 from trainers.policy.vision import format_of
 from trainers.rollout.engine import AnyEngine, ChatEngine, Sampling
-from trainers.rollout.episode import Effort, Ending, EpisodePlan, Playing
+from trainers.rollout.episode import Branches, Effort, Ending, EpisodePlan, Playing
 from trainers.rollout.exchange import ChatExchange, Exchange, TokenExchange
 from trainers.rollout.timing import Part, Stopwatch, Timing
 from trainers.steps import Episode
@@ -122,15 +122,21 @@ class RolloutManager:
         )  # fmt: skip
         return TokenExchange(conversation, self.tokenizer)
 
-    def open(self, sampling: Sampling, seed: int, keep: Keeper | None = None) -> Rollout:
+    def open(
+        self, sampling: Sampling, seed: int, keep: Keeper | None = None, branches: Branches | None = None
+    ) -> Rollout:
         """Returns a rollout without plans, to which they can be added at any time; at most one may have some at a time.
 
         Args:
             sampling: How tokens are drawn.
             seed: As for :meth:`stream`.
             keep: Called with each episode when it has ended.
+            branches: Takes the steps of each episode that has ended, as points where others can start; those of a
+                branch begin where it started. The vector must take snapshots.
         """
-        rollout = Rollout(self, sampling, seed, keep)
+        if branches is not None and not self.vector.snapshots:
+            raise UsageError("branches are kept of a vector that takes snapshots; make_vector(…, snapshots=True)")
+        rollout = Rollout(self, sampling, seed, keep, branches)
         self.timing = rollout.timing
         return rollout
 
@@ -141,6 +147,7 @@ class RolloutManager:
         seed: int,
         watch: Watcher | None = None,
         keep: Keeper | None = None,
+        branches: Branches | None = None,
     ) -> Iterator[list[Episode]]:
         """Play every plan once; yield each group as soon as its last episode has ended, in the order of ``plans``.
 
@@ -157,8 +164,9 @@ class RolloutManager:
             seed: Each response is a function of weights, prompt, this seed, episode id and step.
             watch: Called with progress.
             keep: Called with each episode when it has ended.
+            branches: As for :meth:`open`.
         """
-        rollout = self.open(sampling, seed, keep)
+        rollout = self.open(sampling, seed, keep, branches)
         rollout.add(plans)
         told, due = -1, 0.0
         while rollout.busy:
@@ -176,20 +184,29 @@ class RolloutManager:
         seed: int,
         watch: Watcher | None = None,
         keep: Keeper | None = None,
+        branches: Branches | None = None,
     ) -> list[Episode]:
         """Play every plan once, as :meth:`stream` does; episodes come back in the order of ``plans``."""
-        done = {e.episode_id: e for group in self.stream(plans, sampling, seed, watch, keep) for e in group}
+        done = {e.episode_id: e for group in self.stream(plans, sampling, seed, watch, keep, branches) for e in group}
         return [done[plan.episode_id] for plan in plans]
 
 
 class Rollout:
     """The state of one rollout: waiting plans, running episodes by slot, and completed groups."""
 
-    def __init__(self, manager: RolloutManager, sampling: Sampling, seed: int, keep: Keeper | None) -> None:
+    def __init__(
+        self,
+        manager: RolloutManager,
+        sampling: Sampling,
+        seed: int,
+        keep: Keeper | None,
+        branches: Branches | None = None,
+    ) -> None:
         self.manager = manager
         self.sampling = sampling
         self.seed = seed
         self.keep = keep
+        self.branches = branches
         self.timing = Timing()
         self._watch = Stopwatch(self.timing, self._share, manager.clock)
         self.waiting: deque[EpisodePlan] = deque()
@@ -311,8 +328,12 @@ class Rollout:
         manager = self.manager
         exchange, env_id = manager.exchange(plan.env), manager.env_ids[plan.env]
         self.running[slot] = Playing(plan, env_id, exchange)
-        with self._watch.on(self._meanwhile("env")), ACTIVITY.waiting(f"reset of slot {slot} ({env_id})"):
-            manager.vector.reset(slot, plan.env, task_id=plan.task_id)
+        call = "reset" if plan.branch is None else "restore"
+        with self._watch.on(self._meanwhile("env")), ACTIVITY.waiting(f"{call} of slot {slot} ({env_id})"):
+            if plan.branch is None:
+                manager.vector.reset(slot, plan.env, task_id=plan.task_id)
+            else:
+                manager.vector.restore(slot, plan.env, plan.branch.world)
 
     def _on_event(self, event: Event) -> None:
         """Handles an environment's answer: records the step, and ends the episode or asks the engine again."""
@@ -324,12 +345,17 @@ class Rollout:
         if event.terminated or event.truncated or (episode.steps and self._tokens_left(episode) == 0):
             self._end(event.slot, Ending(terminated=event.terminated))
             return
+        plan, sampling = episode.plan, self.sampling
         with self._watch.on(self._meanwhile("codec")):
-            ending = episode.ask(event.observation)
+            if plan.branch is not None and episode.observation is None:
+                ending = episode.start_at(plan.branch, event)
+            else:
+                ending = episode.ask(event.observation)
         if ending is not None:
             self._end(event.slot, ending)
             return
-        plan, sampling = episode.plan, self.sampling
+        if self.branches is not None:
+            episode.keep(event)
         if plan.greedy:
             sampling = replace(sampling, temperature=0.0)
         if (left := self._tokens_left(episode)) is not None:
@@ -400,7 +426,7 @@ class Rollout:
             return
         self._release(slot)
         self.timing.repeated += 1
-        self.timing.dropped_tokens += episode.exchange.tokens
+        self.timing.dropped_tokens += episode.sampled
         self.waiting.appendleft(plan)
 
     def _tell(self) -> None:
@@ -428,7 +454,7 @@ class Rollout:
         """Free the slot of an episode that has ended."""
         playing = self._release(slot)
         if ending.error is not None:
-            self.timing.dropped_tokens += playing.exchange.tokens
+            self.timing.dropped_tokens += playing.sampled
         self._enter(playing, ending)
 
     def _enter(self, playing: Playing, ending: Ending) -> None:
@@ -437,6 +463,8 @@ class Rollout:
         self.ended += 1
         if self.keep is not None:
             self.keep(plan, episode, playing.effort)
+        if self.branches is not None:
+            self.branches[plan.episode_id] = playing.points
         self._parts[plan.group_id].append(episode)
         self._missing[plan.group_id] -= 1
         if not self._missing[plan.group_id]:

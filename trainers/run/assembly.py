@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ from trainers.rollout.engines import make_engine
 from trainers.rollout.environments import (
     check_milestones,
     check_prompts,
+    check_snapshots,
     make_manager,
     prompt_file_of,
     sampling_of,
@@ -66,6 +67,11 @@ from trainers.steps import Episode
 from trainers.steps.columns import REFERENCE
 
 _LOG = logging.getLogger(__name__)
+BRANCHING: Mapping[str, Callable[[TrainConfig], bool]] = {
+    "method.oracle": lambda config: config.method.oracle is not None,
+    "rollout.tree": lambda config: config.rollout.tree is not None,
+}
+"""Settings with which episodes start at steps of others."""
 
 
 class Run:
@@ -98,6 +104,9 @@ class Run:
             for key, env in envs.items():
                 check_milestones(env, key, method.milestones.of)
         check_images(envs, config.model, config.prompt, rollout, method.replay is not None)
+        for setting in [name for name, on in BRANCHING.items() if on(config)]:
+            for key, env in envs.items():
+                check_snapshots(env, key, setting)
         self.sampler = TaskSampler(
             [TaskPool(tasks.ids(env.split), env.weight) for tasks, env in zip(self.tasks, config.envs, strict=True)],
             config.seed,
@@ -166,7 +175,8 @@ class Run:
         common = (config, self.accelerator, self.sampler, self.crediting, self.counters, self.stop)
         sampling, seed = sampling_of(rollout.sampling, ends), config.seed + 1
         share = rollout.tasks // self.accelerator.num_processes * episodes_per_task(config)
-        slots = min(rollout.slots, (rollout.staleness + 1) * share)
+        branching = any(on(config) for on in BRANCHING.values())
+        slots = rollout.slots if branching else min(rollout.slots, (rollout.staleness + 1) * share)
         examples = [examples_of(env, config.prompt) for env in config.envs]
         if self.pool is not None and rollout.overlap == "process":
             part = Playing(config, sampling, seed, slots, examples, beside(self.accelerator))
@@ -174,7 +184,7 @@ class Run:
             return AsynchronousRollouts(*common, self.pool, player, lambda: self.updater.steps)
         manager = make_manager(
             rollout, config.prompt, config.envs, slots, self.engine, self.tokenizer, examples,
-            training_factory(config.method),
+            training_factory(config.method), branching,
         )  # fmt: skip
         if self.pool is None:
             return SynchronousRollouts(*common, manager, sampling, self.sync)

@@ -179,7 +179,9 @@ def _recipe_below(files: Mapping[str, Mapping[str, Any]], chosen: Sequence[str])
     if "recipe" in merged and isinstance(own, dict) and method["estimator"] != recipe(named).method["estimator"]:
         merged["method"] = {key: value for key, value in own.items() if key != "options"}  # of the file's estimator
     rest = {key: value for key, value in merged.items() if key != "recipe"}
-    return merge({"recipe": name, "method": method, "optim": recipe(name).optim}, rest)
+    chosen_one = recipe(name)
+    sections = {"method": method, "optim": chosen_one.optim, "rollout": chosen_one.rollout}
+    return merge({"recipe": name, **sections}, rest)
 
 
 def check_names(config: TrainConfig) -> None:
@@ -195,7 +197,7 @@ def check_names(config: TrainConfig) -> None:
     prompt_file_of(config.prompt)
     engine_class(config.rollout.engine, config.rollout.engine_options)
     method, objective = Method.of(config.method), config.method.objective
-    if config.rollout.group_size == 1 and not method.estimator.credits_lone_episodes:
+    if config.rollout.episodes == 1 and not method.estimator.credits_lone_episodes:
         raise ConfigError(
             f"rollout.group_size is 1, but estimator {config.method.estimator} compares the episodes of a group, and a "
             f"group of one teaches nothing; make it at least 2"

@@ -104,6 +104,11 @@ class TrainConfig:
                 f"rollout.overlap is process, which plays with the engine hf and a whole copy of the model, but "
                 f"rollout.engine is {rollout.engine} and model.shard {self.model.shard}; set rollout.overlap: turns"
             )
+        if rollout.staleness and self.method.oracle is not None:
+            raise ConfigError(
+                f"method.oracle continues episodes with the weights that played them, but rollout.staleness is "
+                f"{rollout.staleness}; set it to 0"
+            )
         replay = self.method.replay
         if replay is not None and replay.admit == "episode" and self.rollout.group_size == 1:
             raise ConfigError(

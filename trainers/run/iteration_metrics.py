@@ -126,6 +126,7 @@ def iteration_metrics(
     tokens_before: int,
     *,
     timing: Timing | None = None,
+    pruned_tokens: int = 0,
     episode_tokens: int | None = None,
     prompt_tokens: int | None = None,
 ) -> IterationMetrics:
@@ -139,12 +140,13 @@ def iteration_metrics(
         learnt: This process's metrics of the critic, by their names under ``train/``.
         tokens_before: Response tokens that the run had sampled before.
         timing: What the rollout of this process had to give up; ``None`` for nothing.
+        pruned_tokens: Response tokens of this process that were sampled for episodes which are not among ``episodes``.
         episode_tokens: Most response tokens of an episode; ``None`` for no limit.
         prompt_tokens: Most tokens of a prompt, where longer ones lose their first tokens; ``None`` where none does.
     """
     told = (_env_sums(episodes), _diagnostics(credit), _shaped(credit), _filtered(credit))
     conduct, lost = _conduct(episodes, episode_tokens, prompt_tokens), timing or Timing()
-    given_up = {"repeated": lost.repeated, "dropped_tokens": lost.dropped_tokens}
+    given_up = {"repeated": lost.repeated, "dropped_tokens": lost.dropped_tokens, "pruned": pruned_tokens}
     tokens = {f"tokens/{name}": count for name, count in vars(SharedTokens.of(credit.table)).items()}
     sums = _sums(episodes, credit) | conduct | given_up | tokens
     parts = every(accelerator, (sums, dict(learnt), told, _versions(episodes)))
@@ -152,7 +154,7 @@ def iteration_metrics(
     versions = [version for part in parts for version in part[3]] or [(0, 0)]
     sound, steps, rows = max(total["sound"], 1), max(total["steps"], 1), max(total["rows"], 1)
     mean = total["advantage"] / rows
-    used = total["response"] + total["greedy"]
+    used = total["own"] + total["greedy"] + total["pruned"]
     values = {
         "train/success": total["success"] / sound,
         "train/score": total["score"] / sound,
@@ -183,6 +185,7 @@ def iteration_metrics(
         "train/flat_groups": total["flat"] / max(total["groups"], 1),
         "train/steps": total["kept"],
         "train/filtered": 1.0 - total["kept"] / steps,
+        "train/sampled_tokens": used,
         "train/tokens_total": tokens_before + used,
         "train/advantage_mean": mean,
         "train/advantage_std": max(0.0, total["advantage_squares"] / rows - mean**2) ** 0.5,
@@ -218,6 +221,7 @@ def _sums(episodes: Sequence[Episode], credit: Credit) -> dict[str, float]:
         "parsed": sum(step.parse_error is None for step in steps),
         "prompt": sum(len(step.prompt_ids) for step in steps),
         "response": sum(len(step.response_ids) for step in steps),
+        "own": sum(len(step.response_ids) for episode in sound for step in episode.steps[episode.shared :]),
         "cut": sum(step.finish_reason == "length" for step in steps),
         "horizon": sum(episode.truncated and not episode.context_truncated for episode in sound),
         "context": sum(episode.context_truncated for episode in sound),

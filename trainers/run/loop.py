@@ -100,6 +100,7 @@ def iterate(run: Run) -> None:
     found = iteration_metrics(
         run.accelerator, rolled.episodes, credit, update, learnt, run.counters.tokens,
         timing=rolled.timing,
+        pruned_tokens=rolled.pruned_tokens,
         episode_tokens=run.config.rollout.episode_tokens,
         prompt_tokens=prompt.max_tokens if prompt.truncate == "left" else None,
     )  # fmt: skip

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from accelerate import Accelerator
@@ -14,17 +15,20 @@ from envsuite.core.errors import DataError
 from envsuite.vector import EnvFactory
 from trainers.credit.config import MethodConfig
 from trainers.credit.crediting import Crediting
+from trainers.credit.estimators.oracle_mc import OracleMC
 from trainers.distributed import every
 from trainers.rollout.config import EnvConfig
 from trainers.rollout.engine import EngineFailed, Sampling
 from trainers.rollout.environments import factory_of, with_milestones
-from trainers.rollout.episode import EpisodePlan
+from trainers.rollout.episode import Branches, EpisodePlan
 from trainers.rollout.manager import RolloutManager
 from trainers.rollout.sampler import TaskSampler
 from trainers.rollout.timing import Timing
 from trainers.run.config import TrainConfig
 from trainers.run.counters import Counters
+from trainers.run.oracle import Continuations
 from trainers.run.stopping import Abandoned, Stopping
+from trainers.run.trees import Tree
 from trainers.steps import Episode, StepTable
 
 _LOG = logging.getLogger(__name__)
@@ -44,6 +48,8 @@ class Rolled:
     """Seconds in which the episodes were played, where that is not the phase of the rollout alone."""
     beside: bool = False
     """Whether another process played them."""
+    pruned_tokens: int = 0
+    """Response tokens that were sampled for episodes of trees which are not kept."""
 
 
 @dataclass
@@ -86,10 +92,15 @@ class Rollouts(ABC):
         """Returns this process's share of the episodes of ``tasks`` further groups."""
 
     def drawn(self, tasks: int) -> list[tuple[int, list[EpisodePlan]]]:
-        """Draws the tasks of further groups; returns the number and the plans of each, the same in every process."""
-        group_size, size = self.config.rollout.group_size, episodes_per_task(self.config)
+        """Draws the tasks of further groups; returns the number and the plans of each, the same in every process.
+
+        The plans are those of whole episodes: trees branch from them.
+        """
+        config, size = self.config, episodes_per_task(self.config)
+        whole = config.rollout.group_size if config.rollout.tree is None else config.rollout.tree.trees
+        first = whole + config.method.greedy_baseline
         groups = [
-            (group, [EpisodePlan(group * size + i, group, env, task, greedy=i >= group_size) for i in range(size)])
+            (group, [EpisodePlan(group * size + i, group, env, task, greedy=i >= whole) for i in range(first)])
             for group, (env, task) in enumerate(self.sampler.draw(tasks), start=self.counters.groups)
         ]
         self.counters.groups += tasks
@@ -120,12 +131,24 @@ class SynchronousRollouts(Rollouts):
     sampling: Sampling
     sync: Callable[[], None]
     """Gives the engine the policy's weights."""
+    plans: dict[int, EpisodePlan] = field(default_factory=dict)
+    """Plans of the iteration's episodes, by their ids."""
+    branches: Branches = field(default_factory=dict)
+    """Their steps as points where other episodes can start, where the method starts some."""
+    pruned: int = 0
+    """Tokens of the iteration that were sampled for episodes of trees which are not kept."""
 
     def __call__(self, iteration: int) -> Rolled:
         """Plays the groups; where that is abandoned, the drawn tasks are put back."""
         before, groups = self.sampler.state(), self.counters.groups
+        self.plans, self.branches, self.pruned = {}, {}, 0
         try:
-            return super().__call__(iteration)
+            began = time.perf_counter()
+            rolled = super().__call__(iteration)
+            rolled = replace(rolled, pruned_tokens=self.pruned)
+            if self.config.method.oracle is None:
+                return rolled
+            return self._valued(replace(rolled, seconds=time.perf_counter() - began), iteration)
         except (Abandoned, EngineFailed):
             self.sampler.load(before)
             self.counters.groups = groups
@@ -134,11 +157,71 @@ class SynchronousRollouts(Rollouts):
     def _play(self, tasks: int) -> tuple[list[Episode], Timing]:
         plans = [plan for number, group in self.drawn(tasks) if self.is_own(number) for plan in group]
         self.sync()
-        seed = self.config.seed + 1
+        episodes, timing = self._played("rollout", plans)
+        tree = self.config.rollout.tree
+        if tree is None:
+            return episodes, timing
+        trees = [self._rooted(plan, tree.leaves - 1) for plan in plans if not plan.greedy]
+        whole = {episode.episode_id: episode for episode in episodes}
+        for grown in trees:
+            grown.grown([whole[grown.root.episode_id]], self.branches)
+        for number in range(tree.rounds):
+            made = {id(grown): grown.branched(tree.branches, self.branches) for grown in trees}
+            further, more = self._played(f"branches {number + 1}", [plan for some in made.values() for plan in some])
+            timing += more
+            ended = {episode.episode_id: episode for episode in further}
+            for grown in trees:
+                grown.grown([ended[plan.episode_id] for plan in made[id(grown)]], self.branches)
+        kept = [episode for episode in episodes if episode.greedy]
+        for grown in trees:
+            some, tokens = grown.pruned(tree)
+            kept += some
+            self.pruned += tokens
+        return sorted(kept, key=lambda episode: episode.episode_id), timing
+
+    def _rooted(self, plan: EpisodePlan, branches: int) -> Tree:
+        """The tree of a whole episode, with room for so many branches after the whole episodes of its group."""
+        config, first = self.config, plan.group_id * episodes_per_task(self.config)
+        assert config.rollout.tree is not None
+        number, whole = plan.episode_id - first, config.rollout.tree.trees + config.method.greedy_baseline
+        return Tree(plan, first + whole + number * branches, [config.seed, 3, plan.episode_id])
+
+    def _played(self, name: str, plans: Sequence[EpisodePlan]) -> tuple[list[Episode], Timing]:
+        """Plays episodes, and keeps their steps as points where others can start, if the method starts some."""
+        config, seed = self.config, self.config.seed + 1
+        branches = None if config.method.oracle is None and config.rollout.tree is None else self.branches
+        self.plans |= {plan.episode_id: plan for plan in plans}
         episodes = self.stop.phase(
-            "rollout", len(plans), lambda watch: self.manager.run(plans, self.sampling, seed, watch)
+            name, len(plans), lambda watch: self.manager.run(plans, self.sampling, seed, watch, branches=branches)
         )
         return episodes, self.manager.timing
+
+    def _valued(self, rolled: Rolled, iteration: int) -> Rolled:
+        """Continues episodes from the state of every step; returns the rollout with their values."""
+        oracle, estimator = self.config.method.oracle, self.crediting.estimator
+        assert oracle is not None and isinstance(estimator, OracleMC)
+        began = time.perf_counter()
+        found = Continuations.of(rolled.steps, oracle.continuations, self.plans, self.branches)
+        self.plans, self.branches = {}, {}
+        seed = self.config.seed + 2
+        episodes = self.stop.phase(
+            "oracle", len(found.plans), lambda watch: self.manager.run(found.plans, self.sampling, seed, watch)
+        )
+        values = found.values(episodes, self.crediting, iteration, estimator.gamma)
+        counts = {
+            "states": len(values),
+            "episodes": len(episodes),
+            "failed": sum(episode.error is not None for episode in episodes),
+            "tokens": sum(len(s.response_ids) for episode in found.continued(episodes) for s in episode.steps),
+        }
+        parts = every(self.accelerator, counts)
+        metrics = {f"oracle/{name}": float(sum(part[name] for part in parts)) for name in counts}
+        return replace(
+            rolled,
+            steps=found.valued(rolled.steps, values),
+            timing=rolled.timing + self.manager.timing,
+            metrics={**rolled.metrics, **metrics, "time/oracle": time.perf_counter() - began},
+        )
 
     def close(self) -> None:
         """Closes the environments."""
@@ -152,8 +235,8 @@ def training_factory(method: MethodConfig) -> Callable[[EnvConfig], EnvFactory]:
 
 
 def episodes_per_task(config: TrainConfig) -> int:
-    """Returns the number of episodes per task, the greedy one of a baseline included."""
-    return config.rollout.group_size + config.method.greedy_baseline
+    """Returns the number of episodes that are played per task, the greedy one of a baseline included."""
+    return config.rollout.played + config.method.greedy_baseline
 
 
 def check_episodes(accelerator: Accelerator, episodes: Sequence[Episode], what: str) -> None:

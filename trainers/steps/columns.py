@@ -61,6 +61,12 @@ EMBEDDING = "embedding"
 GREEDY_RETURN = "greedy_return"
 """Return of the greedy episode of the row's task."""
 
+MC_VALUE = "mc_value"
+"""Mean return of episodes that were continued from the state that a step answers."""
+
+NEXT_MC_VALUE = "next_mc_value"
+"""The same of the state that the step led to; 0 at the end of an episode."""
+
 ROW_SCORE = "row_score"
 """Added to a row's own score after summing and discounting; written by shapers."""
 
@@ -72,6 +78,9 @@ TOKEN_REWARD = "reward"
 
 SUCCESS = "success"
 """Whether the episode solved its task."""
+
+TREE = "tree"
+"""Id of the episode that the tree of the step's episode was grown from; of one that is in no tree, its own."""
 
 NEXT_STATE = "next_state_key"
 """Identity of the observation that the step led to."""
@@ -106,7 +115,7 @@ LOW_START = "low_start"
 PLANNED = (BLOCK, SWITCH, SEGMENT, SWITCH_PROBABILITY, LOW_START)
 """The columns of planned answers."""
 
-ROLLOUT = frozenset({"action", "step_text", "cut", SUCCESS, NEXT_STATE, LAST, ITERATION, TRUNCATED})
+ROLLOUT = frozenset({"action", "step_text", "cut", SUCCESS, NEXT_STATE, TREE, LAST, ITERATION, TRUNCATED})
 SHAPED = frozenset({ENV_REWARD, ROW_SCORE, STEP_SCORE, TOKEN_REWARD})
 
 SUPPLIERS = {
@@ -116,6 +125,7 @@ SUPPLIERS = {
     EMBEDDING: "a pass of the actor (method.embedding: {}; embedder: ngram_hash and identity need none)",
     GREEDY_RETURN: "a greedy episode of each task (method.greedy_baseline: true)",
     MILESTONE: "a rollout whose environments see milestones (method.milestones: {})",
+    **dict.fromkeys((MC_VALUE, NEXT_MC_VALUE), "continuations of episodes (method.oracle: {continuations: 8})"),
     REFERENCE: "the reference policy (objective.kl, or the shaper kl_penalty)",
     **dict.fromkeys(PLANNED, "a reader of planned answers (method.blocks: true, with prompt.plan: true)"),
     **{name: "the rollout" for name in ROLLOUT},
@@ -135,9 +145,8 @@ def check_supply(method: str, needs: Collection[str], settings: Mapping[str, Col
         MissingColumn: Nothing supplies a column; the message names the method, the column and the setting.
         ConfigError: A setting supplies, at a cost, what nothing reads.
     """
-    for name in sorted(
-        set(needs) - ROLLOUT - SHAPED - {REFERENCE} - {name for own in settings.values() for name in own}
-    ):
+    supplied = {name for own in settings.values() for name in own}
+    for name in sorted(set(needs) - ROLLOUT - SHAPED - {REFERENCE} - supplied):
         raise MissingColumn(f"{method} needs the column {name!r}, which {SUPPLIERS.get(name, 'nothing')} supplies")
     for key, own in settings.items():
         if not set(own) & set(needs):

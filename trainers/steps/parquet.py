@@ -51,6 +51,8 @@ _EPISODE = {
     "context_truncated": pa.bool_(),
     "unanswered": pa.bool_(),
     "last_observation": pa.string(),
+    "tree": pa.int64(),
+    "shared": pa.int32(),
 }
 _STEP = {
     "t": pa.int32(),
@@ -78,8 +80,16 @@ SCHEMA = pa.schema({**_EPISODE, **_STEP, **_EXTRA}, metadata={FORMAT: VERSION})
 ``images`` are PNG files; ``prompt_text``, ``response_text`` and ``advantage`` are null where they were not given.
 """
 
-_ADDED = {"greedy": False, "context_truncated": False, "unanswered": False, "last_observation": "",
-          "images": [], "shown": 0}  # fmt: skip
+_ADDED = {
+    "greedy": False,
+    "context_truncated": False,
+    "unanswered": False,
+    "last_observation": "",
+    "tree": -1,
+    "shared": 0,
+    "images": [],
+    "shown": 0,
+}
 """Columns that older files lack, and what they hold in their place."""
 
 _TOKENS = ("prompt_ids", "response_ids", "response_logprobs", "policy_version")

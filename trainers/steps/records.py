@@ -158,6 +158,11 @@ class Episode:
     last_observation: str = ""
     """Text of the environment's last answer, which no step answers; "" of an episode that failed."""
 
+    tree: int = -1
+    """Id of the episode that its tree was grown from; -1 where it is in none."""
+    shared: int = 0
+    """How many of its first steps are those of an earlier episode of its tree, which sampled their tokens."""
+
     @property
     def total_reward(self) -> float:
         """Undiscounted sum of the rewards."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from envsuite.core import Action
 from envsuite.core.errors import UsageError
 from envsuite.core.images import Pixels, Pool
-from trainers.steps.columns import LAST, MILESTONE, NEXT_STATE, SUCCESS, TRUNCATED, MissingColumn
+from trainers.steps.columns import LAST, MILESTONE, NEXT_STATE, SUCCESS, TREE, TRUNCATED, MissingColumn
 from trainers.steps.records import Episode
 
 Floats = NDArray[np.float64]
@@ -233,9 +233,9 @@ class StepTable:
         ``step_text`` is the action and the observation that it led to, None where the action was invalid or changed
         nothing (the state key stayed the same); ``cut`` says
         whether the response reached the token limit, ``success`` whether the episode solved its task, ``truncated``
-        whether it was cut off, ``next_state_key`` which state the step led to ("" where its info does not say), and
-        ``last_observation`` the text that the episode ended with. ``milestone`` is there where every info says whether
-        the step reached one.
+        whether it was cut off, ``next_state_key`` which state the step led to ("" where its info does not say),
+        ``tree`` which episode its tree was grown from, and ``last_observation`` the text that the episode ended with.
+        ``milestone`` is there where every info says whether the step reached one.
         """
         episodes = [episode for episode in episodes if episode.error is None and not episode.greedy]
         pairs = [(episode, step) for episode in episodes for step in episode.steps]
@@ -265,6 +265,7 @@ class StepTable:
                 NEXT_STATE: _objects([step.info.get("state_key", "") for _, step in pairs]),
                 **flags,
                 LAST: _objects([episode.last_observation for episode, _ in pairs]),
+                TREE: np.array([e.episode_id if e.tree < 0 else e.tree for e, _ in pairs], np.int64),
             },
         )
 

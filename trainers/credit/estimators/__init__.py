@@ -20,6 +20,7 @@ from trainers.credit.estimators import (
     hgpo,
     hiper,
     opo,
+    oracle_mc,
     pgpo,
     ppo,
     reinforce_pp,
@@ -28,6 +29,7 @@ from trainers.credit.estimators import (
     rewardflow,
     rloo,
     steppo,
+    tree_grpo,
     vetta,
 )
 from trainers.credit.estimators.base import ESTIMATORS, Advantage, Calibrating, Estimator, ValueBased, register
@@ -54,6 +56,7 @@ __all__ = [
     "hgpo",
     "hiper",
     "opo",
+    "oracle_mc",
     "pgpo",
     "ppo",
     "register",
@@ -63,5 +66,6 @@ __all__ = [
     "rewardflow",
     "rloo",
     "steppo",
+    "tree_grpo",
     "vetta",
 ]

@@ -38,6 +38,8 @@ class Recipe:
     """The method that an addition is put on when it is named alone; ``None`` for a method of its own."""
     optim: dict[str, Any] = field(default_factory=dict)
     """Settings of the ``optim`` section; only variants have some, since they fit one size of model and batch."""
+    rollout: dict[str, Any] = field(default_factory=dict)
+    """Settings of the ``rollout`` section, of a method whose episodes are played in a way of their own."""
     variants: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     """Sections ``method`` and ``optim`` of each variant, which are laid over the recipe's."""
 
@@ -88,6 +90,7 @@ def recipe(name: str) -> Recipe:
         "; ".join(dict.fromkeys(part.paper for part in (*additions, base))),
         method,
         optim=optim,
+        rollout=base.rollout,
     )
 
 

@@ -1,0 +1,155 @@
+"""Values by continuations: what they measure, and what they leave alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from accelerate import Accelerator
+from test_processes import BOTH
+from tiny_runs import save_model, train, without_times, write_settings
+from walk_world import LIMIT, PLACES, RIGHT, value
+
+from envsuite.prompting import make_codec, make_memory
+from envsuite.vector import EnvFactory, make_vector
+from trainers.credit.config import MethodConfig
+from trainers.credit.crediting import Crediting, Method
+from trainers.credit.estimators.oracle_mc import OracleMC
+from trainers.imitation.vocabulary import word_tokenizer
+from trainers.rollout.engine import Request, Sampling
+from trainers.rollout.episode import Branches, EpisodePlan
+from trainers.rollout.manager import RolloutManager
+from trainers.rollout.scripted import ScriptedEngine
+from trainers.run.oracle import Continuations
+from trainers.settings import make
+from trainers.steps import Episode, StepTable
+from trainers.steps.columns import MC_VALUE, NEXT_MC_VALUE
+from trainers.train import main
+
+TOKENIZER = word_tokenizer(["Task one two place 0 1 2 3 left right Observation Action : none"], 128)
+METHOD = make(MethodConfig, {"estimator": "oracle_mc", "oracle": {}}, "method")
+
+
+def _answer(request: Request) -> list[int]:
+    word = "right" if np.random.default_rng(request.seed).random() < RIGHT else "left"
+    return [*TOKENIZER.encode(f"<action>{word}</action>", add_special_tokens=False), TOKENIZER.eos_token_id]
+
+
+def manager(memory: str, workers: int = 0, written: Counter[str] | None = None) -> RolloutManager:
+    """Plays the walk; counts the tokens of all answers."""
+
+    def answer(request: Request) -> list[int]:
+        ids = _answer(request)
+        if written is not None:
+            written["tokens"] += len(ids)
+        return ids
+
+    vector = make_vector([EnvFactory("walk_world:Walk-v0")], 16, workers, snapshots=True)
+    codec = make_codec("tags", think=False)
+    engine = ScriptedEngine(answer)
+    return RolloutManager(engine, vector, ["Walk-v0"], TOKENIZER, codec, make_memory(memory), instructions=False)
+
+
+def _rolled(
+    memory: str, each: int, gamma: float = 1.0, workers: int = 0, members: int = 4
+) -> tuple[StepTable, Continuations, list[Episode]]:
+    """Steps of two groups of episodes with their values, and the continuations."""
+    crediting = Crediting(Method.of(METHOD), Accelerator(cpu=True))
+    plans = {i: EpisodePlan(i, i // members, 0, ("one", "two")[i // members]) for i in range(2 * members)}
+    branches: Branches = {}
+    with (playing := manager(memory, workers)).vector:
+        episodes = playing.run(list(plans.values()), Sampling(), 3, branches=branches)
+        steps = crediting.shaped(episodes, 1)
+        found = Continuations.of(steps, each, plans, branches)
+        played = playing.run(found.plans, Sampling(), 4)
+    return found.valued(steps, found.values(played, crediting, 1, gamma)), found, played
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.8])
+def test_values_approach_the_exact_ones(gamma: float) -> None:
+    steps, _, _ = _rolled("window(0)", 150, gamma)
+    place = np.array([int(key) for key in steps.state_key])
+    exact = np.array([value(p, t, gamma) for p, t in zip(place.tolist(), steps.t.tolist(), strict=True)])
+    # A return lies in [-0.6, 1]: the deviation of a mean of 150 is 0.065 at most, and about 0.035.
+    assert np.abs(steps.extra[MC_VALUE] - exact).max() < 0.15
+    assert np.abs(steps.extra[MC_VALUE] - exact).mean() < 0.05
+    right = np.isclose(steps.reward, 0.0) | np.isclose(steps.reward, 1.0)
+    there = np.where(right, place + 1, np.maximum(place - 1, 0))
+    later = np.array([value(p, t + 1, gamma) for p, t in zip(there.tolist(), steps.t.tolist(), strict=True)])
+    found = OracleMC(gamma)(steps)
+    assert found.per_step is not None
+    assert np.abs(found.per_step - (steps.reward + gamma * later - exact)).max() < 0.25, "Q - V"
+    ends = (steps.t == LIMIT - 1) | (there == PLACES)
+    assert (steps.extra[NEXT_MC_VALUE][ends] == 0.0).all() and ends.sum() == 8
+
+
+def test_a_state_is_measured_once_for_a_group_and_never_with_the_sampled_episode() -> None:
+    steps, found, played = _rolled("window(0)", 2)
+    where = [tuple(row) for row in np.stack([steps.group_id, steps.state_key.astype(int), steps.t], 1).tolist()]
+    assert len(set(where)) == len(found.plans) // 2 < len(steps), "place, and steps that are left"
+    assert len({(w, v) for w, v in zip(where, steps.extra[MC_VALUE].tolist(), strict=True)}) == len(set(where))
+    own = {plan.episode_id: len(plan.branch.steps) for plan in found.plans if plan.branch is not None}
+    assert all(len(e.steps) > own[e.episode_id] for e in played)
+    assert sum(len(e.steps) for e in found.continued(played)) == sum(len(e.steps) - own[e.episode_id] for e in played)
+
+
+def test_a_memory_that_shows_the_past_tells_states_apart_that_have_one_place() -> None:
+    whole, window = (_rolled(memory, 1, members=10)[1].state.max() for memory in ("full", "window(0)"))
+    assert whole > window
+
+
+def test_workers_measure_the_same() -> None:
+    here, there = (_rolled("window(1)", 3, workers=workers)[0] for workers in (0, 2))
+    assert np.array_equal(here.extra[MC_VALUE], there.extra[MC_VALUE]) and len(here) == len(there)
+
+
+def test_steps_whose_continuations_all_failed_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    steps, found, played = _rolled("full", 2)
+    crediting = Crediting(Method.of(METHOD), Accelerator(cpu=True))
+    lost = {plan.episode_id for plan in found.plans[:2]}
+    some = [Episode(**{**vars(e), "error": "down" if e.episode_id in lost else None}) for e in played]
+    kept = found.valued(steps, found.values(some, crediting, 1, 1.0))
+    assert (found.state == 0).sum() == len(steps) - len(kept) == 4, "the first step of the group, and no other"
+    assert "4 steps are left out" in caplog.text
+    one = [Episode(**{**vars(e), "error": "down" if e.episode_id == min(lost) else None}) for e in played]
+    assert len(found.valued(steps, found.values(one, crediting, 1, 1.0))) == len(steps), "the other one measures it"
+
+
+def test_an_oracle_that_no_method_reads_or_no_world_allows_is_refused(tmp_path: Path) -> None:
+    save_model(tmp_path / "model")
+    rigid = [{"id": "walk_world:Rigid-v0"}]
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"recipe": "oracle_mc", "rollout.staleness": 1}, "method.oracle continues episodes with the weights"),
+        ({"recipe": "grpo", "method": {"oracle": {}}}, "method.oracle is set, but grpo"),
+        ({"recipe": "oracle_mc", "method": {"oracle": None}}, "needs the column 'mc_value', which continuations"),
+        ({"recipe": "oracle_mc", "envs": rigid}, "envs[0] (walk_world:Rigid-v0) has none: Rigid does not implement"),
+    ]
+    for number, (changes, said) in enumerate(cases):
+        run = train("--config", str(write_settings(tmp_path, name=f"case{number}", **changes)))
+        assert run.returncode != 0 and said in run.stderr, run.stderr[-2000:]
+
+
+@pytest.mark.slow
+def test_a_run_plays_continuations_and_trains_on_none(tmp_path: Path) -> None:
+    save_model(tmp_path / "model")
+    changes = {
+        "recipe": "oracle_mc",
+        "iterations": 1,
+        "evaluation.envs": [],
+        "method": {"oracle": {"continuations": 3}},
+    }
+    assert main(["--config", str(write_settings(tmp_path, **changes))]) == 0
+    (record,) = without_times(tmp_path / "runs/tiny")
+    assert record["train/episodes"] == 6 and record["train/steps"] == 18
+    assert record["oracle/episodes"] == 3 * record["oracle/states"] and record["oracle/failed"] == 0
+    assert 2 < record["oracle/states"] <= 14, "six episodes of three steps, of two tasks"
+    assert record["oracle/tokens"] > record["train/tokens_total"] > 0
+    name, program = "both", (*BOTH, "-m", "trainers.train")
+    run = train("--config", str(write_settings(tmp_path, **changes, name=name)), program=program, timeout=300)
+    assert run.returncode == 0, run.stderr
+    (shared,) = without_times(tmp_path / "runs/both")
+    for name in ("oracle/states", "oracle/episodes", "oracle/tokens", "diag/value_mean", "train/loss"):
+        assert shared[name] == pytest.approx(record[name], rel=1e-4, abs=1e-6), name

@@ -1,0 +1,54 @@
+"""Oracle: Q - V by Monte Carlo, the credit that every other method estimates without further episodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainers.credit.estimators.base import Advantage, Estimator, register
+from trainers.credit.estimators.groups import Floats
+from trainers.credit.estimators.returns import finite_column, row_score
+from trainers.settings import Fraction
+from trainers.steps import StepTable
+from trainers.steps.columns import MC_VALUE, NEXT_MC_VALUE, STEP_SCORE, SUPPLIERS
+
+
+@register("oracle_mc")
+@dataclass(frozen=True)
+class OracleMC(Estimator):
+    """Advantage of the step under the policy that made it: A = r + gamma V(s') - V(s).
+
+    V is the mean return of episodes that the run continues from the state (``method.oracle``). None of them is the
+    step's own, so that given s, r and s' the estimate has no bias, whatever was sampled there; its variance is
+    (gamma² Var(s') + Var(s)) / K, with the variances of the return from these states and K continuations of each.
+    """
+
+    gamma: Fraction = 1.0
+    """Discount, of the continuations' returns, too."""
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Values of the state that a step answers, and of the one that it leads to."""
+        return (MC_VALUE, NEXT_MC_VALUE)
+
+    def __call__(self, steps: StepTable) -> Advantage:
+        """One advantage per step; the columns ``row_score`` and ``step_score`` are added to their own row.
+
+        Raises:
+            MissingColumn: There is no column ``mc_value`` or ``next_mc_value``.
+            UsageError: A value is not finite.
+        """
+        before, after = (finite_column(steps, name, "oracle_mc", SUPPLIERS[name]) for name in self.needs)
+        score: Floats = row_score(steps)
+        if STEP_SCORE in steps.extra:
+            score = score + finite_column(steps, STEP_SCORE, "oracle_mc", "the shaper scpo")
+        advantage = steps.reward + self.gamma * after - before + score
+        spread = float(np.std(before)) if len(steps) else 0.0
+        return Advantage(
+            advantage,
+            diagnostics={
+                "value_mean": float(before.mean()) if len(steps) else 0.0,
+                "value_std": spread,
+            },
+        )

@@ -1,0 +1,118 @@
+"""Values of the states of sampled steps, from episodes that are continued there and never trained on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envsuite.core.images import digest
+from trainers.credit.crediting import Crediting
+from trainers.credit.estimators.groups import Floats, Ints
+from trainers.credit.estimators.returns import rewards_to_go, steps_in_order
+from trainers.rollout.episode import Branch, Branches, EpisodePlan
+from trainers.steps import Episode, StepTable
+from trainers.steps.columns import GREEDY, MC_VALUE, NEXT_MC_VALUE
+
+_LOG = logging.getLogger(__name__)
+_LONGEST = 1 << 16  # steps of an episode: bounds the numbers of continuations
+
+
+@dataclass(frozen=True)
+class Continuations:
+    """Episodes that go on from the states of sampled steps, ``each`` of them per state.
+
+    Steps of a group share a state where their prompts have the same tokens and images, the environments' snapshots are
+    equal, and as many steps were made. Then what follows has the same distribution, whatever the memory shows.
+    """
+
+    each: int
+    plans: Sequence[EpisodePlan]
+    """State after state; each has a group of its own."""
+    state: Ints
+    """Number of the state that each row of the table answers, -1 for greedy episodes; shape (N,)."""
+
+    @classmethod
+    def of(cls, steps: StepTable, each: int, plans: Mapping[int, EpisodePlan], branches: Branches) -> Continuations:
+        """Plans the continuations of ``steps``.
+
+        Args:
+            steps: Steps of this process.
+            each: Continuations of a state.
+            plans: Plans of the steps' episodes, by their ids.
+            branches: Their steps as points where others can start.
+        """
+        state, known = np.full(len(steps), -1, np.int64), dict[bytes, int]()
+        found: list[EpisodePlan] = []
+        order, _ = steps_in_order(steps)
+        for row in order[~steps.extra[GREEDY][order]].tolist():
+            episode, t = int(steps.episode_id[row]), int(steps.t[row])
+            point, plan = branches[episode][t], plans[episode]
+            key = _key(steps, row, point)
+            if key not in known:
+                known[key] = len(known)
+                first = (episode * _LONGEST + t) * each
+                found += [EpisodePlan(first + k, first, plan.env, plan.task_id, branch=point) for k in range(each)]
+            state[row] = known[key]
+        return cls(each, found, state)
+
+    def values(self, episodes: Sequence[Episode], crediting: Crediting, iteration: int, gamma: float) -> Floats:
+        """Returns the mean return from each state, not a number where every continuation failed, shape (states,).
+
+        Args:
+            episodes: The continuations that were played, in the order of the plans.
+            crediting: Shapes their rewards.
+            iteration: In which they were played.
+            gamma: Discount of the return.
+        """
+        own = self.continued(episodes)
+        steps = crediting.shaped(own, iteration, rewards_only=True)
+        first = np.flatnonzero(steps.t == _starts(steps, self.plans))
+        returns = dict(zip(steps.episode_id[first].tolist(), rewards_to_go(steps, gamma)[first].tolist(), strict=True))
+        each = [np.nan if e.error is not None else returns.get(e.episode_id, 0.0) for e in own]
+        table = np.array(each, np.float64).reshape(-1, self.each)
+        sound = np.isfinite(table)
+        count = sound.sum(1)
+        return np.where(count > 0, np.where(sound, table, 0.0).sum(1) / np.maximum(count, 1), np.nan)
+
+    def continued(self, episodes: Sequence[Episode]) -> list[Episode]:
+        """Returns the episodes without the steps before the states."""
+        pairs = zip(episodes, self.plans, strict=True)
+        return [replace(e, steps=e.steps[len(plan.branch.steps) :]) for e, plan in pairs if plan.branch is not None]
+
+    def valued(self, steps: StepTable, values: Floats) -> StepTable:
+        """Returns the steps with the columns ``mc_value`` and ``next_mc_value``; those without a value are left out.
+
+        The value after the last step of an episode is 0, whether it was terminated or truncated.
+
+        Args:
+            steps: The table that the continuations were planned for.
+            values: Values of the states.
+        """
+        here = np.append(values, 0.0)[self.state]
+        order, lengths = steps_in_order(steps)
+        after = np.zeros(len(steps))
+        after[order[:-1]] = here[order[1:]]
+        after[order[np.cumsum(lengths) - 1]] = 0.0
+        known = np.isfinite(here) & np.isfinite(after)
+        if not known.all():
+            _LOG.warning("%d steps are left out: every continuation of their state failed", int((~known).sum()))
+        return steps.with_columns(**{MC_VALUE: here, NEXT_MC_VALUE: after}).take(np.flatnonzero(known))
+
+
+def _starts(steps: StepTable, plans: Sequence[EpisodePlan]) -> Ints:
+    """Returns the index of the first step that each row's continuation made itself, shape (N,)."""
+    starts = {plan.episode_id: len(plan.branch.steps) for plan in plans if plan.branch is not None}
+    return np.array([starts[episode] for episode in steps.episode_id.tolist()], np.int64)
+
+
+def _key(steps: StepTable, row: int, point: Branch) -> bytes:
+    """Returns the identity of a row's state."""
+    images: list[bytes] = [digest(image) for image in steps.images[row]]
+    prompt: NDArray[np.int32] = steps.prompt[row]
+    parts = (int(steps.group_id[row]), images, point.world.elapsed, point.world.world)
+    return blake2b(prompt.tobytes() + repr(parts).encode(), digest_size=16).digest()

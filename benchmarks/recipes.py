@@ -25,29 +25,19 @@ import argparse
 import itertools
 import os
 import shutil
-import signal
-import subprocess
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import yaml
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.progress import TimeRemainingColumn as TimeLeftColumn
 
+from benchmarks.queue import Queue
 from benchmarks.recipes_report import BASE, EVALUATION, trained, write_report
 from benchmarks.recipes_rows import LAST, ROOT, Row, evaluation_settings, rows, settings
 from envsuite.core.errors import EnvsuiteError, UsageError, unknown
-
-FAILED = "failed.txt"
-"""The end of the log of a run that failed."""
-LOG_LINES = 15
-PATIENCE = 120.0
-"""Seconds that a run has to write its checkpoint when it is asked to stop."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +96,16 @@ class Job:
         config = str(self.out / "settings" / f"{self.row.folder}.yaml")
         return "training", [*python, "trainers.train", "--config", config, *where, *resume]
 
+    def output(self, stage: str) -> Path | None:
+        """The file of an evaluation's result while it is written."""
+        return self.folder / f".{EVALUATION}" if stage == "evaluation" else None
+
+    def ended(self, stage: str) -> None:
+        """Keep an evaluation's result, and drop the weights that it was of."""
+        if stage == "evaluation":
+            os.replace(self.folder / f".{EVALUATION}", self.folder / EVALUATION)
+            shutil.rmtree(self.checkpoints, ignore_errors=True)
+
 
 def jobs(chosen: Sequence[Row], seeds: Sequence[int], out: Path, iterations: int) -> list[Job]:
     """Seed by seed, so that what is done at any time is comparable; compositions last, the base model first."""
@@ -115,123 +115,6 @@ def jobs(chosen: Sequence[Row], seeds: Sequence[int], out: Path, iterations: int
         order += [(seed, row) for row in (None, *first)]
     order += itertools.product(seeds, last)
     return [Job(row, seed, out, iterations) for seed, row in order]
-
-
-@dataclass
-class Running:
-    """A process at work on a job."""
-
-    job: Job
-    stage: str
-    process: subprocess.Popen[bytes]
-    output: IO[bytes]
-    bar: TaskID
-
-
-@dataclass
-class Queue:
-    """Works off jobs, some at a time, each in processes of its own.
-
-    Args:
-        pending: What is to be done, in this order.
-        width: How many run at a time.
-        threads: Of each.
-        console: Where progress goes.
-    """
-
-    pending: list[Job]
-    width: int
-    threads: int
-    console: Console
-    failed: dict[str, str] = field(default_factory=dict)
-    """The end of the log of each job that failed."""
-    running: list[Running] = field(default_factory=list)
-
-    def run(self) -> None:
-        """Do all jobs.
-
-        Raises:
-            KeyboardInterrupt: SIGINT or SIGTERM came; the runs have written checkpoints.
-        """
-        columns = (
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-            TextColumn("left"), TimeLeftColumn(),
-        )  # fmt: skip
-        jobs, self.pending = list(self.pending), [job for job in self.pending if not job.done]
-        total = sum(job.units for job in jobs)
-        before, began = sum(job.finished for job in jobs), time.monotonic()
-        old = signal.signal(signal.SIGTERM, signal.default_int_handler)
-        with Progress(*columns, console=self.console, speed_estimate_period=3600) as progress:
-            bar = progress.add_task("all runs", total=total, completed=before)
-            try:
-                while self.pending or self.running:
-                    while self.pending and len(self.running) < self.width:
-                        job = self.pending.pop(0)
-                        self._start(job, progress.add_task(job.name, total=job.units))
-                    time.sleep(0.5)
-                    for ended in [entry for entry in self._seen(progress) if entry.process.returncode is not None]:
-                        self._end(ended, progress)
-                        if (
-                            not self.console.is_terminal
-                            and ended.stage == "evaluation"
-                            and not ended.process.returncode
-                        ):
-                            done = sum(job.finished for job in jobs)
-                            left = (total - done) * (time.monotonic() - began) / max(1, done - before)
-                            self.console.print(f"{ended.job.name} done; about {left / 60:.0f} minutes left")
-                    progress.update(bar, completed=sum(job.finished for job in jobs))
-            finally:
-                signal.signal(signal.SIGTERM, old)
-                self._stop()
-
-    def _seen(self, progress: Progress) -> Iterator[Running]:
-        for entry in list(self.running):
-            entry.process.poll()
-            progress.update(entry.bar, completed=entry.job.finished)
-            yield entry
-
-    def _start(self, job: Job, bar: TaskID) -> None:
-        stage, command = job.command()
-        job.folder.mkdir(parents=True, exist_ok=True)
-        (job.folder / FAILED).unlink(missing_ok=True)
-        log = (job.folder / f"{stage}.log").open("wb")
-        output = (job.folder / f".{EVALUATION}").open("wb") if stage == "evaluation" else log
-        environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads), "PYTHONPATH": str(ROOT)}
-        # In a session of its own: Ctrl-C reaches this process alone, which then asks each run to stop, once.
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=output, stderr=log, start_new_session=True
-        )
-        log.close()
-        self.running.append(Running(job, stage, process, output, bar))
-
-    def _end(self, ended: Running, progress: Progress) -> None:
-        self.running.remove(ended)
-        ended.output.close()
-        job = ended.job
-        if ended.process.returncode != 0:
-            progress.remove_task(ended.bar)
-            lines = (job.folder / f"{ended.stage}.log").read_text("utf-8", errors="replace").splitlines()[-LOG_LINES:]
-            self.failed[job.name] = "\n".join([f"{ended.stage}, exit status {ended.process.returncode}", *lines])
-            (job.folder / FAILED).write_text(self.failed[job.name], encoding="utf-8")
-            self.console.print(f"{job.name}: {ended.stage} failed, see {job.folder / FAILED}", style="red")
-        elif ended.stage == "training":
-            self._start(job, ended.bar)
-        else:
-            os.replace(job.folder / f".{EVALUATION}", job.folder / EVALUATION)
-            shutil.rmtree(job.checkpoints, ignore_errors=True)
-            progress.remove_task(ended.bar)
-
-    def _stop(self) -> None:
-        """Ask what still runs to stop, and wait for it."""
-        for entry in self.running:
-            entry.process.terminate()
-        until = time.monotonic() + PATIENCE
-        for entry in self.running:
-            try:
-                entry.process.wait(max(0.0, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                entry.process.kill()
-            entry.output.close()
 
 
 def write_settings(chosen: Sequence[Row], out: Path, iterations: int) -> None:

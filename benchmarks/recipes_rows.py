@@ -53,13 +53,24 @@ def _row(name: str, iterations: int) -> Row:
     method: dict[str, Any] = {"shapers": {"invalid_action_penalty": {"coef": 0.0}}}
     written = recipe(name).method
     if "spear" in written.get("shapers", {}):
-        share, replay = iterations / PAPER_ITERATIONS, written["replay"]
-        method["shapers"]["spear"] = {"decay": round(share * written["shapers"]["spear"]["decay"])}
-        size = round(share * TASKS / PAPER_TASKS * replay["size"])
-        method["replay"] = {"size": max(1, size), "warmup": round(share * replay["warmup"])}
+        method["shapers"]["spear"], method["replay"] = scaled_spear(written, iterations, TASKS)
     if written.get("refill_rounds", 0) > REFILLS:
         method["refill_rounds"] = REFILLS
     return Row(name, name, name, method)
+
+
+def scaled_spear(written: Mapping[str, Any], iterations: int, tasks: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns SPEAR's shaper and replay for short runs.
+
+    Args:
+        written: The section ``method`` of its recipe.
+        iterations: Of the run.
+        tasks: Groups of an iteration.
+    """
+    share, replay = iterations / PAPER_ITERATIONS, written["replay"]
+    size = round(share * tasks / PAPER_TASKS * replay["size"])
+    shaper = {"decay": round(share * written["shapers"]["spear"]["decay"])}
+    return shaper, {"size": max(1, size), "warmup": round(share * replay["warmup"])}
 
 
 def settings(row: Row, iterations: int) -> dict[str, Any]:

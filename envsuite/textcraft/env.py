@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -15,8 +16,9 @@ from envsuite.core.env import Observation, Outcome, ToolEnv
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.textcraft import prompts
+from envsuite.textcraft.planning import plan
 from envsuite.textcraft.tasks import load
-from envsuite.textcraft.world import EMPTY, NAMESPACE, Crafting, Recipe, RecipeBook, spoken
+from envsuite.textcraft.world import EMPTY, NAMESPACE, Crafting, Recipe, RecipeBook, item_id, spoken
 
 
 class Token(TypedDict):
@@ -24,6 +26,8 @@ class Token(TypedDict):
 
     task_id: str
     inventory: tuple[tuple[str, int], ...]
+    stock: tuple[tuple[str, int], ...]
+    """Empty where there is no limit."""
     text: str
     done: bool
 
@@ -43,6 +47,9 @@ class TextCraft(ToolEnv):
         goals: Number of goals of the generated book.
         max_distractors: Maximum number of recipes shown that the goal does not need.
         show_inventory: Whether each observation ends with the inventory; otherwise the command ``inventory`` shows it.
+        spare: Limits the stock of base items, so that what is wasted may be missed in the end. Of each one in a recipe
+            that is shown, an episode has this many more than a best plan takes, or than one craft of any recipe shown
+            takes where that is more; each observation ends with what is left. ``None``: no limit, as in the original.
 
     A task id is the name of the goal, e.g. ``cyan_banner``. The id alone determines the order of the recipes and the
     distractors; ``cyan_banner#7`` is the same goal with other draws.
@@ -67,6 +74,7 @@ class TextCraft(ToolEnv):
         "goals": {"type": "integer", "maximum": 10_000},
         "max_distractors": {"type": "integer", "maximum": 1_000},
         "show_inventory": {"type": "boolean"},
+        "spare": {"type": ["integer", "null"], "minimum": 0, "maximum": 1_000},
     }
 
     def __init__(
@@ -79,10 +87,14 @@ class TextCraft(ToolEnv):
         goals: int = 1000,
         max_distractors: int = 10,
         show_inventory: bool = False,
+        spare: int | None = None,
     ) -> None:
+        if spare is not None and (not isinstance(spare, int) or spare < 0):
+            raise UsageError(f"spare={spare!r}: give a number of items from 0, or None for no limit")
         self.book, task_set = load(str(source), book_seed, goals)
         self.max_distractors = max_distractors
         self.show_inventory = show_inventory
+        self.spare = spare
         super().__init__(task_set.select(tasks), split, render_mode)
         self.world = Crafting(self.book, "")
         self._shown: tuple[Recipe, ...] = ()
@@ -121,8 +133,9 @@ class TextCraft(ToolEnv):
 
     def _begin(self, task_id: str) -> tuple[str, Outcome]:
         goal = goal_of(task_id)
-        self.world = Crafting(self.book, NAMESPACE + goal)
         self._shown, instruction = instruct(self.book, task_id, self.max_distractors)
+        stock = None if self.spare is None else stock_of(self.book, NAMESPACE + goal, self._shown, self.spare)
+        self.world = Crafting(self.book, NAMESPACE + goal, stock=stock)
         return instruction, Outcome(EMPTY)
 
     def _call(self, call: ToolCall) -> Outcome:
@@ -136,10 +149,13 @@ class TextCraft(ToolEnv):
         if self.show_inventory and carried and not outcome.text.startswith("Inventory: "):
             shown = " ".join(f"[{spoken(item)}] ({count})" for item, count in carried)
             outcome = replace(outcome, text=f"{outcome.text}\nInventory: {shown}")
+        if self.world.stock is not None:
+            left = ", ".join(f"{count} {spoken(item)}" for item, count in self.world.stock.items() if count)
+            outcome = replace(outcome, text=f"{outcome.text}\nLeft to get: {left or 'nothing'}")
         return super()._observe(outcome)
 
     def _state_key(self) -> str:
-        text = "" if self._last is None else self._last["text"]
+        text = "" if self._last is None else self._last["text"]  # the stock, too, where there is one
         return f"{text}\n{sorted(self.world.inventory.items())}"
 
     def _propose(self, rng: np.random.Generator) -> ToolCall:
@@ -166,6 +182,7 @@ class TextCraft(ToolEnv):
         return Token(
             task_id=self._task_id,
             inventory=tuple(self.world.inventory.items()),
+            stock=tuple((self.world.stock or {}).items()),
             text=self._last["text"],
             done=self._done,
         )
@@ -180,6 +197,8 @@ class TextCraft(ToolEnv):
         known = self._fields(token, Token)
         self._start(known["task_id"])
         self.world.inventory.update(known["inventory"])
+        if self.world.stock is not None:
+            self.world.stock.update(known["stock"])
         self._done = known["done"]
         return super()._observe(Outcome(known["text"]))
 
@@ -188,6 +207,21 @@ def goal_of(task_id: str) -> str:
     """Returns the goal of a task id, without the number of its variant."""
     goal, mark, variant = task_id.partition("#")
     return goal if mark and variant.isdecimal() else task_id
+
+
+def stock_of(book: RecipeBook, goal: str, shown: Iterable[Recipe], spare: int) -> dict[str, int]:
+    """Returns the stock of each base item that ``shown`` recipes name, as the argument ``spare`` says."""
+    taken: Counter[str] = Counter()
+    for command in plan(book, goal):
+        if command.startswith("get "):
+            amount, name = command.removeprefix("get ").split(" ", 1)
+            taken[item_id(name)] += int(amount)
+    most: dict[str, int] = {}
+    for part in (part for recipe in shown for part in recipe.inputs):
+        for item in book.members[part.name] if part.family else (part.name,):
+            if item in book.base:
+                most[item] = max(most.get(item, 0), part.count)
+    return {item: max(taken[item], count) + spare for item, count in sorted(most.items())}
 
 
 @lru_cache(maxsize=4096)

@@ -256,14 +256,23 @@ class Crafting:
         book: The recipes.
         goal: Id of the item that ends the episode.
         inventory: The carried items, in the order in which they were obtained.
+        stock: How many of each base item can be got; by default as many as one likes, as in the original.
     """
 
-    __slots__ = ("book", "goal", "inventory")
+    __slots__ = ("book", "goal", "inventory", "stock")
 
-    def __init__(self, book: RecipeBook, goal: str, inventory: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        book: RecipeBook,
+        goal: str,
+        inventory: Mapping[str, int] | None = None,
+        stock: Mapping[str, int] | None = None,
+    ) -> None:
         self.book = book
         self.goal = goal
         self.inventory: dict[str, int] = dict(inventory or {})
+        self.stock = None if stock is None else dict(stock)
+        """What is left to get of each base item; ``None``: no limit."""
 
     def do(self, command: str) -> Result:
         """Executes one command; an impossible one changes nothing and returns the reason."""
@@ -288,6 +297,10 @@ class Crafting:
         if len(digits) > _MOST_DIGITS:
             return Result(f"Could not execute {command}", False, False)
         amount = int(digits)
+        if self.stock is not None:
+            if amount > (left := self.stock.get(item, 0)):
+                return Result(f"Could not get {amount} {text}: {left} left", False, False)
+            self.stock[item] = left - amount
         self.inventory[item] = self.inventory.get(item, 0) + amount
         return Result(f"Got {amount} {text}", True, False)
 

@@ -67,7 +67,8 @@ class Runner:
             self._current[slot] = env
             world: Any = self._envs[slot, env].unwrapped
             observation = world.restore(snapshot.world)
-            if (limit := _limit(self._envs[slot, env])) is not None:
+            limit: Any = _limit(self._envs[slot, env])
+            if limit is not None:
                 limit._elapsed_steps = snapshot.elapsed
             info: Any = dict(snapshot.info)
             return Event(slot, observation, 0.0, False, False, info, None, snapshot if self.snapshots else None)

@@ -304,3 +304,65 @@ def test_a_shown_inventory_makes_no_two_states_of_one(craft: Callable[..., ToolE
         env.step(act(second))
         keys.append(env.step(act("fly"))[4]["state_key"])
     assert keys[0] == keys[1]
+
+
+def _limited(spare: int) -> TextCraft:
+    return TextCraft("generated", goals=60, max_distractors=3, tasks=["depth-2", "depth-3"], spare=spare)
+
+
+@pytest.mark.parametrize("spare", [0, 2])
+def test_a_limited_stock_suffices_for_the_expert_and_is_in_every_observation(spare: int) -> None:
+    env = _limited(spare)
+    for task in env.tasks.ids("train"):
+        observation, _ = env.reset(options={"task_id": task})
+        assert "\nLeft to get: " in observation["text"]
+        done = False
+        while not done:
+            observation, _, done, _, info = env.step(Expert().act(env))
+            assert info["valid"], f"{task}: {info['error']}"
+            assert observation["text"].splitlines()[-1].startswith("Left to get: ")
+        assert info["success"]
+
+
+def test_nothing_more_can_be_got_than_is_left() -> None:
+    env = _limited(0)
+    observation, _ = env.reset(options={"task_id": env.tasks.ids("train")[0]})
+    first = observation["text"].splitlines()[-1].removeprefix("Left to get: ").split(", ")[0]
+    count, item = first.split(" ", 1)
+    info = env.step(act(f"get {int(count) + 1} {item}"))[4]
+    assert info["error"] == f"Could not get {int(count) + 1} {item}: {count} left"
+    observation, *_, info = env.step(act(f"get {count} {item}"))
+    assert info["valid"] and first not in observation["text"].splitlines()[-1].removeprefix("Left to get: ").split(", ")
+    assert env.step(act(f"get 1 {item}"))[4]["error"] == f"Could not get 1 {item}: 0 left"
+    assert env.step(act("get 1 lava"))[4]["valid"] is False
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+def test_a_snapshot_has_the_stock(seed: int) -> None:
+    env, other = _limited(1), _limited(1)
+    env.reset(seed=seed)
+    env.action_space.seed(seed)
+    for _ in range(6):
+        env.step(env.action_space.sample())
+    token, observation = env.snapshot(), env.observation
+    assert other.restore(token) == observation
+    if not env._done:
+        action = env.action_space.sample()
+        assert env.step(action) == other.step(action)
+
+
+def test_states_that_differ_in_the_stock_alone_are_two() -> None:
+    env = _limited(3)
+    env.reset(options={"task_id": env.tasks.ids("train")[0]})
+    start = env.step(act("inventory"))[4]["state_key"]
+    left = env.world.stock
+    assert left is not None
+    item = next(iter(left))
+    left[item] -= 1
+    assert env.step(act("inventory"))[4]["state_key"] != start
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, "2"])
+def test_a_stock_that_is_no_number_is_refused(wrong: object) -> None:
+    with pytest.raises(UsageError, match="spare"):
+        TextCraft(spare=wrong)  # type: ignore[arg-type]

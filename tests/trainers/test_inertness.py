@@ -43,6 +43,8 @@ from trainers.steps.columns import (
     ENTROPY,
     HINDSIGHT,
     LOW_START,
+    MC_VALUE,
+    NEXT_MC_VALUE,
     REFERENCE,
     SEGMENT,
     SWITCH,
@@ -264,7 +266,7 @@ class _Supplied(Provider):
         value = 0.1 * states[:, 0].astype(np.float64)
         of = steps.response.row_of
         tokens = {REFERENCE: steps.logprob.values - 0.01, ENTROPY: 1.0 + np.sin(value)[of], HINDSIGHT: -1.0 + value[of]}
-        steps = steps.with_columns(**{EMBEDDING: states})
+        steps = steps.with_columns(**{EMBEDDING: states, MC_VALUE: value, NEXT_MC_VALUE: np.cos(9.0 * value)})
         steps = steps.with_token_columns(**tokens)
         place = np.arange(len(steps.response.values)) - steps.response.offsets[steps.response.row_of]
         for output, read in enumerate(self.values):

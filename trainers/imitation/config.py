@@ -7,7 +7,7 @@ from typing import Any
 
 from trainers.policy.config import ModelConfig
 from trainers.rollout.config import PromptConfig
-from trainers.settings import AtLeastOne, ConfigError, Count, NotNegative, Positive, Seed, Text
+from trainers.settings import AtLeastOne, ConfigError, Count, Fraction, NotNegative, Positive, Seed, Text
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,13 @@ class Play:
     """Arguments of the environment."""
     player: dict[str, Any] = field(default_factory=dict)
     """Arguments of the player."""
+    errs: Fraction | None = None
+    """Imitate the environment's expert instead, which makes a random move in place of this share of its moves, all of
+    which are targets: the model errs at every step alike, and has no way of playing to choose."""
+
+    def __post_init__(self) -> None:
+        if self.errs is not None and self.player:
+            raise ConfigError("stages.games: errs makes the expert play, which takes no arguments; leave player out")
 
 
 @dataclass(frozen=True)

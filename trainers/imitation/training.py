@@ -26,12 +26,24 @@ from transformers import (
 import envsuite  # noqa: F401  # registers the environments
 from envsuite.core import ToolEnv, UsageError
 from envsuite.core.images import Pool
+from envsuite.making import make_player
 from envsuite.prompting import Conversation
 from envsuite.prompting.images import renumbered
 from trainers.imitation.attention import look_back
-from trainers.imitation.config import ImitateConfig, Stage
+from trainers.imitation.config import ImitateConfig, Play, Stage
 from trainers.imitation.demonstrations import demonstrations
-from trainers.imitation.play import ANSWER, IMAGE, PROMPT, RESPONSE, Transcript, by_length, repeated_words, transcribe
+from trainers.imitation.erring import Erring
+from trainers.imitation.play import (
+    ANSWER,
+    IMAGE,
+    PROMPT,
+    RESPONSE,
+    Player,
+    Transcript,
+    by_length,
+    repeated_words,
+    transcribe,
+)
 from trainers.imitation.vocabulary import CONTROL, TAGS, word_tokenizer
 from trainers.imitation.worlds import practice
 from trainers.policy.adapter import is_adapted, save_adapter
@@ -108,7 +120,7 @@ class Transcripts:
         env, conversation = self._env(play.kwargs)
         if (split := env.split) is None:
             raise UsageError("imitation draws its games from a split; name one in the kwargs of the games")
-        task, player = self._rng.choice(env.tasks.ids(split)), self._practice.player(**play.player)
+        task, player = self._rng.choice(env.tasks.ids(split)), self._player(play)
         if self._shown is not None:
             task, player = self._shown.draw(env, self._rng)
         thoughts = self.config.thoughts
@@ -116,6 +128,11 @@ class Transcripts:
         self.played += 1
         self.won += game.success
         return game.transcripts
+
+    def _player(self, play: Play) -> Player:
+        if play.errs is None:
+            return self._practice.player(**play.player)
+        return Erring(make_player(self.config.env, "expert"), play.errs)
 
     def _env(self, kwargs: dict[str, Any]) -> tuple[ToolEnv, Conversation]:
         """Returns the environment of these arguments and the current world; keeps the last one of each kind."""

@@ -104,6 +104,11 @@ class TrainConfig:
                 f"rollout.overlap is process, which plays with the engine hf and a whole copy of the model, but "
                 f"rollout.engine is {rollout.engine} and model.shard {self.model.shard}; set rollout.overlap: turns"
             )
+        if rollout.tree is not None and self.method.milestones is not None:
+            raise ConfigError(
+                "rollout.tree starts episodes at steps of others, whose milestones method.milestones does not know there; "
+                "leave one of them out"
+            )
         if rollout.staleness and self.method.oracle is not None:
             raise ConfigError(
                 f"method.oracle continues episodes with the weights that played them, but rollout.staleness is "

@@ -1,0 +1,1 @@
+"""Methods of credit assignment on tasks where credit matters."""

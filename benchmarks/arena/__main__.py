@@ -1,0 +1,150 @@
+"""Compares methods of credit assignment on tasks where credit matters: ``docs/arena.md`` has the protocol.
+
+    python -m benchmarks.arena --plan                      # what is to be run, and the hours; trains nothing
+    python -m benchmarks.arena                             # hours on two cores; goes on where it was stopped
+    python -m benchmarks.arena --tasks sokoban --methods grpo g2po --seeds 0 1
+    python -m benchmarks.arena --report                    # tables and figure of the runs that are there
+
+First it trains the base model of each task. Then come the pilot runs, from which the power is computed; then the runs
+that choose each method's learning rate, on a seed of their own; then the runs of the table. Every finished run is a
+line of benchmarks/arena/results.jsonl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table as Grid
+
+from benchmarks.arena.report import draw, overall_table, power_table, task_table
+from benchmarks.arena.results import LINES, Result, chosen_rates, read
+from benchmarks.arena.runs import PILOT_SEEDS, TUNING_SEEDS, Base, Run, pilot, reported, seconds, tuning
+from benchmarks.arena.tasks import METHODS, ROOT, TASKS, Trial
+from benchmarks.queue import Job, Queue
+from envsuite.core.errors import EnvsuiteError, UsageError, unknown
+
+SEEDS = (0, 1, 2, 3, 4)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command line."""
+    made = argparse.ArgumentParser(
+        prog="python -m benchmarks.arena",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("--tasks", nargs="+", metavar="TASK", help=f"by default all: {', '.join(TASKS)}")
+    made.add_argument("--methods", nargs="+", metavar="METHOD", help=f"by default all: {', '.join(METHODS)}")
+    made.add_argument("--seeds", type=int, nargs="+", default=SEEDS, help="of the table (default 0 1 2 3 4)")
+    made.add_argument("--plan", action="store_true", help="say what is to be run, and stop")
+    made.add_argument("--report", action="store_true", help="run nothing: write tables and figure")
+    made.add_argument("--stage", choices=("pilot", "tuning", "table"), help="run one stage only")
+    made.add_argument("--jobs", type=int, default=2, help="runs at a time (default 2)")
+    made.add_argument("--threads", type=int, default=1, help="of each run (default 1)")
+    made.add_argument("--out", type=Path, default=ROOT / "runs" / "arena", help="folder of runs, tables and figure")
+    made.add_argument("--results", type=Path, default=LINES, help="file of the results")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit status."""
+    args, console = parser().parse_args(arguments), Console()
+    try:
+        return _main(args, console)
+    except EnvsuiteError as error:
+        console.print(f"error: {error}", style="red", markup=False, highlight=False)
+        return 2
+    except KeyboardInterrupt:
+        console.print("stopped; the same command goes on")
+        return 130
+
+
+def _main(args: argparse.Namespace, console: Console) -> int:
+    tasks, methods = args.tasks or list(TASKS), args.methods or list(METHODS)
+    for kind, names, there in (("task", tasks, list(TASKS)), ("method", methods, list(METHODS))):
+        for name in names:
+            if name not in there:
+                raise unknown(kind, name, there)
+    reserved = {*TUNING_SEEDS, *PILOT_SEEDS}
+    if wrong := sorted(reserved & set(args.seeds)):
+        raise UsageError(f"--seeds {wrong[0]} is a seed of the pilot or of the tuning; the table's are others")
+    if args.report:
+        return _report(args, console)
+    failed: dict[str, str] = {}
+    for stage in ("pilot", "tuning", "table"):
+        if args.stage not in (None, stage):
+            continue
+        results = read(args.results)
+        trials = _trials(stage, tasks, methods, args.seeds, results)
+        _plan(stage, trials, results, args.jobs, console)
+        if args.plan:
+            continue
+        known = {result.key for result in results}
+        bases: list[Job] = [Base(task, args.out) for task in tasks]
+        runs: list[Job] = [Run(trial, args.out, args.results, known) for trial in trials]
+        for jobs in (bases, runs):
+            queue = Queue(jobs, args.jobs, args.threads, console)
+            queue.run()
+            failed |= queue.failed
+    for name, lines in failed.items():
+        console.rule(f"failed: {name}")
+        console.print(lines, markup=False, highlight=False)
+    if not args.plan:
+        _report(args, console)
+    return 1 if failed else 0
+
+
+def _trials(
+    stage: str, tasks: Sequence[str], methods: Sequence[str], seeds: Sequence[int], results: Sequence[Result]
+) -> list[Trial]:
+    if stage == "pilot":
+        return pilot(tasks)
+    if stage == "tuning":
+        return tuning(tasks, methods)
+    return reported(tasks, methods, seeds, chosen_rates(_of(results, TUNING_SEEDS)))
+
+
+def _of(results: Sequence[Result], seeds: Sequence[int]) -> list[Result]:
+    return [result for result in results if result.seed in seeds]
+
+
+def _plan(stage: str, trials: Sequence[Trial], results: Sequence[Result], width: int, console: Console) -> None:
+    """Prints how many runs of each task are left, and for how long."""
+    known, expected = {result.key for result in results}, seconds(trials, results)
+    grid = Grid(title=f"Stage {stage}")
+    for head in ("task", "runs", "done", "hours left"):
+        grid.add_column(head, justify="left" if head == "task" else "right")
+    for task in dict.fromkeys(trial.task for trial in trials):
+        mine = [trial for trial in trials if trial.task == task]
+        left = [trial for trial in mine if trial.key not in known]
+        hours = sum(expected[trial.task, trial.method] for trial in left) / 3600 / width
+        grid.add_row(task, str(len(mine)), str(len(mine) - len(left)), f"{hours:.1f}")
+    console.print(grid)
+
+
+def _report(args: argparse.Namespace, console: Console) -> int:
+    """Writes tables and figure of what is there."""
+    results = read(args.results)
+    rates = chosen_rates(_of(results, TUNING_SEEDS))
+    rows = [result for result in results if result.seed not in {*TUNING_SEEDS, *PILOT_SEEDS}]
+    rows = [row for row in rows if rates.get((row.task, row.method), row.rate) == row.rate]
+    tables = [table for table in [power_table(_of(results, PILOT_SEEDS), (3, 5, 10), len(METHODS) - 2)] if table]
+    if rows:
+        tables += [task_table(rows, task) for task in TASKS if any(row.task == task for row in rows)]
+        tables.append(overall_table(rows))
+        draw(rows, args.out / "arena.png")
+        console.print(f"written: {args.out / 'arena.png'}", highlight=False)
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "arena.md").write_text("\n".join(table.markdown() for table in tables), encoding="utf-8")
+    (args.out / "arena.tex").write_text("\n".join(table.latex() for table in tables), encoding="utf-8")
+    for name in ("arena.md", "arena.tex"):
+        console.print(f"written: {args.out / name}", highlight=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -54,7 +54,7 @@ def manager(memory: str, workers: int = 0, written: Counter[str] | None = None) 
 
 
 def _rolled(
-    memory: str, each: int, gamma: float = 1.0, workers: int = 0, members: int = 4
+    memory: str, each: int, gamma: float = 1.0, workers: int = 0, members: int = 4, pooled: bool = False
 ) -> tuple[StepTable, Continuations, list[Episode]]:
     """Steps of two groups of episodes with their values, and the continuations."""
     crediting = Crediting(Method.of(METHOD), Accelerator(cpu=True))
@@ -63,7 +63,7 @@ def _rolled(
     with (playing := manager(memory, workers)).vector:
         episodes = playing.run(list(plans.values()), Sampling(), 3, branches=branches)
         steps = crediting.shaped(episodes, 1)
-        found = Continuations.of(steps, each, plans, branches)
+        found = Continuations.of(steps, each, plans, branches, pooled)
         played = playing.run(found.plans, Sampling(), 4)
     return found.valued(steps, found.values(played, crediting, 1, gamma)), found, played
 
@@ -84,6 +84,28 @@ def test_values_approach_the_exact_ones(gamma: float) -> None:
     assert np.abs(found.per_step - (steps.reward + gamma * later - exact)).max() < 0.25, "Q - V"
     ends = (steps.t == LIMIT - 1) | (there == PLACES)
     assert (steps.extra[NEXT_MC_VALUE][ends] == 0.0).all() and ends.sum() == 8
+
+
+def test_pooled_visits_measure_places_whatever_the_time() -> None:
+    steps, found, played = _rolled("window(0)", 60, members=8, pooled=True)
+    exact, _, _ = _rolled("window(0)", 1, members=8)
+    place = steps.state_key.astype(int)
+    assert len(found.known) == len({(g, p) for g, p in zip(steps.group_id, place, strict=True)})
+    assert len(found.plans) == 60 * len(found.known) < 60 * len(exact.t)
+    for number, own in enumerate(place.tolist()):
+        times = [value(own, t, 1.0) for t in range(LIMIT)]
+        assert min(times) - 0.1 < steps.extra[MC_VALUE][number] < max(times) + 0.1
+    sums, counts = np.zeros(len(found.known)), np.zeros(len(found.known))
+    groups = np.repeat(found.group, found.each)
+    numbers = {(g, p): n for g, p, n in zip(steps.group_id, place, found.state, strict=True)}
+    for group, episode in zip(groups.tolist(), found.continued(played), strict=True):
+        rewards = [step.reward for step in episode.steps]
+        for i, step in enumerate(episode.steps):
+            if (state := numbers.get((group, int(step.state_key)))) is not None:
+                sums[state] += sum(rewards[i:])
+                counts[state] += 1
+    assert counts.min() >= 60
+    np.testing.assert_allclose(steps.extra[MC_VALUE], (sums / counts)[found.state], atol=1e-12)
 
 
 def test_a_state_is_measured_once_for_a_group_and_never_with_the_sampled_episode() -> None:

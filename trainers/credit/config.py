@@ -107,6 +107,10 @@ class OracleConfig:
 
     continuations: AtLeastOne = 8
     """Episodes per state. They cost about this number times half the steps of an episode for each step."""
+    states: Literal["exact", "key"] = "exact"
+    """``exact``: steps share a state where nothing tells apart what may follow. ``key``: where prompt and state key are
+    equal, however many steps were made; every visit of a continuation counts for the state that it visits, so that few
+    continuations measure many states. Exact but for the time limit, if the state key is the whole state."""
 
 
 @dataclass(frozen=True)

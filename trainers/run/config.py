@@ -106,8 +106,8 @@ class TrainConfig:
             )
         if rollout.tree is not None and self.method.milestones is not None:
             raise ConfigError(
-                "rollout.tree starts episodes at steps of others, whose milestones method.milestones does not know there; "
-                "leave one of them out"
+                "rollout.tree starts episodes at steps of others, whose milestones method.milestones does not know "
+                "there; leave one of them out"
             )
         if rollout.staleness and self.method.oracle is not None:
             raise ConfigError(

@@ -14,7 +14,7 @@ from envsuite.core.images import digest
 from trainers.credit.crediting import Crediting
 from trainers.credit.estimators.groups import Floats, Ints
 from trainers.credit.estimators.returns import rewards_to_go, steps_in_order
-from trainers.rollout.episode import Branch, Branches, EpisodePlan
+from trainers.rollout.episode import Branches, EpisodePlan
 from trainers.steps import Episode, StepTable
 from trainers.steps.columns import GREEDY, MC_VALUE, NEXT_MC_VALUE
 
@@ -27,7 +27,9 @@ class Continuations:
     """Episodes that go on from the states of sampled steps, ``each`` of them per state.
 
     Steps of a group share a state where their prompts have the same tokens and images, the environments' snapshots are
-    equal, and as many steps were made. Then what follows has the same distribution, whatever the memory shows.
+    equal, and as many steps were made. Then what follows has the same distribution, whatever the memory shows. Where
+    continuations are ``pooled``, they share one where prompts and state keys are equal, and every visit of a
+    continuation counts.
     """
 
     each: int
@@ -35,9 +37,21 @@ class Continuations:
     """State after state; each has a group of its own."""
     state: Ints
     """Number of the state that each row of the table answers, -1 for greedy episodes; shape (N,)."""
+    known: Mapping[bytes, int]
+    """The states' numbers, by their identities."""
+    group: Ints
+    """Group of the steps of each state, shape (states,)."""
+    pooled: bool
 
     @classmethod
-    def of(cls, steps: StepTable, each: int, plans: Mapping[int, EpisodePlan], branches: Branches) -> Continuations:
+    def of(
+        cls,
+        steps: StepTable,
+        each: int,
+        plans: Mapping[int, EpisodePlan],
+        branches: Branches,
+        pooled: bool = False,
+    ) -> Continuations:
         """Plans the continuations of ``steps``.
 
         Args:
@@ -45,20 +59,25 @@ class Continuations:
             each: Continuations of a state.
             plans: Plans of the steps' episodes, by their ids.
             branches: Their steps as points where others can start.
+            pooled: States are told apart by their keys, and every visit counts.
         """
-        state, known = np.full(len(steps), -1, np.int64), dict[bytes, int]()
+        state, known, group = np.full(len(steps), -1, np.int64), dict[bytes, int](), list[int]()
         found: list[EpisodePlan] = []
         order, _ = steps_in_order(steps)
         for row in order[~steps.extra[GREEDY][order]].tolist():
             episode, t = int(steps.episode_id[row]), int(steps.t[row])
             point, plan = branches[episode][t], plans[episode]
-            key = _key(steps, row, point)
+            of = int(steps.group_id[row])
+            key = _identity(
+                steps, row, of, steps.state_key[row] if pooled else (point.world.elapsed, point.world.world)
+            )
             if key not in known:
                 known[key] = len(known)
+                group.append(of)
                 first = (episode * _LONGEST + t) * each
                 found += [EpisodePlan(first + k, first, plan.env, plan.task_id, branch=point) for k in range(each)]
             state[row] = known[key]
-        return cls(each, found, state)
+        return cls(each, found, state, known, np.array(group, np.int64), pooled)
 
     def values(self, episodes: Sequence[Episode], crediting: Crediting, iteration: int, gamma: float) -> Floats:
         """Returns the mean return from each state, not a number where every continuation failed, shape (states,).
@@ -71,6 +90,8 @@ class Continuations:
         """
         own = self.continued(episodes)
         steps = crediting.shaped(own, iteration, rewards_only=True)
+        if self.pooled:
+            return self._pooled(steps, rewards_to_go(steps, gamma))
         first = np.flatnonzero(steps.t == _starts(steps, self.plans))
         returns = dict(zip(steps.episode_id[first].tolist(), rewards_to_go(steps, gamma)[first].tolist(), strict=True))
         each = [np.nan if e.error is not None else returns.get(e.episode_id, 0.0) for e in own]
@@ -78,6 +99,20 @@ class Continuations:
         sound = np.isfinite(table)
         count = sound.sum(1)
         return np.where(count > 0, np.where(sound, table, 0.0).sum(1) / np.maximum(count, 1), np.nan)
+
+    def _pooled(self, steps: StepTable, returns: Floats) -> Floats:
+        """Returns the mean of ``returns`` over all visits of each state, shape (states,)."""
+        groups = np.repeat(self.group, self.each)
+        of = dict(zip((plan.episode_id for plan in self.plans), groups.tolist(), strict=True))
+        keys = (
+            _identity(steps, row, of[episode], steps.state_key[row])
+            for row, episode in enumerate(steps.episode_id.tolist())
+        )
+        state = np.array([self.known.get(key, -1) for key in keys], np.int64)
+        met = state >= 0
+        count = np.bincount(state[met], minlength=len(self.known))
+        sums = np.bincount(state[met], returns[met], minlength=len(self.known))
+        return np.where(count > 0, sums / np.maximum(count, 1), np.nan)
 
     def continued(self, episodes: Sequence[Episode]) -> list[Episode]:
         """Returns the episodes without the steps before the states."""
@@ -110,9 +145,8 @@ def _starts(steps: StepTable, plans: Sequence[EpisodePlan]) -> Ints:
     return np.array([starts[episode] for episode in steps.episode_id.tolist()], np.int64)
 
 
-def _key(steps: StepTable, row: int, point: Branch) -> bytes:
-    """Returns the identity of a row's state."""
+def _identity(steps: StepTable, row: int, group: int, world: object) -> bytes:
+    """Returns the identity of a row's state: the group of the sampled steps, the prompt, and ``world``."""
     images: list[bytes] = [digest(image) for image in steps.images[row]]
     prompt: NDArray[np.int32] = steps.prompt[row]
-    parts = (int(steps.group_id[row]), images, point.world.elapsed, point.world.world)
-    return blake2b(prompt.tobytes() + repr(parts).encode(), digest_size=16).digest()
+    return blake2b(prompt.tobytes() + repr((group, images, world)).encode(), digest_size=16).digest()

@@ -201,7 +201,8 @@ class SynchronousRollouts(Rollouts):
         oracle, estimator = self.config.method.oracle, self.crediting.estimator
         assert oracle is not None and isinstance(estimator, OracleMC)
         began = time.perf_counter()
-        found = Continuations.of(rolled.steps, oracle.continuations, self.plans, self.branches)
+        pooled = oracle.states == "key"
+        found = Continuations.of(rolled.steps, oracle.continuations, self.plans, self.branches, pooled)
         self.plans, self.branches = {}, {}
         seed = self.config.seed + 2
         episodes = self.stop.phase(

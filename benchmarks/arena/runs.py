@@ -12,7 +12,7 @@ import numpy as np
 import yaml
 
 from benchmarks.arena.results import Result, append, read_run
-from benchmarks.arena.tasks import CONFIGS, METHODS, RATES, TASKS, Trial, settings
+from benchmarks.arena.tasks import CEILING, CONFIGS, RATES, TASKS, Trial, settings
 from benchmarks.recipes_report import trained
 
 TUNING_SEEDS = (100,)
@@ -20,6 +20,8 @@ TUNING_SEEDS = (100,)
 PILOT_SEEDS = (101, 102, 103)
 """Seeds of the runs that say how far apart two runs are, before any comparison is made."""
 PILOT_METHODS = ("grpo", "g2po")
+PILOT_RATE = 3.0e-4
+"""Learning rate of the pilot runs, and of a method that is not tuned."""
 GUESS = 120.0
 """Seconds of a run of which nothing is known."""
 
@@ -125,17 +127,16 @@ class Run:
 
 
 def tuning(tasks: Sequence[str], methods: Sequence[str]) -> list[Trial]:
-    """Returns the runs that choose learning rates: the same for each method."""
+    """Returns the runs that choose learning rates: the same for each method but the oracle."""
     return [
         Trial(task, method, seed, rate)
-        for task in tasks for seed in TUNING_SEEDS for method in methods if method in METHODS for rate in RATES
+        for task in tasks for seed in TUNING_SEEDS for method in methods if method != CEILING for rate in RATES
     ]  # fmt: skip
 
 
 def pilot(tasks: Sequence[str]) -> list[Trial]:
     """Returns the runs from which the power is computed before any comparison is made."""
-    rate = RATES[0]
-    return [Trial(task, method, seed, rate) for task in tasks for seed in PILOT_SEEDS for method in PILOT_METHODS]
+    return [Trial(task, method, seed, PILOT_RATE) for task in tasks for seed in PILOT_SEEDS for method in PILOT_METHODS]
 
 
 def reported(
@@ -147,11 +148,10 @@ def reported(
         tasks: Names of tasks.
         methods: Names of methods.
         seeds: Seeds.
-        rates: Learning rate of each task and method; others have the middle one.
+        rates: Learning rate of each task and method; others have that of the pilot runs.
     """
-    middle = RATES[len(RATES) // 2]
     return [
-        Trial(task, method, seed, rates.get((task, method), middle))
+        Trial(task, method, seed, rates.get((task, method), PILOT_RATE))
         for seed in seeds for task in tasks for method in methods
     ]  # fmt: skip
 

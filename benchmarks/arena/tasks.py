@@ -22,7 +22,7 @@ PANEL = 16
 """Tasks of a panel, all of which each iteration plays."""
 FIRST_WORLD = 1000
 """Seed of the world of seed 0; imitation has seen none from here to the millions."""
-RATES = (3.0e-4, 6.0e-4, 1.2e-3)
+RATES = (1.5e-4, 3.0e-4, 6.0e-4, 1.2e-3)
 """Learning rates that each method is tried with."""
 OBJECTIVE: Mapping[str, Any] = {
     "ratio": "token", "aggregation": "seq-mean-token-mean", "average": "steps", "clip_low": 0.2, "clip_high": 0.2,
@@ -95,6 +95,8 @@ METHODS = {
         Method("graphgpo", "graphgpo"),
         Method("g2po", "g2po"),
         Method("pgpo", "pgpo"),
+        Method("tree_grpo", "tree_grpo", rollout={"tree": {"trees": 4, "rounds": 1, "branches": 2, "keep": 3}}),
+        Method(CEILING, "oracle_mc", {"oracle": {"continuations": 2, "states": "key"}}),
     )
 }
 

@@ -53,7 +53,11 @@ METHODS = {
             return np.array([codes.setdefault(None if r is None else steps.state_key[r], len(codes)) for r in rows])
     """,
     "opo": UNITS,
-    "ppo": 'value = method._value(steps)[token_sequences(steps, "episode").index]',
+    "ppo": """
+        from trainers.credit.estimators.returns import generalised_advantages
+        from trainers.credit.estimators.tokens import token_sequences
+        value = method._value(steps)[token_sequences(steps, "episode").index]
+    """,
     "reinforce_pp": "",
     "reinforce_pp_baseline": UNITS
     + """
@@ -66,7 +70,8 @@ METHODS = {
         size = group_statistics(returns, group, samples=units.samples).size
     """,
     "steppo": """
-        from trainers.credit.estimators.returns import backward_sums
+        import numpy as np
+        from trainers.credit.estimators.returns import backward_sums, steps_in_order
         order, lengths = steps_in_order(steps)
         reward, value = steps.reward[order], method._value(steps)[order]
         last = np.cumsum(lengths) - 1

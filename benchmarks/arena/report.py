@@ -135,7 +135,7 @@ def task_table(results: Sequence[Result], task: str) -> Table:
     note = (
         f"Area: mean success in percent over all {iterations} iterations; end: over the last {LAST}; mean of the seeds "
         f"± their standard deviation. Difference of the areas from {REFERENCE}'s in points, seed by seed, with the "
-        "95 % interval of Student's t; p: paired t-test, corrected by Holm for all methods of the table but the oracle. "
+        "95 % interval of Student's t; p: paired t-test, corrected by Holm for all methods but the oracle. "
         "Tokens: thousands of response tokens trained on; CPU: seconds of an iteration."
     )
     heads = ("method", "seeds", "area", "end", "difference", "p", "tokens", "CPU s")

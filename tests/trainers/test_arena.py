@@ -1,0 +1,176 @@
+"""The arena: equal conditions for all methods, its results file, and its statistics."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from scipy import stats
+
+from benchmarks.arena import results as results_of
+from benchmarks.arena.__main__ import main
+from benchmarks.arena.report import Difference, detectable, difference, draw, overall_table, power_table, task_table
+from benchmarks.arena.results import Result, append, by_method, chosen_rates, read
+from benchmarks.arena.runs import PILOT_SEEDS, TUNING_SEEDS, pilot, reported, seconds, tuning
+from benchmarks.arena.tasks import CEILING, METHODS, PANEL, RATES, REFERENCE, TASKS, Trial, settings
+from envsuite.core.errors import DataError, UsageError
+from trainers.run.cli import parse
+from trainers.run.config import TrainConfig
+
+ITERATIONS = 12
+
+
+def _config(trial: Trial, folder: Path) -> TrainConfig:
+    path = folder / f"{trial.method}.yaml"
+    path.write_text(yaml.safe_dump(settings(trial), sort_keys=False), encoding="utf-8")
+    return parse(["--config", str(path)]).config
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_methods_differ_in_nothing_but_their_credit(task: str, tmp_path: Path) -> None:
+    configs = {name: _config(Trial(task, name, 3, 3e-4), tmp_path) for name in METHODS}
+    reference = configs[REFERENCE]
+    assert len(reference.envs[0].kwargs["tasks"]) == PANEL == reference.rollout.tasks
+    for name, config in configs.items():
+        assert config.method.objective == reference.method.objective, name
+        assert config.method.shapers["invalid_action_penalty"]["coef"] == 0.0
+        assert dataclasses.replace(config.rollout, tree=None) == reference.rollout
+        for section in ("seed", "iterations", "model", "envs", "prompt", "optim", "evaluation"):
+            assert getattr(config, section) == getattr(reference, section), (name, section)
+        assert config.optim.lr == 3e-4
+
+
+def test_a_seed_has_its_own_world_and_the_others_have_not_its_tasks() -> None:
+    one, two = (settings(Trial("sokoban", "grpo", seed, 3e-4))["envs"][0]["kwargs"] for seed in (0, 1))
+    assert one["level_seed"] != two["level_seed"] and set(one["tasks"]) != set(two["tasks"])
+
+
+def _result(method: str, seed: int, level: float, rate: float = 3e-4, task: str = "sokoban") -> Result:
+    success = tuple(np.linspace(0.1, 2 * level - 0.1, ITERATIONS).tolist())
+    cpu = {"rollout": 4.0, "estimator": 0.1, "update": 1.0}
+    return Result(task, method, seed, rate, success, tuple(1e4 * (i + 1) for i in range(ITERATIONS)), cpu, 60.0)
+
+
+def _results() -> list[Result]:
+    rng = np.random.default_rng(0)
+    return [
+        _result(name, seed, level + 0.02 * rng.normal() + 0.03 * seed, task=task)
+        for task in TASKS
+        for name, level in ((REFERENCE, 0.3), ("g2po", 0.4), ("gigpo", 0.31), (CEILING, 0.5))
+        for seed in range(5)
+    ]
+
+
+def test_results_are_kept_line_by_line(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    assert read(path) == []
+    made = _results()[:3]
+    for result in made:
+        append(result, path)
+    assert read(path) == made and not list(tmp_path.glob(".*"))
+    assert made[0].area == pytest.approx(np.mean(made[0].success))
+    path.write_bytes(path.read_bytes() + b'{"task": "sokoban"}\n')
+    with pytest.raises(DataError, match="line 4"):
+        read(path)
+
+
+def test_an_interrupted_write_leaves_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "results.jsonl"
+    append(_results()[0], path)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(results_of.os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        append(_results()[1], path)
+    assert read(path) == _results()[:1]
+
+
+def test_each_method_has_as_many_tuning_runs_and_takes_the_best_rate() -> None:
+    trials = tuning(list(TASKS), list(METHODS))
+    counts = {name: sum(trial.method == name for trial in trials) for name in METHODS}
+    assert {counts[name] for name in METHODS if name != CEILING} == {len(TASKS) * len(RATES) * len(TUNING_SEEDS)}
+    runs = [_result("g2po", 100, level, rate) for rate, level in zip(RATES, (0.2, 0.35, 0.3, 0.1), strict=True)]
+    assert chosen_rates(runs) == {("sokoban", "g2po"): RATES[1]}
+    planned = reported(["sokoban"], ["grpo", "g2po"], [0], chosen_rates(runs))
+    assert {trial.method: trial.rate for trial in planned} == {"grpo": 3e-4, "g2po": RATES[1]}
+
+
+def test_no_seed_of_tuning_or_pilot_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    for seed in (*TUNING_SEEDS, *PILOT_SEEDS):
+        assert main(["--plan", "--seeds", "0", str(seed)]) == 2
+        assert f"--seeds {seed} is a seed of the pilot or of the tuning" in capsys.readouterr().out
+    assert {trial.seed for trial in pilot(list(TASKS))} == set(PILOT_SEEDS)
+
+
+@pytest.mark.parametrize(("option", "wrong"), [("--tasks", "chess"), ("--methods", "grop")])
+def test_unknown_names_are_answered_with_those_that_exist(
+    option: str, wrong: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--plan", option, wrong]) == 2
+    assert wrong in capsys.readouterr().out
+
+
+def test_the_plan_says_hours_and_leaves_out_what_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "results.jsonl"
+    for seed in range(3):
+        append(_result("grpo", seed, 0.3), path)
+    call = ["--plan", "--stage", "table", "--tasks", "sokoban", "--methods", "grpo", "g2po", "--results", str(path)]
+    assert main(call) == 0
+    row = next(line for line in capsys.readouterr().out.splitlines() if "sokoban" in line)
+    assert [cell.strip() for cell in row.split("│")[1:5]] == ["sokoban", "10", "3", "0.1"]
+    expected = seconds([Trial("sokoban", "g2po", 0, 3e-4)], read(path))
+    assert expected == {("sokoban", "g2po"): 60.0}, "as long as the others of the task"
+
+
+def test_a_difference_is_students_paired_t() -> None:
+    rng = np.random.default_rng(1)
+    one, two = rng.normal(0.4, 0.05, 5), rng.normal(0.3, 0.05, 5)
+    found = Difference(one - two)
+    test = stats.ttest_rel(one, two)
+    assert found.p == pytest.approx(test.pvalue)
+    assert found.interval == pytest.approx(tuple(test.confidence_interval()))
+    assert Difference(np.array([0.1])).interval == (-np.inf, np.inf) and Difference(np.zeros(3)).p == 1.0
+
+
+@pytest.mark.parametrize(("seeds", "comparisons"), [(5, 1), (5, 8), (10, 8)])
+def test_the_detectable_difference_is_found_four_times_of_five(seeds: int, comparisons: int) -> None:
+    apart = detectable(0.03, seeds, comparisons)
+    drawn = np.random.default_rng(2).normal(apart, 0.03, (20_000, seeds))
+    p = stats.ttest_1samp(drawn, 0.0, axis=1).pvalue
+    assert (p < 0.05 / comparisons).mean() == pytest.approx(0.8, abs=0.015)
+    with pytest.raises(UsageError):
+        detectable(0.0, seeds, comparisons)
+
+
+def test_tables_pair_seeds_and_correct_for_all_methods(tmp_path: Path) -> None:
+    rows = _results()
+    table = task_table(rows, "sokoban")
+    assert [row[0] for row in table.rows] == [name for name in METHODS if name in (REFERENCE, "g2po", "gigpo", CEILING)]
+    runs = by_method(rows, "sokoban")
+    cells = {row[0]: row for row in table.rows}
+    apart = difference(runs["g2po"], runs[REFERENCE])
+    assert cells["g2po"][4].startswith(f"{100 * apart.mean:+.1f}") and float(cells["g2po"][5].strip("<")) < 0.05
+    assert cells["gigpo"][5] >= f"{difference(runs['gigpo'], runs[REFERENCE]).p:.3f}", "corrected"
+    assert cells[CEILING][5] == cells[REFERENCE][5] == "–"  # noqa: RUF001
+    overall = overall_table(rows)
+    assert overall.rows[0][0] == CEILING and {row[1] for row in overall.rows} == {str(5 * len(TASKS))}
+    draw(rows, tmp_path / "arena.png")
+    assert (tmp_path / "arena.png").stat().st_size > 10_000
+    assert "tabular" in table.latex() and "| g2po |" in table.markdown()
+    with pytest.raises(UsageError, match="no run of grpo"):
+        task_table([row for row in rows if row.method != REFERENCE], "sokoban")
+
+
+def test_power_needs_pilot_runs() -> None:
+    runs = [
+        _result(name, seed, 0.3 + 0.01 * seed * (name == "g2po")) for name in ("grpo", "g2po") for seed in PILOT_SEEDS
+    ]
+    table = power_table(runs, (5, 10), 8)
+    assert table is not None and table.rows[0][0] == "sokoban"
+    assert float(table.rows[0][2]) > float(table.rows[0][3]) > 0.0
+    assert power_table(runs[:1], (5,), 8) is None

@@ -12,7 +12,7 @@ import numpy as np
 import yaml
 
 from benchmarks.arena.results import Result, append, read_run
-from benchmarks.arena.tasks import CEILING, CONFIGS, RATES, TASKS, Trial, settings
+from benchmarks.arena.tasks import CONFIGS, RATES, TASKS, Trial, settings
 from benchmarks.recipes_report import trained
 
 TUNING_SEEDS = (100,)
@@ -127,10 +127,10 @@ class Run:
 
 
 def tuning(tasks: Sequence[str], methods: Sequence[str]) -> list[Trial]:
-    """Returns the runs that choose learning rates: the same for each method but the oracle."""
+    """Returns the runs that choose learning rates: the same for each method, the oracle included."""
     return [
         Trial(task, method, seed, rate)
-        for task in tasks for seed in TUNING_SEEDS for method in methods if method != CEILING for rate in RATES
+        for task in tasks for seed in TUNING_SEEDS for method in methods for rate in RATES
     ]  # fmt: skip
 
 

@@ -272,7 +272,7 @@ class Crafting:
         self.goal = goal
         self.inventory: dict[str, int] = dict(inventory or {})
         self.stock = None if stock is None else dict(stock)
-        """What is left to get of each base item; ``None``: no limit."""
+        """Amount of each base item that is left to get; ``None``: no limit."""
 
     def do(self, command: str) -> Result:
         """Executes one command; an impossible one changes nothing and returns the reason."""

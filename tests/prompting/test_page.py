@@ -12,4 +12,4 @@ def test_the_example_prints_what_the_page_says(smol, capsys):
 
 def test_the_window_shows_what_the_page_says(smol, capsys):
     exec(EXAMPLE.replace(repr(str(make_memory("full"))).replace("'", '"'), '"window(2)"'), {"tokenizer": smol})
-    assert capsys.readouterr().out.endswith("\n\n" + BLOCKS[3][1])
+    assert capsys.readouterr().out.endswith("\n\n" + BLOCKS[4][1])

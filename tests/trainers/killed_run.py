@@ -25,13 +25,13 @@ def writing(self, iteration, values):
         strike()
 
 
-def playing(self, plans, *rest):
+def playing(self, plans, *rest, **named):
     calls["rollout"] += 1
     if where == "rollout" and calls["rollout"] == number:
         episodes = play(self, plans[:1], *rest[:2])
         strike()
         del episodes
-    return play(self, plans, *rest)
+    return play(self, plans, *rest, **named)
 
 
 def saving(folder, *rest):

@@ -166,7 +166,7 @@ def test_a_branch_shows_the_images_of_its_past() -> None:
 def test_a_restored_environment_that_shows_something_else_fails_its_episode() -> None:
     played = Played("TextCraft-v0", {}, 0)
     script = Script({0: played.lines(0), 1: ["never asked"]})
-    manager, points = played.manager("full", script), dict[int, list[Branch]]()
+    manager, points = played.manager("full", script, STEPS), dict[int, list[Branch]]()
     with manager.vector:
         manager.run([EpisodePlan(0, 0, 0, played.task)], SAMPLING, 5, branches=points)
         wrong = replace(points[0][1], observation={**points[0][1].observation, "text": "elsewhere"})

@@ -366,7 +366,10 @@ def test_every_recipe_is_silent_in_the_world_of_the_quick_start(
     method = parse(["--recipe", name]).config.method
     if "embedding" in recipe(name).method:
         method = replace(method, embedding=EmbeddingConfig())
-    _silent(method, iter(craft[method.greedy_baseline]), caplog)
+    rounds = craft[method.greedy_baseline]
+    if name == "tree_grpo":  # as if three episodes each had one root
+        rounds = [[replace(e, tree=e.episode_id - e.episode_id % 3) for e in episodes] for episodes in rounds]
+    _silent(method, iter(rounds), caplog)
 
 
 def test_every_method_says_what_sets_it_apart_or_nothing() -> None:

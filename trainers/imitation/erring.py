@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 
 from envsuite.core import Action, Move, Observation, Player, ToolEnv, UsageError
+from envsuite.core.spaces import ToolCalls
 
 TRIES = 24
 """Random calls that are tried for one mistake."""
@@ -54,11 +55,11 @@ class Erring:
 
 def _mistake(env: ToolEnv, right: Action, rng: random.Random) -> Action:
     """Returns a random action that is possible and not ``right``; ``right`` if none was found."""
-    drawn, propose = np.random.default_rng(rng.getrandbits(32)), env.action_space.propose
-    assert propose is not None
+    drawn, space = np.random.default_rng(rng.getrandbits(32)), env.action_space
+    assert isinstance(space, ToolCalls) and space.propose is not None
     kinds: dict[str, list[Action]] = {}
     for _ in range(TRIES):
-        action = (propose(drawn),)
+        action = (space.propose(drawn),)
         others = kinds.setdefault(_kind(action), [])
         if action != right and action not in others and _possible(env, action):
             others.append(action)

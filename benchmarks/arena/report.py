@@ -118,8 +118,8 @@ def task_table(results: Sequence[Result], task: str) -> Table:
     """
     runs = by_method(results, task)
     order = [name for name in METHODS if name in runs]
-    others = [name for name in order if name not in (REFERENCE, CEILING)]
     apart = {name: difference(runs[name], runs[REFERENCE]) for name in order if name != REFERENCE}
+    others = [name for name, one in apart.items() if name != CEILING and len(one.pairs) > 1]
     corrected = dict(zip(others, holm([apart[name].p for name in others]), strict=True)) if others else {}
     lines = []
     for name in order:
@@ -156,11 +156,16 @@ def overall_table(results: Sequence[Result]) -> Table:
         pairs[name] = np.concatenate(parts)
     if not any(map(len, pairs.values())):
         raise UsageError("no seed has a run of two methods yet")
-    others = [name for name in order if name != CEILING]
+    others = [name for name in order if name != CEILING and len(pairs[name]) > 1]
     tested = {name: paired_permutation(pairs[name]) for name in order}
     corrected = dict(zip(others, holm([tested[name] for name in others]), strict=True))
     lines = [
-        (name, str(len(pairs[name])), _points(Difference(pairs[name])), _p(corrected.get(name, tested[name])))
+        (
+            name,
+            str(len(pairs[name])),
+            _points(Difference(pairs[name])),
+            _p(corrected.get(name, tested[name])) if len(pairs[name]) > 1 else NONE,
+        )
         for name in sorted(order, key=lambda name: -float(pairs[name].mean()))
     ]
     note = (
@@ -191,16 +196,18 @@ def draw(results: Sequence[Result], path: Path) -> None:
 
 def _curves(runs: Mapping[str, Mapping[int, Result]], axis: Axes, task: str) -> None:
     means = {name: np.mean([run.success for run in found.values()], axis=0) for name, found in runs.items()}
-    rivals = {name: curve for name, curve in means.items() if name not in (REFERENCE, CEILING)}
+    most = max(map(len, runs.values()))
+    rivals = {name: means[name] for name in means if name not in (REFERENCE, CEILING) and len(runs[name]) == most}
     best = max(rivals, key=lambda name: rivals[name].mean(), default="")
     shown = {REFERENCE: "black", best: BLUE, CEILING: ORANGE}
+    seeds = max(map(len, runs.values()))
     for name, curve in means.items():
         at = np.arange(1, len(curve) + 1)
         if name in shown:
-            axis.plot(at, curve, color=shown[name], linewidth=2.0, label=name, zorder=3)
+            few = "" if len(runs[name]) == seeds else f" ({len(runs[name])} of {seeds} seeds)"
+            axis.plot(at, curve, color=shown[name], linewidth=2.0, label=name + few, zorder=3)
         else:
             axis.plot(at, curve, color=GREY, linewidth=0.8, alpha=0.6, zorder=2)
-    seeds = max(map(len, runs.values()))
     axis.set_title(f"{task}: success, mean of {seeds} seeds")
     axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))

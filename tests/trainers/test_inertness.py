@@ -337,7 +337,7 @@ def _silent(method: MethodConfig, rounds: Iterator[list[Episode]], caplog: pytes
 
 def _training(name: str) -> bool:
     settings = yaml.safe_load(shipped_configs()[name].read_text("utf-8"))
-    return name.count("/") == 1 and "recipe" in settings
+    return "papers" not in name and "recipe" in settings
 
 
 @pytest.mark.parametrize("name", [name for name in shipped_configs() if _training(name)])
@@ -348,7 +348,8 @@ def test_every_shipped_configuration_is_silent(name: str, caplog: pytest.LogCapt
     kwargs = {**env.kwargs, **small.get(env.id, WORLDS.get(env.id, {}))}
     horizon = min(env.max_episode_steps or 8, 20)
     env = replace(env, kwargs=kwargs, max_episode_steps=horizon)
-    rounds = (_played(env, 4, 6, seed, 0.7, config.method.greedy_baseline) for seed in range(ITERATIONS))
+    skill = 0.25 if "arena/textcraft" in name else 0.7  # whose random moves seldom harm
+    rounds = (_played(env, 4, 6, seed, skill, config.method.greedy_baseline) for seed in range(ITERATIONS))
     _silent(config.method, rounds, caplog)
 
 

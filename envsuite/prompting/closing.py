@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envsuite.core.errors import UsageError
-from envsuite.core.tools import ToolCall
+from envsuite.core.tools import Tool, ToolCall
 from envsuite.prompting.codecs import Codec, Turn
 from envsuite.prompting.rendering import Messages, Renderer, ids_of, specials_of
 from envsuite.prompting.template import MARK
@@ -11,6 +11,7 @@ from envsuite.prompting.template import MARK
 Closing = tuple[int, ...]
 """Token ids from the first control token after a message's text to the end of the generation prompt."""
 
+_TOOL = Tool("tool_name", "Does nothing.", {"type": "object", "properties": {"argument": {"type": "string"}}})
 _CALL = ToolCall("tool_name", {"argument": "value"})
 
 
@@ -26,7 +27,12 @@ def closings(render: Renderer, codec: Codec) -> tuple[Closing, ...]:
     """
     user: Messages = [{"role": "user", "content": MARK}]
     earlier: Messages = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hello."}]
-    found = [text for text in (render(user, None), render.attempt([*earlier, *user], None)) if text is not None]
+    found: list[str] = []
+    for messages in (user, [*earlier, *user]):  # some templates want tools, others none
+        texts = [text for tools in (None, [_TOOL.as_openai()]) if (text := render.attempt(messages, tools)) is not None]
+        found += texts[:1]
+    if not found:
+        render(user, None)  # says why the template refuses
     if (answered := codec.after(Turn(earlier[1]), MARK, ())) is not None:
         after_call = codec.after(codec.turn(codec.write((_CALL,)), ()), MARK, ())
         found += [text for text in (answered, after_call) if text is not None]

@@ -58,7 +58,8 @@ def hiper(steps: StepTable, numbers: Numbers = floats) -> list[Any]:
             advantage = sum(rows.reward[row] for row in turns) + value - v_high[turns[0]] + 0.95 * advantage
             value, high[turns[0]] = v_high[turns[0]], advantage
     chosen, probability = steps.extra["switch"].tolist(), numbers(steps.extra["switch_probability"])
-    switch = [(1.0 * q - p) * (one - other) for q, p, one, other in zip(chosen, probability, v_high, v_low, strict=True)]
+    parts = zip(chosen, probability, v_high, v_low, strict=True)
+    switch = [(1.0 * q - p) * (one - other) for q, p, one, other in parts]
     low, switch = _normalised(low), _normalised(switch)
     high = dict(zip(high, _normalised(list(high.values())), strict=True))
     out: list[Any] = [0.0] * offsets[-1]

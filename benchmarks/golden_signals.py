@@ -9,7 +9,7 @@ from benchmarks.golden_dispatch import Case, Outcome, handles
 from trainers.credit.estimators.comparison import Comparison
 from trainers.credit.estimators.empg import EMPG
 from trainers.credit.estimators.hcapo import HCAPO
-from trainers.credit.estimators.returns import token_means
+from trainers.credit.estimators.tokens import token_means
 from trainers.steps import StepTable
 from trainers.steps.columns import ENTROPY, HINDSIGHT
 

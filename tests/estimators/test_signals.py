@@ -13,7 +13,7 @@ from trainers.credit.estimators.comparison import Comparison
 from trainers.credit.estimators.empg import EMPG
 from trainers.credit.estimators.grpo import GRPO
 from trainers.credit.estimators.hcapo import HCAPO
-from trainers.credit.estimators.returns import token_means
+from trainers.credit.estimators.tokens import token_means
 from trainers.steps import StepTable
 from trainers.steps.columns import ENTROPY, HINDSIGHT, SUCCESS, MissingColumn
 
@@ -151,7 +151,7 @@ def test_a_signal_that_is_missing_or_not_finite_is_named(method, name: str, sett
     for wrong in (np.nan, np.inf, -np.inf):
         values = np.zeros(12)
         values[5] = wrong
-        with pytest.raises(UsageError, match=rf"'{name}' is {wrong} at token 1 of episode 0, step 2"):
+        with pytest.raises(UsageError, match=rf"'{name}' is {wrong} in row 2 \(episode 0, step 2\)"):
             method(steps.with_token_columns(**{name: values}))
 
 

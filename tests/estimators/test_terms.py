@@ -58,16 +58,12 @@ def _made(case: str) -> Estimator:
     return make(ESTIMATORS[name], options, "option")
 
 
-def _whole(advantage: Advantage) -> np.ndarray:
-    return advantage.per_step if advantage.per_token is None else advantage.per_token
-
-
 @pytest.mark.parametrize("case", CASES)
 @given(steps=step_tables())
 def test_the_terms_sum_to_the_advantage(case: str, steps: StepTable) -> None:
     estimator = _made(case)
     advantage = estimator(steps)
-    whole, terms = _whole(advantage), advantage.summands
+    whole, terms = advantage.whole, advantage.summands
     assert all(term.shape == whole.shape and term.dtype == np.float64 for term in terms.values())
     np.testing.assert_allclose(sum(terms.values()), whole, rtol=1e-9, atol=1e-9)
     assert set(estimator.distinguishing) <= set(terms) and set(advantage.groups) <= set(terms)

@@ -86,3 +86,28 @@ def test_a_response_that_ends_with_its_subgoal_and_an_empty_one():
     assert steps.extra["low_start"].tolist() == [len(ids), 0]
     empty = Blocks(TOKENIZER).columns(replace(table([]), extra={}))
     assert len(empty.extra["segment"]) == 0
+
+
+def pieces_with_spaces() -> PreTrainedTokenizerFast:
+    """Words that hold the space before them, which the decoder strips at the beginning; bytes of what it does not know."""
+    words = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *"abcdefghijklmnopqrstuvwxyz<>/_", "▁find", "▁a"]
+    tokenizer = Tokenizer(
+        models.BPE({word: number for number, word in enumerate(words)}, [], byte_fallback=True, unk_token="<unk>")
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    tokenizer.decoder = decoders.Sequence([
+        decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0),
+    ])  # fmt: skip
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+SPACED = pieces_with_spaces()
+
+
+@given(st.lists(st.one_of(TEXT, st.sampled_from(["<switch>", "find a", "</switch>"])), max_size=8).map("".join))
+def test_places_are_the_lengths_of_what_was_decoded_before(text: str):
+    ids = SPACED.encode(text, add_special_tokens=False)
+    decoded, begins = Blocks(SPACED).begins(ids)
+    assert decoded == SPACED.decode(ids)
+    before = [len(SPACED.decode(ids[:count]).rstrip("\ufffd")) for count in range(len(ids))]
+    np.testing.assert_array_equal(begins, np.minimum(np.maximum.accumulate(np.array(before, np.int64)), len(decoded)))

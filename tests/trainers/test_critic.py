@@ -17,6 +17,7 @@ from tiny_runs import ROOT, model, rewrite, step_table, train, weights, without_
 from envsuite.core.errors import UnknownName
 from trainers.credit.config import CriticConfig
 from trainers.credit.critic import Critic
+from trainers.credit.estimators.base import Valued
 from trainers.policy.config import ModelConfig, OptimConfig
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
 from trainers.run.cli import parse
@@ -42,7 +43,7 @@ def _critic(kind: str, per: str, folder: Path, optim: OptimConfig = OPTIM, **set
     if kind == "model":
         model("qwen2", SIZE, seed=3).save_pretrained(folder)
     config = CriticConfig(kind=kind, path=str(folder) if kind == "model" else None, **{"clip": None, **settings})
-    return Critic(config, Accelerator(cpu=True), model("qwen2", SIZE), ModelConfig(), optim, per, seed=1)
+    return Critic(config, Accelerator(cpu=True), model("qwen2", SIZE), ModelConfig(), optim, [Valued(per=per)], seed=1)
 
 
 @pytest.mark.parametrize("kind", ["head", "model"])
@@ -82,7 +83,7 @@ def test_a_critic_of_its_own_has_the_gradient_of_each_row_by_itself(per: str, tm
     expected = torch.cat([p.grad.flatten() for p in critic.module.parameters()])
     critic.module.zero_grad()
     rows = np.arange(len(table))
-    critic._accumulate(critic._lesson(_taught(read, per, returns)), rows, len(returns))
+    critic._accumulate(critic._lesson(_taught(read, per, returns)), rows, np.array([len(returns)]))
     found = torch.cat([p.grad.flatten() for p in critic.module.parameters()])
     assert float((found - expected).norm() / expected.norm()) < 1e-4
 
@@ -102,7 +103,7 @@ def test_a_head_reads_the_policy_and_does_not_change_it(tmp_path: Path) -> None:
 def test_making_a_critic_draws_no_random_number_of_the_run() -> None:
     policy, accelerator = model("qwen2", SIZE), Accelerator(cpu=True)
     before = torch.get_rng_state()
-    Critic(CriticConfig(), accelerator, policy, ModelConfig(), OPTIM, "step", seed=1)
+    Critic(CriticConfig(), accelerator, policy, ModelConfig(), OPTIM, [Valued()], seed=1)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -196,7 +197,7 @@ def test_a_critic_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
     model("qwen2", SIZE + 3).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=r"has 64 tokens, the policy 61"):
         config = CriticConfig(kind="model", path=str(tmp_path))
-        Critic(config, Accelerator(cpu=True), model("qwen2", SIZE), ModelConfig(), OPTIM, "step", seed=1)
+        Critic(config, Accelerator(cpu=True), model("qwen2", SIZE), ModelConfig(), OPTIM, [Valued()], seed=1)
 
 
 def test_a_layer_that_the_model_does_not_have_is_refused(place: Path, capfd: pytest.CaptureFixture[str]) -> None:

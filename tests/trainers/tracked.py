@@ -76,6 +76,8 @@ def _records(content: bytes) -> list[Any]:
             at += block - at % block
             continue
         _, length, kind = struct.unpack("<IHB", content[at : at + 7])
+        if at + 7 + length > len(content):  # still being written
+            break
         whole += content[at + 7 : at + 7 + length]
         at += 7 + length
         if kind in (1, 4):  # full, or the last part

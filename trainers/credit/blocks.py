@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers.decoders import DecodeStream
 from transformers import PreTrainedTokenizerBase
 
 from envsuite.prompting.plan import read_plan
@@ -80,9 +81,20 @@ class Blocks(Provider):
         pieces = [self._piece(token) for token in ids]
         if "".join(pieces) == text:
             return text, np.cumsum([0, *map(len, pieces)], dtype=np.int64)[:-1]
-        # Tokens that are parts of characters, or whose text depends on those before: what each beginning has as text.
+        # Tokens that are parts of characters, or whose text depends on those before.
+        pieces = self._streamed(ids)
+        if text.startswith("".join(pieces)):  # a character may be cut off at the end
+            return text, np.cumsum([0, *map(len, pieces)], dtype=np.int64)[:-1]
         places = [len(self._decoded(ids[:count]).rstrip(_BROKEN)) for count in range(len(ids))]
         return text, np.minimum(np.maximum.accumulate(np.array(places, np.int64)), len(text))
+
+    def _streamed(self, ids: Sequence[int]) -> list[str]:
+        """Returns the text that each token completes, decoded one after the other."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            return [_BROKEN]
+        stream = DecodeStream(skip_special_tokens=True)
+        return [stream.step(backend, token) or "" for token in ids]
 
     def _piece(self, token: int) -> str:
         if token not in self._pieces:

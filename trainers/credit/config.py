@@ -28,7 +28,7 @@ Place = Literal["device", "offload", "cpu"]
 
 @dataclass(frozen=True)
 class CriticConfig:
-    """The critic, which supplies the values that methods such as ``ppo``, ``steppo`` and ``vetta`` read."""
+    """The critic, which supplies the values that methods such as ``ppo``, ``steppo``, ``vetta`` and ``hiper`` read."""
 
     kind: Literal["head", "model", "truncated"] = "head"
     """``head``: two layers on the policy's last hidden state, which is read once and not trained through, so that the
@@ -133,7 +133,7 @@ class MethodConfig:
     replay: ReplayConfig | None = None
     """Self-imitation (SPEAR); null is off."""
     critic: CriticConfig | None = None
-    """The critic, where the method needs one (ppo, steppo, vetta)."""
+    """The critic, where the method needs one (ppo, steppo, vetta, hiper)."""
     embedding: EmbeddingConfig | None = None
     """Hidden states of the policy, where the method reads them (bipace with the embedder actor_hidden)."""
     milestones: MilestonesConfig | None = None

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from accelerate import Accelerator
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -112,7 +112,7 @@ class Critic(Provider):
         policy: The policy; it is read, and never trained through.
         model: The policy's settings.
         optim: The optimiser's settings, of which the critic shares all but the learning rate.
-        values: The values that the method reads, each of which has an output; or ``per`` of the only one, ``value``.
+        values: The values that the method reads, each of which has an output.
         seed: Seed of the head's initial weights.
 
     Raises:
@@ -129,14 +129,14 @@ class Critic(Provider):
         policy: PreTrainedModel,
         model: ModelConfig,
         optim: OptimConfig,
-        values: Per | Sequence[Valued],
+        values: Sequence[Valued],
         seed: int,
     ) -> None:
         self.config = config
         self.accelerator = accelerator
         self.policy = policy
         self.optim = optim
-        self.values = (Valued(per=values),) if isinstance(values, str) else tuple(values)
+        self.values = tuple(values)
         self.compute_dtype: ComputeDtype = model.compute_dtype
         module: ValueHead | ValueModel
         with torch.random.fork_rng(devices=[]):  # the run's other random numbers are those of a run without a critic
@@ -269,15 +269,15 @@ class Critic(Provider):
             ))  # fmt: skip
         return Lesson(table, tuple(taught))
 
-    def _accumulate(self, lesson: Lesson, rows: Ints, totals: ArrayLike) -> tuple[float, float]:
+    def _accumulate(self, lesson: Lesson, rows: Ints, totals: Ints) -> tuple[float, float]:
         """Runs the backward passes of one optimiser step; returns loss and clipped share of this process's values.
 
         Args:
             lesson: What is learnt.
             rows: The rows of this step.
-            totals: Number of values of each output in these rows of all processes, or one number for all outputs.
+            totals: Number of values of each output in these rows of all processes, shape (outputs,).
         """
-        shares = self.accelerator.num_processes / np.maximum(np.broadcast_to(totals, len(lesson.taught)), 1)
+        shares = self.accelerator.num_processes / np.maximum(totals, 1)
         pieces = list(self._pieces(lesson, rows))
         rounds = max(every(self.accelerator, len(pieces)))
         loss, clipped = 0.0, 0.0

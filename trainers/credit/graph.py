@@ -1,7 +1,8 @@
 """The graph of the states that the episodes of a group met: what methods of credit over states read.
 
 Episodes of one task merge where they meet: a state that several of them reached is one node. Everything is vectorised
-over steps and linear in their number.
+over steps. Nodes, edges and distances are linear in their number; strongly connected parts take as many rounds as their
+longest chain of numbers.
 """
 
 from __future__ import annotations
@@ -113,11 +114,14 @@ class StateGraph:
         return np.where(self.reachable, self._hops, longest[self.group] + 1)
 
     @cached_property
+    def _edges(self) -> Ints:
+        """The first step of each edge, in the order of the steps."""
+        return first_rows(group_codes(self.node, self.following))
+
+    @cached_property
     def _hops(self) -> Ints:
         """The distance, -1 where there is no way: breadth first from all goals at once, against the edges."""
-        codes = group_codes(self.following, self.node)
-        once = first_rows(codes)
-        source, target = self.node[once], self.following[once]
+        source, target = self.node[self._edges], self.following[self._edges]
         order = np.argsort(target, kind="stable")
         source = source[order]
         starts = np.searchsorted(target[order], np.arange(len(self.group) + 1))
@@ -138,7 +142,7 @@ class StateGraph:
         After Orzan (2004): the greatest number flows along the edges; who has a node's number and leads back to it is
         in its part. Before, what no cycle can pass is peeled off.
         """
-        edges = first_rows(group_codes(self.node, self.following))
+        edges = self._edges
         edges = edges[self.node[edges] != self.following[edges]]
         source, target, own = self.node[edges], self.following[edges], np.arange(len(self.group))
         part = own.copy()
@@ -173,8 +177,10 @@ class StateGraph:
             decay: Less than 1.
             walked: Steps whose edges may be walked, shape (N,); all by default.
         """
-        rows = np.arange(len(self.node)) if walked is None else np.flatnonzero(walked)
-        edges = rows[first_rows(group_codes(self.node[rows], self.following[rows]))]
+        edges = self._edges
+        if walked is not None:
+            rows = np.flatnonzero(walked)
+            edges = rows[first_rows(group_codes(self.node[rows], self.following[rows]))]
         source, target, found = self.node[edges], self.following[edges], values.astype(np.float64)
         while True:
             reached = decay * found[target]
@@ -189,7 +195,7 @@ class StateGraph:
         met = self.visits > 0
         return {
             "graph/nodes": float(met.sum()),
-            "graph/edges": float(len(first_rows(group_codes(self.node, self.following)))),
+            "graph/edges": float(len(self._edges)),
             "graph/singleton_rate": float((self.visits == 1).sum() / count),
             "graph/reachable_rate": float(self.reachable[self.node].sum() / count),
             "graph/cycle_rate": float(self.circling.sum() / count),

@@ -29,8 +29,6 @@ from trainers.credit.shapers import Shaper
 from trainers.steps import StepTable
 from trainers.steps.columns import SUCCESS
 
-_LOG = logging.getLogger(__name__)
-
 LEAST = 0.01
 """Share of the steps that a term must touch."""
 PATIENCE = 3
@@ -213,9 +211,7 @@ class Watched:
         if self.terms:
             touched = np.logical_or.reduce([_touched(steps, advantage, summands[name]) for name in names])
         else:
-            values = advantage.per_step if advantage.per_token is None else advantage.per_token
-            assert values is not None
-            touched = _touched(steps, advantage, values)
+            touched = _touched(steps, advantage, advantage.whole)
         groups = [advantage.groups[name] for name in names if name in advantage.groups]
         nothing = np.zeros(len(steps), np.bool_)
         if not groups or not len(steps):

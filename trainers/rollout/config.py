@@ -193,8 +193,9 @@ class RolloutConfig:
                 f"rollout.staleness is {self.staleness}; set it to 0"
             )
         if (episodes := self.tasks * self.played * (self.staleness + 1)) > MOST_EPISODES:
+            each = f"rollout.group_size {self.group_size}" if self.tree is None else f"rollout.tree plays {self.played}"
             raise ConfigError(
-                f"rollout.tasks is {self.tasks}, rollout.group_size {self.group_size} and rollout.staleness "
+                f"rollout.tasks is {self.tasks}, {each} and rollout.staleness "
                 f"{self.staleness}: {episodes} episodes are held in memory; at most {MOST_EPISODES} are taken"
             )
         if not self.sampling.temperature > 0:

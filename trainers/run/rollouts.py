@@ -15,7 +15,6 @@ from envsuite.core.errors import DataError
 from envsuite.vector import EnvFactory
 from trainers.credit.config import MethodConfig
 from trainers.credit.crediting import Crediting
-from trainers.credit.estimators.oracle_mc import OracleMC
 from trainers.distributed import every
 from trainers.rollout.config import EnvConfig
 from trainers.rollout.engine import EngineFailed, Sampling
@@ -198,8 +197,8 @@ class SynchronousRollouts(Rollouts):
 
     def _valued(self, rolled: Rolled, iteration: int) -> Rolled:
         """Continues episodes from the state of every step; returns the rollout with their values."""
-        oracle, estimator = self.config.method.oracle, self.crediting.estimator
-        assert oracle is not None and isinstance(estimator, OracleMC)
+        oracle, gamma = self.config.method.oracle, float(getattr(self.crediting.estimator, "gamma", 1.0))
+        assert oracle is not None
         began = time.perf_counter()
         pooled = oracle.states == "key"
         found = Continuations.of(rolled.steps, oracle.continuations, self.plans, self.branches, pooled)
@@ -208,7 +207,7 @@ class SynchronousRollouts(Rollouts):
         episodes = self.stop.phase(
             "oracle", len(found.plans), lambda watch: self.manager.run(found.plans, self.sampling, seed, watch)
         )
-        values = found.values(episodes, self.crediting, iteration, estimator.gamma)
+        values = found.values(episodes, self.crediting, iteration, gamma)
         counts = {
             "states": len(values),
             "episodes": len(episodes),

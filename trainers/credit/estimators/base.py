@@ -37,11 +37,16 @@ class Advantage:
     compares the episodes of a task, or nothing."""
 
     @property
-    def summands(self) -> Mapping[str, NDArray[np.float64]]:
-        """The terms; of an advantage that is not a sum, itself as ``advantage``."""
+    def whole(self) -> NDArray[np.float64]:
+        """The advantages, one per step or one per response token."""
         whole = self.per_step if self.per_token is None else self.per_token
         assert whole is not None
-        return self.terms or {"advantage": whole}
+        return whole
+
+    @property
+    def summands(self) -> Mapping[str, NDArray[np.float64]]:
+        """The terms; of an advantage that is not a sum, itself as ``advantage``."""
+        return self.terms or {"advantage": self.whole}
 
     def tokens(self, table: StepTable) -> NDArray[np.float64]:
         """One advantage per response token of ``table``."""

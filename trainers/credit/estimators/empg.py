@@ -9,7 +9,8 @@ import numpy as np
 from trainers.credit.estimators.base import Advantage, register
 from trainers.credit.estimators.comparison import STANDARD, Compared, Comparing
 from trainers.credit.estimators.groups import Floats, mean_abs
-from trainers.credit.estimators.returns import steps_in_order, token_means
+from trainers.credit.estimators.returns import steps_in_order
+from trainers.credit.estimators.tokens import token_means
 from trainers.settings import NotNegative
 from trainers.steps import StepTable
 from trainers.steps.columns import ENTROPY
@@ -40,6 +41,11 @@ class EMPG(Comparing):
     def needs(self) -> tuple[str, ...]:
         """The entropy at each response token."""
         return (ENTROPY,)
+
+    @property
+    def credits_lone_episodes(self) -> bool:
+        """By the bonus, which differs from step to step."""
+        return self.zeta > 0.0
 
     @property
     def distinguishing(self) -> tuple[str, ...]:

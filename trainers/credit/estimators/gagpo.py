@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 from trainers.credit.estimators.base import Advantage, Estimator, register
 from trainers.credit.estimators.comparison import STANDARD, ComparedSteps
 from trainers.credit.estimators.groups import Floats, group_codes, group_diagnostics, mean_abs
-from trainers.credit.estimators.returns import generalised_advantages, rewards_to_go, row_score, steps_in_order
+from trainers.credit.estimators.returns import rewards_to_go, row_score, step_advantages
 from trainers.credit.graph import StateGraph
 from trainers.settings import Fraction
 from trainers.steps import StepTable
@@ -51,14 +49,9 @@ class GAGPO(Estimator):
     def values(self, steps: StepTable) -> Floats:
         """Returns V of the state that each step answers, shape (N,)."""
         graph = StateGraph.of(steps)
-        return graph.mean(rewards_to_go(self._charged(steps), self.gamma))[graph.node]
+        charged = steps.with_reward(steps.reward + row_score(steps))
+        return graph.mean(rewards_to_go(charged, self.gamma))[graph.node]
 
     def raw(self, steps: StepTable) -> Floats:
         """Returns the advantage before it is normalised, shape (N,)."""
-        (order, lengths), reward = steps_in_order(steps), self._charged(steps).reward
-        out = np.empty(len(steps))
-        out[order] = generalised_advantages(reward[order], self.values(steps)[order], lengths, self.gamma, self.lam)
-        return out
-
-    def _charged(self, steps: StepTable) -> StepTable:
-        return steps.with_reward(steps.reward + row_score(steps))
+        return step_advantages(steps, self.values(steps), self.gamma, self.lam)

@@ -16,7 +16,8 @@ from trainers.credit.estimators.groups import (
     group_diagnostics,
     group_statistics,
 )
-from trainers.credit.estimators.returns import episode_totals, steps_in_order, steps_to_go, token_means
+from trainers.credit.estimators.returns import episode_totals, steps_in_order, steps_to_go
+from trainers.credit.estimators.tokens import token_means
 from trainers.settings import Fraction, NotNegative, Positive
 from trainers.steps import StepTable
 from trainers.steps.columns import HINDSIGHT, SUCCESS

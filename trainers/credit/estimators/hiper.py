@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainers.credit.estimators.base import Advantage, Per, ValueBased, Valued, register
-from trainers.credit.estimators.groups import Floats, Ints, all_equal, group_codes, mean_abs
+from trainers.credit.estimators.groups import Floats, Ints, all_equal, episode_codes, mean_abs
 from trainers.credit.estimators.returns import backward_sums, explained_variance, row_score, steps_in_order
 from trainers.settings import Fraction, NotNegative
 from trainers.steps import Ragged, StepTable
@@ -193,7 +193,7 @@ class HiPER(ValueBased):
         reward, keeps = steps.reward + row_score(steps), ~self._starts(steps)
         reward = reward - self.hiper_code_keep * keeps
         if self.hiper_code_keep_spread:
-            episode = group_codes(steps.group_id, steps.episode_id)
+            episode = episode_codes(steps)
             # share of the turns / number of the turns = 1 / length of the episode
             reward = reward - self.hiper_code_keep_spread * keeps / np.bincount(episode)[episode]
         if self.hiper_code_changed:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from trainers.credit.estimators.base import Advantage, Estimator, register
 from trainers.credit.estimators.groups import Floats
 from trainers.credit.estimators.returns import finite_column, row_score
@@ -44,11 +42,10 @@ class OracleMC(Estimator):
         if STEP_SCORE in steps.extra:
             score = score + finite_column(steps, STEP_SCORE, "oracle_mc", "the shaper scpo")
         advantage = steps.reward + self.gamma * after - before + score
-        spread = float(np.std(before)) if len(steps) else 0.0
         return Advantage(
             advantage,
             diagnostics={
                 "value_mean": float(before.mean()) if len(steps) else 0.0,
-                "value_std": spread,
+                "value_std": float(before.std()) if len(steps) else 0.0,
             },
         )

@@ -10,7 +10,7 @@ import numpy as np
 from envsuite.core.errors import UsageError
 from trainers.credit.estimators.groups import Floats, Ints, episode_codes
 from trainers.steps import StepTable
-from trainers.steps.columns import ENV_REWARD, ROW_SCORE, STEP_SCORE, SUPPLIERS
+from trainers.steps.columns import ENV_REWARD, ROW_SCORE, STEP_SCORE
 
 
 def episode_returns(steps: StepTable) -> Floats:
@@ -175,23 +175,3 @@ def finite_column(steps: StepTable, name: str, method: str, supplied_by: str) ->
             f"step {steps.t[row]}); every value must be finite"
         )
     return values
-
-
-def token_means(steps: StepTable, name: str, method: str) -> Floats:
-    """Mean of the token column ``name`` over the response of each step, 0 for an empty one, shape (N,).
-
-    Raises:
-        MissingColumn: It is not there; the message names the method and what would supply it.
-        UsageError: A value is not finite; the message names the column and the first such token.
-    """
-    values = np.asarray(steps.token_column(name, method, SUPPLIERS[name]), np.float64)
-    row = steps.response.row_of
-    bad = np.flatnonzero(~np.isfinite(values))
-    if len(bad):
-        first = int(row[bad[0]])
-        raise UsageError(
-            f"token column {name!r} is {values[bad[0]]} at token {bad[0] - steps.response.offsets[first]} of episode "
-            f"{steps.episode_id[first]}, step {steps.t[first]}; every value must be finite"
-        )
-    sums = np.bincount(row, values, minlength=len(steps))
-    return np.asarray(sums / np.maximum(steps.response.lengths, 1), np.float64)

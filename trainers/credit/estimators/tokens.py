@@ -17,7 +17,7 @@ from trainers.credit.estimators.returns import (
     steps_in_order,
 )
 from trainers.steps import Ragged, StepTable
-from trainers.steps.columns import TOKEN_REWARD
+from trainers.steps.columns import SUPPLIERS, TOKEN_REWARD
 
 Scope = Literal["episode", "step"]
 
@@ -109,6 +109,18 @@ def finite_tokens(steps: StepTable, values: Floats, name: str) -> Floats:
             f"(episode {steps.episode_id[row]}, step {steps.t[row]}); every value must be finite"
         )
     return values
+
+
+def token_means(steps: StepTable, name: str, method: str) -> Floats:
+    """Mean of the token column ``name`` over the response of each step, 0 for an empty one, shape (N,).
+
+    Raises:
+        MissingColumn: It is not there; the message names the method and what would supply it.
+        UsageError: A value is not finite.
+    """
+    values = finite_tokens(steps, steps.token_column(name, method, SUPPLIERS[name]), name)
+    sums = np.bincount(steps.response.row_of, values, minlength=len(steps))
+    return np.asarray(sums / np.maximum(steps.response.lengths, 1), np.float64)
 
 
 def whiten(

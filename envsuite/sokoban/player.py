@@ -37,11 +37,12 @@ class Pusher:
         """Yields each move in the current episode of ``env``; the caller steps ``env`` in between."""
         from envsuite.sokoban.env import SokobanEnv
 
-        world = looked_into(env, "Sokoban-v0", SokobanEnv).world
+        sokoban = looked_into(env, "Sokoban-v0", SokobanEnv)
         rash = self.rash > 0.0 and rng.random() < self.rash
         stray = 0.5 if rash else self.stray
         expert, lost = Expert(), False
         while True:
+            world = sokoban.world  # another one after a restored snapshot
             direction = "" if lost else _planned(expert, world)
             lost = not direction
             strayed = lost or rng.random() < stray

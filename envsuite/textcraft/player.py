@@ -126,17 +126,17 @@ class Planner:
         """Yields each move in the current episode of ``env``; the caller steps ``env`` in between."""
         from envsuite.textcraft.env import TextCraft
 
-        world = looked_into(env, "TextCraft-v0", TextCraft).world
+        craft = looked_into(env, "TextCraft-v0", TextCraft)
         rash = self.rash > 0.0 and rng.random() < self.rash
         while True:
-            plan = outline(world.book, world.goal, 1.0 if rash else self.careless, rng)
+            plan = outline(craft.world.book, craft.world.goal, 1.0 if rash else self.careless, rng)
             thought = say(plan)
             for due, command in self._rounds(plan, rng):
-                before = dict(world.inventory)
+                before = dict(craft.world.inventory)  # the world is another one after a restored snapshot
                 said = "" if rash else ". ".join(filter(None, (thought, due)))
                 yield Move(said, (ToolCall("env_step", {"command": command}),))
                 thought = ""
-                if world.inventory == before and not rash:
+                if craft.world.inventory == before and not rash:
                     break
 
     def _rounds(self, plan: list[tuple[Part, list[Part]]], rng: random.Random) -> Iterator[tuple[str, str]]:

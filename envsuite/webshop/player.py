@@ -59,10 +59,10 @@ class Shopper:
         Raises:
             UsageError: ``env`` is not a WebShop with a built-in shop.
         """
-        session = looked_into(env, ENV_ID, WebShop).session
+        shop = looked_into(env, ENV_ID, WebShop)
         rash = self.rash > 0.0 and rng.random() < self.rash
         said = meant = ""
-        while not session.done:
+        while not (session := shop.session).done:  # another one after a restored snapshot
             if slip := self._slip(session, rng):
                 yield Move("", click(slip), slip=True)
                 continue

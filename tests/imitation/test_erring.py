@@ -10,14 +10,22 @@ import pytest
 import envsuite  # noqa: F401  # registers the environments
 from envsuite.core import ToolEnv, UsageError
 from envsuite.making import make_player
-from trainers.imitation.config import Play
-from trainers.imitation.erring import Erring
-from trainers.settings import ConfigError
+from envsuite.sokoban.player import Pusher
+from trainers.imitation.erring import Erring, Following
+from trainers.imitation.worlds import practice
 
 WORLDS = {
     "Sokoban-v0": {"source": "generated", "levels": 60, "boxes": 2, "pushes": (2, 6)},
     "TextCraft-v0": {"source": "generated", "goals": 60, "max_distractors": 3, "tasks": ["depth-2"], "spare": 1},
 }
+
+OTHERS = {
+    "WebShop-v0": {
+        "source": "builtin", "products": 300, "mode": "structured", "goals": "human",
+        "difficulty": {"attributes": 2, "hidden": 0, "vagueness": 0},
+    },
+    "ALFWorld-v0": {"source": "builtin", "games": 60},
+}  # fmt: skip
 
 
 def _played(env_id: str, share: float, episodes: int, seed: int = 0) -> tuple[int, int, int]:
@@ -29,7 +37,7 @@ def _played(env_id: str, share: float, episodes: int, seed: int = 0) -> tuple[in
     ids = world.tasks.ids("train")
     for number in range(episodes):
         env.reset(options={"task_id": ids[number % len(ids)]})
-        for move in Erring(make_player(env_id, "expert"), share).turns(env, rng):
+        for move in Erring(Following(make_player(env_id, "expert")), share).turns(env, rng):
             right = make_player(env_id, "expert").act(env)
             _, _, terminated, truncated, info = env.step(move.action)
             assert info["valid"] and not move.slip, "every move is possible, and a target"
@@ -51,6 +59,27 @@ def test_a_share_of_the_moves_are_possible_ones_that_the_expert_would_not_make(e
 
 def test_wrong_arguments_are_named() -> None:
     with pytest.raises(UsageError, match=r"errs=1\.5"):
-        Erring(make_player("Sokoban-v0", "expert"), 1.5)
-    with pytest.raises(ConfigError, match="leave player out"):
-        Play(errs=0.1, player={"stray": 0.1})
+        Erring(Pusher(), 1.5)
+
+
+@pytest.mark.parametrize("env_id", [*WORLDS, "WebShop-v0", "ALFWorld-v0"])
+def test_a_demonstration_player_can_err_instead_of_the_expert(env_id: str) -> None:
+    env = gymnasium.make(env_id, disable_env_checker=True, max_episode_steps=40, **{**OTHERS, **WORLDS}[env_id])
+    world = env.unwrapped
+    assert isinstance(world, ToolEnv)
+    tasks, found = list(world.tasks.ids("train")), dict[float, tuple[int, int]]()
+    for share in (0.0, 0.4):
+        won, moves = 0, 0
+        for seed in range(8):
+            env.reset(options={"task_id": tasks[seed]})
+            for move in Erring(practice(env_id).player(), share).turns(env, random.Random(seed)):
+                assert not move.slip, "mistakes are targets, too"
+                _, _, terminated, truncated, info = env.step(move.action)
+                moves += 1
+                if terminated or truncated:
+                    won += bool(info["success"])
+                    break
+        found[share] = won, moves
+    env.close()
+    assert found[0.0][0] == 8, "without mistakes it is the player, though each move was tried before"
+    assert found[0.4][0] < 8 or found[0.4][1] > found[0.0][1]

@@ -37,15 +37,12 @@ class Play:
     """Relative share of the transcripts."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of the environment."""
-    player: dict[str, Any] = field(default_factory=dict)
-    """Arguments of the player."""
+    player: dict[str, Any] | None = None
+    """Arguments of the player, if any."""
     errs: Fraction | None = None
-    """Imitate the environment's expert instead, which makes a random move in place of this share of its moves, all of
-    which are targets: the model errs at every step alike, and has no way of playing to choose."""
-
-    def __post_init__(self) -> None:
-        if self.errs is not None and self.player:
-            raise ConfigError("stages.games: errs makes the expert play, which takes no arguments; leave player out")
+    """Put a random move in place of this share of the moves, all of which are targets: the model errs at every step
+    alike, and has no way of playing to choose. The moves are the environment's expert's, or with ``player`` (``{}``
+    sets no argument) the demonstration player's, which looks at what an agent sees."""
 
 
 @dataclass(frozen=True)

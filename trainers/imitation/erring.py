@@ -8,22 +8,44 @@ from collections.abc import Iterator
 import gymnasium
 import numpy as np
 
-from envsuite.core import Action, Move, Observation, Player, ToolEnv, UsageError
+from envsuite.core import Action, Move, Observation, ToolEnv, UsageError
+from envsuite.core import Player as Expert
 from envsuite.core.spaces import ToolCalls
+from trainers.imitation.play import Player
 
 TRIES = 24
 """Random calls that are tried for one mistake."""
 
 
+class Following:
+    """Makes the moves of a player that knows the next one in any state, until it knows none any more.
+
+    Args:
+        expert: The player.
+    """
+
+    def __init__(self, expert: Expert) -> None:
+        self.expert = expert
+
+    def turns(self, env: gymnasium.Env[Observation, Action], rng: random.Random) -> Iterator[Move]:
+        """Yields each move in the current episode of ``env``; the caller steps ``env`` in between."""
+        while True:
+            try:
+                action = self.expert.act(env)
+            except UsageError:
+                return
+            yield Move("", action)
+
+
 class Erring:
-    """Makes an expert's moves, and in place of some of them a random one that is possible; goes on from where it leads.
+    """Makes another player's moves, and in place of some of them a random one that is possible.
 
     Every move is a target of imitation. A player with two ways of playing, of which one is right, leaves a model that
     has to choose between them once; this one leaves a model that is right and wrong in every episode, many times.
-    The episode ends where the expert knows no move any more.
+    The episode ends where the player's move is not possible.
 
     Args:
-        expert: Makes the right moves, from any state; environments must support snapshots.
+        player: Makes the right moves, and goes on from where a mistake led; environments must support snapshots.
         share: Probability that a move is a random one. First its kind (the first word of the command, or its tool) is
             drawn, then one of this kind.
 
@@ -31,26 +53,23 @@ class Erring:
         UsageError: The share is no probability.
     """
 
-    def __init__(self, expert: Player, share: float) -> None:
+    def __init__(self, player: Player, share: float) -> None:
         if not 0.0 <= share <= 1.0:
             raise UsageError(f"errs={share} is not a probability; give a number from 0 to 1")
-        self.expert = expert
+        self.player = player
         self.share = share
 
     def turns(self, env: gymnasium.Env[Observation, Action], rng: random.Random) -> Iterator[Move]:
         """Yields each move in the current episode of ``env``; the caller steps ``env`` in between."""
         world = env.unwrapped
         assert isinstance(world, ToolEnv)
-        while True:
-            try:
-                action = self.expert.act(env)
-            except UsageError:
-                return
-            if not _possible(world, action):
+        for move in self.player.turns(env, rng):
+            if not _possible(world, move.action):
                 return
             if rng.random() < self.share:
-                action = _mistake(world, action, rng)
-            yield Move("", action)
+                yield Move("", _mistake(world, move.action, rng))
+            else:
+                yield move._replace(slip=False)
 
 
 def _mistake(env: ToolEnv, right: Action, rng: random.Random) -> Action:

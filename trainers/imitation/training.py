@@ -32,7 +32,7 @@ from envsuite.prompting.images import renumbered
 from trainers.imitation.attention import look_back
 from trainers.imitation.config import ImitateConfig, Play, Stage
 from trainers.imitation.demonstrations import demonstrations
-from trainers.imitation.erring import Erring
+from trainers.imitation.erring import Erring, Following
 from trainers.imitation.play import (
     ANSWER,
     IMAGE,
@@ -130,9 +130,11 @@ class Transcripts:
         return game.transcripts
 
     def _player(self, play: Play) -> Player:
-        if play.errs is None:
-            return self._practice.player(**play.player)
-        return Erring(make_player(self.config.env, "expert"), play.errs)
+        if play.errs is None or play.player is not None:
+            player = self._practice.player(**(play.player or {}))
+        else:
+            player = Following(make_player(self.config.env, "expert"))
+        return player if play.errs is None else Erring(player, play.errs)
 
     def _env(self, kwargs: dict[str, Any]) -> tuple[ToolEnv, Conversation]:
         """Returns the environment of these arguments and the current world; keeps the last one of each kind."""

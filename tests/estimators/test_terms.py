@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from step_tables import step_tables, table_of
 
-from trainers.credit.estimators import ESTIMATORS, Advantage, Estimator
+from trainers.credit.estimators import ESTIMATORS, Estimator
 from trainers.credit.inertness import term_metrics
 from trainers.credit.recipes import recipe, recipes
 from trainers.settings import make

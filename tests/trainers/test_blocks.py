@@ -89,8 +89,15 @@ def test_a_response_that_ends_with_its_subgoal_and_an_empty_one():
 
 
 def pieces_with_spaces() -> PreTrainedTokenizerFast:
-    """Words that hold the space before them, which the decoder strips at the beginning; bytes of what it does not know."""
-    words = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *"abcdefghijklmnopqrstuvwxyz<>/_", "▁find", "▁a"]
+    """Words that hold the space before them, which the decoder strips at the beginning; bytes of what is unknown."""
+    words = [
+        "<unk>",
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+        "▁",
+        *"abcdefghijklmnopqrstuvwxyz<>/_",
+        "▁find",
+        "▁a",
+    ]
     tokenizer = Tokenizer(
         models.BPE({word: number for number, word in enumerate(words)}, [], byte_fallback=True, unk_token="<unk>")
     )

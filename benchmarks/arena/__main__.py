@@ -3,6 +3,7 @@
     python -m benchmarks.arena --plan                      # what is to be run, and the hours; trains nothing
     python -m benchmarks.arena                             # hours on two cores; goes on where it was stopped
     python -m benchmarks.arena --tasks sokoban --methods grpo g2po --seeds 0 1
+    python -m benchmarks.arena --methods grpo tree_grpo oracle_mc --stage table --rate 3e-4   # one rate, not tuned
     python -m benchmarks.arena --report                    # tables and figure of the runs that are there
 
 First it trains the base model of each task. Then come the pilot runs, from which the power is computed; then the runs
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -28,6 +29,8 @@ from benchmarks.queue import Job, Queue
 from envsuite.core.errors import EnvsuiteError, UsageError, unknown
 
 SEEDS = (0, 1, 2, 3, 4)
+Key = tuple[str, str]
+"""Task and method."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -43,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--plan", action="store_true", help="say what is to be run, and stop")
     made.add_argument("--report", action="store_true", help="run nothing: write tables and figure")
     made.add_argument("--stage", choices=("pilot", "tuning", "table"), help="run one stage only")
+    made.add_argument("--rate", type=float, help="learning rate of all runs of the table, in place of the tuned ones")
     made.add_argument("--jobs", type=int, default=2, help="runs at a time (default 2)")
     made.add_argument("--threads", type=int, default=1, help="of each run (default 1)")
     made.add_argument("--out", type=Path, default=ROOT / "runs" / "arena", help="folder of runs, tables and figure")
@@ -79,7 +83,8 @@ def _main(args: argparse.Namespace, console: Console) -> int:
         if args.stage not in (None, stage):
             continue
         results = read(args.results)
-        trials = _trials(stage, tasks, methods, args.seeds, results)
+        rates = _rates(args.rate, results)
+        trials = _trials(stage, tasks, methods, args.seeds, rates)
         _plan(stage, trials, results, args.jobs, console)
         if args.plan:
             continue
@@ -99,13 +104,20 @@ def _main(args: argparse.Namespace, console: Console) -> int:
 
 
 def _trials(
-    stage: str, tasks: Sequence[str], methods: Sequence[str], seeds: Sequence[int], results: Sequence[Result]
+    stage: str, tasks: Sequence[str], methods: Sequence[str], seeds: Sequence[int], rates: Mapping[Key, float]
 ) -> list[Trial]:
     if stage == "pilot":
         return pilot(tasks)
     if stage == "tuning":
         return tuning(tasks, methods)
-    return reported(tasks, methods, seeds, chosen_rates(_of(results, TUNING_SEEDS)))
+    return reported(tasks, methods, seeds, rates)
+
+
+def _rates(given: float | None, results: Sequence[Result]) -> dict[Key, float]:
+    """Returns the learning rate of each task and method: the given one, or what tuning chose."""
+    if given is not None:
+        return {(task, method): given for task in TASKS for method in METHODS}
+    return chosen_rates(_of(results, TUNING_SEEDS))
 
 
 def _of(results: Sequence[Result], seeds: Sequence[int]) -> list[Result]:
@@ -128,21 +140,23 @@ def _plan(stage: str, trials: Sequence[Trial], results: Sequence[Result], width:
 
 def _report(args: argparse.Namespace, console: Console) -> int:
     """Writes tables and figure of what is there."""
+    name = "arena" if args.rate is None else f"arena-lr-{args.rate:g}"
     results = read(args.results)
-    rates = chosen_rates(_of(results, TUNING_SEEDS))
+    rates = _rates(args.rate, results)
     rows = [result for result in results if result.seed not in {*TUNING_SEEDS, *PILOT_SEEDS}]
     rows = [row for row in rows if rates.get((row.task, row.method), row.rate) == row.rate]
     tables = [table for table in [power_table(_of(results, PILOT_SEEDS), (3, 5, 10), len(METHODS) - 2)] if table]
     if rows:
         tables += [task_table(rows, task) for task in TASKS if any(row.task == task for row in rows)]
         tables.append(overall_table(rows))
-        draw(rows, args.out / "arena.png")
-        console.print(f"written: {args.out / 'arena.png'}", highlight=False)
+        draw(rows, args.out / f"{name}.png")
+        console.print(f"written: {args.out / name}.png", highlight=False)
     args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "arena.md").write_text("\n".join(table.markdown() for table in tables), encoding="utf-8")
-    (args.out / "arena.tex").write_text("\n".join(table.latex() for table in tables), encoding="utf-8")
-    for name in ("arena.md", "arena.tex"):
-        console.print(f"written: {args.out / name}", highlight=False)
+    markdown, latex = (args.out / f"{name}{ending}" for ending in (".md", ".tex"))
+    markdown.write_text("\n".join(table.markdown() for table in tables), encoding="utf-8")
+    latex.write_text("\n".join(table.latex() for table in tables), encoding="utf-8")
+    for path in (markdown, latex):
+        console.print(f"written: {path}", highlight=False)
     return 0
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 from scipy import stats
@@ -191,16 +190,15 @@ def draw(results: Sequence[Result], path: Path) -> None:
         for (task, found), row in zip(runs.items(), axes, strict=True):
             _curves(found, row[0], task)
             _forest(found, row[1])
-        _labels(drawn)
+        axes[-1, 0].set_xlabel("iteration")
 
 
 def _curves(runs: Mapping[str, Mapping[int, Result]], axis: Axes, task: str) -> None:
     means = {name: np.mean([run.success for run in found.values()], axis=0) for name, found in runs.items()}
-    most = max(map(len, runs.values()))
-    rivals = {name: means[name] for name in means if name not in (REFERENCE, CEILING) and len(runs[name]) == most}
+    seeds = max(map(len, runs.values()))
+    rivals = {name: means[name] for name in means if name not in (REFERENCE, CEILING) and len(runs[name]) == seeds}
     best = max(rivals, key=lambda name: rivals[name].mean(), default="")
     shown = {REFERENCE: "black", best: BLUE, CEILING: ORANGE}
-    seeds = max(map(len, runs.values()))
     for name, curve in means.items():
         at = np.arange(1, len(curve) + 1)
         if name in shown:
@@ -227,11 +225,6 @@ def _forest(runs: Mapping[str, Mapping[int, Result]], axis: Axes) -> None:
     axis.axvline(0.0, color="black", linewidth=1.0)
     axis.set_yticks(range(len(order)), order)
     axis.set_title(f"difference of areas from {REFERENCE}, points")
-
-
-def _labels(drawn: Figure) -> None:
-    for axis in drawn.axes[-2:-1]:
-        axis.set_xlabel("iteration")
 
 
 def _mean(values: Sequence[float]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -140,7 +140,7 @@ def pilot(tasks: Sequence[str]) -> list[Trial]:
 
 
 def reported(
-    tasks: Sequence[str], methods: Sequence[str], seeds: Sequence[int], rates: dict[tuple[str, str], float]
+    tasks: Sequence[str], methods: Sequence[str], seeds: Sequence[int], rates: Mapping[tuple[str, str], float]
 ) -> list[Trial]:
     """Returns the runs of the table, seed by seed, so that all methods have the same ones at any time.
 

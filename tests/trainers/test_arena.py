@@ -127,6 +127,26 @@ def test_the_plan_says_hours_and_leaves_out_what_is_done(tmp_path: Path, capsys:
     assert expected == {("sokoban", "g2po"): 60.0}, "as long as the others of the task"
 
 
+def test_a_table_of_one_rate_has_the_runs_of_that_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "results.jsonl"
+    for rate, level in ((3e-4, 0.2), (6e-4, 0.4)):
+        append(_result("grpo", TUNING_SEEDS[0], level, rate), path)
+        for name in ("grpo", "tree_grpo"):
+            for seed in range(2):
+                append(_result(name, seed, level, rate), path)
+    common = ["--results", str(path), "--out", str(tmp_path)]
+    assert main([*common, "--report"]) == 0 and main([*common, "--report", "--rate", "3e-4"]) == 0
+    tuned, fixed = ((tmp_path / f"{name}.md").read_text() for name in ("arena", "arena-lr-0.0003"))
+    assert "| grpo | 2 | 40.0" in tuned and "| grpo | 2 | 20.0" in fixed, "tuning chose the higher one"
+    assert (tmp_path / "arena-lr-0.0003.png").exists() and (tmp_path / "arena-lr-0.0003.tex").exists()
+    capsys.readouterr()
+    assert (
+        main([*common, "--plan", "--stage", "table", "--tasks", "sokoban", "--methods", "grpo", "--rate", "1e-4"]) == 0
+    )
+    row = next(line for line in capsys.readouterr().out.splitlines() if "sokoban" in line)
+    assert [cell.strip() for cell in row.split("│")[1:4]] == ["sokoban", "5", "0"], "no run has this rate yet"
+
+
 def test_a_difference_is_students_paired_t() -> None:
     rng = np.random.default_rng(1)
     one, two = rng.normal(0.4, 0.05, 5), rng.normal(0.3, 0.05, 5)

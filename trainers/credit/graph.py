@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trainers.credit.estimators.groups import Floats, Ints, first_rows, group_codes, similar_codes
+from trainers.credit.estimators.groups import Floats, Ints, group_codes, similar_codes
 from trainers.credit.estimators.returns import episode_totals, steps_in_order
 from trainers.steps import StepTable
 from trainers.steps.columns import NEXT_STATE, SUCCESS, SUPPLIERS
@@ -116,7 +116,12 @@ class StateGraph:
     @cached_property
     def _edges(self) -> Ints:
         """The first step of each edge, in the order of the steps."""
-        return first_rows(group_codes(self.node, self.following))
+        return self._distinct(np.arange(len(self.node)))
+
+    def _distinct(self, rows: Ints) -> Ints:
+        """The first of ``rows`` on each edge, in their order."""
+        _, first = np.unique(self.node[rows] * len(self.group) + self.following[rows], return_index=True)
+        return rows[np.sort(first)]
 
     @cached_property
     def _hops(self) -> Ints:
@@ -177,10 +182,7 @@ class StateGraph:
             decay: Less than 1.
             walked: Steps whose edges may be walked, shape (N,); all by default.
         """
-        edges = self._edges
-        if walked is not None:
-            rows = np.flatnonzero(walked)
-            edges = rows[first_rows(group_codes(self.node[rows], self.following[rows]))]
+        edges = self._edges if walked is None else self._distinct(np.flatnonzero(walked))
         source, target, found = self.node[edges], self.following[edges], values.astype(np.float64)
         while True:
             reached = decay * found[target]

@@ -69,7 +69,8 @@ class GraphGPO(Comparing):
         """
         episode, diagnostics = self.compare.episodes(steps)
         graph = self.graph(steps)
-        rewards, group = self.step_rewards(steps, graph), group_codes(steps.group_id, steps.state_key)
+        group = graph.node if self.similarity is None else group_codes(steps.group_id, steps.state_key)
+        rewards = self.step_rewards(steps, graph)
         step = self.graph_weight * self.compare.within(rewards, group)
         diagnostics |= group_diagnostics(rewards, group, "step_group") | graph.diagnostics()
         terms = {"episode": self.episode_weight * episode, "step": step}

@@ -70,6 +70,10 @@ def _codes(column: NDArray[Any]) -> Ints:
         span = int(column.max()) - low + 1
         if span <= 16 * len(column):
             return _dense_codes((column - low).astype(np.int64), span)
+        _, first, inverse = np.unique(column, return_index=True, return_inverse=True)
+        rank = np.empty(len(first), np.int64)
+        rank[np.argsort(first)] = np.arange(len(first))
+        return rank[inverse]
     code = defaultdict[Any, int](count().__next__)
     return np.fromiter(map(code.__getitem__, column.tolist()), np.int64, count=len(column))
 

@@ -61,7 +61,7 @@ class RewardFlow(Comparing):
         """
         episode, diagnostics = self.compare.episodes(steps)
         graph = StateGraph.of(steps, "success")
-        earned, state = self.earned(steps, graph), group_codes(steps.group_id, steps.state_key)
+        earned, state = self.earned(steps, graph), graph.node
         step = self.step_weight * self.compare.within(earned, state)
         diagnostics |= group_diagnostics(earned, state, "step_group") | graph.diagnostics()
         terms = {"episode": episode, "step": step}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from benchmarks.arena.tasks import REFERENCE, Trial
+from benchmarks.arena.tasks import REFERENCE, TASKS, Trial
 from envsuite.core.errors import DataError, UsageError
 from trainers.report.metrics import read_metrics
 
@@ -40,6 +41,9 @@ class Result:
     """Wall time of the run's iterations."""
     extra_tokens: float = 0.0
     """Response tokens of continuations."""
+    base: str = ""
+    """First digits of the SHA-256 of the base model's weights. A base model that was trained on another machine is
+    another one, if by rounding only, whose runs have other first iterations; empty in results of before it was kept."""
 
     @property
     def key(self) -> tuple[str, str, int, float]:
@@ -61,9 +65,11 @@ def read_run(folder: Path, trial: Trial) -> Result:
     """Returns the result of a run.
 
     Raises:
-        DataError: Its metrics are missing or damaged.
+        DataError: Its metrics or its base model are missing or damaged.
     """
     records = [record for record in read_metrics(folder / "metrics.jsonl") if "train/success" in record]
+    if not records:
+        raise DataError(f"{folder / 'metrics.jsonl'}: no iteration was trained")
     try:
         return Result(
             trial.task, trial.method, trial.seed, trial.rate,
@@ -72,9 +78,12 @@ def read_run(folder: Path, trial: Trial) -> Result:
             cpu={part: round(float(np.mean([record[f"cpu/{part}"] for record in records])), 3) for part in PARTS},
             seconds=round(sum(record["time/total"] for record in records), 1),
             extra_tokens=sum(record.get("oracle/tokens", 0.0) for record in records),
+            base=hashlib.sha256((TASKS[trial.task].base / "model.safetensors").read_bytes()).hexdigest()[:12],
         )  # fmt: skip
     except KeyError as error:
         raise DataError(f"{folder / 'metrics.jsonl'}: an iteration has no {error}") from error
+    except OSError as error:
+        raise DataError(f"base model of {trial.task}: {error.filename} cannot be read ({error.strerror})") from error
 
 
 def read(path: Path = LINES) -> list[Result]:
@@ -118,8 +127,14 @@ def by_method(results: Sequence[Result], task: str) -> dict[str, dict[int, Resul
     """Returns the results of a task by method and seed.
 
     Raises:
-        UsageError: The reference method has none.
+        UsageError: The reference method has none, or they have several base models.
     """
+    bases = sorted({result.base for result in results if result.task == task})
+    if len(bases) > 1:
+        raise UsageError(
+            f"results of {task} are from {len(bases)} base models ({', '.join(base or 'not kept' for base in bases)}), "
+            "whose runs do not share their random numbers; give each a file of its own (--results)"
+        )
     found: dict[str, dict[int, Result]] = {}
     for result in results:
         if result.task == task:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from pathlib import Path
 
 import numpy as np
+import orjson
 import pytest
 import yaml
 from scipy import stats
@@ -13,7 +15,7 @@ from scipy import stats
 from benchmarks.arena import results as results_of
 from benchmarks.arena.__main__ import main
 from benchmarks.arena.report import Difference, detectable, difference, draw, overall_table, power_table, task_table
-from benchmarks.arena.results import Result, append, by_method, chosen_rates, read
+from benchmarks.arena.results import Result, append, by_method, chosen_rates, read, read_run
 from benchmarks.arena.runs import PILOT_SEEDS, TUNING_SEEDS, pilot, reported, seconds, tuning
 from benchmarks.arena.tasks import CEILING, METHODS, PANEL, RATES, REFERENCE, TASKS, Trial, settings
 from envsuite.core.errors import DataError, UsageError
@@ -145,6 +147,39 @@ def test_a_table_of_one_rate_has_the_runs_of_that_rate(tmp_path: Path, capsys: p
     )
     row = next(line for line in capsys.readouterr().out.splitlines() if "sokoban" in line)
     assert [cell.strip() for cell in row.split("│")[1:4]] == ["sokoban", "5", "0"], "no run has this rate yet"
+
+
+def test_runs_from_different_base_models_are_not_paired() -> None:
+    runs = [_result("grpo", 0, 0.3), dataclasses.replace(_result("g2po", 0, 0.3), base="a8d94f97646e")]
+    with pytest.raises(UsageError, match=r"2 base models.*a8d94f97646e"):
+        by_method(runs, "sokoban")
+
+
+def test_a_run_is_read_from_its_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.arena.tasks.ROOT", tmp_path)
+    trial, weights = Trial("sokoban", "oracle_mc", 0, 3e-4), tmp_path / "runs/arena/sokoban-base/model.safetensors"
+    lines = [
+        {"iteration": i, "train/success": i / 10, "train/tokens_total": 100 * i, "oracle/tokens": 7, "time/total": 2.0}
+        | {f"cpu/{part}": float(i) for part in results_of.PARTS}
+        for i in (1, 2, 3)
+    ]
+    (tmp_path / "metrics.jsonl").write_bytes(
+        b"".join(orjson.dumps(one) + b"\n" for one in [{"iteration": 0, "eval/success": 0}, *lines])
+    )
+    with pytest.raises(DataError, match=f"base model of sokoban: {weights}"):
+        read_run(tmp_path, trial)
+    weights.parent.mkdir(parents=True)
+    weights.write_bytes(b"weights")
+    found = read_run(tmp_path, trial)
+    assert found.success == (0.1, 0.2, 0.3) and found.tokens == (100, 200, 300) and found.area == pytest.approx(0.2)
+    assert found.cpu == dict.fromkeys(results_of.PARTS, 2.0) and found.seconds == 6.0 and found.extra_tokens == 21
+    assert found.base == hashlib.sha256(b"weights").hexdigest()[:12]
+    (tmp_path / "metrics.jsonl").write_bytes(orjson.dumps({"iteration": 1, "train/success": 0.5}) + b"\n")
+    with pytest.raises(DataError, match="an iteration has no 'train/tokens_total'"):
+        read_run(tmp_path, trial)
+    (tmp_path / "metrics.jsonl").write_bytes(b"")
+    with pytest.raises(DataError, match="no iteration"):
+        read_run(tmp_path, trial)
 
 
 def test_a_difference_is_students_paired_t() -> None:

@@ -30,6 +30,7 @@ def folder(root: Path, **files: str) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_the_built_in_levels_and_their_manifest_are_what_the_code_makes() -> None:
     files = module.builtin_files()
     assert {path.relative_to(BUILTIN).as_posix(): path.read_text() for path in BUILTIN.rglob("*.txt")} == files

@@ -79,6 +79,7 @@ def _metrics(run: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in line.items() if not k.startswith("async/")} for line in without_times(run)]
 
 
+@pytest.mark.slow
 def test_with_a_staleness_of_0_the_pool_gives_the_synchronous_run_bit_for_bit(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

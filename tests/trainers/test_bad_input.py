@@ -186,6 +186,7 @@ def test_a_chat_template_that_does_not_go_with_the_prompts_is_named_before_weigh
     assert all(word in said for word in ("prompt.template_arguments", "'enable_thinking'", "leave it out")), said
 
 
+@pytest.mark.slow
 def test_checkpoints_are_checked_before_a_run_goes_on(
     place: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -127,7 +127,7 @@ def test_the_gradient_is_the_sum_of_the_means_over_each_outputs_own_values(kind:
 
 
 def test_a_state_of_other_outputs_is_refused_with_the_tensor_that_differs(tmp_path: Path) -> None:
-    one, two = critic_of("head", "token", tmp_path), critic_of("head", TURN_AND_TOKEN, tmp_path)
+    one, two = critic_of("head", (Valued(per="token"),), tmp_path), critic_of("head", TURN_AND_TOKEN, tmp_path)
     with pytest.raises(Mismatch, match=r"value\.bias has shape \(1,\), that of the config \(2,\)"):
         two.parts[0].load(one.parts[0].state())
 
@@ -200,9 +200,9 @@ def test_an_output_learns_from_the_steps_that_its_column_names_alone(kind: str, 
 @pytest.mark.parametrize(
     ("recipe", "critic", "shape"),
     [
-        ("vetta", {"kind": "truncated", "blocks": 1}, (2, 32)),
+        pytest.param("vetta", {"kind": "truncated", "blocks": 1}, (2, 32), marks=pytest.mark.slow),
         ("hiper", {"kind": "head"}, (2, 32)),
-        ("steppo", {"kind": "truncated"}, (1, 32)),
+        pytest.param("steppo", {"kind": "truncated"}, (1, 32), marks=pytest.mark.slow),
     ],
 )
 def test_a_run_trains_every_output_and_goes_on_from_its_checkpoint(

@@ -65,6 +65,7 @@ def _saved(folder: Path, arch: str) -> str:
     return str(folder / arch)
 
 
+@pytest.mark.slow
 def test_each_process_reads_its_own_rows_of_every_architecture(tmp_path: Path) -> None:
     configs = [ModelConfig(path=_saved(tmp_path, arch), shard="full") for arch in COMPUTED]
     assert on_ranks(begun, 2, configs) == [[""] * len(configs)] * 2, "and none was loaded whole"

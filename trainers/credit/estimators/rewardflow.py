@@ -11,7 +11,7 @@ from pydantic import Field
 
 from trainers.credit.estimators.base import Advantage, register
 from trainers.credit.estimators.comparison import CENTRED, Centred, Comparing
-from trainers.credit.estimators.groups import Floats, group_codes, group_diagnostics
+from trainers.credit.estimators.groups import Floats, group_diagnostics
 from trainers.credit.estimators.returns import row_score, steps_in_episode, steps_in_order
 from trainers.credit.graph import StateGraph
 from trainers.steps import StepTable

@@ -194,16 +194,17 @@ def draw(results: Sequence[Result], path: Path) -> None:
 
 
 def _curves(runs: Mapping[str, Mapping[int, Result]], axis: Axes, task: str) -> None:
-    means = {name: np.mean([run.success for run in found.values()], axis=0) for name, found in runs.items()}
+    """Draws the curves of the methods that have all seeds: means over other worlds are no comparison."""
     seeds = max(map(len, runs.values()))
-    rivals = {name: means[name] for name in means if name not in (REFERENCE, CEILING) and len(runs[name]) == seeds}
-    best = max(rivals, key=lambda name: rivals[name].mean(), default="")
+    complete = {name: found for name, found in runs.items() if len(found) == seeds}
+    means = {name: np.mean([run.success for run in found.values()], axis=0) for name, found in complete.items()}
+    rivals = [name for name in means if name not in (REFERENCE, CEILING)]
+    best = max(rivals, key=lambda name: float(means[name].mean()), default="")
     shown = {REFERENCE: "black", best: BLUE, CEILING: ORANGE}
     for name, curve in means.items():
         at = np.arange(1, len(curve) + 1)
         if name in shown:
-            few = "" if len(runs[name]) == seeds else f" ({len(runs[name])} of {seeds} seeds)"
-            axis.plot(at, curve, color=shown[name], linewidth=2.0, label=name + few, zorder=3)
+            axis.plot(at, curve, color=shown[name], linewidth=2.0, label=name, zorder=3)
         else:
             axis.plot(at, curve, color=GREY, linewidth=0.8, alpha=0.6, zorder=2)
     axis.set_title(f"{task}: success, mean of {seeds} seeds")

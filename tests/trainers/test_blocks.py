@@ -118,3 +118,13 @@ def test_places_are_the_lengths_of_what_was_decoded_before(text: str):
     assert decoded == SPACED.decode(ids)
     before = [len(SPACED.decode(ids[:count]).rstrip("\ufffd")) for count in range(len(ids))]
     np.testing.assert_array_equal(begins, np.minimum(np.maximum.accumulate(np.array(before, np.int64)), len(decoded)))
+
+
+@given(st.sampled_from([TOKENIZER, SPACED]), st.lists(st.integers(0, 255), max_size=14))
+def test_any_tokens_have_places_bytes_that_are_no_text_among_them(tokenizer: PreTrainedTokenizerFast, ids: list[int]):
+    decoded, begins = Blocks(tokenizer).begins(ids)
+    assert decoded == tokenizer.decode(ids) and len(begins) == len(ids)
+    assert (np.diff(begins, prepend=0) >= 0).all() and (begins <= len(decoded)).all()
+    if "\ufffd" not in decoded:
+        before = [len(tokenizer.decode(ids[:count]).rstrip("\ufffd")) for count in range(len(ids))]
+        np.testing.assert_array_equal(begins, np.maximum.accumulate(np.array(before, np.int64)))

@@ -82,19 +82,22 @@ class Blocks(Provider):
         if "".join(pieces) == text:
             return text, np.cumsum([0, *map(len, pieces)], dtype=np.int64)[:-1]
         # Tokens that are parts of characters, or whose text depends on those before.
-        pieces = self._streamed(ids)
-        if text.startswith("".join(pieces)):  # a character may be cut off at the end
-            return text, np.cumsum([0, *map(len, pieces)], dtype=np.int64)[:-1]
+        streamed = self._streamed(ids)
+        if streamed is not None and text.startswith("".join(streamed)):  # a character may be cut off at the end
+            return text, np.cumsum([0, *map(len, streamed)], dtype=np.int64)[:-1]
         places = [len(self._decoded(ids[:count]).rstrip(_BROKEN)) for count in range(len(ids))]
         return text, np.minimum(np.maximum.accumulate(np.array(places, np.int64)), len(text))
 
-    def _streamed(self, ids: Sequence[int]) -> list[str]:
-        """Returns the text that each token completes, decoded one after the other."""
+    def _streamed(self, ids: Sequence[int]) -> list[str] | None:
+        """Returns the text that each token completes; ``None`` where it cannot be told, as of broken characters."""
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         if backend is None:
-            return [_BROKEN]
+            return None
         stream = DecodeStream(skip_special_tokens=True)
-        return [stream.step(backend, token) or "" for token in ids]
+        try:
+            return [stream.step(backend, token) or "" for token in ids]
+        except Exception:  # it has no class of its own: "Invalid prefix encountered while decoding stream"
+            return None
 
     def _piece(self, token: int) -> str:
         if token not in self._pieces:

@@ -1,8 +1,8 @@
 """The graph of the states that the episodes of a group met: what methods of credit over states read.
 
 Episodes of one task merge where they meet: a state that several of them reached is one node. Everything is vectorised
-over steps. Nodes, edges and distances are linear in their number; strongly connected parts take as many rounds as their
-longest chain of numbers.
+over steps. Nodes and distances take time linear in their number, edges that of a sort, and strongly connected parts as
+many rounds as the longest chain of their numbers.
 """
 
 from __future__ import annotations

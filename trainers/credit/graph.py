@@ -121,7 +121,7 @@ class StateGraph:
     def _distinct(self, rows: Ints) -> Ints:
         """The first of ``rows`` on each edge, in their order."""
         _, first = np.unique(self.node[rows] * len(self.group) + self.following[rows], return_index=True)
-        return rows[np.sort(first)]
+        return np.asarray(rows[np.sort(first)], np.int64)
 
     @cached_property
     def _hops(self) -> Ints:

@@ -92,6 +92,7 @@ def _main(args: argparse.Namespace, console: Console) -> int:
         bases: list[Job] = [Base(task, args.out) for task in tasks]
         runs: list[Job] = [Run(trial, args.out, args.results, known) for trial in trials]
         for jobs in (bases, runs):
+            check_bases(tasks, results)
             queue = Queue(jobs, args.jobs, args.threads, console)
             queue.run()
             failed |= queue.failed
@@ -101,6 +102,22 @@ def _main(args: argparse.Namespace, console: Console) -> int:
     if not args.plan:
         _report(args, console)
     return 1 if failed else 0
+
+
+def check_bases(tasks: Sequence[str], results: Sequence[Result]) -> None:
+    """Checks, before hours are spent, that new runs start from the base models of those that are there.
+
+    Raises:
+        UsageError: A base model is another one.
+    """
+    for task in tasks:
+        others = {result.base for result in results if result.task == task}
+        if others and (TASKS[task].base / "config.json").exists() and others != {TASKS[task].digest}:
+            raise UsageError(
+                f"the base model of {task} here ({TASKS[task].digest}) is not that of the results "
+                f"({', '.join(sorted(base or 'not kept' for base in others))}): one that was trained anew differs by "
+                "rounding, and so do all runs; name a file for yours with --results"
+            )
 
 
 def _trials(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -42,7 +41,7 @@ class Result:
     extra_tokens: float = 0.0
     """Response tokens of continuations."""
     base: str = ""
-    """First digits of the SHA-256 of the base model's weights. A base model that was trained on another machine is
+    """Digest of the base model's weights. A base model that was trained on another machine is
     another one, if by rounding only, whose runs have other first iterations; empty in results of before it was kept."""
 
     @property
@@ -78,12 +77,10 @@ def read_run(folder: Path, trial: Trial) -> Result:
             cpu={part: round(float(np.mean([record[f"cpu/{part}"] for record in records])), 3) for part in PARTS},
             seconds=round(sum(record["time/total"] for record in records), 1),
             extra_tokens=sum(record.get("oracle/tokens", 0.0) for record in records),
-            base=hashlib.sha256((TASKS[trial.task].base / "model.safetensors").read_bytes()).hexdigest()[:12],
+            base=TASKS[trial.task].digest,
         )  # fmt: skip
     except KeyError as error:
         raise DataError(f"{folder / 'metrics.jsonl'}: an iteration has no {error}") from error
-    except OSError as error:
-        raise DataError(f"base model of {trial.task}: {error.filename} cannot be read ({error.strerror})") from error
 
 
 def read(path: Path = LINES) -> list[Result]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,6 +56,19 @@ class Task:
     def base(self) -> Path:
         """Folder of the base model."""
         return ROOT / _read(CONFIGS / f"{self.name}-base.yaml")["output"]
+
+    @property
+    def digest(self) -> str:
+        """First digits of the SHA-256 of the base model's weights.
+
+        Raises:
+            DataError: They cannot be read.
+        """
+        path = self.base / "model.safetensors"
+        try:
+            return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+        except OSError as error:
+            raise DataError(f"base model of {self.name}: {path} cannot be read ({error.strerror})") from error
 
 
 TASKS = {

@@ -13,7 +13,7 @@ import yaml
 from scipy import stats
 
 from benchmarks.arena import results as results_of
-from benchmarks.arena.__main__ import main
+from benchmarks.arena.__main__ import check_bases, main
 from benchmarks.arena.report import Difference, detectable, difference, draw, overall_table, power_table, task_table
 from benchmarks.arena.results import Result, append, by_method, chosen_rates, read, read_run
 from benchmarks.arena.runs import PILOT_SEEDS, TUNING_SEEDS, pilot, reported, seconds, tuning
@@ -153,6 +153,21 @@ def test_runs_from_different_base_models_are_not_paired() -> None:
     runs = [_result("grpo", 0, 0.3), dataclasses.replace(_result("g2po", 0, 0.3), base="a8d94f97646e")]
     with pytest.raises(UsageError, match=r"2 base models.*a8d94f97646e"):
         by_method(runs, "sokoban")
+
+
+def test_a_base_model_that_was_trained_anew_is_told_before_any_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("benchmarks.arena.tasks.ROOT", tmp_path)
+    folder, path = tmp_path / "runs/arena/sokoban-base", tmp_path / "results.jsonl"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(b"weights")
+    append(dataclasses.replace(_result("grpo", 0, 0.3), base=TASKS["sokoban"].digest), path)
+    check_bases(["sokoban", "textcraft"], read(path))
+    (folder / "model.safetensors").write_bytes(b"others")
+    assert main(["--tasks", "sokoban", "--results", str(path), "--out", str(tmp_path / "out")]) == 2
+    assert "trained anew" in capsys.readouterr().out and len(read(path)) == 1
 
 
 def test_a_run_is_read_from_its_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,1 @@
+"""PaperSearch: finding the papers that a research question asks for."""

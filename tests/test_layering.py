@@ -17,7 +17,7 @@ LAYERS = {
         {"core"},
         {"registration", "prompting", "wrappers", "data", "processes", "remote"},
         {"retrieval", "interpreter", "making", "endpoints"},
-        {"textcraft", "alfworld", "webshop", "sokoban", "mathematics"},
+        {"textcraft", "alfworld", "webshop", "sokoban", "mathematics", "papersearch"},
         {"vector"},
         {"milestones", "panels"},
         {"evaluation", "demonstrations"},

@@ -1,1 +1,1 @@
-"""PaperSearch: finding the papers that a research question asks for."""
+"""Paper search: a literature, tools to search it and to follow its citations."""

@@ -98,5 +98,5 @@ def open_encoder(arrays: Arrays, facts: dict[str, Any]) -> Encoder:
     if facts["kind"] == "lsa":
         return StoredLsa(arrays, facts)
     if facts["kind"] == "sentence":
-        return SentenceEncoder(Path(facts["model"]), facts["query"], facts["passage"], facts["name"])
+        return SentenceEncoder(Path(facts["model"]), facts["query"], facts["passage"], facts["name"], facts["dtype"])
     raise DataError(f"vectors of an encoder of kind {facts['kind']!r} need it: Vectors(path, offset, encoder)")

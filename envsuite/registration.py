@@ -78,6 +78,12 @@ BUILTIN = (
         milestones="envsuite.papersearch.milestones:Milestones",
     ),
     EnvSpec(
+        "PaperSearchTeam-v0",
+        "envsuite.papersearch.team:PaperSearchTeam",
+        max_episode_steps=10,
+        players={"expert": "envsuite.papersearch.team_expert:TeamExpert"},
+    ),
+    EnvSpec(
         "WebShop-v0",
         "envsuite.webshop.env:WebShop",
         max_episode_steps=15,

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = {
     "envsuite": (
         {"core"},
-        {"registration", "prompting", "wrappers", "data", "processes", "remote"},
+        {"registration", "prompting", "wrappers", "agents", "data", "processes", "remote"},
         {"retrieval", "interpreter", "making", "endpoints"},
         {"textcraft", "alfworld", "webshop", "sokoban", "mathematics", "papersearch"},
         {"vector"},

@@ -77,7 +77,7 @@ class PaperSearchEnv(ToolEnv):
         end_when_found: Whether an episode ends when all gold papers are in the final list.
     """
 
-    tools = (
+    tools: tuple[Tool, ...] = (
         _tool("search", prompts.SEARCH, "query", prompts.QUERY),
         _tool("expand", prompts.EXPAND, "paper_id", prompts.PAPER_ID),
     )

@@ -30,7 +30,12 @@ class Expert:
         inner = looked_into(env, ENV_ID, PaperSearchEnv)
         if inner.done:
             raise UsageError("Expert.act called before reset; call reset() first")
-        return tuple(plan(inner.session, inner.max_calls) or [_idle(inner.session)])
+        return next_calls(inner.session, inner.max_calls)
+
+
+def next_calls(session: Session, most: int) -> Action:
+    """Returns the expert's next calls, at most so many."""
+    return tuple(plan(session, most) or [_idle(session)])
 
 
 def _idle(session: Session) -> ToolCall:

@@ -83,11 +83,40 @@ def view(lines: Sequence[str], total: int, history: Iterable[str]) -> str:
 
 
 def judgement(query: str, title: str, text: str) -> str:
-    """Returns the prompt that asks a model for its judgement of a paper (StepPO's appendix, selector prompt)."""
+    """Returns the prompt that asks a model whether a paper answers a query; the answer is True or False."""
     return (
-        f"You are an elite researcher in the field of AI, conducting research on {query}.\n"
-        "Evaluate whether the following paper fully satisfies the detailed requirements of the user query and provide "
-        "your reasoning. Ensure that your decision and reasoning are consistent.\n\n"
-        f"Searched Paper:\nTitle: {title}\nAbstract: {text}\n\nUser Query: {query}\n\n"
-        "Output format: Decision: True/False\nReason:...\nDecision:"
+        "Decide whether a paper answers a research query in every point that the query asks for.\n\n"
+        f"Query: {query}\n\nTitle: {title}\nAbstract: {text}\n\n"
+        "Answer with True or False.\nDecision:"
     )
+
+
+KEEP = (
+    "Decide which of the candidates stay in the list of papers: those that answer the query. All others are discarded, "
+    "and are not found again."
+)
+"""Description of the tool ``keep``."""
+PAPER_IDS = "The ids of the candidates that stay; an empty list discards all."
+TEAM = (
+    "You are a team. The searcher searches, and follows the citations of papers in the list; of the new papers, the "
+    "selector keeps those that answer the query."
+)
+YOUR_TURN = {
+    "searcher_0": "It is the searcher's turn: call search or expand.",
+    "selector_0": "It is the selector's turn: call keep, once.",
+}
+
+
+def candidates(lines: Sequence[str]) -> str:
+    """Returns the papers among which the selector chooses."""
+    return f"Candidates ({len(lines)}):\n" + "\n".join(lines)
+
+
+def kept(number: int, of: int) -> str:
+    """Returns what the selector did."""
+    return f"keep: {number} of {of} candidates"
+
+
+def no_candidate(key: str) -> str:
+    """Returns why nothing was kept."""
+    return f"{shortened(key, LONGEST_SHOWN)!r} is not among the candidates"

@@ -17,8 +17,9 @@ from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.corpus_build import cached
 
 ENV_ID = "PaperSearch-v0"
+TEAM_ID = "PaperSearchTeam-v0"
 HORIZON = 5
-"""Maximum number of steps of an episode."""
+"""Maximum number of steps of an episode; a team has twice as many."""
 SPLITS = ("train", "validation", "test")
 _QUESTIONS = 1_024
 """Queries whose gold papers a process remembers."""
@@ -44,12 +45,12 @@ class Collection:
             if not _is_query(task):
                 raise DataError(
                     f"{corpus.path}: its task {place} is not a query on papers (needs id, text, gold, date, kind, "
-                    "split); build a corpus of papers with queries: envsuite corpus build --help"
+                    "split); build a corpus of papers with queries: envsuite data build papers --help"
                 )
             self._tasks[task["id"]] = task
             splits[task["split"]].append(task["id"])
         if not self._tasks:
-            raise DataError(f"{corpus.path}: has no queries; build it with some: envsuite corpus build --help")
+            raise DataError(f"{corpus.path}: has no queries; build it with some: envsuite data build papers --help")
         types = {task_id: task["kind"] for task_id, task in self._tasks.items()}
         ids = {split: tuple(some) for split, some in splits.items()}
         self.task_set = TaskSet(ENV_ID, source, corpus.digest[:16], ids, types)

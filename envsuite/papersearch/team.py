@@ -1,0 +1,262 @@
+"""``PaperSearchTeam-v0``: a searcher and a selector find papers together, by turns."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypedDict
+
+import numpy as np
+
+from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
+from envsuite.core.errors import UsageError
+from envsuite.core.tools import Action, Tool, ToolCall, check_action
+from envsuite.papersearch import prompts
+from envsuite.papersearch.env import PaperSearchEnv
+from envsuite.papersearch.tasks import TEAM_ID
+from envsuite.papersearch.world import Saved, Session
+
+SEARCHER, SELECTOR = "searcher_0", "selector_0"
+"""The agents, named as PettingZoo recommends."""
+JUDGED = 40
+"""Candidates that the selector is shown."""
+
+
+class TeamToken(TypedDict):
+    """The state of an episode, as plain data."""
+
+    task_id: str
+    session: Saved
+    seen: list[int]
+    kept: list[int]
+    candidates: list[int]
+    text: str
+    done: bool
+
+
+class TeamSession(Session):
+    """An episode in which found papers are candidates until the selector keeps them.
+
+    The pool has all papers that were ever candidates, and are none again; :attr:`papers` those that were kept.
+    """
+
+    candidates: tuple[int, ...] = ()
+    """The papers that wait for the selector, best first; without any it is the searcher's turn."""
+    kept: frozenset[int] = frozenset()
+    judged: int = JUDGED
+
+    def _add(self, found: dict[int, None]) -> float:
+        """Makes found papers candidates, the best by the query's words; returns the sum of the best scores."""
+        papers = np.array([*found], dtype=np.int64)
+        if not len(papers):
+            self.candidates = ()
+            return 0.0
+        scores = self.selector.scores(self.question, papers)
+        shares = self.library.words.shares(self.question.text, papers)
+        order = np.lexsort((papers, -shares))[: self.judged]
+        self.candidates = tuple(papers[order].tolist())
+        self.pool.update(papers.tolist())
+        return float(np.sort(scores)[::-1][: self.rules.best].sum())
+
+    def _expand(self, key: str) -> tuple[tuple[int, ...], str, bool]:
+        """Returns the papers found, or why the expansion was refused: only papers that were kept can be expanded."""
+        number = self.library.number(key.strip()) if len(key) <= 1_000 else None
+        if number is not None and number not in self.kept:
+            return (), prompts.NOT_THERE, True
+        return super()._expand(key)
+
+    def keep(self, keys: tuple[str, ...]) -> tuple[float, str | None]:
+        """Puts candidates into the list and discards the others; returns the reward and why nothing was done.
+
+        The reward is F1 of the kept papers against the gold ones among the candidates; 1 where there are neither.
+        """
+        numbers = {self.library.number(key) for key in keys}
+        if not numbers <= {*self.candidates}:
+            other = next(key for key in keys if self.library.number(key) not in self.candidates)
+            return 0.0, prompts.no_candidate(other)
+        new = [number for number in self.candidates if number in numbers]
+        gold = len(self.question.gold & {*self.candidates})
+        hits = len(self.question.gold & {*new})
+        papers = np.array(new, dtype=np.int64)
+        self._keep(papers)
+        self.history.append(prompts.kept(len(new), len(self.candidates)))
+        self.candidates = ()
+        return (2 * hits / (gold + len(new)) if gold or new else 1.0), None
+
+    def _keep(self, papers: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+        self.papers = np.concatenate([self.papers, papers])
+        self.scores = np.concatenate([self.scores, np.ones(len(papers))])
+        places = self.library.words.shares(self.question.text, papers) if len(papers) else np.zeros(0)
+        self._places = np.concatenate([self._places, places])
+        self.kept |= {*papers.tolist()}
+        self._order = None
+
+    def key(self) -> str:
+        """Returns the identity of what is known."""
+        return f"{super().key()} {sorted(self.kept)} {self.candidates}"
+
+
+class PaperSearchTeam(PaperSearchEnv):
+    """Find papers as a team: a searcher searches and expands, a selector keeps of what was found what fits the query.
+
+    A searcher's step that finds new papers is followed by a step of the selector, any other by the searcher's next. The
+    searcher earns as in ``PaperSearch-v0`` with the selector ``gold``, whatever is kept; the selector earns F1 of its
+    choice against the gold papers among the candidates. Recall and F1 are those of the kept papers.
+
+    Args:
+        judged: Candidates that the selector is shown; of more, the best by the query's words, and the others are
+            discarded.
+        arguments: Those of :class:`PaperSearchEnv`, but for ``selector``.
+    """
+
+    tools: tuple[Tool, ...] = (
+        *PaperSearchEnv.tools,
+        Tool(
+            "keep",
+            prompts.KEEP,
+            {
+                "type": "object",
+                "properties": {
+                    "paper_ids": {
+                        "type": "array",
+                        "items": {"type": "string", "maxLength": 1_000},
+                        "maxItems": 1_000,
+                        "description": prompts.PAPER_IDS,
+                    }
+                },
+                "required": ["paper_ids"],
+                "additionalProperties": False,
+            },
+        ),
+    )
+    agents: Mapping[str, tuple[str, ...]] = {SEARCHER: ("search", "expand"), SELECTOR: ("keep",)}
+    arguments: Mapping[str, Any] = {
+        **{name: schema for name, schema in PaperSearchEnv.arguments.items() if name != "selector"},
+        "judged": {"type": "integer", "minimum": 1, "maximum": 1000},
+    }
+
+    def __init__(self, *positional: Any, judged: int = JUDGED, **arguments: Any) -> None:
+        if "selector" in arguments:
+            raise UsageError("selector= is for PaperSearch-v0; here an agent selects")
+        if isinstance(judged, bool) or not isinstance(judged, int) or not 1 <= judged <= 1000:
+            raise UsageError(f"judged={judged!r}: give a whole number from 1 to 1,000")
+        self.judged = judged
+        self._rewards = {SEARCHER: 0.0, SELECTOR: 0.0}
+        super().__init__(*positional, **arguments)
+        self.tasks = replace(self.tasks, env_id=TEAM_ID)
+
+    @property
+    def team(self) -> TeamSession:
+        """The session of the current episode.
+
+        Raises:
+            UsageError: No episode has been started.
+        """
+        session = self.session
+        assert isinstance(session, TeamSession)
+        return session
+
+    @property
+    def agent(self) -> str:
+        """The agent whose turn it is."""
+        return SELECTOR if self.team.candidates else SEARCHER
+
+    def goal(self, task_id: str) -> str:
+        """Returns the instruction of a task, for both agents.
+
+        Raises:
+            UnknownTask: The task does not exist.
+        """
+        return f"{super().goal(task_id)}\n\n{prompts.TEAM}"
+
+    def _begin(self, task_id: str) -> tuple[str, Outcome]:
+        question = self.collection.question(task_id)
+        session = TeamSession(self.library, self.selector, self.rules, question)
+        session.judged = self.judged
+        self._session = session
+        self._rewards = {SEARCHER: 0.0, SELECTOR: 0.0}
+        return self.goal(task_id), self._outcome(self._shown())
+
+    def step(  # type: ignore[override]
+        self, action: Action
+    ) -> tuple[Observation, float, bool, bool, StepInfo]:
+        """Takes the step of the agent whose turn it is; the reward is that of both together.
+
+        Raises:
+            UsageError: Before the first :meth:`reset`, or after the episode has ended.
+        """
+        self._rewards = {SEARCHER: 0.0, SELECTOR: 0.0}
+        if self._done or check_action(action, self.tools, self.max_calls) is not None:
+            return ToolEnv.step(self, action)
+        agent, team = self.agent, self.team
+        own = self.agents[agent]
+        if other := next((call.name for call in action if call.name not in own), None):
+            return self._refuse(f"it is the turn of {agent}, whose tools are {', '.join(own)}, not {other}", ())
+        if agent == SELECTOR and len(action) > 1:
+            return self._refuse("the selector makes one call a step", ())
+        if agent == SEARCHER:
+            done = team.step([(call.name, next(iter(call.arguments.values()))) for call in action])
+            self._rewards[SEARCHER] = done.reward
+            said, error = "\n".join(done.lines), "; ".join(done.errors) or None
+        else:
+            reward, error = team.keep(tuple(action[0].arguments["paper_ids"]))
+            if error is not None:
+                return self._refuse(error, ())
+            self._rewards[SELECTOR] = reward
+            said = team.history[-1]
+        outcome = self._outcome(f"{said}\n\n{self._shown()}", sum(self._rewards.values()), error)
+        self._done = outcome.done
+        return self._observe(outcome), outcome.reward, outcome.done, False, self._info(outcome)
+
+    def _shown(self) -> str:
+        """Returns the text for the agent whose turn it is."""
+        team = self.team
+        if not team.candidates:
+            return f"{prompts.YOUR_TURN[SEARCHER]}\n\n{team.view(self.shown, self.snippet, 0)}"
+        cards = [team.library.card(number, self.snippet) for number in team.candidates]
+        return f"{prompts.YOUR_TURN[SELECTOR]}\n\n{prompts.candidates(cards)}"
+
+    def _refuse(self, problem: str, commands: tuple[str, ...]) -> tuple[Observation, float, bool, bool, StepInfo]:
+        text = f"Invalid action: {problem}. Tools: {', '.join(self.agents[self.agent])}."
+        outcome = self._outcome(f"{text}\n\n{self._shown()}", error=problem)
+        return self._observe(outcome), 0.0, False, False, self._info(outcome)
+
+    def _info(self, outcome: Outcome) -> StepInfo:
+        info = super()._info(outcome)
+        info["agent"], info["rewards"] = self.agent, dict(self._rewards)
+        return info
+
+    def _state_key(self) -> str:
+        return hashlib.sha256(f"{self.agent} {super()._state_key()}".encode()).hexdigest()
+
+    def _propose(self, rng: np.random.Generator) -> ToolCall:
+        team = self._session
+        candidates = team.candidates if isinstance(team, TeamSession) else ()
+        in_turn = rng.random() < 0.8  # else a call of the other agent, which is asked for where all act at once
+        if in_turn != bool(candidates):
+            return super()._propose(rng)
+        keys = [self.library.key(number) for number in candidates if rng.random() < 0.5]
+        return ToolCall("keep", {"paper_ids": keys})
+
+    def snapshot(self) -> Any:
+        """Returns the state of the episode as plain data that can be pickled.
+
+        Raises:
+            UsageError: No episode has been started.
+        """
+        token, team = super().snapshot(), self.team
+        return TeamToken(**token, seen=sorted(team.pool), kept=sorted(team.kept), candidates=[*team.candidates])
+
+    def restore(self, token: object) -> Observation:
+        """Restores a snapshot; returns the observation that was current when it was taken.
+
+        Raises:
+            UsageError: ``token`` is not a :meth:`snapshot`, or one of another corpus.
+            UnknownTask: The environment does not have its task.
+        """
+        known = self._fields(token, TeamToken)
+        observation = super().restore({name: known[name] for name in ("task_id", "session", "text", "done")})
+        team = self.team
+        team.pool, team.kept, team.candidates = {*known["seen"]}, frozenset(known["kept"]), tuple(known["candidates"])
+        return observation

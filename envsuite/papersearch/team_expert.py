@@ -1,0 +1,34 @@
+"""An expert that plays both agents of a team."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from envsuite.core.errors import UsageError
+from envsuite.core.players import looked_into
+from envsuite.core.tools import Action, ToolCall
+from envsuite.papersearch.expert import next_calls
+from envsuite.papersearch.tasks import TEAM_ID
+from envsuite.papersearch.team import PaperSearchTeam
+
+if TYPE_CHECKING:
+    import gymnasium
+
+
+class TeamExpert:
+    """Searches as :class:`~envsuite.papersearch.expert.Expert`, and keeps the gold papers among the candidates."""
+
+    def act(self, env: gymnasium.Env[Any, Action]) -> Action:
+        """Returns the next action of the agent whose turn it is.
+
+        Raises:
+            UsageError: ``env`` is another environment, or has no running episode.
+        """
+        inner = looked_into(env, TEAM_ID, PaperSearchTeam)
+        if inner.done:
+            raise UsageError("TeamExpert.act called before reset; call reset() first")
+        team = inner.team
+        if not team.candidates:
+            return next_calls(team, inner.max_calls)
+        gold = [number for number in team.candidates if number in team.question.gold]
+        return (ToolCall("keep", {"paper_ids": [team.library.key(number) for number in gold]}),)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pickle
@@ -139,6 +140,7 @@ def test_nothing_of_the_gold_is_seen_before_it_is_found(selector: str, papers: C
         for _ in range(5):
             text = f"{observation['task']}\n{observation['text']}\n{observation['commands']}"
             listed = {*re.findall(r"^(P\d{7}) \(", text, re.MULTILINE)}
+            shown = {corpus.title(inside.collection.library.number(key) or 0) for key in listed}
             for key, title in titles.items():
                 if key not in listed:
                     assert key not in text and (title in shown or f") {title}" not in text)
@@ -313,7 +315,8 @@ def test_goal_and_identity_are_told_without_an_episode(seven: Path, papers: Call
     env = papers(source=str(seven), split=None)
     assert env.goal("q-test") == "Find all papers that this query asks for.\n\nQuery: alpha omega"
     assert env.identity("q-test") == {
-        "corpus": Corpus(seven).digest, "query": "alpha omega", "date": 0, "gold": ["side"],
+        "corpus": Corpus(seven).digest, "query": "alpha omega", "date": 0,
+        "gold_sha256": hashlib.sha256(b"side").hexdigest(),
     }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from envsuite.core import ToolCall
 from envsuite.registration import ENVIRONMENTS
 
 IDS = list(ENVIRONMENTS)
-SMALL = {"ALFWorld-v0": {"games": 18}, "WebShop-v0": {"products": 100}, "PaperSearch-v0": {"papers": 400}}
+SMALL = {"ALFWorld-v0": {"games": 18}, "WebShop-v0": {"products": 100}, "PaperSearch-v0": {"papers": 2_000}}
 """Arguments of environments whose defaults make a lot on first use."""
 MADE: dict[str, tuple[str, dict[str, Any]]] = {
     "TextCraft-v0": ("book_seed", {"goals": 40}),

@@ -157,7 +157,9 @@ class PaperSearchEnv(ToolEnv):
         return prompts.task(task["text"], task["date"])
 
     def identity(self, task_id: str) -> dict[str, Any]:
-        """Returns the corpus, and query, date and gold papers of a task.
+        """Returns the corpus, and query, date and a SHA-256 of the gold papers of a task.
+
+        The SHA-256 is that of the papers' ids, sorted and joined by line feeds.
 
         Raises:
             UnknownTask: The task does not exist.
@@ -168,7 +170,7 @@ class PaperSearchEnv(ToolEnv):
             "corpus": self.collection.corpus.digest,
             "query": task["text"],
             "date": task["date"],
-            "gold": list(task["gold"]),
+            "gold_sha256": hashlib.sha256("\n".join(sorted(task["gold"])).encode()).hexdigest(),
         }
 
     def _begin(self, task_id: str) -> tuple[str, Outcome]:

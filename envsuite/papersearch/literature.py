@@ -26,6 +26,8 @@ from envsuite.retrieval.documents import Document, Problems
 
 GENERATOR = "literature 1"
 """Name and version of the generator; another version makes another literature."""
+QUERIES = "queries 1"
+"""Name and version of the queries."""
 FIELD = 5_000
 """Papers of a field: topics that cite each other. A field depends on nothing but the seed and its number."""
 TOPIC = 250
@@ -101,7 +103,7 @@ class Literature:
 
     def digest(self) -> str:
         """Returns the SHA-256 (hex) of the arguments, the generator's version and its tables."""
-        found = hashlib.sha256(f"{GENERATOR} {self.papers} {self.seed} {self.queries}".encode())
+        found = hashlib.sha256(f"{GENERATOR} {QUERIES} {self.papers} {self.seed} {self.queries}".encode())
         for path in sorted(FOLDER.glob("*.txt")):
             found.update(path.read_bytes())
         return found.hexdigest()
@@ -123,7 +125,7 @@ class Literature:
                 split = {1: "validation", 2: "test", 6: "test"}.get(topic % 10, "train")
                 for task in self._queries(field, topic, per_topic):
                     if sum(counts.values()) < self.queries:
-                        yield {"id": f"{split}-{counts[split]}", **task, "split": split}
+                        yield {"id": f"{self.papers}-{self.seed}/{split}#{counts[split]}", **task, "split": split}
                         counts[split] += 1
 
     def field(self, number: int) -> Field:

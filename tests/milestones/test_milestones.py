@@ -33,6 +33,7 @@ WORLDS: dict[str, dict[str, Any]] = {
     "TextCraft-v0": {},
     "ALFWorld-v0": {"source": "generated", "games": 18},
     "WebShop-v0": {"source": "builtin"},
+    "PaperSearch-v0": {"papers": 800},
     "Sokoban-v0": {"source": "generated", "levels": 20},
     "PythonMath-v0": {"source": "generated", "problems": 20, "interpreter": "unisolated"},
 }

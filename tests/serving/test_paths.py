@@ -18,6 +18,7 @@ CORRUPT = {
     "TextCraft-v0": "recipes/broken.json",
     "ALFWorld-v0": "json_2.1.1/train/pick-Mug-1/trial/game.tw-pddl",
     "WebShop-v0": "items_shuffle.json",
+    "PaperSearch-v0": "broken.corpus",
     "Sokoban-v0": "unfiltered/train/000.txt",
     "PythonMath-v0": "dapo-math-17k.jsonl",
 }
@@ -25,6 +26,7 @@ FOLDERS = {
     "TextCraft-v0": "textcraft",
     "ALFWorld-v0": "alfworld",
     "WebShop-v0": "webshop",
+    "PaperSearch-v0": "papersearch",
     "Sokoban-v0": "boxoban",
     "PythonMath-v0": "mathematics",
 }

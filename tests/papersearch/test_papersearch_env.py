@@ -1,0 +1,358 @@
+"""``PaperSearch-v0`` through its contract: what an agent sees, and what it must not."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import random
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+from gymnasium.utils.env_checker import check_env
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envsuite.core import ToolCall, ToolEnv, UsageError
+from envsuite.core.errors import DataError, UnknownName
+from envsuite.papersearch.env import PaperSearchEnv
+from envsuite.papersearch.expert import Expert
+from envsuite.papersearch.lexical import Lexical
+from envsuite.papersearch.milestones import Milestones
+from envsuite.retrieval.corpus import Corpus
+
+SMALL: dict[str, Any] = {"papers": 1_500, "corpus_seed": 1}
+PLAY = """
+import hashlib, sys
+import numpy as np
+from envsuite.papersearch.env import PaperSearchEnv
+found = hashlib.sha256()
+for selector in ("gold", "lexical"):
+    env = PaperSearchEnv(papers=1_500, corpus_seed=1, selector=selector)
+    rng = np.random.default_rng(0)
+    for _ in range(6):
+        observation, info = env.reset()
+        while not env.done and info["metrics"]["calls"] < 20:
+            observation, reward, _, _, info = env.step([env._propose(rng) for _ in range(5)])
+            found.update(f"{observation} {reward!r} {info}".encode())
+sys.stdout.write(found.hexdigest() + env.tasks.hash)
+"""
+
+
+@pytest.fixture(scope="session")
+def papers(make_env: Callable[..., ToolEnv]) -> Callable[..., ToolEnv]:
+    return partial(make_env, "PaperSearch-v0")
+
+
+def search(query: str) -> ToolCall:
+    return ToolCall("search", {"query": query})
+
+
+def expand(key: str) -> ToolCall:
+    return ToolCall("expand", {"paper_id": key})
+
+
+@pytest.mark.parametrize("arguments", [{}, {"selector": "lexical"}])
+def test_gymnasiums_checker_has_nothing_to_say(arguments: dict[str, Any], where: dict[str, Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        env = gymnasium.make("PaperSearch-v0", disable_env_checker=True, **SMALL, **arguments, **where)
+        check_env(env.unwrapped, skip_render_check=True)
+
+
+def test_an_episode_by_hand(seven: Path, papers: Callable[..., ToolEnv]) -> None:
+    env = papers(source=str(seven))
+    observation, info = env.reset()
+    assert observation["task"] == (
+        "Find all papers that this query asks for. Papers after 2015-01-01 do not count, and are not shown.\n\n"
+        "Query: Alpha beta"
+    )
+    assert observation["text"] == "The list of papers is empty."
+    assert (info["score"], info["success"], info["task_type"], info["split"]) == (0.0, False, "pair", "train")
+    observation, reward, terminated, _, info = env.step([search("delta"), expand("g4")])
+    assert observation["text"] == (
+        'search "delta": 1 papers, 1 new\nexpand "g4": refused, no paper with this id is in the list\n\n'
+        "Papers (1), best first:\ng4 (2013) Delta beta | About delta."
+    )
+    assert (reward, terminated, info["valid"], info["score"]) == (0.5, False, False, 0.25)
+    assert info["error"] == "no paper with this id is in the list"
+    observation, reward, terminated, _, info = env.step([expand("g4"), search("alpha beta")])
+    assert observation["text"] == (
+        'expand g4: 1 papers, 1 new\nsearch "alpha beta": 5 papers, 4 new\n\n'
+        "Papers (6), best first:\n"
+        "g1 (2010) Alpha beta | Words on alpha and beta.\nold (2000) Beta | Only beta here.\n"
+        "g2 (2011) Alpha | More on alpha.\ng4 (2013) Delta beta | About delta. [expanded]\n"
+        "side (2014) Alpha omega | An alpha that nobody asked for.\ng3 (2012) Gamma | Nothing of the query.\n\n"
+        'Earlier calls:\nsearch "delta": 1 papers, 1 new\nexpand "g4": refused, no paper with this id is in the list'
+    )
+    assert (reward, terminated, info["valid"], info["success"], info["score"]) == (3.0, True, True, True, 1.0)
+    assert info["metrics"]["f1_all"] == 1.0 and info["metrics"]["calls"] == 3.0
+
+
+def test_an_episode_goes_on_after_all_gold_is_found_if_asked_to(seven: Path, papers: Callable[..., ToolEnv]) -> None:
+    env = papers(source=str(seven), end_when_found=False)
+    env.reset()
+    _, _, terminated, _, info = env.step([search("alpha beta"), search("gamma")])
+    assert info["success"] and not terminated
+
+
+def test_an_action_that_is_none_leaves_the_list_in_sight(seven: Path, papers: Callable[..., ToolEnv]) -> None:
+    env = papers(source=str(seven))
+    env.reset()
+    env.step([search("delta")])
+    key = env.step([search("nowhere")])[4]["state_key"]
+    for action in ([], [search("a")] * 6, [ToolCall("open", {})], [ToolCall("search", {"query": 1})]):
+        observation, reward, terminated, _, info = env.step(action)
+        assert (reward, terminated, info["valid"], info["score"]) == (0.0, False, False, 0.25)
+        assert observation["text"].startswith("Invalid action: ") and "g4 (2013) Delta beta" in observation["text"]
+        assert info["state_key"] == key
+
+
+def test_the_same_knowledge_has_the_same_state_key(seven: Path, papers: Callable[..., ToolEnv]) -> None:
+    keys = []
+    for calls in ([search("delta"), search("omega")], [search("OMEGA"), search("delta")], [search("delta")]):
+        env = papers(source=str(seven))
+        env.reset()
+        keys.append(env.step(calls)[4]["state_key"])
+    assert keys[0] == keys[1] != keys[2]
+
+
+@pytest.mark.parametrize("selector", ["gold", "lexical"])
+def test_nothing_of_the_gold_is_seen_before_it_is_found(selector: str, papers: Callable[..., ToolEnv]) -> None:
+    env = papers(**SMALL, selector=selector, shown=1_000)
+    inside = PaperSearchEnv(**SMALL, split=None)
+    rng = random.Random(1)
+    for task_id in env.tasks.ids("train")[:25]:
+        task = inside.collection.task(task_id)
+        corpus = inside.collection.corpus
+        titles = {key: corpus.title(inside.collection.library.number(key) or 0) for key in task["gold"]}
+        observation, info = env.reset(options={"task_id": task_id})
+        env.action_space.seed(rng.randrange(1_000))
+        for _ in range(5):
+            text = f"{observation['task']}\n{observation['text']}\n{observation['commands']}"
+            listed = {*re.findall(r"^(P\d{7}) \(", text, re.MULTILINE)}
+            shown = {corpus.title(inside.collection.library.number(key) or 0) for key in listed}
+            for key, title in titles.items():
+                if key not in listed:
+                    assert key not in text and (title in shown or f") {title}" not in text)
+            assert not re.search(r"reward|gold|score|recall|[01]\.\d", observation["text"])
+            assert all(corpus.date(inside.collection.library.number(key) or 0) <= task["date"] for key in listed)
+            if env.done:
+                break
+            action = [env.action_space.sample()[0] for _ in range(3)]
+            observation, _, _, _, info = env.step(action)
+        assert task_id == info["task_id"]
+
+
+def test_the_list_under_gold_is_the_same_whatever_is_gold(tmp_path: Path, seven: Path) -> None:
+    from conftest import DOCUMENTS, TASKS
+
+    from envsuite.retrieval.corpus_build import build
+    from envsuite.retrieval.documents import InMemory
+
+    other = build(InMemory("x", DOCUMENTS, [{**TASKS[0], "gold": ["old"]}]), tmp_path / "other.corpus")
+    seen = []
+    for path in (seven, other):
+        env = PaperSearchEnv(source=path, end_when_found=False)
+        env.reset(options={"task_id": "q-train"})
+        seen.append([env.step(calls)[0] for calls in ([search("beta")], [search("gamma"), expand("g1")])])
+    assert seen[0] == seen[1]
+
+
+def test_observations_are_bounded(papers: Callable[..., ToolEnv]) -> None:
+    env = papers(**SMALL, shown=5, snippet=30)
+    env.reset()
+    for number in range(3):
+        observation = env.step([search(f"{word} {'x' * 900} {number}") for word in ("fast", "error", "study")])[0]
+    assert len(observation["text"]) < 5_000
+    assert len(re.findall(r"^P\d{7} \(", observation["text"], re.MULTILINE)) == 5
+    assert "… and " in observation["text"]
+
+
+def test_splits_have_no_task_text_or_gold_paper_in_common(papers: Callable[..., ToolEnv]) -> None:
+    env = PaperSearchEnv(split=None)
+    contents: dict[str, set[str]] = {}
+    for split, ids in env.tasks.splits.items():
+        tasks = [env.collection.task(task_id) for task_id in ids]
+        contents[split] = {key for task in tasks for key in task["gold"]} | {task["text"] for task in tasks}
+        assert len(ids) > 30
+    assert not contents["train"] & (contents["validation"] | contents["test"])
+    assert not contents["validation"] & contents["test"]
+
+
+def test_episodes_are_the_same_in_every_process() -> None:
+    found = set()
+    for seed in ("0", "5"):
+        run = subprocess.run(
+            [sys.executable, "-c", PLAY],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found.add(run.stdout)
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("selector", ["gold", "lexical"])
+def test_a_snapshot_is_plain_data_and_goes_on_as_the_original(selector: str) -> None:
+    env, other = PaperSearchEnv(**SMALL, selector=selector), PaperSearchEnv(**SMALL, selector=selector)
+    env.reset(seed=3)
+    env.action_space.seed(1)
+    for _ in range(3):
+        before = env.step([env.action_space.sample()[0] for _ in range(4)])[0]
+    token = json.loads(json.dumps(pickle.loads(pickle.dumps(env.snapshot()))))
+    assert other.restore(token) == before
+    action = [env.action_space.sample()[0] for _ in range(5)]
+    assert env.step(action) == other.step(action)
+
+
+def test_a_foreign_snapshot_is_refused(seven: Path) -> None:
+    env = PaperSearchEnv(source=seven)
+    with pytest.raises(UsageError, match="before reset"):
+        env.snapshot()
+    for token in (None, {}, {"task_id": "q-train"}):
+        with pytest.raises(UsageError, match="takes what snapshot"):
+            env.restore(token)
+    env.reset(options={"task_id": "q-train"})
+    token = env.snapshot()
+    token["session"]["papers"] = [6]
+    with pytest.raises(UsageError, match="another corpus"):
+        env.restore(token)
+
+
+def test_the_expert_finds_everything_and_the_lexical_baseline_much(where: dict[str, Any]) -> None:
+    recall: dict[str, float] = {}
+    for name, player in (("expert", Expert()), ("lexical", Lexical())):
+        env = gymnasium.make("PaperSearch-v0", split="test", disable_env_checker=True, **SMALL)
+        ids = env.unwrapped.tasks.ids("test")  # type: ignore[attr-defined]
+        for task_id in ids:
+            _, info = env.reset(options={"task_id": task_id})
+            ended = False
+            while not ended:
+                _, _, terminated, truncated, info = env.step(player.act(env))
+                ended = terminated or truncated
+                assert info["valid"]
+            recall[name] = recall.get(name, 0.0) + info["score"] / len(ids)
+    assert recall["expert"] == pytest.approx(1.0) and 0.5 < recall["lexical"] < 0.99
+
+
+def test_players_have_an_answer_to_every_state(seven: Path) -> None:
+    env = PaperSearchEnv(source=seven, end_when_found=False, selector="lexical")
+    for player in (Expert(), Lexical()):
+        env.reset(options={"task_id": "q-train"})
+        for _ in range(30):
+            assert env.step(player.act(env))[4]["valid"]
+
+
+def test_milestones_are_the_gold_papers_found(seven: Path) -> None:
+    env = PaperSearchEnv(source=seven)
+    env.reset(options={"task_id": "q-train"})
+    milestones = Milestones(env)
+    assert milestones.count == 4
+    for calls, reached in (
+        ([search("beta")], 2),
+        ([search("alpha")], 1),
+        ([search("omega")], 0),
+        ([search("gamma")], 1),
+    ):
+        info = env.step(calls)[4]
+        assert milestones.reached(calls, info) == reached
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"retriever": "bm52"}, UnknownName, "bm25"),
+        ({"selector": "golden"}, UnknownName, "gold"),
+        ({"papers": 10}, UsageError, "give 200 to"),
+        ({"penalty": -1}, UsageError, "penalty=-1"),
+        ({"results": 2.5}, UsageError, "not a whole number"),
+        ({"best": 0}, UsageError, "best=0"),
+        ({"shown": 0}, UsageError, "shown=0"),
+        ({"max_calls": 6}, UsageError, "max_calls=6"),
+        ({"source": "/nowhere/x.corpus"}, DataError, "x.corpus"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        PaperSearchEnv(**{**SMALL, **arguments})
+
+
+def test_a_damaged_corpus_is_named(tmp_path: Path, seven: Path) -> None:
+    whole = seven.read_bytes()
+    for content in (b"", whole[: len(whole) // 2], b"{}\n" * 100):
+        path = tmp_path / "broken.corpus"
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=r"broken\.corpus"):
+            PaperSearchEnv(source=path)
+
+
+def test_another_search_can_be_used(seven: Path) -> None:
+    class Backwards:
+        name = "backwards"
+
+        def search(self, query: str, k: int, stop: int | None = None) -> Any:
+            numbers, scores = Corpus(seven).search(query, k, stop)
+            return numbers[::-1], scores
+
+    env = PaperSearchEnv(source=seven, retriever=Backwards())
+    _, info = env.reset()
+    assert info["versions"]["search"] == "backwards"
+    assert env.step([search("delta")])[1] == 1.0
+
+
+def test_goal_and_identity_are_told_without_an_episode(seven: Path, papers: Callable[..., ToolEnv]) -> None:
+    env = papers(source=str(seven), split=None)
+    assert env.goal("q-test") == "Find all papers that this query asks for.\n\nQuery: alpha omega"
+    assert env.identity("q-test") == {
+        "corpus": Corpus(seven).digest, "query": "alpha omega", "date": 0,
+        "gold_sha256": hashlib.sha256(b"side").hexdigest(),
+    }  # fmt: skip
+
+
+CALLS = st.builds(
+    ToolCall,
+    st.sampled_from(["search", "expand", "open", ""]),
+    st.dictionaries(
+        st.sampled_from(["query", "paper_id", "x"]),
+        st.none()
+        | st.integers()
+        | st.text()
+        | st.sampled_from(["g1", "g4", "beta", "alpha beta", "x" * 2_000, "\ud800"]),
+        max_size=2,
+    ),
+)
+ACTIONS = st.lists(CALLS, max_size=7) | st.none() | st.text() | st.lists(st.integers(), max_size=2)
+
+
+def _never_fails(path: Path, actions: list[Any]) -> None:
+    env = PaperSearchEnv(source=path, end_when_found=False)
+    env.reset(options={"task_id": "q-train"})
+    for action in actions:
+        observation, reward, terminated, _, info = env.step(action)
+        assert env.observation_space.contains(observation) and not terminated
+        assert info["valid"] == (info["error"] is None)
+        assert -2.5 <= reward <= 3.0 and 0.0 <= info["score"] <= 1.0
+        observation["text"].encode("utf-8", "surrogatepass")
+
+
+@given(st.lists(ACTIONS, max_size=6))
+def test_no_action_raises(seven: Path, actions: list[Any]) -> None:
+    _never_fails(seven, actions)
+
+
+@pytest.mark.slow
+@settings(max_examples=100_000)
+@given(ACTIONS)
+def test_none_of_a_hundred_thousand_actions_raises(seven: Path, action: Any) -> None:
+    _never_fails(seven, [action])

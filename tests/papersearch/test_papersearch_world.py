@@ -1,0 +1,275 @@
+"""Every rule of reward and penalty, computed by hand on a corpus of seven papers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from envsuite.core.errors import DataError, UnknownName, UsageError
+from envsuite.papersearch.question import Question
+from envsuite.papersearch.selectors import Model, Selector, selector_of
+from envsuite.papersearch.tasks import Collection
+from envsuite.papersearch.world import LONGEST_QUERY, Library, Rules, Session
+from envsuite.retrieval.corpus import Corpus
+from envsuite.retrieval.corpus_build import build
+from envsuite.retrieval.documents import Document, InMemory
+
+SCORES = {"g1": 0.9, "g2": 0.8, "g3": 0.7, "g4": 0.005, "old": 0.4, "side": 0.6, "late": 1.0}
+TITLES = {"g1": "Alpha beta", "g2": "Alpha", "g3": "Gamma", "g4": "Delta beta", "old": "Beta", "side": "Alpha omega"}
+
+
+def judged(query: str, papers: Sequence[tuple[str, str]]) -> list[float]:
+    """A selector with known scores."""
+    keys = {title: key for key, title in TITLES.items()}
+    return [SCORES[keys[title]] for title, _ in papers]
+
+
+@pytest.fixture
+def begin(seven: Path) -> Callable[..., Session]:
+    def begun(selector: str | Callable[..., Any] = "gold", task: str = "q-train", **rules: Any) -> Session:
+        collection = Collection(Corpus(seven), "test")
+        library = collection.library
+        chosen = selector_of(selector, collection.corpus, library.words)
+        return Session(library, chosen, replace(Rules(), **rules), collection.question(task))
+
+    return begun
+
+
+def pool(session: Session) -> set[str]:
+    return {session.library.corpus.key(number) for number in session.pool}
+
+
+def test_the_defaults_are_the_papers(begin: Callable[..., Session]) -> None:
+    rules = begin().rules
+    assert (rules.results, rules.citing, rules.cited, rules.best, rules.penalty, rules.cost) == (
+        10,
+        30,
+        99,
+        3,
+        0.5,
+        0.0,
+    )
+
+
+def test_a_step_earns_the_three_best_scores_of_its_new_papers(begin: Callable[..., Session]) -> None:
+    session = begin(judged)
+    # "beta" finds old (0.4), g1 (0.9) and g4 (0.005: discarded); "gamma" finds g3 (0.7); "omega" finds side (0.6).
+    done = session.step([("search", "beta"), ("search", "gamma"), ("search", "omega")])
+    assert done.reward == pytest.approx(0.9 + 0.7 + 0.6)
+    assert pool(session) == {"old", "g1", "g3", "side"}
+    # g1 leads to old (known), g2 (0.8), g3 (known), side (known); late is too new.
+    assert session.step([("expand", "g1")]).reward == pytest.approx(0.8)
+    assert pool(session) == {"old", "g1", "g3", "side", "g2"}
+    # g2 leads to g1, old and g3, all known.
+    assert session.step([("expand", "g2")]).reward == 0.0
+
+
+def test_gold_scores_are_one_and_zero(begin: Callable[..., Session]) -> None:
+    session = begin("gold")
+    assert session.step([("search", "beta")]).reward == 2.0  # g1 and g4; old is not gold
+    assert pool(session) == {"old", "g1", "g4"}  # nothing is discarded, which would tell what is gold
+    assert session.step([("expand", "g1")]).reward == 2.0  # g2, g3; side is not gold
+    assert session.step([("search", "omega")]).reward == 0.0
+
+
+def test_at_most_three_papers_of_a_step_are_paid(begin: Callable[..., Session]) -> None:
+    session = begin("gold")
+    assert session.step([("search", "alpha beta"), ("search", "gamma")]).reward == 3.0
+    assert pool(session) == {"g1", "g2", "g3", "g4", "old", "side"}
+    assert begin("gold", best=4).step([("search", "alpha beta"), ("search", "gamma")]).reward == 4.0
+
+
+def test_lexical_scores_are_the_weighted_share_of_the_querys_words(begin: Callable[..., Session]) -> None:
+    session = begin("lexical")
+    corpus = session.library.corpus
+    numbers = np.array([corpus.number(key) for key in ("g1", "g2", "g3", "g4", "old", "side")])
+    alpha = np.log(1 + (7 - 4 + 0.5) / (4 + 0.5))  # g1, g2, side, late
+    beta = np.log(1 + (7 - 4 + 0.5) / (4 + 0.5))  # g1, g4, old, late
+    assert alpha == beta
+    assert session.selector.scores(session.question, numbers).tolist() == pytest.approx([1, 0.5, 0, 0.5, 0.5, 0.5])
+    # g1 (1.0), old and g4 (0.5 each); g3 shares no word with the query and is discarded.
+    assert session.step([("search", "beta gamma")]).reward == pytest.approx(2.0)
+    assert pool(session) == {"g1", "g4", "old"}
+
+
+@pytest.mark.parametrize("again", ["beta", " BETA ", "Beta\n"])
+def test_a_repeated_search_is_charged(again: str, begin: Callable[..., Session]) -> None:
+    session = begin("gold")
+    session.step([("search", "beta")])
+    done = session.step([("search", again)])
+    assert done.reward == -0.5 and done.errors == ("this query was searched before",)
+    assert session.searches == 1
+
+
+def test_a_search_that_is_repeated_within_a_step_is_charged_once(begin: Callable[..., Session]) -> None:
+    done = begin("gold").step([("search", "beta"), ("search", "beta")])
+    assert done.reward == 2.0 - 0.5 and len(done.errors) == 1
+
+
+@pytest.mark.parametrize("key", ["g2", "none", "", "late", "g1 g1", "\ud800", "x" * 5_000])
+def test_an_expansion_of_what_is_not_in_the_pool_is_charged(key: str, begin: Callable[..., Session]) -> None:
+    session = begin("gold")
+    session.step([("search", "delta")])
+    done = session.step([("expand", key)])
+    assert done.reward == -0.5 and done.errors == ("no paper with this id is in the list",)
+    assert session.expansions == 0 and pool(session) == {"g4"}
+
+
+def test_a_repeated_expansion_is_charged(begin: Callable[..., Session]) -> None:
+    session = begin("gold")
+    session.step([("search", "delta")])
+    assert session.step([("expand", "g4"), ("expand", "g4")]).reward == 1.0 - 0.5  # g3 is new
+    assert session.step([("expand", "g4")]).reward == -0.5
+
+
+def test_each_penalty_of_a_step_counts(begin: Callable[..., Session]) -> None:
+    session = begin("gold", penalty=0.25, cost=0.1)
+    session.step([("search", "delta")])
+    done = session.step(
+        [("search", "delta"), ("expand", "g1"), ("expand", "g4"), ("search", "omega"), ("expand", "g4")]
+    )
+    assert done.reward == pytest.approx(1.0 - 3 * 0.25 - 2 * 0.1)
+
+
+def test_each_executed_call_costs_and_refused_ones_do_not(begin: Callable[..., Session]) -> None:
+    assert begin("gold", cost=0.1).step([("search", "beta"), ("search", "nowhere")]).reward == pytest.approx(2.0 - 0.2)
+    assert begin("gold", cost=0.1).step([("search", "  ")]).reward == 0.0
+
+
+@pytest.mark.parametrize("query", ["", " \n\t", "x" * (LONGEST_QUERY + 1)])
+def test_an_empty_or_endless_query_is_refused_without_charge(query: str, begin: Callable[..., Session]) -> None:
+    session = begin("gold")
+    done = session.step([("search", query)])
+    assert done.reward == 0.0 and len(done.errors) == 1 and not session.asked
+
+
+def test_operators_are_words(begin: Callable[..., Session]) -> None:
+    session = begin("gold")
+    assert not session.step([("search", 'title:"alpha" AND (beta) -omega*')]).errors
+    assert "side" in pool(session)
+
+
+def test_nothing_newer_than_the_query_is_found(begin: Callable[..., Session]) -> None:
+    session = begin("gold")
+    session.step([("search", "alpha beta newer")])
+    session.step([("expand", "g1"), ("expand", "g2"), ("expand", "side")])
+    assert "late" not in pool(session)
+    undated = begin("gold", task="q-test")
+    undated.step([("search", "alpha beta newer")])
+    assert "late" in pool(undated)
+
+
+def test_calls_see_the_pool_as_it_was_before_the_step_in_any_order(begin: Callable[..., Session]) -> None:
+    calls = [("search", "delta"), ("expand", "g4"), ("expand", "g1"), ("search", "omega"), ("search", "delta")]
+    seen = set()
+    for order in itertools.permutations(calls):
+        session = begin("gold")
+        session.step([("search", "beta")])  # g1, g4 and old
+        done = session.step(order)
+        seen.add((done.reward, frozenset(pool(session)), tuple(sorted(done.errors)), session.key()))
+    assert len(seen) == 1
+    session = begin("gold")
+    assert session.step([("search", "delta"), ("expand", "g4")]).reward == 1.0 - 0.5
+
+
+def test_metrics_are_those_of_the_papers_above_the_threshold(begin: Callable[..., Session]) -> None:
+    session = begin(judged)
+    session.step([("search", "beta"), ("search", "gamma"), ("search", "omega")])  # old .4, g1 .9, g3 .7, side .6
+    metrics = session.metrics()
+    assert metrics["recall_all"] == 2 / 4 and metrics["precision_all"] == pytest.approx(2 / 3)
+    assert metrics["f1_all"] == pytest.approx(2 * 0.5 * (2 / 3) / (0.5 + 2 / 3))
+    assert metrics["recall_20"] == metrics["recall_50"] == metrics["recall_100"] == 0.5
+    assert (metrics["pool"], metrics["calls"], metrics["searches"], metrics["expansions"]) == (4, 3, 3, 0)
+    strict = begin(judged, threshold=0.95)
+    strict.step([("search", "beta")])
+    assert strict.metrics()["f1_all"] == strict.metrics()["precision_all"] == 0.0
+    assert strict.metrics()["recall_20"] == 0.25
+    assert set(begin().metrics().values()) == {0.0}
+
+
+def test_the_pool_is_shown_best_first_and_gold_by_words(begin: Callable[..., Session]) -> None:
+    for selector, order in ((judged, ["g1", "g3", "side", "old"]), ("gold", ["g1", "old", "g4", "side", "g3"])):
+        session = begin(selector)
+        session.step([("search", "beta"), ("search", "gamma"), ("search", "omega")])
+        assert [session.library.corpus.key(n) for n in session.papers[session.ranked()].tolist()] == order
+
+
+def star(tmp_path: Path) -> Library:
+    """A paper that 40 cite, of which the last 20 are cited most, and that cites 120."""
+    many = [Document(f"c{n:03}", f"Citing {n}", "Text", 20010101 + n, ("hub",)) for n in range(40)]
+    fans = [
+        Document(f"f{n:03}", "Fan", "Text", 20050101, tuple(f"c{m:03}" for m in range(20, 40) if m >= n))
+        for n in range(40)
+    ]
+    old = [Document(f"r{n:03}", f"Cited {n}", "Text", 19900101) for n in range(120)]
+    hub = Document("hub", "Hub", "Text", 20000101, tuple(paper.key for paper in old))
+    return Library(Corpus(build(InMemory("star", [*many, *fans, *old, hub]), tmp_path / "star.corpus")))
+
+
+def test_an_expansion_returns_the_30_most_cited_citing_papers_and_99_cited_ones(tmp_path: Path) -> None:
+    library = star(tmp_path)
+    corpus = library.corpus
+    hub = corpus.number("hub")
+    assert hub is not None
+    found = [corpus.key(number) for number in library.expand(hub, 30, 99, len(corpus))]
+    assert len(found) == 129
+    assert found[:20] == [f"c{n:03}" for n in range(39, 19, -1)]  # c039 has 40 fans, c020 has 21
+    assert found[20:30] == [f"c{n:03}" for n in range(10)]  # none has any: the older ones
+    assert found[30:] == [f"r{n:03}" for n in range(99)]
+    before_fans = library.expand(hub, 30, 99, corpus.stop(20040101))
+    assert [corpus.key(number) for number in before_fans[:30]] == [f"c{n:03}" for n in range(30)]
+
+
+def test_a_function_is_asked_once_for_each_paper(seven: Path) -> None:
+    asked: list[str] = []
+
+    def scorer(query: str, papers: Sequence[tuple[str, str]]) -> list[float]:
+        asked.extend(title for title, _ in papers)
+        return [0.5] * len(papers)
+
+    model: Selector = Model(Corpus(seven), scorer, "mine")
+    question = Question("q", "words", frozenset({1}), 0, 7)
+    for numbers in ([0, 1], [1, 2], [2, 0]):
+        assert model.scores(question, np.array(numbers)).tolist() == [0.5, 0.5]
+    assert asked == ["Beta", "Alpha beta", "Alpha"]
+
+
+@pytest.mark.parametrize("scores", [[0.5], [0.5, 1.5], [0.5, float("nan")], [-0.1, 0.5]])
+def test_a_function_that_returns_no_scores_is_refused(scores: list[float], seven: Path) -> None:
+    with pytest.raises(UsageError, match="a number from 0 to 1"):
+        Model(Corpus(seven), lambda query, papers: scores, "mine").scores(
+            Question("q", "words", frozenset({1}), 0, 7), np.array([0, 1])
+        )
+
+
+def test_an_unknown_selector_is_named(seven: Path) -> None:
+    library = Library(Corpus(seven))
+    with pytest.raises(UnknownName, match=r"lexicl.*Nearest: 'lexical'"):
+        selector_of("lexicl", library.corpus, library.words)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "message"),
+    [
+        ([], "has no queries"),
+        ([{"id": "q", "text": "t"}], "not a query on papers"),
+        ([{"id": "q", "text": "t", "gold": ["x"], "date": 0, "kind": "k", "split": "dev"}], "not a query on papers"),
+    ],
+)
+def test_a_corpus_without_queries_is_refused(tasks: list[dict[str, Any]], message: str, tmp_path: Path) -> None:
+    path = build(InMemory("one", [Document("x", "T", "A")], tasks), tmp_path / "one.corpus")
+    with pytest.raises(DataError, match=message):
+        Collection(Corpus(path), "test")
+
+
+def test_gold_that_is_not_in_the_corpus_is_an_error(tmp_path: Path) -> None:
+    task = {"id": "q", "text": "t", "gold": ["x", "y"], "date": 0, "kind": "k", "split": "test"}
+    path = build(InMemory("one", [Document("x", "T", "A")], [task]), tmp_path / "one.corpus")
+    with pytest.raises(DataError, match=r"gold papers of q are not there.*\['y'\]"):
+        Collection(Corpus(path), "test").question("q")

@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -97,6 +97,11 @@ class IndexBuilder:
     def __exit__(self, *_: object) -> None:
         if not self._kept:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """The keys of the documents in the order in which they were added."""
+        return self._keys
 
     def add(self, key: str, text: str) -> None:
         """Adds a document; hits of equal score are sorted by their keys (by code points)."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import calendar
+import dataclasses
 import datetime
+import hashlib
+import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -41,7 +44,7 @@ class Document:
 
 
 class Problems:
-    """What was wrong with the data of a source: how often, and where first.
+    """Counts what is wrong with the data of a source, and keeps the first places of each kind.
 
     Args:
         strict: Whether the first problem is an error.
@@ -113,6 +116,45 @@ class Source(Protocol):
         Raises:
             DataError: The data cannot be read.
         """
+
+
+class InMemory:
+    """Documents and tasks that are in memory; a :class:`Source`.
+
+    Args:
+        name: Name for people.
+        documents: The documents.
+        tasks: Tasks on them, as plain JSON.
+    """
+
+    def __init__(self, name: str, documents: Sequence[Document], tasks: Sequence[Mapping[str, Any]] = ()) -> None:
+        self.problems = Problems()
+        self._name, self._documents, self._tasks = name, documents, tasks
+
+    @property
+    def name(self) -> str:
+        """The name for people."""
+        return self._name
+
+    @property
+    def size(self) -> int:
+        """Number of documents."""
+        return len(self._documents)
+
+    def digest(self) -> str:
+        """Returns the SHA-256 (hex) of documents and tasks."""
+        found = hashlib.sha256()
+        for part in (*map(dataclasses.astuple, self._documents), *self._tasks):
+            found.update(json.dumps(part, sort_keys=True).encode("ascii") + b"\n")  # a text may hold half a pair
+        return found.hexdigest()
+
+    def documents(self, start: int = 0) -> Iterator[Document]:
+        """Yields the documents from number ``start`` on."""
+        return iter(self._documents[start:])
+
+    def tasks(self) -> Iterator[Mapping[str, Any]]:
+        """Yields the tasks."""
+        return iter(self._tasks)
 
 
 Found = tuple[NDArray[np.int64], NDArray[np.float32]]

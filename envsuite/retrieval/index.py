@@ -137,22 +137,27 @@ class Index:
         numbers, scores = self.best(Counter(analyze(query)), k)
         return [Hit(n, self.key(n), s) for n, s in zip(numbers.tolist(), scores.tolist(), strict=True)]
 
-    def best(self, terms: Mapping[str, int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def best(
+        self, terms: Mapping[str, int], k: int, stop: int | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Returns the numbers and scores of the best ``k`` documents, best first.
 
         Args:
             terms: Analysed terms with their multiplicity.
             k: Maximum number of documents.
+            stop: Considers the documents with smaller numbers only; scores are those of the whole index.
 
         Returns:
             Numbers of documents, shape [m], and their scores, shape [m]; m is k, or fewer where fewer have a term.
         """
         known = self._known(terms)
         best = _Best(k)
-        if not known or k < 1:
+        if not known or k < 1 or (stop is not None and stop < 1):
             return best.result()
         few = len(known) <= _FEW
         edges = self._edges if few else self._edges[[0, -1]]
+        if stop is not None and stop < self._size:
+            edges = np.append(edges[edges < stop], stop)
         documents = [self._arrays.read("postings.document", term.start, term.stop) for term in known]
         pairs = [self._arrays.read("postings.pair", term.start, term.stop) for term in known]
         tables = [contributions(term.weight, self._times, self._factors) for term in known] if few else []

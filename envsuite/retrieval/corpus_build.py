@@ -1,0 +1,322 @@
+"""Builds a corpus: streamed, atomic, and resumed after a kill.
+
+A build reads the source once. It keeps the keys in memory, some 250 bytes for each document, and the rest in a folder
+beside the result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import mmap
+import os
+import re
+import shutil
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from envsuite.core.errors import DataError
+from envsuite.data import WRITABLE, cache_root
+from envsuite.data.arrays import ArrayWriter
+from envsuite.data.files import write_atomically
+from envsuite.data.locks import locked
+from envsuite.data.progress import Progress, Silent
+from envsuite.retrieval.builder import IndexBuilder
+from envsuite.retrieval.corpus import DATE_DIGITS, FORMAT, KIND, MAGIC, TRAILER
+from envsuite.retrieval.documents import LONGEST_KEY, UNDATED, Document, Source
+
+LOG = logging.getLogger(__name__)
+STEP = 50_000
+"""Number of documents after which a killed build can resume."""
+LONGEST_TEXT = 100_000
+"""Characters of the longest text; longer ones are cut."""
+LAST_DATE = 9999_12_31
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]")
+
+
+def build(source: Source, out: Path, progress: Progress | None = None) -> Path:
+    """Builds the corpus ``out``; replaces an existing file.
+
+    It is written in the folder ``.NAME.building`` beside ``out`` and renamed once complete. A killed build leaves that
+    folder; the same build resumes there and gives the same bytes, another one starts anew. A second build of the same
+    file waits for the first. What is wrong with single documents is counted in ``source.problems``.
+
+    Args:
+        source: The documents and tasks.
+        out: Path of the corpus.
+        progress: Receives the progress.
+
+    Returns:
+        ``out``.
+
+    Raises:
+        DataError: The source cannot be read or has no document, or ``out`` cannot be written.
+    """
+    with _lock(out):
+        _build(source, out, progress or Silent())
+    return out
+
+
+def cached(source: Source) -> Path:
+    """Returns the corpus of ``source`` in the cache; one process builds it for all if it is missing."""
+    path = place(source)
+    if not path.is_file():
+        with _lock(path):
+            if not path.is_file():
+                LOG.warning("building the corpus %s once", path)
+                _build(source, path, Silent())
+    return path
+
+
+def place(source: Source) -> Path:
+    """Returns the path of the corpus of ``source`` in the cache."""
+    return cache_root() / "corpora" / f"{FORMAT}-{source.digest()[:20]}.corpus"
+
+
+def _build(source: Source, out: Path, progress: Progress) -> None:
+    folder = out.parent / f".{out.name}.building"
+    record = hashlib.sha256(f"{FORMAT} {source.digest()}".encode()).hexdigest()
+    try:
+        with closing(_Stage(folder, record, source)) as stage:
+            stage.fill(progress)
+            with stage.result.open("wb") as file:
+                stage.write(file, progress)
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(stage.result, out)
+    except DataError:
+        shutil.rmtree(folder, ignore_errors=True)  # unlike after a full disk, no build can resume here
+        raise
+    shutil.rmtree(folder)
+
+
+class _Stage:
+    """The documents that were read so far, in ``folder``.
+
+    It begins empty unless the build that left the folder had the same ``record``.
+    """
+
+    def __init__(self, folder: Path, record: str, source: Source) -> None:
+        self.result = folder / "corpus"
+        self._folder, self._record, self._source = folder, record, source
+        self._texts: BinaryIO
+        self._links: BinaryIO
+        self._numbers: dict[str, int] = {}
+        """Key -> number in the order of reading."""
+        self._ends = array("Q", [0])
+        """Ends of the documents' lines in the file of texts."""
+        self._read = 0
+        if not self._resume():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            self._index = IndexBuilder(kept=folder)
+            self._texts, self._links = ((folder / name).open("wb") for name in ("texts", "links"))
+
+    def _resume(self) -> bool:
+        """Opens the files of an earlier build with this record; returns whether there are any."""
+        try:
+            state = orjson.loads((self._folder / "state.json").read_bytes())
+            if state["record"] != self._record:
+                return False
+            self._index = IndexBuilder(kept=self._folder)
+            self._index.resume(state["runs"])
+            files: list[BinaryIO] = []
+            for name in ("texts", "links"):
+                file = (self._folder / name).open("r+b")
+                files.append(file)
+                if file.seek(0, 2) < state[name]:
+                    raise ValueError(f"{name} is truncated")
+                file.truncate(state[name])
+                file.seek(0)
+            self._texts, self._links = files
+            for line in self._texts:
+                self._ends.append(self._ends[-1] + len(line))
+            self._links.seek(0, 2)
+        except (OSError, ValueError, KeyError, TypeError, DataError):
+            return False  # killed before the first step, or by a crash of the machine: nothing to resume
+        self._numbers = {key[DATE_DIGITS:]: number for number, key in enumerate(self._index.keys)}
+        self._read = state["read"]
+        problems = self._source.problems
+        problems.counts, problems.places = Counter(state["counts"]), state["places"]
+        return True
+
+    def close(self) -> None:
+        """Closes the files."""
+        self._texts.close()
+        self._links.close()
+
+    def fill(self, progress: Progress) -> None:
+        """Reads the rest of the documents.
+
+        Raises:
+            DataError: The source cannot be read, or has no document.
+        """
+        progress.start("documents", self._source.size, self._read)
+        if self._read:
+            progress.note(f"going on after {self._read:,} documents")
+        for document in self._source.documents(self._read):
+            self._add(document)
+            self._read += 1
+            progress.advance(1)
+            if self._read % STEP == 0:
+                self._save()
+        if not self._numbers:
+            raise DataError(f"{self._source.name}: has no document")
+        self._save()
+        progress.done("documents", len(self._numbers))
+
+    def _add(self, document: Document) -> None:
+        problems = self._source.problems
+        key, title, text = (_encodable(part) for part in (document.key, document.title, document.text))
+        if not 0 < len(key) <= LONGEST_KEY or key != key.strip() or _CONTROL.search(key):
+            problems.add("a key that is not one line of 1 to 200 characters (left out)", repr(key[:80]))
+            return
+        if key in self._numbers:
+            problems.add("another document with the same key (left out)", key)
+            return
+        if len(text) > LONGEST_TEXT:
+            problems.add(f"a text of more than {LONGEST_TEXT:,} characters (cut)", key)
+            text = text[:LONGEST_TEXT]
+        date = document.date
+        if not 0 <= date <= LAST_DATE:
+            problems.add("a date that is not YYYYMMDD (taken as unknown)", key)
+            date = UNDATED
+        number = self._numbers[key] = len(self._numbers)
+        self._index.add(f"{date:0{DATE_DIGITS}d}{key}", f"{title}\n{text}")
+        line = orjson.dumps([title, text, dict(document.facts)]) + b"\n"
+        self._ends.append(self._ends[-1] + len(line))
+        self._texts.write(line)
+        if document.links:
+            self._links.write(orjson.dumps([number, [_encodable(link) for link in document.links]]) + b"\n")
+
+    def _save(self) -> None:
+        """Makes what was read survive a kill."""
+        runs = self._index.save()
+        sizes = {}
+        for name, file in (("texts", self._texts), ("links", self._links)):
+            file.flush()
+            os.fsync(file.fileno())
+            sizes[name] = file.tell()
+        problems = self._source.problems
+        state = {"record": self._record, "runs": runs, "read": self._read, **sizes}
+        state |= {"counts": dict(problems.counts), "places": problems.places}
+        write_atomically(self._folder / "state.json", orjson.dumps(state))
+
+    def write(self, file: BinaryIO, progress: Progress) -> None:
+        """Writes the corpus to ``file``, which is empty."""
+        keys = self._index.keys
+        order = sorted(range(len(keys)), key=keys.__getitem__)
+        rank = np.empty(len(order), dtype=np.uint32)
+        rank[order] = np.arange(len(order), dtype=np.uint32)
+        dates = np.array([int(keys[i][:DATE_DIGITS]) for i in order], dtype=np.uint32)
+        by_key = rank[[self._numbers[key] for key in sorted(self._numbers)]]
+        edges = self._edges(rank, progress)
+        index = self._index.write(file, _told(progress, "index"))
+        writer = ArrayWriter(file, KIND, FORMAT)
+        writer.add("dates", "u4", [dates])
+        writer.add("by_key", "u4", [by_key])
+        writer.add_strings("documents", self._lines(order, progress))
+        for name, ends in (("links", edges), ("linked_by", edges << np.uint64(32) | edges >> np.uint64(32))):
+            self._add_rows(writer, name, ends, len(order))
+        writer.add_strings("tasks", self._tasks(progress))
+        facts = {"source": self._source.name, "digest": self._source.digest(), "index": index}
+        writer.close({**facts, "problems": dict(sorted(self._source.problems.counts.items()))})
+        file.write(TRAILER.pack(MAGIC, writer.offset))
+
+    def _edges(self, rank: NDArray[np.uint32], progress: Progress) -> NDArray[np.uint64]:
+        """Returns the links as numbers: the citing document in the upper half of each, the cited one in the lower."""
+        problems, keys = self._source.problems, self._index.keys
+        ends: array[int] = array("I")
+        progress.start("links", None, 0)
+        self._links.close()
+        with (self._folder / "links").open("rb") as file:
+            for line in file:
+                number, links = orjson.loads(line)
+                for link in links:
+                    there = self._numbers.get(link)
+                    if there is None:
+                        problems.add("a link to a document that is not there (left out)", keys[number][DATE_DIGITS:])
+                    elif there == number:
+                        problems.add("a link to itself (left out)", link)
+                    else:
+                        ends.extend((number, there))
+                progress.advance(len(links))
+        pairs = rank[np.frombuffer(ends, dtype=np.uint32)].reshape(-1, 2).astype(np.uint64)
+        edges: NDArray[np.uint64] = np.unique(pairs[:, 0] << np.uint64(32) | pairs[:, 1])
+        progress.done("links", len(edges))
+        return edges
+
+    def _add_rows(self, writer: ArrayWriter, name: str, edges: NDArray[np.uint64], size: int) -> None:
+        edges = np.sort(edges)
+        counts = np.bincount((edges >> np.uint64(32)).astype(np.intp), minlength=size)
+        writer.add(f"{name}.at", "u8", [np.zeros(1, dtype=np.uint64), np.cumsum(counts)])
+        writer.add(name, "u4", [edges & np.uint64(0xFFFFFFFF)])
+
+    def _lines(self, order: list[int], progress: Progress) -> Iterator[bytes]:
+        progress.start("texts", len(order), 0)
+        self._texts.close()
+        with (self._folder / "texts").open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as texts:
+            for number in order:
+                yield texts[self._ends[number] : self._ends[number + 1] - 1]
+                progress.advance(1)
+        progress.done("texts", len(order))
+
+    def _tasks(self, progress: Progress) -> Iterator[bytes]:
+        written = 0
+        progress.start("tasks", None, 0)
+        for task in self._source.tasks():
+            yield _json(task)
+            written += 1
+            progress.advance(1)
+        progress.done("tasks", written)
+
+
+def _json(task: Mapping[str, Any]) -> bytes:
+    return orjson.dumps(dict(task), option=orjson.OPT_SORT_KEYS)
+
+
+def _encodable(text: str) -> str:
+    """Returns ``text`` with a replacement character for each half of a surrogate pair, which no file can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def _told(progress: Progress, name: str) -> Any:
+    """Returns a function that passes the numbers of an index's postings on to ``progress``."""
+    before = 0
+
+    def told(done: int, total: int) -> None:
+        nonlocal before
+        if not before:
+            progress.start(name, total, 0)
+        progress.advance(done - before)
+        before = done
+        if done == total:
+            progress.done(name, total)
+
+    return told
+
+
+@contextmanager
+def _lock(out: Path) -> Iterator[None]:
+    """Prevents other builds of ``out`` meanwhile.
+
+    Raises:
+        DataError: The folder cannot be written.
+    """
+    try:
+        with locked(out.parent / f".{out.name}.lock"):
+            yield
+    except OSError as error:
+        raise DataError(f"{out}: cannot be written ({error}). {WRITABLE}") from error

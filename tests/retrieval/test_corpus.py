@@ -1,0 +1,258 @@
+"""A corpus holds what its source gave, whatever that is, and says what was wrong with it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envsuite.core.errors import DataError
+from envsuite.retrieval import corpus_build
+from envsuite.retrieval.corpus import REMEDY, Corpus
+from envsuite.retrieval.corpus_build import build, cached
+from envsuite.retrieval.documents import Document, InMemory, Problems, day
+
+PAPERS = (
+    Document("new", "Graph search", "We search graphs of graphs.", 20240301, ("old", "mid"), {"venue": "V"}),
+    Document("old", "Search", "A search in trees.", 19990101),
+    Document("mid", "Trees of graphs", "Graphs and trees.", 20100615, ("old",)),
+    Document("undated", "Graph theory", "", 0, ("new",)),
+)
+
+
+def _built(folder: Path, *documents: Document, tasks: tuple[dict[str, object], ...] = ()) -> Corpus:
+    return Corpus(build(InMemory("test", documents, tasks), folder / "test.corpus"))
+
+
+def test_documents_are_numbered_by_date_and_hold_everything(tmp_path: Path) -> None:
+    corpus = _built(tmp_path, *PAPERS, tasks=({"id": "q", "gold": ["new"]},))
+    assert [corpus.key(i) for i in range(len(corpus))] == ["undated", "old", "mid", "new"]
+    assert [_unordered(corpus.document(i)) for i in (3, 1, 2, 0)] == [*map(_unordered, PAPERS)]
+    assert [corpus.number(paper.key) for paper in PAPERS] == [3, 1, 2, 0]
+    assert corpus.number("none") is None
+    assert corpus.title(3) == "Graph search"
+    assert corpus.tasks() == [{"gold": ["new"], "id": "q"}]
+    assert corpus.source == "test"
+
+
+def _unordered(document: Document) -> tuple[object, ...]:
+    """Returns the fields of a document, its links as a set: a corpus keeps them in the order of their dates."""
+    return document.key, document.title, document.text, document.date, {*document.links}, document.facts
+
+
+def test_links_lead_both_ways(tmp_path: Path) -> None:
+    corpus = _built(tmp_path, *PAPERS)
+    assert [corpus.links(i).tolist() for i in range(4)] == [[3], [], [1], [1, 2]]
+    assert [corpus.linked_by(i).tolist() for i in range(4)] == [[], [2, 3], [3], [0]]
+
+
+@pytest.mark.parametrize(
+    ("date", "stop"), [(0, 1), (19981231, 1), (19990101, 2), (20100614, 2), (20240229, 3), (20240301, 4), (99991231, 4)]
+)
+def test_a_cut_off_date_is_a_bound_on_numbers(tmp_path: Path, date: int, stop: int) -> None:
+    corpus = _built(tmp_path, *PAPERS)
+    assert corpus.stop(date) == stop
+    numbers, scores = corpus.search("graphs search trees", 10, stop)
+    everything, all_scores = corpus.search("graphs search trees", 10)
+    seen = everything < stop
+    assert numbers.tolist() == everything[seen].tolist()
+    assert scores.tolist() == all_scores[seen].tolist()
+
+
+@given(
+    numbers=st.lists(st.integers(0, 200), min_size=1, max_size=60),
+    stop=st.integers(-1, 70),
+    k=st.integers(0, 12),
+)
+def test_search_before_a_date_is_search_without_what_is_newer(
+    numbers: list[int], stop: int, k: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    papers = [
+        Document(f"p{i}", f"word{n % 7}", f"word{n % 3} word{n % 5}", 20000101 + n) for i, n in enumerate(numbers)
+    ]
+    corpus = _built(tmp_path_factory.mktemp("c"), *papers)
+    found, _ = corpus.search("word0 word1", k, stop)
+    everything, _ = corpus.search("word0 word1", len(papers))
+    assert found.tolist() == everything[everything < stop][:k].tolist()
+
+
+def test_problems_of_documents_are_counted(tmp_path: Path) -> None:
+    source = InMemory(
+        "test",
+        [
+            Document("a", "one", "x" * 100_001, 20240101, ("a", "b", "nowhere")),
+            Document("a", "the same key", ""),
+            Document("", "no key", ""),
+            Document("two\nlines", "", ""),
+            Document("b", "half a pair \ud800", "", 123456789),
+        ],
+    )
+    corpus = Corpus(build(source, tmp_path / "test.corpus"))
+    assert corpus.problems == {
+        "a date that is not YYYYMMDD (taken as unknown)": 1,
+        "a key that is not one line of 1 to 200 characters (left out)": 2,
+        "a link to a document that is not there (left out)": 1,
+        "a link to itself (left out)": 1,
+        "a text of more than 100,000 characters (cut)": 1,
+        "another document with the same key (left out)": 1,
+    }
+    assert len(corpus) == 2
+    assert corpus.document(0).title == "half a pair \ufffd"
+    assert len(corpus.document(1).text) == 100_000
+    assert source.problems.lines()[0].endswith("'', 'two\\nlines'")
+
+
+def test_a_strict_build_stops_at_the_first_problem_and_leaves_the_old_corpus(tmp_path: Path) -> None:
+    old = _built(tmp_path, *PAPERS).path.read_bytes()
+    source = InMemory("test", [Document("a", "", ""), Document("a", "", "")])
+    source.problems = Problems(strict=True)
+    with pytest.raises(DataError, match=r"^a: another document with the same key .* --strict"):
+        build(source, tmp_path / "test.corpus")
+    assert (tmp_path / "test.corpus").read_bytes() == old
+    assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".building")] == []
+
+
+def test_a_source_without_documents_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"^empty: has no document$"):
+        build(InMemory("empty", []), tmp_path / "test.corpus")
+
+
+class _Killed(InMemory):
+    """A source whose reader is killed after some documents."""
+
+    def __init__(self, *arguments: object, after: int) -> None:
+        super().__init__(*arguments)  # type: ignore[arg-type]
+        self.after = after
+
+    def documents(self, start: int = 0) -> Iterator[Document]:
+        for number, document in enumerate(super().documents(start), start):
+            if number == self.after:
+                raise KeyboardInterrupt
+            yield document
+
+
+@pytest.mark.parametrize("after", [0, 5, 10, 37, 99])
+def test_a_killed_build_resumes_and_gives_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    monkeypatch.setattr(corpus_build, "STEP", 10)
+    draw = random.Random(after)
+    papers = [
+        Document(
+            f"p{draw.randrange(80)}", f"title {i}", "some words " * (i % 4), 20000000 + 101 + i % 20, (f"p{i // 2}",)
+        )
+        for i in range(100)
+    ]
+    tasks = [{"id": "q"}]
+    whole = build(InMemory("test", papers, tasks), tmp_path / "whole.corpus")
+    with pytest.raises(KeyboardInterrupt):
+        build(_Killed("test", papers, tasks, after=after), tmp_path / "test.corpus")
+    assert not (tmp_path / "test.corpus").exists()
+    read: list[int] = []
+
+    class Watched(InMemory):
+        def documents(self, start: int = 0) -> Iterator[Document]:
+            read.append(start)
+            return super().documents(start)
+
+    assert build(Watched("test", papers, tasks), tmp_path / "test.corpus").read_bytes() == whole.read_bytes()
+    assert read == [after // 10 * 10]
+
+
+def test_the_file_does_not_depend_on_the_order_of_documents(tmp_path: Path) -> None:
+    class Same(InMemory):
+        def digest(self) -> str:
+            return "same"
+
+    one = build(Same("test", PAPERS), tmp_path / "one.corpus")
+    two = build(Same("test", PAPERS[::-1]), tmp_path / "two.corpus")
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_a_corpus_in_the_cache_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
+    path = cached(InMemory("test", PAPERS))
+    before = path.stat().st_ino
+    assert cached(InMemory("test", PAPERS)) == path
+    assert path.stat().st_ino == before
+    assert cached(InMemory("test", PAPERS[:2])) != path
+
+
+def _titles(corpus: Corpus) -> list[str]:
+    return [corpus.title(number) for number in range(len(corpus))]
+
+
+def test_a_corpus_goes_to_other_processes(tmp_path: Path) -> None:
+    corpus = _built(tmp_path, *PAPERS)
+    assert _titles(pickle.loads(pickle.dumps(corpus))) == _titles(corpus)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(_titles, (corpus,)) == _titles(corpus)
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    path = _built(tmp_path, *PAPERS).path
+    whole = path.read_bytes()
+    for content, message in (
+        (b"", r"is no corpus"),
+        (b"not a corpus, but longer than its end", r"is no corpus"),
+        (whole[:-1], r"is no corpus, or a truncated one"),
+        (whole[:-8] + b"\xff" * 8, r"holds no corpus"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=message) as caught:
+            Corpus(path)
+        assert str(path) in str(caught.value)
+        assert REMEDY in str(caught.value)
+    with pytest.raises(DataError, match=r"cannot be read \(No such file"):
+        Corpus(tmp_path / "none.corpus")
+
+
+def test_every_damaged_byte_is_found_or_does_not_matter(tmp_path: Path) -> None:
+    corpus = _built(tmp_path, *PAPERS, tasks=({"id": "q"},))
+    whole, path = corpus.path.read_bytes(), tmp_path / "damaged.corpus"
+    right = _contents(corpus)
+    draw = random.Random(0)
+    for place in draw.sample(range(len(whole)), 400):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << draw.randrange(8)]) + whole[place + 1 :])
+        try:
+            assert _contents(Corpus(path)) == right
+        except DataError as error:
+            assert str(path) in str(error)
+
+
+def _contents(corpus: Corpus) -> list[object]:
+    numbers, scores = corpus.search("graphs of trees", 10)
+    everything = [corpus.document(number) for number in range(len(corpus))]
+    return [everything, numbers.tolist(), scores.tolist(), corpus.tasks(), [corpus.number(d.key) for d in everything]]
+
+
+@pytest.mark.parametrize(
+    ("text", "date"),
+    [
+        ("2023-03-25", 20230325), ("20230325", 20230325), ("2023/3", 20230331), ("2023-3-7", 20230307),
+        (2023, 20231231), (2023.0, 20231231), ("2024-02", 20240229), ("2023-03-25T10:00:00Z", 20230325), 
+        ("2023-00", 20231231), ("2023-02-30", None), ("0000", None), ("2023111", None), ("soon", None), ("", None), (None, None), (True, None),
+        (2023.5, None), (float("nan"), None), (float("inf"), None), ("99999", None), ("-2023", None),
+    ],
+)  # fmt: skip
+def test_dates(text: str | float | None, date: int | None) -> None:
+    assert day(text) == date
+
+
+@given(st.one_of(st.text(), st.floats(), st.integers(), st.dates().map(str)))
+def test_a_date_is_a_day_or_none(text: str | float) -> None:
+    date = day(text)
+    assert date is None or 10000 < date <= 99991231
+
+
+def test_arrays_of_numbers_are_of_the_stated_types(tmp_path: Path) -> None:
+    corpus = _built(tmp_path, *PAPERS)
+    numbers, scores = corpus.search("graphs", 2)
+    assert (numbers.dtype, scores.dtype, corpus.links(3).dtype) == (np.int64, np.float32, np.uint32)

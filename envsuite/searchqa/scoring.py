@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 CLOSED = ("yes", "no", "noanswer")
-"""Answers that HotpotQA's script (and 2WikiMultiHopQA's, made from it) compares as a whole: F1 is 0 unless both agree."""
+"""Answers that HotpotQA's script, and 2WikiMultiHopQA's, compare as a whole: F1 is 0 unless both agree."""
 CANNOT_BE_ANSWERED = (
     "unanswerable",
     "not answerable",
@@ -122,7 +122,7 @@ class Support:
 def support_scores(found: Collection[str], gold: Collection[str]) -> Support:
     """Returns the scores of pages against the supporting ones; each page counts once.
 
-    As in the script, precision and recall over nothing are 0, and nothing found where nothing is gold is an exact match.
+    As in the script, precision and recall over nothing are 0; nothing found where nothing is gold is an exact match.
 
     Args:
         found: Keys of the pages that were found.

@@ -109,7 +109,7 @@ def lock_step(manager: RolloutManager, plans: Sequence[EpisodePlan], sampling: S
         while waiting and free:
             plan = waiting.popleft()
             slot = free.pop()
-            running[slot] = Playing(plan, WORLD, manager.exchange(0))
+            running[slot] = Playing(plan, WORLD, manager.exchanges(0))
             vector.reset(slot, 0, task_id=plan.task_id)
         events = []
         with watch.on("env"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import gymnasium
@@ -50,6 +51,10 @@ class StepInfo(TypedDict):
     """Further metrics that the environment's papers report."""
     versions: dict[str, str]
     """Versions behind the episode: ``source``, ``data``, and those of further components."""
+    agent: NotRequired[str]
+    """The agent whose turn is next; there only in environments of several agents."""
+    rewards: NotRequired[dict[str, float]]
+    """Reward of each agent for the step, which add up to the step's reward; with ``agent``."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,12 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
     tools: tuple[Tool, ...]
     max_calls: int = 1
+    agents: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    """Agents that take turns -> names of the tools of each; empty where there is one agent.
+
+    Such an environment puts ``agent`` and ``rewards`` into each info, and refuses a tool of another agent than the one
+    whose turn it is.
+    """
     arguments: Mapping[str, Any] = {
         "split": {"type": ["string", "null"]},
         "source": {"type": "string", "maxLength": 4096, "examples": ["builtin", "generated", "official"]},

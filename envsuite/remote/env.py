@@ -41,7 +41,7 @@ class RemoteEnv(ToolEnv):
             raise UsageError("url is empty; name at least one server")
         self._session = Session(urls, env_id, plain(arguments))
         told = _first_description(self._session)
-        self.tools, self.max_calls = told.tools, told.max_calls
+        self.tools, self.max_calls, self.agents = told.tools, told.max_calls, told.agents
         self._name = told.name
         super().__init__(told.tasks, told.split, render_mode, told.versions, told.images)
         self._episode: dict[str, Any] = {}

@@ -42,6 +42,8 @@ class Described:
     """Name of its class."""
     tools: tuple[Tool, ...]
     max_calls: int
+    agents: Mapping[str, tuple[str, ...]]
+    """Agents that take turns -> names of the tools of each."""
     images: bool
     """Whether observations have images."""
     max_episode_steps: int | None
@@ -78,6 +80,7 @@ def _described(url: str, env_id: str, arguments: bytes, servers: int) -> Describ
         body["class"],
         tools,
         body["max_calls"],
+        {agent: tuple(names) for agent, names in body.get("agents", {}).items()},
         body["images"],
         body["max_episode_steps"],
         body["split"],

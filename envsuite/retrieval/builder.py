@@ -36,7 +36,7 @@ _NARROW_SPACE = "\u202f"
 _POSTING = np.dtype([("place", "<u8"), ("pair", "<u4")])
 
 
-class _Pieces(dict[str, tuple[int, ...]]):
+class Pieces(dict[str, tuple[int, ...]]):
     """Maps a piece of text to the numbers of its terms; caches results, within bounds."""
 
     def __init__(self, terms: dict[str, int]) -> None:
@@ -51,6 +51,12 @@ class _Pieces(dict[str, tuple[int, ...]]):
         if len(piece) <= _SHORT:
             self[piece] = numbers
         return numbers
+
+    def numbers(self, text: str) -> Iterator[int]:
+        """Yields the numbers of the terms of a text, in order; a new term gets the next number."""
+        # White space ends every word, so the pieces between can be cached. One space does not: U+202F joins words.
+        pieces = text.split() if _NARROW_SPACE not in text else text.split(" ")
+        return itertools.chain.from_iterable(map(self.__getitem__, pieces))
 
 
 class IndexBuilder:
@@ -68,7 +74,7 @@ class IndexBuilder:
         self._folder = kept if kept is not None else Path(tempfile.mkdtemp(prefix="index-", dir=scratch))
         self._keys: list[str] = []
         self._terms: dict[str, int] = {}
-        self._pieces = _Pieces(self._terms)
+        self._pieces = Pieces(self._terms)
         self._run = array("I")
         self._ends: list[int] = []
         self._saved = 0
@@ -107,9 +113,7 @@ class IndexBuilder:
         """Adds a document; hits of equal score are sorted by their keys (by code points)."""
         before = len(self._run)
         run = self._run
-        # White space ends every word, so the pieces between can be cached. One space does not: U+202F joins words.
-        pieces = text.split() if _NARROW_SPACE not in text else text.split(" ")
-        run.extend(itertools.chain.from_iterable(map(self._pieces.__getitem__, pieces)))
+        run.extend(self._pieces.numbers(text))
         length = len(run) - before
         self._keys.append(key)
         self._ends.append(len(run))

@@ -25,7 +25,7 @@ from envsuite.retrieval.index import Index
 KIND = "corpus"
 FORMAT = 1
 """Format of the file; increased with every change of its meaning."""
-REMEDY = "Build it anew: envsuite corpus build --help"
+REMEDY = "Build it anew: envsuite data build --help"
 TRAILER = struct.Struct("<8sQ")
 MAGIC = b"EnvCorps"
 DATE_DIGITS = 8
@@ -128,6 +128,11 @@ class Corpus:
     def _row(self, name: str, number: int) -> NDArray[np.uint32]:
         start, stop = self._arrays.read(f"{name}.at", number, number + 2).tolist()
         return self._arrays.read(name, start, stop)
+
+    @property
+    def number_of_links(self) -> int:
+        """Number of links between documents of the corpus."""
+        return self._arrays.length("links")
 
     def tasks(self) -> list[dict[str, Any]]:
         """Returns the tasks that came with the documents, as plain JSON, in their order."""

@@ -145,6 +145,7 @@ class Host:
                 "class": type(env).__name__,
                 "tools": [Tool.as_openai(tool) for tool in env.tools],
                 "max_calls": env.max_calls,
+                **({"agents": dict(env.agents)} if env.agents else {}),
                 "images": env.images,
                 "max_episode_steps": horizon_of(call["environment"]),
                 "split": env.split,

@@ -137,6 +137,8 @@ Info = {
         "task_type": _TEXT,
         "split": _TEXT,
         "versions": {"type": "object"},
+        "agent": {**_TEXT, "description": "Whose turn is next; only of an environment of several agents."},
+        "rewards": {"type": "object", "additionalProperties": {"type": "number"}},
     },
     "required": ["valid", "error", "success", "score", "state_key", "metrics"],
     "description": "The last four only where an episode begins: they hold for all its steps.",
@@ -155,6 +157,11 @@ Description = _object(
         "class": _TEXT,
         "tools": {"type": "array", "items": _ref("Tool")},
         "max_calls": {"type": "integer", "minimum": 1},
+        "agents": {
+            "type": "object",
+            "additionalProperties": {"type": "array", "items": _TEXT},
+            "description": "Only of an environment of several agents: the names of each agent's tools.",
+        },
         "images": {"type": "boolean", "description": "Whether observations have images."},
         "max_episode_steps": {"type": ["integer", "null"]},
         "split": {"type": ["string", "null"]},
@@ -169,7 +176,8 @@ Description = _object(
                 "types": {"type": "object", "additionalProperties": _TEXT},
             }
         ),
-    }
+    },
+    optional=("agents",),
 )
 Listing = _object(
     {

@@ -101,6 +101,8 @@ class Description:
 
     tools: tuple[Tool, ...]
     max_calls: int
+    agents: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Agents that take turns -> names of the tools of each; empty where there is one agent."""
 
 
 class Vector(ABC):
@@ -132,6 +134,10 @@ class Vector(ABC):
     @abstractmethod
     def tools(self, env: int) -> tuple[Tool, ...]:
         """Returns the tools of environment ``env``."""
+
+    def agents(self, env: int) -> Mapping[str, tuple[str, ...]]:
+        """Returns the agents of environment ``env`` and the tools of each; nothing where there is one agent."""
+        return {}
 
     @abstractmethod
     def max_calls(self, env: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from types import FrameType
 
@@ -53,6 +53,10 @@ class LocalVector(Vector):
     def tools(self, env: int) -> tuple[Tool, ...]:
         """Returns the tools of environment ``env``."""
         return self._descriptions[env].tools
+
+    def agents(self, env: int) -> Mapping[str, tuple[str, ...]]:
+        """Returns the agents of environment ``env`` and the tools of each."""
+        return self._descriptions[env].agents
 
     def max_calls(self, env: int) -> int:
         """Returns the maximum number of calls in one step of environment ``env``."""

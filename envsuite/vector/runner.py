@@ -40,7 +40,7 @@ class Runner:
                 return f"UsageError: {type(world).__name__} cannot be snapshot"
             # Copied, as a tool that has validated something holds a validator, which cannot be pickled.
             tools = tuple(Tool(tool.name, tool.description, dict(tool.parameters)) for tool in world.tools)
-            return Description(tools, world.max_calls)
+            return Description(tools, world.max_calls, dict(world.agents))
         except Exception as error:
             return reason(error)
 

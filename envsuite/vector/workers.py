@@ -8,7 +8,7 @@ import selectors
 import time
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,6 +129,10 @@ class WorkerVector(Vector):
     def tools(self, env: int) -> tuple[Tool, ...]:
         """Returns the tools of environment ``env``."""
         return self._descriptions[env].tools
+
+    def agents(self, env: int) -> Mapping[str, tuple[str, ...]]:
+        """Returns the agents of environment ``env`` and the tools of each."""
+        return self._descriptions[env].agents
 
     def max_calls(self, env: int) -> int:
         """Returns the maximum number of calls in one step of environment ``env``."""

@@ -17,7 +17,7 @@ from envsuite.core.errors import EnvsuiteError, UsageError
 from trainers.credit import SHAPERS
 from trainers.credit.estimators import ESTIMATORS, Advantage, Calibrating, Estimator
 from trainers.credit.recipes import recipe, recipes
-from trainers.credit.rows import estimation_order, unshaped, with_greedy_return
+from trainers.credit.rows import as_played, estimation_order, unshaped, with_greedy_return
 from trainers.credit.shapers import Shaper
 from trainers.report.run import RunData, iteration_of
 from trainers.rollout.config import TreeConfig
@@ -139,7 +139,7 @@ class Method:
         """
         rows = self.rows(table)
         values = step_means(rows, self.made[0](rows))
-        return dict(zip(zip(rows.episode_id.tolist(), rows.t.tolist(), strict=True), values.tolist(), strict=True))
+        return dict(zip(as_played(rows), values.tolist(), strict=True))
 
     def summary(self) -> dict[str, Any]:
         """Name and settings, for people."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,7 +81,10 @@ class Playing:
 
     plan: EpisodePlan
     env_id: str
-    exchange: Exchange
+    exchanges: Mapping[str, Exchange]
+    """What each agent says to the engine; that of the only one under ""."""
+    agent: str = ""
+    """The agent whose turn it is; "" in an environment of one agent."""
     observation: Observation | None = None
     """The observation that the current prompt ends with."""
     info: dict[str, Any] = field(default_factory=dict)
@@ -106,15 +110,31 @@ class Playing:
         return f"episode {self.plan.episode_id} (task {self.plan.task_id}), step {len(self.steps) + 1}"
 
     @property
+    def exchange(self) -> Exchange:
+        """What the agent whose turn it is says to the engine."""
+        return self.exchanges[self.agent]
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens of the answers of all agents."""
+        return sum(exchange.tokens for exchange in self.exchanges.values())
+
+    @property
     def sampled(self) -> int:
         """Number of tokens of the answers; those before the step where the episode started are another's."""
-        return self.exchange.tokens - self.inherited
+        return self.tokens - self.inherited
 
     @property
     def effort(self) -> Effort:
         """Returns what the episode has taken so far."""
-        seconds, said = time.monotonic() - self.began, self.exchange
-        return Effort(seconds, said.prompt_tokens, said.tokens, said.cached_tokens, said.counted)
+        seconds, said = time.monotonic() - self.began, self.exchanges.values()
+        return Effort(
+            seconds,
+            sum(exchange.prompt_tokens for exchange in said),
+            self.tokens,
+            sum(exchange.cached_tokens for exchange in said),
+            all(exchange.counted for exchange in said),
+        )
 
     def read(self, completion: Any) -> Parsed:
         """Take the engine's answer to the prompt; returns the action in it."""
@@ -127,6 +147,7 @@ class Playing:
         assert info is not None and observation is not None
         self.info, self.text = dict(info), observation["text"]
         if self.parsed is None:
+            self.agent = info.get("agent", "")
             return
         assert self.observation is not None
         self.steps.append(
@@ -141,8 +162,10 @@ class Playing:
                 valid=info["valid"],
                 reward=event.reward,
                 info=dict(info),
+                agent=self.agent,
             )
         )
+        self.agent = info.get("agent", "")
 
     def start_at(self, branch: Branch, event: Event) -> Ending | None:
         """Goes on from a step of another episode; returns the ending instead where the environment is not as it was."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from envsuite.core import Tool
 from envsuite.core.errors import UsageError
 from envsuite.prompting import Chat, Codec, Conversation, Memory, PromptFile
 from envsuite.prompting.conversation import ChatTokenizer
@@ -106,9 +107,21 @@ class RolloutManager:
         self.timing = Timing()
         """Wall time of the last rollout by cause, and what it gave up."""
 
-    def exchange(self, env: int) -> Exchange:
-        """Returns what a new episode in environment number ``env`` speaks to the engine by."""
-        tools, max_calls, examples = self.vector.tools(env), self.vector.max_calls(env), self.examples[env]
+    def exchanges(self, env: int) -> dict[str, Exchange]:
+        """Returns what each agent of a new episode in environment number ``env`` speaks to the engine by.
+
+        The only agent of an environment is "".
+        """
+        tools, agents = self.vector.tools(env), self.vector.agents(env)
+        if not agents:
+            return {"": self._exchange(env, tools)}
+        return {
+            agent: self._exchange(env, tuple(tool for tool in tools if tool.name in names))
+            for agent, names in agents.items()
+        }
+
+    def _exchange(self, env: int, tools: tuple[Tool, ...]) -> Exchange:
+        max_calls, examples = self.vector.max_calls(env), self.examples[env]
         shown: dict[str, Any] = {
             "instructions": self.instructions, "commands": self.commands, "prompt_file": self.prompt_file,
             "examples": examples,
@@ -136,6 +149,8 @@ class RolloutManager:
         """
         if branches is not None and not self.vector.snapshots:
             raise UsageError("branches are kept of a vector that takes snapshots; make_vector(…, snapshots=True)")
+        if branches is not None and any(self.vector.agents(env) for env in range(len(self.env_ids))):
+            raise UsageError("episodes of several agents cannot branch")
         rollout = Rollout(self, sampling, seed, keep, branches)
         self.timing = rollout.timing
         return rollout
@@ -294,7 +309,7 @@ class Rollout:
         vector, engine = self.manager.vector, self.manager.engine
         while self.waiting and engine.stopped is not None:
             plan = self.waiting.popleft()
-            left = Playing(plan, self.manager.env_ids[plan.env], self.manager.exchange(plan.env))
+            left = Playing(plan, self.manager.env_ids[plan.env], self.manager.exchanges(plan.env))
             self._enter(left, Ending(error=engine.stopped, unanswered=True))
         while self.waiting and self.free:
             self._start(self.free.pop(), self.waiting.popleft())
@@ -326,8 +341,8 @@ class Rollout:
 
     def _start(self, slot: int, plan: EpisodePlan) -> None:
         manager = self.manager
-        exchange, env_id = manager.exchange(plan.env), manager.env_ids[plan.env]
-        self.running[slot] = Playing(plan, env_id, exchange)
+        exchanges, env_id = manager.exchanges(plan.env), manager.env_ids[plan.env]
+        self.running[slot] = Playing(plan, env_id, exchanges)
         call = "reset" if plan.branch is None else "restore"
         with self._watch.on(self._meanwhile("env")), ACTIVITY.waiting(f"{call} of slot {slot} ({env_id})"):
             if plan.branch is None:
@@ -440,7 +455,7 @@ class Rollout:
 
     def _tokens_left(self, episode: Playing) -> int | None:
         most = self.manager.episode_tokens
-        return None if most is None else max(0, most - episode.exchange.tokens)
+        return None if most is None else max(0, most - episode.tokens)
 
     def _release(self, slot: int) -> Playing:
         """Free the slot of an episode that goes on no further."""

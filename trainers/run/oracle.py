@@ -10,13 +10,14 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
+from envsuite.core.errors import UsageError
 from envsuite.core.images import digest
 from trainers.credit.crediting import Crediting
 from trainers.credit.estimators.groups import Floats, Ints
 from trainers.credit.estimators.returns import rewards_to_go, steps_in_order
 from trainers.rollout.episode import Branches, EpisodePlan
 from trainers.steps import Episode, StepTable
-from trainers.steps.columns import GREEDY, MC_VALUE, NEXT_MC_VALUE
+from trainers.steps.columns import AGENT, GREEDY, MC_VALUE, NEXT_MC_VALUE
 
 _LOG = logging.getLogger(__name__)
 _LONGEST = 1 << 16  # steps of an episode: bounds the numbers of continuations
@@ -61,6 +62,8 @@ class Continuations:
             branches: Their steps as points where others can start.
             pooled: States are told apart by their keys, and every visit counts.
         """
+        if any(steps.extra.get(AGENT, ())):
+            raise UsageError("continuations (method.oracle) are for environments of one agent")
         state, known, group = np.full(len(steps), -1, np.int64), dict[bytes, int](), list[int]()
         found: list[EpisodePlan] = []
         order, _ = steps_in_order(steps)

@@ -79,6 +79,12 @@ TOKEN_REWARD = "reward"
 SUCCESS = "success"
 """Whether the episode solved its task."""
 
+AGENT = "agent"
+"""Agent whose step it is; "" in an environment of one agent."""
+
+PLAYED = "played"
+"""Index of the step in its episode, where ``t`` is that among the steps of its agent."""
+
 TREE = "tree"
 """Id of the episode that the tree of the step's episode was grown from; of one that is in no tree, its own."""
 
@@ -115,7 +121,7 @@ LOW_START = "low_start"
 PLANNED = (BLOCK, SWITCH, SEGMENT, SWITCH_PROBABILITY, LOW_START)
 """The columns of planned answers."""
 
-ROLLOUT = frozenset({"action", "step_text", "cut", SUCCESS, NEXT_STATE, TREE, LAST, ITERATION, TRUNCATED})
+ROLLOUT = frozenset({"action", "step_text", "cut", SUCCESS, NEXT_STATE, TREE, LAST, ITERATION, TRUNCATED, AGENT})
 SHAPED = frozenset({ENV_REWARD, ROW_SCORE, STEP_SCORE, TOKEN_REWARD})
 
 SUPPLIERS = {

@@ -70,6 +70,7 @@ _STEP = {
     "info": pa.string(),
     "images": pa.list_(pa.binary()),
     "shown": pa.int32(),
+    "agent": pa.string(),
 }
 _EXTRA = {"prompt_text": pa.string(), "response_text": pa.string(), "advantage": pa.float64()}
 
@@ -89,6 +90,7 @@ _ADDED = {
     "shared": 0,
     "images": [],
     "shown": 0,
+    "agent": "",
 }
 """Columns that older files lack, and what they hold in their place."""
 
@@ -101,7 +103,8 @@ _SHARD = re.compile(r"(.+)\.(\d+)-of-(\d+)\.parquet")
 
 # Token columns stay plain: successive prompts repeat long runs, which zstd finds in aligned integers and would not find
 # in a bit-packed dictionary.
-_DICTIONARY = [name for name in (*_EPISODE, "finish_reason", "observation", "state_key", "action", "parse_error")
+_DICTIONARY = [name for name in (*_EPISODE, "finish_reason", "observation", "state_key", "action", "parse_error",
+                                 "agent")
                if SCHEMA.field(name).type == pa.string()]  # fmt: skip
 # Split by byte: the exponents of log-probabilities are alike. Versions are mostly one number, which runs compress away.
 _SPLIT = {"response_logprobs.list.element": "BYTE_STREAM_SPLIT"}

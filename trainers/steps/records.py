@@ -77,6 +77,8 @@ class Step:
     """How many of them, the last ones, are of the observation that the step answers."""
     response_text: str | None = None
     """The answer to them, with thought and calls in tags."""
+    agent: str = ""
+    """The agent whose step it is; "" in an environment of one agent."""
 
     def __post_init__(self) -> None:
         responses = as_tokens(self.response_ids)
@@ -167,6 +169,23 @@ class Episode:
     def total_reward(self) -> float:
         """Undiscounted sum of the rewards."""
         return float(sum(step.reward for step in self.steps))
+
+    @property
+    def own_rewards(self) -> list[float]:
+        """Rewards of the steps, each for the agent that made it.
+
+        With several agents a step earns what its agent is given until the agent's next turn, for the steps of others,
+        too. What an agent is given before its first turn is lost.
+        """
+        earned = [0.0 if step.agent else step.reward for step in self.steps]
+        turn: dict[str, int] = {}
+        for number, step in enumerate(self.steps):
+            if step.agent:
+                turn[step.agent] = number
+                for agent, reward in step.info["rewards"].items():
+                    if agent in turn:
+                        earned[turn[agent]] += reward
+        return earned
 
     @property
     def versions(self) -> tuple[int, int] | None:

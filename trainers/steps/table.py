@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from envsuite.core import Action
 from envsuite.core.errors import UsageError
 from envsuite.core.images import Pixels, Pool
-from trainers.steps.columns import LAST, MILESTONE, NEXT_STATE, SUCCESS, TREE, TRUNCATED, MissingColumn
+from trainers.steps.columns import AGENT, LAST, MILESTONE, NEXT_STATE, SUCCESS, TREE, TRUNCATED, MissingColumn
 from trainers.steps.records import Episode
 
 Floats = NDArray[np.float64]
@@ -234,7 +234,8 @@ class StepTable:
         nothing (the state key stayed the same); ``cut`` says
         whether the response reached the token limit, ``success`` whether the episode solved its task, ``truncated``
         whether it was cut off, ``next_state_key`` which state the step led to ("" where its info does not say),
-        ``tree`` which episode its tree was grown from, and ``last_observation`` the text that the episode ended with.
+        ``tree`` which episode its tree was grown from, ``agent`` which agent's step it is, and ``last_observation`` the
+        text that the episode ended with.
         ``milestone`` is there where every info says whether the step reached one.
         """
         episodes = [episode for episode in episodes if episode.error is None and not episode.greedy]
@@ -248,7 +249,7 @@ class StepTable:
             group_id=np.array([episode.group_id for episode, _ in pairs], np.int64),
             episode_id=np.array([episode.episode_id for episode, _ in pairs], np.int64),
             t=np.array([step.t for _, step in pairs], np.int64),
-            reward=np.array([step.reward for _, step in pairs], np.float64),
+            reward=np.array([reward for episode in episodes for reward in episode.own_rewards], np.float64),
             state_key=keys,
             valid=np.array([step.valid for _, step in pairs], np.bool_),
             prompt=Ragged.of((step.prompt_ids for _, step in pairs), np.int32),
@@ -265,6 +266,7 @@ class StepTable:
                 NEXT_STATE: _objects([step.info.get("state_key", "") for _, step in pairs]),
                 **flags,
                 LAST: _objects([episode.last_observation for episode, _ in pairs]),
+                AGENT: _objects([step.agent for _, step in pairs]),
                 TREE: np.array([e.episode_id if e.tree < 0 else e.tree for e, _ in pairs], np.int64),
             },
         )

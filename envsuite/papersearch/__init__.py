@@ -1,0 +1,1 @@
+"""Paper search: a literature, tools to search it and to follow its citations."""

@@ -1,0 +1,227 @@
+"""Papers in files of JSON lines: Semantic Scholar's, arXiv's, and others with their fields."""
+
+from __future__ import annotations
+
+import datetime
+import email.utils
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from envsuite.core.errors import DataError
+from envsuite.papersearch.lines import Counted, Tell, clean, digest_of, records
+from envsuite.retrieval.documents import UNDATED, Document, Problems, day
+
+READER = "papers 1"
+"""Name and version of what reads these files; part of the digest."""
+SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".ndjson", ".ndjson.gz")
+"""Names of the files in a folder that are read."""
+LONGEST_TITLE = 1_000
+"""Characters of the longest title; longer ones are cut."""
+LONGEST_BEGINNING = 80
+"""Characters of the beginning of an abstract that stands for a title."""
+NO_TITLE = "no title (the abstract's first words stand for it)"
+MOST_AUTHORS = 100
+"""Authors of a paper that are kept."""
+IDS = ("paper_id", "paperId", "corpusid", "corpusId", "id", "arxiv_id")
+"""Fields that may have the id of a paper; the first one that is there counts."""
+ABSTRACTS = ("abstract", "paperAbstract")
+DATES = ("publicationDate", "publicationdate", "published", "published_time", "date")
+"""Fields that may have the day of publication, before arXiv's ``versions``, ``update_date``, and ``year``."""
+REFERENCES = ("references", "outCitations")
+_ARXIV = re.compile(r"(?:arxiv:)?((\d\d)(\d\d)\.\d{4,5}|[a-z-]+(?:\.[A-Za-z-]+)?/(\d\d)(\d\d)\d{3})(?:v\d+)?", re.I)
+
+
+class PaperFiles:
+    """Papers in files of JSON lines, gzipped or not; a :class:`~envsuite.retrieval.documents.Source`.
+
+    A line has an id (:data:`IDS`), ``title`` and ``abstract``, and may have a date (:data:`DATES`, ``versions``,
+    ``update_date`` or ``year``), ``references`` (ids, or objects that have them), ``authors`` and ``venue``: the fields
+    of Semantic Scholar's papers and of arXiv's snapshot, among others. Papers without id, or with neither title nor
+    abstract, are left out.
+
+    Args:
+        path: A file, or a folder, of which the files with :data:`SUFFIXES` are read in the order of their names.
+        strict: Whether the first problem is an error.
+
+    Raises:
+        DataError: There is no such file, or none in the folder.
+    """
+
+    def __init__(self, path: Path, strict: bool = False) -> None:
+        self.problems = Problems(strict)
+        self._path = path
+        self._paths = files_of(path)
+
+    @property
+    def name(self) -> str:
+        """Name of the file or folder."""
+        return self._path.name
+
+    @property
+    def size(self) -> int | None:
+        """Not known before the files are read."""
+        return None
+
+    def digest(self) -> str:
+        """Returns the SHA-256 (hex) of the files."""
+        return digest_of(self._paths, READER)
+
+    def documents(self, start: int = 0) -> Iterator[Document]:
+        """Yields the papers from number ``start`` on, in the order of the files."""
+        counted = Counted(self.problems, start)
+        return counted.rest(self._papers(counted))
+
+    def tasks(self) -> Iterator[Mapping[str, Any]]:
+        """Yields none: these files have no queries."""
+        return iter(())
+
+    def _papers(self, tell: Tell) -> Iterator[Document]:
+        today = number_of(datetime.date.today())
+        for path in self._paths:
+            for place, record in records(path, tell):
+                if (paper := paper_of(record, place, tell, today)) is not None:
+                    yield paper
+
+
+def files_of(path: Path) -> Sequence[Path]:
+    """Returns the files of JSON lines that ``path`` names: itself, or those of a folder by their names.
+
+    Raises:
+        DataError: There are none.
+    """
+    if path.is_dir():
+        found = sorted(file for file in path.iterdir() if file.is_file() and file.name.endswith(SUFFIXES))
+        if not found:
+            raise DataError(f"{path}: there is no file of JSON lines in it ({', '.join(SUFFIXES)})")
+        return found
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file")
+    return [path]
+
+
+def number_of(date: datetime.date) -> int:
+    """Returns a date as the number YYYYMMDD."""
+    return date.year * 10000 + date.month * 100 + date.day
+
+
+def paper_of(record: Mapping[str, Any], place: str, tell: Tell, today: int) -> Document | None:
+    """Returns the paper of a JSON object; ``None`` if it has no id, or neither title nor abstract.
+
+    Args:
+        record: The object.
+        place: Its file and line.
+        tell: Receives its problems.
+        today: A later date is a problem; the paper is kept.
+    """
+    key = next((_id(record[name]) for name in IDS if record.get(name) is not None), "")
+    title = clean(record.get("title"))
+    text = next((clean(record[name]) for name in ABSTRACTS if record.get(name) is not None), "")
+    if not key or not (title or text):
+        tell("no title and no abstract (left out)" if key else "no id (left out)", place)
+        return None
+    if not title:
+        tell(NO_TITLE, place)
+        title = beginning(text)
+    if len(title) > LONGEST_TITLE:
+        tell(f"a title of more than {LONGEST_TITLE:,} characters (cut)", place)
+        title = title[:LONGEST_TITLE].rstrip()
+    if not text:
+        tell("no abstract (kept)", place)
+    arxiv = _arxiv_id(record)
+    date = _date(record, arxiv, place, tell)
+    if date > today:
+        tell("a date in the future (kept)", place)
+    return Document(key, title, text, date, _references(record, place, tell), _facts(record, arxiv))
+
+
+def beginning(text: str) -> str:
+    """Returns the first words of a text, as the title of a paper without one."""
+    return " ".join(text[:LONGEST_BEGINNING].split(" ")[:-1]) + " …" if len(text) > LONGEST_BEGINNING else text
+
+
+def plain_arxiv_id(text: str) -> str:
+    """Returns an arXiv id without ``arXiv:`` and the number of its version; ``text`` itself where it is none."""
+    found = _ARXIV.fullmatch(text.strip())
+    return found[1] if found else text.strip()
+
+
+def arxiv_month(text: str) -> int | None:
+    """Returns the last day of the month in which the id was given, as YYYYMMDD; ``None`` for what is no arXiv id."""
+    found = _ARXIV.fullmatch(text)
+    if found is None:
+        return None
+    year, month = (found[2], found[3]) if found[2] else (found[4], found[5])
+    return day(f"{'19' if year >= '91' else '20'}{year}-{month}")
+
+
+def _id(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        return ""
+    return clean(str(value))
+
+
+def _arxiv_id(record: Mapping[str, Any]) -> str:
+    others = record.get("externalIds", record.get("externalids"))
+    found = record.get("arxiv_id") or (others.get("ArXiv") if isinstance(others, Mapping) else None)
+    if not found and ("versions" in record or "categories" in record):
+        found = record.get("id")
+    return plain_arxiv_id(found) if isinstance(found, str) else ""
+
+
+def _date(record: Mapping[str, Any], arxiv: str, place: str, tell: Tell) -> int:
+    """Returns the day on which a paper was there for the first time; of a year alone, the month of its arXiv id."""
+    given: list[Any] = [record[name] for name in DATES if record.get(name)]
+    versions = record.get("versions")
+    if isinstance(versions, list) and versions and isinstance(versions[0], Mapping):
+        created = versions[0].get("created")
+        parsed = email.utils.parsedate(created) if isinstance(created, str) else None
+        given.append(f"{parsed[0]}-{parsed[1]}-{parsed[2]}" if parsed else created)
+    given += [record[name] for name in ("update_date", "year") if record.get(name)]
+    month = arxiv_month(arxiv)
+    if not given:
+        if month is None:
+            tell("no date (counts as older than all others)", place)
+        return month or UNDATED
+    date = next((found for value in given if (found := day(value)) is not None), None)
+    if date is None:
+        tell("a date that cannot be read (counts as older than all others)", place)
+        return month or UNDATED
+    return min(date, month) if month is not None and date % 10000 == 1231 else date
+
+
+def _references(record: Mapping[str, Any], place: str, tell: Tell) -> tuple[str, ...]:
+    given: Any = next((record[name] for name in REFERENCES if record.get(name) is not None), [])
+    if not isinstance(given, list):
+        tell("references that are not a list (left out)", place)
+        return ()
+    found: dict[str, None] = {}
+    for one in given:
+        if isinstance(one, Mapping):
+            inner = one.get("citedPaper")
+            paper = inner if isinstance(inner, Mapping) else one
+            one = next((paper[name] for name in IDS if paper.get(name) is not None), None)
+        if key := _id(one):
+            found[key] = None
+        else:
+            tell("a reference without an id (left out)", place)
+    return tuple(found)
+
+
+def _facts(record: Mapping[str, Any], arxiv: str) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
+    authors = record.get("authors")
+    if isinstance(authors, str):
+        authors = re.split(r",\s*(?:and\s+)?|\s+and\s+|;\s*", clean(authors))
+    if isinstance(authors, list):
+        names = [clean(one.get("name") if isinstance(one, Mapping) else one) for one in authors[:MOST_AUTHORS]]
+        facts["authors"] = [name for name in names if name]
+    venue = clean(record.get("venue")) or clean(record.get("journal-ref"))
+    if venue:
+        facts["venue"] = venue[:LONGEST_TITLE]
+    if arxiv:
+        facts["arxiv_id"] = arxiv
+    if doi := clean(record.get("doi")):
+        facts["doi"] = doi[:LONGEST_TITLE]
+    return facts

@@ -1,0 +1,163 @@
+"""Approximate search among vectors by faiss, for corpora whose exact search takes too long.
+
+Needs faiss: ``pip install 'envsuite[faiss]'``. The index is a file beside the vectors: an inverted file over clusters of
+vectors, in which each component takes a byte. It proposes documents; their scores are computed from the vectors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envsuite.core.errors import DataError, MissingExtra
+from envsuite.data.files import atomic_file
+from envsuite.data.progress import Progress, Silent
+from envsuite.retrieval.documents import Found
+from envsuite.retrieval.vectors import Vectors, best
+
+PROBES = 32
+"""Clusters that a query visits by default."""
+SMALL = 100_000
+"""Number of documents up to which the exact search is as fast, and is used."""
+_SHARE = 64
+"""Vectors for each cluster that the clustering learns from."""
+_BLOCK = 1 << 16
+_SURPLUS = 4
+"""Proposals for each document that is asked for."""
+
+
+def build_index(vectors: Vectors, path: Path, progress: Progress | None = None) -> Path:
+    """Builds the index of all vectors; replaces an existing file.
+
+    Args:
+        vectors: The vectors.
+        path: The index file.
+        progress: Receives the progress.
+
+    Returns:
+        ``path``.
+
+    Raises:
+        MissingExtra: faiss is not installed.
+        DataError: There is no vector.
+    """
+    faiss = _faiss()
+    size = len(vectors)
+    if not size:
+        raise DataError("an index needs at least one vector")
+    progress = progress or Silent()
+    progress.start(f"index ({vectors.name})", size, 0)
+    clusters = max(1, min(round(4 * math.sqrt(size)), size // 8))
+    quantizer = faiss.IndexFlatIP(vectors.dimensions)
+    byte = faiss.ScalarQuantizer.QT_8bit
+    index = faiss.IndexIVFScalarQuantizer(quantizer, vectors.dimensions, clusters, byte, faiss.METRIC_INNER_PRODUCT)
+    index.train(_sample(vectors, clusters * _SHARE))
+    for low in range(0, size, _BLOCK):
+        high = min(low + _BLOCK, size)
+        index.add(vectors.rows(low, high))
+        progress.advance(high - low)
+    with atomic_file(path) as file:
+        faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))
+        file.write(_identity(vectors))
+    progress.done(f"index ({vectors.name})", size)
+    return path
+
+
+def _sample(vectors: Vectors, size: int) -> NDArray[np.float32]:
+    """Returns evenly spaced vectors, at most ``size``."""
+    apart = max(1, -(-len(vectors) // size))
+    parts = [vectors.rows(low, min(low + _BLOCK, len(vectors))) for low in range(0, len(vectors), _BLOCK)]
+    firsts = (-low % apart for low in range(0, len(vectors), _BLOCK))
+    return np.concatenate([part[first::apart] for part, first in zip(parts, firsts, strict=True)])
+
+
+def _identity(vectors: Vectors) -> bytes:
+    """Returns 32 bytes that tell these vectors from others."""
+    size = len(vectors)
+    some = np.unique(np.linspace(0, size - 1, min(size, 256)).astype(np.int64)).tolist()
+    rows = np.concatenate([vectors.rows(number, number + 1) for number in some])
+    return hashlib.sha256(f"{vectors.name} {size} ".encode() + rows.astype("<f4").tobytes()).digest()
+
+
+class Approximate:
+    """The search of :class:`Vectors`, by way of an index; any number of threads may share it.
+
+    Up to :data:`SMALL` documents, also where a cut-off leaves so few, the search is exact. Above, it misses some of the
+    nearest documents, the fewer the more clusters it visits; the scores of those it finds are exact.
+
+    Args:
+        vectors: The vectors.
+        path: The index that :func:`build_index` built of them.
+        probes: Number of clusters that a query visits.
+
+    Raises:
+        MissingExtra: faiss is not installed.
+        DataError: The index is missing, damaged, or of other vectors.
+    """
+
+    def __init__(self, vectors: Vectors, path: Path, probes: int = PROBES) -> None:
+        self.name = f"{vectors.name}-ivf"
+        self._vectors, self._path, self._probes = vectors, path, probes
+        self._small = SMALL
+        remedy = "Build it again with build_index"
+        try:
+            with path.open("rb") as file:
+                file.seek(-32, 2)
+                identity = file.read()
+        except OSError as error:
+            raise DataError(f"{path} cannot be read ({error.strerror}). {remedy}") from error
+        if identity != _identity(vectors):
+            raise DataError(f"{path} is no index of these vectors. {remedy}")
+        self._faiss = _faiss()
+        self._opening = threading.Lock()
+        self._index: Any = None
+        self._remedy = remedy
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Approximate, (self._vectors, self._path, self._probes)
+
+    def search(self, query: str, k: int, stop: int | None = None) -> Found:
+        """Returns about the ``k`` nearest documents; see :meth:`Vectors.search`."""
+        return self.nearest(self._vectors.encode(query), k, stop)
+
+    def nearest(self, vector: NDArray[np.float32], k: int, stop: int | None = None) -> Found:
+        """Returns about the ``k`` documents nearest to a vector; see :meth:`Vectors.nearest`."""
+        size = len(self._vectors) if stop is None else max(0, min(stop, len(self._vectors)))
+        if size <= self._small or k < 1 or not vector.any():
+            return self._vectors.nearest(vector, k, stop)
+        faiss = self._faiss
+        options = {"nprobe": self._probes}
+        if size < len(self._vectors):
+            options["sel"] = faiss.IDSelectorRange(0, size)
+        searched = self._opened().search(
+            vector[None].astype(np.float32), _SURPLUS * k, params=faiss.SearchParametersIVF(**options)
+        )
+        numbers = np.sort(searched[1][0])
+        numbers = numbers[(numbers >= 0) & (numbers < size)].astype(np.int64)
+        return best(numbers, self._vectors.scores(vector, numbers), k)
+
+    def _opened(self) -> Any:
+        """Returns the index, memory-mapped on first use."""
+        with self._opening:
+            if self._index is None:
+                try:
+                    self._index = self._faiss.read_index(str(self._path), self._faiss.IO_FLAG_MMAP)
+                except RuntimeError as error:
+                    raise DataError(f"{self._path} is damaged. {self._remedy}") from error
+                if self._index.ntotal != len(self._vectors) or self._index.d != self._vectors.dimensions:
+                    raise DataError(f"{self._path} is damaged. {self._remedy}")
+        return self._index
+
+
+def _faiss() -> Any:
+    try:
+        import faiss
+    except ImportError as error:
+        raise MissingExtra(f"approximate search needs faiss ({error}): pip install 'envsuite[faiss]'") from error
+    return faiss

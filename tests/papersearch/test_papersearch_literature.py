@@ -1,0 +1,254 @@
+"""The built-in literature: what it promises of papers, citations and queries, and that it is the same everywhere."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+
+from envsuite.core.errors import UsageError
+from envsuite.papersearch.citing import MOST_PAPERS, Draws, attach, calendar_days, keys
+from envsuite.papersearch.literature import FIELD, LEAST_GOLD, MOST_GOLD, Literature
+from envsuite.papersearch.vocabulary import table, topic_of
+from envsuite.retrieval.analysis import analyze
+from envsuite.retrieval.documents import Document
+
+LISTS = ("adjectives", "nouns", "tasks", "devices", "media")
+DIGEST = """
+import hashlib, json, sys
+from envsuite.papersearch.literature import Literature
+source = Literature(1500, seed=3)
+found = hashlib.sha256()
+for one in source.documents():
+    found.update(json.dumps([one.key, one.title, one.text, one.date, one.links, one.facts]).encode())
+for task in source.tasks():
+    found.update(json.dumps(task, sort_keys=True).encode())
+sys.stdout.write(found.hexdigest())
+"""
+
+
+@pytest.fixture(scope="module")
+def source() -> Literature:
+    return Literature(7_000, seed=5)
+
+
+@pytest.fixture(scope="module")
+def papers(source: Literature) -> dict[str, Document]:
+    return {paper.key: paper for paper in source.documents()}
+
+
+@pytest.fixture(scope="module")
+def queries(source: Literature) -> list[dict[str, Any]]:
+    return [dict(task) for task in source.tasks()]
+
+
+def test_it_has_as_many_papers_as_asked_for_each_with_a_key_of_its_own(papers: dict[str, Document]) -> None:
+    assert len(papers) == 7_000
+    assert all(re.fullmatch(r"P\d{7}", key) for key in papers)
+    assert len({paper.text for paper in papers.values()}) == 7_000
+
+
+def test_abstracts_have_60_to_120_words_in_clean_sentences(papers: dict[str, Document]) -> None:
+    for paper in papers.values():
+        assert 60 <= len(paper.text.split()) <= 120
+        for text in (paper.title, paper.text):
+            assert not re.search(r"[{}%]|  ", text)
+            assert text[0].isupper()
+        assert all(sentence[0].isupper() for sentence in paper.text.split(". "))
+        assert paper.facts["authors"] and paper.facts["venue"]
+
+
+def test_papers_cite_papers_that_are_no_newer(papers: dict[str, Document]) -> None:
+    assert all(papers[key].date <= paper.date for paper in papers.values() for key in paper.links)
+    assert all(len({*paper.links}) == len(paper.links) and paper.key not in paper.links for paper in papers.values())
+    assert {paper.date // 10000 for paper in papers.values()} <= {*range(2000, 2025)}
+
+
+def test_few_papers_get_many_citations(papers: dict[str, Document]) -> None:
+    cited = Counter(key for paper in papers.values() for key in paper.links)
+    counts = sorted((cited[key] for key in papers), reverse=True)
+    assert 7 < sum(counts) / len(papers) < 12
+    assert sum(counts[:700]) > sum(counts) * 0.4
+    assert counts[0] > 20 * sum(counts) / len(papers)
+
+
+def test_gold_papers_are_3_to_20_and_no_newer_than_the_query(
+    papers: dict[str, Document], queries: list[dict[str, Any]]
+) -> None:
+    assert len(queries) > 200
+    for task in queries:
+        assert LEAST_GOLD <= len(task["gold"]) <= MOST_GOLD
+        assert all(papers[key].date <= task["date"] for key in task["gold"])
+        assert {*task["hidden"]} < {*task["gold"]}
+
+
+def test_hidden_gold_shares_no_word_with_the_names_in_the_query_and_other_gold_does(
+    papers: dict[str, Document], queries: list[dict[str, Any]]
+) -> None:
+    phrases = [*table("sentences")["method-problem"], *table("sentences")["problem-setting"]]
+    phrases += table("sentences")["method-setting"]
+    said = {word for line in phrases for word in analyze(re.sub(r"\{\w\}", " ", line))}
+    hidden = 0
+    for task in queries:
+        asked = {*analyze(task["text"])} - said
+        for key in task["gold"]:
+            common = asked & {*analyze(f"{papers[key].title} {papers[key].text}")}
+            assert (not common) == (key in task["hidden"])
+            hidden += not common
+    assert 0.25 < hidden / sum(len(task["gold"]) for task in queries) < 0.5
+    assert sum(bool(task["hidden"]) for task in queries) > len(queries) * 0.8
+
+
+def test_every_gold_paper_can_be_reached_by_citations_from_one_that_the_query_names(
+    papers: dict[str, Document], queries: list[dict[str, Any]]
+) -> None:
+    for task in queries:
+        gold = {*task["gold"]}
+        reached = gold - {*task["hidden"]}
+        assert reached
+        while more := {
+            key for key in gold - reached
+            if {*papers[key].links} & reached or any(key in papers[other].links for other in reached)
+        }:  # fmt: skip
+            reached |= more
+        assert reached == gold
+
+
+def test_most_queries_have_papers_of_the_same_kind_that_are_too_new(source: Literature) -> None:
+    field, newer, total = source.field(0), 0, 0
+    numbers = keys(np.arange(len(field.day)), source.seed).tolist()
+    place = {f"P{key:07d}": at for at, key in enumerate(numbers)}
+    dates = calendar_days(field.day, "2000-01-01")
+    pairs = {"method-problem": (1, 0), "problem-setting": (0, 2), "method-setting": (1, 2)}
+    for task in islice(source.tasks(), 200):
+        one = place[task["gold"][0]]
+        same = field.topic == field.topic[one]
+        for kind in pairs[task["kind"]]:
+            same &= field.concept[:, kind] == field.concept[one, kind]
+        seen = same & (dates <= task["date"])
+        assert {place[key] for key in task["gold"]} == {*np.flatnonzero(seen).tolist()}
+        newer += bool((same & ~seen).any())
+        total += 1
+    assert newer > total * 0.95
+
+
+def test_splits_have_queries_of_different_topics(source: Literature, queries: list[dict[str, Any]]) -> None:
+    place = {}
+    for number in (0, 1):
+        field = source.field(number)
+        numbers = keys(np.arange(len(field.day)) + number * FIELD, source.seed).tolist()
+        place |= {f"P{key:07d}": (number, topic) for key, topic in zip(numbers, field.topic.tolist(), strict=True)}
+    topics: dict[str, set[tuple[int, int]]] = {}
+    for task in queries:
+        found = {place[key] for key in task["gold"]}
+        assert len(found) == 1
+        topics.setdefault(task["split"], set()).update(found)
+    assert topics.keys() == {"train", "validation", "test"}
+    assert not topics["train"] & topics["validation"] and not (topics["train"] | topics["validation"]) & topics["test"]
+    assert len({task["id"] for task in queries}) == len(queries)
+
+
+def test_reading_may_begin_anywhere(source: Literature, papers: dict[str, Document]) -> None:
+    everything = list(papers.values())
+    for start in (0, 1, 4_999, 5_000, 6_000, 6_999, 7_000):
+        assert list(source.documents(start)) == everything[start:]
+
+
+def test_a_larger_literature_begins_with_the_same_fields(papers: dict[str, Document]) -> None:
+    larger = Literature(12_000, seed=5)
+    assert list(islice(larger.documents(), FIELD)) == list(papers.values())[:FIELD]
+    assert next(iter(larger.documents())) != next(iter(Literature(12_000, seed=6).documents()))
+
+
+@pytest.mark.parametrize("papers", [200, 237, 751])
+def test_small_literatures_have_queries_of_every_split(papers: int) -> None:
+    source = Literature(papers)
+    assert len({paper.key for paper in source.documents()}) == papers
+    assert {task["split"] for task in source.tasks()} == {"train", "validation", "test"}
+
+
+def test_the_number_of_queries_is_bounded_however_many_papers_there_are() -> None:
+    assert 25 <= len(list(Literature(20_000, queries=50).tasks())) <= 50
+    assert len(list(Literature(3_000, queries=7).tasks())) <= 7
+
+
+@pytest.mark.parametrize(("papers", "queries"), [(199, 10), (MOST_PAPERS + 1, 10), (1000, 0)])
+def test_impossible_sizes_are_refused(papers: int, queries: int) -> None:
+    with pytest.raises(UsageError, match="give"):
+        Literature(papers, 0, queries)
+
+
+def test_it_is_the_same_in_every_process() -> None:
+    found = set()
+    for seed in ("0", "77"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        run = subprocess.run(
+            [sys.executable, "-c", DIGEST], env=environment, capture_output=True, text=True, check=True
+        )
+        found.add(run.stdout)
+    assert len(found) == 1
+
+
+def test_the_digest_changes_with_every_argument() -> None:
+    sources = [Literature(), Literature(papers=10_001), Literature(seed=1), Literature(queries=1_999)]
+    assert len({source.digest() for source in sources}) == 4
+    assert Literature().digest() == Literature().digest()
+
+
+def test_the_generator_is_pinned() -> None:
+    found = hashlib.sha256()
+    for paper in islice(Literature().documents(), 500):
+        found.update(json.dumps([paper.key, paper.title, paper.text, paper.date, *paper.links]).encode())
+    assert found.hexdigest()[:12] == "c398aebd8107", "the papers have changed: increase the version in GENERATOR"
+
+
+def test_no_word_is_in_two_lists_or_in_a_sentence() -> None:
+    lists = table("words")
+    stems = [stem for name in LISTS for word in lists[name] for stem in analyze(word)]
+    assert len(stems) == len({*stems}) == sum(len(lists[name]) for name in LISTS)
+    lines = [line for lines in table("sentences").values() for line in lines]
+    assert not {*stems} & {stem for line in lines for stem in analyze(re.sub(r"\{\w+\}", " ", line))}
+
+
+def test_names_of_a_topic_have_no_word_in_common() -> None:
+    topic = topic_of("some topic", 7)
+    names = [name.removeprefix("the ") for kind in topic.names for names in kind for name in names]
+    words = [word for name in names for word in name.split() if word != "and"] + [*topic.words]
+    assert len(words) == len({*words})
+
+
+def test_keys_are_a_permutation() -> None:
+    found = keys(np.arange(200_000), 1)
+    assert len({*found.tolist()}) == 200_000
+    assert 0 <= found.min() and found.max() < MOST_PAPERS
+    assert abs(np.corrcoef(np.arange(200_000), found)[0, 1]) < 0.01
+
+
+def test_citations_stay_in_their_group_and_go_back_in_time() -> None:
+    draws = Draws("test")
+    group, day = draws.below(40, 1000), draws.below(500, 1000)
+    by_date = np.argsort(day, kind="stable")
+    rank = np.empty(1000, dtype=np.int64)
+    rank[by_date] = np.arange(1000)
+    cited = attach(group, by_date, 3, draws)
+    first = [min(np.flatnonzero(group == one), key=lambda at: rank[at]) for one in range(40)]
+    for paper in range(1000):
+        if paper in first:
+            assert (cited[paper] == -1).all()
+        else:
+            assert (group[cited[paper]] == group[paper]).all() and (rank[cited[paper]] < rank[paper]).all()
+
+
+def test_days_become_dates() -> None:
+    assert calendar_days(np.array([0, 31, 59, 60, 9_131]), "2000-01-01").tolist() == [
+        20000101, 20000201, 20000229, 20000301, 20241231,
+    ]  # fmt: skip

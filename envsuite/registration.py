@@ -78,6 +78,13 @@ BUILTIN = (
         milestones="envsuite.papersearch.milestones:Milestones",
     ),
     EnvSpec(
+        "SearchQA-v0",
+        "envsuite.searchqa.env:SearchQAEnv",
+        max_episode_steps=5,
+        players={"expert": "envsuite.searchqa.expert:Expert", "lexical": "envsuite.searchqa.lexical:Lexical"},
+        milestones="envsuite.searchqa.milestones:Milestones",
+    ),
+    EnvSpec(
         "WebShop-v0",
         "envsuite.webshop.env:WebShop",
         max_episode_steps=15,

@@ -81,7 +81,7 @@ class Encyclopaedia:
             stratum = f"{question.kind}-{question.hops}"
             made[split].append(
                 {
-                    "id": f"{stratum}/{split}#{len(made[split])}",
+                    "id": f"{self.seed}/{stratum}/{split}#{len(made[split])}",
                     "text": question.text,
                     "answers": question.answers,
                     "support": question.support,

@@ -21,7 +21,7 @@ MOST_CALLS = 4
 """Calls in one step (StepPO, B.2)."""
 RETRIEVERS = ("bm25",)
 REWARDS = ("em", "f1")
-VIEWS = ("all", "new")
+VIEWS = ("all", "new", "search-r1")
 
 
 class Token(TypedDict):
@@ -75,7 +75,7 @@ class SearchQAEnv(ToolEnv):
         format_reward: Weight w of the form: the reward is (1 - w) s + w if no action of the episode was invalid, and
             (1 - w) s else. 0 in StepPO and Search-R1; the latter's format reward, without its retrieval term, is 0.2.
         observation: ``"all"``: the passages found so far, and earlier queries (StepPO's prompt), or ``"new"``: those of
-            the last step (Search-R1's), for memories that show all steps.
+            the last step, for memories that show all steps; ``"search-r1"``: those, in Search-R1's words.
         shown: Most passages that an observation shows: the last ones found.
         passage_length: Characters of a passage that it shows.
         max_calls: Most calls in one step, up to 4.
@@ -212,10 +212,13 @@ class SearchQAEnv(ToolEnv):
             formed = 0.0 if session.invalid else self.format_reward
             said = prompts.RIGHT if scores.em else prompts.WRONG
             return self._outcome(said, (1 - self.format_reward) * score + formed, error)
+        if self.shows == "search-r1" and error is None and len(done.found):
+            contents = [self.library.content(number) for number in done.found[: self.shown]]
+            return self._outcome(prompts.documents(contents, self.passage_length))
         return self._outcome("\n".join((*done.lines, "", self._seen(done.found))), error=error)
 
     def _seen(self, last: tuple[int, ...] = ()) -> str:
-        return self.session.view(self.shown, self.passage_length, last if self.shows == "new" else None)
+        return self.session.view(self.shown, self.passage_length, None if self.shows == "all" else last)
 
     def _refuse(self, problem: str, commands: tuple[str, ...]) -> tuple[Observation, float, bool, bool, StepInfo]:
         self.session.invalid += 1

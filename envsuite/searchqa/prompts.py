@@ -58,6 +58,13 @@ def passage(key: str, text: str, most: int) -> str:
     return f"[{key}] {shortened(text, most)}"
 
 
+def documents(contents: Iterable[tuple[str, str]], most: int) -> str:
+    """Returns passages, keys and texts, in Search-R1's words."""
+    return "\n".join(
+        f'Doc {number}(Title: "{key}") {shortened(text, most)}' for number, (key, text) in enumerate(contents, 1)
+    )
+
+
 def page(key: str, text: str, links: Sequence[str], most_links: int) -> str:
     """Returns a page that was opened."""
     more = f", and {len(links) - most_links} more" if len(links) > most_links else ""

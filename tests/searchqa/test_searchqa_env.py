@@ -168,6 +168,15 @@ def test_observations_are_bounded_and_may_have_the_last_results_only(three: Path
     assert "[Blue Moon]" in text and "[Ann Lee]" not in text and "Earlier queries" not in text
 
 
+def test_observations_in_search_r1_s_words(three: Path) -> None:
+    env = started(three, "h1", observation="search-r1", results=2)
+    text = env.step([search("blue moon film lee director")])[0]["text"]
+    assert text == (
+        'Doc 1(Title: "Blue Moon") Blue Moon is a film. Ann Lee directed it.\n'
+        'Doc 2(Title: "Ann Lee") Ann Lee is a director. She was born in Rome.'
+    )
+
+
 def test_the_state_key_is_that_of_question_passages_and_queries_in_any_order(three: Path) -> None:
     one, two = started(three, "h1"), started(three, "h1")
     keys = [

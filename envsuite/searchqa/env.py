@@ -242,13 +242,10 @@ class SearchQAEnv(ToolEnv):
         return hashlib.sha256(self.session.key().encode("utf-8", "surrogatepass")).hexdigest()
 
     def _propose(self, rng: np.random.Generator) -> ToolCall:
-        """Proposes searches; now and then an answer of the question's words, which ends the episode."""
+        """Proposes searches and pages only: an answer ends the episode."""
         words = (self._session.question.text if self._session is not None else "a question").split() or ["question"]
         some = " ".join(str(word) for word in rng.permutation(words)[: int(rng.integers(1, 6))])
-        draw = rng.random()
-        if draw < 0.2:
-            return ToolCall("answer", {"text": some})
-        if draw < 0.5 and len(self.tools) > 2 and self._session is not None and self._session.seen:
+        if rng.random() < 0.4 and len(self.tools) > 2 and self._session is not None and self._session.seen:
             keys = self._session.keys()
             return ToolCall("open", {"page": keys[int(rng.integers(len(keys)))]})
         return ToolCall("search", {"query": some})

@@ -20,6 +20,7 @@ CORRUPT = {
     "WebShop-v0": "items_shuffle.json",
     "Sokoban-v0": "unfiltered/train/000.txt",
     "PythonMath-v0": "dapo-math-17k.jsonl",
+    "SearchQA-v0": "hotpot_dev.json",
 }
 FOLDERS = {
     "TextCraft-v0": "textcraft",
@@ -27,6 +28,7 @@ FOLDERS = {
     "WebShop-v0": "webshop",
     "Sokoban-v0": "boxoban",
     "PythonMath-v0": "mathematics",
+    "SearchQA-v0": "questions",
 }
 
 

@@ -84,6 +84,13 @@ BUILTIN = (
         players={"expert": "envsuite.papersearch.team_expert:TeamExpert"},
     ),
     EnvSpec(
+        "SearchQA-v0",
+        "envsuite.searchqa.env:SearchQAEnv",
+        max_episode_steps=5,
+        players={"expert": "envsuite.searchqa.expert:Expert", "lexical": "envsuite.searchqa.lexical:Lexical"},
+        milestones="envsuite.searchqa.milestones:Milestones",
+    ),
+    EnvSpec(
         "WebShop-v0",
         "envsuite.webshop.env:WebShop",
         max_episode_steps=15,

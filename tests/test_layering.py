@@ -17,7 +17,7 @@ LAYERS = {
         {"core"},
         {"registration", "prompting", "wrappers", "agents", "data", "processes", "remote"},
         {"retrieval", "interpreter", "making", "endpoints"},
-        {"textcraft", "alfworld", "webshop", "sokoban", "mathematics", "papersearch"},
+        {"textcraft", "alfworld", "webshop", "sokoban", "mathematics", "papersearch", "searchqa"},
         {"vector"},
         {"milestones", "panels"},
         {"evaluation", "demonstrations"},

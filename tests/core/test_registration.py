@@ -26,6 +26,7 @@ MADE: dict[str, tuple[str, dict[str, Any]]] = {
     "PaperSearch-v0": ("corpus_seed", SMALL["PaperSearch-v0"]),
     "Sokoban-v0": ("level_seed", {"levels": 40}),
     "PythonMath-v0": ("problem_seed", {"problems": 40}),
+    "SearchQA-v0": ("corpus_seed", {"entities": 100, "questions": 20}),
 }
 """The argument that determines generated tasks, and those that make a few of them."""
 

@@ -36,6 +36,7 @@ WORLDS: dict[str, dict[str, Any]] = {
     "PaperSearch-v0": {"papers": 800},
     "Sokoban-v0": {"source": "generated", "levels": 20},
     "PythonMath-v0": {"source": "generated", "problems": 20, "interpreter": "unisolated"},
+    "SearchQA-v0": {"source": "generated", "entities": 300, "questions": 60},
 }
 TASKS = 12
 every_world = pytest.mark.parametrize("env_id", [name for name in WORLDS if name in ENVIRONMENTS])

@@ -214,11 +214,11 @@ def test_codecs_that_explain_the_format_hand_no_tools_to_the_template(codec):
 
 
 def test_codecs_are_made_by_name_and_an_unknown_name_lists_them():
-    assert list(CODECS) == ["tags", "brackets", "tools", "native"]
+    assert list(CODECS) == ["tags", "brackets", "tools", "search-r1", "native"]
     assert all(make_codec(name).name == name for name in CODECS if name != "native")
     assert make_codec("tags", think=False) == TagsCodec(think=False)
     with pytest.raises(
-        UnknownName, match=r"unknown codec 'tag'. Nearest: 'tags'. Known: tags, brackets, native, tools"
+        UnknownName, match=r"unknown codec 'tag'. Nearest: 'tags'. Known: tags, brackets, native, search-r1, tools"
     ):
         make_codec("tag")
     with pytest.raises(UnknownName, match=r"unknown option of codec tags 'thinks'. Nearest: 'think'"):

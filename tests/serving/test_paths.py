@@ -21,6 +21,7 @@ CORRUPT = {
     "PaperSearch-v0": "broken.corpus",
     "Sokoban-v0": "unfiltered/train/000.txt",
     "PythonMath-v0": "dapo-math-17k.jsonl",
+    "SearchQA-v0": "hotpot_dev.json",
 }
 FOLDERS = {
     "TextCraft-v0": "textcraft",
@@ -29,6 +30,7 @@ FOLDERS = {
     "PaperSearch-v0": "papersearch",
     "Sokoban-v0": "boxoban",
     "PythonMath-v0": "mathematics",
+    "SearchQA-v0": "questions",
 }
 
 

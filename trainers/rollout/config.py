@@ -38,9 +38,9 @@ class EnvConfig:
 class PromptConfig:
     """How observations become prompts and completions become actions."""
 
-    codec: Literal["tags", "brackets", "tools", "native"] = "tags"
-    """Format of actions: <action>…</action>, the same with tool[argument] in it, <tool_call>…</tool_call>, or that of
-    the model's chat template."""
+    codec: Literal["tags", "brackets", "tools", "search-r1", "native"] = "tags"
+    """Format of actions: <action>…</action>, the same with tool[argument] in it, <tool_call>…</tool_call>, a tag for
+    each tool as Search-R1 has it, or that of the model's chat template."""
     think: bool = True
     """Ask for a thought before the action (codecs tags and brackets)."""
     instructions: bool = True

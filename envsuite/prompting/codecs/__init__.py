@@ -9,6 +9,7 @@ from envsuite.core.errors import unknown
 from envsuite.prompting.codecs.base import Codec, Parsed, Turn
 from envsuite.prompting.codecs.endpoint import EndpointCodec
 from envsuite.prompting.codecs.native import NativeCodec
+from envsuite.prompting.codecs.search import SearchR1Codec
 from envsuite.prompting.codecs.tags import BracketsCodec, TagsCodec
 from envsuite.prompting.codecs.tools import ToolsCodec
 
@@ -19,13 +20,16 @@ __all__ = [
     "EndpointCodec",
     "NativeCodec",
     "Parsed",
+    "SearchR1Codec",
     "TagsCodec",
     "ToolsCodec",
     "Turn",
     "make_codec",
 ]
 
-CODECS: dict[str, type[Codec]] = {codec.name: codec for codec in (TagsCodec, BracketsCodec, ToolsCodec, NativeCodec)}
+CODECS: dict[str, type[Codec]] = {
+    codec.name: codec for codec in (TagsCodec, BracketsCodec, ToolsCodec, SearchR1Codec, NativeCodec)
+}
 
 
 def make_codec(name: str, **options: Any) -> Codec:

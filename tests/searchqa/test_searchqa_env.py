@@ -1,0 +1,391 @@
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from question_files import HOTPOT, MUSIQUE, TWO_WIKI, UNANSWERABLE, write_json, write_lines
+
+from envsuite.core import DataError, ToolCall, UnknownName, UsageError
+from envsuite.core.players import Player
+from envsuite.retrieval.corpus_build import build
+from envsuite.searchqa.encyclopaedia import Encyclopaedia
+from envsuite.searchqa.env import SearchQAEnv
+from envsuite.searchqa.expert import Expert
+from envsuite.searchqa.lexical import Lexical
+from envsuite.searchqa.milestones import Milestones
+from envsuite.searchqa.scoring import normalised
+from envsuite.searchqa.source import QuestionFiles
+
+SMALL: dict[str, Any] = {"entities": 600, "questions": 200}
+
+
+def search(query: str) -> ToolCall:
+    return ToolCall("search", {"query": query})
+
+
+def answer(text: str) -> ToolCall:
+    return ToolCall("answer", {"text": text})
+
+
+def opened(page: str) -> ToolCall:
+    return ToolCall("open", {"page": page})
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus of one question of each data set, and an unanswerable one."""
+    folder = tmp_path_factory.mktemp("three")
+    write_lines(folder / "questions_dev.jsonl", [HOTPOT, {**TWO_WIKI, "answer": "yes"}, MUSIQUE, UNANSWERABLE])
+    return build(QuestionFiles([folder]), folder / "three.corpus")
+
+
+def started(three: Path, task: str, **arguments: Any) -> SearchQAEnv:
+    env = SearchQAEnv(three, split="validation", **arguments)
+    env.reset(options={"task_id": task})
+    return env
+
+
+def reward_of(env: SearchQAEnv, *steps: list[ToolCall]) -> float:
+    """The reward of the last step, which is the only one with a reward."""
+    rewards = [env.step(step)[1] for step in steps]
+    assert not any(rewards[:-1])
+    return rewards[-1]
+
+
+HIDDEN = "3hop1__1_2_3/unanswerable"
+
+
+@pytest.mark.parametrize(
+    ("task", "said", "em", "f1"),
+    [
+        ("h1", "Rome", 1, 1),
+        ("h1", "the ROME!", 1, 1),
+        ("h1", "Rome Italy", 0, 2 / 3),
+        ("h1", "Oslo", 0, 0),
+        ("h1", "unanswerable", 0, 0),
+        ("w1", "Yes.", 1, 1),
+        ("w1", "yes it is", 0, 0),  # yes counts as a whole there
+        ("3hop1__1_2_3", "Fox", 1, 1),
+        ("3hop1__1_2_3", "Jo Fox of Oslo", 0, 2 / 3),
+        (HIDDEN, "It cannot be answered", 0, 0),
+        (HIDDEN, "The question cannot be answered.", 1, 1),
+        (HIDDEN, "unanswerable", 1, 1),
+        (HIDDEN, "Fox", 0, 0),
+    ],
+)
+def test_the_reward_is_the_exact_match_or_f1_of_the_answer(
+    three: Path, task: str, said: str, em: float, f1: float
+) -> None:
+    assert reward_of(started(three, task), [answer(said)]) == em
+    assert reward_of(started(three, task, reward="f1"), [answer(said)]) == pytest.approx(f1)
+    env = started(three, task)
+    observation, _, terminated, _, info = env.step([answer(said)])
+    assert terminated and info["valid"] and info["success"] == bool(em) and info["score"] == pytest.approx(f1)
+    assert info["metrics"]["em"] == em and info["metrics"]["f1"] == info["score"]
+    assert observation["text"] == ("The answer is right." if em else "The answer is wrong.")
+
+
+@pytest.mark.parametrize(
+    ("said", "broken", "reward", "wanted"),
+    [
+        ("Rome", False, "em", 1.0),
+        ("Rome", True, "em", 0.8),
+        ("Oslo", False, "em", 0.2),
+        ("Oslo", True, "em", 0.0),
+        ("Rome Italy", False, "f1", 0.8 * 2 / 3 + 0.2),
+        ("Rome Italy", True, "f1", 0.8 * 2 / 3),
+    ],
+)
+def test_the_format_reward_is_for_an_episode_without_invalid_actions(
+    three: Path, said: str, broken: bool, reward: str, wanted: float
+) -> None:
+    for wrong in ([search(" ")], [ToolCall("nothing", {})], []) if broken else ([search("moon")],):
+        env = started(three, "h1", reward=reward, format_reward=0.2)
+        assert reward_of(env, wrong, [answer(said)]) == pytest.approx(wanted)
+
+
+def test_searches_of_a_step_are_answered_together_and_an_answer_ends_the_step(three: Path) -> None:
+    env = started(three, "h1", results=1)
+    observation, _, _, _, info = env.step([search("director Ann"), search("moon film"), search("director Ann")])
+    assert observation["text"] == (
+        'search "director Ann": 1 passages, 1 new\n'
+        'search "moon film": 1 passages, 1 new\n'
+        'search "director Ann": 1 passages, 1 new (searched before)\n\n'
+        "Passages found (2):\n"
+        "[Ann Lee] Ann Lee is a director. She was born in Rome.\n"
+        "[Blue Moon] Blue Moon is a film. Ann Lee directed it.\n\n"
+        "Earlier queries:\ndirector Ann\nmoon film"
+    )
+    assert info["metrics"]["support_recall"] == 1.0 and info["metrics"]["searches"] == 2.0
+    _, reward, terminated, _, info = env.step([answer("Rome"), search("x")])
+    assert (reward, terminated, info["metrics"]["calls"]) == (1.0, True, 3.0)
+
+
+def test_what_was_wrong_with_the_last_calls_is_told_and_the_others_count(three: Path) -> None:
+    env = started(three, "h1", results=1, open_pages=True)
+    observation, _, terminated, _, info = env.step([search(""), search("moon film"), opened("Nowhere"), answer("  ")])
+    assert not terminated and not info["valid"]
+    assert info["error"] == "the query is empty; there is no page of this title; the answer is empty"
+    assert all(why in observation["text"] for why in str(info["error"]).split("; "))
+    assert "[Blue Moon]" in observation["text"]
+    observation, _, _, _, info = env.step([ToolCall("expand", {})])
+    assert (
+        not info["valid"]
+        and "[Blue Moon]" in observation["text"]
+        and "Tools: search, open, answer" in observation["text"]
+    )
+    observation, *_ = env.step([search("x" * 1001)])
+    assert "the query has 1,001 characters, more than 1,000" in observation["text"]
+
+
+def test_a_page_is_opened_whole_with_its_links() -> None:
+    env = SearchQAEnv(open_pages=True, passage_length=20, **SMALL)
+    env.reset(seed=1)
+    key = env.session.question.support[0]
+    document = env.collection.corpus.document(env.collection.corpus.number(key) or 0)
+    observation, _, _, _, info = env.step([opened(f" {key} ")])
+    assert document.text in observation["text"] and info["metrics"]["opened"] == 1.0
+    assert all(link in observation["text"] for link in document.links)
+    assert not SearchQAEnv(**SMALL).action_space.contains((opened(key),))
+
+
+def test_observations_are_bounded_and_may_have_the_last_results_only(three: Path) -> None:
+    env = started(three, "h1", shown=1, passage_length=30, results=3)
+    text = env.step([search("film song director music rule city")])[0]["text"]
+    assert text.count("\n[") == 1 and "earlier ones are not shown" in text and "…" in text
+    env = started(three, "h1", observation="new", results=1)
+    env.step([search("director Ann")])
+    text = env.step([search("moon film")])[0]["text"]
+    assert "[Blue Moon]" in text and "[Ann Lee]" not in text and "Earlier queries" not in text
+
+
+def test_observations_in_search_r1_s_words(three: Path) -> None:
+    env = started(three, "h1", observation="search-r1", results=2)
+    text = env.step([search("blue moon film lee director")])[0]["text"]
+    assert text == (
+        'Doc 1(Title: "Blue Moon") Blue Moon is a film. Ann Lee directed it.\n'
+        'Doc 2(Title: "Ann Lee") Ann Lee is a director. She was born in Rome.'
+    )
+
+
+def test_the_state_key_is_that_of_question_passages_and_queries_in_any_order(three: Path) -> None:
+    one, two = started(three, "h1"), started(three, "h1")
+    keys = [
+        env.step([search(q) for q in qs])[4]["state_key"]
+        for env, qs in ((one, ("moon", "lee")), (two, ("lee", "moon")))
+    ]
+    assert keys[0] == keys[1]
+    assert two.step([search("city")])[4]["state_key"] != keys[0]
+    assert started(three, "w1").step([search("moon"), search("lee")])[4]["state_key"] != keys[0]
+
+
+def test_a_snapshot_is_plain_and_is_restored_in_another_environment(three: Path) -> None:
+    env, other = started(three, "h1"), SearchQAEnv(three, split="validation")
+    seen = env.step([search("moon")])[0]
+    token = pickle.loads(pickle.dumps(env.snapshot()))
+    assert other.restore(token) == seen
+    after = [one.step([search("lee"), answer("Rome")]) for one in (env, other)]
+    assert after[0] == after[1]
+    with pytest.raises(UsageError, match="snapshot"):
+        other.restore({"task_id": "h1"})
+    token["session"]["seen"] = [10_000]
+    with pytest.raises(UsageError, match="another corpus"):
+        other.restore(token)
+
+
+def test_goal_identity_and_types(three: Path) -> None:
+    env = SearchQAEnv(three, split="validation")
+    assert env.goal("h1").endswith("Question: Where was the director of Blue Moon born?")
+    assert 'answer "unanswerable"' in env.goal("h1"), "said of all questions where some cannot be answered"
+    assert env.identity(HIDDEN)["question_id"] == "3hop1__1_2_3" and env.identity(HIDDEN)["answerable"] is False
+    assert env.tasks.types == {
+        "h1": "hotpotqa-bridge-2",
+        "w1": "2wikimultihopqa-comparison-2",
+        "3hop1__1_2_3": "musique-composition-3",
+        HIDDEN: "musique-composition-3-unanswerable",
+    }
+    assert SearchQAEnv(three, split="validation", tasks=["hotpotqa-bridge-2"]).tasks.ids("validation") == ("h1",)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"reward": "bleu"}, UnknownName),
+        ({"observation": "none"}, UnknownName),
+        ({"retriever": "google"}, UnknownName),
+        ({"results": 0}, UsageError),
+        ({"max_calls": 5}, UsageError),
+        ({"format_reward": 2}, UsageError),
+        ({"entities": 3}, UsageError),
+        ({"source": "/nowhere"}, DataError),
+    ],
+)
+def test_arguments_out_of_range_are_refused(arguments: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        SearchQAEnv(**{**SMALL, **arguments})
+
+
+def test_a_corpus_without_questions_or_with_other_tasks_is_refused(tmp_path: Path) -> None:
+    class Mixed(Encyclopaedia):
+        def tasks(self) -> Any:
+            first, second, *_ = super().tasks()
+            yield from (first, {**second, "data_set": "hotpotqa"})
+
+    class Papers(Encyclopaedia):
+        def tasks(self) -> Any:
+            yield {"id": "1", "text": "x", "gold": []}
+
+    for source, message in (
+        (Encyclopaedia(100, 0), "no questions"),
+        (Papers(100, 10), "not a question"),
+        (Mixed(100, 10), "generated questions among published"),
+    ):
+        with pytest.raises(DataError, match=message):
+            SearchQAEnv(build(source, tmp_path / "some.corpus"))
+
+
+def play(env: SearchQAEnv, player: Player, task: str) -> tuple[float, list[str], dict[str, float]]:
+    """Reward, observations and last metrics of an episode."""
+    wrapped = gymnasium.wrappers.TimeLimit(env, 5)
+    observation, _ = wrapped.reset(options={"task_id": task})
+    texts, total = [observation["text"]], 0.0
+    while True:
+        observation, reward, terminated, truncated, info = wrapped.step(player.act(wrapped))
+        assert info["valid"], info["error"]
+        texts.append(observation["text"])
+        total += float(reward)
+        if terminated or truncated:
+            return total, texts, info["metrics"]
+
+
+def test_the_expert_answers_every_question_and_lexical_some() -> None:
+    env = SearchQAEnv(**SMALL)
+    tasks = [task for ids in env.tasks.splits.values() for task in ids]
+    results = [play(env, Expert(), task) for task in tasks]
+    assert all(reward == 1.0 for reward, *_ in results)
+    assert np.mean([metrics["support_recall"] for *_, metrics in results]) > 0.98
+    guesses = [play(env, Lexical(), task)[0] for task in tasks]
+    assert 0.02 < np.mean(guesses) < 0.5
+
+
+@pytest.mark.parametrize("data_set", ["hotpotqa", "2wikimultihopqa", "musique"])
+def test_the_expert_answers_the_published_questions(shared: Path, data_set: str) -> None:
+    env = SearchQAEnv(shared / "data" / "questions" / data_set)
+    results = [play(env, Expert(), task) for task in env.tasks.ids("train")[:60]]
+    assert all(reward == 1.0 for reward, *_ in results)
+    assert np.mean([metrics["support_recall"] for *_, metrics in results]) > 0.9
+
+
+def test_no_observation_has_the_answer_before_a_page_with_it_is_found() -> None:
+    env = SearchQAEnv(**SMALL)
+    looked = 0
+    for ids in env.tasks.splits.values():
+        for task in ids:
+            env.reset(options={"task_id": task})
+            question = env.session.question
+            golds = {f" {normalised(gold)} " for gold in question.answers if gold not in ("yes", "no", "unanswerable")}
+            golds = {gold for gold in golds if gold not in f" {normalised(env.observation['task'])} "}
+            for key in question.support:
+                if env.done:
+                    break
+                env.step([search(key)])
+                text = env.observation["text"]
+                pages = " ".join(" ".join(env.collection.corpus.content(number)) for number in env.session.seen)
+                for gold in golds:
+                    if gold not in f" {normalised(pages)} ":
+                        looked += 1
+                        assert gold not in f" {normalised(text)} "
+            for support in question.support:
+                assert support not in str(env.observation["commands"])
+    assert looked > 100
+
+
+def test_milestones_are_the_supporting_pages_and_the_answer(three: Path) -> None:
+    env = started(three, "h1", results=1)
+    milestones = Milestones(env)
+    assert milestones.count == 3
+    reached = []
+    for action in ([search("moon film")], [search("moon film")], [search("director Ann")], [answer("Rome")]):
+        reached.append(milestones.reached(action, env.step(action)[4]))
+    assert reached == [1, 0, 1, 1]
+
+
+def test_an_episode_is_the_same_in_every_process() -> None:
+    code = (
+        "from envsuite.searchqa.env import SearchQAEnv\n"
+        "from envsuite.searchqa.lexical import Lexical\n"
+        "env = SearchQAEnv(entities=200, questions=40)\n"
+        "print(env.tasks.hash)\n"
+        "for seed in range(5):\n"
+        "    print(env.reset(seed=seed))\n"
+        "    while not env.done: print(env.step(Lexical().act(env)))\n"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("0", "77")
+    }
+    assert len(said) == 1
+
+
+anything: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+names = st.sampled_from(["search", "open", "answer", "Search", ""]) | st.text(max_size=3)
+wild = st.text(max_size=40) | st.sampled_from(
+    ["", " ", "\ud800", "\x00", 'AND OR NOT "(', "x" * 2000, "Ann Lee", "Rome"]
+)
+calls = st.builds(
+    ToolCall,
+    names,
+    st.fixed_dictionaries({}, optional={n: wild | anything for n in ("query", "page", "text")}) | anything,
+)
+actions = st.lists(calls | anything, max_size=5) | anything
+
+
+def _no_action_raises(env: SearchQAEnv, steps: list[Any]) -> None:
+    env.reset(options={"task_id": "h1"})
+    for action in steps:
+        observation, reward, terminated, _, info = env.step(action)
+        assert env.observation_space.contains(observation) and 0.0 <= reward <= 1.0
+        assert info["valid"] == (info["error"] is None)
+        if terminated:
+            return
+
+
+@given(steps=st.lists(actions, max_size=4))
+def test_no_action_raises(three: Path, steps: list[Any]) -> None:
+    _no_action_raises(SearchQAEnv(three, split="validation", open_pages=True), steps)
+
+
+@pytest.mark.slow
+def test_none_of_100_000_actions_raises(three: Path) -> None:
+    env = SearchQAEnv(three, split="validation", open_pages=True)
+
+    @settings(max_examples=25_000, deadline=None, database=None)
+    @given(steps=st.lists(actions, min_size=4, max_size=4))
+    def try_four(steps: list[Any]) -> None:
+        _no_action_raises(env, steps)
+
+    try_four()
+
+
+def test_a_file_of_questions_is_a_source(tmp_path: Path) -> None:
+    env = SearchQAEnv(write_json(tmp_path / "dev.json", [HOTPOT]), split="validation")
+    assert env.tasks.source == "official" and env.tasks.ids("validation") == ("h1",)

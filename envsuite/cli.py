@@ -24,6 +24,7 @@ from envsuite.evaluation import compare_command, inspect_command, power_command,
 from envsuite.installation import doctor, quickstart
 from envsuite.interpreter import command as interpreter
 from envsuite.panels import cli as panels_cli
+from envsuite.papersearch import build_command as papers_build
 from envsuite.papersearch import search_command
 from envsuite.play import cli as play_cli
 from envsuite.registration import ENVIRONMENTS
@@ -168,21 +169,33 @@ def _task_set(env_id: str, source: str | None) -> TaskSet:
 
 
 def _add_data_arguments(parser: argparse.ArgumentParser) -> None:
-    building = data_cli.add_commands(parser)
-    build_cli.add_arguments(
-        building.add_subparsers(dest="built", required=True, metavar="WHAT").add_parser(
-            "webshop",
-            help="the catalogue of WebShop-v0: the whole shop in one file",
-            description="Builds the catalogue of WebShop-v0: products, goals and search index in one file.",
-        )
-    )
+    built = data_cli.add_commands(parser).add_subparsers(dest="built", required=True, metavar="WHAT")
+    for name, build in BUILDS.items():
+        build.add_arguments(built.add_parser(name, help=build.help, description=build.description))
 
 
 def _data(arguments: argparse.Namespace) -> int:
     """Lists, fetches, verifies or builds data."""
-    return build_cli.run(arguments) if arguments.data_command == "build" else data_cli.run(arguments, CONTENTS)
+    if arguments.data_command == "build":
+        return BUILDS[arguments.built].run(arguments)
+    return data_cli.run(arguments, CONTENTS)
 
 
+BUILDS = {
+    "webshop": Command(
+        "the catalogue of WebShop-v0: the whole shop in one file",
+        "Builds the catalogue of WebShop-v0: products, goals and search index in one file.",
+        build_cli.add_arguments,
+        build_cli.run,
+    ),
+    "papers": Command(
+        "a corpus for PaperSearch-v0: papers, citations, index and queries in one file",
+        "Builds a corpus of papers: texts, dates, citations, search index and queries in one file.",
+        papers_build.add_arguments,
+        papers_build.run,
+    ),
+}
+"""Files that environments read, by the name after ``data build``."""
 COMMANDS = {
     "quickstart": Command(
         "train an agent to craft, on the CPU, in minutes",

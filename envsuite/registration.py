@@ -71,6 +71,20 @@ BUILTIN = (
         milestones="envsuite.mathematics.milestones:Milestones",
     ),
     EnvSpec(
+        "PaperSearch-v0",
+        "envsuite.papersearch.env:PaperSearchEnv",
+        max_episode_steps=5,
+        players={"expert": "envsuite.papersearch.expert:Expert", "lexical": "envsuite.papersearch.lexical:Lexical"},
+        milestones="envsuite.papersearch.milestones:Milestones",
+    ),
+    EnvSpec(
+        "SearchQA-v0",
+        "envsuite.searchqa.env:SearchQAEnv",
+        max_episode_steps=5,
+        players={"expert": "envsuite.searchqa.expert:Expert", "lexical": "envsuite.searchqa.lexical:Lexical"},
+        milestones="envsuite.searchqa.milestones:Milestones",
+    ),
+    EnvSpec(
         "WebShop-v0",
         "envsuite.webshop.env:WebShop",
         max_episode_steps=15,

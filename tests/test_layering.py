@@ -17,7 +17,7 @@ LAYERS = {
         {"core"},
         {"registration", "prompting", "wrappers", "data", "processes", "remote"},
         {"retrieval", "interpreter", "making", "endpoints"},
-        {"textcraft", "alfworld", "webshop", "sokoban", "mathematics", "papersearch"},
+        {"textcraft", "alfworld", "webshop", "sokoban", "mathematics", "papersearch", "searchqa"},
         {"vector"},
         {"milestones", "panels"},
         {"evaluation", "demonstrations"},
@@ -41,7 +41,10 @@ LAYERS = {
     ),
 }
 NEVER_IN_ENVSUITE = {"trainers", "torch", "transformers", "accelerate", "rich", "pyarrow", "matplotlib"}
-ONLY_WHERE_CALLED = {"envsuite.evaluation.plots": {"matplotlib"}}
+ONLY_WHERE_CALLED = {
+    "envsuite.evaluation.plots": {"matplotlib"},
+    "envsuite.papersearch.model_selector": {"torch", "transformers"},
+}
 """What a module imports in a function, with a message where it is not installed."""
 NEVER_IN_ESTIMATORS = {"torch", "transformers", "gymnasium", "accelerate"}
 

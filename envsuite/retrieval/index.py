@@ -7,7 +7,7 @@ The postings of a term are two arrays: the documents that have it, ascending, an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import util
 from itertools import pairwise
@@ -33,12 +33,18 @@ _FEW = 64
 """Largest number of terms for block-wise processing. More are rare, and their tables would fill the memory."""
 _REMEMBERED = 10_000
 """Number of terms whose place in the file is cached."""
+_SMALL = 1 << 15
+"""Largest number of documents of an index whose terms are kept in memory when they have been searched."""
+_KEPT = 1_000_000
+"""Postings that are kept so, of 16 bytes each."""
 _LARGE = 50_000
 """Number of documents from which on importing numba pays."""
 
 _GROUP = 64
 """Number of documents that the best of them represents in the first scan of a block."""
 _LEAST: np.float32 = np.nextafter(np.float32(0), np.float32(1))
+
+_NONE = np.zeros(0, dtype=np.uint32)
 
 Adder = Callable[[NDArray[np.float64], NDArray[np.uint32], NDArray[Any], NDArray[np.float64], int], None]
 """Called with scores, documents, pairs, contribution of each pair, first document; adds a term to the scores."""
@@ -99,6 +105,8 @@ class Index:
         self._factors = factors[self._arrays.read("pairs.norm", 0, pairs)]
         self._edges = np.append(np.arange(0, self._size, _BLOCK), self._size)
         self._places: dict[str, tuple[int, ...]] = {}
+        self._kept: dict[_Term, tuple[NDArray[np.intp], NDArray[np.float64]]] = {}
+        self._kept_postings = 0
         self._add = _adder(engine, self._size)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -128,6 +136,11 @@ class Index:
         first = np.argsort(-np.diff(ends.astype(np.int64)), kind="stable")[:count]
         return [self._arrays.string("terms", number).decode("utf-8", "surrogatepass") for number in first.tolist()]
 
+    def having(self, term: str) -> NDArray[np.uint32]:
+        """Returns the numbers of the documents that have an analysed term, ascending. Shape: [n]."""
+        known = self._known({term: 1})
+        return self._arrays.read("postings.document", known[0].start, known[0].stop) if known else _NONE
+
     def search(self, query: str, k: int = 10) -> list[Hit]:
         """Returns the best ``k`` documents for the words of ``query``, best first; equal scores in the order of keys.
 
@@ -154,6 +167,9 @@ class Index:
         best = _Best(k)
         if not known or k < 1 or (stop is not None and stop < 1):
             return best.result()
+        if self._size <= _SMALL:
+            best.offer(0, self._sums(known, self._size if stop is None else min(stop, self._size)))
+            return best.result()
         few = len(known) <= _FEW
         edges = self._edges if few else self._edges[[0, -1]]
         if stop is not None and stop < self._size:
@@ -176,6 +192,28 @@ class Index:
             if touched:
                 best.offer(low, scores.astype(np.float32))
         return best.result()
+
+    def _sums(self, known: Sequence[_Term], stop: int) -> NDArray[np.float32]:
+        """Returns the scores of the documents of a small index, whose terms it keeps in memory. Shape: [stop].
+
+        The sums are those of a large index, bit by bit.
+        """
+        total = np.zeros(stop)
+        for term in known:
+            kept = self._kept.get(term)
+            if kept is None:
+                documents = self._arrays.read("postings.document", term.start, term.stop).astype(np.intp)
+                pairs = self._arrays.read("postings.pair", term.start, term.stop)
+                kept = documents, contributions(term.weight, self._times, self._factors).take(pairs)
+                self._kept_postings += len(documents)
+                if self._kept_postings > _KEPT:
+                    self._kept.clear()
+                    self._kept_postings = len(documents)
+                self._kept[term] = kept
+            documents, added = kept
+            end = len(documents) if stop == self._size else int(documents.searchsorted(stop))
+            total[documents[:end]] += added[:end]
+        return total.astype(np.float32)
 
     def _known(self, terms: Mapping[str, int]) -> list[_Term]:
         """Returns the query's terms that occur, in a fixed order, so that sums do not depend on the query's order."""

@@ -1,0 +1,67 @@
+"""The command ``envsuite data build papers``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from envsuite.core.errors import UsageError
+from envsuite.papersearch.literature import Literature
+from envsuite.papersearch.source import official_source, source_of
+from envsuite.retrieval import build_command
+from envsuite.retrieval.documents import Source
+
+EXAMPLES = """examples:
+  envsuite data build papers --builtin 100000 --seed 7 --out literature.corpus
+  envsuite data build papers papers.jsonl.gz --queries AutoScholarQuery_dev.jsonl --out pasa.corpus
+  envsuite data build papers "IEEE VIS papers 1990-2015 - Main dataset.tsv" --out vis.corpus
+  envsuite data build papers cacm --out cacm.corpus
+
+PATH is a file or folder of JSON lines (Semantic Scholar, arXiv, paperlists), the table of IEEE VIS, or the folder of
+CACM. Then: gymnasium.make("PaperSearch-v0", source="pasa.corpus"), or: envsuite search papers --corpus vis.corpus
+"graph drawing". The same command resumes an interrupted build where it stopped.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments to ``parser``, that of ``envsuite data build papers``."""
+    parser.epilog = EXAMPLES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument(
+        "path", nargs="?", type=Path, metavar="PATH", help="the papers; default: papersearch in $ENVSUITE_DATA"
+    )
+    parser.add_argument(
+        "--queries",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="PaSa's queries on these papers (JSON lines)",
+    )
+    parser.add_argument("--builtin", type=int, metavar="N", help="N generated papers instead of a file's")
+    parser.add_argument("--seed", type=int, metavar="S", help="seed of the generated papers (default: 0)")
+    build_command.add_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Builds the corpus; returns the exit code.
+
+    Raises:
+        DataError: As :func:`envsuite.retrieval.corpus_build.build`.
+        UsageError: The arguments contradict each other.
+    """
+    return build_command.run(_source(arguments), arguments)
+
+
+def _source(arguments: argparse.Namespace) -> Source:
+    if arguments.builtin is not None:
+        if arguments.path is not None or arguments.queries:
+            raise UsageError("--builtin generates papers and queries; give it, or PATH and --queries")
+        return Literature(arguments.builtin, arguments.seed or 0)
+    if arguments.seed is not None:
+        raise UsageError("--seed is for generated papers; give --builtin N with it")
+    if arguments.path is not None:
+        return source_of(arguments.path, arguments.queries)
+    if arguments.queries:
+        raise UsageError("--queries are on the papers of PATH; name it")
+    return official_source()

@@ -1,0 +1,67 @@
+"""An expert that knows which papers are gold, and gets them through the tools that an agent has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from envsuite.core.errors import UsageError
+from envsuite.core.players import looked_into
+from envsuite.core.tools import Action, ToolCall
+from envsuite.papersearch.env import PaperSearchEnv
+from envsuite.papersearch.tasks import ENV_ID
+from envsuite.papersearch.world import Session
+
+if TYPE_CHECKING:
+    import gymnasium
+
+
+class Expert:
+    """Expands the gold papers that lead to most others, and searches the titles of those that are left.
+
+    Where none is left that can be found, as a selector may discard some, it expands the best papers of the list.
+    """
+
+    def act(self, env: gymnasium.Env[Any, Action]) -> Action:
+        """Returns the next action in the episode of ``env``, a PaperSearch in any wrappers.
+
+        Raises:
+            UsageError: ``env`` is another environment, or has no running episode.
+        """
+        inner = looked_into(env, ENV_ID, PaperSearchEnv)
+        if inner.done:
+            raise UsageError("Expert.act called before reset; call reset() first")
+        return tuple(plan(inner.session, inner.max_calls) or [_idle(inner.session)])
+
+
+def _idle(session: Session) -> ToolCall:
+    """Returns a call that is not charged, where no gold paper is left to find."""
+    for number in session.papers[session.ranked()].tolist():
+        if number not in session.expanded:
+            return ToolCall("expand", {"paper_id": session.library.key(number)})
+    return ToolCall("search", {"query": f"{session.question.text} {len(session.asked)}"})
+
+
+def plan(session: Session, most: int) -> list[ToolCall]:
+    """Returns the next calls: of the most useful expansions first, then searches of titles.
+
+    Args:
+        session: The episode.
+        most: Most calls.
+    """
+    library, question, rules = session.library, session.question, session.rules
+    left = question.gold - session.pool
+    calls: list[ToolCall] = []
+    open_papers = [number for number in session.papers.tolist() if number not in session.expanded]
+    while left and len(calls) < most and open_papers:
+        leads = {n: left & {*library.expand(n, rules.citing, rules.cited, question.stop)} for n in open_papers}
+        best = max(open_papers, key=lambda number: (len(leads[number]), -number))
+        if len(leads[best]) < 2:
+            break
+        left -= leads[best]
+        open_papers.remove(best)
+        calls.append(ToolCall("expand", {"paper_id": library.key(best)}))
+    for number in sorted(left):
+        query = " ".join(library.corpus.title(number).split())
+        if len(calls) < most and query.lower() not in session.asked:
+            calls.append(ToolCall("search", {"query": query}))
+    return calls

@@ -1,0 +1,28 @@
+"""Milestones of PaperSearch: the gold papers, each when it is found."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from envsuite.core.env import StepInfo, ToolEnv
+from envsuite.core.players import looked_into
+from envsuite.core.tools import Action
+from envsuite.papersearch.env import PaperSearchEnv
+from envsuite.papersearch.tasks import ENV_ID
+
+
+class Milestones:
+    """Each is reached when a gold paper comes into the pool, in any order."""
+
+    from_observations: ClassVar[bool] = False
+
+    def __init__(self, env: ToolEnv) -> None:
+        self._env = looked_into(env, ENV_ID, PaperSearchEnv)
+        self._left = set(self._env.session.question.gold)
+        self.count = len(self._left)
+
+    def reached(self, action: Action, info: StepInfo) -> int:
+        """Returns the number of gold papers that are in the pool for the first time."""
+        found = self._left & self._env.session.pool
+        self._left -= found
+        return len(found)

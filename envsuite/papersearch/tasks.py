@@ -1,0 +1,103 @@
+"""Loads corpora and their queries, once per process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from envsuite.core.errors import DataError
+from envsuite.core.tasks import TaskSet
+from envsuite.papersearch.literature import Literature
+from envsuite.papersearch.question import Question
+from envsuite.papersearch.source import official_source
+from envsuite.papersearch.world import Library
+from envsuite.retrieval.corpus import Corpus
+from envsuite.retrieval.corpus_build import cached
+
+ENV_ID = "PaperSearch-v0"
+HORIZON = 5
+"""Maximum number of steps of an episode."""
+SPLITS = ("train", "validation", "test")
+_QUESTIONS = 1_024
+"""Queries whose gold papers a process remembers."""
+
+
+class Collection:
+    """A corpus with its queries.
+
+    Args:
+        corpus: The corpus.
+        source: ``"builtin"`` or ``"official"``; part of the task set.
+
+    Raises:
+        DataError: It has no queries, or one that is not of this environment.
+    """
+
+    def __init__(self, corpus: Corpus, source: str) -> None:
+        self.corpus = corpus
+        self.library = Library(corpus)
+        self._tasks: dict[str, Mapping[str, Any]] = {}
+        splits: dict[str, list[str]] = {split: [] for split in SPLITS}
+        for place, task in enumerate(corpus.tasks()):
+            if not _is_query(task):
+                raise DataError(
+                    f"{corpus.path}: its task {place} is not a query on papers (needs id, text, gold, date, kind, "
+                    "split); build a corpus of papers with queries: envsuite corpus build --help"
+                )
+            self._tasks[task["id"]] = task
+            splits[task["split"]].append(task["id"])
+        if not self._tasks:
+            raise DataError(f"{corpus.path}: has no queries; build it with some: envsuite corpus build --help")
+        types = {task_id: task["kind"] for task_id, task in self._tasks.items()}
+        ids = {split: tuple(some) for split, some in splits.items()}
+        self.task_set = TaskSet(ENV_ID, source, corpus.digest[:16], ids, types)
+        self.question = lru_cache(maxsize=_QUESTIONS)(self._question)
+
+    def task(self, task_id: str) -> Mapping[str, Any]:
+        """Returns a query as the corpus has it."""
+        return self._tasks[task_id]
+
+    def _question(self, task_id: str) -> Question:
+        """Returns a query with the numbers of its gold papers.
+
+        Raises:
+            DataError: A gold paper is not in the corpus.
+        """
+        task, corpus = self._tasks[task_id], self.corpus
+        numbers = {key: corpus.number(key) for key in task["gold"]}
+        stop = corpus.stop(task["date"]) if task["date"] else len(corpus)
+        gold = frozenset(number for number in numbers.values() if number is not None and number < stop)
+        if len(gold) < len(numbers) or not gold:
+            missing = [key for key, number in numbers.items() if number is None or number >= stop]
+            raise DataError(f"{corpus.path}: gold papers of {task_id} are not there, or newer than it: {missing[:5]}")
+        return Question(task_id, task["text"], gold, task["date"], stop)
+
+
+def load(source: str | Path, papers: int = 10_000, corpus_seed: int = 0) -> Collection:
+    """Returns the corpus of a source; builds it if it is missing.
+
+    Args:
+        source: ``"builtin"`` or ``"generated"``, which are the same, ``"official"`` (the folder ``papersearch`` in
+            ``$ENVSUITE_DATA``), or the path of a corpus.
+        papers: Number of papers of the built-in literature.
+        corpus_seed: Seed of the built-in literature.
+
+    Raises:
+        DataError: The source does not exist or is damaged.
+        UsageError: ``papers`` is out of range.
+    """
+    if source in ("builtin", "generated"):
+        return _opened(cached(Literature(papers, corpus_seed)), "builtin")
+    return _opened(cached(official_source()) if source == "official" else Path(source).resolve(), "official")
+
+
+@lru_cache(maxsize=8)
+def _opened(path: Path, source: str) -> Collection:
+    return Collection(Corpus(path), source)
+
+
+def _is_query(task: Mapping[str, Any]) -> bool:
+    kinds = {"id": str, "text": str, "gold": list, "date": int, "kind": str, "split": str}
+    return all(isinstance(task.get(name), kind) for name, kind in kinds.items()) and task["split"] in SPLITS

@@ -1,0 +1,303 @@
+"""Paper search as StepPO plays it: a pool of papers that grows by searches and by following citations.
+
+The rules are those of StepPO (appendix B.1 and B.2, "Academic Paper Search"), which takes them from PaperScout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envsuite.papersearch import prompts
+from envsuite.papersearch.question import Question
+from envsuite.papersearch.selectors import Lexical, Selector
+from envsuite.retrieval.corpus import Corpus
+from envsuite.retrieval.documents import Retriever
+
+Numbers = NDArray[np.int64]
+LONGEST_QUERY = 1_000
+"""Characters of the longest query that is searched."""
+LONGEST_TITLE = 200
+"""Characters of a title that are shown."""
+_SEARCHES, _EXPANSIONS, _CARDS = 10_000, 10_000, 20_000
+"""Results and lines that a process remembers."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rules of an episode; the defaults are StepPO's (B.1, B.2)."""
+
+    results: int = 10
+    """Papers that a search returns."""
+    citing: int = 30
+    """Most papers that cite the expanded one."""
+    cited: int = 99
+    """Most papers that the expanded one cites."""
+    best: int = 3
+    """Number of newly found papers whose scores make the reward of a step."""
+    penalty: float = 0.5
+    """Charged for a repeated search, and for an invalid or repeated expansion."""
+    cost: float = 0.0
+    """Charged for each other call. The paper calls it optional and gives no value."""
+    discard: float = 0.01
+    """Papers with lower scores are discarded when they are found. The paper says "near-zero" and gives no value."""
+    threshold: float = 0.5
+    """Papers with at least this score make the final list. The paper gives no value."""
+
+
+class Saved(TypedDict):
+    """The state of a session, as plain data."""
+
+    papers: list[int]
+    scores: list[float]
+    places: list[float]
+    asked: list[str]
+    expanded: list[int]
+    history: list[str]
+    searches: int
+    expansions: int
+
+
+@dataclass(frozen=True)
+class Done:
+    """The result of a step."""
+
+    lines: tuple[str, ...]
+    """Result of each call."""
+    errors: tuple[str, ...]
+    """Why calls were refused."""
+    reward: float
+
+
+class Library:
+    """A corpus to search, with what its sessions share: results of searches and expansions, lines of papers.
+
+    Args:
+        corpus: The papers.
+        retriever: The search; by default the corpus's own.
+    """
+
+    def __init__(self, corpus: Corpus, retriever: Retriever | None = None) -> None:
+        self.corpus = corpus
+        self.retriever: Retriever = corpus if retriever is None else retriever
+        self.words = Lexical(corpus)
+        self._numbers: dict[str, int] = {}
+        self.search = lru_cache(maxsize=_SEARCHES)(self._search)
+        self.expand = lru_cache(maxsize=_EXPANSIONS)(self._expand)
+        self.card = lru_cache(maxsize=_CARDS)(self._card)
+
+    def key(self, paper: int) -> str:
+        """Returns the id of a paper, and remembers it for :meth:`number`."""
+        if len(self._numbers) >= _CARDS:
+            self._numbers.clear()
+        key = self.corpus.key(paper)
+        self._numbers[key] = paper
+        return key
+
+    def number(self, key: str) -> int | None:
+        """Returns the paper with an id; ``None`` where there is none. Fast for papers that were shown."""
+        known = self._numbers.get(key)
+        return self.corpus.number(key) if known is None else known
+
+    def _search(self, query: str, results: int, stop: int) -> tuple[int, ...]:
+        """Returns the best papers for a query, of those before ``stop``."""
+        return tuple(self.retriever.search(query, results, stop)[0].tolist())
+
+    def _expand(self, paper: int, citing: int, cited: int, stop: int) -> tuple[int, ...]:
+        """Returns papers that cite a paper, then papers that it cites, of those before ``stop``.
+
+        Of more than ``citing`` or ``cited`` the most cited ones are returned, and of equally cited ones the older.
+        """
+        newer, older = self.corpus.linked_by(paper), self.corpus.links(paper)
+        first = self._most_cited(newer[newer < stop], citing, stop)
+        return tuple(dict.fromkeys((*first, *self._most_cited(older[older < stop], cited, stop))))
+
+    def _most_cited(self, papers: NDArray[np.uint32], most: int, stop: int) -> list[int]:
+        numbers: list[int] = papers.tolist()
+        if len(numbers) <= most:
+            return numbers
+        counts = {number: int(np.searchsorted(self.corpus.linked_by(number), stop)) for number in numbers}
+        return sorted(numbers, key=lambda number: (-counts[number], number))[:most]
+
+    def _card(self, paper: int, snippet: int) -> str:
+        """Returns the line that shows a paper."""
+        title, text = self.corpus.content(paper)
+        return prompts.paper(self.key(paper), self.corpus.date(paper), title, text, snippet, LONGEST_TITLE)
+
+
+class Session:
+    """One episode: a query, and what has been found for it.
+
+    Args:
+        library: The papers.
+        selector: Scores papers.
+        rules: The rules.
+        question: The query.
+    """
+
+    def __init__(self, library: Library, selector: Selector, rules: Rules, question: Question) -> None:
+        self.library, self.selector, self.rules, self.question = library, selector, rules, question
+        self.papers: Numbers = np.zeros(0, dtype=np.int64)
+        """The pool, in the order in which papers were found."""
+        self.scores = np.zeros(0)
+        """Score of each paper by the selector."""
+        self._places = self.scores
+        """Scores by which papers are shown: the selector's, or those of words where it is not shown."""
+        self.pool: set[int] = set()
+        self.asked: dict[str, None] = {}
+        """Queries that were searched, in lower case and with single blanks."""
+        self.expanded: dict[int, None] = {}
+        self.history: list[str] = []
+        """What each call did."""
+        self.searches = self.expansions = 0
+        self._order: Numbers | None = None
+
+    def step(self, calls: Sequence[tuple[str, str]]) -> Done:
+        """Executes calls together; each sees the pool as it is at the beginning, whatever their order.
+
+        The reward is the sum of the :attr:`Rules.best` highest scores among the papers that are new to the pool, minus
+        the cost of each call that is executed, minus the penalty of each repeated search and each invalid or repeated
+        expansion. Of equal calls in one step, one is executed and the others are repeated.
+
+        Args:
+            calls: Name and argument of each.
+        """
+        found: dict[int, None] = {}
+        lines: list[str] = []
+        errors: list[str] = []
+        executed = penalties = 0
+        for tool, argument in calls:
+            numbers, why, charged = self._search(argument) if tool == "search" else self._expand(argument)
+            if why:
+                errors.append(why)
+                penalties += charged
+                lines.append(prompts.refused(tool, argument, why))
+                continue
+            executed += 1
+            new = [number for number in numbers if number not in self.pool]
+            found.update(dict.fromkeys(new))
+            say = prompts.searched if tool == "search" else prompts.expanded
+            lines.append(say(argument.strip(), len(numbers), len(new)))
+        reward = self._add(found) - self.rules.cost * executed - self.rules.penalty * penalties
+        self.history += lines
+        return Done(tuple(lines), tuple(errors), reward)
+
+    def _search(self, query: str) -> tuple[tuple[int, ...], str, bool]:
+        """Returns the papers found, or why the query was refused and whether that is charged."""
+        words = " ".join(query.split())
+        if not words:
+            return (), prompts.EMPTY_QUERY, False
+        if len(words) > LONGEST_QUERY:
+            return (), prompts.too_long(len(words), LONGEST_QUERY), False
+        if words.lower() in self.asked:
+            return (), prompts.REPEATED_SEARCH, True
+        self.asked[words.lower()] = None
+        self.searches += 1
+        return self.library.search(words, self.rules.results, self.question.stop), "", False
+
+    def _expand(self, key: str) -> tuple[tuple[int, ...], str, bool]:
+        """Returns the papers found, or why the expansion was refused and whether that is charged."""
+        number = self.library.number(key.strip()) if len(key) <= LONGEST_QUERY else None
+        if number is None or number not in self.pool:
+            return (), prompts.NOT_THERE, True
+        if number in self.expanded:
+            return (), prompts.REPEATED_EXPANSION, True
+        self.expanded[number] = None
+        self.expansions += 1
+        rules = self.rules
+        return self.library.expand(number, rules.citing, rules.cited, self.question.stop), "", False
+
+    def _add(self, found: dict[int, None]) -> float:
+        """Adds papers to the pool; returns the sum of the best scores among them."""
+        if not found:
+            return 0.0
+        papers = np.array([*found], dtype=np.int64)
+        scores = self.selector.scores(self.question, papers)
+        kept = scores >= self.rules.discard
+        best = np.sort(scores[kept])[::-1][: self.rules.best].tolist()
+        places = scores
+        if self.selector.shown:
+            papers, scores = papers[kept], scores[kept]
+            places = scores
+        else:  # discarding would tell what the selector prefers
+            places = self.library.words.shares(self.question.text, papers)
+        self.papers = np.concatenate([self.papers, papers])
+        self.scores = np.concatenate([self.scores, scores])
+        self._places = np.concatenate([self._places, places])
+        self.pool.update(papers.tolist())
+        self._order = None
+        return float(sum(best))
+
+    def ranked(self) -> Numbers:
+        """Returns the places of the pool's papers in :attr:`papers`, best first, then the older. Shape: [n]."""
+        if self._order is None:
+            self._order = np.lexsort((self.papers, -self._places))
+        return self._order
+
+    def view(self, papers: int, snippet: int, calls: int) -> str:
+        """Returns the pool and the history, as an agent sees them.
+
+        Args:
+            papers: Most papers that are shown.
+            snippet: Characters of an abstract that are shown.
+            calls: Number of the last calls that the observation has already.
+        """
+        card, done = self.library.card, self.expanded
+        numbers: list[int] = self.papers[self.ranked()[:papers]].tolist()
+        lines = [f"{card(n, snippet)} [expanded]" if n in done else card(n, snippet) for n in numbers]
+        earlier = self.history[: len(self.history) - calls] if calls else self.history
+        return prompts.view(lines, len(self.papers), earlier[-50:])
+
+    def metrics(self) -> dict[str, float]:
+        """Returns recall, precision and F1 of the papers above the threshold, recall in the first 20, 50 and 100
+        papers of the pool, and the numbers of papers and calls.
+        """  # noqa: D205
+        gold = self.question.gold
+        is_gold = np.array([number in gold for number in self.papers.tolist()], dtype=bool)
+        above = self.scores >= self.rules.threshold
+        hits, listed = int((is_gold & above).sum()), int(above.sum())
+        recall, precision = hits / len(gold), hits / listed if listed else 0.0
+        found = np.cumsum(is_gold[self.ranked()])
+        return {
+            "f1_all": 2 * hits / (len(gold) + listed),
+            "recall_all": recall,
+            "precision_all": precision,
+            **{f"recall_{k}": int(found[min(k, len(found)) - 1]) / len(gold) if len(found) else 0.0
+               for k in (20, 50, 100)},
+            "pool": float(len(self.papers)),
+            "calls": float(self.searches + self.expansions),
+            "searches": float(self.searches),
+            "expansions": float(self.expansions),
+        }  # fmt: skip
+
+    def key(self) -> str:
+        """Returns the identity of what is known: the pool, the queries and the expanded papers, in any order."""
+        return f"{sorted(self.pool)} {sorted(self.asked)} {sorted(self.expanded)}"
+
+    def saved(self) -> Saved:
+        """Returns the state as plain data."""
+        return Saved(
+            papers=self.papers.tolist(),
+            scores=self.scores.tolist(),
+            places=self._places.tolist(),
+            asked=[*self.asked],
+            expanded=[*self.expanded],
+            history=[*self.history],
+            searches=self.searches,
+            expansions=self.expansions,
+        )
+
+    def load(self, saved: Saved) -> None:
+        """Takes over a saved state of a session of the same query."""
+        self.papers = np.array(saved["papers"], dtype=np.int64)
+        self.scores, self._places = np.array(saved["scores"], dtype=float), np.array(saved["places"], dtype=float)
+        self.pool = {*saved["papers"]}
+        self.asked, self.expanded = dict.fromkeys(saved["asked"]), dict.fromkeys(saved["expanded"])
+        self.history = [*saved["history"]]
+        self.searches, self.expansions = saved["searches"], saved["expansions"]
+        self._order = None

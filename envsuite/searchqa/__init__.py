@@ -1,0 +1,1 @@
+"""SearchQA: questions of several hops, answered by searching."""

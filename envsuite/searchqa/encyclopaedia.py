@@ -1,0 +1,107 @@
+"""The built-in encyclopaedia: pages and questions of any number, from a seed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+from envsuite.core.errors import UsageError
+from envsuite.retrieval.documents import Document, Problems
+from envsuite.searchqa.entities import FEWEST, LINKED, Entities, Value, table
+from envsuite.searchqa.pages import page
+from envsuite.searchqa.questions import SPLITS, Questions
+
+GENERATOR = "encyclopaedia-1"
+"""Version of the generator: the same arguments give the same pages and questions."""
+DATA_SET = "encyclopaedia"
+"""Data set of the questions."""
+
+
+class Encyclopaedia:
+    """A source of generated pages, one for each entity, and of questions whose answers they have.
+
+    Args:
+        entities: About how many pages; at least 100.
+        questions: Number of questions: 80 % train, 10 % validation, 10 % test. One for three entities by default.
+        seed: Determines pages and questions.
+
+    Raises:
+        UsageError: A number is out of range.
+    """
+
+    def __init__(self, entities: int = 3000, questions: int | None = None, seed: int = 0) -> None:
+        if entities < FEWEST:
+            raise UsageError(f"entities={entities}: an encyclopaedia has at least {FEWEST}")
+        self.entities = entities
+        self.questions = entities // 3 if questions is None else questions
+        if self.questions < 0:
+            raise UsageError(f"questions={questions}: give 0 or more")
+        self.seed = seed
+        self.problems = Problems()
+
+    @property
+    def name(self) -> str:
+        """Name for people."""
+        return f"{GENERATOR}-{self.seed}-{self.entities}-{self.questions}"
+
+    @property
+    def size(self) -> int:
+        """Number of pages."""
+        return len(self.world.all)
+
+    def digest(self) -> str:
+        """Returns a SHA-256 of generator, tables and arguments."""
+        hashed = hashlib.sha256(self.name.encode())
+        for tables in ("names", "pages", "questions"):
+            hashed.update(repr(table(tables)).encode())
+        return hashed.hexdigest()
+
+    @cached_property
+    def world(self) -> Entities:
+        """The entities and all that is true of them."""
+        return Entities(self.entities, f"{GENERATOR} {self.seed}")
+
+    def documents(self, start: int = 0) -> Iterator[Document]:
+        """Yields the pages from number ``start`` on."""
+        for entity in self.world.all[start:]:
+            yield page(self.world, entity, f"{GENERATOR} {self.seed}")
+
+    def tasks(self) -> Iterator[dict[str, Any]]:
+        """Yields the questions, split by split, in the order train, validation, test.
+
+        Raises:
+            UsageError: There are too few entities for so many questions.
+        """
+        shares = {name: self.questions * len(numbers) // 100 for name, numbers in SPLITS.items()}
+        shares["train"] += self.questions - sum(shares.values())
+        made: dict[str, list[dict[str, Any]]] = {name: [] for name in SPLITS}
+        for split, question in Questions(self.world, f"{GENERATOR} {self.seed}").drawn(shares):
+            stratum = f"{question.kind}-{question.hops}"
+            made[split].append(
+                {
+                    "id": f"{stratum}/{split}#{len(made[split])}",
+                    "text": question.text,
+                    "answers": question.answers,
+                    "support": question.support,
+                    "kind": question.kind,
+                    "hops": question.hops,
+                    "data_set": DATA_SET,
+                    "split": split,
+                    "answerable": question.answerable,
+                    "query": question.query,
+                }
+            )
+        for tasks in made.values():
+            yield from tasks
+
+    def facts(self) -> Iterator[tuple[str, str, Value]]:
+        """Yields title of a page, relation and value of each fact that a page states.
+
+        The value of a relation between entities is the title of the other page.
+        """
+        for entity in self.world.all:
+            for relation, value in self.world.chains(entity):
+                other = self.world.title(self.world.all[int(value)]) if relation in LINKED else value
+                yield self.world.title(entity), relation, other

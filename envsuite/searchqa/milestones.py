@@ -1,0 +1,31 @@
+"""Milestones of SearchQA: the supporting pages, each when it is found."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from envsuite.core.env import StepInfo, ToolEnv
+from envsuite.core.players import looked_into
+from envsuite.core.tools import Action
+from envsuite.searchqa.env import SearchQAEnv
+from envsuite.searchqa.tasks import ENV_ID
+
+
+class Milestones:
+    """Each supporting page is one, in any order, and the right answer is the last."""
+
+    from_observations: ClassVar[bool] = False
+
+    def __init__(self, env: ToolEnv) -> None:
+        self._env = looked_into(env, ENV_ID, SearchQAEnv)
+        self._left = set(self._env.session.question.support)
+        self._answered = False
+        self.count = len(self._left) + 1
+
+    def reached(self, action: Action, info: StepInfo) -> int:
+        """Returns the number of supporting pages that were found for the first time, and 1 for the right answer."""
+        found = self._left.intersection(self._env.session.keys())
+        self._left -= found
+        answered = info["success"] and not self._answered
+        self._answered = self._answered or answered
+        return len(found) + answered

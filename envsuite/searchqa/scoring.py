@@ -1,0 +1,136 @@
+"""Exact match, F1 and scores of supporting pages, as the official scripts of the data sets compute them."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+CLOSED = ("yes", "no", "noanswer")
+"""Answers that HotpotQA's script, and 2WikiMultiHopQA's, compare as a whole: F1 is 0 unless both agree."""
+CANNOT_BE_ANSWERED = (
+    "unanswerable",
+    "not answerable",
+    "question is unanswerable",
+    "question is not answerable",
+    "cannot be answered",
+    "can not be answered",
+    "question cannot be answered",
+    "question can not be answered",
+    "noanswer",
+    "no answer",
+    "there is no answer",
+)
+"""Normalised answers that say that the question has no answer in the corpus."""
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(?:an?|the)\b")
+
+
+def normalised(text: str) -> str:
+    """Returns ``text`` as SQuAD's script compares it.
+
+    Lower case; then without ASCII punctuation; then without the articles a, an, the; words joined by one blank. Other
+    scripts' punctuation, accents and letters stay as they are.
+    """
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(answer: str, golds: Sequence[str]) -> bool:
+    """Whether the normalised ``answer`` equals that of a gold answer or alias."""
+    found = normalised(answer)
+    return any(found == normalised(gold) for gold in golds)
+
+
+def f1(answer: str, golds: Sequence[str], closed: Collection[str] = CLOSED) -> float:
+    """Returns the best F1 of ``answer`` over the gold answer and its aliases; 0 without any.
+
+    F1 counts the words that the normalised answers have in common, as often as both have them.
+
+    Args:
+        answer: The answer that was given.
+        golds: The gold answer and its aliases.
+        closed: Normalised answers that count as a whole: one of them against anything else is 0. HotpotQA's and
+            2WikiMultiHopQA's scripts have :data:`CLOSED`; SQuAD's and MuSiQue's have none (``()``).
+
+    Two answers of which nothing is left after the normalisation agree (1) in MuSiQue's script, and score 0 in
+    HotpotQA's; this follows the one that ``closed`` names.
+    """
+    return max((_f1(normalised(answer), normalised(gold), closed) for gold in golds), default=0.0)
+
+
+def _f1(answer: str, gold: str, closed: Collection[str]) -> float:
+    if answer != gold and (answer in closed or gold in closed):
+        return 0.0
+    found, wanted = answer.split(), gold.split()
+    if not found or not wanted:
+        return float(found == wanted and not closed)
+    same = (Counter(found) & Counter(wanted)).total()
+    if same == 0:
+        return 0.0
+    precision, recall = same / len(found), same / len(wanted)
+    return (2 * precision * recall) / (precision + recall)
+
+
+def says_unanswerable(answer: str) -> bool:
+    """Whether ``answer`` says that the question cannot be answered (:data:`CANNOT_BE_ANSWERED`)."""
+    return normalised(answer) in CANNOT_BE_ANSWERED
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The scores of an answer."""
+
+    em: float
+    """1 for an exact match, else 0."""
+    f1: float
+    """F1 in [0, 1]."""
+
+
+def judged(answer: str, golds: Sequence[str], answerable: bool = True, closed: Collection[str] = CLOSED) -> Judgement:
+    """Returns the scores of ``answer``.
+
+    Of a question that cannot be answered, an answer that says so is right and every other is wrong. That is MuSiQue's
+    rule (its script skips such questions in EM and F1, and its sufficiency scores ask whether the system recognised
+    them, as a field of its own); here the answer's text takes the place of the field. Of a question that can be
+    answered, the claim that it cannot is compared like any other text, so it is wrong.
+
+    Args:
+        answer: The answer that was given.
+        golds: The gold answer and its aliases; not read if the question cannot be answered.
+        answerable: Whether the question can be answered.
+        closed: As for :func:`f1`.
+    """
+    if not answerable:
+        right = float(says_unanswerable(answer))
+        return Judgement(right, right)
+    return Judgement(float(exact_match(answer, golds)), f1(answer, golds, closed))
+
+
+@dataclass(frozen=True)
+class Support:
+    """Scores of the supporting pages that were found, as HotpotQA's script scores supporting facts."""
+
+    em: float
+    """1 if exactly the supporting pages were found."""
+    f1: float
+    precision: float
+    recall: float
+
+
+def support_scores(found: Collection[str], gold: Collection[str]) -> Support:
+    """Returns the scores of pages against the supporting ones; each page counts once.
+
+    As in the script, precision and recall over nothing are 0; nothing found where nothing is gold is an exact match.
+
+    Args:
+        found: Keys of the pages that were found.
+        gold: Keys of the supporting pages.
+    """
+    found, gold = set(found), set(gold)
+    right = len(found & gold)
+    precision = right / len(found) if found else 0.0
+    recall = right / len(gold) if gold else 0.0
+    both = precision + recall
+    return Support(float(found == gold), 2 * precision * recall / both if both else 0.0, precision, recall)

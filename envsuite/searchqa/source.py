@@ -1,0 +1,201 @@
+"""Where published questions and their passages come from: the official files of the data sets, and corpora."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from envsuite.core.errors import DataError, unknown
+from envsuite.retrieval.documents import Document, Problems
+from envsuite.searchqa.layouts import Asked, asked
+from envsuite.searchqa.passages import Keys, Passage, line, opened, passages, rows
+
+SPLITS = ("train", "validation", "test")
+VERSION = 1
+"""Version of the reading: increased where the same files give other pages or tasks."""
+SAME_ID = "a question with the id of another one (left out)"
+NO_CONTEXT = "a question without passages, and no corpus is given (left out)"
+NOT_THERE = "a supporting page that is not in the corpus (left out)"
+_SPLIT = re.compile(r"(?:^|[^a-z])(?:(?P<train>train)|(?P<validation>dev|valid(?:ation)?|val)|(?P<test>test))(?![a-z])")
+_SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
+
+
+class QuestionFiles:
+    """Questions in official files, on the passages that come with them or on a corpus of their own.
+
+    A passage has its title as key, ``Title (2)`` and so on if others had the title before. Without a corpus, passages
+    of the same title and text are one page, in the order in which questions bring them. With one, a supporting page is
+    the passage of the same title and text, or else the first one of the title.
+
+    Args:
+        files: Files of questions, or folders of such (``*.json``, ``*.jsonl``, also with ``.gz``), in which names with
+            the word ``corpus`` are left out.
+        corpus: A file of passages (see :func:`envsuite.searchqa.passages.passages`) instead of those of the questions.
+        split: Split of all questions: ``"train"``, ``"validation"`` or ``"test"``. By default that of each file's
+            name: ``train`` at the end of a word, ``dev`` or ``valid`` for validation; test for others.
+        strict: Whether the first problem is an error.
+
+    Raises:
+        DataError: There is no such file, or a folder has none.
+        UnknownName: There is no such split.
+    """
+
+    def __init__(
+        self, files: Sequence[Path], corpus: Path | None = None, split: str | None = None, strict: bool = False
+    ) -> None:
+        if split is not None and split not in SPLITS:
+            raise unknown("split", split, SPLITS)
+        self.files = [file for path in files for file in _files(path)]
+        if not self.files:
+            raise DataError("no file of questions is given; give files of HotpotQA, 2WikiMultiHopQA or MuSiQue")
+        if corpus is not None and not corpus.is_file():
+            raise DataError(f"{corpus}: there is no such file of passages")
+        self.corpus = corpus
+        self.split = split
+        self.problems = Problems(strict)
+        self._digest = ""
+
+    @property
+    def name(self) -> str:
+        """Names of the files."""
+        named = [file.name for file in self.files] + ([self.corpus.name] if self.corpus else [])
+        return " + ".join(named)
+
+    @property
+    def size(self) -> int | None:
+        """Unknown before the files are read."""
+        return None
+
+    def digest(self) -> str:
+        """Returns a SHA-256 of the files' contents and the splits.
+
+        Raises:
+            DataError: A file cannot be read.
+        """
+        if not self._digest:
+            hashed = hashlib.sha256(f"questions {VERSION}".encode())
+            for file in (*self.files, *([self.corpus] if self.corpus else [])):
+                split = "corpus" if file == self.corpus else self._split_of(file)
+                with opened(file) as content:
+                    try:
+                        hashed.update(f"\n{split} {hashlib.file_digest(content, 'sha256').hexdigest()}".encode())  # type: ignore[arg-type]
+                    except (OSError, EOFError) as error:
+                        raise DataError(f"{file}: cannot be read ({error})") from error
+            self._digest = hashed.hexdigest()
+        return self._digest
+
+    def documents(self, start: int = 0) -> Iterator[Document]:
+        """Yields the passages from number ``start`` on.
+
+        Raises:
+            DataError: A file cannot be read.
+        """
+        heard = _Heard(self.problems, start == 0)
+        for number, (key, passage) in enumerate(self._pages(heard)):
+            if number >= start:
+                heard.open = True
+                yield Document(key, line(passage.title), passage.text)
+
+    def tasks(self) -> Iterator[dict[str, Any]]:
+        """Yields the questions as tasks.
+
+        Raises:
+            DataError: A file cannot be read.
+        """
+        problems = Problems()  # documents() has counted what is wrong with the files
+        wanted = {one if isinstance(one, str) else one.title for _, q in self._questions(problems) for one in q.support}
+        exact: dict[bytes, str] = {}
+        first: dict[str, str] = {}
+        for key, passage in self._pages(problems):
+            if passage.title in wanted:
+                exact.setdefault(passage.identity(), key)
+                first.setdefault(passage.title, key)
+        for split, question in self._questions(problems):
+            support = []
+            for one in question.support:
+                title = one if isinstance(one, str) else one.title
+                there = first.get(title)
+                if isinstance(one, Passage):
+                    there = exact.get(one.identity(), there)
+                if there is None:
+                    self.problems.add(NOT_THERE, f"{question.id}: {line(title)[:80]}")
+                else:
+                    support.append(there)
+            yield {
+                "id": question.task_id,
+                "text": question.text,
+                "answers": list(question.answers),
+                "support": list(dict.fromkeys(support)),
+                "kind": question.kind,
+                "hops": question.hops,
+                "data_set": question.data_set,
+                "split": split,
+                "answerable": question.answerable,
+                "question_id": question.id,
+            }
+
+    def _split_of(self, file: Path) -> str:
+        if self.split is not None:
+            return self.split
+        found = [match.lastgroup for match in _SPLIT.finditer(re.sub(r"\d", " ", file.name.lower()))]
+        return str(found[-1]) if found else "test"
+
+    def _questions(self, problems: Problems) -> Iterator[tuple[str, Asked]]:
+        seen: set[str] = set()
+        for file in self.files:
+            split = self._split_of(file)
+            for place, row in rows(file, problems):
+                question = asked(row, place, problems)
+                if question is None:
+                    continue
+                if question.task_id in seen:
+                    problems.add(SAME_ID, f"{place} ({question.id[:80]})")
+                    continue
+                if not question.context and self.corpus is None:
+                    problems.add(NO_CONTEXT, f"{place} ({question.id[:80]})")
+                    continue
+                seen.add(question.task_id)
+                yield split, question
+
+    def _pages(self, problems: Problems) -> Iterator[tuple[str, Passage]]:
+        keys, seen = Keys(), set[bytes]()
+        if self.corpus is None:
+            found: Iterator[Passage] = (one for _, question in self._questions(problems) for one in question.context)
+        else:
+            for _ in self._questions(problems):  # to count what is wrong with them
+                pass
+            found = passages(self.corpus, problems)
+        for passage in found:
+            identity = passage.identity()
+            if identity not in seen:
+                seen.add(identity)
+                yield keys.key(passage.title), passage
+
+
+class _Heard(Problems):
+    """Passes problems on once it is open: a build that resumes has counted those of the pages before."""
+
+    def __init__(self, to: Problems, is_open: bool) -> None:
+        super().__init__(to.strict)
+        self.to = to
+        self.open = is_open
+
+    def add(self, kind: str, place: str) -> None:
+        """Counts a problem, unless it was counted before."""
+        if self.open:
+            self.to.add(kind, place)
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        found = sorted(file for file in path.rglob("*") if file.is_file() and file.name.endswith(_SUFFIXES))
+        found = [file for file in found if "corpus" not in file.name.lower()]
+        if not found:
+            raise DataError(f"{path}: there are no files of questions ({', '.join(_SUFFIXES)}) in it")
+        return found
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file or folder of questions")
+    return [path]

@@ -1,0 +1,106 @@
+"""Loads corpora and their questions, once per process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from envsuite.core.errors import DataError
+from envsuite.core.tasks import TaskSet
+from envsuite.data import data_root
+from envsuite.retrieval.corpus import Corpus
+from envsuite.retrieval.corpus_build import cached
+from envsuite.searchqa.encyclopaedia import DATA_SET, Encyclopaedia
+from envsuite.searchqa.source import SPLITS, QuestionFiles
+from envsuite.searchqa.world import Library, Question
+
+ENV_ID = "SearchQA-v0"
+HORIZON = 5
+"""Maximum number of steps of an episode (StepPO, table 5)."""
+_FIELDS = {"id": str, "text": str, "answers": list, "support": list, "kind": str, "hops": int, "data_set": str}
+
+
+class Collection:
+    """A corpus with its questions.
+
+    Args:
+        corpus: The corpus.
+        source: ``"builtin"`` or ``"official"``; part of the task set.
+
+    Raises:
+        DataError: It has no questions, one that is not of this environment, or generated ones beside published ones.
+    """
+
+    def __init__(self, corpus: Corpus, source: str) -> None:
+        self.corpus = corpus
+        self.library = Library(corpus)
+        self._tasks: dict[str, Mapping[str, Any]] = {}
+        splits: dict[str, list[str]] = {split: [] for split in SPLITS}
+        for place, task in enumerate(corpus.tasks()):
+            if not _is_question(task):
+                raise DataError(
+                    f"{corpus.path}: its task {place} is not a question (needs {', '.join(_FIELDS)} and split); build "
+                    "a corpus of pages with questions"
+                )
+            self._tasks[task["id"]] = task
+            splits[task["split"]].append(task["id"])
+        if not self._tasks:
+            raise DataError(f"{corpus.path}: has no questions; build it with some")
+        if len({task["data_set"] == DATA_SET for task in self._tasks.values()}) > 1:
+            raise DataError(f"{corpus.path}: has generated questions among published ones")
+        self.may_have_none = not all(task.get("answerable", True) for task in self._tasks.values())
+        """Whether there are questions that cannot be answered."""
+        ids = {split: tuple(some) for split, some in splits.items()}
+        types = {task_id: task_type(task) for task_id, task in self._tasks.items()}
+        self.task_set = TaskSet(ENV_ID, source, corpus.digest[:16], ids, types)
+
+    def task(self, task_id: str) -> Mapping[str, Any]:
+        """Returns a question as the corpus has it."""
+        return self._tasks[task_id]
+
+    def question(self, task_id: str) -> Question:
+        """Returns a question."""
+        task = self._tasks[task_id]
+        answerable = task.get("answerable", True)
+        return Question(
+            task_id, task["text"], tuple(task["answers"]), tuple(task["support"]), answerable, task["data_set"]
+        )
+
+
+def task_type(task: Mapping[str, Any]) -> str:
+    """Returns the stratum of a question: data set, kind and hops, and whether it cannot be answered."""
+    stratum = f"{task['data_set']}-{task['kind']}-{task['hops']}"
+    return stratum if task.get("answerable", True) else f"{stratum}-unanswerable"
+
+
+def load(source: str | Path, entities: int = 3000, questions: int | None = None, corpus_seed: int = 0) -> Collection:
+    """Returns the corpus of a source; builds it if it is missing.
+
+    Args:
+        source: ``"builtin"`` or ``"generated"``, which are the same, ``"official"`` (the folder ``questions`` in
+            ``$ENVSUITE_DATA``), or the path of a corpus, of a file of questions, or of a folder of such files.
+        entities: Number of pages of the built-in encyclopaedia.
+        questions: Number of its questions.
+        corpus_seed: Its seed.
+
+    Raises:
+        DataError: The source does not exist or is damaged.
+        UsageError: ``entities`` or ``questions`` is out of range.
+    """
+    if source in ("builtin", "generated"):
+        return _opened(cached(Encyclopaedia(entities, questions, corpus_seed)), "builtin")
+    path = data_root() / "questions" if source == "official" else Path(source).resolve()
+    if path.is_dir() or path.suffix in (".json", ".jsonl", ".gz") or not path.exists():
+        return _opened(cached(QuestionFiles([path])), "official")
+    return _opened(path, "official")
+
+
+@lru_cache(maxsize=8)
+def _opened(path: Path, source: str) -> Collection:
+    return Collection(Corpus(path), source)
+
+
+def _is_question(task: Mapping[str, Any]) -> bool:
+    return all(isinstance(task.get(name), kind) for name, kind in _FIELDS.items()) and task.get("split") in SPLITS

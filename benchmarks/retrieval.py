@@ -206,7 +206,7 @@ def tables(everything: list[Results], dense: Sequence[str]) -> list[Table]:
     note = f"In percent. {sizes}. Weight of the vectors in a fusion (BM25 has 1, constant 60): {chosen}."
     columns = tuple(head for results in everything for head in heads(results.data))
     main = Table("retrieval", "Search", note, ("search", *columns), tuple(rows), "search")
-    note = "Points of nDCG@10 above the better of BM25 and the vectors alone. The weight was chosen on the development half."
+    note = "Points of nDCG@10 above the better part alone. The weight was chosen on the development half."
     titles = ("fusion", *(results.data.name for results in everything))
     return [main, Table("fusion", "Fusion against its better part", note, titles, tuple(margins), "search")]
 
@@ -225,7 +225,8 @@ def citations(sets: Sequence[Judged]) -> Table:
         for name, rankings in (("BM25", alone), (f"BM25, citations of the first {SEEDS}", more)):
             cells = [f"{100 * results.mean(rankings, recall, k):.1f}" for k in SHOWN]
             rows.append((f"{data.name}: {name}", *cells))
-    note = f"Recall in percent at equal numbers of papers shown. {', '.join(f'{d.name}: {len(d.queries)} queries' for d in sets)}."
+    counts = ", ".join(f"{data.name}: {len(data.queries)} queries" for data in sets)
+    note = f"Recall in percent at equal numbers of papers shown. {counts}."
     return Table(
         "citations", "Following citations", note, ("search", *(f"R@{k}" for k in SHOWN)), tuple(rows), "search"
     )

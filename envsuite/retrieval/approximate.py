@@ -1,7 +1,7 @@
 """Approximate search among vectors by faiss, for corpora whose exact search takes too long.
 
-Needs faiss: ``pip install 'envsuite[faiss]'``. The index is a file beside the vectors: an inverted file over clusters of
-vectors, in which each component takes a byte. It proposes documents; their scores are computed from the vectors.
+Needs faiss: ``pip install 'envsuite[faiss]'``. The index is a file beside the vectors: an inverted file over clusters
+of vectors, in which each component takes a byte. It proposes documents; their scores are computed from the vectors.
 """
 
 from __future__ import annotations

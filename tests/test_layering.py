@@ -40,7 +40,17 @@ LAYERS = {
         },
     ),
 }
-NEVER_IN_ENVSUITE = {"trainers", "torch", "transformers", "accelerate", "rich", "pyarrow", "matplotlib"}
+NEVER_IN_ENVSUITE = {
+    "trainers",
+    "torch",
+    "transformers",
+    "accelerate",
+    "rich",
+    "pyarrow",
+    "matplotlib",
+    "sentence_transformers",
+    "faiss",
+}
 ONLY_WHERE_CALLED = {
     "envsuite.evaluation.plots": {"matplotlib"},
     "envsuite.papersearch.model_selector": {"torch", "transformers"},

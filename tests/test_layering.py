@@ -54,6 +54,8 @@ NEVER_IN_ENVSUITE = {
 ONLY_WHERE_CALLED = {
     "envsuite.evaluation.plots": {"matplotlib"},
     "envsuite.papersearch.model_selector": {"torch", "transformers"},
+    "envsuite.retrieval.approximate": {"faiss"},
+    "envsuite.retrieval.sentence": {"sentence_transformers"},
 }
 """What a module imports in a function, with a message where it is not installed."""
 NEVER_IN_ESTIMATORS = {"torch", "transformers", "gymnasium", "accelerate"}

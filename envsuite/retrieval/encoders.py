@@ -49,7 +49,8 @@ class Encoder(Protocol):
         """Adds arrays to a block, whose names begin with ``encoder``.
 
         Returns:
-            Plain JSON with the field ``kind``, from which :func:`envsuite.retrieval.known_encoders.open_encoder` finds the encoder again.
+            Plain JSON with the field ``kind``, from which :func:`~envsuite.retrieval.known_encoders.open_encoder`
+            makes the encoder again.
         """
 
 

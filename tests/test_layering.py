@@ -40,10 +40,22 @@ LAYERS = {
         },
     ),
 }
-NEVER_IN_ENVSUITE = {"trainers", "torch", "transformers", "accelerate", "rich", "pyarrow", "matplotlib"}
+NEVER_IN_ENVSUITE = {
+    "trainers",
+    "torch",
+    "transformers",
+    "accelerate",
+    "rich",
+    "pyarrow",
+    "matplotlib",
+    "sentence_transformers",
+    "faiss",
+}
 ONLY_WHERE_CALLED = {
     "envsuite.evaluation.plots": {"matplotlib"},
     "envsuite.papersearch.model_selector": {"torch", "transformers"},
+    "envsuite.retrieval.approximate": {"faiss"},
+    "envsuite.retrieval.sentence": {"sentence_transformers"},
 }
 """What a module imports in a function, with a message where it is not installed."""
 NEVER_IN_ESTIMATORS = {"torch", "transformers", "gymnasium", "accelerate"}

@@ -21,11 +21,11 @@ from envsuite.data.progress import Progress, Silent
 from envsuite.retrieval.documents import Found
 from envsuite.retrieval.vectors import Vectors, best
 
-PROBES = 32
+PROBES = 128
 """Clusters that a query visits by default."""
 SMALL = 100_000
 """Number of documents up to which the exact search is as fast, and is used."""
-_SHARE = 64
+_SHARE = 40
 """Vectors for each cluster that the clustering learns from."""
 _BLOCK = 1 << 16
 _SURPLUS = 4
@@ -53,7 +53,7 @@ def build_index(vectors: Vectors, path: Path, progress: Progress | None = None) 
         raise DataError("an index needs at least one vector")
     progress = progress or Silent()
     progress.start(f"index ({vectors.name})", size, 0)
-    clusters = max(1, min(round(4 * math.sqrt(size)), size // 8))
+    clusters = max(1, min(round(2 * math.sqrt(size)), size // 64))
     quantizer = faiss.IndexFlatIP(vectors.dimensions)
     byte = faiss.ScalarQuantizer.QT_8bit
     index = faiss.IndexIVFScalarQuantizer(quantizer, vectors.dimensions, clusters, byte, faiss.METRIC_INNER_PRODUCT)

@@ -18,7 +18,8 @@ from envsuite.core.errors import DataError
 from envsuite.data.arrays import Arrays, ArrayWriter
 from envsuite.data.progress import Progress, Silent
 from envsuite.retrieval.documents import Found
-from envsuite.retrieval.encoders import Encoder, Texts, open_encoder
+from envsuite.retrieval.encoders import Encoder, Texts
+from envsuite.retrieval.known_encoders import open_encoder
 
 KIND = "vectors"
 VERSION = 1

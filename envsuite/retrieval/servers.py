@@ -1,0 +1,249 @@
+"""Searches on other machines: a Qdrant server, or one that answers Search-R1's retrieval protocol.
+
+Both find documents of a corpus that is here, too, so that agents can read them. Requests need nothing but the standard
+library.
+"""
+
+from __future__ import annotations
+
+import http.client
+import math
+import time
+import urllib.parse
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from envsuite.core.errors import EnvsuiteError, UsageError
+from envsuite.retrieval.documents import Found
+from envsuite.retrieval.vectors import Vectors, best
+
+SECONDS = 30.0
+"""Limit of one try."""
+TRIES = 4
+PAUSE = 0.25
+"""Seconds before the second try; doubled before each further one."""
+_PASSING = (408, 425, 429, 500, 502, 503, 504)
+_LARGEST = 1 << 28
+"""Bytes of the longest answer that is read."""
+
+
+class ServerError(EnvsuiteError, RuntimeError):
+    """A search server that does not answer, or not as its protocol has it."""
+
+
+class JsonServer:
+    """Requests in JSON to a server; may be pickled, and used from several threads.
+
+    Args:
+        url: Its address, with the path that all requests share.
+        headers: Further headers, e.g. ``{"api-key": …}``.
+        seconds: Limit of one try.
+        tries: Number of tries while the server is silent or busy.
+
+    Raises:
+        UsageError: The address is none.
+    """
+
+    def __init__(
+        self, url: str, headers: Mapping[str, str] | None = None, seconds: float = SECONDS, tries: int = TRIES
+    ) -> None:
+        parts = urllib.parse.urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError as error:
+            raise UsageError(f"url {url!r}: {error}") from error
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise UsageError(f"url is {url!r}; it must be like http://127.0.0.1:6333")
+        self.url = url.rstrip("/")
+        self._tls, self._host, self._port, self._prefix = parts.scheme == "https", parts.hostname, port, parts.path
+        self._headers = {"Content-Type": "application/json", "Accept": "application/json", **(headers or {})}
+        self._seconds, self._tries = seconds, max(1, tries)
+
+    def ask(self, method: str, path: str, body: object = None) -> Any:
+        """Sends a request that may be repeated; returns the parsed answer.
+
+        Raises:
+            ServerError: There is no answer, it says that the request failed, or it is not JSON.
+        """
+        sent = None if body is None else orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+        why = ""
+        for attempt in range(self._tries):
+            if attempt:
+                time.sleep(PAUSE * 2 ** (attempt - 1))
+            try:
+                status, answer = self._exchange(method, path, sent)
+            except (OSError, http.client.HTTPException) as error:
+                why = str(error) or type(error).__name__
+                continue
+            if status in _PASSING:
+                why = f"HTTP {status}: {_excerpt(answer)}"
+                continue
+            if not 200 <= status < 300:
+                raise ServerError(f"{self.url}{path} answered HTTP {status}: {_excerpt(answer)}")
+            try:
+                return orjson.loads(answer)
+            except orjson.JSONDecodeError as error:
+                raise ServerError(f"{self.url}{path} answered no JSON: {_excerpt(answer)}") from error
+        raise ServerError(f"{self.url} does not answer ({why}; {self._tries} tries). Does the server run there?")
+
+    def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+        kind = http.client.HTTPSConnection if self._tls else http.client.HTTPConnection
+        connection = kind(self._host, self._port, timeout=self._seconds)
+        try:
+            connection.request(method, self._prefix.rstrip("/") + path, body, self._headers)
+            response = connection.getresponse()
+            answer = response.read(_LARGEST + 1)
+            if len(answer) > _LARGEST:
+                raise ServerError(f"{self.url}{path} answered more than {_LARGEST:,} bytes")
+            return response.status, answer
+        finally:
+            connection.close()
+
+
+def _excerpt(answer: bytes) -> str:
+    return " ".join(answer[:300].decode("utf-8", "replace").split()) or "nothing"
+
+
+class QdrantSearch:
+    """Vectors in a collection of a Qdrant server, by its REST interface (1.10 or newer).
+
+    A point's id is its document's number, and its payload has ``number`` and ``date``. A cut-off is a filter on
+    ``number``, which follows dates.
+
+    Args:
+        server: The server, e.g. ``JsonServer("http://127.0.0.1:6333", {"api-key": key})``.
+        collection: Name of the collection.
+        vectors: The same vectors in a corpus; they encode the queries.
+        exact: Whether the server compares a query with every vector, without its index.
+    """
+
+    def __init__(self, server: JsonServer, collection: str, vectors: Vectors, exact: bool = False) -> None:
+        self.name = f"{vectors.name}-qdrant"
+        self._server, self._vectors, self._exact = server, vectors, exact
+        self._path = f"/collections/{urllib.parse.quote(collection, safe='')}"
+
+    def upload(self, dates: Sequence[int], batch: int = 1000) -> None:
+        """Creates the collection anew and fills it.
+
+        Args:
+            dates: Date of each document, as YYYYMMDD.
+            batch: Number of points in a request.
+
+        Raises:
+            UsageError: There is not one date for each vector.
+            ServerError: The server failed.
+        """
+        size = len(self._vectors)
+        if len(dates) != size:
+            raise UsageError(f"{len(dates)} dates for {size} vectors")
+        self._ask("DELETE", "")
+        self._ask("PUT", "", {"vectors": {"size": self._vectors.dimensions, "distance": "Cosine"}})
+        for field in ("number", "date"):
+            self._ask("PUT", "/index?wait=true", {"field_name": field, "field_schema": "integer"})
+        for low in range(0, size, batch):
+            rows = self._vectors.rows(low, min(low + batch, size)).tolist()
+            points = [
+                {"id": number, "vector": row, "payload": {"number": number, "date": int(dates[number])}}
+                for number, row in enumerate(rows, low)
+            ]
+            self._ask("PUT", "/points?wait=true", {"points": points})
+
+    def search(self, query: str, k: int, stop: int | None = None) -> Found:
+        """Returns the documents nearest to the query, as the server finds them; equal scores by number.
+
+        See :class:`~envsuite.retrieval.documents.Retriever`.
+
+        Raises:
+            ServerError: The server failed, or its collection is not that of these vectors.
+        """
+        vector = self._vectors.encode(query)
+        size = len(self._vectors) if stop is None else max(0, min(stop, len(self._vectors)))
+        if k < 1 or not size or not vector.any():
+            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
+        body: dict[str, Any] = {"query": vector.tolist(), "limit": k, "params": {"exact": self._exact}}
+        if size < len(self._vectors):
+            body["filter"] = {"must": [{"key": "number", "range": {"lt": size}}]}
+        answer = self._ask("POST", "/points/query", body)
+        try:
+            found = [(point["id"], point["score"]) for point in answer["points"]]
+            if not all(type(number) is int and 0 <= number < size for number, _ in found):
+                raise ValueError("an id that is no number of a document")
+            return _found(found, k)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ServerError(
+                f"{self._server.url}{self._path} answered something else than points ({error})"
+            ) from error
+
+    def _ask(self, method: str, path: str, body: object = None) -> Any:
+        answer = self._server.ask(method, self._path + path, body)
+        if not isinstance(answer, dict) or "result" not in answer:
+            raise ServerError(f"{self._server.url}{self._path} is no collection of a Qdrant server")
+        return answer["result"]
+
+
+class SearchR1:
+    """A server of Search-R1's retrieval protocol: ``POST /retrieve`` with queries, topk and return_scores.
+
+    Jin et al., Search-R1, 2025. Its documents have an ``id`` and ``contents`` (the title in the first line, in quotes),
+    or ``title`` and ``text``. The protocol has no cut-off: later documents are left out here, after asking for more.
+
+    Args:
+        server: The server, e.g. ``JsonServer("http://127.0.0.1:8000")``.
+        number: Returns the number of a key in the corpus, as ``Corpus.number`` does. A document is looked up by its
+            id, then by its title; one that is in the corpus by neither is left out.
+        name: Name in tables.
+    """
+
+    most = 1000
+    """Documents that are asked for at most."""
+
+    def __init__(self, server: JsonServer, number: Callable[[str], int | None], name: str = "search-r1") -> None:
+        self.name = name
+        self._server, self._number = server, number
+
+    def search(self, query: str, k: int, stop: int | None = None) -> Found:
+        """Returns the best documents as the server finds them; see :class:`~envsuite.retrieval.documents.Retriever`.
+
+        Raises:
+            ServerError: The server failed, or answered something else.
+        """
+        wanted = k
+        while True:
+            answered = self.retrieve([query], wanted)[0] if k > 0 else []
+            scores: dict[int, float] = {}
+            for document, score in answered:
+                number = self._number_of(document)
+                if number is not None and (stop is None or number < stop):
+                    scores.setdefault(number, score)
+            if len(scores) >= k or len(answered) < wanted or wanted >= self.most:
+                return _found(list(scores.items()), k)
+            wanted = min(4 * wanted, self.most)
+
+    def retrieve(self, queries: Sequence[str], k: int) -> list[list[tuple[dict[str, Any], float]]]:
+        """Returns documents and scores of each query, as the server gives them. Errors as for :meth:`search`."""
+        body = {"queries": list(queries), "topk": k, "return_scores": True}
+        answer = self._server.ask("POST", "/retrieve", body)
+        try:
+            lists = [[(dict(one["document"]), float(one["score"])) for one in row] for row in answer["result"]]
+            if len(lists) != len(queries) or not all(math.isfinite(score) for row in lists for _, score in row):
+                raise ValueError(f"{len(lists)} results for {len(queries)} queries, or a score that is no number")
+        except (KeyError, TypeError, ValueError) as error:
+            raise ServerError(f"{self._server.url}/retrieve does not answer as Search-R1's server ({error})") from error
+        return lists
+
+    def _number_of(self, document: Mapping[str, Any]) -> int | None:
+        title = document.get("title")
+        if title is None:
+            title = str(document.get("contents", "")).partition("\n")[0].strip().removeprefix('"').removesuffix('"')
+        keys = [str(document["id"])] if "id" in document else []
+        numbers = (self._number(key) for key in [*keys, str(title)])
+        return next((number for number in numbers if number is not None), None)
+
+
+def _found(pairs: Sequence[tuple[int, float]], k: int) -> Found:
+    numbers: NDArray[np.int64] = np.array([number for number, _ in pairs], dtype=np.int64)
+    return best(numbers, np.array([score for _, score in pairs], dtype=np.float32), max(0, k))

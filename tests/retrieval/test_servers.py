@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from vector_files import Drawn, stored
+
+from envsuite.core.errors import UsageError
+from envsuite.retrieval import servers
+from envsuite.retrieval.servers import JsonServer, QdrantSearch, SearchR1, ServerError
+
+Answer = Callable[[str, str, Any], tuple[int, bytes]]
+TEXTS = [str(i) for i in range(60)]
+
+
+def number_of(key: str) -> int | None:
+    return int(key) if key.isdecimal() and int(key) < len(TEXTS) else None
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Answer], str]]:
+    """Starts a server on a socket, which answers by a function of method, path and body; returns its address."""
+    monkeypatch.setattr(servers, "PAUSE", 0.01)
+    running = []
+
+    def start(answer: Answer) -> str:
+        class Handler(BaseHTTPRequestHandler):
+            def answered(self) -> None:
+                length = int(self.headers.get("Content-Length") or 0)
+                status, content = answer(self.command, self.path, json.loads(self.rfile.read(length) or b"null"))
+                with contextlib.suppress(BrokenPipeError):  # of a client that has stopped waiting
+                    self.send_response(status)
+                    self.send_header("Content-Length", str(len(content)))
+                    self.end_headers()
+                    self.wfile.write(content)
+
+            do_GET = do_POST = do_PUT = do_DELETE = answered
+
+            def log_message(self, *_: object) -> None: ...
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        running.append(server)
+        return f"http://127.0.0.1:{server.server_port}"
+
+    yield start
+    for server in running:
+        server.shutdown()
+        server.server_close()
+
+
+def ok(content: object) -> tuple[int, bytes]:
+    return 200, json.dumps(content).encode()
+
+
+def search_r1(ranking: list[dict[str, Any]]) -> Answer:
+    """A server of Search-R1's protocol that finds the same for every query."""
+
+    def answer(method: str, path: str, body: Any) -> tuple[int, bytes]:
+        assert (method, path) == ("POST", "/retrieve") and body["return_scores"] is True
+        rows = [{"document": document, "score": 1 - i / 1000} for i, document in enumerate(ranking[: body["topk"]])]
+        return ok({"result": [rows for _ in body["queries"]]})
+
+    return answer
+
+
+def test_search_r1_finds_documents_by_id_and_by_title_and_leaves_out_others(
+    serve: Callable[[Answer], str],
+) -> None:
+    ranking = [
+        {"id": "7", "contents": '"Seven"\ntext'},
+        {"id": "x", "contents": '"9"\ntext'},
+        {"title": "3", "text": "three"},
+        {"id": "elsewhere", "contents": ""},
+        {"id": "7", "contents": ""},
+    ]
+    search = SearchR1(JsonServer(serve(search_r1(ranking))), number_of)
+    numbers, scores = pickle.loads(pickle.dumps(search)).search("q", 10)
+    assert numbers.tolist() == [7, 9, 3] and np.allclose(scores, [1, 0.999, 0.998])
+    assert search.search("q", 1)[0].tolist() == [7] and search.search("q", 0)[0].tolist() == []
+
+
+def test_search_r1_asks_for_more_until_enough_are_before_the_cut_off(serve: Callable[[Answer], str]) -> None:
+    url = serve(search_r1([{"id": str(number)} for number in range(59, -1, -1)]))
+    search = SearchR1(JsonServer(url), number_of)
+    assert search.search("q", 3, stop=20)[0].tolist() == [19, 18, 17]
+    assert search.search("q", 100, stop=2)[0].tolist() == [1, 0]
+
+
+def qdrant() -> Answer:
+    """The part of Qdrant's REST interface that is used here, by its documentation."""
+    points: dict[int, Any] = {}
+
+    def answer(method: str, path: str, body: Any) -> tuple[int, bytes]:
+        assert path.startswith("/collections/a%20b")
+        rest = path.removeprefix("/collections/a%20b")
+        if method == "DELETE":
+            points.clear()
+        elif rest == "":
+            assert body == {"vectors": {"size": 16, "distance": "Cosine"}}
+        elif rest == "/index?wait=true":
+            assert body["field_schema"] == "integer"
+        elif rest == "/points?wait=true":
+            points.update({point["id"]: point for point in body["points"]})
+        else:
+            assert (method, rest) == ("POST", "/points/query")
+            must = body.get("filter", {}).get("must", [])
+            kept = [p for p in points.values() if all(p["payload"][m["key"]] < m["range"]["lt"] for m in must)]
+            scored = [{"id": p["id"], "version": 1, "score": float(np.dot(p["vector"], body["query"]))} for p in kept]
+            scored.sort(key=lambda one: -one["score"])
+            return ok({"result": {"points": scored[: body["limit"]]}, "status": "ok", "time": 0.0})
+        return ok({"result": True, "status": "ok", "time": 0.0})
+
+    return answer
+
+
+def test_qdrant_finds_what_the_exact_search_finds(serve: Callable[[Answer], str], tmp_path: Path) -> None:
+    vectors = stored(tmp_path / "file", TEXTS, Drawn())
+    search = QdrantSearch(JsonServer(serve(qdrant()), {"api-key": "k"}), "a b", vectors)
+    search.upload([20200101] * 60, batch=7)
+    assert search.name == "drawn-qdrant"
+    for k, stop in ((5, None), (60, 40), (3, 1), (0, None), (4, 0)):
+        numbers, scores = search.search("q", k, stop)
+        exact = vectors.search("q", k, stop)
+        assert numbers.tolist() == exact[0].tolist() and np.allclose(scores, exact[1], atol=1e-4)
+    assert len(search.search("", 5)[0]) == 0
+    with pytest.raises(UsageError, match="59 dates for 60 vectors"):
+        search.upload([0] * 59)
+
+
+def test_a_request_is_tried_again_while_the_server_is_busy(serve: Callable[[Answer], str]) -> None:
+    left = [503, 429, 500]
+
+    def busy(*_: object) -> tuple[int, bytes]:
+        return (left.pop(), b"busy") if left else ok({"result": [[]]})
+
+    assert SearchR1(JsonServer(serve(busy)), number_of).search("q", 5)[0].tolist() == []
+    left = [503] * 9
+    with pytest.raises(ServerError, match=r"does not answer \(HTTP 503: busy; 2 tries\)"):
+        SearchR1(JsonServer(serve(busy), tries=2), number_of).search("q", 5)
+
+
+def test_silence_ends_at_the_limit(serve: Callable[[Answer], str]) -> None:
+    def silent(*_: object) -> tuple[int, bytes]:
+        time.sleep(1)
+        return ok({})
+
+    began = time.monotonic()
+    with pytest.raises(ServerError, match="timed out; 2 tries"):
+        JsonServer(serve(silent), seconds=0.05, tries=2).ask("POST", "/retrieve", {})
+    assert time.monotonic() - began < 0.9
+
+
+def test_where_no_server_runs_the_error_says_so() -> None:
+    with pytest.raises(ServerError, match="Does the server run there"):
+        JsonServer("http://127.0.0.1:1", tries=1).ask("GET", "/")
+    for url in ("", "ftp://there", "http://", "http://x:y", "http://x/?q"):
+        with pytest.raises(UsageError, match="url"):
+            JsonServer(url)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (200, b"<html>"),
+        (404, b'{"detail": "not found"}'),
+        ok(None),
+        ok({"result": []}),
+        ok({"result": [[{"document": {"id": "1"}}]]}),
+        ok({"result": [[{"document": "1", "score": 1}]]}),
+        ok({"result": [[{"document": {"id": "1"}, "score": "high"}]]}),
+        (200, b'{"result": [[{"document": {}, "score": 1e999}]]}'),
+        ok({"result": {"points": [{"id": 99, "score": 1}]}}),
+        ok({"result": {"points": [{"id": "1", "score": 1}]}}),
+        ok({"result": {"points": None}}),
+    ],
+)
+def test_an_answer_of_another_form_is_an_error_that_names_the_server(
+    serve: Callable[[Answer], str], tmp_path: Path, answer: tuple[int, bytes]
+) -> None:
+    url = serve(lambda *_: answer)
+    searches = [
+        SearchR1(JsonServer(url), number_of),
+        QdrantSearch(JsonServer(url), "c", stored(tmp_path / "file", TEXTS, Drawn())),
+    ]
+    for search in searches:
+        with pytest.raises(ServerError, match=url):
+            search.search("q", 3)

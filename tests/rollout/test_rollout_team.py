@@ -25,7 +25,6 @@ from trainers.rollout.scripted import ScriptedEngine
 from trainers.steps import Episode
 
 TEMPLATE = (
-    "{% for tool in tools or [] %}TOOL {{ tool.function.name }}\n{% endfor %}"
     "{% for message in messages %}[{{ message.role }}] {{ message.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}[assistant] {% endif %}"
 )
@@ -90,10 +89,9 @@ def test_each_agent_has_a_conversation_and_tools_of_its_own(played: tuple[Team, 
     for prompt in engine.prompts:
         turn = prompt[prompt.rindex("It is the ") :]
         searcher = turn.startswith("It is the searcher")
-        assert [*re.findall(r"TOOL (\w+)", prompt)] == (["search", "expand"] if searcher else ["keep"])
-        assert ("keep" in prompt.split("[user]", 1)[1].split("It is the")[-1]) is not searcher
-        for said in re.findall(r'"name": "(\w+)"', prompt):
-            assert said in (("search", "expand") if searcher else ("keep",))
+        tools = ["search", "expand"] if searcher else ["keep"]
+        assert re.findall(r'^\{"name": "(\w+)", "description"', prompt, re.MULTILINE) == tools
+        assert {*re.findall(r'<tool_call>\{"name": "(\w+)"', prompt)} <= {*tools}
 
 
 def test_steps_name_their_agents_and_rewards_go_to_them(played: tuple[Team, list[Episode]]) -> None:

@@ -2,7 +2,7 @@
 
 Deerwester, Dumais, Furnas, Landauer & Harshman, Indexing by Latent Semantic Analysis, 1990; the decomposition is that
 of Halko, Martinsson & Tropp, Finding Structure with Randomness, 2011, Algorithms 4.4 and 5.1. The same texts give the
-same vectors up to the rounding of the machine's linear algebra, which moves cosines by less than 0.001.
+same vectors on the same machine; elsewhere, up to the rounding of its linear algebra.
 """
 
 from __future__ import annotations

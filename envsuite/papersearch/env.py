@@ -11,18 +11,19 @@ from typing import Any, TypedDict
 import numpy as np
 
 from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
-from envsuite.core.errors import UsageError, unknown
+from envsuite.core.errors import UsageError
 from envsuite.core.tools import Action, Tool, ToolCall, check_action
 from envsuite.papersearch import prompts
 from envsuite.papersearch.question import Scorer
 from envsuite.papersearch.selectors import NAMES, selector_of
 from envsuite.papersearch.tasks import ENV_ID, load
 from envsuite.papersearch.world import Library, Rules, Saved, Session
+from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.documents import Retriever
+from envsuite.retrieval.retrievers import retriever_of
 
 MOST_CALLS = 5
 """Calls in one step (StepPO, B.2)."""
-RETRIEVERS = ("bm25",)
 
 
 class Token(TypedDict):
@@ -59,7 +60,9 @@ class PaperSearchEnv(ToolEnv):
         render_mode: ``"ansi"`` or ``None``.
         papers: Number of papers of the built-in literature.
         corpus_seed: Its seed.
-        retriever: The search: ``"bm25"``, or a :class:`~envsuite.retrieval.documents.Retriever` of the same corpus.
+        retriever: The search: ``"bm25"``, others of the corpus by their names
+            (:func:`~envsuite.retrieval.retrievers.retriever_of`), or a
+            :class:`~envsuite.retrieval.documents.Retriever` of the same documents.
         selector: What scores papers, for the reward and the final list: ``"gold"`` (the annotations), ``"lexical"``
             (the query's words), the path of a language model, or a function
             (:data:`~envsuite.papersearch.question.Scorer`).
@@ -85,7 +88,7 @@ class PaperSearchEnv(ToolEnv):
         **ToolEnv.arguments,
         "papers": {"type": "integer", "minimum": 200, "maximum": 20_000},
         "corpus_seed": {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
-        "retriever": {"type": "string", "enum": list(RETRIEVERS)},
+        "retriever": {"type": "string", "maxLength": 200},
         "selector": {"type": "string", "enum": list(NAMES)},
         **{name: {"type": "integer", "minimum": 1, "maximum": 1000} for name in ("results", "citing", "cited", "best")},
         **{name: {"type": "number", "minimum": 0, "maximum": 100} for name in ("penalty", "cost")},
@@ -122,12 +125,12 @@ class PaperSearchEnv(ToolEnv):
         given = {"results": results, "citing": citing, "cited": cited, "best": best, "penalty": penalty, "cost": cost}
         self.rules = Rules(**given, discard=discard, threshold=threshold)  # type: ignore[arg-type]
         _check(self.rules, shown, snippet, max_calls)
-        if isinstance(retriever, str) and retriever not in RETRIEVERS:
-            raise unknown(f"retriever of {ENV_ID}", retriever, RETRIEVERS)
         self.collection = load(source, papers, corpus_seed)
         self.library = self.collection.library
-        if not isinstance(retriever, str):
-            self.library = Library(self.collection.corpus, retriever)
+        if retriever != Corpus.name:
+            corpus = self.collection.corpus
+            found = retriever_of(corpus, retriever) if isinstance(retriever, str) else retriever
+            self.library = Library(corpus, found)
         self.selector = selector_of(selector, self.collection.corpus, self.library.words)
         self.shown, self.snippet, self.max_calls = shown, snippet, max_calls
         self.end_when_found = end_when_found

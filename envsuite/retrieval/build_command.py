@@ -8,16 +8,25 @@ import sys
 import time
 from pathlib import Path
 
+from envsuite.core.errors import UsageError
 from envsuite.data.progress import Shown, sized
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.corpus_build import build, place
 from envsuite.retrieval.documents import Problems, Source
+from envsuite.retrieval.known_encoders import encoder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments that all builds of a corpus have."""
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="the corpus; an existing file is replaced (default: in the cache)"
+    )
+    parser.add_argument(
+        "--vectors",
+        nargs="+",
+        default=[],
+        metavar="ENCODER",
+        help="store vectors for dense search: lsa, lsa:DIMENSIONS, or the folder of a sentence-transformers model",
     )
     parser.add_argument(
         "--strict", action="store_true", help="stop at the first problem in the data (default: count them and go on)"
@@ -32,13 +41,17 @@ def run(source: Source, arguments: argparse.Namespace) -> int:
         arguments: Those of :func:`add_arguments`.
 
     Raises:
-        DataError: As :func:`~envsuite.retrieval.corpus_build.build`.
+        DataError: As :func:`~envsuite.retrieval.corpus_build.build`; or there is no such encoder.
+        UsageError: Vectors are for a corpus with a name.
     """
     source.problems = Problems(strict=arguments.strict)
+    encoders = [encoder(name) for name in arguments.vectors]
+    if encoders and arguments.out is None:
+        raise UsageError("--vectors is for a corpus of your own; name it with --out")
     out = arguments.out if arguments.out is not None else place(source)
     begin = time.monotonic()
     try:
-        build(source, out, Shown(sys.stderr, unit=lambda number: f"{number:,}"))
+        build(source, out, Shown(sys.stderr, unit=lambda number: f"{number:,}"), encoders)
     except KeyboardInterrupt:
         sys.stderr.write("\nenvsuite: interrupted; the same command resumes where this one stopped\n")
         return 130
@@ -53,6 +66,7 @@ def run(source: Source, arguments: argparse.Namespace) -> int:
         "source": corpus.source,
         "documents": f"{len(corpus):,}",
         "links": f"{corpus.number_of_links:,}",
+        "vectors": ", ".join(corpus.vectors) or "none",
         "tasks": f"{len(corpus.tasks()):,}",
         "digest": corpus.digest,
     }

@@ -60,6 +60,8 @@ class Corpus:
         """Kind of problem in the source -> number of times."""
         self.index = Index(path, facts["index"], remedy=REMEDY)
         """The search index; its keys begin with the date."""
+        self.vectors: dict[str, int] = facts["vectors"]
+        """Names of the vectors in the file -> their offsets, for :class:`~envsuite.retrieval.vectors.Vectors`."""
         self._dates = self._arrays.read("dates", 0, self._arrays.length("dates"))
 
     def __reduce__(self) -> tuple[Any, ...]:

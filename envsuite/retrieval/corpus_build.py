@@ -14,7 +14,7 @@ import re
 import shutil
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -32,6 +32,8 @@ from envsuite.data.progress import Progress, Silent
 from envsuite.retrieval.builder import IndexBuilder
 from envsuite.retrieval.corpus import DATE_DIGITS, FORMAT, KIND, MAGIC, TRAILER
 from envsuite.retrieval.documents import LONGEST_KEY, UNDATED, Document, Source
+from envsuite.retrieval.encoders import Encoder
+from envsuite.retrieval.vectors import write_vectors
 
 LOG = logging.getLogger(__name__)
 STEP = 50_000
@@ -42,7 +44,7 @@ LAST_DATE = 9999_12_31
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]")
 
 
-def build(source: Source, out: Path, progress: Progress | None = None) -> Path:
+def build(source: Source, out: Path, progress: Progress | None = None, encoders: Sequence[Encoder] = ()) -> Path:
     """Builds the corpus ``out``; replaces an existing file.
 
     It is written in the folder ``.NAME.building`` beside ``out`` and renamed once complete. A killed build leaves that
@@ -53,15 +55,17 @@ def build(source: Source, out: Path, progress: Progress | None = None) -> Path:
         source: The documents and tasks.
         out: Path of the corpus.
         progress: Receives the progress.
+        encoders: Their vectors of all documents are stored, too.
 
     Returns:
         ``out``.
 
     Raises:
-        DataError: The source cannot be read or has no document, or ``out`` cannot be written.
+        DataError: The source cannot be read or has no document, an encoder cannot be fitted to its texts, or ``out``
+            cannot be written.
     """
     with _lock(out):
-        _build(source, out, progress or Silent())
+        _build(source, out, progress or Silent(), encoders)
     return out
 
 
@@ -81,14 +85,14 @@ def place(source: Source) -> Path:
     return cache_root() / "corpora" / f"{FORMAT}-{source.digest()[:20]}.corpus"
 
 
-def _build(source: Source, out: Path, progress: Progress) -> None:
+def _build(source: Source, out: Path, progress: Progress, encoders: Sequence[Encoder] = ()) -> None:
     folder = out.parent / f".{out.name}.building"
     record = hashlib.sha256(f"{FORMAT} {source.digest()}".encode()).hexdigest()
     try:
         with closing(_Stage(folder, record, source)) as stage:
             stage.fill(progress)
             with stage.result.open("wb") as file:
-                stage.write(file, progress)
+                stage.write(file, progress, encoders)
                 file.flush()
                 os.fsync(file.fileno())
         os.replace(stage.result, out)
@@ -210,7 +214,7 @@ class _Stage:
         state |= {"counts": dict(problems.counts), "places": problems.places}
         write_atomically(self._folder / "state.json", orjson.dumps(state))
 
-    def write(self, file: BinaryIO, progress: Progress) -> None:
+    def write(self, file: BinaryIO, progress: Progress, encoders: Sequence[Encoder]) -> None:
         """Writes the corpus to ``file``, which is empty."""
         keys = self._index.keys
         order = sorted(range(len(keys)), key=keys.__getitem__)
@@ -218,8 +222,11 @@ class _Stage:
         rank[order] = np.arange(len(order), dtype=np.uint32)
         dates = np.array([int(keys[i][:DATE_DIGITS]) for i in order], dtype=np.uint32)
         by_key = rank[[self._numbers[key] for key in sorted(self._numbers)]]
+        self._texts.close()
         edges = self._edges(rank, progress)
         index = self._index.write(file, _told(progress, "index"))
+        texts = _Texts(self._folder / "texts", order, self._ends)
+        vectors = {encoder.name: write_vectors(file, encoder, texts, progress) for encoder in encoders}
         writer = ArrayWriter(file, KIND, FORMAT)
         writer.add("dates", "u4", [dates])
         writer.add("by_key", "u4", [by_key])
@@ -227,7 +234,7 @@ class _Stage:
         for name, ends in (("links", edges), ("linked_by", edges << np.uint64(32) | edges >> np.uint64(32))):
             self._add_rows(writer, name, ends, len(order))
         writer.add_strings("tasks", self._tasks(progress))
-        facts = {"source": self._source.name, "digest": self._source.digest(), "index": index}
+        facts = {"source": self._source.name, "digest": self._source.digest(), "index": index, "vectors": vectors}
         writer.close({**facts, "problems": dict(sorted(self._source.problems.counts.items()))})
         file.write(TRAILER.pack(MAGIC, writer.offset))
 
@@ -262,7 +269,6 @@ class _Stage:
 
     def _lines(self, order: list[int], progress: Progress) -> Iterator[bytes]:
         progress.start("texts", len(order), 0)
-        self._texts.close()
         with (self._folder / "texts").open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as texts:
             for number in order:
                 yield texts[self._ends[number] : self._ends[number + 1] - 1]
@@ -277,6 +283,22 @@ class _Stage:
             written += 1
             progress.advance(1)
         progress.done("tasks", written)
+
+
+class _Texts:
+    """Title and text of each document, as encoders take them."""
+
+    def __init__(self, path: Path, order: list[int], ends: array[int]) -> None:
+        self._path, self._order, self._ends = path, order, ends
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __iter__(self) -> Iterator[str]:
+        with self._path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as lines:
+            for number in self._order:
+                title, text, _ = orjson.loads(lines[self._ends[number] : self._ends[number + 1]])
+                yield f"{title}\n{text}"
 
 
 def _json(task: Mapping[str, Any]) -> bytes:

@@ -12,14 +12,15 @@ import numpy as np
 from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
 from envsuite.core.errors import UsageError, unknown
 from envsuite.core.tools import Action, Tool, ToolCall, check_action
+from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.documents import Retriever
+from envsuite.retrieval.retrievers import retriever_of
 from envsuite.searchqa import prompts
 from envsuite.searchqa.tasks import ENV_ID, load
 from envsuite.searchqa.world import Library, Saved, Session
 
 MOST_CALLS = 4
 """Calls in one step (StepPO, B.2)."""
-RETRIEVERS = ("bm25",)
 REWARDS = ("em", "f1")
 VIEWS = ("all", "new", "search-r1")
 
@@ -67,7 +68,9 @@ class SearchQAEnv(ToolEnv):
         entities: Number of pages of the built-in encyclopaedia.
         questions: Number of its questions; one for three pages by default.
         corpus_seed: Its seed.
-        retriever: The search: ``"bm25"``, or a :class:`~envsuite.retrieval.documents.Retriever` of the same corpus.
+        retriever: The search: ``"bm25"``, others of the corpus by their names
+            (:func:`~envsuite.retrieval.retrievers.retriever_of`), or a
+            :class:`~envsuite.retrieval.documents.Retriever` of the same documents.
         results: Passages that a search returns.
         open_pages: Whether there is the tool ``open``, which StepPO does not have.
         reward: Reward s of an answer: ``"em"`` (1 for a normalised exact match with the answer or an alias, else 0;
@@ -87,7 +90,7 @@ class SearchQAEnv(ToolEnv):
         "entities": {"type": "integer", "minimum": 100, "maximum": 20_000},
         "questions": {"type": ["integer", "null"], "minimum": 1, "maximum": 20_000},
         "corpus_seed": {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
-        "retriever": {"type": "string", "enum": list(RETRIEVERS)},
+        "retriever": {"type": "string", "maxLength": 200},
         "results": {"type": "integer", "minimum": 1, "maximum": 100},
         "open_pages": {"type": "boolean"},
         "reward": {"type": "string", "enum": list(REWARDS)},
@@ -120,8 +123,6 @@ class SearchQAEnv(ToolEnv):
         for name, value, known in (("reward", reward, REWARDS), ("observation", observation, VIEWS)):
             if value not in known:
                 raise unknown(f"{name} of {ENV_ID}", str(value), known)
-        if isinstance(retriever, str) and retriever not in RETRIEVERS:
-            raise unknown(f"retriever of {ENV_ID}", retriever, RETRIEVERS)
         if isinstance(format_reward, bool) or not 0 <= format_reward <= 1:
             raise UsageError(f"format_reward={format_reward!r}: give a number from 0 to 1")
         for name, number, least, most in (
@@ -132,8 +133,10 @@ class SearchQAEnv(ToolEnv):
                 raise UsageError(f"{name}={number!r}: give a whole number from {least} to {most:,}")
         self.collection = load(source, entities, questions, corpus_seed)
         self.library = self.collection.library
-        if not isinstance(retriever, str):
-            self.library = Library(self.collection.corpus, retriever)
+        if retriever != Corpus.name:
+            corpus = self.collection.corpus
+            found = retriever_of(corpus, retriever) if isinstance(retriever, str) else retriever
+            self.library = Library(corpus, found)
         self.results, self.shown, self.passage_length, self.max_calls = results, shown, passage_length, max_calls
         self.reward, self.format_reward, self.shows = reward, float(format_reward), observation
         self.tools = (_SEARCH, _OPEN, _ANSWER) if open_pages else (_SEARCH, _ANSWER)

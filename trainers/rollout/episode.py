@@ -82,7 +82,7 @@ class Playing:
     plan: EpisodePlan
     env_id: str
     exchanges: Mapping[str, Exchange]
-    """What each agent says to the engine; that of the only one under ""."""
+    """The exchange of each agent with the engine; that of the only one under ""."""
     agent: str = ""
     """The agent whose turn it is; "" in an environment of one agent."""
     observation: Observation | None = None
@@ -111,7 +111,7 @@ class Playing:
 
     @property
     def exchange(self) -> Exchange:
-        """What the agent whose turn it is says to the engine."""
+        """The exchange of the agent whose turn it is."""
         return self.exchanges[self.agent]
 
     @property

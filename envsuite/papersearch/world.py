@@ -153,7 +153,7 @@ class Session:
         """Queries that were searched, in lower case and with single blanks."""
         self.expanded: dict[int, None] = {}
         self.history: list[str] = []
-        """What each call did."""
+        """Result of each call, as it was said."""
         self.searches = self.expansions = 0
         self._order: Numbers | None = None
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -335,8 +335,13 @@ CALLS = st.builds(
 ACTIONS = st.lists(CALLS, max_size=7) | st.none() | st.text() | st.lists(st.integers(), max_size=2)
 
 
+@cache
+def _endless(path: Path) -> PaperSearchEnv:
+    return PaperSearchEnv(source=path, end_when_found=False)
+
+
 def _never_fails(path: Path, actions: list[Any]) -> None:
-    env = PaperSearchEnv(source=path, end_when_found=False)
+    env = _endless(path)
     env.reset(options={"task_id": "q-train"})
     for action in actions:
         observation, reward, terminated, _, info = env.step(action)

@@ -26,14 +26,14 @@ class Collection:
     """A corpus with its questions.
 
     Args:
-        corpus: The corpus.
-        source: ``"builtin"`` or ``"official"``; part of the task set.
+        corpus: The corpus. The source of its task set is ``"builtin"`` if its questions are generated ones, else
+            ``"official"``.
 
     Raises:
         DataError: It has no questions, one that is not of this environment, or generated ones beside published ones.
     """
 
-    def __init__(self, corpus: Corpus, source: str) -> None:
+    def __init__(self, corpus: Corpus) -> None:
         self.corpus = corpus
         self.library = Library(corpus)
         self._tasks: dict[str, Mapping[str, Any]] = {}
@@ -48,12 +48,14 @@ class Collection:
             splits[task["split"]].append(task["id"])
         if not self._tasks:
             raise DataError(f"{corpus.path}: has no questions; build it with some")
-        if len({task["data_set"] == DATA_SET for task in self._tasks.values()}) > 1:
+        generated = {task["data_set"] == DATA_SET for task in self._tasks.values()}
+        if len(generated) > 1:
             raise DataError(f"{corpus.path}: has generated questions among published ones")
         self.may_have_none = not all(task.get("answerable", True) for task in self._tasks.values())
         """Whether there are questions that cannot be answered."""
         ids = {split: tuple(some) for split, some in splits.items()}
         types = {task_id: task_type(task) for task_id, task in self._tasks.items()}
+        source = "builtin" if generated == {True} else "official"
         self.task_set = TaskSet(ENV_ID, source, corpus.digest[:16], ids, types)
 
     def task(self, task_id: str) -> Mapping[str, Any]:
@@ -90,16 +92,16 @@ def load(source: str | Path, entities: int = 3000, questions: int | None = None,
         UsageError: ``entities`` or ``questions`` is out of range.
     """
     if source in ("builtin", "generated"):
-        return _opened(cached(Encyclopaedia(entities, questions, corpus_seed)), "builtin")
+        return _opened(cached(Encyclopaedia(entities, questions, corpus_seed)))
     path = data_root() / "questions" if source == "official" else Path(source).resolve()
     if path.is_dir() or path.suffix in (".json", ".jsonl", ".gz") or not path.exists():
-        return _opened(cached(QuestionFiles([path])), "official")
-    return _opened(path, "official")
+        return _opened(cached(QuestionFiles([path])))
+    return _opened(path)
 
 
 @lru_cache(maxsize=8)
-def _opened(path: Path, source: str) -> Collection:
-    return Collection(Corpus(path), source)
+def _opened(path: Path) -> Collection:
+    return Collection(Corpus(path))
 
 
 def _is_question(task: Mapping[str, Any]) -> bool:

@@ -389,3 +389,9 @@ def test_none_of_100_000_actions_raises(three: Path) -> None:
 def test_a_file_of_questions_is_a_source(tmp_path: Path) -> None:
     env = SearchQAEnv(write_json(tmp_path / "dev.json", [HOTPOT]), split="validation")
     assert env.tasks.source == "official" and env.tasks.ids("validation") == ("h1",)
+
+
+def test_a_corpus_of_generated_questions_says_so_wherever_it_lies(tmp_path: Path) -> None:
+    env = SearchQAEnv(build(Encyclopaedia(100, 10), tmp_path / "some.corpus"))
+    assert env.tasks.source == "builtin" and set(env.tasks.types.values())
+    assert all(kind.startswith("encyclopaedia-") for kind in env.tasks.types.values())

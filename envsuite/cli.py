@@ -28,6 +28,7 @@ from envsuite.papersearch import build_command as papers_build
 from envsuite.papersearch import search_command
 from envsuite.play import cli as play_cli
 from envsuite.registration import ENVIRONMENTS
+from envsuite.searchqa import build_command as questions_build
 from envsuite.serving import cli as serving_cli
 from envsuite.webshop import build_cli
 
@@ -193,6 +194,12 @@ BUILDS = {
         "Builds a corpus of papers: texts, dates, citations, search index and queries in one file.",
         papers_build.add_arguments,
         papers_build.run,
+    ),
+    "questions": Command(
+        "a corpus for SearchQA-v0: pages, index and questions in one file",
+        "Builds a corpus of pages with questions on them: texts, search index and questions in one file.",
+        questions_build.add_arguments,
+        questions_build.run,
     ),
 }
 """Files that environments read, by the name after ``data build``."""

@@ -120,8 +120,7 @@ class PaperSearchTeam(PaperSearchEnv):
                 "properties": {
                     "paper_ids": {
                         "type": "array",
-                        "items": {"type": "string", "maxLength": 1_000},
-                        "maxItems": 1_000,
+                        "items": {"type": "string"},
                         "description": prompts.PAPER_IDS,
                     }
                 },

@@ -17,13 +17,19 @@ from envsuite.core import ToolCall
 from envsuite.registration import ENVIRONMENTS
 
 IDS = list(ENVIRONMENTS)
-SMALL = {"ALFWorld-v0": {"games": 18}, "WebShop-v0": {"products": 100}, "PaperSearch-v0": {"papers": 2_000}}
+SMALL = {
+    "ALFWorld-v0": {"games": 18},
+    "WebShop-v0": {"products": 100},
+    "PaperSearch-v0": {"papers": 2_000},
+    "PaperSearchTeam-v0": {"papers": 2_000},
+}
 """Arguments of environments whose defaults make a lot on first use."""
 MADE: dict[str, tuple[str, dict[str, Any]]] = {
     "TextCraft-v0": ("book_seed", {"goals": 40}),
     "ALFWorld-v0": ("scene_seed", SMALL["ALFWorld-v0"]),
     "WebShop-v0": ("shop_seed", SMALL["WebShop-v0"]),
     "PaperSearch-v0": ("corpus_seed", SMALL["PaperSearch-v0"]),
+    "PaperSearchTeam-v0": ("corpus_seed", SMALL["PaperSearch-v0"]),
     "Sokoban-v0": ("level_seed", {"levels": 40}),
     "PythonMath-v0": ("problem_seed", {"problems": 40}),
     "SearchQA-v0": ("corpus_seed", {"entities": 100, "questions": 20}),

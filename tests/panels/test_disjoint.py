@@ -60,6 +60,7 @@ CONTENT: Mapping[str, Mapping[str, Key]] = {
         "instruction without price": unpriced,
     },
     "PaperSearch-v0": {"instruction": words, "gold papers": lambda task: task.identity["gold_sha256"]},
+    "PaperSearchTeam-v0": {"instruction": words, "gold papers": lambda task: task.identity["gold_sha256"]},
     "Sokoban-v0": {"board": board(True), "walls and targets": board(False)},
     "PythonMath-v0": {"problem": words, "problem and answer": lambda task: task.identity["sha256"]},
     "SearchQA-v0": {"question": words, "question and answers": lambda task: task.identity["sha256"]},

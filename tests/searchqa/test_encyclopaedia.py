@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from brute_force import Facts
+from encyclopaedia_facts import Facts
 
 from envsuite.core.errors import UsageError
 from envsuite.retrieval.documents import LONGEST_KEY, Document

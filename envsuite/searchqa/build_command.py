@@ -1,0 +1,55 @@
+"""The command ``envsuite data build questions``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from envsuite.core.errors import UsageError
+from envsuite.retrieval import build_command
+from envsuite.retrieval.documents import Source
+from envsuite.searchqa.encyclopaedia import Encyclopaedia
+from envsuite.searchqa.source import SPLITS, QuestionFiles
+
+EXAMPLES = """examples:
+  envsuite data build questions hotpot_train_v1.1.json hotpot_dev_distractor_v1.json --out hotpotqa.corpus
+  envsuite data build questions musique_ans_v1.0_dev.jsonl --vectors lsa --out musique.corpus
+  envsuite data build questions dev.json --corpus wiki.jsonl.gz --split validation --out 2wiki.corpus
+  envsuite data build questions --builtin 20000 --seed 7 --out encyclopaedia.corpus
+
+Files are those of HotpotQA, 2WikiMultiHopQA and MuSiQue. Without --corpus the passages that come with the questions are
+searched. Then: gymnasium.make("SearchQA-v0", source="hotpotqa.corpus"). The same command resumes an interrupted build
+where it stopped.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments to ``parser``, that of ``envsuite data build questions``."""
+    parser.epilog = EXAMPLES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="files of questions, or folders of them")
+    parser.add_argument("--corpus", type=Path, metavar="FILE", help="passages to search instead of the questions' own")
+    parser.add_argument("--split", choices=SPLITS, help="split of all questions (default: that of each file's name)")
+    parser.add_argument("--builtin", type=int, metavar="N", help="N generated pages, and questions on them")
+    parser.add_argument("--seed", type=int, metavar="S", help="seed of the generated pages (default: 0)")
+    build_command.add_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Builds the corpus; returns the exit code.
+
+    Raises:
+        DataError: As :func:`envsuite.retrieval.corpus_build.build`.
+        UsageError: The arguments contradict each other.
+    """
+    return build_command.run(_source(arguments), arguments)
+
+
+def _source(arguments: argparse.Namespace) -> Source:
+    if arguments.builtin is None:
+        if arguments.seed is not None:
+            raise UsageError("--seed is for generated pages; give --builtin N with it")
+        return QuestionFiles(arguments.files, arguments.corpus, arguments.split)
+    if arguments.files or arguments.corpus is not None or arguments.split is not None:
+        raise UsageError("--builtin generates pages, questions and splits; give it, or files")
+    return Encyclopaedia(arguments.builtin, seed=arguments.seed or 0)

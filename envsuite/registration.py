@@ -81,7 +81,10 @@ BUILTIN = (
         "PaperSearchTeam-v0",
         "envsuite.papersearch.team:PaperSearchTeam",
         max_episode_steps=10,
-        players={"expert": "envsuite.papersearch.team_expert:TeamExpert"},
+        players={
+            "expert": "envsuite.papersearch.team_expert:TeamExpert",
+            "lexical": "envsuite.papersearch.team_lexical:TeamLexical",
+        },
     ),
     EnvSpec(
         "SearchQA-v0",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
@@ -13,13 +14,14 @@ from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Action, Tool, ToolCall, check_action
 from envsuite.papersearch import prompts
-from envsuite.papersearch.env import PaperSearchEnv
+from envsuite.papersearch.env import MOST_CALLS, PaperSearchEnv
 from envsuite.papersearch.tasks import TEAM_ID
-from envsuite.papersearch.world import Saved, Session
+from envsuite.papersearch.world import Rules, Saved, Session
+from envsuite.retrieval.documents import Retriever
 
 SEARCHER, SELECTOR = "searcher_0", "selector_0"
 """The agents, named as PettingZoo recommends."""
-JUDGED = 40
+JUDGED = 100
 """Candidates that the selector is shown."""
 
 
@@ -38,7 +40,8 @@ class TeamToken(TypedDict):
 class TeamSession(Session):
     """An episode in which found papers are candidates until the selector keeps them.
 
-    The pool has all papers that were ever candidates, and are none again; :attr:`papers` those that were kept.
+    The pool has all papers that were ever candidates, and are none again; :attr:`papers` those that were kept. Of more
+    than :attr:`judged` new papers, the others are not found: a later search may find them.
     """
 
     candidates: tuple[int, ...] = ()
@@ -47,16 +50,16 @@ class TeamSession(Session):
     judged: int = JUDGED
 
     def _add(self, found: dict[int, None]) -> float:
-        """Makes found papers candidates, the best by the query's words; returns the sum of the best scores."""
+        """Makes found papers candidates, the best by the query's words; returns the sum of their best scores."""
         papers = np.array([*found], dtype=np.int64)
         if not len(papers):
             self.candidates = ()
             return 0.0
-        scores = self.selector.scores(self.question, papers)
         shares = self.library.words.shares(self.question.text, papers)
-        order = np.lexsort((papers, -shares))[: self.judged]
-        self.candidates = tuple(papers[order].tolist())
-        self.pool.update(papers.tolist())
+        papers = papers[np.lexsort((papers, -shares))[: self.judged]]
+        scores = self.selector.scores(self.question, papers)
+        self.candidates = tuple(papers.tolist())
+        self.pool.update(self.candidates)
         return float(np.sort(scores)[::-1][: self.rules.best].sum())
 
     def _expand(self, key: str) -> tuple[tuple[int, ...], str, bool]:
@@ -105,9 +108,8 @@ class PaperSearchTeam(PaperSearchEnv):
     choice against the gold papers among the candidates. Recall and F1 are those of the kept papers.
 
     Args:
-        judged: Candidates that the selector is shown; of more, the best by the query's words, and the others are
-            discarded.
-        arguments: Those of :class:`PaperSearchEnv`, but for ``selector``.
+        source: As for :class:`PaperSearchEnv`, and so all but the last; there is no selector to choose.
+        judged: Most candidates of a step: of more new papers, the best by the query's words.
     """
 
     tools: tuple[Tool, ...] = (
@@ -131,18 +133,43 @@ class PaperSearchTeam(PaperSearchEnv):
     )
     agents: Mapping[str, tuple[str, ...]] = {SEARCHER: ("search", "expand"), SELECTOR: ("keep",)}
     arguments: Mapping[str, Any] = {
-        **{name: schema for name, schema in PaperSearchEnv.arguments.items() if name != "selector"},
+        **{
+            name: schema
+            for name, schema in PaperSearchEnv.arguments.items()
+            if name not in ("selector", "discard", "threshold")
+        },
         "judged": {"type": "integer", "minimum": 1, "maximum": 1000},
     }
 
-    def __init__(self, *positional: Any, judged: int = JUDGED, **arguments: Any) -> None:
-        if "selector" in arguments:
-            raise UsageError("selector= is for PaperSearch-v0; here an agent selects")
+    def __init__(
+        self,
+        source: str | Path = "builtin",
+        split: str | None = "train",
+        tasks: Iterable[str] | None = None,
+        render_mode: str | None = None,
+        papers: int = 10_000,
+        corpus_seed: int = 0,
+        retriever: str | Retriever = "bm25",
+        results: int = Rules.results,
+        citing: int = Rules.citing,
+        cited: int = Rules.cited,
+        best: int = Rules.best,
+        penalty: float = Rules.penalty,
+        cost: float = Rules.cost,
+        shown: int = 20,
+        snippet: int = 120,
+        max_calls: int = MOST_CALLS,
+        end_when_found: bool = True,
+        judged: int = JUDGED,
+    ) -> None:
         if isinstance(judged, bool) or not isinstance(judged, int) or not 1 <= judged <= 1000:
             raise UsageError(f"judged={judged!r}: give a whole number from 1 to 1,000")
         self.judged = judged
         self._rewards = {SEARCHER: 0.0, SELECTOR: 0.0}
-        super().__init__(*positional, **arguments)
+        super().__init__(
+            source, split, tasks, render_mode, papers, corpus_seed, retriever, "gold", results, citing, cited, best,
+            penalty, cost, shown=shown, snippet=snippet, max_calls=max_calls, end_when_found=end_when_found,
+        )  # fmt: skip
         self.tasks = replace(self.tasks, env_id=TEAM_ID)
 
     @property

@@ -21,6 +21,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from seven_papers import DOCUMENTS, TASKS
 
 from envsuite.core import ToolCall, ToolEnv, UsageError
 from envsuite.core.errors import DataError, UnknownName
@@ -29,6 +30,8 @@ from envsuite.papersearch.expert import Expert
 from envsuite.papersearch.lexical import Lexical
 from envsuite.papersearch.milestones import Milestones
 from envsuite.retrieval.corpus import Corpus
+from envsuite.retrieval.corpus_build import build
+from envsuite.retrieval.documents import InMemory
 
 SMALL: dict[str, Any] = {"papers": 1_500, "corpus_seed": 1}
 PLAY = """
@@ -154,11 +157,6 @@ def test_nothing_of_the_gold_is_seen_before_it_is_found(selector: str, papers: C
 
 
 def test_the_list_under_gold_is_the_same_whatever_is_gold(tmp_path: Path, seven: Path) -> None:
-    from conftest import DOCUMENTS, TASKS
-
-    from envsuite.retrieval.corpus_build import build
-    from envsuite.retrieval.documents import InMemory
-
     other = build(InMemory("x", DOCUMENTS, [{**TASKS[0], "gold": ["old"]}]), tmp_path / "other.corpus")
     seen = []
     for path in (seven, other):

@@ -88,7 +88,7 @@ def _fails(capfd: pytest.CaptureFixture[str], code: int, *arguments: str) -> str
         (["--envs", "[]"], ["envs is []", "longer"]),
         (["--envs", "[{id: TextCraft-v0, kwargs: {split: test}}]"], ["kwargs.split", "beside kwargs"]),
         (["--prompt.memory", "windw(2)"], ["'windw(2)'", "window(2)", "compact"]),
-        (["--prompt.codec", "tag"], ["prompt.codec", "Known: tags, brackets, native, tools"]),
+        (["--prompt.codec", "tag"], ["prompt.codec", "Known: tags, brackets, native, search-r1, tools"]),
         (["--rollout.engine", "hg"], ["rollout.engine", "hf"]),
         (["--rollout.engine_options", "{maxlen: 9}"], ["rollout.engine_options", "engine 'hf'", "maxlen"]),
         (["--config", "nowhere.yaml"], ["nowhere.yaml", "no such file"]),

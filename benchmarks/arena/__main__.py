@@ -24,7 +24,7 @@ from rich.table import Table as Grid
 from benchmarks.arena.report import draw, overall_table, power_table, task_table
 from benchmarks.arena.results import LINES, Result, chosen_rates, read
 from benchmarks.arena.runs import PILOT_SEEDS, TUNING_SEEDS, Base, Run, pilot, reported, seconds, tuning
-from benchmarks.arena.tasks import METHODS, ROOT, TASKS, Trial
+from benchmarks.arena.tasks import CEILING, METHODS, REFERENCE, ROOT, TASKS, Trial
 from benchmarks.queue import Job, Queue
 from envsuite.core.errors import EnvsuiteError, UsageError, unknown
 
@@ -160,7 +160,8 @@ def _report(args: argparse.Namespace, console: Console) -> int:
     rates = _rates(args.rate, results)
     rows = [result for result in results if result.seed not in {*TUNING_SEEDS, *PILOT_SEEDS}]
     rows = [row for row in rows if rates.get(row.task, row.rate) == row.rate]
-    tables = [table for table in [power_table(_of(results, PILOT_SEEDS), (3, 5, 10), len(METHODS) - 2)] if table]
+    compared = {row.method for row in rows} - {REFERENCE, CEILING} or set(METHODS) - {REFERENCE, CEILING}
+    tables = [table for table in [power_table(_of(results, PILOT_SEEDS), (3, 5, 10), len(compared))] if table]
     if rows:
         tables += [task_table(rows, task) for task in TASKS if any(row.task == task for row in rows)]
         tables.append(overall_table(rows))

@@ -83,7 +83,7 @@ TASKS = {
     task.name: task
     for task in (
         Task("sokoban", "level_seed", "Sokoban, two boxes: a wrong push cannot be undone"),
-        Task("sokoban-1", "level_seed", "Sokoban, one box and a long way", "sokoban"),
+        Task("sokoban-1", "level_seed", "Sokoban, one box", "sokoban"),
         Task("textcraft", "", "TextCraft with little to spare: what a wrong craft takes is missed in the end"),
     )
 }

@@ -6,9 +6,9 @@
     python -m benchmarks.arena --methods grpo tree_grpo oracle_mc --stage table --rate 3e-4   # one rate, not tuned
     python -m benchmarks.arena --report                    # tables and figure of the runs that are there
 
-First it trains the base model of each task. Then come the pilot runs, from which the power is computed; then the runs
-that choose each method's learning rate, on a seed of their own; then the runs of the table. Every finished run is a
-line of benchmarks/arena/results.jsonl.
+First it trains the base model of each task. Then come the pilot runs, from which the power is computed; then GRPO's
+runs that choose the learning rate of each task, on a seed of their own; then the runs of the table. Every finished run
+is a line of benchmarks/arena/results.jsonl.
 """
 
 from __future__ import annotations
@@ -24,13 +24,11 @@ from rich.table import Table as Grid
 from benchmarks.arena.report import draw, overall_table, power_table, task_table
 from benchmarks.arena.results import LINES, Result, chosen_rates, read
 from benchmarks.arena.runs import PILOT_SEEDS, TUNING_SEEDS, Base, Run, pilot, reported, seconds, tuning
-from benchmarks.arena.tasks import METHODS, ROOT, TASKS, Trial
+from benchmarks.arena.tasks import CEILING, METHODS, REFERENCE, ROOT, TASKS, Trial
 from benchmarks.queue import Job, Queue
 from envsuite.core.errors import EnvsuiteError, UsageError, unknown
 
 SEEDS = (0, 1, 2, 3, 4)
-Key = tuple[str, str]
-"""Task and method."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -46,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--plan", action="store_true", help="say what is to be run, and stop")
     made.add_argument("--report", action="store_true", help="run nothing: write tables and figure")
     made.add_argument("--stage", choices=("pilot", "tuning", "table"), help="run one stage only")
-    made.add_argument("--rate", type=float, help="learning rate of all runs of the table, in place of the tuned ones")
+    made.add_argument("--rate", type=float, help="learning rate of all runs of the table, in place of the tuned one")
     made.add_argument("--jobs", type=int, default=2, help="runs at a time (default 2)")
     made.add_argument("--threads", type=int, default=1, help="of each run (default 1)")
     made.add_argument("--out", type=Path, default=ROOT / "runs" / "arena", help="folder of runs, tables and figure")
@@ -89,7 +87,7 @@ def _main(args: argparse.Namespace, console: Console) -> int:
         if args.plan:
             continue
         known = {result.key for result in results}
-        bases: list[Job] = [Base(task, args.out) for task in tasks]
+        bases: list[Job] = list({TASKS[task].base: Base(task, args.out) for task in tasks}.values())
         runs: list[Job] = [Run(trial, args.out, args.results, known) for trial in trials]
         for jobs in (bases, runs):
             check_bases(tasks, results)
@@ -121,19 +119,19 @@ def check_bases(tasks: Sequence[str], results: Sequence[Result]) -> None:
 
 
 def _trials(
-    stage: str, tasks: Sequence[str], methods: Sequence[str], seeds: Sequence[int], rates: Mapping[Key, float]
+    stage: str, tasks: Sequence[str], methods: Sequence[str], seeds: Sequence[int], rates: Mapping[str, float]
 ) -> list[Trial]:
     if stage == "pilot":
         return pilot(tasks)
     if stage == "tuning":
-        return tuning(tasks, methods)
+        return tuning(tasks)
     return reported(tasks, methods, seeds, rates)
 
 
-def _rates(given: float | None, results: Sequence[Result]) -> dict[Key, float]:
-    """Returns the learning rate of each task and method: the given one, or what tuning chose."""
+def _rates(given: float | None, results: Sequence[Result]) -> dict[str, float]:
+    """Returns the learning rate of each task: the given one, or what tuning chose."""
     if given is not None:
-        return {(task, method): given for task in TASKS for method in METHODS}
+        return dict.fromkeys(TASKS, given)
     return chosen_rates(_of(results, TUNING_SEEDS))
 
 
@@ -161,8 +159,9 @@ def _report(args: argparse.Namespace, console: Console) -> int:
     results = read(args.results)
     rates = _rates(args.rate, results)
     rows = [result for result in results if result.seed not in {*TUNING_SEEDS, *PILOT_SEEDS}]
-    rows = [row for row in rows if rates.get((row.task, row.method), row.rate) == row.rate]
-    tables = [table for table in [power_table(_of(results, PILOT_SEEDS), (3, 5, 10), len(METHODS) - 2)] if table]
+    rows = [row for row in rows if rates.get(row.task, row.rate) == row.rate]
+    compared = {row.method for row in rows} - {REFERENCE, CEILING} or set(METHODS) - {REFERENCE, CEILING}
+    tables = [table for table in [power_table(_of(results, PILOT_SEEDS), (3, 5, 10), len(compared))] if table]
     if rows:
         tables += [task_table(rows, task) for task in TASKS if any(row.task == task for row in rows)]
         tables.append(overall_table(rows))

@@ -207,7 +207,7 @@ def _curves(runs: Mapping[str, Mapping[int, Result]], axis: Axes, task: str) -> 
             axis.plot(at, curve, color=shown[name], linewidth=2.0, label=name, zorder=3)
         else:
             axis.plot(at, curve, color=GREY, linewidth=0.8, alpha=0.6, zorder=2)
-    axis.set_title(f"{task}: success, mean of {seeds} seeds")
+    axis.set_title(f"{task}: success, mean of {seeds} seed{'s' * (seeds > 1)}")
     axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.legend(loc="upper left")
@@ -225,6 +225,7 @@ def _forest(runs: Mapping[str, Mapping[int, Result]], axis: Axes) -> None:
         axis.plot([100 * one.mean], [place], "o", color=color, markersize=6)
     axis.axvline(0.0, color="black", linewidth=1.0)
     axis.set_yticks(range(len(order)), order)
+    axis.xaxis.set_major_locator(MaxNLocator(6))
     axis.set_title(f"difference of areas from {REFERENCE}, points")
 
 

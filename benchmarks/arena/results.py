@@ -112,12 +112,13 @@ def append(result: Result, path: Path = LINES) -> None:
     os.replace(new, path)
 
 
-def chosen_rates(tuning: Iterable[Result]) -> dict[tuple[str, str], float]:
-    """Returns the learning rate of each task and method: the one with the greatest area, over all its tuning runs."""
-    areas: dict[tuple[str, str], dict[float, list[float]]] = {}
+def chosen_rates(tuning: Iterable[Result]) -> dict[str, float]:
+    """Returns the learning rate of each task: the one with the greatest area of the reference, over its tuning runs."""
+    areas: dict[str, dict[float, list[float]]] = {}
     for result in tuning:
-        areas.setdefault((result.task, result.method), {}).setdefault(result.rate, []).append(result.area)
-    return {key: max(rates, key=lambda rate: float(np.mean(rates[rate]))) for key, rates in areas.items()}
+        if result.method == REFERENCE:
+            areas.setdefault(result.task, {}).setdefault(result.rate, []).append(result.area)
+    return {task: max(rates, key=lambda rate: float(np.mean(rates[rate]))) for task, rates in areas.items()}
 
 
 def by_method(results: Sequence[Result], task: str) -> dict[str, dict[int, Result]]:

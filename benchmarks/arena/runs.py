@@ -12,16 +12,16 @@ import numpy as np
 import yaml
 
 from benchmarks.arena.results import Result, append, read_run
-from benchmarks.arena.tasks import CONFIGS, RATES, TASKS, Trial, settings
+from benchmarks.arena.tasks import RATES, REFERENCE, TASKS, Trial, settings
 from benchmarks.recipes_report import trained
 
 TUNING_SEEDS = (100,)
 """Seeds of the runs that choose learning rates; no reported run has one of them."""
 PILOT_SEEDS = (101, 102, 103)
 """Seeds of the runs that say how far apart two runs are, before any comparison is made."""
-PILOT_METHODS = ("grpo", "g2po")
+PILOT_METHODS = ("grpo", "gigpo")
 PILOT_RATE = 3.0e-4
-"""Learning rate of the pilot runs, and of a method that is not tuned."""
+"""Learning rate of the pilot runs, and of all runs of a task that was not tuned."""
 GUESS = 120.0
 """Seconds of a run of which nothing is known."""
 
@@ -61,7 +61,7 @@ class Base:
     def command(self) -> tuple[str, list[str]]:
         """The imitation."""
         return "imitation", [
-            sys.executable, "-m", "trainers.imitate", "--config", str(CONFIGS / f"{self.task}-base.yaml"),
+            sys.executable, "-m", "trainers.imitate", "--config", str(TASKS[self.task].imitation),
         ]  # fmt: skip
 
     def output(self, stage: str) -> Path | None:
@@ -126,12 +126,9 @@ class Run:
         shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)
 
 
-def tuning(tasks: Sequence[str], methods: Sequence[str]) -> list[Trial]:
-    """Returns the runs that choose learning rates: the same for each method, the oracle included."""
-    return [
-        Trial(task, method, seed, rate)
-        for task in tasks for seed in TUNING_SEEDS for method in methods for rate in RATES
-    ]  # fmt: skip
+def tuning(tasks: Sequence[str]) -> list[Trial]:
+    """Returns the runs that choose the learning rate of each task: the reference's."""
+    return [Trial(task, REFERENCE, seed, rate) for task in tasks for seed in TUNING_SEEDS for rate in RATES]
 
 
 def pilot(tasks: Sequence[str]) -> list[Trial]:
@@ -140,7 +137,7 @@ def pilot(tasks: Sequence[str]) -> list[Trial]:
 
 
 def reported(
-    tasks: Sequence[str], methods: Sequence[str], seeds: Sequence[int], rates: Mapping[tuple[str, str], float]
+    tasks: Sequence[str], methods: Sequence[str], seeds: Sequence[int], rates: Mapping[str, float]
 ) -> list[Trial]:
     """Returns the runs of the table, seed by seed, so that all methods have the same ones at any time.
 
@@ -148,10 +145,10 @@ def reported(
         tasks: Names of tasks.
         methods: Names of methods.
         seeds: Seeds.
-        rates: Learning rate of each task and method; others have that of the pilot runs.
+        rates: Learning rate of each task; others have that of the pilot runs.
     """
     return [
-        Trial(task, method, seed, rates.get((task, method), PILOT_RATE))
+        Trial(task, method, seed, rates.get(task, PILOT_RATE))
         for seed in seeds for task in tasks for method in methods
     ]  # fmt: skip
 

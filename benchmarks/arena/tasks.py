@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,12 +20,12 @@ from trainers.credit.recipes import recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs" / "arena"
-PANEL = 16
+PANEL = 8
 """Tasks of a panel, all of which each iteration plays."""
 FIRST_WORLD = 1000
 """Seed of the world of seed 0; imitation has seen none from here to the millions."""
-RATES = (1.5e-4, 3.0e-4, 6.0e-4, 1.2e-3)
-"""Learning rates that each method is tried with."""
+RATES = (1.5e-4, 3.0e-4, 6.0e-4)
+"""Learning rates that the reference is tried with on each task."""
 OBJECTIVE: Mapping[str, Any] = {
     "ratio": "token", "aggregation": "seq-mean-token-mean", "average": "steps", "clip_low": 0.2, "clip_high": 0.2,
     "kl": "none", "kl_coef": 0.0, "entropy_coef": 0.0,
@@ -37,11 +38,18 @@ class Task:
     """One task of the arena: a configuration, and where its worlds come from."""
 
     name: str
-    """Name of ``configs/arena/NAME.yaml``, whose base model ``NAME-base.yaml`` trains."""
+    """Name of ``configs/arena/NAME.yaml``."""
     world: str
-    """Argument of the environment that draws the world, one for each seed."""
+    """Argument of the environment that draws the world, one for each seed; empty: a seed draws tasks of one world."""
     about: str
     """What it is, in a few words."""
+    taught: str = ""
+    """``configs/arena/TAUGHT-base.yaml`` trains its base model; empty: that of its own name does."""
+
+    @property
+    def imitation(self) -> Path:
+        """The configuration file that trains its base model, which another task may share."""
+        return CONFIGS / f"{self.taught or self.name}-base.yaml"
 
     @property
     def config(self) -> dict[str, Any]:
@@ -55,7 +63,7 @@ class Task:
     @property
     def base(self) -> Path:
         """Folder of the base model."""
-        return ROOT / _read(CONFIGS / f"{self.name}-base.yaml")["output"]
+        return ROOT / _read(self.imitation)["output"]
 
     @property
     def digest(self) -> str:
@@ -75,7 +83,8 @@ TASKS = {
     task.name: task
     for task in (
         Task("sokoban", "level_seed", "Sokoban, two boxes: a wrong push cannot be undone"),
-        Task("textcraft", "book_seed", "TextCraft with little to spare: what a wrong craft takes is missed in the end"),
+        Task("sokoban-1", "level_seed", "Sokoban, one box", "sokoban"),
+        Task("textcraft", "", "TextCraft with little to spare: what a wrong craft takes is missed in the end"),
     )
 }
 
@@ -131,8 +140,8 @@ class Trial:
         return self.task, self.method, self.seed, self.rate
 
 
-def panel(env_id: str, kwargs: Mapping[str, Any], split: str) -> list[str]:
-    """Returns the ids of a panel: the first tasks of the split.
+def panel(env_id: str, kwargs: Mapping[str, Any], split: str, seed: int | None = None) -> list[str]:
+    """Returns the ids of a panel: the first tasks of the split, or as many that the seed draws from it.
 
     Raises:
         UsageError: The split has too few.
@@ -146,7 +155,7 @@ def panel(env_id: str, kwargs: Mapping[str, Any], split: str) -> list[str]:
         made.close()
     if len(ids) < PANEL:
         raise UsageError(f"{env_id} {dict(kwargs)}: {len(ids)} tasks in the split {split}; a panel has {PANEL}")
-    return ids[:PANEL]
+    return ids[:PANEL] if seed is None else random.Random(seed).sample(ids, PANEL)
 
 
 def settings(trial: Trial) -> dict[str, Any]:
@@ -158,8 +167,9 @@ def settings(trial: Trial) -> dict[str, Any]:
     task, method = TASKS[trial.task], METHODS[trial.method]
     config = task.config
     env = dict(config["envs"][0])
-    kwargs = {**env["kwargs"], task.world: FIRST_WORLD + trial.seed}
-    env["kwargs"] = {**kwargs, "tasks": panel(env["id"], kwargs, env["split"])}
+    world = FIRST_WORLD + trial.seed
+    kwargs = {**env["kwargs"], **({task.world: world} if task.world else {})}
+    env["kwargs"] = {**kwargs, "tasks": panel(env["id"], kwargs, env["split"], None if task.world else world)}
     iterations = int(config["iterations"])
     return {
         **config,

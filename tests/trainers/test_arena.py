@@ -50,6 +50,19 @@ def test_a_seed_has_its_own_world_and_the_others_have_not_its_tasks() -> None:
     assert one["level_seed"] != two["level_seed"] and set(one["tasks"]) != set(two["tasks"])
 
 
+def test_a_task_of_one_world_has_other_tasks_for_each_seed() -> None:
+    one, again, two = (settings(Trial("textcraft", "grpo", seed, 3e-4))["envs"][0]["kwargs"] for seed in (0, 0, 1))
+    assert one["tasks"] == again["tasks"] and len(set(one["tasks"])) == PANEL
+    assert set(one["tasks"]) != set(two["tasks"])
+    assert {**one, "tasks": ()} == {**two, "tasks": ()}, "the same book"
+
+
+def test_tasks_may_share_a_base_model() -> None:
+    assert TASKS["sokoban-1"].base == TASKS["sokoban"].base != TASKS["textcraft"].base
+    for name, task in TASKS.items():
+        assert str(task.base).endswith(task.config["model"]["path"]), name
+
+
 def _result(method: str, seed: int, level: float, rate: float = 3e-4, task: str = "sokoban") -> Result:
     success = tuple(np.linspace(0.1, 2 * level - 0.1, ITERATIONS).tolist())
     cpu = {"rollout": 4.0, "estimator": 0.1, "update": 1.0}
@@ -92,14 +105,17 @@ def test_an_interrupted_write_leaves_the_results(tmp_path: Path, monkeypatch: py
     assert read(path) == _results()[:1]
 
 
-def test_each_method_has_as_many_tuning_runs_and_takes_the_best_rate() -> None:
-    trials = tuning(list(TASKS), list(METHODS))
-    counts = {name: sum(trial.method == name for trial in trials) for name in METHODS}
-    assert set(counts.values()) == {len(TASKS) * len(RATES) * len(TUNING_SEEDS)}
-    runs = [_result("g2po", 100, level, rate) for rate, level in zip(RATES, (0.2, 0.35, 0.3, 0.1), strict=True)]
-    assert chosen_rates(runs) == {("sokoban", "g2po"): RATES[1]}
-    planned = reported(["sokoban"], ["grpo", "g2po"], [0], chosen_rates(runs))
-    assert {trial.method: trial.rate for trial in planned} == {"grpo": 3e-4, "g2po": RATES[1]}
+def test_all_methods_take_the_best_rate_of_the_reference() -> None:
+    trials = tuning(list(TASKS))
+    assert len(trials) == len(TASKS) * len(RATES) * len(TUNING_SEEDS)
+    assert {trial.method for trial in trials} == {REFERENCE}
+    runs = [_result(REFERENCE, 100, level, rate) for rate, level in zip(RATES, (0.2, 0.3, 0.35), strict=True)]
+    runs += [_result("g2po", 100, 0.9, RATES[0]), _result(REFERENCE, 100, 0.4, RATES[0], "textcraft")]
+    assert chosen_rates(runs) == {"sokoban": RATES[2], "textcraft": RATES[0]}
+    planned = reported(["sokoban", "sokoban-1"], ["grpo", "g2po"], [0], chosen_rates(runs))
+    rates = {(trial.task, trial.method): trial.rate for trial in planned}
+    assert rates["sokoban", "grpo"] == rates["sokoban", "g2po"] == RATES[2], "one rate for a task"
+    assert rates["sokoban-1", "grpo"] == rates["sokoban-1", "g2po"] == 3e-4, "that of the pilot where none was tried"
 
 
 def test_no_seed_of_tuning_or_pilot_is_reported(capsys: pytest.CaptureFixture[str]) -> None:

@@ -196,9 +196,10 @@ class Session:
             return (), prompts.too_long(len(words), LONGEST_QUERY), False
         if words.lower() in self.asked:
             return (), prompts.REPEATED_SEARCH, True
+        found = self.library.search(words, self.rules.results, self.question.stop)
         self.asked[words.lower()] = None
         self.searches += 1
-        return self.library.search(words, self.rules.results, self.question.stop), "", False
+        return found, "", False
 
     def _expand(self, key: str) -> tuple[tuple[int, ...], str, bool]:
         """Returns the papers found, or why the expansion was refused and whether that is charged."""
@@ -207,10 +208,10 @@ class Session:
             return (), prompts.NOT_THERE, True
         if number in self.expanded:
             return (), prompts.REPEATED_EXPANSION, True
+        found = self.library.expand(number, self.rules.citing, self.rules.cited, self.question.stop)
         self.expanded[number] = None
         self.expansions += 1
-        rules = self.rules
-        return self.library.expand(number, rules.citing, rules.cited, self.question.stop), "", False
+        return found, "", False
 
     def _add(self, found: dict[int, None]) -> float:
         """Adds papers to the pool; returns the sum of the best scores among them."""

@@ -98,7 +98,7 @@ class Approximate:
 
     Raises:
         MissingExtra: faiss is not installed.
-        DataError: The index is missing, damaged, or of other vectors.
+        DataError: The index is missing, cannot be read as one, or is of other vectors.
     """
 
     def __init__(self, vectors: Vectors, path: Path, probes: int = PROBES) -> None:

@@ -56,6 +56,8 @@ class JsonServer:
             port = parts.port
         except ValueError as error:
             raise UsageError(f"url {url!r}: {error}") from error
+        if parts.username is not None or parts.password is not None:
+            raise UsageError("url has a name or a password, which would be in every message; send them as headers")
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise UsageError(f"url is {url!r}; it must be like http://127.0.0.1:6333")
         self.url = url.rstrip("/")

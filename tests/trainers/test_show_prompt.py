@@ -132,7 +132,7 @@ def test_an_environment_without_a_player_says_what_else_can_be_shown() -> None:
 def test_the_models_own_answers_are_counted_by_codec(run: Run) -> None:
     text = run("--zero-shot", "8", "--steps", "1")
     rows = {row.split()[0]: row.split()[1:] for row in text.splitlines() if row.split()[:1] and "%" in row}
-    assert set(rows) == {"tags", "brackets", "tools"}
+    assert set(rows) == {"tags", "brackets", "tools", "search-r1"}
     answers, parsed, _, valid, _, ended, _, tokens = rows["tags"]
     assert int(answers) == 8 and 0 < float(tokens) <= 160 and 0 <= float(ended) <= 100
     assert float(parsed) > 50 >= float(rows["tools"][1]) and float(valid) <= float(parsed), "it was trained with tags"

@@ -139,13 +139,17 @@ def sampling_of(config: SamplingConfig, stop_ids: Sequence[int]) -> Sampling:
     return Sampling(config.temperature, config.top_p, config.top_k, config.max_tokens, tuple(stop_ids))
 
 
+PLAIN = ("tools", "search-r1")
+"""Codecs without options."""
+
+
 def codec_of(prompt: PromptConfig, tokenizer: ChatTokenizer) -> Codec:
     """Makes the codec of the prompts.
 
     Raises:
         ConfigError: The tokenizer's chat template does not go with the codec, or does not read an argument.
     """
-    if prompt.codec == "tools":
+    if prompt.codec in PLAIN:
         return make_codec(prompt.codec)
     if prompt.codec == "native":
         try:
@@ -167,7 +171,7 @@ def chat_codec_of(prompt: PromptConfig) -> Codec:
     """Makes the codec of prompts that are messages: the chat template is the endpoint's."""
     if prompt.codec == "native":
         return EndpointCodec()
-    if prompt.codec == "tools":
+    if prompt.codec in PLAIN:
         return make_codec(prompt.codec)
     return make_codec(
         prompt.codec, think=prompt.think, lowercase=prompt.lowercase, require_thought=prompt.require_thought,

@@ -61,7 +61,7 @@ class RolloutManager:
         clock: Seconds, monotonic; those of :class:`~envsuite.vector.Wait`.
 
     Raises:
-        UsageError: An engine for tokens has no tokenizer.
+        UsageError: An engine for tokens has no tokenizer, or there are examples of several agents.
     """
 
     def __init__(
@@ -101,6 +101,8 @@ class RolloutManager:
         self.template_arguments = template_arguments
         self.episode_tokens = episode_tokens
         self.examples = tuple(examples) or ("",) * len(self.env_ids)
+        if any(example and vector.agents(env) for env, example in enumerate(self.examples)):
+            raise UsageError("prompt.examples are for environments of one agent: they show the tools of all")
         self.attempts = attempts
         self.engine_deadline = engine_deadline
         self.clock = clock

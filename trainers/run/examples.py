@@ -14,7 +14,7 @@ from envsuite.core.errors import EnvsuiteError
 from envsuite.evaluation.demonstrations import SPLIT, demonstrations
 from trainers.imitation.worlds import practice
 from trainers.rollout.config import EnvConfig, PromptConfig
-from trainers.rollout.environments import chat_codec_of, factory_of
+from trainers.rollout.environments import PLAIN, chat_codec_of, factory_of
 from trainers.settings import ConfigError
 
 
@@ -35,7 +35,7 @@ def examples_of(env: EnvConfig, prompt: PromptConfig) -> str:
         def turns(made: gymnasium.Env[Any, Action]) -> Iterator[Move]:
             return player.turns(made, random.Random(0))
 
-        thoughts = prompt.think or prompt.codec == "tools"
+        thoughts = prompt.think or prompt.codec in PLAIN
         return demonstrations(factory_of(here), turns, chat_codec_of(prompt), prompt.examples, thoughts=thoughts)
     except EnvsuiteError as error:
         raise ConfigError(f"prompt.examples is {prompt.examples}, but {env.id}: {error}") from error

@@ -142,6 +142,7 @@ def test_a_snapshot_goes_on_at_the_same_turn(corpus: str) -> None:
 def test_pettingzoo(corpus: str, place: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.simplefilter("ignore", ResourceWarning)  # clients keep connections for the next environment
         for told in (
             "Observation is not a NumPy array",
             "(Observation|Action) space for each agent probably should be",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -14,23 +14,12 @@ from envsuite.alfworld.engine import Engine, Game, Turn
 from envsuite.alfworld.identity import identity_of, stated
 from envsuite.alfworld.scenes import Difficulty
 from envsuite.alfworld.tasks import load
-from envsuite.core.env import Observation, Outcome, ToolEnv
+from envsuite.core.env import Outcome, ToolEnv
 from envsuite.core.errors import DataError, UnknownTask, UsageError, unknown
 from envsuite.core.settings import settings_of
 from envsuite.core.tools import Tool, ToolCall
 
 ENGINES = ("native", "textworld")
-
-
-class Token(TypedDict):
-    """The state of an episode, as plain data."""
-
-    task_id: str
-    task: str
-    game: object
-    """The engine's snapshot."""
-    text: str
-    done: bool
 
 
 class ALFWorld(ToolEnv):
@@ -54,18 +43,7 @@ class ALFWorld(ToolEnv):
     it is "Nothing happens.", and ``info["error"]`` lists similar admissible commands.
     """
 
-    tools = (
-        Tool(
-            "env_step",
-            prompts.TOOL,
-            {
-                "type": "object",
-                "properties": {"command": {"type": "string", "description": prompts.COMMAND}},
-                "required": ["command"],
-                "additionalProperties": False,
-            },
-        ),
-    )
+    tools = (Tool.of_string("env_step", prompts.TOOL, "command", prompts.COMMAND),)
 
     arguments: Mapping[str, Any] = {
         **ToolEnv.arguments,
@@ -142,38 +120,15 @@ class ALFWorld(ToolEnv):
         commands = ("look",) if self._last is None else self._last["commands"]
         return ToolCall("env_step", {"command": commands[int(rng.integers(len(commands)))]})
 
-    def snapshot(self) -> Token:
-        """Returns the state of the episode as plain data that can be pickled.
+    def _save(self) -> object:
+        if self._game is None:
+            raise UsageError("ALFWorld.snapshot called after close; call reset() first")
+        return self._game.snapshot()
 
-        Raises:
-            UsageError: No episode has been started.
-        """
-        if self._last is None or self._game is None:
-            raise UsageError("ALFWorld.snapshot called before reset; call reset() first")
-        return Token(
-            task_id=self._task_id,
-            task=self._instruction,
-            game=self._game.snapshot(),
-            text=self._last["text"],
-            done=self._done,
-        )
-
-    def restore(self, token: object) -> Observation:
-        """Restores a snapshot; returns the observation that was current when it was taken.
-
-        Raises:
-            UsageError: ``token`` is not a :meth:`snapshot` of an environment with the same engine.
-            UnknownTask: The environment does not have its task.
-        """
-        known = self._fields(token, Token)
-        described = self._describe(known["task_id"])
-        game = self.engine.open(self.games.path(known["task_id"]))
-        turn = game.restore(known["game"])
+    def _resume(self, task_id: str, world: object) -> None:
+        game = self.engine.open(self.games.path(task_id))
+        game.restore(world)
         self._play(game)
-        self._task_split, self._task_type = described
-        self._task_id, self._instruction = known["task_id"], known["task"]
-        self._done = known["done"]
-        return self._observe(Outcome(known["text"], commands=turn.commands))
 
     def close(self) -> None:
         """Closes the game and ends the episode."""

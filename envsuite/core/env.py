@@ -13,6 +13,7 @@ import numpy as np
 
 from envsuite.core.errors import UsageError, unknown
 from envsuite.core.images import Images, Pixels
+from envsuite.core.snapshots import Snapshot, checked
 from envsuite.core.spaces import AnyText, TextTuple, ToolCalls
 from envsuite.core.tasks import TaskSet
 from envsuite.core.tools import Action, Tool, ToolCall, Unparsed, check_action
@@ -86,7 +87,7 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
     """An environment whose actions are tool calls and whose observations are text, and images where it has them.
 
     A subclass sets :attr:`tools` and implements :meth:`_begin`, :meth:`_call` and :meth:`_state_key`, and where its
-    world allows it :meth:`snapshot` and :meth:`restore`. This class implements the common parts: drawing a task,
+    world allows it :meth:`_save` and :meth:`_resume`. This class implements the common parts: drawing a task,
     checking an action, executing several calls, the info dictionary.
 
     Args:
@@ -153,6 +154,15 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
     @abstractmethod
     def _call(self, call: ToolCall) -> Outcome:
         """Executes one valid call."""
+
+    def _execute(self, action: Action) -> Outcome:
+        """Executes valid calls in order, until one ends the episode."""
+        outcome = self._call(action[0])
+        for call in action[1:]:
+            if outcome.done:
+                break
+            outcome = _joined(outcome, self._call(call))
+        return outcome
 
     @abstractmethod
     def _state_key(self) -> str:
@@ -226,12 +236,60 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         """
         return [Identified(self.goal(task_id), self.identity(task_id)) for task_id in task_ids]
 
+    @property
+    def restorable(self) -> bool:
+        """Whether the environment can be snapshot and restored."""
+        kind = type(self)
+        return kind._save is not ToolEnv._save or kind.snapshot is not ToolEnv.snapshot
+
     def snapshot(self) -> object:
-        """Returns the episode's state, for :meth:`restore` of any environment made with the same arguments."""
-        raise UsageError(f"{type(self).__name__} cannot be snapshot")
+        """Returns the episode's state, for :meth:`restore` of any environment made with the same arguments.
+
+        Raises:
+            UsageError: No episode has been started, or the environment cannot be snapshot.
+        """
+        if self._last is None:
+            raise UsageError(f"{type(self).__name__}.snapshot called before reset; call reset() first")
+        return Snapshot(
+            of=self._of(),
+            task_id=self._task_id,
+            task=self._instruction,
+            text=self._last["text"],
+            commands=[*self._last["commands"]],
+            done=self._done,
+            world=self._save(),
+        )
 
     def restore(self, token: object) -> Observation:
-        """Restores a snapshot; returns the observation that was current when it was taken."""
+        """Restores a snapshot; returns the observation that was current when it was taken.
+
+        Where that fails, the episode goes on.
+
+        Raises:
+            UsageError: ``token`` is not a :meth:`snapshot`, or one of another environment, of other data, or of other
+                versions of its components.
+            UnknownTask: The environment does not have its task.
+        """
+        known = checked(token, self._of(), type(self).__name__)
+        described = self._describe(known["task_id"])
+        self._resume(known["task_id"], known["world"])
+        self._task_split, self._task_type = described
+        self._task_id, self._instruction, self._done = known["task_id"], known["task"], known["done"]
+        return ToolEnv._observe(self, Outcome(known["text"], commands=tuple(known["commands"])))
+
+    def _of(self) -> dict[str, str]:
+        """Returns what a snapshot of the environment is of."""
+        return {"environment": self.tasks.env_id, **self.versions}
+
+    def _save(self) -> Any:
+        """Returns the state of the world, as plain data that can be pickled, for :meth:`_resume`."""
+        raise UsageError(f"{type(self).__name__} cannot be snapshot")
+
+    def _resume(self, task_id: str, world: Any) -> None:
+        """Goes on with ``task_id`` from what :meth:`_save` returned; where that fails, the present world stays.
+
+        It is from an environment of the same id and the same versions.
+        """
         raise UsageError(f"{type(self).__name__} cannot be restored")
 
     def reset(  # type: ignore[override]
@@ -261,16 +319,6 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         self._task_id = task_id
         self._done = False
         return outcome
-
-    def _fields(self, token: object, kind: type) -> dict[str, Any]:
-        """Returns a snapshot that is a dictionary with the fields of ``kind``, a ``TypedDict``.
-
-        Raises:
-            UsageError: ``token`` is something else.
-        """
-        if not isinstance(token, dict) or token.keys() != kind.__annotations__.keys():
-            raise UsageError(f"{type(self).__name__}.restore takes what snapshot() returned")
-        return token
 
     def _draw(self, seed: int | None, options: Mapping[str, Any]) -> str:
         """Returns the id of the task that a reset starts."""
@@ -306,11 +354,7 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
             raise UsageError(f"{type(self).__name__}.step called {when}; call reset() first")
         if (problem := check_action(action, self.tools, self.max_calls)) is not None:
             return self._refuse(problem, self._last["commands"])
-        outcome = self._call(action[0])
-        for call in action[1:]:
-            if outcome.done:
-                break
-            outcome = _joined(outcome, self._call(call))
+        outcome = self._execute(action)
         self._done = outcome.done
         return self._observe(outcome), outcome.reward, outcome.done, False, self._info(outcome)
 

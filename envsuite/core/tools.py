@@ -66,6 +66,24 @@ class Tool:
     parameters: Mapping[str, Any]
     """JSON Schema (2020-12) of the arguments: ``type: object`` with ``properties`` and ``required``."""
 
+    @classmethod
+    def of_string(cls, name: str, description: str, argument: str, meaning: str) -> Self:
+        """Returns a tool with one argument, a string.
+
+        Args:
+            name: The tool's name.
+            description: Its description.
+            argument: The argument's name.
+            meaning: The argument's description.
+        """
+        parameters = {
+            "type": "object",
+            "properties": {argument: {"type": "string", "description": meaning}},
+            "required": [argument],
+            "additionalProperties": False,
+        }
+        return cls(name, description, parameters)
+
     def as_openai(self) -> dict[str, Any]:
         """Returns the tool as an OpenAI function schema, for chat templates."""
         return {

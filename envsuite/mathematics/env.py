@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -29,20 +29,6 @@ REWARDS = {"exact": (1.0, 0.0), "signed": (1.0, -1.0), "format": (1.0, 0.0)}
 _KEEPS_STATE = ("ok", "error")  # ways in which a run can end without the loss of the session's state
 WELL_FORMED = 0.1
 """Added by ``reward="format"`` if no action of the episode was invalid."""
-
-
-class Token(TypedDict):
-    """The state of an episode, as plain data."""
-
-    task_id: str
-    ran: list[str]
-    """The codes whose effects the session still has, in their order."""
-    key: str
-    calls: int
-    errors: int
-    invalid: int
-    text: str
-    done: bool
 
 
 class PythonMathEnv(ToolEnv):
@@ -73,26 +59,8 @@ class PythonMathEnv(ToolEnv):
     """
 
     tools = (
-        Tool(
-            "python",
-            prompts.PYTHON,
-            {
-                "type": "object",
-                "properties": {"code": {"type": "string", "description": prompts.CODE}},
-                "required": ["code"],
-                "additionalProperties": False,
-            },
-        ),
-        Tool(
-            "answer",
-            prompts.ANSWER,
-            {
-                "type": "object",
-                "properties": {"text": {"type": "string", "description": prompts.TEXT}},
-                "required": ["text"],
-                "additionalProperties": False,
-            },
-        ),
+        Tool.of_string("python", prompts.PYTHON, "code", prompts.CODE),
+        Tool.of_string("answer", prompts.ANSWER, "text", prompts.TEXT),
     )
     arguments: Mapping[str, Any] = {
         **ToolEnv.arguments,
@@ -275,37 +243,18 @@ class PythonMathEnv(ToolEnv):
         a, b = (int(number) for number in rng.integers(1, 100, 2))
         return ToolCall("python", {"code": f"print({a} * {b})"})
 
-    def snapshot(self) -> Token:
-        """Returns the state of the episode as plain data that can be pickled.
+    def _save(self) -> dict[str, Any]:
+        return {
+            "ran": self._ran.copy(),
+            "key": self._key,
+            "calls": self._calls,
+            "errors": self._errors,
+            "invalid": self._invalid,
+        }
 
-        Raises:
-            UsageError: No episode has been started.
-        """
-        if self._last is None:
-            raise UsageError("PythonMathEnv.snapshot called before reset; call reset() first")
-        return Token(
-            task_id=self._task_id,
-            ran=self._ran.copy(),
-            key=self._key,
-            calls=self._calls,
-            errors=self._errors,
-            invalid=self._invalid,
-            text=self._last["text"],
-            done=self._done,
-        )
-
-    def restore(self, token: object) -> Observation:
-        """Restores a snapshot; returns the observation that was current when it was taken.
-
-        The interpreter's state is made again by running the episode's code anew, before the next call of ``python``.
-
-        Raises:
-            UsageError: ``token`` is not a :meth:`snapshot`.
-            UnknownTask: The environment does not have its task.
-        """
-        known = self._fields(token, Token)
-        self._start(known["task_id"])
-        self._ran, self._to_run = list(known["ran"]), list(known["ran"])
-        self._key, self._calls, self._errors = known["key"], known["calls"], known["errors"]
-        self._invalid, self._done = known["invalid"], known["done"]
-        return super()._observe(Outcome(known["text"]))
+    def _resume(self, task_id: str, world: dict[str, Any]) -> None:
+        """Goes on; the next call of ``python`` runs the episode's code anew before, for the interpreter's state."""
+        self._begin(task_id)
+        self._ran, self._to_run = list(world["ran"]), list(world["ran"])
+        self._key, self._calls = world["key"], world["calls"]
+        self._errors, self._invalid = world["errors"], world["invalid"]

@@ -6,13 +6,13 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
 from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
 from envsuite.core.errors import UsageError
-from envsuite.core.tools import Action, Tool, ToolCall, check_action
+from envsuite.core.tools import Action, Tool, ToolCall
 from envsuite.papersearch import prompts
 from envsuite.papersearch.question import Scorer
 from envsuite.papersearch.selectors import NAMES, selector_of
@@ -24,28 +24,6 @@ from envsuite.retrieval.retrievers import retriever_of
 
 MOST_CALLS = 5
 """Calls in one step (StepPO, B.2)."""
-
-
-class Token(TypedDict):
-    """The state of an episode, as plain data."""
-
-    task_id: str
-    session: Saved
-    text: str
-    done: bool
-
-
-def _tool(name: str, description: str, argument: str, meaning: str) -> Tool:
-    return Tool(
-        name,
-        description,
-        {
-            "type": "object",
-            "properties": {argument: {"type": "string", "description": meaning}},
-            "required": [argument],
-            "additionalProperties": False,
-        },
-    )
 
 
 class PaperSearchEnv(ToolEnv):
@@ -81,8 +59,8 @@ class PaperSearchEnv(ToolEnv):
     """
 
     tools: tuple[Tool, ...] = (
-        _tool("search", prompts.SEARCH, "query", prompts.QUERY),
-        _tool("expand", prompts.EXPAND, "paper_id", prompts.PAPER_ID),
+        Tool.of_string("search", prompts.SEARCH, "query", prompts.QUERY),
+        Tool.of_string("expand", prompts.EXPAND, "paper_id", prompts.PAPER_ID),
     )
     arguments: Mapping[str, Any] = {
         **ToolEnv.arguments,
@@ -183,26 +161,11 @@ class PaperSearchEnv(ToolEnv):
             self._session.view(self.shown, self.snippet, 0)
         )
 
-    def step(  # type: ignore[override]
-        self, action: Action
-    ) -> tuple[Observation, float, bool, bool, StepInfo]:
-        """Executes the calls of ``action`` together; see :meth:`Session.step`.
-
-        The step is valid if none of them was refused.
-
-        Raises:
-            UsageError: Before the first :meth:`reset`, or after the episode has ended.
-        """
-        if self._done or check_action(action, self.tools, self.max_calls) is not None:
-            return super().step(action)
-        outcome = self._execute(action)
-        self._done = outcome.done
-        return self._observe(outcome), outcome.reward, outcome.done, False, self._info(outcome)
-
     def _call(self, call: ToolCall) -> Outcome:
         return self._execute((call,))
 
     def _execute(self, action: Action) -> Outcome:
+        """Executes the calls together; see :meth:`Session.step`. The step is valid if none of them was refused."""
         session = self.session
         done = session.step([(call.name, next(iter(call.arguments.values()))) for call in action])
         view = session.view(self.shown, self.snippet, len(done.lines))
@@ -239,31 +202,12 @@ class PaperSearchEnv(ToolEnv):
         some = rng.permutation(words)[: int(rng.integers(1, 6))]
         return ToolCall("search", {"query": " ".join(str(word) for word in some)})
 
-    def snapshot(self) -> Token:
-        """Returns the state of the episode as plain data that can be pickled.
+    def _save(self) -> Saved:
+        return self.session.saved()
 
-        Raises:
-            UsageError: No episode has been started.
-        """
-        if self._last is None:
-            raise UsageError(f"{type(self).__name__}.snapshot called before reset; call reset() first")
-        return Token(task_id=self._task_id, session=self.session.saved(), text=self._last["text"], done=self._done)
-
-    def restore(self, token: object) -> Observation:
-        """Restores a snapshot; returns the observation that was current when it was taken.
-
-        Raises:
-            UsageError: ``token`` is not a :meth:`snapshot`, or one of another corpus.
-            UnknownTask: The environment does not have its task.
-        """
-        known = self._fields(token, Token)
-        self._start(known["task_id"])
-        saved = known["session"]
-        if saved["papers"] and max(saved["papers"]) >= self.session.question.stop:
-            raise UsageError(f"{type(self).__name__}.restore: the snapshot is of another corpus")
-        self.session.load(saved)
-        self._done = known["done"]
-        return self._observe(Outcome(known["text"]))
+    def _resume(self, task_id: str, world: Saved) -> None:
+        self._begin(task_id)
+        self.session.load(world)
 
 
 def _check(rules: Rules, shown: int, snippet: int, max_calls: int) -> None:

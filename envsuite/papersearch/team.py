@@ -6,35 +6,23 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
-from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
+from envsuite.core.env import Observation, Outcome, StepInfo
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Action, Tool, ToolCall, check_action
 from envsuite.papersearch import prompts
 from envsuite.papersearch.env import MOST_CALLS, PaperSearchEnv
 from envsuite.papersearch.tasks import TEAM_ID
-from envsuite.papersearch.world import Rules, Saved, Session
+from envsuite.papersearch.world import Rules, Session
 from envsuite.retrieval.documents import Retriever
 
 SEARCHER, SELECTOR = "searcher_0", "selector_0"
 """The agents, named as PettingZoo recommends."""
 JUDGED = 100
 """Candidates that the selector is shown."""
-
-
-class TeamToken(TypedDict):
-    """The state of an episode, as plain data."""
-
-    task_id: str
-    session: Saved
-    seen: list[int]
-    kept: list[int]
-    candidates: list[int]
-    text: str
-    done: bool
 
 
 class TeamSession(Session):
@@ -214,7 +202,7 @@ class PaperSearchTeam(PaperSearchEnv):
         """
         self._rewards = {SEARCHER: 0.0, SELECTOR: 0.0}
         if self._done or check_action(action, self.tools, self.max_calls) is not None:
-            return ToolEnv.step(self, action)
+            return super().step(action)
         agent, team = self.agent, self.team
         own = self.agents[agent]
         if other := next((call.name for call in action if call.name not in own), None):
@@ -265,24 +253,16 @@ class PaperSearchTeam(PaperSearchEnv):
         keys = [self.library.key(number) for number in candidates if rng.random() < 0.5]
         return ToolCall("keep", {"paper_ids": keys})
 
-    def snapshot(self) -> Any:
-        """Returns the state of the episode as plain data that can be pickled.
-
-        Raises:
-            UsageError: No episode has been started.
-        """
-        token, team = super().snapshot(), self.team
-        return TeamToken(**token, seen=sorted(team.pool), kept=sorted(team.kept), candidates=[*team.candidates])
-
-    def restore(self, token: object) -> Observation:
-        """Restores a snapshot; returns the observation that was current when it was taken.
-
-        Raises:
-            UsageError: ``token`` is not a :meth:`snapshot`, or one of another corpus.
-            UnknownTask: The environment does not have its task.
-        """
-        known = self._fields(token, TeamToken)
-        observation = super().restore({name: known[name] for name in ("task_id", "session", "text", "done")})
+    def _save(self) -> Any:
         team = self.team
-        team.pool, team.kept, team.candidates = {*known["seen"]}, frozenset(known["kept"]), tuple(known["candidates"])
-        return observation
+        return {
+            **super()._save(),
+            "seen": sorted(team.pool),
+            "kept": sorted(team.kept),
+            "candidates": [*team.candidates],
+        }
+
+    def _resume(self, task_id: str, world: Any) -> None:
+        super()._resume(task_id, world)
+        team = self.team
+        team.pool, team.kept, team.candidates = {*world["seen"]}, frozenset(world["kept"]), tuple(world["candidates"])

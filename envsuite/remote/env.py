@@ -9,12 +9,13 @@ import numpy as np
 
 from envsuite.core.env import Identified, Observation, Outcome, StepInfo, ToolEnv
 from envsuite.core.errors import UsageError
+from envsuite.core.snapshots import check_same
 from envsuite.core.tools import Action, ToolCall
 from envsuite.remote.protocol import EPISODE, from_json
 from envsuite.remote.session import Described, Session, described, plain, step_of
 from envsuite.remote.transport import Unreachable
 
-TOKEN = frozenset(("task_id", "steps", "state_key", "url", "snapshot"))
+TOKEN = frozenset(("task_id", "steps", "state_key", "url", "snapshot", "of"))
 
 
 class RemoteEnv(ToolEnv):
@@ -105,18 +106,19 @@ class RemoteEnv(ToolEnv):
             UsageError: No episode has been started.
             WorkerLost: The server does not answer.
         """
-        return self._session.snapshot()
+        return {**self._session.snapshot(), "of": self._of()}
 
     def restore(self, token: object) -> Observation:
         """Restores a snapshot; returns the observation that was current when it was taken.
 
         Raises:
-            UsageError: ``token`` is not a :meth:`snapshot`.
+            UsageError: ``token`` is not a :meth:`snapshot`, or one of another environment or of other versions.
             UnknownTask: The environment does not have its task.
             WorkerLost: The server does not answer.
         """
         if not isinstance(token, dict) or token.keys() != TOKEN:
             raise UsageError(f"{self._name}.restore takes what snapshot() returned")
+        check_same(token["of"], self._of(), self._name)
         restored = self._session.restore(token)
         self._enter(restored["episode"], restored["done"])
         self._instruction = restored["observation"]["task"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
 from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
 from envsuite.core.errors import UsageError, unknown
-from envsuite.core.tools import Action, Tool, ToolCall, check_action
+from envsuite.core.tools import Action, Tool, ToolCall
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.documents import Retriever
 from envsuite.retrieval.retrievers import retriever_of
@@ -25,31 +25,9 @@ REWARDS = ("em", "f1")
 VIEWS = ("all", "new", "search-r1")
 
 
-class Token(TypedDict):
-    """The state of an episode, as plain data."""
-
-    task_id: str
-    session: Saved
-    text: str
-    done: bool
-
-
-def _tool(name: str, description: str, argument: str, meaning: str) -> Tool:
-    return Tool(
-        name,
-        description,
-        {
-            "type": "object",
-            "properties": {argument: {"type": "string", "description": meaning}},
-            "required": [argument],
-            "additionalProperties": False,
-        },
-    )
-
-
-_SEARCH = _tool("search", prompts.SEARCH, "query", prompts.QUERY)
-_OPEN = _tool("open", prompts.OPEN, "page", prompts.PAGE)
-_ANSWER = _tool("answer", prompts.ANSWER, "text", prompts.TEXT)
+_SEARCH = Tool.of_string("search", prompts.SEARCH, "query", prompts.QUERY)
+_OPEN = Tool.of_string("open", prompts.OPEN, "page", prompts.PAGE)
+_ANSWER = Tool.of_string("answer", prompts.ANSWER, "text", prompts.TEXT)
 
 
 class SearchQAEnv(ToolEnv):
@@ -186,26 +164,11 @@ class SearchQAEnv(ToolEnv):
         self._session = Session(self.library, question, self.results)
         return prompts.task(question.text, self.collection.may_have_none), self._outcome(prompts.NOTHING)
 
-    def step(  # type: ignore[override]
-        self, action: Action
-    ) -> tuple[Observation, float, bool, bool, StepInfo]:
-        """Executes the calls of ``action`` together; see :meth:`Session.step`.
-
-        The step is valid if none of them was refused.
-
-        Raises:
-            UsageError: Before the first :meth:`reset`, or after the episode has ended.
-        """
-        if self._done or check_action(action, self.tools, self.max_calls) is not None:
-            return super().step(action)
-        outcome = self._execute(action)
-        self._done = outcome.done
-        return self._observe(outcome), outcome.reward, outcome.done, False, self._info(outcome)
-
     def _call(self, call: ToolCall) -> Outcome:
         return self._execute((call,))
 
     def _execute(self, action: Action) -> Outcome:
+        """Executes the calls together; see :meth:`Session.step`. The step is valid if none of them was refused."""
         session = self.session
         done = session.step([(call.name, next(iter(call.arguments.values()))) for call in action])
         error = "; ".join(done.errors) or None
@@ -253,28 +216,9 @@ class SearchQAEnv(ToolEnv):
             return ToolCall("open", {"page": keys[int(rng.integers(len(keys)))]})
         return ToolCall("search", {"query": some})
 
-    def snapshot(self) -> Token:
-        """Returns the state of the episode as plain data that can be pickled.
+    def _save(self) -> Saved:
+        return self.session.saved()
 
-        Raises:
-            UsageError: No episode has been started.
-        """
-        if self._last is None:
-            raise UsageError(f"{type(self).__name__}.snapshot called before reset; call reset() first")
-        return Token(task_id=self._task_id, session=self.session.saved(), text=self._last["text"], done=self._done)
-
-    def restore(self, token: object) -> Observation:
-        """Restores a snapshot; returns the observation that was current when it was taken.
-
-        Raises:
-            UsageError: ``token`` is not a :meth:`snapshot`, or one of another corpus.
-            UnknownTask: The environment does not have its task.
-        """
-        known = self._fields(token, Token)
-        self._start(known["task_id"])
-        saved = known["session"]
-        if max((*saved["seen"], *saved["opened"]), default=0) >= len(self.collection.corpus):
-            raise UsageError(f"{type(self).__name__}.restore: the snapshot is of another corpus")
-        self.session.load(saved)
-        self._done = known["done"]
-        return self._observe(Outcome(known["text"]))
+    def _resume(self, task_id: str, world: Saved) -> None:
+        self._begin(task_id)
+        self.session.load(world)

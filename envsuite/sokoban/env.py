@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -22,18 +22,6 @@ MOST_CALLS = 50
 MOST_LEVELS = 10_000
 REWARDS = ("sparse", "ragen")
 VIEWS = ("text", "image", "both")
-
-
-class Token(TypedDict):
-    """The state of an episode, as plain data."""
-
-    task_id: str
-    boxes: int
-    player: int
-    moves: int
-    pushes: int
-    text: str
-    done: bool
 
 
 class SokobanEnv(ToolEnv):
@@ -238,45 +226,12 @@ class SokobanEnv(ToolEnv):
         world = self.world
         return (image(world.level, world.boxes, world.player),)
 
-    def snapshot(self) -> Token:
-        """Returns the state of the episode as plain data that can be pickled.
+    def _save(self) -> list[int]:
+        return [self.world.boxes, self.world.player, self.world.pushes, self._moves]
 
-        Raises:
-            UsageError: No episode has been started.
-        """
-        if self._last is None:
-            raise UsageError("SokobanEnv.snapshot called before reset; call reset() first")
-        world = self.world
-        return Token(
-            task_id=self._task_id,
-            boxes=world.boxes,
-            player=world.player,
-            moves=self._moves,
-            pushes=world.pushes,
-            text=self._last["text"],
-            done=self._done,
-        )
-
-    def restore(self, token: object) -> Observation:
-        """Restores a snapshot; returns the observation that was current when it was taken.
-
-        Raises:
-            UsageError: ``token`` is not a :meth:`snapshot`.
-            UnknownTask: The environment does not have its task.
-        """
-        known = self._fields(token, Token)
-        task_id, boxes, player = known["task_id"], known["boxes"], known["player"]
-        self._describe(task_id)
-        level = self.levels.level(task_id)
-        if (boxes | player) & ~level.floor or boxes & player or player.bit_count() != 1 or (
-            boxes.bit_count() != level.boxes.bit_count()
-        ):  # fmt: skip
-            raise UsageError(f"SokobanEnv.restore: the snapshot is of another level than {task_id!r} is here")
-        self._start(task_id)
-        world = self.world
-        world.boxes, world.player, world.pushes = boxes, player, known["pushes"]
-        self._moves, self._done = known["moves"], known["done"]
-        return super()._observe(Outcome(known["text"], commands=() if self._done else world.moves()))
+    def _resume(self, task_id: str, world: list[int]) -> None:
+        self._begin(task_id)
+        self.world.boxes, self.world.player, self.world.pushes, self._moves = world
 
 
 def _whole(name: str, value: object, least: int | None = None, most: int | None = None) -> int:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -19,17 +19,6 @@ from envsuite.textcraft import prompts
 from envsuite.textcraft.planning import plan
 from envsuite.textcraft.tasks import load
 from envsuite.textcraft.world import EMPTY, NAMESPACE, Crafting, Recipe, RecipeBook, item_id, spoken
-
-
-class Token(TypedDict):
-    """The state of an episode, as plain data."""
-
-    task_id: str
-    inventory: tuple[tuple[str, int], ...]
-    stock: tuple[tuple[str, int], ...]
-    """Empty where there is no limit."""
-    text: str
-    done: bool
 
 
 class TextCraft(ToolEnv):
@@ -55,18 +44,7 @@ class TextCraft(ToolEnv):
     distractors; ``cyan_banner#7`` is the same goal with other draws.
     """
 
-    tools = (
-        Tool(
-            "env_step",
-            prompts.TOOL,
-            {
-                "type": "object",
-                "properties": {"command": {"type": "string", "description": prompts.COMMAND}},
-                "required": ["command"],
-                "additionalProperties": False,
-            },
-        ),
-    )
+    tools = (Tool.of_string("env_step", prompts.TOOL, "command", prompts.COMMAND),)
 
     arguments: Mapping[str, Any] = {
         **ToolEnv.arguments,
@@ -171,36 +149,14 @@ class TextCraft(ToolEnv):
             command = recipe.text
         return ToolCall("env_step", {"command": command})
 
-    def snapshot(self) -> Token:
-        """Returns the state of the episode as plain data that can be pickled.
+    def _save(self) -> dict[str, dict[str, int]]:
+        return {"inventory": dict(self.world.inventory), "stock": dict(self.world.stock or {})}
 
-        Raises:
-            UsageError: No episode has been started.
-        """
-        if self._last is None:
-            raise UsageError("TextCraft.snapshot called before reset; call reset() first")
-        return Token(
-            task_id=self._task_id,
-            inventory=tuple(self.world.inventory.items()),
-            stock=tuple((self.world.stock or {}).items()),
-            text=self._last["text"],
-            done=self._done,
-        )
-
-    def restore(self, token: object) -> Observation:
-        """Restores a snapshot; returns the observation that was current when it was taken.
-
-        Raises:
-            UsageError: ``token`` is not a :meth:`snapshot`.
-            UnknownTask: The environment does not have its task.
-        """
-        known = self._fields(token, Token)
-        self._start(known["task_id"])
-        self.world.inventory.update(known["inventory"])
+    def _resume(self, task_id: str, world: dict[str, dict[str, int]]) -> None:
+        self._begin(task_id)
+        self.world.inventory.update(world["inventory"])
         if self.world.stock is not None:
-            self.world.stock.update(known["stock"])
-        self._done = known["done"]
-        return super()._observe(Outcome(known["text"]))
+            self.world.stock.update(world["stock"])
 
 
 def goal_of(task_id: str) -> str:

@@ -36,7 +36,7 @@ class Runner:
             world = self._envs.setdefault((0, env), self.factories[env].make()).unwrapped
             if not isinstance(world, ToolEnv):
                 return f"TypeError: {type(world).__name__} is not an envsuite.core.ToolEnv"
-            if self.snapshots and type(world).snapshot is ToolEnv.snapshot:
+            if self.snapshots and not world.restorable:
                 return f"UsageError: {type(world).__name__} cannot be snapshot"
             # Copied, as a tool that has validated something holds a validator, which cannot be pickled.
             tools = tuple(Tool(tool.name, tool.description, dict(tool.parameters)) for tool in world.tools)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 import numpy as np
 
-from envsuite.core.env import Observation, Outcome, ToolEnv
+from envsuite.core.env import Outcome, ToolEnv
 from envsuite.core.errors import UsageError, unknown
 from envsuite.core.settings import settings_of
 from envsuite.core.tools import Tool, ToolCall
@@ -28,28 +28,6 @@ REWARDS: Mapping[str, Callable[[Score], float]] = {
     "binary": lambda score: float(score.total == 1.0),
 }
 """Reward of a purchase, by name."""
-
-
-class Token(TypedDict):
-    """The state of an episode."""
-
-    task_id: str
-    state: State
-    text: str
-    done: bool
-
-
-def _tool(name: str, description: str, argument: str, meaning: str) -> Tool:
-    return Tool(
-        name,
-        description,
-        {
-            "type": "object",
-            "properties": {argument: {"type": "string", "description": meaning}},
-            "required": [argument],
-            "additionalProperties": False,
-        },
-    )
 
 
 class WebShop(ToolEnv):
@@ -79,8 +57,8 @@ class WebShop(ToolEnv):
     """
 
     tools = (
-        _tool("search", prompts.SEARCH, "query", prompts.QUERY),
-        _tool("click", prompts.CLICK, "element", prompts.ELEMENT),
+        Tool.of_string("search", prompts.SEARCH, "query", prompts.QUERY),
+        Tool.of_string("click", prompts.CLICK, "element", prompts.ELEMENT),
     )
 
     arguments: Mapping[str, Any] = {
@@ -214,28 +192,12 @@ class WebShop(ToolEnv):
             return ToolCall("search", {"query": " ".join(str(word) for word in some)})
         return ToolCall("click", {"element": commands[int(rng.integers(len(commands)))]})
 
-    def snapshot(self) -> Token:
-        """Returns the state of the episode as plain data that can be pickled.
+    def _save(self) -> State:
+        return self.session.state
 
-        Raises:
-            UsageError: No episode has been started.
-        """
-        if self._last is None:
-            raise UsageError("WebShop.snapshot called before reset; call reset() first")
-        return Token(task_id=self._task_id, state=self.session.state, text=self._last["text"], done=self._done)
-
-    def restore(self, token: object) -> Observation:
-        """Restores a snapshot; returns the observation that was current when it was taken.
-
-        Raises:
-            UsageError: ``token`` is not a :meth:`snapshot`.
-            UnknownTask: The environment does not have its task.
-        """
-        known = self._fields(token, Token)
-        self._start(known["task_id"])
-        self.session.state = known["state"]
-        self._done = known["done"]
-        return self._observe(Outcome(known["text"], commands=() if self.session.done else self._commands()))
+    def _resume(self, task_id: str, world: State) -> None:
+        self._begin(task_id)
+        self.session.state = world
 
 
 def _metrics(score: Score) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from envsuite.core import Observation, Outcome, TaskSet, Tool, ToolCall, ToolEnv
+from envsuite.core import Outcome, TaskSet, Tool, ToolCall, ToolEnv
 
 SWITCH = Tool(
     "switch",
@@ -72,10 +72,8 @@ class Lamps(ToolEnv):
     def _propose(self, rng: np.random.Generator) -> ToolCall:
         return ToolCall("switch", {"lamp": int(rng.integers(8))})
 
-    def snapshot(self) -> tuple[bool, ...]:
+    def _save(self) -> tuple[bool, ...]:
         return self.lamps
 
-    def restore(self, token: object) -> Observation:
-        assert isinstance(token, tuple)
-        self.lamps = token
-        return self._observe(self._look())
+    def _resume(self, task_id: str, world: tuple[bool, ...]) -> None:
+        self.lamps = world

@@ -239,7 +239,8 @@ def test_an_episode_whose_code_no_longer_ends_in_time_is_not_restored_in_another
     made: Callable[..., PythonMathEnv],
 ) -> None:
     env = begun(made(seconds=0.2))
-    env.restore({**env.snapshot(), "ran": ["while True: pass"]})
+    token = env.snapshot()
+    env.restore({**token, "world": {**token["world"], "ran": ["while True: pass"]}})
     with pytest.raises(WorkerLost, match="no longer ends within the limits"):
         env.step(python("1"))
     begun(env)

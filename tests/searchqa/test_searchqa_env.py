@@ -197,9 +197,6 @@ def test_a_snapshot_is_plain_and_is_restored_in_another_environment(three: Path)
     assert after[0] == after[1]
     with pytest.raises(UsageError, match="snapshot"):
         other.restore({"task_id": "h1"})
-    token["session"]["seen"] = [10_000]
-    with pytest.raises(UsageError, match="another corpus"):
-        other.restore(token)
 
 
 def test_goal_identity_and_types(three: Path) -> None:

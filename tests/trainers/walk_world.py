@@ -46,17 +46,15 @@ class Walk(ToolEnv):
     def _propose(self, rng):
         return ToolCall("do", {"command": ("left", "right")[int(rng.integers(2))]})
 
-    def snapshot(self):
-        return {"task_id": self._task_id, "place": self.place, "text": self._last["text"], "done": self._done}
+    def _save(self):
+        return self.place
 
-    def restore(self, token):
-        self._start(token["task_id"])
-        self.place, self._done = token["place"], token["done"]
-        return self._observe(Outcome(token["text"]))
+    def _resume(self, task_id, world):
+        self.place = world
 
 
 class Rigid(Walk):
-    snapshot, restore = ToolEnv.snapshot, ToolEnv.restore
+    _save, _resume = ToolEnv._save, ToolEnv._resume
 
 
 @cache

@@ -37,7 +37,7 @@ def textcraft(horizon: int = HORIZON) -> World:
     """
     env = TextCraft(tasks=[GOAL])
     _, begun = env.reset(options={"task_id": GOAL})
-    keys, tokens = {begun["state_key"]: 0}, [env.snapshot()]
+    keys, tokens, carried = {begun["state_key"]: 0}, [env.snapshot()], [_carried(env)]
     edges: list[list[tuple[int, float, bool]]] = []
     queue = deque([(0, 0)])
     while queue:
@@ -52,10 +52,10 @@ def textcraft(horizon: int = HORIZON) -> World:
                 after = keys.setdefault(info["state_key"], len(tokens))
                 if after == len(tokens):
                     tokens.append(env.snapshot())
+                    carried.append(_carried(env))
                     queue.append((after, depth + 1))
             edges[state].append((after, float(earned), bool(info["valid"])))
     next_state, reward, valid = (np.array([[edge[i] for edge in row] for row in edges]) for i in range(3))
-    carried = [tuple(sorted(token["inventory"])) for token in tokens]
     bags = {bag: i for i, bag in enumerate(dict.fromkeys(carried))}
     row = np.array([bags[bag] for bag in carried])
     look = np.random.default_rng(4).standard_normal((len(bags), DIMENSIONS))
@@ -74,3 +74,7 @@ def textcraft(horizon: int = HORIZON) -> World:
         blur=0.2,
         valid=valid.astype(np.bool_),
     )
+
+
+def _carried(env: TextCraft) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(env.world.inventory.items()))

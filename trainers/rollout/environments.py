@@ -72,7 +72,7 @@ def check_snapshots(env: EnvConfig, key: str, setting: str) -> None:
         ConfigError: It has no snapshots, or cannot be made; the message names the key, and the setting that needs them.
     """
     with _world(env, key) as world:
-        if type(world).snapshot is ToolEnv.snapshot:
+        if not world.restorable:
             raise ConfigError(
                 f"{setting} starts episodes in the middle, from snapshots, but {key} ({env.id}) has none: "
                 f"{type(world).__name__} does not implement snapshot and restore; leave out {setting}"

@@ -35,5 +35,5 @@ class Episode:  # what TRL asks for: reset, get_reward, and a method for each to
 for tool in (env := Episode()._env.unwrapped).tools:
     setattr(Episode, tool.name, as_method(tool, Episode._act))
 rows = [{"prompt": [{"role": "user", "content": ""}], "task_id": task} for task in env.tasks.ids("train")]
-config = GRPOConfig("runs/trl", max_steps=int(STEPS), logging_steps=1, bf16=False)  # a GPU is faster with bf16
+config = GRPOConfig("runs/trl", max_steps=int(STEPS), max_completion_length=4096, logging_steps=1, bf16=False)
 GRPOTrainer(MODEL, args=config, train_dataset=Dataset.from_list(rows), environment_factory=Episode).train()

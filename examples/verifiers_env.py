@@ -1,6 +1,7 @@
 """For verifiers: PYTHONPATH=examples vf-eval verifiers_env --env.taskset.game WebShop-v0 --model …; needs verifiers."""
 
 import asyncio
+import contextlib
 
 import gymnasium
 import verifiers.v1 as vf
@@ -26,13 +27,13 @@ class EnvsuiteTaskset(vf.Taskset[vf.Task, EnvsuiteConfig]):
 
 class EnvsuiteEnv(vf.Env[vf.SingleAgentEnvConfig]):
     async def run(self, task, agents):
-        env = gymnasium.make(self.config.taskset.game, **self.config.taskset.kwargs)
-        observation, info = env.reset(options={"task_id": task.data.id})
-        said, score, over = f"{observation['task']}\n\n{observation['text']}", 0.0, False
-        async with agents.agent.interaction(task) as agent:
-            while not over and not (segment := await agent.turn(said)).terminated:
-                parsed = CODEC.parse(segment.last_reply, env.unwrapped.tools, env.unwrapped.max_calls)
-                observation, reward, *ends, info = await asyncio.to_thread(env.step, parsed.action or ())
-                said, score, over = parsed.error or observation["text"], score + reward, any(ends)
-        agent.trace.record_reward("reward", score, 1.0)
-        agent.trace.record_metric("success", float(info["success"]))
+        with contextlib.closing(gymnasium.make(self.config.taskset.game, **self.config.taskset.kwargs)) as env:
+            observation, info = env.reset(options={"task_id": task.data.id})
+            said, total, over = f"{observation['task']}\n\n{observation['text']}", 0.0, False
+            async with agents.agent.interaction(task) as agent:
+                while not over and not (segment := await agent.turn(said)).terminated:
+                    parsed = CODEC.parse(segment.last_reply, env.unwrapped.tools, env.unwrapped.max_calls)
+                    observation, reward, *ends, info = await asyncio.to_thread(env.step, parsed.action or ())
+                    said, total, over = parsed.error or observation["text"], total + reward, any(ends)
+        agent.trace.record_reward("reward", total, 1.0)
+        agent.trace.record_metrics({"success": float(info["success"]), "score": info["score"]})

@@ -210,5 +210,5 @@ def test_openrewards_client_plays_the_local_episode(tmp_path: Path) -> None:
 def test_the_example_passes_its_tests_where_the_package_is_installed(variable: str, file: str, tmp_path: Path) -> None:
     python = interpreter(variable)
     command = [python, "-m", "pytest", ROOT / "tests/examples" / file, "-p", "no:cacheprovider", "-rs"]
-    out = said([*command, "--rootdir", ROOT, "-c", ROOT / "pyproject.toml"], ROOT, 900)
+    out = said([*command, "--rootdir", ROOT, "-c", ROOT / "pyproject.toml"], ROOT, 3600)
     assert " passed" in out and "skipped" not in out, out

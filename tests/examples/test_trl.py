@@ -8,54 +8,51 @@ from typing import Any
 
 import gymnasium
 import pytest
+from games import IDS, arguments, game
 from transformers.utils import get_json_schema
 
 from envsuite.core import ToolEnv
 from envsuite.core.methods import as_method
-from envsuite.textcraft.expert import Expert
 
 if importlib.util.find_spec("trl") is None:
     pytest.skip("TRL is not installed: pip install 'envsuite[examples]'", allow_module_level=True)
 Messages = list[dict[str, Any]]
-TASK = "end_stone_brick_slab"
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-def games(task: str) -> tuple[list[Messages], Messages]:
-    """The expert's game of ``task``, and the same given up after its first step; and the tools."""
-    env = gymnasium.make("TextCraft-v0")
-    inner = env.unwrapped
-    assert isinstance(inner, ToolEnv)
-    observation, _ = env.reset(options={"task_id": task})
-    messages: Messages = [{"role": "user", "content": f"{observation['task']}\n\n{observation['text']}"}]
-    done = False
-    while not done:
-        (call,) = action = Expert().act(env)
+def conversations(env_id: str) -> tuple[list[Messages], Messages]:
+    """The expert's game as a conversation, and the same given up after its first call; and the tools."""
+    first, turns = game(env_id, one_call=True)
+    messages: Messages = [{"role": "user", "content": f"{first['task']}\n\n{first['text']}"}]
+    for turn in turns:
+        (call,) = turn.action
         said = {"type": "function", "function": {"name": call.name, "arguments": dict(call.arguments)}}
         messages.append({"role": "assistant", "content": "", "tool_calls": [said]})
-        observation, _, done, _, _ = env.step(action)
-        messages.append({"role": "tool", "name": call.name, "content": observation["text"]})
-    tools = [get_json_schema(as_method(tool, lambda owner, call: "")) for tool in inner.tools]  # as TRL writes them
-    env.close()
+        messages.append({"role": "tool", "name": call.name, "content": turn.observation["text"]})
+    env = gymnasium.make(env_id, **arguments(env_id)).unwrapped
+    assert isinstance(env, ToolEnv)
+    named = sorted(env.tools, key=lambda tool: tool.name)  # TRL lists an object's methods by name
+    tools = [get_json_schema(as_method(tool, lambda owner, call: "")) for tool in named]
     won = [*messages, {"role": "assistant", "content": "Done."}]
     given_up = [*messages[:3], {"role": "assistant", "content": "I give up."}]
     return [won, given_up], tools
 
 
 @pytest.mark.slow
-def test_grpo_trainer_takes_two_steps_on_textcraft(tmp_path: Path) -> None:
+@pytest.mark.parametrize("env_id", IDS)
+def test_grpo_trainer_takes_two_steps_on(env_id: str, tmp_path: Path) -> None:
     from tiny_qwen import make
     from trl.chat_template_utils import qwen3_chat_template, qwen3_training_chat_template
 
-    make(tmp_path / "model", qwen3_chat_template, qwen3_training_chat_template, *games(TASK))
+    make(tmp_path / "model", qwen3_chat_template, qwen3_training_chat_template, *conversations(env_id))
     run = subprocess.run(
         [
             sys.executable,
             EXAMPLES / "trl_grpo.py",
             tmp_path / "model",
             "2",
-            "TextCraft-v0",
-            json.dumps({"tasks": [TASK]}),
+            env_id,
+            json.dumps(arguments(env_id)),
         ],
         cwd=tmp_path,
         env={**os.environ, "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"},
@@ -70,3 +67,4 @@ def test_grpo_trainer_takes_two_steps_on_textcraft(tmp_path: Path) -> None:
     assert max(entry["tools/call_frequency"] for entry in steps) > 0, steps
     assert max(entry["rewards/Episode/mean"] for entry in steps) > 0, steps
     assert max(entry["grad_norm"] for entry in steps) > 0, steps
+    assert not any(entry["completions/clipped_ratio"] for entry in steps), steps

@@ -11,30 +11,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import pytest
+from games import IDS, arguments, game
 
 from envsuite.prompting import TagsCodec
-from envsuite.textcraft.expert import Expert
 
 if importlib.util.find_spec("verifiers") is None:
     pytest.skip("verifiers is not installed: pip install 'envsuite[examples]'", allow_module_level=True)
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"
-TASK = "end_stone_brick_slab"
-
-
-def winning(task: str) -> list[str]:
-    """What an agent says who knows the way, after one reply that is no action."""
-    env = gymnasium.make("TextCraft-v0")
-    env.reset(options={"task_id": task})
-    replies, done = ["Hello!"], False
-    while not done:
-        action = Expert().act(env)
-        replies.append(TagsCodec().write(action, "I know this one."))
-        _, _, done, _, _ = env.step(action)
-    env.close()
-    return replies
 
 
 @contextmanager
@@ -70,15 +55,18 @@ def model(replies: list[str]) -> Iterator[tuple[str, list[Any]]]:
 
 
 @pytest.mark.slow
-def test_verifiers_plays_textcraft_to_its_end_and_records_its_reward(tmp_path: Path) -> None:
-    replies = winning(TASK)
+@pytest.mark.parametrize("env_id", IDS)
+def test_verifiers_plays_to_the_end_and_records_the_reward_of(env_id: str, tmp_path: Path) -> None:
+    _, turns = game(env_id)
+    replies = ["Hello!", *(TagsCodec().write(turn.action, "I know this one.") for turn in turns)]
     with model(replies) as (url, asked):
         options = {
             "--model": "m",
             "--client.base-url": url,
             "--client.api-key-var": "KEY",
+            "--env.taskset.game": env_id,
             "--env.taskset.split": "train",
-            "--env.taskset.kwargs": json.dumps({"tasks": [TASK]}),
+            "--env.taskset.kwargs": json.dumps(arguments(env_id)),
             "--env.agent.harness.id": "one_call",
             "--env.agent.runtime.type": "subprocess",
         }
@@ -96,4 +84,5 @@ def test_verifiers_plays_textcraft_to_its_end_and_records_its_reward(tmp_path: P
     assert asked[1][-1]["content"].startswith("no <action>")
     (traces,) = tmp_path.glob("outputs/**/traces.jsonl")
     (trace,) = json.loads(traces.read_text())["traces"]
-    assert trace["ok"] and trace["rewards"]["reward"]["score"] == 1.0 and trace["metrics"] == {"success": 1.0}
+    assert trace["ok"] and trace["rewards"]["reward"]["score"] == sum(turn.reward for turn in turns)
+    assert trace["metrics"] == {"success": 1.0, "score": turns[-1].info["score"]}

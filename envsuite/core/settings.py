@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from envsuite.core.errors import unknown
+from envsuite.core.errors import UsageError, unknown
 
 T = TypeVar("T")
 
@@ -27,3 +27,16 @@ def settings_of(make: Callable[..., T], kind: str, values: Mapping[str, Any]) ->
         if name not in known:
             raise unknown(kind, name, known)
     return make(**values)
+
+
+def whole(name: str, value: object, least: int | None = None, most: int | None = None) -> int:
+    """Returns an argument as an integer: JSON's 6.0 is refused, since it would not be the 6 of others in caches.
+
+    Raises:
+        UsageError: The value of ``name`` is no whole number, or is out of range.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise UsageError(f"{name}={value!r} is not a whole number")
+    if (least is not None and value < least) or (most is not None and value > most):
+        raise UsageError(f"{name}={value}: give {least or 0} {'or more' if most is None else f'to {most}'}")
+    return value

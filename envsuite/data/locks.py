@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
@@ -13,21 +14,33 @@ from pathlib import Path
 def locked(path: Path) -> Iterator[None]:
     """Holds a lock on the file ``path``; waits until no other process holds it. POSIX only.
 
-    The file is created if it is missing, and stays. A process that ends, in whatever way, releases its locks.
+    The file is created if it is missing, and stays; only who holds its lock may remove it. A process that ends, in
+    whatever way, releases its locks.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with _opened(path, fcntl.LOCK_EX):
         yield
 
 
 def try_locked(path: Path) -> TextIOWrapper | None:
     """Returns a file that holds the lock on ``path`` until it is closed; ``None`` where another process holds it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    file = path.open("a")
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return _opened(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        file.close()
         return None
-    return file
+
+
+def _opened(path: Path, operation: int) -> TextIOWrapper:
+    """Returns a file that holds the lock; of one that its last holder removed, the lock would exclude nobody."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        file = path.open("a")
+        try:
+            fcntl.flock(file, operation)
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            file.close()
+            raise
+        file.close()

@@ -10,6 +10,7 @@ import numpy as np
 
 from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
 from envsuite.core.errors import UsageError, WorkerLost, unknown
+from envsuite.core.settings import whole
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.interpreter import Interpreter, Limits, Session, open_interpreter
 from envsuite.interpreter.registry import ISOLATED
@@ -99,10 +100,8 @@ class PythonMathEnv(ToolEnv):
         if not 0 < seconds <= 60:
             raise UsageError(f"seconds={seconds}: give more than 0, and at most 60")
         for name, value, most in (("problems", problems, MOST_PROBLEMS), ("max_calls", max_calls, MOST_CALLS)):
-            if not isinstance(value, int) or not 1 <= value <= most:
-                raise UsageError(f"{name}={value!r}: give 1 to {most}")
-        if not isinstance(problem_seed, int):
-            raise UsageError(f"problem_seed={problem_seed!r} is not a whole number")
+            whole(name, value, 1, most)
+        whole("problem_seed", problem_seed)
         checker = version()
         self.problems, task_set = load(str(source), problem_seed, problems, kinds, difficulty)
         self.reward = reward

@@ -12,6 +12,7 @@ import numpy as np
 
 from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
 from envsuite.core.errors import UsageError
+from envsuite.core.settings import whole
 from envsuite.core.tools import Action, Tool, ToolCall
 from envsuite.papersearch import prompts
 from envsuite.papersearch.question import Scorer
@@ -212,15 +213,12 @@ class PaperSearchEnv(ToolEnv):
 
 def _check(rules: Rules, shown: int, snippet: int, max_calls: int) -> None:
     """Raises :class:`UsageError` for a number that is out of range."""
-    least = {"results": 1, "citing": 1, "cited": 1, "best": 1}
     for field in fields(rules):
         value = getattr(rules, field.name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < least.get(field.name, 0):
-            raise UsageError(f"{field.name}={value!r}: give a number from {least.get(field.name, 0)}")
-        if field.name in least and not isinstance(value, int):
-            raise UsageError(f"{field.name}={value!r} is not a whole number")
-    for name, value, low, high in (
-        ("shown", shown, 1, 1000), ("snippet", snippet, 0, 10_000), ("max_calls", max_calls, 1, MOST_CALLS),
-    ):  # fmt: skip
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise UsageError(f"{name}={value!r}: give a whole number from {low} to {high:,}")
+        if field.name in ("results", "citing", "cited", "best"):
+            whole(field.name, value, 1)
+        elif isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+            raise UsageError(f"{field.name}={value!r}: give a number from 0")
+    whole("shown", shown, 1, 1000)
+    whole("snippet", snippet, 0, 10_000)
+    whole("max_calls", max_calls, 1, MOST_CALLS)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from envsuite.core.draws import Draw
-from envsuite.core.errors import UsageError
+from envsuite.core.settings import whole
 from envsuite.papersearch.citing import MOST_PAPERS, Draws, Numbers, attach, calendar_days, keys
 from envsuite.papersearch.vocabulary import FOLDER, KINDS, MOST_CONCEPTS, NAMES, Topic, topic_of
 from envsuite.papersearch.wording import BRIDGES, Fill, asked, written
@@ -84,11 +84,8 @@ class Literature:
     """
 
     def __init__(self, papers: int = 10_000, seed: int = 0, queries: int = 2_000) -> None:
-        if not LEAST_PAPERS <= papers <= MOST_PAPERS:
-            raise UsageError(f"papers={papers}: give {LEAST_PAPERS:,} to {MOST_PAPERS:,}")
-        if queries < 1:
-            raise UsageError(f"queries={queries}: give 1 or more")
-        self.papers, self.seed, self.queries = papers, seed, queries
+        self.papers = whole("papers", papers, LEAST_PAPERS, MOST_PAPERS)
+        self.seed, self.queries = whole("corpus_seed", seed), whole("queries", queries, 1)
         self.problems = Problems()
 
     @property

@@ -90,9 +90,9 @@ def _opened(path: Path | None) -> Corpus:
     if path is not None:
         return Corpus(path)
     from envsuite.papersearch.literature import Literature
-    from envsuite.retrieval.corpus_build import cached
+    from envsuite.retrieval.corpus_build import generated
 
-    return Corpus(cached(Literature()))
+    return generated(Literature())
 
 
 def find(corpus: Corpus, question: str, k: int, until: int) -> list[Entry]:

@@ -14,7 +14,7 @@ from envsuite.papersearch.question import Question
 from envsuite.papersearch.source import official_source
 from envsuite.papersearch.world import Library
 from envsuite.retrieval.corpus import Corpus
-from envsuite.retrieval.corpus_build import cached
+from envsuite.retrieval.corpus_build import OPEN, cached, generated
 
 ENV_ID = "PaperSearch-v0"
 TEAM_ID = "PaperSearchTeam-v0"
@@ -90,13 +90,19 @@ def load(source: str | Path, papers: int = 10_000, corpus_seed: int = 0) -> Coll
         UsageError: ``papers`` is out of range.
     """
     if source in ("builtin", "generated"):
-        return _opened(cached(Literature(papers, corpus_seed)), "builtin")
-    return _opened(cached(official_source()) if source == "official" else Path(source).resolve(), "official")
+        literature = Literature(papers, corpus_seed)
+        return _generated(literature.papers, literature.seed)
+    return _opened(cached(official_source()) if source == "official" else Path(source).resolve())
 
 
-@lru_cache(maxsize=8)
-def _opened(path: Path, source: str) -> Collection:
-    return Collection(Corpus(path), source)
+@lru_cache(maxsize=OPEN)
+def _generated(papers: int, corpus_seed: int) -> Collection:
+    return Collection(generated(Literature(papers, corpus_seed)), "builtin")
+
+
+@lru_cache(maxsize=OPEN)
+def _opened(path: Path) -> Collection:
+    return Collection(Corpus(path), "official")
 
 
 def _is_query(task: Mapping[str, Any]) -> bool:

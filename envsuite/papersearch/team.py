@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from envsuite.core.env import Observation, Outcome, StepInfo
-from envsuite.core.errors import UsageError
+from envsuite.core.settings import whole
 from envsuite.core.tools import Action, Tool, ToolCall, check_action
 from envsuite.papersearch import prompts
 from envsuite.papersearch.env import MOST_CALLS, PaperSearchEnv
@@ -150,9 +150,7 @@ class PaperSearchTeam(PaperSearchEnv):
         end_when_found: bool = True,
         judged: int = JUDGED,
     ) -> None:
-        if isinstance(judged, bool) or not isinstance(judged, int) or not 1 <= judged <= 1000:
-            raise UsageError(f"judged={judged!r}: give a whole number from 1 to 1,000")
-        self.judged = judged
+        self.judged = whole("judged", judged, 1, 1000)
         self._rewards = {SEARCHER: 0.0, SELECTOR: 0.0}
         super().__init__(
             source, split, tasks, render_mode, papers, corpus_seed, retriever, "gold", results, citing, cited, best,

@@ -15,7 +15,7 @@ import shutil
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,14 +23,15 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from envsuite.core.errors import DataError
+from envsuite.core.errors import DataError, EnvsuiteError
 from envsuite.data import WRITABLE, cache_root
 from envsuite.data.arrays import ArrayWriter
 from envsuite.data.files import write_atomically
 from envsuite.data.locks import locked
 from envsuite.data.progress import Progress, Silent
+from envsuite.data.room import make_room
 from envsuite.retrieval.builder import IndexBuilder
-from envsuite.retrieval.corpus import DATE_DIGITS, FORMAT, KIND, MAGIC, TRAILER
+from envsuite.retrieval.corpus import DATE_DIGITS, FORMAT, KIND, MAGIC, TRAILER, Corpus
 from envsuite.retrieval.documents import LONGEST_KEY, UNDATED, Document, Source
 from envsuite.retrieval.encoders import Encoder
 from envsuite.retrieval.vectors import write_vectors
@@ -40,6 +41,10 @@ STEP = 50_000
 """Number of documents after which a killed build can resume."""
 LONGEST_TEXT = 100_000
 """Characters of the longest text; longer ones are cut."""
+GENERATED = 1 << 30
+"""Bytes of generated corpora that the cache keeps: some 90 literatures of 10,000 papers."""
+OPEN = 8
+"""Generated corpora, and others, that a process keeps open for each environment when no environment uses them."""
 LAST_DATE = 9999_12_31
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]")
 
@@ -72,17 +77,48 @@ def build(source: Source, out: Path, progress: Progress | None = None, encoders:
 def cached(source: Source) -> Path:
     """Returns the corpus of ``source`` in the cache; one process builds it for all if it is missing."""
     path = place(source)
-    if not path.is_file():
-        with _lock(path):
-            if not path.is_file():
-                LOG.warning("building the corpus %s once", path)
-                _build(source, path, Silent())
+    _ensure(source, path)
     return path
 
 
 def place(source: Source) -> Path:
     """Returns the path of the corpus of ``source`` in the cache."""
-    return cache_root() / "corpora" / f"{FORMAT}-{source.digest()[:20]}.corpus"
+    return cache_root() / "corpora" / _name(source)
+
+
+def generated(source: Source) -> Corpus:
+    """Opens the corpus of ``source``, which is generated; one process builds it for all if it is missing.
+
+    Of such corpora the cache keeps :data:`GENERATED` bytes: those that were opened last, and always the one returned.
+    """
+    path = cache_root() / "corpora" / "generated" / _name(source)
+    while True:
+        if path.is_file():
+            with suppress(OSError):  # of a cache that cannot be written, nothing is removed
+                os.utime(path)
+        else:
+            try:
+                _ensure(source, path)
+            finally:
+                make_room(path.parent, GENERATED, path)
+        try:
+            return Corpus(path)
+        except DataError:
+            if path.is_file():
+                raise  # else it was removed before it was open
+
+
+def _name(source: Source) -> str:
+    return f"{FORMAT}-{source.digest()[:20]}.corpus"
+
+
+def _ensure(source: Source, path: Path) -> None:
+    """Builds the corpus ``path`` if it is missing."""
+    if not path.is_file():
+        with _lock(path):
+            if not path.is_file():
+                LOG.warning("building the corpus %s once", path)
+                _build(source, path, Silent())
 
 
 def _build(source: Source, out: Path, progress: Progress, encoders: Sequence[Encoder] = ()) -> None:
@@ -96,7 +132,7 @@ def _build(source: Source, out: Path, progress: Progress, encoders: Sequence[Enc
                 file.flush()
                 os.fsync(file.fileno())
         os.replace(stage.result, out)
-    except DataError:
+    except EnvsuiteError:
         shutil.rmtree(folder, ignore_errors=True)  # unlike after a full disk, no build can resume here
         raise
     shutil.rmtree(folder)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
-from envsuite.core.errors import UsageError
+from envsuite.core.settings import whole
 from envsuite.retrieval.documents import Document, Problems
 from envsuite.searchqa.entities import FEWEST, LINKED, Entities, Value, table
 from envsuite.searchqa.pages import page
@@ -32,13 +32,9 @@ class Encyclopaedia:
     """
 
     def __init__(self, entities: int = 3000, questions: int | None = None, seed: int = 0) -> None:
-        if entities < FEWEST:
-            raise UsageError(f"entities={entities}: an encyclopaedia has at least {FEWEST}")
-        self.entities = entities
-        self.questions = entities // 3 if questions is None else questions
-        if self.questions < 0:
-            raise UsageError(f"questions={questions}: give 0 or more")
-        self.seed = seed
+        self.entities = whole("entities", entities, FEWEST)
+        self.questions = entities // 3 if questions is None else whole("questions", questions, 0)
+        self.seed = whole("corpus_seed", seed)
         self.problems = Problems()
 
     @property

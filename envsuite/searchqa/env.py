@@ -11,6 +11,7 @@ import numpy as np
 
 from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
 from envsuite.core.errors import UsageError, unknown
+from envsuite.core.settings import whole
 from envsuite.core.tools import Action, Tool, ToolCall
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.documents import Retriever
@@ -103,19 +104,15 @@ class SearchQAEnv(ToolEnv):
                 raise unknown(f"{name} of {ENV_ID}", str(value), known)
         if isinstance(format_reward, bool) or not 0 <= format_reward <= 1:
             raise UsageError(f"format_reward={format_reward!r}: give a number from 0 to 1")
-        for name, number, least, most in (
-            *(("results", results, 1, 100), ("shown", shown, 1, 1000), ("max_calls", max_calls, 1, MOST_CALLS)),
-            ("passage_length", passage_length, 20, 100_000),
-        ):
-            if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= most:
-                raise UsageError(f"{name}={number!r}: give a whole number from {least} to {most:,}")
+        self.results, self.shown = whole("results", results, 1, 100), whole("shown", shown, 1, 1000)
+        self.passage_length = whole("passage_length", passage_length, 20, 100_000)
+        self.max_calls = whole("max_calls", max_calls, 1, MOST_CALLS)
         self.collection = load(source, entities, questions, corpus_seed)
         self.library = self.collection.library
         if retriever != Corpus.name:
             corpus = self.collection.corpus
             found = retriever_of(corpus, retriever) if isinstance(retriever, str) else retriever
             self.library = Library(corpus, found)
-        self.results, self.shown, self.passage_length, self.max_calls = results, shown, passage_length, max_calls
         self.reward, self.format_reward, self.shows = reward, float(format_reward), observation
         self.tools = (_SEARCH, _OPEN, _ANSWER) if open_pages else (_SEARCH, _ANSWER)
         versions = {"search": self.library.retriever.name, "reward": reward}

@@ -11,7 +11,7 @@ from envsuite.core.errors import DataError
 from envsuite.core.tasks import TaskSet
 from envsuite.data import data_root
 from envsuite.retrieval.corpus import Corpus
-from envsuite.retrieval.corpus_build import cached
+from envsuite.retrieval.corpus_build import OPEN, cached, generated
 from envsuite.searchqa.encyclopaedia import DATA_SET, Encyclopaedia
 from envsuite.searchqa.source import SPLITS, QuestionFiles
 from envsuite.searchqa.world import Library, Question
@@ -92,14 +92,20 @@ def load(source: str | Path, entities: int = 3000, questions: int | None = None,
         UsageError: ``entities`` or ``questions`` is out of range.
     """
     if source in ("builtin", "generated"):
-        return _opened(cached(Encyclopaedia(entities, questions, corpus_seed)))
+        made = Encyclopaedia(entities, questions, corpus_seed)
+        return _generated(made.entities, made.questions, made.seed)
     path = data_root() / "questions" if source == "official" else Path(source).resolve()
     if path.is_dir() or path.suffix in (".json", ".jsonl", ".gz") or not path.exists():
         return _opened(cached(QuestionFiles([path])))
     return _opened(path)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=OPEN)
+def _generated(entities: int, questions: int, corpus_seed: int) -> Collection:
+    return Collection(generated(Encyclopaedia(entities, questions, corpus_seed)))
+
+
+@lru_cache(maxsize=OPEN)
 def _opened(path: Path) -> Collection:
     return Collection(Corpus(path))
 

@@ -10,6 +10,7 @@ import numpy as np
 from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
 from envsuite.core.errors import UsageError, unknown
 from envsuite.core.images import Pixels
+from envsuite.core.settings import whole
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.sokoban import prompts
 from envsuite.sokoban.generate import Kind
@@ -111,13 +112,13 @@ class SokobanEnv(ToolEnv):
             raise unknown("reward of Sokoban-v0", reward, REWARDS)
         if len(pushes) != 2:
             raise UsageError(f"pushes={pushes}: give the fewest and the most pushes of a best solution")
-        low, high = (_whole("pushes", number) for number in pushes)
-        kind = Kind(_whole("width", width), _whole("height", height), _whole("boxes", boxes), (low, high))
-        count = _whole("levels", levels, 1, MOST_LEVELS)
-        self.levels, task_set = load(str(source), kind, _whole("level_seed", level_seed), count)
+        low, high = (whole("pushes", number) for number in pushes)
+        kind = Kind(whole("width", width), whole("height", height), whole("boxes", boxes), (low, high))
+        count = whole("levels", levels, 1, MOST_LEVELS)
+        self.levels, task_set = load(str(source), kind, whole("level_seed", level_seed), count)
         self._style = prompts.PICTURE if observation == "image" else prompts.STYLES[style]
         self.reward = reward
-        self.max_calls = _whole("max_calls", max_calls, 1, MOST_CALLS)
+        self.max_calls = whole("max_calls", max_calls, 1, MOST_CALLS)
         self.end_on_deadlock = end_on_deadlock
         super().__init__(task_set.select(tasks), split, render_mode, images=observation != "text")
         self._world: Sokoban | None = None
@@ -232,12 +233,3 @@ class SokobanEnv(ToolEnv):
     def _resume(self, task_id: str, world: list[int]) -> None:
         self._begin(task_id)
         self.world.boxes, self.world.player, self.world.pushes, self._moves = world
-
-
-def _whole(name: str, value: object, least: int | None = None, most: int | None = None) -> int:
-    """Returns an argument as an integer: JSON's 6.0 is refused, since it would not be the 6 of others in caches."""
-    if not isinstance(value, int):
-        raise UsageError(f"{name}={value!r} is not a whole number")
-    if (least is not None and value < least) or (most is not None and value > most):
-        raise UsageError(f"{name}={value}: give {least} to {most}")
-    return int(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import random
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from envsuite.core.errors import DataError
 from envsuite.retrieval import corpus_build
 from envsuite.retrieval.corpus import REMEDY, Corpus
-from envsuite.retrieval.corpus_build import build, cached
+from envsuite.retrieval.corpus_build import build, cached, generated
 from envsuite.retrieval.documents import Document, InMemory, Problems, day
 
 PAPERS = (
@@ -183,6 +184,45 @@ def test_a_corpus_in_the_cache_is_built_once(tmp_path: Path, monkeypatch: pytest
     assert cached(InMemory("test", PAPERS)) == path
     assert path.stat().st_ino == before
     assert cached(InMemory("test", PAPERS[:2])) != path
+
+
+def test_generated_corpora_take_no_more_than_their_share_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
+    sources = [InMemory("test", (*PAPERS, Document(f"k{number}", "Gamma", "rays"))) for number in range(3)]
+    first = generated(sources[0])
+    size, titles = first.path.stat().st_size, _titles(first)
+    monkeypatch.setattr(corpus_build, "GENERATED", 2 * size + 100)
+    os.utime(first.path, ns=(1, 1))
+    second = generated(sources[1])
+    assert generated(sources[0]).path.is_file()  # used once more, so the other is removed
+    os.utime(second.path, ns=(1, 1))
+    third = generated(sources[2])
+    assert sorted(first.path.parent.glob("*.corpus")) == sorted((first.path, third.path))
+    assert not second.path.exists() and len(second.search("gamma", 3)[0]) > 0, "who has it open goes on"
+    again = generated(sources[1])
+    assert again.path == second.path and again.path.read_bytes() == build(sources[1], tmp_path / "x").read_bytes()
+    assert _titles(first) == titles
+
+
+def test_a_corpus_that_is_removed_before_it_is_open_is_built_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
+    source, removed = InMemory("test", PAPERS), []
+
+    def late(path: Path) -> Corpus:
+        if not removed:
+            removed.append(path)
+            path.unlink()
+        return Corpus(path)
+
+    monkeypatch.setattr(corpus_build, "Corpus", late)
+    assert len(generated(source)) == len(PAPERS) and removed
+    removed[0].write_bytes(b"damaged")
+    with pytest.raises(DataError, match="is no corpus"):
+        generated(source)
 
 
 def _titles(corpus: Corpus) -> list[str]:

@@ -182,7 +182,7 @@ def test_reading_may_begin_at_any_page() -> None:
 
 
 def test_too_few_entities_or_too_many_questions_are_refused() -> None:
-    with pytest.raises(UsageError, match="at least 100"):
+    with pytest.raises(UsageError, match="entities=99: give 100 or more"):
         Encyclopaedia(99)
     with pytest.raises(UsageError, match="give 0 or more"):
         Encyclopaedia(100, -1)

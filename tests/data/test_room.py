@@ -1,0 +1,85 @@
+"""Folders of files that can be made again are kept within a limit, whoever reads them meanwhile."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envsuite.data.locks import locked, try_locked
+from envsuite.data.room import make_room
+
+
+def _file(folder: Path, name: str, size: int, used: int) -> Path:
+    path = folder / name
+    path.write_bytes(bytes(size))
+    os.utime(path, ns=(used, used))
+    return path
+
+
+@given(sizes=st.lists(st.integers(0, 50), min_size=1, max_size=8), limit=st.integers(0, 200), data=st.data())
+def test_what_was_used_last_stays(sizes: list[int], limit: int, data: st.DataObject) -> None:
+    kept = data.draw(st.integers(0, len(sizes) - 1))
+    with TemporaryDirectory() as made:
+        folder = Path(made)
+        for number, size in enumerate(sizes):
+            _file(folder, f"{number}.corpus", size, used=number + 1)
+        make_room(folder, limit, folder / f"{kept}.corpus")
+        left = sorted(int(path.stem) for path in folder.iterdir())
+    assert kept in left and (sum(sizes[number] for number in left) <= limit or left == [kept])
+    removed = [number for number in range(len(sizes)) if number not in left]
+    if removed:
+        before = sum(sizes[number] for number in {*left, max(removed)})
+        assert before > limit, "none was removed that there was room for"
+        assert max(removed) < min((number for number in left if number != kept), default=len(sizes))
+
+
+def test_a_killed_build_takes_room_and_is_removed_with_its_lock(tmp_path: Path) -> None:
+    kept = _file(tmp_path, "b.corpus", 10, used=2)
+    building = tmp_path / ".a.corpus.building"
+    building.mkdir()
+    _file(building, "texts", 10, used=1)
+    with locked(tmp_path / ".a.corpus.lock"):
+        pass
+    make_room(tmp_path, 20, kept)
+    assert building.is_dir()
+    with locked(tmp_path / ".c.corpus.lock"):  # of a build that failed
+        pass
+    make_room(tmp_path, 20, kept)
+    assert building.is_dir() and not (tmp_path / ".c.corpus.lock").exists()
+    make_room(tmp_path, 19, kept)
+    assert [path.name for path in tmp_path.iterdir()] == ["b.corpus"]
+
+
+def test_what_is_being_built_stays(tmp_path: Path) -> None:
+    old, new = _file(tmp_path, "a.corpus", 10, used=1), _file(tmp_path, "b.corpus", 10, used=2)
+    kept = _file(tmp_path, "c.corpus", 10, used=3)
+    with locked(tmp_path / ".a.corpus.lock"):
+        make_room(tmp_path, 20, kept)
+    assert old.is_file() and not new.exists()
+
+
+def test_a_lock_whose_file_its_holder_removes_goes_on_excluding(tmp_path: Path) -> None:
+    path, inside, leave = tmp_path / "lock", threading.Event(), threading.Event()
+
+    def wait() -> None:
+        with locked(path):
+            inside.set()
+            leave.wait(20)
+
+    waiting = threading.Thread(target=wait)
+    with locked(path):
+        waiting.start()
+        assert not inside.wait(0.2)
+        path.unlink()
+    assert inside.wait(20)
+    assert path.is_file() and try_locked(path) is None
+    leave.set()
+    waiting.join()
+    held = try_locked(path)
+    assert held is not None
+    held.close()

@@ -98,6 +98,11 @@ def _columns(rows: Sequence[Row]) -> Iterator[_Column]:
             lambda row: rate(row.score, row.score_low, row.score_high, row.score_std),
             lambda rows: any(row.score != row.success for row in rows),
         ),
+        _Column(
+            "reward",
+            lambda row: quantity(row.reward),
+            lambda rows: any(row.reward not in (row.success, row.score) for row in rows),
+        ),
         *(_attempt(name) for name in dict.fromkeys(name for row in rows for name in row.attempts)),
         *(_metric(name) for name in dict.fromkeys(name for row in rows for name in row.metrics)),
         _Column("parsed", lambda row: percent(row.parsed), _some(lambda row: row.parsed)),

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from envsuite.core.env import Observation
 from envsuite.core.players import played
 from envsuite.core.tools import Action, ToolCall
 from envsuite.papersearch.prompts import NO_PAPERS
+from envsuite.papersearch.reading import is_searched, papers_of, query_of
 from envsuite.papersearch.tasks import ENV_ID
 
 if TYPE_CHECKING:
     import gymnasium
-
-_QUERY = re.compile(r"^Query: (.*)", re.MULTILINE | re.DOTALL)
-_PAPER = re.compile(r"^(\S+) \(\d+\) ([^|\n]*)(?:\| [^\n]*?)?( \[expanded\])?$", re.MULTILINE)
 
 
 class Lexical:
@@ -35,12 +32,11 @@ class Lexical:
 
     def answer(self, observation: Observation, max_calls: int) -> Action:
         """Returns the action for an observation."""
-        asked, text = _QUERY.search(observation["task"]), observation["text"]
-        query = asked[1] if asked else observation["task"]
+        query, text = query_of(observation["task"]), observation["text"]
         if NO_PAPERS in text and "search " not in text:
             return (ToolCall("search", {"query": query}),)
-        papers = [(found[1], found[2].strip(), bool(found[3])) for found in _PAPER.finditer(text)]
-        calls = [ToolCall("expand", {"paper_id": key}) for key, _, done in papers if not done][: max_calls - 1]
-        titles = [title for _, title, _ in papers if f'search "{title}"' not in text]
+        papers, most = papers_of(text), max(1, max_calls - 1)  # of expansions: one call is left for a search
+        calls = [ToolCall("expand", {"paper_id": one.key}) for one in papers if not one.expanded][:most]
+        titles = [one.title for one in papers if not is_searched(one.title, text)]
         calls += [ToolCall("search", {"query": title}) for title in titles[: max_calls - len(calls)]]
         return tuple(calls) or (ToolCall("search", {"query": f"{query} {text.count('search ')}"}),)

@@ -69,6 +69,15 @@ def test_a_few_tasks_have_intervals_too(tasks: int) -> None:
             assert 0 <= row.score_low <= row.score <= row.score_high <= 1
 
 
+def test_the_reward_has_a_column_only_where_it_is_neither_success_nor_score() -> None:
+    results = draw(graded=True)
+    for scale, heads in ((1.0, 0), (3.0, 1)):
+        rows = make_rows([group([replace(result, reward=scale * result.score) for result in results])])
+        (sheet,) = make_sheets(rows)
+        assert [*sheet.heads].count("reward") == heads
+    assert sheet.blocks[0][0][sheet.heads.index("reward")] == f"{3 * rows[0].score:#.3g}"  # type: ignore[operator]
+
+
 def test_what_was_not_played_is_missing_in_the_row_of_its_stratum_and_of_all() -> None:
     whole, cut = draw("whole"), draw("cut", tasks=30)[:50]  # the first seed, and 20 tasks of the second
     rows = {(r.policy, r.stratum): r for r in make_rows(groups_of([whole, cut]), "stratum")}

@@ -17,6 +17,8 @@ from envsuite.core import Move, ToolCall, ToolEnv
 from envsuite.core.errors import DataError, UnknownName, UsageError
 from envsuite.mathematics.env import PythonMathEnv
 from envsuite.mathematics.generate import BY_STRATUM, generated
+from envsuite.papersearch.env import PaperSearchEnv
+from envsuite.papersearch.literature import Literature
 from envsuite.prompting import Codec, Conversation, Full, make_codec
 from envsuite.sokoban.env import SokobanEnv
 from envsuite.textcraft.env import TextCraft
@@ -262,6 +264,40 @@ def test_in_sokoban_nothing_said_is_unknown_and_what_the_player_writes_is_what_i
             info = env.step(action)[-1]
             assert info["valid"]
         assert (env.world.boxes, env.world.player) == played and info["success"] == won
+
+
+def test_in_the_generated_literature_nothing_is_unknown_and_what_the_player_writes_is_what_it_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
+    here = practice("PaperSearch-v0")
+    tokenizer = word_tokenizer(here.texts(), 2048, splits=here.splits)
+    codec = make_codec("brackets", think=False)
+    env = PaperSearchEnv(papers=1_500, corpus_seed=3, max_calls=1, shown=5, snippet=0)
+    for task in env.tasks.ids("train"):
+        player, rng = here.player(rash=0.3, careless=0.3), random.Random(task)
+        one, _ = _written(env, task, player, tokenizer, codec, 6, rng)
+        assert tokenizer.unk_token_id not in one.tokens.tolist()
+        found = env.session.key()
+        written = tokenizer.decode(one.tokens[(one.parts == RESPONSE) | (one.parts == SLIP)].tolist()).split("<|end|>")
+        env.reset(options={"task_id": task})
+        for text in filter(None, map(str.strip, written)):
+            action = codec.parse(text, env.tools, 1).action
+            assert action is not None
+            env.step(action)
+        assert env.session.key() == found
+
+
+def test_keys_and_invented_words_of_papers_are_put_together_again_and_other_words_are_whole() -> None:
+    here = practice("PaperSearch-v0")
+    tokenizer = word_tokenizer(here.texts(), 64, splits=here.splits)
+    assert tokenizer.tokenize("P3166267 Lobretor 2023 (mantle)") == (
+        "P ##3 ##16 ##62 ##67 Lo ##bre ##tor 20 ##23 ( mantle )".split()
+    )
+    for text in ("P0012345", "P3166267", "Lobretor simulators", "Vutiosel", "expand [ P0000001 ]"):
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+    for text in (part for one in Literature(600, 4).documents() for part in (one.key, one.title, one.text)):
+        assert tokenizer.unk_token_id not in tokenizer.encode(text), text
 
 
 def test_every_word_of_the_shop_s_pages_is_known_but_the_names_of_brands() -> None:

@@ -242,9 +242,23 @@ def test_the_expert_finds_everything_and_the_lexical_baseline_much(where: dict[s
 def test_players_have_an_answer_to_every_state(seven: Path) -> None:
     env = PaperSearchEnv(source=seven, end_when_found=False, selector="lexical")
     for player in (Expert(), Lexical()):
-        env.reset(options={"task_id": "q-train"})
-        for _ in range(30):
-            assert env.step(player.act(env))[4]["valid"]
+        for task_id in ("q-train", "q-test"):
+            env.reset(options={"task_id": task_id})
+            for _ in range(30):
+                assert env.step(player.act(env))[4]["valid"]
+
+
+@pytest.mark.parametrize("snippet", [0, 40])
+def test_the_lexical_baseline_expands_no_paper_twice_and_uses_every_call_of_a_step(snippet: int) -> None:
+    for calls in (1, 2, 5):
+        env = PaperSearchEnv(**SMALL, split="test", snippet=snippet, shown=12, max_calls=calls, end_when_found=False)
+        for task_id in env.tasks.ids("test")[:6]:
+            env.reset(options={"task_id": task_id})
+            for _ in range(3):
+                info = env.step(Lexical().act(env))[4]
+                assert info["valid"]
+            metrics = info["metrics"]
+            assert metrics["expansions"] == 2 * max(1, calls - 1) and metrics["calls"] == 1 + 2 * calls
 
 
 def test_milestones_are_the_gold_papers_found(seven: Path) -> None:

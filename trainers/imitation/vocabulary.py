@@ -26,7 +26,9 @@ TEMPLATE = (
 NUMBERS = range(100)
 
 
-def word_tokenizer(texts: Iterable[str], max_length: int, codes: bool = False) -> PreTrainedTokenizerFast:
+def word_tokenizer(
+    texts: Iterable[str], max_length: int, codes: bool = False, splits: str = ""
+) -> PreTrainedTokenizerFast:
     """Returns a tokenizer for the pieces of ``texts``, the numbers below 100, and the codec's tags.
 
     Args:
@@ -34,16 +36,19 @@ def word_tokenizer(texts: Iterable[str], max_length: int, codes: bool = False) -
         max_length: Context length of the model, in tokens.
         codes: Fold to lower case, and split words of letters and digits, words with a hyphen, and numbers above 99;
             decoding joins them again.
+        splits: Regular expression of further positions at which words are split and joined again.
     """
-    form = PIECE_OF_CODE if codes else PIECE
-    normalizer = normalizers.Sequence(
-        [normalizers.Lowercase(), normalizers.Replace(Regex(CODES), f" {JOINED}")] if codes else []
-    )
+    positions = "|".join(part for part in (CODES if codes else "", splits) if part)
+    form = PIECE_OF_CODE if positions else PIECE
+    normalizer = normalizers.Sequence([
+        *([normalizers.Lowercase()] if codes else []),
+        *([normalizers.Replace(Regex(positions), f" {JOINED}")] if positions else []),
+    ])  # fmt: skip
     pieces = {piece for text in texts for piece in re.findall(form, normalizer.normalize_str(text))}
     pieces |= {str(n) for n in NUMBERS}
     vocabulary = {word: i for i, word in enumerate((*CONTROL, *TAGS, *sorted(pieces)))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    if codes:
+    if positions:
         tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(form), behavior="removed", invert=True)
     tokenizer.decoder = decoders.Sequence([

@@ -27,6 +27,8 @@ class Practice:
     tasks is an argument, too."""
     codes: bool = False
     """Whether texts have codes and ignore case; see :func:`~trainers.imitation.vocabulary.word_tokenizer`."""
+    splits: str = ""
+    """Regular expression of positions at which words are split, besides those of codes."""
 
 
 def practice(env_id: str) -> Practice:
@@ -70,12 +72,19 @@ def _mathematics() -> Practice:
     return Practice(Calculator, mathematics_texts, fresh="problem_seed", codes=True)
 
 
+def _papersearch() -> Practice:
+    from envsuite.papersearch.player import Scholar
+
+    return Practice(Scholar, papersearch_texts, fresh="corpus_seed", splits=papersearch_splits())
+
+
 _PRACTICES: Mapping[str, Callable[[], Practice]] = {
     "TextCraft-v0": _textcraft,
     "ALFWorld-v0": _alfworld,
     "WebShop-v0": _webshop,
     "Sokoban-v0": _sokoban,
     "PythonMath-v0": _mathematics,
+    "PaperSearch-v0": _papersearch,
 }
 
 
@@ -207,6 +216,53 @@ def mathematics_texts() -> list[str]:
         *_codec_errors(PythonMathEnv.tools, "brackets"),
         *_HISTORY,
     ]
+
+
+def papersearch_texts() -> list[str]:
+    """Returns the texts of the generated literature: its words, the syllables of invented ones, and its sentences.
+
+    With ``snippet`` above 0 the word at which an abstract is cut may be missing.
+    """
+    from envsuite.papersearch import prompts
+    from envsuite.papersearch.env import PaperSearchEnv
+    from envsuite.papersearch.vocabulary import table
+    from envsuite.papersearch.world import LONGEST_QUERY
+
+    lists = table("words")
+    words = [word for name in ("adjectives", "nouns", "tasks", "devices", "media") for word in lists[name]]
+    starts = [onset + vowel for onset in lists["onsets"] for vowel in lists["vowels"]]
+    syllables = [f"{start.capitalize()}{start}ban {start}ban" for start in starts]
+    why = (prompts.EMPTY_QUERY, prompts.REPEATED_SEARCH, prompts.REPEATED_EXPANSION, prompts.NOT_THERE)
+    return [
+        *(f"{word} {word.capitalize()}" for word in words),
+        *syllables,
+        *(f"Ba{coda}" for coda in lists["codas"]),
+        *(re.sub(r"\{\w+\}", "x", line) for lines in table("sentences").values() for line in lines),
+        *(f"P{number}000000 19{number:02} {number:02}" for number in range(100)),
+        prompts.task("x", 20000101),
+        prompts.view([prompts.paper("P1", 20000101, "x", "x", 1, 1)], 2, [prompts.searched("x", 1, 1)]),
+        prompts.NO_PAPERS,
+        prompts.expanded("P1", 1, 1),
+        *(prompts.refused("expand", "x", reason) for reason in (*why, prompts.too_long(2, LONGEST_QUERY))),
+        "The search expand[x] [expanded] Invalid action: x. Tools: x, x.",
+        *_codec_errors(PaperSearchEnv.tools, "brackets"),
+        *_HISTORY,
+    ]
+
+
+def papersearch_splits() -> str:
+    """Returns where keys of papers, numbers and invented words are split: ``P 3 16 62 67``, ``20 23``, ``Lo bre tor``.
+
+    An invented word has one or two pairs of onset and vowel, then an ending.
+    """
+    from envsuite.papersearch.vocabulary import table
+
+    onset, vowel, coda = ("|".join(table("words")[name]) for name in ("onsets", "vowels", "codas"))
+    end = "(?![A-Za-z])"
+    return (
+        rf"(?<=\bP)(?=[0-9])|(?<=[0-9])(?=(?:[0-9]{{2}})+(?![0-9]))"
+        rf"|(?<=[aeiouy])(?=(?:(?:{onset})(?:{vowel}))?(?:{coda}){end})"
+    )
 
 
 _PYTHON = """

@@ -1,0 +1,106 @@
+"""A player that searches and follows citations, or only searches: demonstrations for a small base model."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from envsuite.core.errors import UsageError
+from envsuite.core.players import played
+from envsuite.core.tools import Action, Move, ToolCall
+from envsuite.papersearch.literature import PAIRS
+from envsuite.papersearch.reading import is_searched, papers_of, query_of
+from envsuite.papersearch.tasks import ENV_ID
+from envsuite.papersearch.vocabulary import table
+
+if TYPE_CHECKING:
+    import gymnasium
+
+_WORD = re.compile(r"[^\W_]+(?:[-'][^\W_]+)*")
+
+
+class Scholar:
+    """Searches the words that matter in the query, then expands the first paper shown that is not expanded, one a step.
+
+    Words that matter are those that are not of a query's sentence, such as ``Which papers deal with … in …?``. Where no
+    paper is left to expand it searches the title of one. It sees what an agent sees, and nothing else.
+
+    Args:
+        rash: Probability that the player follows no citation in an episode: at each step it searches some of the words,
+            whether it has done so before or not.
+        careless: Probability, at each step, of such a search or of the expansion of any paper shown: a slip, which is
+            context for imitation and not its target.
+    """
+
+    def __init__(self, rash: float = 0.0, careless: float = 0.0) -> None:
+        for name, value in (("rash", rash), ("careless", careless)):
+            if not 0.0 <= value <= 1.0:
+                raise UsageError(f"{name}={value} is not a probability; give a number from 0 to 1")
+        self.rash = rash
+        self.careless = careless
+
+    def turns(self, env: gymnasium.Env[Any, Action], rng: random.Random) -> Iterator[Move]:
+        """Yields each move in the current episode of ``env``, here or on a server; the caller steps ``env`` in between.
+
+        Raises:
+            UsageError: ``env`` is another environment.
+        """
+        inner = played(env, ENV_ID)
+        rash = self.rash > 0.0 and rng.random() < self.rash
+        while True:
+            task, text = inner.observation["task"], inner.observation["text"]
+            if self.careless > 0.0 and rng.random() < self.careless:
+                yield _move(_slip(task, text, rng), slip=True)
+            else:
+                yield _move(_some(task, rng) if rash else _careful(task, text))
+
+
+def names_of(query: str) -> list[str]:
+    """Returns the parts of a query that are not of its sentence: ``vortex detection`` and ``fracture mines``.
+
+    A query of nothing else is its only part.
+    """
+    parts: list[list[str]] = [[]]
+    for word in _WORD.findall(query):
+        if word.lower() not in _plain():
+            parts[-1].append(word)
+        elif parts[-1]:
+            parts.append([])
+    return [" ".join(part) for part in parts if part] or [query]
+
+
+@cache
+def _plain() -> frozenset[str]:
+    """Returns the words of the sentences of queries."""
+    lines = [re.sub(r"\{\w+\}", "", line) for kind in PAIRS for line in table("sentences")[kind]]
+    return frozenset(word.lower() for line in lines for word in _WORD.findall(line))
+
+
+def _careful(task: str, text: str) -> ToolCall:
+    query, papers = query_of(task), papers_of(text)
+    for paper in papers:
+        if not paper.expanded:
+            return ToolCall("expand", {"paper_id": paper.key})
+    words = " ".join(names_of(query))
+    for searched in (words, *(paper.title for paper in papers)):
+        if not is_searched(searched, text):
+            return ToolCall("search", {"query": searched})
+    return ToolCall("search", {"query": f"{words} {text.count('search ')}"})
+
+
+def _some(task: str, rng: random.Random) -> ToolCall:
+    return ToolCall("search", {"query": rng.choice(names_of(query_of(task)))})
+
+
+def _slip(task: str, text: str, rng: random.Random) -> ToolCall:
+    papers = papers_of(text)
+    if papers and rng.random() < 0.5:
+        return ToolCall("expand", {"paper_id": rng.choice(papers).key})
+    return _some(task, rng)
+
+
+def _move(call: ToolCall, slip: bool = False) -> Move:
+    return Move("", (call,), slip=slip)

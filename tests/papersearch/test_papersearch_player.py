@@ -1,0 +1,148 @@
+"""The player that a base model imitates."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envsuite.core import ToolCall, UsageError
+from envsuite.papersearch import prompts
+from envsuite.papersearch.env import PaperSearchEnv
+from envsuite.papersearch.lexical import Lexical
+from envsuite.papersearch.literature import Literature
+from envsuite.papersearch.player import Scholar, names_of
+from envsuite.papersearch.reading import Shown, papers_of, query_of
+
+SETTING: dict[str, Any] = {"papers": 1_500, "corpus_seed": 1, "max_calls": 1, "shown": 5, "snippet": 0}
+STEPS = 6
+
+
+def played(player: Scholar, task_id: str, env: PaperSearchEnv) -> tuple[float, float, list[tuple[ToolCall, bool, Any]]]:
+    """Recall, reward, and each call with whether it was a slip and what came of it."""
+    env.reset(options={"task_id": task_id})
+    moves: list[tuple[ToolCall, bool, Any]] = []
+    total = 0.0
+    for _, (call,), slip in player.turns(env, random.Random(task_id)):
+        _, reward, done, _, info = env.step((call,))
+        total += reward
+        moves.append((call, slip, info))
+        if done or len(moves) == STEPS:
+            break
+    return info["score"], total, moves
+
+
+def means(player: Scholar, tasks: int = 24) -> tuple[float, float]:
+    env = PaperSearchEnv(split="test", **{**SETTING, "papers": 10_000, "corpus_seed": 0})
+    found = [played(player, task_id, env)[:2] for task_id in env.tasks.ids("test")[:tasks]]
+    return sum(recall for recall, _ in found) / tasks, sum(reward for _, reward in found) / tasks
+
+
+def test_a_careful_player_searches_once_then_expands_a_paper_each_step_and_is_never_refused() -> None:
+    env = PaperSearchEnv(**SETTING)
+    for task_id in env.tasks.ids("train"):
+        _, _, moves = played(Scholar(), task_id, env)
+        assert [call.name for call, _, _ in moves] == ["search"] + ["expand"] * (len(moves) - 1)
+        assert all(info["valid"] and not slip for _, slip, info in moves)
+
+
+def test_each_word_that_a_careful_player_searches_stands_in_the_query_and_each_key_in_the_list() -> None:
+    env = PaperSearchEnv(**SETTING)
+    for task_id in env.tasks.ids("train")[::3]:
+        env.reset(options={"task_id": task_id})
+        for _, (call,), _ in Scholar(careless=0.3).turns(env, random.Random(0)):
+            (argument,) = call.arguments.values()
+            seen = query_of(env.observation["task"]) if call.name == "search" else env.observation["text"]
+            assert all(word in seen for word in argument.split())
+            if env.step((call,))[2] or env.session.searches + env.session.expansions > STEPS:
+                break
+
+
+def test_the_words_of_a_query_are_those_of_the_two_concepts_that_it_names() -> None:
+    literature = Literature(2_000, 5)
+    field = literature.field(0)
+    concepts = [name for topic in range(len(field.sizes)) for kind in literature.topic(field, topic).names
+                for names in kind for name in names]  # fmt: skip
+    words = {word.lower() for name in concepts for word in name.split()} - {"the", "and"}
+    for task in literature.tasks():
+        found = {word.lower() for name in names_of(task["text"]) for word in name.split()}
+        assert found == {word for word in query_of(task["text"]).lower().strip("?.").split() if word in words} != set()
+
+
+@given(st.text(max_size=60))
+def test_any_query_has_words_to_search(query: str) -> None:
+    names = names_of(query)
+    assert names and all(word in query for name in names for word in name.split())
+
+
+def test_a_careful_player_finds_more_than_the_lexical_one_and_a_rash_one_far_less() -> None:
+    careful, rash = means(Scholar()), means(Scholar(rash=1.0))
+    env = PaperSearchEnv(split="test", **{**SETTING, "papers": 10_000, "corpus_seed": 0})
+    recall = 0.0
+    for task_id in env.tasks.ids("test")[:24]:
+        env.reset(options={"task_id": task_id})
+        for _ in range(STEPS):
+            _, _, done, _, info = env.step(Lexical().act(env))
+            if done:
+                break
+        recall += info["score"] / 24
+    assert careful[0] > recall > rash[0] + 0.2 and careful[1] > rash[1] + 2.0
+
+
+def test_a_rash_player_only_searches_parts_of_the_query() -> None:
+    env = PaperSearchEnv(**SETTING)
+    for task_id in env.tasks.ids("train")[::3]:
+        parts = names_of(query_of(env.goal(task_id)))
+        _, _, moves = played(Scholar(rash=1.0), task_id, env)
+        assert all(call.name == "search" and call.arguments["query"] in parts and not slip for call, slip, _ in moves)
+
+
+def test_who_is_careless_slips_now_and_then_and_goes_on_all_the_same() -> None:
+    env = PaperSearchEnv(**SETTING)
+    moves = [move for task_id in env.tasks.ids("train") for move in played(Scholar(careless=0.3), task_id, env)[2]]
+    slips = sum(slip for _, slip, _ in moves)
+    assert 0.2 < slips / len(moves) < 0.4
+    assert all(info["valid"] for _, slip, info in moves if not slip)
+    assert {call.name for call, slip, _ in moves if slip} == {"search", "expand"}
+
+
+def test_it_has_an_answer_to_every_state(seven: Path) -> None:
+    env = PaperSearchEnv(source=seven, end_when_found=False, max_calls=1, snippet=20)
+    env.reset(options={"task_id": "q-test"})
+    calls = []
+    for _, action, _ in Scholar().turns(env, random.Random(0)):
+        assert env.step(action)[4]["valid"]
+        calls += action
+        if len(calls) == 25:
+            break
+    assert len({*map(str, calls)}) == 25 and {call.name for call in calls} == {"search", "expand"}
+
+
+def test_a_probability_that_is_none_and_another_environment_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"rash=1\.5 is not a probability"):
+        Scholar(rash=1.5)
+    with pytest.raises(UsageError, match="PaperSearch-v0, not TextCraft"):
+        next(Scholar().turns(gymnasium.make("TextCraft-v0"), random.Random(0)))
+
+
+line = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1, max_size=20)
+title = line.map(lambda text: " ".join(text.replace("|", "/").split())).filter(
+    lambda text: text and not text.endswith("[expanded]") and not text.startswith("(")
+)
+
+
+@given(st.lists(st.tuples(st.from_regex(r"[A-Z][0-9]{1,5}", fullmatch=True), title, title, st.booleans(),
+                          st.sampled_from([0, 20240102])), max_size=4), st.integers(0, 2))  # fmt: skip
+def test_the_papers_that_are_shown_are_read_as_they_are(papers: list[Any], more: int) -> None:
+    lines = [
+        prompts.paper(key, date, name, text, 20, 100) + (" [expanded]" if expanded else "")
+        for key, name, text, expanded, date in papers
+    ]
+    said = prompts.searched("Papers", 1, 1)
+    text = f"{said}\n\n{prompts.view(lines, len(lines) + (more if lines else 0), [prompts.expanded('P1', 1, 0)])}"
+    assert papers_of(text) == [Shown(key, name, expanded) for key, name, _, expanded, _ in papers]

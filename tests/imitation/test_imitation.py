@@ -2,6 +2,7 @@
 
 import random
 import re
+import string
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from envsuite.alfworld.env import ALFWorld
@@ -20,6 +23,9 @@ from envsuite.mathematics.generate import BY_STRATUM, generated
 from envsuite.papersearch.env import PaperSearchEnv
 from envsuite.papersearch.literature import Literature
 from envsuite.prompting import Codec, Conversation, Full, make_codec
+from envsuite.searchqa.encyclopaedia import Encyclopaedia
+from envsuite.searchqa.env import SearchQAEnv
+from envsuite.searchqa.scoring import normalised
 from envsuite.sokoban.env import SokobanEnv
 from envsuite.textcraft.env import TextCraft
 from envsuite.textcraft.player import Planner
@@ -37,6 +43,7 @@ from trainers.policy.loading import load_model
 from trainers.policy.model import Policy
 from trainers.rollout.config import PromptConfig
 
+PARTS = word_tokenizer(["Ar of ,"], 64, parts=["ta", "rin", "in"])
 EXPLAINED = PromptConfig(think=False, memory="full")
 BARE = replace(EXPLAINED, instructions=False, commands=False)
 
@@ -337,6 +344,55 @@ def test_every_word_of_the_problems_is_known_but_long_numbers() -> None:
             problem = generated(f"words {number}", task_type, "train")
             text = re.sub("[0-9]{3,}", "10", f"{problem.text} {problem.code} {problem.answer}")
             assert tokenizer.unk_token_id not in tokenizer.encode(text), text
+
+
+def test_in_the_encyclopaedia_nothing_said_is_unknown_and_what_the_player_writes_is_what_it_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
+    here = practice("SearchQA-v0")
+    tokenizer, codec = word_tokenizer(here.texts(), 1024, parts=here.parts()), make_codec("brackets", think=False)
+    kinds = [f"encyclopaedia-{kind}-{hops}" for kind in ("composition", "inference") for hops in (2, 3, 4)]
+    env = SearchQAEnv(entities=400, questions=300, tasks=kinds, observation="new", results=1)
+    wins = 0
+    for task in env.tasks.ids("train"):
+        one, won = _written(env, task, here.player(hasty=0.2), tokenizer, codec, 8, random.Random(task))
+        wins += won
+        assert tokenizer.unk_token_id not in one.tokens.tolist()
+        known = env.session.saved()
+        written = tokenizer.decode(one.tokens[(one.parts == RESPONSE) | (one.parts == SLIP)].tolist()).split("<|end|>")
+        env.reset(options={"task_id": task})
+        for text in filter(None, map(str.strip, written)):
+            action = codec.parse(text, env.tools, 1).action
+            assert action is not None
+            info = env.step(action)[-1]
+            assert info["valid"]
+        assert info["success"] == won and env.session.seen.keys() == set(known["seen"])
+    assert wins > 0.8 * len(env.tasks.ids("train"))
+
+
+def test_every_word_of_the_encyclopaedia_is_known_and_names_are_few_pieces_that_join_as_they_were() -> None:
+    here = practice("SearchQA-v0")
+    tokenizer = word_tokenizer(here.texts(), 1024, parts=here.parts())
+    made = Encyclopaedia(entities=500, questions=300, seed=11)
+    for text in (*(page.text for page in made.documents()), *(task["text"] for task in made.tasks())):
+        assert tokenizer.unk_token_id not in tokenizer.encode(text), text
+    for entity in made.world.all:
+        pieces = tokenizer.encode(entity.name)
+        assert normalised(tokenizer.decode(pieces)) == normalised(entity.name)
+        assert len(pieces) <= 4 * len(entity.name.split()), entity.name
+
+
+@given(st.text(string.ascii_letters, max_size=12) | st.text(string.digits, max_size=12))
+def test_a_vocabulary_with_parts_of_words_splits_any_word_or_number_and_joins_it_again(word: str) -> None:
+    assert PARTS.decode(PARTS.encode(word)) == word
+    assert PARTS.unk_token_id not in PARTS.encode(word)
+
+
+def test_a_word_is_split_into_the_longest_parts_and_a_number_keeps_its_commas() -> None:
+    assert PARTS.tokenize("Artarin of Ara") == ["Ar", "##ta", "##rin", "of", "Ar", "##a"]
+    assert PARTS.tokenize("503,213, 1979") == ["50", "##3", "##,", "##21", "##3", ",", "19", "##79"]
+    assert PARTS.decode(PARTS.encode("503,213")) == "503,213"
 
 
 def test_codes_are_put_together_again_as_they_were() -> None:

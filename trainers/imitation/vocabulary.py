@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+import string
+from collections.abc import Iterable, Sequence
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -13,6 +14,8 @@ PIECE = r"[A-Za-z]+|[0-9]+|[^\sA-Za-z0-9]"
 JOINED = "##"
 """Prefix of a piece that follows the previous one without a blank."""
 PIECE_OF_CODE = rf"{JOINED}(?:[a-z]+|[0-9]+|-)|{PIECE}"
+WORD = r"[A-Za-z]+|[0-9]+(?:,[0-9]{3})*|[^\sA-Za-z0-9]"
+"""The same, but a number has its commas; each is split further where a vocabulary has parts of words."""
 CODES = (
     r"(?<=[a-z])(?=[0-9])|(?<=[0-9])(?=[a-z])|(?<=[a-z]-)(?=[a-z])|(?<=[a-z])(?=-[a-z])|(?<=[0-9])(?=[0-9]{2}(?![0-9]))"
 )
@@ -27,7 +30,7 @@ NUMBERS = range(100)
 
 
 def word_tokenizer(
-    texts: Iterable[str], max_length: int, codes: bool = False, splits: str = ""
+    texts: Iterable[str], max_length: int, codes: bool = False, splits: str = "", parts: Sequence[str] = ()
 ) -> PreTrainedTokenizerFast:
     """Returns a tokenizer for the pieces of ``texts``, the numbers below 100, and the codec's tags.
 
@@ -37,6 +40,9 @@ def word_tokenizer(
         codes: Fold to lower case, and split words of letters and digits, words with a hyphen, and numbers above 99;
             decoding joins them again.
         splits: Regular expression of further positions at which words are split and joined again.
+        parts: Syllables, such as names are made of; not with ``codes`` or ``splits``. A word or number that is not in
+            the texts is split into these, the longest first, and for the rest into letters and pairs of digits;
+            decoding joins them again.
     """
     positions = "|".join(part for part in (CODES if codes else "", splits) if part)
     form = PIECE_OF_CODE if positions else PIECE
@@ -46,8 +52,14 @@ def word_tokenizer(
     ])  # fmt: skip
     pieces = {piece for text in texts for piece in re.findall(form, normalizer.normalize_str(text))}
     pieces |= {str(n) for n in NUMBERS}
+    if parts:
+        letters = [*string.ascii_letters, *string.digits]
+        pairs = [f"{first}{second}" for first in string.digits for second in string.digits]
+        pieces |= {*letters, *pairs, *(f"{JOINED}{part}" for part in (*parts, *letters, *pairs, ","))}
+        form = WORD
     vocabulary = {word: i for i, word in enumerate((*CONTROL, *TAGS, *sorted(pieces)))}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    kind = models.WordPiece if parts else models.WordLevel
+    tokenizer = Tokenizer(kind(vocabulary, unk_token="<unk>"))
     if positions:
         tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(form), behavior="removed", invert=True)

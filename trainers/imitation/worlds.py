@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,8 @@ class Practice:
     """Whether texts have codes and ignore case; see :func:`~trainers.imitation.vocabulary.word_tokenizer`."""
     splits: str = ""
     """Regular expression of positions at which words are split, besides those of codes."""
+    parts: Callable[[], list[str]] = list
+    """Returns syllables, of which words are made that the texts do not have."""
 
 
 def practice(env_id: str) -> Practice:
@@ -78,6 +80,12 @@ def _papersearch() -> Practice:
     return Practice(Scholar, papersearch_texts, fresh="corpus_seed", splits=papersearch_splits())
 
 
+def _searchqa() -> Practice:
+    from envsuite.searchqa.player import Reader
+
+    return Practice(Reader, searchqa_texts, fresh="corpus_seed", parts=searchqa_syllables)
+
+
 _PRACTICES: Mapping[str, Callable[[], Practice]] = {
     "TextCraft-v0": _textcraft,
     "ALFWorld-v0": _alfworld,
@@ -85,6 +93,7 @@ _PRACTICES: Mapping[str, Callable[[], Practice]] = {
     "Sokoban-v0": _sokoban,
     "PythonMath-v0": _mathematics,
     "PaperSearch-v0": _papersearch,
+    "SearchQA-v0": _searchqa,
 }
 
 
@@ -250,6 +259,26 @@ def papersearch_texts() -> list[str]:
     ]
 
 
+def searchqa_texts() -> list[str]:
+    """Returns the texts of the generated encyclopaedia without the names that are made of syllables."""
+    from envsuite.searchqa import prompts
+    from envsuite.searchqa.entities import DATES, LINKED, PROFESSIONS, table
+    from envsuite.searchqa.env import SearchQAEnv
+    from envsuite.searchqa.pages import MONTHS
+
+    names = {name: texts for name, texts in table("names").items() if name not in _ENDINGS}
+    return [
+        *(re.sub(r"\{\w*\}", " ", text) for text in _strings([names, table("pages"), table("questions")])),
+        *(noun.lower() for noun in names["nouns"]),
+        *(*MONTHS, *LINKED, *LINKED.values(), *DATES, *(profession for profession, _ in PROFESSIONS)),
+        *(prompts.task("x", True), prompts.NOTHING, prompts.EMPTY_QUERY, prompts.EMPTY_ANSWER),
+        *(prompts.searched("x", 3, 2, again=True), prompts.refused("search", "x", "x"), prompts.view(["[x]"], 3, "x")),
+        *_ENCYCLOPAEDIA.splitlines(),
+        *_codec_errors(SearchQAEnv.tools, "brackets"),
+        *_HISTORY,
+    ]
+
+
 def papersearch_splits() -> str:
     """Returns where keys of papers, numbers and invented words are split: ``P 3 16 62 67``, ``20 23``, ``Lo bre tor``.
 
@@ -265,6 +294,28 @@ def papersearch_splits() -> str:
     )
 
 
+def searchqa_syllables() -> list[str]:
+    """Returns the syllables of the encyclopaedia's names, but for the first ones, which are words."""
+    from envsuite.searchqa.entities import table
+
+    return [syllable for name in _ENDINGS for syllable in table("names")[name]]
+
+
+def _strings(texts: Any) -> Iterator[str]:
+    """Yields the strings in lists and mappings."""
+    if isinstance(texts, str):
+        yield texts
+        return
+    for one in texts.values() if isinstance(texts, dict) else texts:
+        yield from _strings(one)
+
+
+_ENDINGS = ("middle", "surnames", "towns", "rivers", "countries")
+_ENCYCLOPAEDIA = """
+search[x] answer[x] 1,234 km "x" (x) & He he She she His his Her her him wife husband an a's
+year founded population length currency town person country river university company film song novel museum
+Invalid action: unknown tool 'x'; known: search, answer. Tools: search, answer. unanswerable Doc 1(Title: "x")
+"""
 _PYTHON = """
 python[print(1+2)] answer[-3/4] 1.5 x=(1) timeout: stopped after 5 s. Ellipsis None True False
 stderr: Traceback (most recent call last): File "<cell 1>", line 1, in <module> ~~^~~

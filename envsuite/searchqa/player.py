@@ -1,0 +1,110 @@
+"""A player that follows one fact to the next, or answers too early: demonstrations for a small base model."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from envsuite.core.errors import UsageError
+from envsuite.core.players import looked_into
+from envsuite.core.tools import Action, Move, ToolCall
+from envsuite.searchqa import prompts
+from envsuite.searchqa.entities import LINKED
+from envsuite.searchqa.env import SearchQAEnv
+from envsuite.searchqa.reading import speaks_of, spoken, stated
+from envsuite.searchqa.scoring import CANNOT_BE_ANSWERED
+from envsuite.searchqa.tasks import ENV_ID
+from envsuite.searchqa.world import Session
+
+if TYPE_CHECKING:
+    import gymnasium
+
+
+class Reader:
+    """Searches the page of what the question names, reads a fact there, searches the page it leads to, and so on.
+
+    Before the first search it states which facts it needs, in their order, ``founder, spouse``; then, with each page,
+    the fact that it reads there. What it searches or answers stands in the question or on that page. A fact that the
+    page does not state makes it answer "unanswerable".
+
+    From the question's formula it takes the relations and where they start, which the question says in words, and
+    nothing else that an agent cannot see.
+
+    Args:
+        rash: Probability that the player is in a hurry in an episode: it states nothing, and answers with the first
+            fact of the first page.
+        hasty: Probability, at each search, of searching a part of the name first: a slip, which is context for
+            imitation and not its target.
+    """
+
+    def __init__(self, rash: float = 0.0, hasty: float = 0.0) -> None:
+        for name, value in (("rash", rash), ("hasty", hasty)):
+            if not 0.0 <= value <= 1.0:
+                raise UsageError(f"{name}={value} is not a probability; give a number from 0 to 1")
+        self.rash = rash
+        self.hasty = hasty
+
+    def turns(self, env: gymnasium.Env[Any, Action], rng: random.Random) -> Iterator[Move]:
+        """Yields each move in the current episode of ``env``; the caller steps ``env`` in between.
+
+        Ends when a search does not find the page.
+
+        Raises:
+            UsageError: ``env`` is not a SearchQA, or its question does not start from the name of a generated page.
+        """
+        inner = looked_into(env, ENV_ID, SearchQAEnv)
+        rash = self.rash > 0.0 and rng.random() < self.rash
+        start, path = _formula(inner)
+        while not inner.done:
+            session = inner.session  # another one after a restored snapshot
+            thought, query, answer = _next(session, start, path[:1] if rash else path, inner.passage_length)
+            if answer:
+                yield Move("" if rash else thought, (ToolCall("answer", {"text": answer}),))
+                continue
+            if query in session.queries:
+                return
+            part = rng.choice(query.split()) if self.hasty and rng.random() < self.hasty else query
+            slip = part not in (query, *session.queries)
+            call = ToolCall("search", {"query": part if slip else query})
+            yield Move("" if rash or slip else thought, (call,), slip=slip)
+
+
+def _formula(env: SearchQAEnv) -> tuple[str, Sequence[str]]:
+    """Returns the title from which the current question starts, and the relations to follow."""
+    question = env.session.question
+    formula = env.collection.task(question.id).get("query", {})
+    if "title" not in formula.get("from", {}):
+        raise UsageError(
+            f"this player answers questions that start from a generated page, unlike {question.id}; keep the "
+            "others out with tasks=['encyclopaedia-composition-2', 'encyclopaedia-inference-2']"
+        )
+    return formula["from"]["title"], formula["path"]
+
+
+def _next(session: Session, title: str, path: Sequence[str], length: int) -> tuple[str, str, str]:
+    """Returns thought, query and answer, of which one is empty, as far as the pages found so far lead.
+
+    Args:
+        session: The session.
+        title: Title of the first page.
+        path: The relations to follow.
+        length: Characters of a page that an agent sees.
+    """
+    name, query, thought = spoken(title), spoken(title), ", ".join(path)
+    for relation in path:
+        page = _found(session, name)
+        if page is None:
+            return thought, query, ""
+        value = stated(prompts.shortened(page, length), relation)
+        if value is None:
+            return relation, "", CANNOT_BE_ANSWERED[0]
+        name, thought = value, relation
+        query = f"town {value}" if LINKED.get(relation) == "town" else value  # others are named after their town
+    return thought, "", name
+
+
+def _found(session: Session, name: str) -> str | None:
+    """Returns the text of the page of this name if it was found."""
+    pages = (session.library.content(number) for number in session.seen)
+    return next((text for title, text in pages if speaks_of(name, title)), None)

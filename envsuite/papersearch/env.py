@@ -18,10 +18,9 @@ from envsuite.papersearch import prompts
 from envsuite.papersearch.question import Scorer
 from envsuite.papersearch.selectors import NAMES, selector_of
 from envsuite.papersearch.tasks import ENV_ID, load
-from envsuite.papersearch.world import Library, Rules, Saved, Session
-from envsuite.retrieval.corpus import Corpus
+from envsuite.papersearch.world import Rules, Saved, Session
 from envsuite.retrieval.documents import Retriever
-from envsuite.retrieval.retrievers import retriever_of
+from envsuite.retrieval.retrievers import SCHEMA, Description
 
 MOST_CALLS = 5
 """Calls in one step (StepPO, B.2)."""
@@ -39,8 +38,7 @@ class PaperSearchEnv(ToolEnv):
         render_mode: ``"ansi"`` or ``None``.
         papers: Number of papers of the built-in literature.
         corpus_seed: Its seed.
-        retriever: The search: ``"bm25"``, others of the corpus by their names
-            (:func:`~envsuite.retrieval.retrievers.retriever_of`), or a
+        retriever: The search: ``"bm25"``, another by its description (:mod:`envsuite.retrieval.retrievers`), or a
             :class:`~envsuite.retrieval.documents.Retriever` of the same documents.
         selector: What scores papers, for the reward and the final list: ``"gold"`` (the annotations), ``"lexical"``
             (the query's words), the path of a language model, or a function
@@ -67,7 +65,7 @@ class PaperSearchEnv(ToolEnv):
         **ToolEnv.arguments,
         "papers": {"type": "integer", "minimum": 200, "maximum": 20_000},
         "corpus_seed": {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
-        "retriever": {"type": "string", "maxLength": 200},
+        "retriever": SCHEMA,
         "selector": {"type": "string", "enum": list(NAMES)},
         **{name: {"type": "integer", "minimum": 1, "maximum": 1000} for name in ("results", "citing", "cited", "best")},
         **{name: {"type": "number", "minimum": 0, "maximum": 100} for name in ("penalty", "cost")},
@@ -86,7 +84,7 @@ class PaperSearchEnv(ToolEnv):
         render_mode: str | None = None,
         papers: int = 10_000,
         corpus_seed: int = 0,
-        retriever: str | Retriever = "bm25",
+        retriever: Description | Retriever = "bm25",
         selector: str | Path | Scorer = "gold",
         results: int = Rules.results,
         citing: int = Rules.citing,
@@ -105,11 +103,7 @@ class PaperSearchEnv(ToolEnv):
         self.rules = Rules(**given, discard=discard, threshold=threshold)  # type: ignore[arg-type]
         _check(self.rules, shown, snippet, max_calls)
         self.collection = load(source, papers, corpus_seed)
-        self.library = self.collection.library
-        if retriever != Corpus.name:
-            corpus = self.collection.corpus
-            found = retriever_of(corpus, retriever) if isinstance(retriever, str) else retriever
-            self.library = Library(corpus, found)
+        self.library = self.collection.searched_by(retriever)
         self.selector = selector_of(selector, self.collection.corpus, self.library.words)
         self.shown, self.snippet, self.max_calls = shown, snippet, max_calls
         self.end_when_found = end_when_found

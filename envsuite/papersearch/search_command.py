@@ -17,11 +17,13 @@ from pathlib import Path
 from envsuite.core.errors import DataError, UsageError
 from envsuite.data.files import write_atomically
 from envsuite.retrieval.corpus import Corpus
-from envsuite.retrieval.documents import Document, day
+from envsuite.retrieval.documents import Document, Retriever, day
+from envsuite.retrieval.retrievers import retriever_of
 
 EXAMPLES = """examples:
   envsuite search papers "credit assignment for language agents"
   envsuite search papers --corpus vis.corpus --until 2010 -k 20 "graph drawing"
+  envsuite search papers --corpus literature.corpus --search bm25+lsa "credit assignment"
   envsuite search papers --corpus vis.corpus --references 10.1109/TVCG.2015.2468291 --format bibtex --out refs.bib
 """
 FORMATS = ("table", "csv", "bibtex")
@@ -47,6 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="a corpus of `envsuite data build papers` (default: a generated one)",
     )
+    parser.add_argument(
+        "--search",
+        default=Corpus.name,
+        metavar="SEARCH",
+        help="bm25, the name of vectors, or a description in JSON (default: %(default)s)",
+    )
     parser.add_argument("-k", type=int, default=10, metavar="N", help="number of papers (default: %(default)s)")
     parser.add_argument("--until", metavar="DATE", help="nothing newer, e.g. 2015 or 2015-03-31")
     followed = parser.add_mutually_exclusive_group()
@@ -61,6 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises:
         DataError: The corpus cannot be read, or the file cannot be written.
+        UnknownName: The corpus has no such search.
         UsageError: An argument out of its range, or a paper that is not there.
     """
     if arguments.k < 1:
@@ -72,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.references or arguments.citations:
         entries = follow(corpus, words, arguments.references, arguments.k, until)
     else:
-        entries = find(corpus, words, arguments.k, until)
+        entries = find(corpus, retriever_of(corpus, arguments.search), words, arguments.k, until)
     if not entries:
         sys.stderr.write("nothing found\n")
     text = {"table": table, "csv": as_csv, "bibtex": bibtex}[arguments.format](entries)
@@ -95,9 +104,9 @@ def _opened(path: Path | None) -> Corpus:
     return generated(Literature())
 
 
-def find(corpus: Corpus, question: str, k: int, until: int) -> list[Entry]:
+def find(corpus: Corpus, search: Retriever, question: str, k: int, until: int) -> list[Entry]:
     """Returns the best ``k`` papers for a question that are dated ``until`` (YYYYMMDD) or earlier."""
-    numbers, scores = corpus.search(question, k, corpus.stop(until))
+    numbers, scores = search.search(question, k, corpus.stop(until))
     pairs = zip(numbers.tolist(), scores.tolist(), strict=True)
     return [Entry(rank, score, corpus.document(number)) for rank, (number, score) in enumerate(pairs, 1)]
 

@@ -18,6 +18,7 @@ from envsuite.papersearch.env import MOST_CALLS, PaperSearchEnv
 from envsuite.papersearch.tasks import TEAM_ID
 from envsuite.papersearch.world import Rules, Session
 from envsuite.retrieval.documents import Retriever
+from envsuite.retrieval.retrievers import Description
 
 SEARCHER, SELECTOR = "searcher_0", "selector_0"
 """The agents, named as PettingZoo recommends."""
@@ -137,7 +138,7 @@ class PaperSearchTeam(PaperSearchEnv):
         render_mode: str | None = None,
         papers: int = 10_000,
         corpus_seed: int = 0,
-        retriever: str | Retriever = "bm25",
+        retriever: Description | Retriever = "bm25",
         results: int = Rules.results,
         citing: int = Rules.citing,
         cited: int = Rules.cited,

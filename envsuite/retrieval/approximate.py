@@ -2,12 +2,16 @@
 
 Needs faiss: ``pip install 'envsuite[faiss]'``. The index is a file beside the vectors: an inverted file over clusters
 of vectors, in which each component takes a byte. It proposes documents; their scores are computed from the vectors.
+
+The file is faiss's, followed by 72 bytes: what identifies the vectors, the SHA-256 of all before it, and a magic word.
+faiss itself does not notice damage, and may read outside its arrays; so the file is checked once before it opens it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+import struct
 import threading
 from pathlib import Path
 from typing import Any
@@ -30,6 +34,10 @@ _SHARE = 40
 _BLOCK = 1 << 16
 _SURPLUS = 4
 """Proposals for each document that is asked for."""
+_TRAILER = struct.Struct("<32s32s8s")
+"""Identity of the vectors, SHA-256 of the index and the identity, and the magic word."""
+_MAGIC = b"EnvFaiss"
+_REMEDY = "Build it again with build_index (docs/retrieval.md)"
 
 
 def build_index(vectors: Vectors, path: Path, progress: Progress | None = None) -> Path:
@@ -62,9 +70,17 @@ def build_index(vectors: Vectors, path: Path, progress: Progress | None = None) 
         high = min(low + _BLOCK, size)
         index.add(vectors.rows(low, high))
         progress.advance(high - low)
+    identity = _identity(vectors)
+    summed = hashlib.sha256()
     with atomic_file(path) as file:
-        faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))
-        file.write(_identity(vectors))
+
+        def write(content: bytes) -> int:
+            summed.update(content)
+            return file.write(content)
+
+        faiss.write_index(index, faiss.PyCallbackIOWriter(write))
+        summed.update(identity)
+        file.write(_TRAILER.pack(identity, summed.digest(), _MAGIC))
     progress.done(f"index ({vectors.name})", size)
     return path
 
@@ -85,6 +101,37 @@ def _identity(vectors: Vectors) -> bytes:
     return hashlib.sha256(f"{vectors.name} {size} ".encode() + rows.astype("<f4").tobytes()).digest()
 
 
+def _trailer(path: Path) -> tuple[bytes, bytes]:
+    """Returns identity and SHA-256 at the end of an index file.
+
+    Raises:
+        DataError: It cannot be read, or is no index, or one of an earlier version.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - _TRAILER.size))
+            end = file.read(_TRAILER.size)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}). {_REMEDY}") from error
+    if len(end) < _TRAILER.size or end[-len(_MAGIC) :] != _MAGIC:
+        raise DataError(f"{path} is no index, a truncated one, or one without a checksum, as before. {_REMEDY}")
+    identity, digest, _ = _TRAILER.unpack(end)
+    return identity, digest
+
+
+def _digest(path: Path) -> bytes:
+    """Returns the SHA-256 of an index file up to that which it has of itself."""
+    summed = hashlib.sha256()
+    with path.open("rb") as file:
+        left = file.seek(0, 2) - (_TRAILER.size - 32)
+        file.seek(0)
+        while left > 0:
+            content = file.read(min(left, 1 << 20))
+            summed.update(content)
+            left -= len(content) or left
+    return summed.digest()
+
+
 class Approximate:
     """The search of :class:`Vectors`, by way of an index; any number of threads may share it.
 
@@ -98,26 +145,20 @@ class Approximate:
 
     Raises:
         MissingExtra: faiss is not installed.
-        DataError: The index is missing, cannot be read as one, or is of other vectors.
+        DataError: The index is missing, none of this version, or of other vectors. A search may raise it, too, since
+            the file is checked when it is first needed.
     """
 
     def __init__(self, vectors: Vectors, path: Path, probes: int = PROBES) -> None:
         self.name = f"{vectors.name}-ivf"
         self._vectors, self._path, self._probes = vectors, path, probes
         self._small = SMALL
-        remedy = "Build it again with build_index"
-        try:
-            with path.open("rb") as file:
-                file.seek(-32, 2)
-                identity = file.read()
-        except OSError as error:
-            raise DataError(f"{path} cannot be read ({error.strerror}). {remedy}") from error
+        identity, self._sum = _trailer(path)
         if identity != _identity(vectors):
-            raise DataError(f"{path} is no index of these vectors. {remedy}")
+            raise DataError(f"{path} is no index of these vectors. {_REMEDY}")
         self._faiss = _faiss()
         self._opening = threading.Lock()
         self._index: Any = None
-        self._remedy = remedy
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Approximate, (self._vectors, self._path, self._probes)
@@ -143,15 +184,15 @@ class Approximate:
         return best(numbers, self._vectors.scores(vector, numbers), k)
 
     def _opened(self) -> Any:
-        """Returns the index, memory-mapped on first use."""
+        """Returns the index, which is checked and memory-mapped on first use."""
         with self._opening:
             if self._index is None:
+                if _digest(self._path) != self._sum:
+                    raise DataError(f"{self._path} is damaged. {_REMEDY}")
                 try:
                     self._index = self._faiss.read_index(str(self._path), self._faiss.IO_FLAG_MMAP)
                 except RuntimeError as error:
-                    raise DataError(f"{self._path} is damaged. {self._remedy}") from error
-                if self._index.ntotal != len(self._vectors) or self._index.d != self._vectors.dimensions:
-                    raise DataError(f"{self._path} is damaged. {self._remedy}")
+                    raise DataError(f"{self._path} cannot be read by faiss ({error}). {_REMEDY}") from error
         return self._index
 
 

@@ -1,64 +1,83 @@
-"""Combines searches: fusion by reciprocal ranks, and reranking of the best."""
+"""Combines searches: fusion by scores or by ranks, and reranking of the best."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from envsuite.core.errors import UsageError
+from envsuite.core.errors import UsageError, unknown
 from envsuite.retrieval.documents import Found, Retriever
 from envsuite.retrieval.vectors import best
 
+Fusion = Literal["convex", "rrf"]
 CONSTANT = 60
-"""The constant of the original."""
+"""The constant of reciprocal-rank fusion in the original."""
 DEPTH = 1000
-"""Documents that each search contributes by default, as in the original."""
+"""Documents that each search contributes by default."""
 
 
 class Hybrid:
-    """Reciprocal-rank fusion: a document's score is the sum of weight / (k + rank) over the searches that find it.
+    """Several searches as one.
 
-    Cormack, Clarke & Büttcher, Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning Methods, 2009;
-    there all weights are 1.
+    ``"convex"``: the score is the weighted mean of the searches' scores, each normalised to [0, 1] by the lowest and
+    the highest that the search found (Bruch, Gai & Ingber, An Analysis of Fusion Functions for Hybrid Retrieval, 2023;
+    there of two searches).
+
+    ``"rrf"``: it is the sum of weight / (k + rank) over the searches that find the document (Cormack, Clarke &
+    Büttcher, Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning Methods, 2009; there all weights
+    are 1).
 
     Args:
         retrievers: The searches, all over the same documents.
         weights: A weight for each search; by default 1.
-        constant: The constant k: the larger, the less the first ranks stand out.
+        fusion: How they are fused.
+        constant: The constant k of ``"rrf"``: the larger, the less the first ranks stand out.
         depth: Number of documents that each search contributes, or as many as are asked for if that is more.
-        name: Name in tables; by default the names of the searches, joined by ``+``.
+        name: Name in tables; by default names and weights of the searches.
 
     Raises:
-        UsageError: There is no search, not one weight for each, or a weight that is not positive.
+        UsageError: There is no search, not one weight for each, or a weight that is not a positive number.
+        UnknownName: There is no such fusion.
     """
 
     def __init__(
         self,
         retrievers: Sequence[Retriever],
         weights: Sequence[float] | None = None,
+        fusion: Fusion = "convex",
         constant: float = CONSTANT,
         depth: int = DEPTH,
         name: str | None = None,
     ) -> None:
-        self.name = "+".join(retriever.name for retriever in retrievers) if name is None else name
         self._retrievers = tuple(retrievers)
         self._weights = tuple(weights) if weights is not None else (1.0,) * len(retrievers)
-        if not retrievers or len(self._weights) != len(retrievers) or not all(w > 0 for w in self._weights):
+        if not retrievers or len(self._weights) != len(retrievers) or not all(0 < w < np.inf for w in self._weights):
             raise UsageError("a hybrid search needs at least one search and a positive weight for each")
+        if fusion not in get_args(Fusion):
+            raise unknown("fusion", str(fusion), get_args(Fusion))
         if constant < 0 or depth < 1:
             raise UsageError(f"constant is {constant} and depth {depth}; they must be at least 0 and 1")
-        self._constant, self._depth = constant, depth
+        self._fusion, self._constant, self._depth = fusion, constant, depth
+        self.name = self._own_name() if name is None else name
+
+    def _own_name(self) -> str:
+        equal = len({*self._weights}) == 1
+        pairs = zip(self._retrievers, self._weights, strict=True)
+        joined = "+".join(part.name if equal else f"{weight:g}*{part.name}" for part, weight in pairs)
+        return joined if self._fusion == "convex" else f"{self._fusion}({joined})"
 
     def search(self, query: str, k: int, stop: int | None = None) -> Found:
         """Returns the best ``k`` documents by their fused scores; see :class:`Retriever`."""
         if k < 1:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
         depth = max(k, self._depth)
-        rankings = [retriever.search(query, depth, stop)[0] for retriever in self._retrievers]
-        return fused(rankings, self._weights, self._constant, k)
+        found = [retriever.search(query, depth, stop) for retriever in self._retrievers]
+        if self._fusion == "rrf":
+            return fused([numbers for numbers, _ in found], self._weights, self._constant, k)
+        return combined(*normalised(found), self._weights, k)
 
 
 def fused(rankings: Sequence[NDArray[np.int64]], weights: Sequence[float], constant: float, k: int) -> Found:
@@ -70,6 +89,41 @@ def fused(rankings: Sequence[NDArray[np.int64]], weights: Sequence[float], const
     parts = [weight / (constant + np.arange(1, len(r) + 1)) for r, weight in zip(rankings, weights, strict=True)]
     scores = np.bincount(where, np.concatenate(parts), minlength=len(numbers))
     return best(numbers.astype(np.int64), scores.astype(np.float32), k)
+
+
+def normalised(found: Sequence[Found]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Returns all documents that were found, and their scores by each search from 0 to 1.
+
+    Of each search, the best document has 1 and the last one 0, as what it did not find, which would be further behind.
+    Where all that it found have the same score, they have 1.
+
+    Args:
+        found: What each search found.
+
+    Returns:
+        Numbers of documents, ascending, shape [n], and scores, shape [searches, n].
+    """
+    numbers = np.unique(np.concatenate([numbers for numbers, _ in found])).astype(np.int64)
+    rows = np.zeros((len(found), len(numbers)))
+    for row, (mine, scores) in zip(rows, found, strict=True):
+        if len(mine):
+            exact = scores.astype(np.float64)
+            low, high = exact.min(), exact.max()
+            row[numbers.searchsorted(mine)] = (exact - low) / (high - low) if high > low else 1.0
+    return numbers, rows
+
+
+def combined(numbers: NDArray[np.int64], scores: NDArray[np.float64], weights: Sequence[float], k: int) -> Found:
+    """Returns the best ``k`` documents by the weighted mean of their normalised scores; equal ones by number.
+
+    Args:
+        numbers: The documents. Shape: [n].
+        scores: Shape: [searches, n].
+        weights: A weight for each search.
+        k: Maximum number of documents.
+    """
+    shares = np.array(weights) / sum(weights)
+    return best(numbers, (shares[:, None] * scores).sum(axis=0).astype(np.float32), k)
 
 
 class Reranker(Protocol):

@@ -1,29 +1,296 @@
-"""The searches of a corpus by their names."""
+"""Searches as descriptions: the same in ``gymnasium.make``, in configurations and on the command line.
+
+A description is a name, a mapping as JSON and YAML have it, or the text of a mapping in JSON:
+
+- ``"bm25"``; ``"lsa"``, or other vectors of the corpus by their name; ``"bm25+lsa"``, several of these fused;
+- ``{"fuse": [SEARCH, …], "weights": [0.7, 0.3], "fusion": "convex"}``; ``weights`` and ``fusion`` may be left out;
+- ``{"rerank": SEARCH, "model": FOLDER, "depth": 50}``, by a cross-encoder; ``depth`` may be left out;
+- ``{"faiss": FILE, "vectors": NAME}``, an index file built of these vectors of the corpus;
+- ``{"qdrant": URL, "collection": NAME, "vectors": NAME}``; the vectors encode the queries;
+- ``{"search-r1": URL}``, a server of Search-R1's protocol.
+"""
 
 from __future__ import annotations
 
-from envsuite.core.errors import unknown
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import orjson
+
+from envsuite.core.errors import UsageError, unknown
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.documents import Retriever
-from envsuite.retrieval.hybrid import Hybrid
+from envsuite.retrieval.hybrid import Fusion, Hybrid, Reranked
+from envsuite.retrieval.servers import JsonServer, QdrantSearch, SearchR1
 from envsuite.retrieval.vectors import Vectors
 
+Description = str | Mapping[str, Any]
+"""A search that is described, as above."""
+SCHEMA: Mapping[str, Any] = {"type": ["string", "object"], "maxLength": 2000}
+"""JSON Schema of an argument of an environment that is a description, for :attr:`ToolEnv.arguments`.
 
-def retriever_of(corpus: Corpus, name: str) -> Retriever:
-    """Returns a search of a corpus.
+A server checks what such an argument reads (:meth:`Search.reads`) before it makes the environment.
+"""
+DEPTH = 50
+"""Documents that a reranker reads by default."""
+_DEEPEST = 4
+"""Searches within each other."""
+_MOST = 8
+"""Searches that are fused."""
+_HEAVIEST = 1e9
+"""The largest weight."""
 
-    Args:
-        corpus: The corpus.
-        name: ``"bm25"``, the name of vectors in the file (``"lsa"``), or several of these joined by ``+``, which are
-            fused by their reciprocal ranks (``"bm25+lsa"``).
+
+@dataclass(frozen=True)
+class Named:
+    """BM25, or vectors in the file of the corpus."""
+
+    name: str
+
+    def open(self, corpus: Corpus) -> Retriever:
+        """Returns the search of a corpus.
+
+        Raises:
+            UnknownName: The corpus has no such search.
+            DataError: A file is missing, damaged or of another corpus.
+            MissingExtra: A package is not installed.
+        """
+        return corpus if self.name == Corpus.name else vectors_of(corpus, self.name)
+
+    def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Returns the files and the addresses of servers that the search reads besides the corpus."""
+        return (), ()
+
+
+@dataclass(frozen=True)
+class Fused:
+    """Several searches as one."""
+
+    parts: tuple[Search, ...]
+    weights: tuple[float, ...] | None = None
+    fusion: Fusion = "convex"
+
+    def open(self, corpus: Corpus) -> Retriever:
+        """Returns the search; see :meth:`Named.open`."""
+        return Hybrid([part.open(corpus) for part in self.parts], self.weights, self.fusion)
+
+    def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Returns what its parts read; see :meth:`Named.reads`."""
+        files, addresses = zip(*(part.reads() for part in self.parts), strict=True)
+        return sum(files, ()), sum(addresses, ())
+
+
+@dataclass(frozen=True)
+class Reordered:
+    """The first results of a search in the order of a cross-encoder."""
+
+    search: Search
+    model: str
+    depth: int = DEPTH
+
+    def open(self, corpus: Corpus) -> Retriever:
+        """Returns the search; see :meth:`Named.open`."""
+        from envsuite.retrieval.sentence import CrossEncoder
+
+        reranker = CrossEncoder(Path(self.model))
+        return Reranked(self.search.open(corpus), reranker, _Texts(corpus), self.depth)
+
+    def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Returns the model, and what the search reads; see :meth:`Named.reads`."""
+        files, addresses = self.search.reads()
+        return (self.model, *files), addresses
+
+
+@dataclass(frozen=True)
+class ByFaiss:
+    """Vectors of the corpus by an index file."""
+
+    file: str
+    vectors: str
+
+    def open(self, corpus: Corpus) -> Retriever:
+        """Returns the search; see :meth:`Named.open`."""
+        from envsuite.retrieval.approximate import Approximate
+
+        return Approximate(vectors_of(corpus, self.vectors), Path(self.file))
+
+    def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Returns the file; see :meth:`Named.reads`."""
+        return (self.file,), ()
+
+
+@dataclass(frozen=True)
+class ByQdrant:
+    """Vectors of the corpus in a collection of a Qdrant server."""
+
+    url: str
+    collection: str
+    vectors: str
+
+    def open(self, corpus: Corpus) -> Retriever:
+        """Returns the search; see :meth:`Named.open`. The server is asked when there is a query."""
+        return QdrantSearch(JsonServer(self.url), self.collection, vectors_of(corpus, self.vectors))
+
+    def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Returns the address; see :meth:`Named.reads`."""
+        return (), (self.url,)
+
+
+@dataclass(frozen=True)
+class BySearchR1:
+    """Documents of the corpus as a server of Search-R1's protocol finds them."""
+
+    url: str
+
+    def open(self, corpus: Corpus) -> Retriever:
+        """Returns the search; see :meth:`Named.open`. The server is asked when there is a query."""
+        return SearchR1(JsonServer(self.url), corpus.number)
+
+    def reads(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Returns the address; see :meth:`Named.reads`."""
+        return (), (self.url,)
+
+
+Search = Named | Fused | Reordered | ByFaiss | ByQdrant | BySearchR1
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """Title and text of a document, as a reranker reads them."""
+
+    corpus: Corpus
+
+    def __call__(self, number: int) -> str:
+        return "\n".join(self.corpus.content(number))
+
+
+def vectors_of(corpus: Corpus, name: str) -> Vectors:
+    """Returns vectors of a corpus.
 
     Raises:
-        UnknownName: The corpus has no such search.
-        DataError: The vectors are damaged.
+        UnknownName: It has none of this name.
+        DataError: They are damaged.
     """
-    parts = name.split("+")
-    for part in parts:
-        if part != Corpus.name and part not in corpus.vectors:
-            raise unknown(f"search of {corpus.path.name}", part, [Corpus.name, *corpus.vectors])
-    searches = [corpus if part == Corpus.name else Vectors(corpus.path, corpus.vectors[part]) for part in parts]
-    return searches[0] if len(searches) == 1 else Hybrid(searches)
+    if name not in corpus.vectors:
+        raise unknown(f"search of {corpus.path.name}", name, [Corpus.name, *corpus.vectors])
+    return Vectors(corpus.path, corpus.vectors[name])
+
+
+def retriever_of(corpus: Corpus, description: Description) -> Retriever:
+    """Returns the search of a corpus that is described.
+
+    Raises:
+        UsageError: As for :func:`parsed`.
+        UnknownName: The corpus has no such search; or as for :func:`parsed`.
+        DataError: A file is missing, damaged or of another corpus.
+        MissingExtra: A package is not installed.
+    """
+    return parsed(description).open(corpus)
+
+
+def parsed(description: Description) -> Search:
+    """Checks a description, without opening anything.
+
+    Raises:
+        UsageError: It has another form; the message names the place.
+        UnknownName: A mapping has an unknown key, or there is no such fusion.
+    """
+    if isinstance(description, str) and description.lstrip().startswith("{"):
+        try:
+            description = orjson.loads(description)
+        except orjson.JSONDecodeError as error:
+            raise UsageError(f"search: not JSON ({error})") from error
+    return _search(description, "search", 1)
+
+
+def _search(given: object, place: str, deep: int) -> Search:
+    if deep > _DEEPEST:
+        raise UsageError(f"{place}: more than {_DEEPEST} searches within each other")
+    if isinstance(given, str):
+        names = [name.strip() for name in given.split("+")]
+        if not all(names):
+            raise UsageError(f"{place} is {given!r}; give a name such as bm25, or names joined by +")
+        return Named(names[0]) if len(names) == 1 else _fuse({"fuse": names}, place, deep)
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{place} is {given!r}; give a name such as bm25, or a mapping with {_one_of()}")
+    kinds = [key for key in given if key in _KINDS]
+    if len(kinds) != 1:
+        has = ", ".join(map(str, given)) or "none"
+        raise UsageError(f"{place}: give a mapping with {_one_of()}; this one has {has}")
+    kind = kinds[0]
+    needed, more, make = _KINDS[kind]
+    for key in given:
+        if key not in (kind, *needed, *more):
+            raise unknown(f"key of {place} with {kind!r}", str(key), (kind, *needed, *more))
+    for key in needed:
+        if key not in given:
+            raise UsageError(f"{place}: {kind!r} needs {key!r}, too")
+    return make(given, place, deep)
+
+
+def _one_of() -> str:
+    return f"one of the keys {', '.join(_KINDS)}"
+
+
+def _fuse(given: Mapping[str, Any], place: str, deep: int) -> Search:
+    listed, weights, fusion = given["fuse"], given.get("weights"), given.get("fusion", "convex")
+    if not isinstance(listed, list | tuple) or not 2 <= len(listed) <= _MOST:
+        raise UsageError(f"{place}: fuse is not a list of 2 to {_MOST} searches")
+    parts = tuple(_search(part, f"{place}.fuse[{i}]", deep + 1) for i, part in enumerate(listed))
+    if weights is not None:
+        if not isinstance(weights, list | tuple) or len(weights) != len(parts) or not all(map(_positive, weights)):
+            raise UsageError(
+                f"{place}.weights is {weights!r}; give a positive number for each of the {len(parts)} searches"
+            )
+        weights = tuple(map(float, weights))
+    if fusion not in get_args(Fusion):
+        raise unknown(f"{place}.fusion", str(fusion), get_args(Fusion))
+    return Fused(parts, weights, fusion)
+
+
+def _positive(given: object) -> bool:
+    return isinstance(given, int | float) and not isinstance(given, bool) and 0 < given <= _HEAVIEST
+
+
+def _rerank(given: Mapping[str, Any], place: str, deep: int) -> Search:
+    depth = given.get("depth", DEPTH)
+    if isinstance(depth, bool) or not isinstance(depth, int) or not 1 <= depth <= 1000:
+        raise UsageError(f"{place}.depth is {depth!r}; give a whole number from 1 to 1,000")
+    return Reordered(_search(given["rerank"], f"{place}.rerank", deep + 1), _text(given, "model", place), depth)
+
+
+def _text(given: Mapping[str, Any], key: str, place: str) -> str:
+    """Returns a field that is one line of text, a path too."""
+    value = given[key]
+    text = str(value) if isinstance(value, Path) else value
+    if not isinstance(text, str) or not text or not text.isprintable():
+        raise UsageError(f"{place}.{key} is {value!r}; give a line of text")
+    return text
+
+
+def _url(given: Mapping[str, Any], key: str, place: str) -> str:
+    url = _text(given, key, place)
+    try:
+        return JsonServer(url).url
+    except UsageError as error:
+        raise UsageError(f"{place}.{key}: {error}") from error
+
+
+_KINDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...], Callable[[Mapping[str, Any], str, int], Search]]] = {
+    "fuse": ((), ("weights", "fusion"), _fuse),
+    "rerank": (("model",), ("depth",), _rerank),
+    "faiss": (
+        ("vectors",), (),
+        lambda given, place, _: ByFaiss(_text(given, "faiss", place), _text(given, "vectors", place)),
+    ),
+    "qdrant": (
+        ("collection", "vectors"), (),
+        lambda given, place, _: ByQdrant(
+            _url(given, "qdrant", place), _text(given, "collection", place), _text(given, "vectors", place)
+        ),
+    ),
+    "search-r1": ((), (), lambda given, place, _: BySearchR1(_url(given, "search-r1", place))),
+}  # fmt: skip
+"""Key that tells a kind of search -> further keys that it needs, those that it may have, and what reads them."""

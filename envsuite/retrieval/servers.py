@@ -7,7 +7,6 @@ library.
 from __future__ import annotations
 
 import http.client
-import math
 import time
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +28,7 @@ PAUSE = 0.25
 _PASSING = (408, 425, 429, 500, 502, 503, 504)
 _LARGEST = 1 << 28
 """Bytes of the longest answer that is read."""
+_HIGHEST = float(np.finfo(np.float32).max)
 
 
 class ServerError(EnvsuiteError, RuntimeError):
@@ -171,14 +171,9 @@ class QdrantSearch:
             body["filter"] = {"must": [{"key": "number", "range": {"lt": size}}]}
         answer = self._ask("POST", "/points/query", body)
         try:
-            found = [(point["id"], point["score"]) for point in answer["points"]]
-            if not all(type(number) is int and 0 <= number < size for number, _ in found):
-                raise ValueError("an id that is no number of a document")
-            return _found(found, k)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ServerError(
-                f"{self._server.url}{self._path} answered something else than points ({error})"
-            ) from error
+            return _found([_point(point, size) for point in _list(_field(answer, "points"))], k)
+        except _Malformed as error:
+            raise ServerError(f"{self._server.url}{self._path} answers no points of these vectors: {error}") from error
 
     def _ask(self, method: str, path: str, body: object = None) -> Any:
         answer = self._server.ask(method, self._path + path, body)
@@ -216,36 +211,91 @@ class SearchR1:
         wanted = k
         while True:
             answered = self.retrieve([query], wanted)[0] if k > 0 else []
+            numbered = [(self._number_of(document), score) for document, score in answered]
+            known = [(number, score) for number, score in numbered if number is not None]
             scores: dict[int, float] = {}
-            for document, score in answered:
-                number = self._number_of(document)
-                if number is not None and (stop is None or number < stop):
+            for number, score in known:
+                if stop is None or number < stop:
                     scores.setdefault(number, score)
             if len(scores) >= k or len(answered) < wanted or wanted >= self.most:
-                return _found(list(scores.items()), k)
+                break
             wanted = min(4 * wanted, self.most)
+        if answered and not known:
+            raise ServerError(
+                f"{self._server.url}/retrieve found {len(answered)} documents, none of which is in the corpus. Is the "
+                "server one of this corpus?"
+            )
+        return _found(list(scores.items()), k)
 
     def retrieve(self, queries: Sequence[str], k: int) -> list[list[tuple[dict[str, Any], float]]]:
         """Returns documents and scores of each query, as the server gives them. Errors as for :meth:`search`."""
         body = {"queries": list(queries), "topk": k, "return_scores": True}
         answer = self._server.ask("POST", "/retrieve", body)
         try:
-            lists = [[(dict(one["document"]), float(one["score"])) for one in row] for row in answer["result"]]
-            if len(lists) != len(queries) or not all(math.isfinite(score) for row in lists for _, score in row):
-                raise ValueError(f"{len(lists)} results for {len(queries)} queries, or a score that is no number")
-        except (KeyError, TypeError, ValueError) as error:
-            raise ServerError(f"{self._server.url}/retrieve does not answer as Search-R1's server ({error})") from error
-        return lists
+            lists = _list(_field(answer, "result"))
+            if len(lists) != len(queries):
+                raise _Malformed(f"{len(lists)} results for {len(queries)} queries")
+            return [[_document(one) for one in _list(row)] for row in lists]
+        except _Malformed as error:
+            raise ServerError(f"{self._server.url}/retrieve does not answer as Search-R1's server: {error}") from error
 
     def _number_of(self, document: Mapping[str, Any]) -> int | None:
         title = document.get("title")
         if title is None:
             title = str(document.get("contents", "")).partition("\n")[0].strip().removeprefix('"').removesuffix('"')
-        keys = [str(document["id"])] if "id" in document else []
+        keys = [str(document["id"])] if document.get("id") is not None else []
         numbers = (self._number(key) for key in [*keys, str(title)])
         return next((number for number in numbers if number is not None), None)
 
 
+class _Malformed(ValueError):
+    """A part of an answer that has another form than its protocol says."""
+
+
+def _field(value: object, name: str) -> Any:
+    if not isinstance(value, dict) or name not in value:
+        raise _Malformed(f"no {name!r} in {_shown(value)}")
+    return value[name]
+
+
+def _list(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise _Malformed(f"no list but {_shown(value)}")
+    return value
+
+
+def _score(value: object) -> float:
+    """Returns a score that is a finite number in single precision, too."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _HIGHEST:
+        raise _Malformed(f"the score {_shown(value)}")
+    return float(value)
+
+
+def _point(value: object, size: int) -> tuple[int, float]:
+    number = _field(value, "id")
+    if type(number) is not int or not 0 <= number < size:
+        raise _Malformed(f"the id {_shown(number)}, which is no document's among the first {size}")
+    return number, _score(_field(value, "score"))
+
+
+def _document(value: object) -> tuple[dict[str, Any], float]:
+    document = _field(value, "document")
+    if not isinstance(document, dict):
+        raise _Malformed(f"no document but {_shown(document)}")
+    for name in ("id", "title", "contents"):
+        found = document.get(name)
+        if not isinstance(found, str | None) and (name != "id" or type(found) is not int):
+            raise _Malformed(f"the {name} {_shown(found)}")
+    return document, _score(_field(value, "score"))
+
+
+def _shown(value: object) -> str:
+    """Returns the beginning of a part of an answer."""
+    return repr(value)[:80]
+
+
 def _found(pairs: Sequence[tuple[int, float]], k: int) -> Found:
     numbers: NDArray[np.int64] = np.array([number for number, _ in pairs], dtype=np.int64)
+    if len(np.unique(numbers)) < len(numbers):
+        raise _Malformed("a document twice")
     return best(numbers, np.array([score for _, score in pairs], dtype=np.float32), max(0, k))

@@ -13,12 +13,11 @@ from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
 from envsuite.core.errors import UsageError, unknown
 from envsuite.core.settings import whole
 from envsuite.core.tools import Action, Tool, ToolCall
-from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.documents import Retriever
-from envsuite.retrieval.retrievers import retriever_of
+from envsuite.retrieval.retrievers import SCHEMA, Description
 from envsuite.searchqa import prompts
 from envsuite.searchqa.tasks import ENV_ID, load
-from envsuite.searchqa.world import Library, Saved, Session
+from envsuite.searchqa.world import Saved, Session
 
 MOST_CALLS = 4
 """Calls in one step (StepPO, B.2)."""
@@ -47,8 +46,7 @@ class SearchQAEnv(ToolEnv):
         entities: Number of pages of the built-in encyclopaedia.
         questions: Number of its questions; one for three pages by default.
         corpus_seed: Its seed.
-        retriever: The search: ``"bm25"``, others of the corpus by their names
-            (:func:`~envsuite.retrieval.retrievers.retriever_of`), or a
+        retriever: The search: ``"bm25"``, another by its description (:mod:`envsuite.retrieval.retrievers`), or a
             :class:`~envsuite.retrieval.documents.Retriever` of the same documents.
         results: Passages that a search returns.
         open_pages: Whether there is the tool ``open``, which StepPO does not have.
@@ -69,7 +67,7 @@ class SearchQAEnv(ToolEnv):
         "entities": {"type": "integer", "minimum": 100, "maximum": 20_000},
         "questions": {"type": ["integer", "null"], "minimum": 1, "maximum": 20_000},
         "corpus_seed": {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
-        "retriever": {"type": "string", "maxLength": 200},
+        "retriever": SCHEMA,
         "results": {"type": "integer", "minimum": 1, "maximum": 100},
         "open_pages": {"type": "boolean"},
         "reward": {"type": "string", "enum": list(REWARDS)},
@@ -89,7 +87,7 @@ class SearchQAEnv(ToolEnv):
         entities: int = 3000,
         questions: int | None = None,
         corpus_seed: int = 0,
-        retriever: str | Retriever = "bm25",
+        retriever: Description | Retriever = "bm25",
         results: int = 3,
         open_pages: bool = False,
         reward: str = "em",
@@ -108,11 +106,7 @@ class SearchQAEnv(ToolEnv):
         self.passage_length = whole("passage_length", passage_length, 20, 100_000)
         self.max_calls = whole("max_calls", max_calls, 1, MOST_CALLS)
         self.collection = load(source, entities, questions, corpus_seed)
-        self.library = self.collection.library
-        if retriever != Corpus.name:
-            corpus = self.collection.corpus
-            found = retriever_of(corpus, retriever) if isinstance(retriever, str) else retriever
-            self.library = Library(corpus, found)
+        self.library = self.collection.searched_by(retriever)
         self.reward, self.format_reward, self.shows = reward, float(format_reward), observation
         self.tools = (_SEARCH, _OPEN, _ANSWER) if open_pages else (_SEARCH, _ANSWER)
         versions = {"search": self.library.retriever.name, "reward": reward}

@@ -11,6 +11,7 @@ from envsuite.core.errors import MissingExtra
 from envsuite.registration import ENVIRONMENTS
 from envsuite.remote.arguments import add_server_arguments
 from envsuite.remote.tokens import read_token
+from envsuite.retrieval.servers import JsonServer
 
 EXAMPLES = """examples:
   envsuite serve TextCraft-v0
@@ -40,7 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         action="append",
         default=[],
-        help="let clients choose a path below this folder as source; may be repeated (default: none)",
+        help="let clients choose a path below this folder as source, or in a search; may be repeated (default: none)",
+    )
+    parser.add_argument(
+        "--search-server",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="let clients name this server in a search, as qdrant or search-r1; may be repeated (default: none)",
     )
 
 
@@ -67,6 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         idle_seconds=arguments.idle_seconds,
         deadline=arguments.deadline,
         source_folders=tuple(arguments.source_folder),
+        search_servers=tuple(JsonServer(url).url for url in arguments.search_server),
     )
     serve(settings)
     return 0

@@ -16,10 +16,11 @@ from typing import Any, Protocol
 import gymnasium
 from gymnasium.envs.registration import load_env_creator
 
-from envsuite.core import ToolEnv, UsageError
+from envsuite.core import EnvsuiteError, ToolEnv, UsageError
 from envsuite.core.errors import unknown
 from envsuite.registration import ENVIRONMENTS
 from envsuite.remote.protocol import Problem
+from envsuite.retrieval.retrievers import SCHEMA, Description, parsed
 from envsuite.serving.host import Answer, Host
 from envsuite.serving.metrics import Metrics
 from envsuite.serving.schemas import REQUEST_CHECKS, Checker
@@ -265,16 +266,36 @@ class Front:
     def _check_arguments(self, offer: Offer, arguments: Mapping[str, Any]) -> None:
         self._checks[offer.env_id](arguments)
         source, named = arguments.get("source"), offer.arguments.get("source", {}).get("examples", ())
-        if source is None or source in named:
-            return
-        folders = self.settings.source_folders
-        if "\0" in source or not any(Path(source).resolve().is_relative_to(folder.resolve()) for folder in folders):
+        if source is not None and source not in named and not self._opens(source):
             names = ", ".join(named)
             detail = (
                 f"arguments.source: {source!r} is none of {names}, and not below a folder that this server opens to "
                 "its clients (--source-folder)"
             )
             raise Problem(422, "invalid", detail, field="arguments.source", error="DataError")
+        for name, schema in offer.arguments.items():
+            if schema == SCHEMA and name in arguments:
+                self._check_search(name, arguments[name])
+
+    def _opens(self, path: str) -> bool:
+        """Returns whether clients may name the path."""
+        folders = self.settings.source_folders
+        return "\0" not in path and any(Path(path).resolve().is_relative_to(folder.resolve()) for folder in folders)
+
+    def _check_search(self, name: str, description: Description) -> None:
+        """Raises :class:`Problem` where a search is malformed, or reads what this server does not open."""
+        try:
+            files, addresses = parsed(description).reads()
+        except EnvsuiteError as error:
+            raise Problem(
+                422, "invalid", f"arguments.{name}: {error}", field=f"arguments.{name}", error=type(error).__name__
+            ) from error
+        closed = [f"the file {file!r} (--source-folder)" for file in files if not self._opens(file)]
+        servers = self.settings.search_servers
+        closed += [f"the server {address!r} (--search-server)" for address in addresses if address not in servers]
+        if closed:
+            detail = f"arguments.{name}: this server does not open {closed[0]} to its clients"
+            raise Problem(422, "invalid", detail, field=f"arguments.{name}", error="DataError")
 
     def _settle(
         self,

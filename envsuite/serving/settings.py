@@ -33,7 +33,9 @@ class Settings:
     max_body: int = 8 * 1024 * 1024
     """Size limit of a request in bytes."""
     source_folders: tuple[Path, ...] = ()
-    """Folders below which clients may choose a path as ``source``."""
+    """Folders below which clients may choose a path as ``source``, or as a file that a search reads."""
+    search_servers: tuple[str, ...] = ()
+    """Addresses of servers of search that clients may name in a search."""
 
     def __post_init__(self) -> None:
         for name, value, least in (

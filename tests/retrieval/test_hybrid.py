@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -8,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from envsuite.core.errors import UsageError
+from envsuite.core.errors import UnknownName, UsageError
 from envsuite.retrieval.documents import Found
-from envsuite.retrieval.hybrid import Hybrid, Reranked, fused
+from envsuite.retrieval.hybrid import Fusion, Hybrid, Reranked, fused
 
 rankings = st.lists(st.lists(st.integers(0, 12), unique=True, max_size=10), min_size=1, max_size=3)
 
@@ -26,25 +27,120 @@ class Fixed:
         return np.array(kept, dtype=np.int64), np.linspace(1, 0.5, len(kept), dtype=np.float32)
 
 
-def test_scores_of_a_fusion_by_hand() -> None:
-    hybrid = Hybrid([Fixed("one", 5, 3, 9), Fixed("two", 3, 7)])
+class Table:
+    """Scores document i with the i-th number, and finds those that have one."""
+
+    def __init__(self, scores: Sequence[float | None], name: str = "table") -> None:
+        self.name = name
+        self.table = {number: score for number, score in enumerate(scores) if score is not None}
+
+    def search(self, query: str, k: int, stop: int | None = None) -> Found:
+        found = [number for number in self.table if stop is None or number < stop]
+        order = sorted(found, key=lambda number: (-self.table[number], number))[:k]
+        return np.array(order, dtype=np.int64), np.array([self.table[number] for number in order], dtype=np.float32)
+
+
+def test_scores_of_a_convex_fusion_by_hand() -> None:
+    one, two = Table([None, 4, 2, None, 1, 0], name="one"), Table([0.5, 0, -0.5], name="two")
+    hybrid = Hybrid([one, two], weights=(3, 1))
     numbers, scores = hybrid.search("", 10)
-    assert hybrid.name == "one+two"
+    assert hybrid.name == "3*one+1*two" and Hybrid([one, two]).name == "one+two"
+    expected = {0: 1 / 4, 1: (3 * 1 + 0.5) / 4, 2: 3 * 0.5 / 4, 4: 3 * 0.25 / 4, 5: 0}
+    assert dict(zip(numbers.tolist(), scores.tolist(), strict=True)) == expected
+    assert numbers.tolist() == [1, 2, 0, 4, 5] and numbers.dtype == np.int64 and scores.dtype == np.float32
+
+
+Row = list[float | None]
+tables = st.integers(1, 12).flatmap(
+    lambda size: st.tuples(
+        *[st.lists(st.sampled_from([None, 0, 1, 2, 3, 7, 16, 64]), min_size=size, max_size=size)] * 2
+    )
+)
+
+
+def by_hand(rows: Sequence[Row], weights: Sequence[float], depth: int, stop: int | None) -> list[tuple[int, float]]:
+    """The weighted mean, document by document, of what is between the lowest and the highest score of each search."""
+    parts = []
+    for row in rows:
+        found = sorted(((-score, i) for i, score in enumerate(row[:stop]) if score is not None))[:depth]
+        low, high = (-found[-1][0], -found[0][0]) if found else (0.0, 0.0)
+        parts.append({i: (-score - low) / (high - low) if high > low else 1.0 for score, i in found})
+    shares = [weight / sum(weights) for weight in weights]
+    total = {
+        i: float(np.float32(sum(share * part.get(i, 0.0) for share, part in zip(shares, parts, strict=True))))
+        for i in {*parts[0], *parts[1]}
+    }
+    return sorted(total.items(), key=lambda one: (-one[1], one[0]))
+
+
+def listed(found: Found) -> list[tuple[int, float]]:
+    return list(zip(found[0].tolist(), found[1].tolist(), strict=True))
+
+
+@given(tables, st.integers(1, 15), st.integers(1, 15), st.none() | st.integers(0, 14))
+def test_a_convex_fusion_equals_the_weighted_mean_computed_document_by_document_in_either_order(
+    rows: tuple[Row, Row], k: int, depth: int, stop: int | None
+) -> None:
+    parts = [Table(row) for row in rows]
+    expected = by_hand(rows, (1, 3), max(depth, k), stop)[:k]
+    assert listed(Hybrid(parts, (1, 3), depth=depth).search("", k, stop)) == expected
+    assert listed(Hybrid(parts[::-1], (3, 1), depth=depth).search("", k, stop)) == expected
+
+
+@given(tables, st.booleans(), st.none() | st.integers(0, 14))
+def test_with_a_vanishing_weight_the_order_is_that_of_the_other_search(
+    rows: tuple[Row, Row], second: bool, stop: int | None
+) -> None:
+    weights = (1e-6, 1.0) if second else (1.0, 1e-6)
+    found = Hybrid([Table(row) for row in rows], weights).search("", 12, stop)[0].tolist()
+    kept = Table(rows[second]).table
+    shown = [number for number in found if number in kept]
+    assert sorted(shown) == [number for number in kept if stop is None or number < stop]
+    assert [kept[number] for number in shown] == sorted((kept[number] for number in shown), reverse=True)
+
+
+@given(tables, st.sampled_from([0.25, 1, 8]), st.integers(-8, 8))
+def test_a_fusion_does_not_depend_on_scale_and_origin_of_a_searchs_scores(
+    rows: tuple[Row, Row], factor: float, shift: int
+) -> None:
+    moved = [None if score is None else factor * score + shift for score in rows[0]]
+    found = [listed(Hybrid([Table(row), Table(rows[1])], (2, 1)).search("", 12)) for row in (rows[0], moved)]
+    assert found[0] == found[1]
+
+
+@given(tables, st.sampled_from(["convex", "rrf"]), st.integers(0, 14))
+def test_a_cut_off_hides_every_later_document(rows: tuple[Row, Row], fusion: Fusion, stop: int) -> None:
+    parts = [Table(row) for row in rows]
+    cut = Hybrid([Table(row[:stop]) for row in rows], fusion=fusion).search("", 12)
+    assert listed(Hybrid(parts, fusion=fusion).search("", 12, stop)) == listed(cut)
+
+
+def test_a_search_that_finds_nothing_leaves_the_order_of_the_other() -> None:
+    assert listed(Hybrid([Table([0, 4, 2]), Fixed("none")]).search("", 5)) == [(1, 0.5), (2, 0.25), (0, 0)]
+    assert listed(Hybrid([Table([2, 2]), Fixed("none")]).search("", 5)) == [(0, 0.5), (1, 0.5)]
+
+
+def test_scores_of_a_fusion_by_ranks_by_hand() -> None:
+    hybrid = Hybrid([Fixed("one", 5, 3, 9), Fixed("two", 3, 7)], fusion="rrf")
+    numbers, scores = hybrid.search("", 10)
+    assert hybrid.name == "rrf(one+two)"
     assert numbers.tolist() == [3, 5, 7, 9]
     assert np.allclose(scores, [1 / 62 + 1 / 61, 1 / 61, 1 / 62, 1 / 63], rtol=1e-6)
     assert numbers.dtype == np.int64 and scores.dtype == np.float32
 
 
 def test_weights_and_constant_by_hand() -> None:
-    hybrid = Hybrid([Fixed("one", 1, 2), Fixed("two", 2, 1)], weights=(3, 1), constant=1, name="mine")
+    hybrid = Hybrid([Fixed("one", 1, 2), Fixed("two", 2, 1)], weights=(3, 1), fusion="rrf", constant=1, name="mine")
     numbers, scores = hybrid.search("", 1)
     assert hybrid.name == "mine" and numbers.tolist() == [1] and scores.tolist() == pytest.approx([3 / 2 + 1 / 3])
 
 
 def test_equal_scores_come_in_the_order_of_numbers() -> None:
-    hybrid = Hybrid([Fixed("one", 8, 4), Fixed("two", 4, 8)])
-    assert hybrid.search("", 5)[0].tolist() == [4, 8]
-    assert Hybrid([Fixed("one", 8), Fixed("two", 4), Fixed("three", 6)]).search("", 2)[0].tolist() == [4, 6]
+    for fusion in ("convex", "rrf"):
+        hybrid = Hybrid([Fixed("one", 8, 4), Fixed("two", 4, 8)], fusion=fusion)  # type: ignore[arg-type]
+        assert hybrid.search("", 5)[0].tolist() == [4, 8]
+        parts = [Fixed("one", 8), Fixed("two", 4), Fixed("three", 6)]
+        assert Hybrid(parts, fusion=fusion).search("", 2)[0].tolist() == [4, 6]  # type: ignore[arg-type]
 
 
 def test_depth_limits_what_each_search_contributes_and_a_cut_off_reaches_them() -> None:
@@ -71,7 +167,9 @@ def test_a_hybrid_that_makes_no_sense_is_an_error() -> None:
     one = Fixed("one", 1)
     with pytest.raises(UsageError):
         Hybrid([])
-    for weights in ((1.0, 1.0), (0.0,), (float("nan"),)):
+    with pytest.raises(UnknownName, match="'rrf'"):
+        Hybrid([one], fusion="rff")  # type: ignore[arg-type]
+    for weights in ((1.0, 1.0), (0.0,), (float("nan"),), (float("inf"),)):
         with pytest.raises(UsageError, match="positive weight"):
             Hybrid([one], weights)
     for constant, depth in ((-1, 1), (60, 0)):

@@ -12,11 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from vector_files import Drawn, stored
 
 from envsuite.core.errors import UsageError
 from envsuite.retrieval import servers
 from envsuite.retrieval.servers import JsonServer, QdrantSearch, SearchR1, ServerError
+from envsuite.retrieval.vectors import Vectors
 
 Answer = Callable[[str, str, Any], tuple[int, bytes]]
 TEXTS = [str(i) for i in range(60)]
@@ -179,6 +182,17 @@ def test_where_no_server_runs_the_error_says_so() -> None:
         ok({"result": [[{"document": "1", "score": 1}]]}),
         ok({"result": [[{"document": {"id": "1"}, "score": "high"}]]}),
         (200, b'{"result": [[{"document": {}, "score": 1e999}]]}'),
+        (200, b'{"result": [[{"document": {"id": "1"}, "score": NaN}]]}'),
+        ok({"result": [[{"document": {"id": "1"}, "score": 1e39}]]}),
+        ok({"result": [[{"document": {"id": "1"}, "score": True}]]}),
+        ok({"result": [[{"document": [["id", "1"]], "score": 1}]]}),
+        ok({"result": [[{"document": {"id": ["1"]}, "score": 1}]]}),
+        ok({"result": [[{"document": {"title": 3}, "score": 1}]]}),
+        ok({"result": [[{"document": {"id": "elsewhere"}, "score": 1}]]}),
+        ok({"result": {"points": [{"id": True, "score": 1}]}}),
+        ok({"result": {"points": [{"id": 1, "score": "1"}]}}),
+        ok({"result": {"points": [{"id": 1, "score": None}]}}),
+        ok({"result": {"points": [{"id": 1, "score": 1}, {"id": 1, "score": 0.5}]}}),
         ok({"result": {"points": [{"id": 99, "score": 1}]}}),
         ok({"result": {"points": [{"id": "1", "score": 1}]}}),
         ok({"result": {"points": None}}),
@@ -195,3 +209,55 @@ def test_an_answer_of_another_form_is_an_error_that_names_the_server(
     for search in searches:
         with pytest.raises(ServerError, match=url):
             search.search("q", 3)
+
+
+class Said(JsonServer):
+    """Answers every request with the same bytes."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__("http://said")
+        self.content = content
+
+    def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+        return 200, self.content
+
+
+plain = st.none() | st.booleans() | st.integers(-3, 70) | st.integers() | st.floats() | st.text('07ab\n"é', max_size=4)
+some = st.recursive(
+    plain, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner), max_leaves=6
+)
+
+
+def near(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Objects with these fields, of which some are missing or hold anything."""
+    return some | st.fixed_dictionaries({}, optional={name: field | some for name, field in fields.items()})
+
+
+documents = near(id=st.integers(0, 70).map(str), title=st.text(max_size=3), contents=st.text(max_size=8))
+rows = st.lists(near(document=documents, score=st.floats(0, 1)), max_size=4)
+points = st.lists(near(id=st.integers(0, 70), score=st.floats(-1, 1)), max_size=4)
+answers = st.binary(max_size=40) | st.one_of(
+    some, near(result=st.lists(rows, min_size=1, max_size=1)), near(result=near(points=points))
+).map(lambda value: json.dumps(value).encode())
+
+
+@settings(max_examples=300)
+@given(answers, st.integers(0, 5), st.none() | st.integers(0, 70))
+def test_whatever_a_server_answers_is_a_ranking_of_documents_before_the_cut_off_or_an_error(
+    vectors: Vectors, content: bytes, k: int, stop: int | None
+) -> None:
+    for search in (SearchR1(Said(content), number_of), QdrantSearch(Said(content), "c", vectors)):
+        try:
+            numbers, scores = search.search("q", k, stop)
+        except ServerError as error:
+            assert "http://said" in str(error)
+            continue
+        found = numbers.tolist()
+        assert len(found) == len(scores) == len(set(found)) <= k and np.isfinite(scores).all()
+        assert all(0 <= number < (len(TEXTS) if stop is None else stop) for number in found)
+        assert found == [found[i] for i in np.lexsort((numbers, -scores)).tolist()]
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> Vectors:
+    return stored(tmp_path_factory.mktemp("vectors") / "file", TEXTS, Drawn())

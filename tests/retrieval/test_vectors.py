@@ -171,9 +171,34 @@ def test_an_index_of_other_vectors_or_a_damaged_one_is_noticed(many: Vectors, tm
     with pytest.raises(DataError, match="cannot be read"):
         Approximate(many, tmp_path / "missing")
     content = path.read_bytes()
-    path.write_bytes(b"no index" + content[-32:])
-    with pytest.raises(DataError, match="damaged"):
-        Approximate(many, path)._opened()
+    for other in (b"", b"no index", content[:-40] + content[-72:-40], content[:-1], content[1:-72] + content[-72:]):
+        path.write_bytes(other)
+        with pytest.raises(DataError, match=r"Build it again with build_index"):
+            Approximate(many, path)._opened()
+
+
+def test_an_index_of_an_earlier_version_is_refused_with_the_remedy(many: Vectors, tmp_path: Path) -> None:
+    pytest.importorskip("faiss", reason="needs faiss: pip install 'envsuite[faiss]'")
+    path = build_index(many, tmp_path / "many.faiss")
+    content = path.read_bytes()
+    path.write_bytes(content[:-72] + content[-72:-40])  # faiss's bytes and the identity of the vectors
+    with pytest.raises(DataError, match=r"without a checksum, as before\. Build it again"):
+        Approximate(many, path)
+
+
+def test_a_flipped_byte_of_an_index_is_found_wherever_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("faiss", reason="needs faiss: pip install 'envsuite[faiss]'")
+    monkeypatch.setattr(approximate, "SMALL", 10)
+    vectors = stored(tmp_path / "file", [str(i) for i in range(200)], Drawn())
+    path = build_index(vectors, tmp_path / "some.faiss")
+    content = bytearray(path.read_bytes())
+    assert len(Approximate(vectors, path).search(QUERY, 5)[0]) == 5
+    for at in (*range(0, len(content) - 72, 17), *range(len(content) - 72, len(content))):
+        content[at] ^= 1 << at % 8
+        path.write_bytes(content)
+        with pytest.raises(DataError, match="Build it again with build_index"):
+            Approximate(vectors, path).search(QUERY, 5)
+        content[at] ^= 1 << at % 8
 
 
 def test_without_faiss_the_error_says_how_to_install_it(

@@ -1,0 +1,118 @@
+"""Searches that clients describe: the same here and on a server, which reads only what its operator opened."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+from raw import ask, is_problem
+
+import envsuite  # noqa: F401
+from envsuite.core import ToolCall, UsageError
+from envsuite.core.errors import DataError, UnknownName
+from envsuite.papersearch.literature import Literature
+from envsuite.retrieval.corpus_build import build
+from envsuite.retrieval.documents import Source
+from envsuite.retrieval.lsa import Lsa
+from envsuite.searchqa.encyclopaedia import Encyclopaedia
+from envsuite.serving.server import Server
+
+Start = Callable[..., Server]
+SOURCES: dict[str, Callable[[], Source]] = {
+    "PaperSearch-v0": lambda: Literature(300, 0),
+    "PaperSearchTeam-v0": lambda: Literature(300, 0),
+    "SearchQA-v0": lambda: Encyclopaedia(120, 30, 0),
+}
+FUSED = {"fuse": ["bm25", "lsa"], "weights": [1, 3]}
+REFUSED = {
+    "a file": {"faiss": "/etc/passwd", "vectors": "lsa"},
+    "a model": {"fuse": ["bm25", {"rerank": "bm25", "model": "/models/judge"}]},
+    "a file beside the opened folder": {"faiss": "OPEN/../other/index", "vectors": "lsa"},
+    "a server": {"search-r1": "http://169.254.169.254"},
+    "a server on another port": {"search-r1": "http://127.0.0.1:10"},
+    "another server in a fusion": {
+        "fuse": ["bm25", {"qdrant": "http://127.0.0.1:6333", "collection": "c", "vectors": "lsa"}]
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made: Path = tmp_path_factory.mktemp("open")
+    for env_id in ("PaperSearch-v0", "SearchQA-v0"):
+        build(SOURCES[env_id](), made / f"{env_id}.corpus", encoders=[Lsa(16)])
+    (made / "PaperSearchTeam-v0.corpus").symlink_to(made / "PaperSearch-v0.corpus")
+    return made
+
+
+def found(env_id: str, **arguments: Any) -> tuple[str, str]:
+    """What a search shows, and the name of the search in the info."""
+    env = gymnasium.make(env_id, split="train", **arguments)
+    _, info = env.reset(seed=1)
+    text = env.step([ToolCall("search", {"query": "learning graph methods born city"})])[0]["text"]
+    env.close()
+    return text, info["versions"]["search"]
+
+
+@pytest.mark.parametrize("env_id", SOURCES)
+def test_a_description_is_the_same_as_a_mapping_as_text_and_on_a_server(
+    start: Start, folder: Path, env_id: str
+) -> None:
+    source = str(folder / f"{env_id}.corpus")
+    url = start(env_id, source_folders=(folder,)).url
+    shown = {
+        found(env_id, source=source, retriever=retriever, **where)
+        for retriever in (FUSED, json.dumps(FUSED))
+        for where in ({}, {"url": url})
+    }
+    assert len(shown) == 1 and shown.pop()[1] == "1*bm25+3*lsa"
+    assert found(env_id, source=source, url=url)[1] == "bm25"
+
+
+@pytest.mark.parametrize("what", REFUSED)
+@pytest.mark.parametrize("as_text", [False, True])
+def test_a_server_reads_no_file_and_asks_no_server_for_a_client_that_its_operator_did_not_open(
+    start: Start, folder: Path, what: str, as_text: bool
+) -> None:
+    description = json.dumps(REFUSED[what]).replace("OPEN", str(folder))
+    url = start(*SOURCES, source_folders=(folder,), search_servers=("http://127.0.0.1:9",)).url
+    for env_id in SOURCES:
+        arguments = {
+            "source": str(folder / f"{env_id}.corpus"),
+            "retriever": description if as_text else json.loads(description),
+        }
+        for path, body in (
+            ("/v1/sessions", {"environment": env_id, "arguments": arguments}),
+            (f"/v1/environments/{env_id}", {"arguments": arguments}),
+        ):
+            reply = ask(url, "POST", path, body)
+            assert is_problem(reply, 422, "invalid", "arguments.retriever")
+            assert "this server does not open" in reply.body["detail"] and reply.body["error"] == "DataError"
+
+
+def test_what_the_operator_opened_is_read(start: Start, folder: Path) -> None:
+    source = str(folder / "SearchQA-v0.corpus")
+    address = "http://127.0.0.1:9"
+    url = start("SearchQA-v0", source_folders=(folder,), search_servers=(address,)).url
+    env = gymnasium.make("SearchQA-v0", source=source, url=url, retriever={"search-r1": f"{address}/"})
+    assert env.reset(seed=1)[1]["versions"]["search"] == "search-r1"
+    env.close()
+    missing = {"faiss": str(folder / "none.faiss"), "vectors": "lsa"}
+    with pytest.raises(DataError, match=r"none\.faiss cannot be read"):
+        gymnasium.make("SearchQA-v0", source=source, url=url, retriever=missing)
+
+
+def test_a_malformed_description_is_the_same_error_here_and_on_a_server(start: Start, folder: Path) -> None:
+    source, url = str(folder / "SearchQA-v0.corpus"), start("SearchQA-v0", source_folders=(folder,)).url
+    for retriever, error, message in (
+        ({"fuse": ["bm25"]}, UsageError, "list of 2 to 8 searches"),
+        ('{"fuse": ["bm25", "lsa"], "weight": [1, 1]}', UnknownName, "Nearest: 'weights'"),
+        ({"fuse": ["bm25", "minilm"]}, UnknownName, "Known: bm25, lsa"),
+    ):
+        for where in ({}, {"url": url}):
+            with pytest.raises(error, match=message):
+                gymnasium.make("SearchQA-v0", source=source, retriever=retriever, **where)

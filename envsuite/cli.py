@@ -244,7 +244,7 @@ COMMANDS = {
         panels_cli.run,
     ),
     "play": Command(
-        "play an environment yourself, in the terminal",
+        "play an environment yourself, in the terminal or in a browser",
         "Plays an environment as an agent would: with its tools, its observations and its budget.",
         play_cli.add_arguments,
         play_cli.run,

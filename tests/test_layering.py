@@ -16,7 +16,7 @@ LAYERS = {
     "envsuite": (
         {"core"},
         {"registration", "prompting", "wrappers", "agents", "data", "processes", "remote"},
-        {"retrieval", "interpreter", "making", "endpoints"},
+        {"retrieval", "interpreter", "making", "endpoints", "pages"},
         {"textcraft", "alfworld", "webshop", "sokoban", "mathematics", "papersearch", "searchqa"},
         {"vector"},
         {"milestones", "panels"},

@@ -12,6 +12,9 @@ from envsuite.core.errors import MissingExtra, UsageError, unknown
 from envsuite.demonstrations.arguments import add_arguments as add_env_arguments
 from envsuite.demonstrations.arguments import made, options_of
 from envsuite.making import horizon_of
+from envsuite.pages import address
+from envsuite.papersearch.page import command as papers
+from envsuite.papersearch.tasks import ENV_ID as PAPERS
 from envsuite.play.session import Session
 from envsuite.registration import ENVIRONMENTS
 from envsuite.webshop.catalogue import ENV_ID as SHOP
@@ -23,12 +26,20 @@ EXAMPLES = """examples:
   envsuite play pythonmath --type lattice-2 --save mine.jsonl
   envsuite play ALFWorld-v0 --url http://127.0.0.1:8080
   envsuite play webshop --browser
+  envsuite play papers
+  envsuite play papers --source vis.corpus --split test --task q-17 --port 0
 """
+PAGE_OF_PAPERS = "papers"
+"""Name by which the page of PaperSearch-v0 is opened; its id and short name open the terminal."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    parser.add_argument("env", metavar="ENV", help="id that `envsuite list` shows, or its short name, e.g. sokoban")
+    parser.add_argument(
+        "env",
+        metavar="ENV",
+        help="id that `envsuite list` shows, or its short name, e.g. sokoban; `papers` is papersearch in a browser",
+    )
     parser.add_argument("--task", metavar="ID", help="the first task; `envsuite tasks ENV` lists them")
     parser.add_argument("--type", help="only tasks of this type, e.g. depth-3")
     parser.add_argument("--seed", type=int, help="begin with a random task, which the seed chooses")
@@ -37,7 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--save", type=Path, metavar="FILE", help="add solved episodes to this file of demonstrations")
     parser.add_argument("--light", action="store_true", help="colours for a terminal with a light background")
     add_env_arguments(parser)
-    shop.add_arguments(parser.add_argument_group("the shop in a browser"))
+    pages = parser.add_argument_group("pages in a browser")
+    pages.add_argument(
+        "--browser", action="store_true", help="serve a page to a browser instead: of WebShop-v0 or PaperSearch-v0"
+    )
+    address.add_arguments(pages)
+    shop.add_arguments(pages)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -50,11 +66,14 @@ def run(arguments: argparse.Namespace) -> int:
         WorkerLost: The server does not answer.
         EnvsuiteError: As the environment's own.
     """
+    if arguments.env == PAGE_OF_PAPERS:
+        return _papers(arguments)
     env_id = id_of(arguments.env)
     if arguments.browser:
-        if env_id != SHOP:
-            raise UsageError(f"--browser opens the page of {SHOP}; {env_id} is played in a terminal, without it")
-        return shop.run(arguments)
+        if env_id not in (SHOP, PAPERS):
+            pages = f"--browser opens the pages of {SHOP} and {PAPERS}"
+            raise UsageError(f"{pages}; {env_id} is played in a terminal, without it")
+        return shop.run(arguments) if env_id == SHOP else _papers(arguments)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("play needs a terminal; run it in one, without pipes")
     try:
@@ -70,6 +89,14 @@ def run(arguments: argparse.Namespace) -> int:
     where = f", {len(session.saved)} saved" if session.saved else ""
     sys.stdout.write(f"{len(session.solved)} of {len(session.seen)} tasks solved{where}\n")
     return 0
+
+
+def _papers(arguments: argparse.Namespace) -> int:
+    """Serves the page of PaperSearch-v0 until Ctrl-C; returns the exit code."""
+    for option, given in (("--url", arguments.url), ("--save", arguments.save)):
+        if given is not None:
+            raise UsageError(f"{option} is for play in a terminal: envsuite play papersearch {option} …")
+    return papers.run(arguments, lambda: made(PAPERS, **options_of(arguments), split=arguments.split))
 
 
 def id_of(name: str) -> str:

@@ -229,7 +229,7 @@ def test_a_lost_environment_is_a_message_and_the_episode_stays(thread: ThreadPoo
     ("arguments", "said"),
     [
         (["chess"], "unknown environment 'chess'"),
-        (["sokoban", "--browser"], "--browser opens the page of WebShop-v0"),
+        (["sokoban", "--browser"], "--browser opens the pages of WebShop-v0 and PaperSearch-v0"),
         (["sokoban"], "needs a terminal"),
     ],
 )

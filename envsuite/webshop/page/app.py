@@ -6,13 +6,9 @@ actions are sent there by POST and answered with a redirect. The pages need no s
 
 from __future__ import annotations
 
-import logging
-import re
 import secrets
-import socket
 from collections.abc import Collection
 from importlib.resources import files
-from typing import cast
 from urllib.parse import quote
 
 from envsuite.core.errors import EnvsuiteError, MissingExtra
@@ -26,30 +22,20 @@ from envsuite.webshop.world import BACK, BUY, NEXT, PREVIOUS, SEARCH, SHOWN, SUB
 
 try:
     from flask import Flask, Response, abort, make_response, redirect, render_template, request
-    from waitress import create_server
     from werkzeug.exceptions import HTTPException
+
+    from envsuite.pages.serving import HEADERS, check_host, check_origin, constant, serve
 except ImportError as error:
     raise MissingExtra(
         "`envsuite play webshop --browser` needs Flask and waitress: pip install 'envsuite[webshop-play]'"
     ) from error
 
+__all__ = ["LARGEST_BODY", "create_app", "serve"]
+
 LARGEST_BODY = 1 << 18
 """Limit in bytes of a request's body; a query of 10,000 words has about 70,000."""
-_CUT_OFF = 1 << 22
-"""Size in bytes from which on a request is not even received."""
-_THREADS = 8
-"""Number of threads: more than the connections that a browser opens at once."""
-
 _OUR_PICTURES = "'self'"
 _ANY_PICTURES = "'self' https:"
-_HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    # Not "no-referrer": browsers then send the origin "null" with a form, which would be refused.
-    "Referrer-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
 _WHAT_WENT_WRONG = {
     400: ("That was no request", "The shop did not understand what the browser sent."),
     403: ("This came from elsewhere", "The shop takes orders from its own pages only, and this was none of them."),
@@ -108,8 +94,7 @@ def create_app(
 
     @app.before_request
     def named() -> None:
-        if hosts is not None and re.sub(r":\d+$", "", request.host) not in hosts:
-            abort(421)
+        check_host(hosts)
 
     @app.get("/")
     def shop() -> Response:
@@ -145,15 +130,15 @@ def create_app(
     def drawn(asin: str) -> Response:
         if asin not in catalogue:
             abort(404)
-        return _file(picture(catalogue.product(asin)), "image/svg+xml")
+        return constant(picture(catalogue.product(asin)), "image/svg+xml")
 
     @app.get("/style.css")
     def styled() -> Response:
-        return _file(style, "text/css")
+        return constant(style, "text/css")
 
     @app.get("/icon.svg")
     def icon() -> Response:
-        return _file(render_template("icon.svg"), "image/svg+xml")
+        return constant(render_template("icon.svg"), "image/svg+xml")
 
     @app.after_request
     def guarded(response: Response) -> Response:
@@ -163,7 +148,7 @@ def create_app(
             "frame-ancestors 'none'"
         )
         response.headers.setdefault("Cache-Control", "no-store")
-        response.headers.update(_HEADERS)
+        response.headers.update(HEADERS)
         return response
 
     @app.errorhandler(HTTPException)
@@ -184,25 +169,9 @@ def create_app(
     return app
 
 
-def serve(app: Flask, listener: socket.socket) -> None:
-    """Serves the requests of a listening socket, until Ctrl-C."""
-    logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a page with ten pictures is not worth a warning
-    server = create_server(
-        app, sockets=[listener], threads=_THREADS, max_request_body_size=_CUT_OFF, clear_untrusted_proxy_headers=True
-    )
-    try:
-        server.run()
-    finally:
-        server.close()
-
-
 def _check(customer: Customer | None) -> None:
     """Refuses requests sent by another site: by the browser's origin, and by the form's token."""
-    origin = request.headers.get("Origin")
-    if origin is not None and origin not in (f"http://{request.host}", f"https://{request.host}"):
-        abort(403)
-    if origin is None and request.headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none"):
-        abort(403)
+    check_origin()
     # As bytes: compare_digest accepts only ASCII texts.
     if customer and not secrets.compare_digest(request.form.get("token", "").encode(), customer.token.encode()):
         abort(403)
@@ -248,11 +217,3 @@ def _page(customer: Customer, remote_images: bool) -> str:
         receipt=receipt(session) if session.done else None,
         names={"search": SEARCH, "back": BACK, "next": NEXT, "previous": PREVIOUS, "buy": BUY, "about": SUB_PAGES},
     )
-
-
-def _file(content: str, kind: str) -> Response:
-    """Returns a response for a constant file, which the browser revalidates."""
-    response = Response(content, mimetype=kind)
-    response.headers["Cache-Control"] = "no-cache"
-    response.add_etag()
-    return cast(Response, response.make_conditional(request))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from envsuite.core.tools import ToolCall
+from envsuite.pages.visitors import Visitors
 from envsuite.webshop.env import WebShop
 from envsuite.webshop.world import Session
 
@@ -106,27 +106,16 @@ class Customers:
         self._make = make
         self._ids = ids
         self._first = first
-        self._capacity = capacity
-        self._lock = threading.Lock()
-        self._known: OrderedDict[str, Customer] = OrderedDict()
+        self._visitors = Visitors[Customer](capacity)
 
     def __len__(self) -> int:
         """Returns the number of customers."""
-        return len(self._known)
+        return len(self._visitors)
 
     def admit(self) -> Customer:
         """Returns a new customer; a full shop drops the one that has been idle for longest."""
-        customer = Customer(self._make(), self._ids, self._first)
-        with self._lock:
-            self._known[customer.key] = customer
-            while len(self._known) > self._capacity:
-                self._known.popitem(last=False)
-        return customer
+        return self._visitors.add(Customer(self._make(), self._ids, self._first))
 
     def find(self, key: str) -> Customer | None:
         """Returns the customer with this key; ``None`` if there is none, or no more."""
-        with self._lock:
-            customer = self._known.get(key)
-            if customer is not None:
-                self._known.move_to_end(key)
-            return customer
+        return self._visitors.find(key)

@@ -1,0 +1,1 @@
+"""Parts of the pages on which people play environments in a browser: address, server, visitors."""

@@ -1,0 +1,252 @@
+"""Serves the page: a document with its script, and the episodes of its tabs as JSON.
+
+The rules are not here: what the page does is a step of the environment. A tab identifies its episode by a key in the
+header ``X-Visit``, which no page of another site can know or send.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping
+from importlib.resources import files
+from typing import Any
+
+import orjson
+
+from envsuite.core.errors import EnvsuiteError, MissingExtra, UnknownTask, UsageError
+from envsuite.core.tools import Tool, ToolCall
+from envsuite.pages.visitors import Visitors
+from envsuite.papersearch.env import PaperSearchEnv
+from envsuite.papersearch.page.state import entries, opened, state
+from envsuite.papersearch.page.visits import Tasks, Visit
+from envsuite.papersearch.search_command import as_csv, bibtex
+
+try:
+    from flask import Flask, Response, abort, request
+    from werkzeug.exceptions import HTTPException
+
+    from envsuite.pages.serving import HEADERS, check_host, check_origin, constant, serve
+except ImportError as error:
+    raise MissingExtra("`envsuite play papers` needs Flask and waitress: pip install 'envsuite[serve]'") from error
+
+__all__ = ["create_app", "serve"]
+
+CAPACITY = 64
+"""Maximum number of visits."""
+LARGEST_BODY = 1 << 16
+"""Limit in bytes of a request's body."""
+MATCHES = 50
+"""Tasks that a search for tasks returns."""
+FILES = {
+    "/": ("page.html", "text/html"),
+    "/page.css": ("page.css", "text/css"),
+    "/page.js": ("page.js", "text/javascript"),
+    "/pool.js": ("pool.js", "text/javascript"),
+    "/graph.js": ("graph.js", "text/javascript"),
+    "/elements.js": ("elements.js", "text/javascript"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+    "/cytoscape.min.js": ("vendor/cytoscape.min.js", "text/javascript"),
+}
+EXPORTS = {"bibtex": (bibtex, "application/x-bibtex", "bib"), "csv": (as_csv, "text/csv", "csv")}
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'none'; "
+    "base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+)
+_SAID = {
+    403: "The request came from another site; use the page itself.",
+    404: "There is nothing at this address.",
+    405: "This address does not take such a request.",
+    413: f"The request is larger than {LARGEST_BODY:,} bytes.",
+    421: "The page has another name. Open it by a name of this machine, or start it with --host 0.0.0.0.",
+    500: "Something broke in the server; its log says what.",
+}
+
+
+def _body(**fields: Mapping[str, Any]) -> Tool:
+    """Returns what checks the body of a request: an object with these fields, all required."""
+    form = {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
+    return Tool("request", "", form)
+
+
+_CHANGE = {"type": "integer", "minimum": 0}
+_UNDO = _body(change=_CHANGE)
+_REVEAL = _body(show={"type": "boolean"})
+_BEGIN = _body(task={"type": "string", "maxLength": 1_000})
+_MOVE = _body(to={"enum": ["same", "next", "previous", "random"]})
+
+
+def create_app(env: PaperSearchEnv, tasks: Tasks, hosts: Collection[str] | None = None) -> Flask:
+    """Creates the page as a WSGI application.
+
+    Args:
+        env: The environment in which all episodes are played, one request at a time.
+        tasks: The tasks.
+        hosts: Host names of the page; requests for others are refused. By default any.
+    """
+    app = Flask("envsuite.papersearch.page", static_folder=None)
+    app.config.update(MAX_CONTENT_LENGTH=LARGEST_BODY)
+    visitors: Visitors[Visit] = Visitors(CAPACITY)
+    lock = threading.Lock()
+    call = {"tool": {"enum": [tool.name for tool in env.tools]}, "argument": {"type": "string"}}
+    form = {"type": "object", "properties": call, "required": list(call), "additionalProperties": False}
+    step_body = _body(change=_CHANGE, calls={"type": "array", "minItems": 1, "maxItems": env.max_calls, "items": form})
+    arguments = {tool.name: next(iter(tool.parameters["properties"])) for tool in env.tools}
+
+    def present() -> Visit:
+        visit = visitors.find(request.headers.get("X-Visit", ""))
+        if visit is None:
+            abort(_refusal(410, "This episode is no longer on the server."))
+        return visit
+
+    def up_to_date(visit: Visit, body: Mapping[str, Any]) -> None:
+        if body["change"] != visit.changes:
+            why = "The episode went on elsewhere, perhaps in a copy of this tab; this is where it is."
+            abort(_json({"error": why, "state": state(visit)}, 409))
+
+    @app.before_request
+    def allowed() -> None:
+        check_host(hosts)
+        if request.method not in ("GET", "HEAD"):
+            check_origin()
+
+    for address, (name, kind) in FILES.items():
+        content = (files("envsuite.papersearch.page") / name).read_bytes()
+        app.add_url_rule(address, name, lambda content=content, kind=kind: constant(content, kind))
+
+    @app.post("/api/visit")
+    def visit() -> Response:
+        with lock:
+            new = visitors.add(Visit(env, tasks))
+            return _json({"visit": new.key, "state": state(new)})
+
+    @app.get("/api/state")
+    def show() -> Response:
+        visit = present()
+        with lock:
+            return _json({"state": state(visit)})
+
+    @app.post("/api/step")
+    def step() -> Response:
+        visit, body = present(), _read(step_body)
+        action = tuple(ToolCall(one["tool"], {arguments[one["tool"]]: one["argument"]}) for one in body["calls"])
+        with lock:
+            up_to_date(visit, body)
+            visit.act(action)
+            return _json({"state": state(visit)})
+
+    @app.post("/api/undo")
+    def undo() -> Response:
+        visit, body = present(), _read(_UNDO)
+        with lock:
+            up_to_date(visit, body)
+            visit.undo()
+            return _json({"state": state(visit)})
+
+    @app.get("/api/hint")
+    def hint() -> Response:
+        visit = present()
+        with lock:
+            calls = [{"tool": one.name, "argument": one.arguments[arguments[one.name]]} for one in visit.hint()]
+        return _json({"calls": calls})
+
+    @app.post("/api/score")
+    def score() -> Response:
+        visit, body = present(), _read(_REVEAL)
+        with lock:
+            visit.revealed = body["show"]
+            return _json({"state": state(visit)})
+
+    @app.post("/api/move")
+    def move() -> Response:
+        visit, body = present(), _read(_MOVE)
+        with lock:
+            if body["to"] == "same":
+                visit.begin(visit.task_id)
+            elif body["to"] == "random":
+                visit.random()
+            else:
+                visit.move(1 if body["to"] == "next" else -1)
+            return _json({"state": state(visit)})
+
+    @app.post("/api/begin")
+    def begin() -> Response:
+        visit, body = present(), _read(_BEGIN)
+        with lock:
+            visit.begin(body["task"])
+            return _json({"state": state(visit)})
+
+    @app.get("/api/tasks")
+    def found() -> Response:
+        words = request.args.get("words", "").lower().split()
+        texts = ((task_id, env.collection.task(task_id)["text"]) for task_id in tasks.ids)
+        matching = [
+            {"id": task_id, "query": text}
+            for task_id, text in texts
+            if all(word in f"{task_id} {text}".lower() for word in words)
+        ]
+        return _json({"total": len(matching), "tasks": matching[:MATCHES]})
+
+    @app.get("/api/paper")
+    def paper() -> Response:
+        visit = present()
+        with lock:
+            shown = opened(visit.enter().session, request.args.get("id", ""))
+        return _refusal(404, "This paper is not in the pool.") if shown is None else _json(shown)
+
+    @app.get("/api/export/<kind>")
+    def export(kind: str) -> Response:
+        if kind not in EXPORTS:
+            abort(404)
+        visit = present()
+        write, media, suffix = EXPORTS[kind]
+        with lock:
+            text = write(entries(visit.enter().session))
+        response = Response(text.encode("utf-8", "replace"), content_type=f"{media}; charset=utf-8")
+        response.headers["Content-Disposition"] = f'attachment; filename="pool.{suffix}"'
+        return response
+
+    @app.after_request
+    def guarded(response: Response) -> Response:
+        response.headers["Content-Security-Policy"] = POLICY
+        response.headers.setdefault("Cache-Control", "no-store")
+        response.headers.update(HEADERS)
+        return response
+
+    @app.errorhandler(HTTPException)
+    def refused(error: HTTPException) -> Response:
+        if isinstance(error.response, Response):
+            return error.response
+        status = error.code or 500
+        response = _refusal(status, _SAID.get(status, error.description or error.name))
+        response.headers.extend({name: value for name, value in error.get_headers() if name == "Allow"})
+        return response
+
+    @app.errorhandler(EnvsuiteError)
+    def broken(error: EnvsuiteError) -> Response:
+        if isinstance(error, UsageError | UnknownTask):
+            return _refusal(400, str(error))
+        app.logger.error("%s", error)
+        return _refusal(500, str(error))
+
+    return app
+
+
+def _read(form: Tool) -> dict[str, Any]:
+    """Returns the body of the request, which has the fields of ``form``."""
+    if request.mimetype != "application/json":
+        abort(_refusal(415, "The body must be JSON (Content-Type: application/json)."))
+    try:
+        body = orjson.loads(request.get_data())
+    except orjson.JSONDecodeError as error:
+        abort(_refusal(400, f"The body is not JSON: {error}."))
+    if (problem := form.problem(body)) is not None:
+        abort(_refusal(400, f"The request is not one of this page's: {problem}."))
+    return body  # type: ignore[no-any-return]
+
+
+def _refusal(status: int, why: str) -> Response:
+    return _json({"error": why}, status)
+
+
+def _json(value: Mapping[str, Any], status: int = 200) -> Response:
+    return Response(orjson.dumps(value), status, mimetype="application/json")

@@ -1,0 +1,55 @@
+"""The command ``envsuite play papers``: serves the search for papers to a browser."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+
+from envsuite.core.env import ToolEnv
+from envsuite.core.errors import UsageError
+from envsuite.making import horizon_of
+from envsuite.pages.address import address_of, listening
+from envsuite.papersearch.tasks import ENV_ID
+
+
+def run(arguments: argparse.Namespace, make: Callable[[], ToolEnv]) -> int:
+    """Serves the page until Ctrl-C; returns the exit code.
+
+    Args:
+        arguments: The arguments of ``envsuite play``.
+        make: Makes the environment.
+
+    Raises:
+        MissingExtra: Flask or waitress is not installed.
+        UnknownTask: The split, type or task does not exist.
+        UsageError: There are no such tasks, or the address is not available.
+        EnvsuiteError: As the environment's own.
+    """
+    # Imported here, since other commands do not need Flask.
+    from envsuite.papersearch.env import PaperSearchEnv
+    from envsuite.papersearch.page.app import create_app, serve
+    from envsuite.papersearch.page.visits import Tasks
+
+    env = make()
+    if not isinstance(env, PaperSearchEnv):
+        raise UsageError(f"the page plays {ENV_ID} of this package; here {ENV_ID} is a {type(env).__name__}")
+    some = env.tasks if arguments.type is None else env.tasks.select([arguments.type])
+    ids = some.ids(arguments.split)
+    if not ids:
+        others = ", ".join(name for name, tasks in some.splits.items() if tasks)
+        raise UsageError(f"split {arguments.split!r} of {ENV_ID} has no such task; give another: --split {others}")
+    if arguments.task is not None:
+        env.tasks.split_of(arguments.task)
+    horizon = horizon_of(ENV_ID) if arguments.steps is None else arguments.steps or None
+    tasks = Tasks(arguments.split, ids, arguments.task, arguments.seed, horizon)
+    with listening(arguments.host, arguments.port) as listener:
+        address = address_of(listener, arguments.host)
+        what = f"{len(env.collection.corpus):,} papers, {len(ids):,} tasks"
+        sys.stdout.write(
+            f"The search for papers ({what}) is open at {address.url} for {address.whom}; Ctrl-C closes it.\n"
+        )
+        sys.stdout.flush()
+        serve(create_app(env, tasks, address.hosts), listener)
+    sys.stdout.write("The search for papers is closed.\n")
+    return 0

@@ -1,0 +1,231 @@
+"""The page of PaperSearch: what its server refuses, and what it serves besides episodes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from importlib.resources import files
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from flask.testing import FlaskClient
+from hundred_papers import HUB
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from playing import Tab, app_of
+from werkzeug.test import TestResponse
+
+from envsuite.core.errors import DataError
+from envsuite.papersearch.page.app import FILES, LARGEST_BODY
+from envsuite.papersearch.page.visits import Visit
+
+
+@pytest.fixture
+def tab(hundred: Path) -> Tab:
+    return Tab(app_of(hundred).test_client())
+
+
+@pytest.mark.parametrize("headers", [{}, {"X-Visit": ""}, {"X-Visit": "guess"}])
+def test_without_its_key_no_episode_is_shown(tab: Tab, headers: dict[str, str]) -> None:
+    for path in ("/api/state", "/api/hint", "/api/paper?id=p1", "/api/export/csv"):
+        assert tab.client.get(path, headers=headers).status_code == 410
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://elsewhere.example"},
+        {"Origin": "null"},
+        {"Origin": "http://localhost.elsewhere.example"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+)
+@pytest.mark.parametrize("path", ["visit", "step", "undo", "score", "move", "begin"])
+def test_another_site_can_do_nothing(tab: Tab, path: str, headers: dict[str, str]) -> None:
+    response = tab.client.post(f"/api/{path}", json={}, headers=tab.headers | headers)
+    assert response.status_code == 403 and "another site" in response.json["error"]
+    assert tab.client.post("/api/visit", json={}, headers={"Origin": "http://localhost"}).status_code == 200
+
+
+def test_names_that_the_page_does_not_go_by_are_refused(hundred: Path) -> None:
+    client = app_of(hundred, hosts=("127.0.0.1", "localhost", "[::1]")).test_client()
+    for host in ("127.0.0.1:8765", "localhost:8765", "[::1]:8765"):
+        assert client.get("/", headers={"Host": host}).status_code == 200
+    for host in ("elsewhere.example", "elsewhere.example:8765"):
+        assert client.get("/", headers={"Host": host}).status_code == 421
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("step", {"calls": []}, "change"),
+        ("step", {"change": 1, "calls": []}, "calls"),
+        ("step", {"change": 1, "calls": [{"tool": "search", "argument": "x"}] * 6}, "calls"),
+        ("step", {"change": 1, "calls": [{"tool": "keep", "argument": "x"}]}, "keep"),
+        ("step", {"change": 1, "calls": [{"tool": "search", "argument": 3}]}, "calls.0.argument"),
+        ("step", {"change": 1, "calls": [{"tool": "search"}]}, "argument"),
+        ("step", {"change": True, "calls": [{"tool": "search", "argument": "x"}]}, "change"),
+        ("step", [], "object"),
+        ("undo", {"change": "1"}, "change"),
+        ("score", {"show": 1}, "show"),
+        ("move", {"to": "elsewhere"}, "elsewhere"),
+        ("begin", {"task": "x" * 1_001}, "task"),
+    ],
+)
+def test_a_body_of_another_form_is_refused_by_name_and_no_step_is_taken(
+    tab: Tab, path: str, body: object, said: str
+) -> None:
+    response = tab.client.post(f"/api/{path}", json=body, headers=tab.headers)
+    assert response.status_code == 400 and said in response.json["error"]
+    assert tab.get("/api/state").json["state"]["steps"] == 0
+
+
+def test_wrong_types_sizes_addresses_and_methods_are_refused(tab: Tab) -> None:
+    def post(body: bytes, kind: str) -> TestResponse:
+        return tab.client.post("/api/step", data=body, content_type=kind, headers=tab.headers)
+
+    assert post(b"{}", "text/plain").status_code == 415
+    assert post(b"{", "application/json").status_code == 400
+    assert (
+        post(rb'{"change": 1, "calls": [{"tool": "search", "argument": "\ud800"}]}', "application/json").status_code
+        == 400
+    )
+    assert post(b" " * (LARGEST_BODY + 1), "application/json").status_code == 413
+    for path in ("/nowhere", "/vendor/cytoscape.min.js", "/static/page.js", "/..%2fapp.py", "/api/", "/api/export/"):
+        response = tab.client.get(path)
+        assert response.status_code == 404 and response.json["error"]
+    assert tab.client.get("/api/step").status_code == 405
+    assert "GET" in tab.client.post("/").headers["Allow"]
+
+
+def test_what_breaks_is_said_without_a_traceback(tab: Tab, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(self: Visit) -> None:
+        raise DataError("papers.corpus: damaged. Build it anew")
+
+    def wrong(self: Visit) -> None:
+        raise ZeroDivisionError("secret")
+
+    tab.client.application.logger.disabled = True
+    for broken, said in ((damaged, "Build it anew"), (wrong, "Something broke")):
+        monkeypatch.setattr(Visit, "enter", broken)
+        response = tab.get("/api/state")
+        assert response.status_code == 500 and said in response.json["error"] and "secret" not in response.text
+
+
+def test_every_answer_forbids_what_is_not_from_here(tab: Tab) -> None:
+    for path in (*FILES, "/api/state", "/nowhere"):
+        headers = tab.get(path).headers
+        policy = dict(part.split(" ", 1) for part in headers["Content-Security-Policy"].split("; "))
+        assert (
+            policy["default-src"]
+            == policy["base-uri"]
+            == policy["form-action"]
+            == policy["frame-ancestors"]
+            == "'none'"
+        )
+        assert {policy[f"{kind}-src"] for kind in ("script", "style", "img", "connect")} == {"'self'"}
+        assert policy["require-trusted-types-for"] == "'script'"
+        assert headers["X-Content-Type-Options"] == "nosniff" and headers["X-Frame-Options"] == "DENY"
+
+
+def test_the_files_of_the_page_are_served_revalidated_and_load_nothing_from_elsewhere(tab: Tab) -> None:
+    for path, (name, kind) in FILES.items():
+        response = tab.client.get(path)
+        content = (files("envsuite.papersearch.page") / name).read_bytes()
+        assert (response.status_code, response.mimetype, response.data) == (200, kind, content)
+        assert tab.client.get(path, headers={"If-None-Match": response.headers["ETag"]}).status_code == 304
+        if not name.startswith("vendor/"):
+            assert set(re.findall(rb"https?://[^\"'\s)]+", content)) <= {b"http://www.w3.org/2000/svg"}
+            assert not re.search(rb"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b", content)
+    folder = files("envsuite.papersearch.page")
+    there = {file.name for file in folder.iterdir()} | {f"vendor/{file.name}" for file in (folder / "vendor").iterdir()}
+    assert {name for name in there if name.endswith(".js")} == {
+        name for name, kind in FILES.values() if kind == "text/javascript"
+    }
+
+
+def test_the_library_of_others_is_the_file_that_is_recorded_with_its_licence() -> None:
+    folder = files("envsuite.papersearch.page") / "vendor"
+    rows = re.findall(
+        r"^\| `(\S+)` \|.*\| (\S+) \| MIT, `(\S+)` \| `(\w{64})` \|$", (folder / "README.md").read_text("utf-8"), re.M
+    )
+    assert [name for name, *_ in rows] == [file.name for file in folder.iterdir() if file.name.endswith(".js")]
+    for name, version, licence, digest in rows:
+        content = (folder / name).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == digest
+        assert f'"{version}"'.encode() in content
+        text = (folder / licence).read_text("utf-8")
+        assert (
+            text.splitlines()[0] in content.decode("utf-8") and "Permission is hereby granted, free of charge" in text
+        )
+
+
+@pytest.fixture(scope="module")
+def client(hundred: Path) -> FlaskClient:
+    return app_of(hundred).test_client()
+
+
+POSTS = ["visit", "step", "undo", "score", "move", "begin"]
+GETS = ["state", "hint", "tasks", "tasks?words=%ff", "paper?id=%00", "export/csv", "export/"]
+NAMES = st.sampled_from(["change", "calls", "tool", "argument", "show", "to", "task", ""])
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["search", "next", HUB])
+JSON = st.recursive(PLAIN, lambda some: st.lists(some, max_size=4) | st.dictionaries(NAMES, some, max_size=4))
+ARGUMENTS = st.text(max_size=1_100) | st.sampled_from(["survey", HUB, "p1"])
+CALL = st.fixed_dictionaries({"tool": st.sampled_from(["search", "expand"]), "argument": ARGUMENTS})
+STEPS = st.lists(st.lists(CALL, min_size=1, max_size=5), min_size=1, max_size=3)
+TYPES = ["application/json", "application/json; charset=utf-16", "text/plain", "multipart/form-data", ""]
+HEADERS = st.fixed_dictionaries(
+    {},
+    optional={
+        "Content-Type": st.sampled_from(TYPES),
+        "Origin": st.sampled_from(["http://localhost", "null", "http://[", "", "\u00ff"]),
+        "Host": st.sampled_from(["localhost", "a b", "", "[", "\u00ff", "x:99999999"]),
+        "X-Visit": st.sampled_from(["", "x", "\u00ff", "x" * 5_000]),
+        "Content-Length": st.sampled_from(["0", "3", "-1", "x"]),
+        "If-None-Match": st.sampled_from(['"x"', "W/", "\u00ff"]),
+        "Range": st.sampled_from(["bytes=0-1", "bytes=9-1", "x"]),
+    },
+)
+
+
+@given(st.sampled_from(POSTS), JSON)
+@settings(max_examples=200, deadline=None)
+def test_no_body_breaks_the_server(client: FlaskClient, path: str, body: object) -> None:
+    headers, data = Tab(client).headers, json.dumps(body).encode("utf-8", "surrogatepass")
+    response = client.post(f"/api/{path}", data=data, content_type="application/json", headers=headers)
+    assert response.status_code in ({200} if path == "visit" else {200, 400, 409}), response.text
+    assert isinstance(response.json, dict)
+
+
+@given(STEPS)
+@settings(max_examples=40, deadline=None)
+def test_any_calls_give_a_state_that_fits_together(client: FlaskClient, steps: list[list[dict[str, str]]]) -> None:
+    tab = Tab(client)
+    for number, calls in enumerate(steps, 1):
+        if tab.state["over"]:
+            break
+        tab.post("/api/step", change=tab.state["change"], calls=calls)
+        state = tab.state
+        said = state["turns"][-1]["results"]
+        assert [{"tool": call["tool"], "argument": call["argument"]} for call in said] == calls
+        assert state["steps"] == number
+        assert len(state["papers"]) == state["total"] == len({paper["id"] for paper in state["papers"]})
+        assert all(0 <= place < state["total"] for pair in state["citations"] for place in pair)
+
+
+@given(
+    st.sampled_from(["GET", "POST", "PUT", "HEAD", "OPTIONS", "DELETE", "TRACE", "NONE"]),
+    st.sampled_from([*FILES, *(f"/api/{path}" for path in [*POSTS, *GETS])])
+    | st.binary(max_size=20).map(lambda path: "/" + quote(path)),
+    st.binary(max_size=200),
+    HEADERS,
+)
+@settings(max_examples=200, deadline=None)
+def test_no_request_breaks_the_server(
+    client: FlaskClient, method: str, path: str, body: bytes, headers: dict[str, str]
+) -> None:
+    response = client.open(path, method=method, data=body, headers=headers)
+    assert response.status_code < 500, response.get_data(as_text=True)

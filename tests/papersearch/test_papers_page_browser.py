@@ -1,0 +1,422 @@
+"""The page of PaperSearch in a real browser: Debian's packages ``chromium`` and ``chromium-driver``, by keys alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hundred_papers import COUNT, HUB, LONG, MARKUP
+from playing import WAY, played
+
+from envsuite.papersearch.search_command import Entry, as_csv
+from envsuite.retrieval.corpus_build import LONGEST_TEXT
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium: pip install selenium")
+
+from selenium.webdriver.chrome.service import Service  # noqa: E402
+from selenium.webdriver.common.actions.action_builder import ActionBuilder  # noqa: E402
+from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.common.keys import Keys  # noqa: E402
+from selenium.webdriver.support.wait import WebDriverWait  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+SMALL, WIDE = (400, 800), (1400, 900)
+SIZES = pytest.mark.parametrize("size", [SMALL, WIDE], ids=["small", "wide"])
+FOCUS = (
+    "const e = document.activeElement, box = e.getBoundingClientRect();"
+    "return [e.tagName, e.id, getComputedStyle(e).outlineStyle, e.textContent + e.value, box.width * box.height]"
+)
+GRAPH = "document.getElementById('graph')._cyreg.cy"
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[Any]:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    chromedriver = shutil.which("chromedriver")
+    if chromium is None or chromedriver is None:
+        pytest.skip("needs a browser and its driver: apt-get install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for argument in (
+        *("--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
+        *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-quic"),
+    ):
+        options.add_argument(argument)
+    if os.geteuid() == 0:
+        options.add_argument("--no-sandbox")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(chromedriver))
+    driver.set_page_load_timeout(120)
+    driver.set_script_timeout(120)
+    yield driver
+    driver.quit()
+
+
+@contextlib.contextmanager
+def opened(*arguments: str) -> Iterator[str]:
+    """The address at which the command serves the page."""
+    command = [sys.executable, "-m", "envsuite.cli", "play", "papers", "--port", "0", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        address = re.search(r"http://\S+/", said)
+        assert address is not None, said
+        yield address[0]
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def address(hundred: Path) -> Iterator[str]:
+    with opened("--source", str(hundred)) as found:
+        yield found
+
+
+class Typist:
+    """Somebody who has a keyboard and no mouse."""
+
+    def __init__(self, driver: Any, address: str, size: tuple[int, int] = WIDE, scheme: str = "light") -> None:
+        self.driver, self.address = driver, address
+        screen = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": False}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+        self.scheme(scheme)
+        driver.get(address)
+        driver.execute_script("sessionStorage.clear()")
+        self.load()
+
+    def scheme(self, scheme: str) -> None:
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+
+    def load(self) -> None:
+        self.driver.get(self.address)
+        self.wait("document.getElementById('place').textContent && document.activeElement.id === 'words'")
+
+    def run(self, script: str, *arguments: object) -> Any:
+        return self.driver.execute_script(script, *arguments)
+
+    def wait(self, condition: str) -> None:
+        WebDriverWait(self.driver, 60, 0.05).until(lambda _: self.run(f"return Boolean({condition})"), condition)
+
+    def keys(self, *keys: str) -> None:
+        webdriver.ActionChains(self.driver).send_keys(*keys).perform()
+
+    def run_at_once(self) -> None:
+        webdriver.ActionChains(self.driver).key_down(Keys.CONTROL).send_keys(Keys.ENTER).key_up(Keys.CONTROL).perform()
+
+    def text(self, selector: str) -> str:
+        return str(self.run("return document.querySelector(arguments[0]).innerText", selector))
+
+    def texts(self, selector: str) -> list[str]:
+        return [*self.run("return [...document.querySelectorAll(arguments[0])].map(e => e.textContent)", selector)]
+
+    def tab_to(self, identity: str, *keys: str) -> None:
+        """Press Tab, or other keys, until an element has the focus; each on the way can be seen to have it."""
+        for _ in range(80):
+            self.keys(*(keys or (Keys.TAB,)))
+            name, reached, outline, said, area = self.run(FOCUS)
+            assert name == "BODY" or (outline == "solid" and area > 1 and said.strip()), (name, reached, outline, said)
+            if reached == identity:
+                return
+        raise AssertionError(f"no way to {identity!r}")
+
+    def taken(self, steps: int) -> None:
+        """Wait until steps were taken."""
+        self.wait(f"document.querySelectorAll('#turns .turn').length === {steps} && !document.body.ariaBusy")
+
+    def hundred(self) -> None:
+        """Bring a hundred papers into the pool."""
+        self.keys("the survey", Keys.ENTER, Keys.ENTER)
+        self.taken(1)
+        self.keys(Keys.ESCAPE, Keys.TAB)
+        self.keys("j", "e", "r")
+        self.taken(2)
+
+    def complaints(self) -> list[str]:
+        return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] != "INFO"]
+
+
+def fits(typist: Typist) -> None:
+    """Check that nothing is wider than the window."""
+    wide = typist.run("return document.documentElement.scrollWidth - window.innerWidth")
+    assert wide <= 0, f"{wide} pixels too wide"
+
+
+def accessible(typist: Typist, root: Path) -> None:
+    """Check the page as it is now by axe-core."""
+    typist.run((root / "tests" / "pages" / "axe.min.js").read_text(encoding="utf-8"))
+    found = typist.driver.execute_async_script(
+        "const done = arguments[0]; axe.run(document).then(done, e => done({error: String(e)}))"
+    )
+    assert "violations" in found, found
+    broken = [f"{one['id']}: {[node['html'][:200] for node in one['nodes'][:3]]}" for one in found["violations"]]
+    assert not broken, "\n".join(broken)
+
+
+@SIZES
+def test_a_whole_task_is_played_by_keyboard_alone(driver: Any, address: str, size: tuple[int, int]) -> None:
+    typist = Typist(driver, address, size)
+    typist.keys("the survey", Keys.ENTER, "the survey", Keys.ENTER)
+    assert typist.texts("#tray .call") == ["search the survey"] * 2
+    typist.keys(Keys.ENTER)
+    typist.taken(1)
+    assert "1 new paper, 1 in the pool. 1 call refused: search the survey: this query was searched before" in (
+        typist.text("#said")
+    )
+    assert typist.run("return document.activeElement.id") == "words"
+
+    typist.tab_to("title-0")
+    typist.keys(Keys.ENTER)
+    typist.wait("document.getElementById('abstract-0').classList.contains('open')")
+    assert typist.text("#abstract-0") == "It surveys everything."
+    typist.keys(Keys.TAB, Keys.SPACE)
+    assert typist.texts("#tray .call") == [f"expand The survey that cites all ({HUB})"]
+    typist.keys("e")
+    assert typist.texts("#tray .call") == []
+    typist.keys("e", "r")
+    typist.taken(2)
+    assert typist.text("#pool-name") == "Pool: 100 papers, best first"
+    assert typist.text("#said").startswith("Step 2: 99 new papers, 100 in the pool.")
+
+    typist.keys("u")
+    typist.wait("document.querySelectorAll('#papers li').length === 1 && !document.body.ariaBusy")
+    typist.keys("e")
+    typist.run_at_once()
+    typist.taken(2)
+    assert "Recall" not in typist.text("#figures") and "★" not in typist.text("#papers")
+
+    typist.keys("/", "apart")
+    typist.run_at_once()
+    typist.taken(3)
+    assert typist.run("return document.activeElement.id") == "score-name"
+    assert "All 4 papers that the query asks for are in the pool." in typist.text("#figures")
+    assert "Recall\n1.00" in typist.text("#figures")
+    assert len(typist.texts(".mark.gold")) >= 2
+    typist.keys(Keys.TAB, Keys.ENTER)
+    typist.wait("document.getElementById('place').textContent.startsWith('Task 2 of 2')")
+    assert typist.run("return document.activeElement.id") == "words"
+    assert typist.complaints() == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@SIZES
+def test_a_pool_of_a_hundred_papers_fits_the_screen_and_is_accessible(
+    driver: Any, address: str, root: Path, size: tuple[int, int], scheme: str
+) -> None:
+    typist = Typist(driver, address, size, scheme)
+    accessible(typist, root)
+    typist.hundred()
+    fits(typist)
+    assert typist.run(f"return {GRAPH}.nodes('.paper').length") == COUNT
+    boxes = typist.run(
+        f"const b = {GRAPH}.nodes('.paper').renderedBoundingBox(), g = document.getElementById('graph');"
+        "return [b.x1, b.y1, g.clientWidth - b.x2, g.clientHeight - b.y2]"
+    )
+    assert min(boxes) >= -2, "papers are drawn outside of the graph"
+    typist.keys("j", Keys.ENTER, "h")
+    typist.wait("!document.getElementById('hinted').hidden && !document.body.ariaBusy")
+    typist.keys("s")
+    typist.wait("document.querySelector('dl.figures') && !document.body.ariaBusy")
+    fits(typist)
+    accessible(typist, root)
+    for key in ("?", Keys.ESCAPE):
+        typist.keys(key)
+        fits(typist)
+    typist.wait("!document.getElementById('keys').open")
+    typist.tab_to("title-52", "j")
+    assert typist.complaints() == []
+
+
+def test_the_list_shows_all_of_a_hundred_papers_by_keys(driver: Any, address: str) -> None:
+    typist = Typist(driver, address)
+    typist.hundred()
+    typist.keys(Keys.END)
+    seen = typist.run("return Number(document.activeElement.id.replace('title-', ''))")
+    assert seen == 49
+    typist.keys("j")
+    assert typist.run("return document.activeElement.id") == "title-50"
+    typist.keys(Keys.END, Keys.ARROW_DOWN)
+    assert typist.run("return document.activeElement.id") == "title-99"
+    typist.keys(Keys.HOME, Keys.ARROW_UP)
+    assert typist.run("return document.activeElement.id") == "title-0"
+    assert len(typist.texts("#papers > li")) == COUNT
+
+
+@SIZES
+def test_the_selected_paper_and_its_neighbours_are_marked_in_the_graph_and_listed_as_text(
+    driver: Any, address: str, hundred: Path, size: tuple[int, int]
+) -> None:
+    typist = Typist(driver, address, size)
+    typist.hundred()
+    session = played(hundred, *WAY[:2]).session
+    corpus, ranked = session.library.corpus, session.papers[session.ranked()].tolist()
+    for place in (1, 7):
+        typist.keys(Keys.HOME, *["j"] * place)
+        number = ranked[place]
+        cites = {ranked.index(cited) for cited in corpus.links(number).tolist() if cited in session.pool}
+        cited = {ranked.index(citing) for citing in corpus.linked_by(number).tolist() if citing in session.pool}
+        marked = typist.run(f"return {GRAPH}.nodes('.near').map(n => n.data('rank') - 1)")
+        assert {*marked} == cites | cited and cited
+        assert typist.run(f"return {GRAPH}.nodes('.selected').map(n => n.data('paper'))") == [corpus.key(number)]
+        assert typist.texts("#selected h4") == [f"Cites ({len(cites)})", f"Cited by ({len(cited)})"]
+        listed = [int(text.partition(".")[0]) - 1 for text in typist.texts("#selected .link")]
+        assert {*listed} == cites | cited
+    typist.keys("c")
+    assert typist.run("return document.activeElement.id") == "selected-name"
+    typist.keys(Keys.TAB, Keys.TAB, Keys.ENTER)
+    assert typist.text("#selected-name").startswith(f"{listed[0] + 1}. ")
+    assert typist.run("return document.activeElement.id") == "selected-name"
+    typist.keys("c")
+    assert typist.run("return document.activeElement.id") == f"title-{listed[0]}"
+
+
+def test_a_click_on_a_node_selects_its_paper(driver: Any, address: str) -> None:
+    typist = Typist(driver, address)
+    typist.hundred()
+    x, y = typist.run(
+        f"const n = {GRAPH}.nodes('.paper')[20].renderedPosition(), b = document.getElementById('graph');"
+        "b.scrollIntoView(); const r = b.getBoundingClientRect(); return [r.left + n.x, r.top + n.y]"
+    )
+    actions = ActionBuilder(driver)
+    actions.pointer_action.move_to_location(round(x), round(y)).click()
+    actions.perform()
+    typist.wait("document.querySelector('#selected-name')?.textContent.startsWith('21. ')")
+
+
+def test_texts_of_papers_stay_texts_whatever_is_in_them(driver: Any, address: str) -> None:
+    typist = Typist(driver, address)
+    assert MARKUP in typist.text("#query")
+    typist.keys(MARKUP, Keys.ENTER)
+    assert MARKUP in typist.text("#tray")
+    typist.keys("the survey", Keys.ENTER, Keys.ENTER)
+    typist.taken(1)
+    typist.keys(Keys.TAB)
+    typist.run("document.getElementById('title-0').focus()")
+    while HUB not in typist.run("return document.activeElement.closest('li').innerText"):
+        typist.keys("j")
+    typist.keys("e", "r")
+    typist.taken(2)
+    at = next(place for place, title in enumerate(typist.texts(".title")) if title == MARKUP)
+    typist.run(f"document.getElementById('title-{at}').focus()")
+    typist.keys(Keys.ENTER)
+    typist.wait(f"document.getElementById('abstract-{at}').classList.contains('open')")
+    assert MARKUP in typist.text(f"#abstract-{at}") and MARKUP in typist.text("#selected-name")
+    assert not driver.find_elements(By.CSS_SELECTOR, "main img, main b b, main script")
+    assert driver.title.startswith("Which papers survey")
+    typist.keys("/")
+    typist.run("document.getElementById('more').click()")
+    long = typist.run("return [...document.querySelectorAll('.papers li')].findIndex(li => / p9 /.test(li.innerText))")
+    typist.run(f"document.getElementById('title-{long}').click()")
+    typist.wait(f"document.getElementById('abstract-{long}').classList.contains('open')")
+    assert (
+        typist.run(f"return document.querySelector('#abstract-{long} > p:last-child').textContent")
+        == LONG[:LONGEST_TEXT]
+    )
+    assert typist.run(f"return document.getElementById('abstract-{long}').tabIndex") == 0
+    fits(typist)
+    assert typist.complaints() == []
+
+
+def test_a_reload_keeps_the_episode_and_another_tab_has_its_own(driver: Any, address: str) -> None:
+    typist = Typist(driver, address)
+    typist.hundred()
+    typist.load()
+    assert typist.text("#pool-name").startswith("Pool: 100 papers")
+    first = driver.current_window_handle
+    driver.switch_to.new_window("tab")
+    try:
+        typist.load()
+        assert typist.text("#pool-name") == "Pool"
+    finally:
+        driver.close()
+        driver.switch_to.window(first)
+
+
+def test_an_episode_that_the_server_forgot_is_said_and_a_new_one_begun(driver: Any, address: str) -> None:
+    typist = Typist(driver, address)
+    typist.run("sessionStorage.setItem('papersearch-visit', 'of another day')")
+    typist.load()
+    assert typist.text("#said") == "This episode is no longer on the server. This is a new one."
+    typist.keys("the survey", Keys.ENTER, Keys.ENTER)
+    typist.taken(1)
+    driver.get_log("browser")  # the browser notes the status 410
+
+
+def test_leaving_an_episode_is_asked_first(driver: Any, address: str) -> None:
+    typist = Typist(driver, address)
+    typist.keys("the survey", Keys.ENTER, Keys.ENTER)
+    typist.taken(1)
+    typist.run("document.querySelector('[data-to=next]').focus()")
+    typist.keys(Keys.ENTER)
+    typist.wait("document.getElementById('leave').open")
+    typist.keys(Keys.ESCAPE)
+    typist.wait("!document.getElementById('leave').open")
+    assert typist.text("#place").startswith("Task 1 of 2")
+    typist.keys(Keys.ENTER)
+    typist.wait("document.getElementById('leave').open")
+    typist.keys(Keys.TAB, Keys.ENTER)
+    typist.wait("document.getElementById('place').textContent.startsWith('Task 2 of 2')")
+
+
+def test_tasks_are_found_by_words(driver: Any, address: str) -> None:
+    typist = Typist(driver, address, SMALL)
+    typist.run("document.getElementById('list-tasks').focus()")
+    typist.keys(Keys.ENTER)
+    typist.wait("document.querySelectorAll('#task-matches li').length === 2")
+    typist.keys("the survey")
+    typist.wait("document.querySelectorAll('#task-matches li').length === 1")
+    fits(typist)
+    typist.keys(Keys.TAB, Keys.ENTER)
+    typist.wait("document.getElementById('place').textContent.startsWith('Task 2 of 2')")
+
+
+def test_single_keys_can_be_switched_off(driver: Any, address: str) -> None:
+    typist = Typist(driver, address)
+    typist.hundred()
+    typist.keys("?")
+    typist.wait("document.getElementById('keys').open")
+    typist.tab_to("single")
+    typist.keys(Keys.SPACE, Keys.ESCAPE)
+    typist.wait("!document.getElementById('keys').open")
+    typist.run("document.getElementById('title-3').focus()")
+    typist.keys("j", "e", "?")
+    assert typist.run("return document.activeElement.id") == "title-3" and not typist.texts("#tray .call")
+    assert not typist.run("return document.getElementById('keys').open")
+    typist.run("localStorage.clear()")
+
+
+def test_the_graph_follows_the_theme(driver: Any, address: str) -> None:
+    typist = Typist(driver, address)
+    typist.hundred()
+    light = typist.run(f"return {GRAPH}.nodes('.year')[0].style('color')")
+    typist.scheme("dark")
+    typist.wait(f"{GRAPH}.nodes('.year')[0].style('color') !== '{light}'")
+    typist.scheme("light")
+    typist.wait(f"{GRAPH}.nodes('.year')[0].style('color') === '{light}'")
+
+
+def test_the_pool_is_downloaded_as_the_command_writes_it(
+    driver: Any, address: str, hundred: Path, tmp_path: Path
+) -> None:
+    typist = Typist(driver, address)
+    typist.hundred()
+    driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    typist.run("document.querySelector('[data-export=csv]').focus()")
+    typist.keys(Keys.ENTER)
+    WebDriverWait(driver, 60).until(lambda _: (tmp_path / "pool.csv").exists())
+    session = played(hundred, *WAY[:2]).session
+    ranked = session.papers[session.ranked()].tolist()
+    papers = [Entry(rank, None, session.library.corpus.document(number)) for rank, number in enumerate(ranked, 1)]
+    assert (tmp_path / "pool.csv").read_bytes().decode() == as_csv(papers)
+    assert typist.text("#said") == "100 papers written to pool.csv."

@@ -1,0 +1,134 @@
+"""``envsuite play papers``: the command that serves the page."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import orjson
+import pytest
+
+from envsuite.cli import main
+from envsuite.papersearch.page.app import FILES
+
+
+@contextmanager
+def opened(*arguments: str) -> Iterator[tuple[str, str, subprocess.Popen[str]]]:
+    """What the command says, the address in it, and its process."""
+    command = [sys.executable, "-m", "envsuite.cli", "play", *arguments, "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        address = re.search(r"http://\S+/", said)
+        assert address is not None, said
+        yield said, address[0], process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def begun(address: str) -> dict[str, object]:
+    """The state of a new episode."""
+    request = urllib.request.Request(f"{address}api/visit", b"{}", {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as response:
+        state: dict[str, object] = orjson.loads(response.read())["state"]
+    return state
+
+
+def test_the_page_opens_on_this_machine_alone_says_so_and_closes_with_ctrl_c(hundred: Path) -> None:
+    with opened("papers", "--source", str(hundred)) as (said, address, process):
+        assert said.startswith("The search for papers (102 papers, 2 tasks) is open at http://127.0.0.1:")
+        assert "for this machine alone" in said
+        with urllib.request.urlopen(address, timeout=60) as response:
+            assert "<title>PaperSearch</title>" in response.read().decode()
+        state = begun(address)
+        assert isinstance(state["task"], dict) and (state["task"]["id"], state["horizon"]) == ("all", 5)
+        other = urllib.request.Request(address, headers={"Host": "elsewhere.example"})
+        with pytest.raises(urllib.error.HTTPError, match="421"):
+            urllib.request.urlopen(other, timeout=60)
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=60)[0] == "The search for papers is closed.\n"
+        assert process.returncode == 0
+
+
+def test_task_split_steps_and_arguments_of_the_environment_are_taken(hundred: Path) -> None:
+    given = ["papersearch", "--browser", "--source", str(hundred), "--split", "test", "--task", "other"]
+    with opened(*given, "--steps", "0", "--option", "max_calls=2") as (_, address, _):
+        state = begun(address)
+    assert isinstance(state["task"], dict) and (state["task"]["id"], state["task"]["split"]) == ("other", "test")
+    assert (state["horizon"], state["max_calls"]) == (None, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["papers", "--split", "validation"], "has no such task; give another: --split train, test"),
+        (["papers", "--split", "nowhere"], "unknown split"),
+        (["papers", "--type", "nothing"], "nothing"),
+        (["papers", "--task", "nothing"], "nothing"),
+        (["papers", "--option", "colour=red"], "unknown argument of PaperSearch-v0"),
+        (["papers", "--host", "192.0.2.1"], "--host 127.0.0.1"),
+        (["papers", "--url", "http://127.0.0.1:1"], "envsuite play papersearch --url"),
+        (["papers", "--save", "mine.jsonl"], "envsuite play papersearch --save"),
+        (["papersearch"], "needs a terminal"),
+        (["PaperSearch-v0"], "needs a terminal"),
+    ],
+)
+def test_what_a_user_can_mend_is_one_message(
+    hundred: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert main(["play", *arguments, "--source", str(hundred), "--port", "0"]) == 2
+    told = capsys.readouterr().err
+    assert said in told and told.startswith("envsuite: ") and "Traceback" not in told
+
+
+def test_a_port_in_use_is_named_with_what_to_type(hundred: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert main(["play", "papers", "--source", str(hundred), "--port", port]) == 2
+    said = capsys.readouterr().err
+    assert f"port {port}" in said and "--port 0" in said
+
+
+@pytest.mark.parametrize("missing", ["flask", "waitress"])
+def test_without_the_extra_the_message_is_the_command_that_mends_it(missing: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None; from envsuite.cli import main; sys.exit(main(sys.argv[1:]))"
+    run = subprocess.run([sys.executable, "-c", code, "play", "papers"], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 2
+    assert run.stderr == "envsuite: `envsuite play papers` needs Flask and waitress: pip install 'envsuite[serve]'\n"
+
+
+def test_help_says_how_the_page_and_the_terminal_are_opened(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["play", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "`papers` is papersearch in a browser" in said and "envsuite play papers" in said
+
+
+def test_a_wheel_has_the_files_of_the_page(root: Path, tmp_path: Path) -> None:
+    page = Path("envsuite/papersearch/page")
+    (tmp_path / page.parent).mkdir(parents=True)
+    for folder in ("envsuite", "envsuite/papersearch"):
+        (tmp_path / folder / "__init__.py").write_text("", encoding="utf-8")
+    (tmp_path / page).symlink_to(root / page)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        (tmp_path / name).write_bytes((root / name).read_bytes())
+    code = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
+    plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=tmp_path, env=plain, capture_output=True, check=True
+    )
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        names = {str(Path(name).relative_to(page)) for name in wheel.namelist() if name.startswith(str(page))}
+    assert {name for name, _ in FILES.values()} | {"vendor/cytoscape-LICENSE.txt", "vendor/README.md"} <= names

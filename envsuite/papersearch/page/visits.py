@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from envsuite.core.draws import Draw
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Action, ToolCall
-from envsuite.papersearch.env import PaperSearchEnv, Token
+from envsuite.papersearch.env import PaperSearchEnv
 from envsuite.papersearch.expert import Expert
 
 UNDOS = 50
@@ -50,6 +50,21 @@ class Turn:
     reward: float
 
 
+@dataclass(frozen=True)
+class Moment:
+    """A point of an episode that can be gone back to."""
+
+    snapshot: object
+    over: bool
+    papers: frozenset[int]
+    """Numbers of the papers of the pool."""
+
+    @classmethod
+    def of(cls, env: PaperSearchEnv) -> Moment:
+        """Returns the present point of an episode."""
+        return cls(env.snapshot(), env.done, frozenset(env.session.pool))
+
+
 @dataclass
 class Visit:
     """An episode in one tab. Only one thread at a time may use the environment.
@@ -87,7 +102,7 @@ class Visit:
         self.env.reset(options={"task_id": task_id})
         self.task_id = task_id
         self.turns = []
-        self._snapshots: list[Token] = [self.env.snapshot()]
+        self._moments = [Moment.of(self.env)]
         self.changes += 1
 
     def move(self, by: int) -> None:
@@ -102,26 +117,26 @@ class Visit:
 
     def enter(self) -> PaperSearchEnv:
         """Returns the environment at the present point of the episode."""
-        self.env.restore(self._snapshots[-1])
+        self.env.restore(self._moments[-1].snapshot)
         return self.env
 
     @property
     def over(self) -> bool:
         """Whether the episode has ended: by itself, or at the limit of steps."""
-        return self._snapshots[-1]["done"] or len(self.turns) == self.tasks.horizon
+        return self._moments[-1].over or len(self.turns) == self.tasks.horizon
 
     @property
     def fresh(self) -> set[int]:
         """Papers that the last step found."""
-        if not self.turns or len(self._snapshots) < 2:
+        if not self.turns or len(self._moments) < 2:
             return set()
-        before, now = self._snapshots[-2:]
-        return {*now["session"]["papers"]} - {*before["session"]["papers"]}
+        before, now = self._moments[-2:]
+        return set(now.papers - before.papers)
 
     @property
     def can_undo(self) -> bool:
         """Whether a step can be taken back."""
-        return len(self._snapshots) > 1
+        return len(self._moments) > 1
 
     def act(self, action: Action) -> Turn:
         """Takes a step.
@@ -137,7 +152,7 @@ class Visit:
         lines = env.session.history[past:]
         turn = Turn(tuple(map(_result, action, lines)), float(reward))
         self.turns.append(turn)
-        self._snapshots = [*self._snapshots[-UNDOS:], env.snapshot()]
+        self._moments = [*self._moments[-UNDOS:], Moment.of(env)]
         self.changes += 1
         return turn
 
@@ -150,7 +165,7 @@ class Visit:
         if not self.can_undo:
             raise UsageError("There is nothing to take back.")
         self.turns.pop()
-        self._snapshots.pop()
+        self._moments.pop()
         self.changes += 1
 
     def hint(self) -> Action:

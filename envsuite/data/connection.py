@@ -22,6 +22,8 @@ from email.message import Message
 from email.utils import parsedate_to_datetime
 from typing import IO, Any
 
+from envsuite.core.addresses import shown
+
 CHUNK = 1 << 18
 BUSY = (408, 425, 429, 500, 502, 503, 504)
 """Statuses after which a retry may succeed."""
@@ -125,7 +127,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
         if req.type == "https" and urllib.parse.urlsplit(newurl).scheme == "http":
-            raise Refused(f"it redirects to {newurl}, which is not encrypted")
+            raise Refused(f"it redirects to {shown(newurl)}, which is not encrypted")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 

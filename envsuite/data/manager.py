@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
+from envsuite.core.addresses import address, shown
 from envsuite.core.errors import DataError, UsageError
 from envsuite.data import catalog
 from envsuite.data.catalog import DataSet, RemoteFile, Unpack
@@ -81,7 +82,9 @@ def fetch(
     patience, progress = patience or Patience(), progress or Silent()
     for mirror in mirrors:
         if not mirror.startswith(("http://", "https://", "file:///")):
-            raise UsageError(f"--mirror {mirror}: not an address. It begins with http://, https:// or file:///")
+            raise UsageError(f"--mirror {shown(mirror)}: not an address. It begins with http://, https:// or file:///")
+        if not mirror.startswith("file:"):
+            address(mirror, "--mirror", "https://example.org/folder", "name an address without")
     folder = (root if root is not None else data_root()) / data.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
+from envsuite.core.addresses import address
 from envsuite.core.errors import UsageError
 from envsuite.endpoints.reading import Tokens
 
@@ -100,18 +100,8 @@ class Options:
         return None if self.prices is None else cost_of(tokens, self.prices)
 
     def _check_url(self) -> None:
-        try:
-            parts = urlsplit(self.url)
-            sound = parts.scheme in ("http", "https") and bool(parts.hostname)
-        except (ValueError, AttributeError, TypeError):
-            sound = False
-        if not sound:
-            raise UsageError(f"{self.named('url')} is {self.url!r}; it must be like http://127.0.0.1:8000/v1")
-        if parts.username is not None or parts.password is not None or parts.query:
-            raise UsageError(
-                f"{self.named('url')} of {parts.hostname} has a password or a query in it, and settings are written "
-                f"into files; name the environment variable of an API key in {self.named('key_variable')} instead"
-            )
+        key = f"name the environment variable of an API key in {self.named('key_variable')} instead"
+        address(self.url, self.named("url"), "http://127.0.0.1:8000/v1", key)
 
     def _check_prices(self) -> None:
         prices = self.prices

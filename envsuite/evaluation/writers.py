@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -11,17 +12,13 @@ from typing import Any
 
 import orjson
 
+from envsuite.core.latex import COMMANDS, escape_latex
 from envsuite.evaluation.sheets import Cell, Name, Sheet
 from envsuite.evaluation.tables import Row
 
 _MARKDOWN = frozenset("\\`*_{}[]<>()#|~$&!+")
 _LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
+    **COMMANDS,
     '"': r"\texttt{\char34}",
     "-": "{-}",
     "`": r"\textasciigrave{}",
@@ -29,12 +26,6 @@ _LATEX = {
     "[": "{[}",
     "]": "{]}",
     "*": "{*}",
-    "–": "--",  # noqa: RUF001
-    "±": r"$\pm$",
-    "×": r"$\times$",  # noqa: RUF001
-    "†": r"\textdagger{}",
-    "…": r"\ldots{}",
-    **{c: f"\\{c}" for c in "&%_#${}"},
 }
 _LATEX_ACCENTS = frozenset("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0327")
 """Combining marks that every encoding of LaTeX has."""
@@ -111,17 +102,10 @@ def as_latex(sheets: Sequence[Sheet]) -> str:
     return _LATEX_HEAD + "\n" + "\n\n".join(_latex(sheet) for sheet in sheets)
 
 
-def escape_latex(text: str) -> str:
-    """Returns text in which LaTeX reads no command."""
-    parts: list[str] = []
-    foreign = ""
-    for c in visible(text):
-        if _latex_has(c):
-            parts += [_foreign(foreign), _LATEX.get(c, c)]
-            foreign = ""
-        else:
-            foreign += c
-    return "".join([*parts, _foreign(foreign)])
+def in_latex(text: str) -> str:
+    """Returns text in which LaTeX reads no command, a ligature or an option neither; the table's head is needed."""
+    runs = itertools.groupby(visible(text), _latex_has)
+    return "".join(escape_latex("".join(run), _LATEX) if known else _foreign("".join(run)) for known, run in runs)
 
 
 def _latex_has(c: str) -> bool:
@@ -133,21 +117,19 @@ def _latex_has(c: str) -> bool:
 
 
 def _foreign(text: str) -> str:
-    if not text:
-        return ""
     return f"\\unicodetext{{{text}}}{{{' '.join(f'U+{ord(c):04X}' for c in text)}}}"
 
 
 def _latex(sheet: Sheet) -> str:
     def line(cells: Iterable[Cell]) -> str:
-        return " & ".join(escape_latex(_text(cell)) for cell in cells) + r" \\"
+        return " & ".join(in_latex(_text(cell)) for cell in cells) + r" \\"
 
     count = len(sheet.heads)
     columns = "l" * sheet.names + "r" * (count - sheet.names)
     lines = [
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",
-        rf"\multicolumn{{{count}}}{{l}}{{{escape_latex(_text(sheet.title))}}} \\",
+        rf"\multicolumn{{{count}}}{{l}}{{{in_latex(_text(sheet.title))}}} \\",
         r"\midrule",
         line(sheet.heads),
     ]
@@ -155,7 +137,7 @@ def _latex(sheet: Sheet) -> str:
         lines += [r"\midrule", *map(line, block)]
     lines += [r"\bottomrule", r"\end{tabular}"]
     for note in sheet.notes:
-        lines.append(rf"\par{{\footnotesize {escape_latex(''.join(map(_text, note)))}.\par}}")
+        lines.append(rf"\par{{\footnotesize {in_latex(''.join(map(_text, note)))}.\par}}")
     return "\n".join(lines) + "\n"
 
 

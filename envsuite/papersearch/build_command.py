@@ -25,8 +25,7 @@ CACM. Then: gymnasium.make("PaperSearch-v0", source="pasa.corpus"), or: envsuite
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments to ``parser``, that of ``envsuite data build papers``."""
-    parser.epilog = EXAMPLES
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    build_command.add_arguments(parser, EXAMPLES, "papers")
     parser.add_argument(
         "path", nargs="?", type=Path, metavar="PATH", help="the papers; default: papersearch in $ENVSUITE_DATA"
     )
@@ -38,9 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="PaSa's queries on these papers (JSON lines)",
     )
-    parser.add_argument("--builtin", type=int, metavar="N", help="N generated papers instead of a file's")
-    parser.add_argument("--seed", type=int, metavar="S", help="seed of the generated papers (default: 0)")
-    build_command.add_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -50,16 +46,10 @@ def run(arguments: argparse.Namespace) -> int:
         DataError: As :func:`envsuite.retrieval.corpus_build.build`.
         UsageError: The arguments contradict each other.
     """
-    return build_command.run(_source(arguments), arguments)
+    return build_command.run(arguments, _source, Literature, ("path", "queries"))
 
 
 def _source(arguments: argparse.Namespace) -> Source:
-    if arguments.builtin is not None:
-        if arguments.path is not None or arguments.queries:
-            raise UsageError("--builtin generates papers and queries; give it, or PATH and --queries")
-        return Literature(arguments.builtin, arguments.seed or 0)
-    if arguments.seed is not None:
-        raise UsageError("--seed is for generated papers; give --builtin N with it")
     if arguments.path is not None:
         return source_of(arguments.path, arguments.queries)
     if arguments.queries:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envsuite.core.errors import DataError, UsageError
+from envsuite.core.latex import escape_latex
 from envsuite.data.files import write_atomically
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.documents import Document, Retriever, day
@@ -205,15 +206,9 @@ def _year(paper: Document) -> str:
     return str(paper.date // 10000) if paper.date else ""
 
 
-_SPECIAL = {
-    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    **{sign: f"\\{sign}" for sign in "&%$#_"},
-}  # fmt: skip
-
-
 def _escaped(text: str) -> str:
     """Returns text for LaTeX, on one line."""
-    return "".join(_SPECIAL.get(sign, sign) for sign in _printable(text))
+    return escape_latex(_printable(text))
 
 
 def _printable(text: str) -> str:

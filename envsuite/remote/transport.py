@@ -15,7 +15,6 @@ import socket
 import ssl
 import threading
 import time
-import urllib.parse
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -23,6 +22,7 @@ from typing import Any
 import orjson
 
 from envsuite import __version__
+from envsuite.core.addresses import address
 from envsuite.core.errors import UsageError, WorkerLost
 from envsuite.remote.protocol import ERRORS, JSON_TYPE, TOKEN_VARIABLE
 from envsuite.remote.tokens import token_needed
@@ -89,18 +89,12 @@ class Server:
     """Connections of this process to one server; may be used from several threads, and after a fork."""
 
     def __init__(self, url: str) -> None:
-        parts = urllib.parse.urlsplit(url)
-        try:
-            port = parts.port
-        except ValueError as error:
-            raise UsageError(f"url {url!r}: {error}") from error
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise UsageError(f"url is {url!r}; it must be like http://127.0.0.1:8080")
+        parts = address(url, "url", "http://127.0.0.1:8080", f"clients send the token in ${TOKEN_VARIABLE}")
         self.url = url.rstrip("/")
-        self._address = (parts.hostname, port or (443 if parts.scheme == "https" else 80))
+        self._address = (str(parts.hostname), parts.port or (443 if parts.scheme == "https" else 80))
         self._prefix = parts.path.rstrip("/")
         self._tls = _tls_context() if parts.scheme == "https" else None
-        head = f"Host: {parts.netloc.rpartition('@')[2]}\r\nUser-Agent: envsuite/{__version__}\r\n"
+        head = f"Host: {parts.netloc}\r\nUser-Agent: envsuite/{__version__}\r\n"
         head += f"Accept: {JSON_TYPE}\r\n"
         if token := os.environ.get(TOKEN_VARIABLE):
             if not token.isascii() or not token.isprintable():

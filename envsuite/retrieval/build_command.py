@@ -6,6 +6,7 @@ import argparse
 import resource
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from envsuite.core.errors import UsageError
@@ -16,8 +17,18 @@ from envsuite.retrieval.documents import Problems, Source
 from envsuite.retrieval.known_encoders import encoder
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments that all builds of a corpus have."""
+def add_arguments(parser: argparse.ArgumentParser, examples: str, documents: str) -> None:
+    """Adds the arguments that all builds of a corpus have.
+
+    Args:
+        parser: The command's.
+        examples: Printed below its help.
+        documents: What the documents are, in the plural.
+    """
+    parser.epilog = examples
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--builtin", type=int, metavar="N", help=f"N generated {documents}, and tasks on them")
+    parser.add_argument("--seed", type=int, metavar="S", help=f"seed of the generated {documents} (default: 0)")
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="the corpus; an existing file is replaced (default: in the cache)"
     )
@@ -33,22 +44,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(source: Source, arguments: argparse.Namespace) -> int:
+def run(
+    arguments: argparse.Namespace,
+    read: Callable[[argparse.Namespace], Source],
+    generate: Callable[[int, int], Source],
+    of_files: Sequence[str],
+) -> int:
     """Builds the corpus; returns the exit code.
 
     Args:
-        source: The documents and tasks.
-        arguments: Those of :func:`add_arguments`.
+        arguments: Those of :func:`add_arguments`, and others.
+        read: Makes the source from files.
+        generate: Makes it from ``--builtin`` and ``--seed``.
+        of_files: Names of the arguments that only :attr:`read` takes.
 
     Raises:
         DataError: As :func:`~envsuite.retrieval.corpus_build.build`; or there is no such encoder.
-        UsageError: Vectors are for a corpus with a name.
+        UsageError: The arguments contradict each other; or vectors are for a corpus without a name.
     """
+    made = arguments.builtin is not None
+    if not made and arguments.seed is not None:
+        raise UsageError("--seed is for generated documents; give --builtin N with it")
+    if made and any(vars(arguments)[name] for name in of_files):
+        raise UsageError("--builtin generates documents and tasks; give it, or files")
+    source = generate(arguments.builtin, arguments.seed or 0) if made else read(arguments)
     source.problems = Problems(strict=arguments.strict)
     encoders = [encoder(name) for name in arguments.vectors]
     if encoders and arguments.out is None:
         raise UsageError("--vectors is for a corpus of your own; name it with --out")
-    out = arguments.out if arguments.out is not None else place(source)
+    out = arguments.out if arguments.out is not None else place(source, made)
     begin = time.monotonic()
     try:
         build(source, out, Shown(sys.stderr, unit=lambda number: f"{number:,}"), encoders)

@@ -81,9 +81,10 @@ def cached(source: Source) -> Path:
     return path
 
 
-def place(source: Source) -> Path:
-    """Returns the path of the corpus of ``source`` in the cache."""
-    return cache_root() / "corpora" / _name(source)
+def place(source: Source, made: bool = False) -> Path:
+    """Returns the path of the corpus of ``source`` in the cache; with ``made``, of one that is generated."""
+    folder = cache_root() / "corpora"
+    return (folder / "generated" if made else folder) / f"{FORMAT}-{source.digest()[:20]}.corpus"
 
 
 def generated(source: Source) -> Corpus:
@@ -91,7 +92,7 @@ def generated(source: Source) -> Corpus:
 
     Of such corpora the cache keeps :data:`GENERATED` bytes: those that were opened last, and always the one returned.
     """
-    path = cache_root() / "corpora" / "generated" / _name(source)
+    path = place(source, made=True)
     while True:
         if path.is_file():
             with suppress(OSError):  # of a cache that cannot be written, nothing is removed
@@ -106,10 +107,6 @@ def generated(source: Source) -> Corpus:
         except DataError:
             if path.is_file():
                 raise  # else it was removed before it was open
-
-
-def _name(source: Source) -> str:
-    return f"{FORMAT}-{source.digest()[:20]}.corpus"
 
 
 def _ensure(source: Source, path: Path) -> None:

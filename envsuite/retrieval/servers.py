@@ -16,6 +16,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from envsuite.core.addresses import address
 from envsuite.core.errors import EnvsuiteError, UsageError
 from envsuite.retrieval.documents import Found
 from envsuite.retrieval.vectors import Vectors, best
@@ -51,17 +52,10 @@ class JsonServer:
     def __init__(
         self, url: str, headers: Mapping[str, str] | None = None, seconds: float = SECONDS, tries: int = TRIES
     ) -> None:
-        parts = urllib.parse.urlsplit(url)
-        try:
-            port = parts.port
-        except ValueError as error:
-            raise UsageError(f"url {url!r}: {error}") from error
-        if parts.username is not None or parts.password is not None:
-            raise UsageError("url has a name or a password, which would be in every message; send them as headers")
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise UsageError(f"url is {url!r}; it must be like http://127.0.0.1:6333")
+        parts = address(url, "url", "http://127.0.0.1:6333", "send it as one of the headers")
         self.url = url.rstrip("/")
-        self._tls, self._host, self._port, self._prefix = parts.scheme == "https", parts.hostname, port, parts.path
+        self._tls, self._host, self._port = parts.scheme == "https", str(parts.hostname), parts.port
+        self._prefix = parts.path
         self._headers = {"Content-Type": "application/json", "Accept": "application/json", **(headers or {})}
         self._seconds, self._tries = seconds, max(1, tries)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from envsuite.core.errors import UsageError
 from envsuite.retrieval import build_command
 from envsuite.retrieval.documents import Source
 from envsuite.searchqa.encyclopaedia import Encyclopaedia
@@ -25,14 +24,10 @@ where it stopped.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments to ``parser``, that of ``envsuite data build questions``."""
-    parser.epilog = EXAMPLES
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    build_command.add_arguments(parser, EXAMPLES, "pages")
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="files of questions, or folders of them")
     parser.add_argument("--corpus", type=Path, metavar="FILE", help="passages to search instead of the questions' own")
     parser.add_argument("--split", choices=SPLITS, help="split of all questions (default: that of each file's name)")
-    parser.add_argument("--builtin", type=int, metavar="N", help="N generated pages, and questions on them")
-    parser.add_argument("--seed", type=int, metavar="S", help="seed of the generated pages (default: 0)")
-    build_command.add_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -42,14 +37,9 @@ def run(arguments: argparse.Namespace) -> int:
         DataError: As :func:`envsuite.retrieval.corpus_build.build`.
         UsageError: The arguments contradict each other.
     """
-    return build_command.run(_source(arguments), arguments)
+    of_files = ("files", "corpus", "split")
+    return build_command.run(arguments, _files, lambda pages, seed: Encyclopaedia(pages, seed=seed), of_files)
 
 
-def _source(arguments: argparse.Namespace) -> Source:
-    if arguments.builtin is None:
-        if arguments.seed is not None:
-            raise UsageError("--seed is for generated pages; give --builtin N with it")
-        return QuestionFiles(arguments.files, arguments.corpus, arguments.split)
-    if arguments.files or arguments.corpus is not None or arguments.split is not None:
-        raise UsageError("--builtin generates pages, questions and splits; give it, or files")
-    return Encyclopaedia(arguments.builtin, seed=arguments.seed or 0)
+def _files(arguments: argparse.Namespace) -> Source:
+    return QuestionFiles(arguments.files, arguments.corpus, arguments.split)

@@ -22,7 +22,7 @@ from envsuite.evaluation.groups import groups_of, load_groups
 from envsuite.evaluation.sheets import make_sheets, make_wide_sheets
 from envsuite.evaluation.statistics import clustered_wilson
 from envsuite.evaluation.tables import make_rows
-from envsuite.evaluation.writers import as_csv, as_json, as_latex, as_markdown, as_text, escape_latex
+from envsuite.evaluation.writers import as_csv, as_json, as_latex, as_markdown, as_text, in_latex
 
 HOSTILE = "a & b_c %d $e # {f} ~^\\ | <g> \"h\" -- 'i' `j` *k* [l]\nm 模型 Łódź é"
 
@@ -209,9 +209,9 @@ def test_a_table_with_a_column_for_each_stratum() -> None:
 
 
 def test_letters_that_not_every_latex_has_are_given_to_those_that_have() -> None:
-    assert escape_latex("é ü Ł 模型") == r"é ü \unicodetext{Ł}{U+0141} \unicodetext{模型}{U+6A21 U+578B}"
-    assert escape_latex("50%_&#{}$") == r"50\%\_\&\#\{\}\$"
-    assert escape_latex("a\nb\x1b") == r"a\textbackslash{}nb\textbackslash{}x1b"
+    assert in_latex("é ü Ł 模型") == r"é ü \unicodetext{Ł}{U+0141} \unicodetext{模型}{U+6A21 U+578B}"
+    assert in_latex("50%_&#{}$") == r"50\%\_\&\#\{\}\$"
+    assert in_latex("a\nb\x1b") == r"a\textbackslash{}nb\textbackslash{}x1b"
 
 
 @pytest.mark.slow

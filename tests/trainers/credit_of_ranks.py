@@ -1,13 +1,15 @@
 """``python credit_of_ranks.py FOLDER`` under ``accelerate launch``: every recipe's credit and gradient, over all ranks.
 
-Each process has the episodes of its own groups; the first writes what all of them have together. The model is float64,
-so that the order of sums does not hide a difference.
+With ``team`` as a second argument, two agents take turns in the episodes. Each process has the episodes of its own
+groups; the first writes what all of them have together. The model is float64, so that the order of sums does not hide a
+difference.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,6 +24,7 @@ from trainers.credit.crediting import Crediting, Method
 from trainers.credit.estimators import ESTIMATORS, Estimator, ValueBased
 from trainers.credit.providers import GreedyReturn, Provider
 from trainers.credit.recipes import COMPOSITIONS, recipe, recipes
+from trainers.credit.rows import as_played
 from trainers.distributed import every, guarded, make_accelerator
 from trainers.policy.config import OptimConfig
 from trainers.policy.model import Policy
@@ -44,6 +47,7 @@ from trainers.steps.columns import (
 )
 
 SIZE, GROUPS, MEMBERS = 61, 6, 4
+AGENTS = ("searcher_0", "selector_0")
 
 
 class Random(Provider):
@@ -101,7 +105,7 @@ def _normal(rngs: Sequence[np.random.Generator], sizes: Sequence[int]) -> np.nda
     return np.concatenate([np.zeros(0), *(rng.normal(size=size) for rng, size in zip(rngs, sizes, strict=True))])
 
 
-def episodes(greedy: bool) -> Iterator[Episode]:
+def episodes(greedy: bool, team: bool = False) -> Iterator[Episode]:
     """Episodes of groups that differ in size, return and spread; one group without variance, some steps invalid."""
     for group in range(GROUPS):
         size = MEMBERS + group % 3
@@ -109,6 +113,8 @@ def episodes(greedy: bool) -> Iterator[Episode]:
             number = group * 10 + member
             rng = np.random.default_rng([5, number])
             steps = tuple(_step(rng, t, group) for t in range(int(rng.integers(1, 5))))
+            if team:
+                steps = tuple(_in_turn(step) for step in steps)
             success = group != 1 and bool(rng.random() < 0.4)
             yield Episode(
                 episode_id=number, group_id=group, env_id="Tiny-v0", task_id=f"task-{group}", task_type="", split="",
@@ -137,6 +143,12 @@ def _step(rng: np.random.Generator, t: int, group: int) -> Step:
     )
 
 
+def _in_turn(step: Step) -> Step:
+    """The step as one of two agents, of whom the first earns the reward, and the other half as much again."""
+    earned = {AGENTS[0]: step.reward, AGENTS[1]: step.reward / 2}
+    return replace(step, agent=AGENTS[step.t % 2], info={**step.info, "rewards": earned}, reward=1.5 * step.reward)
+
+
 def methods() -> Iterator[tuple[str, MethodConfig]]:
     """Every recipe and composition, and the settings of estimators and filters that no recipe has."""
     for name in (*recipes(), *COMPOSITIONS):
@@ -156,7 +168,7 @@ def methods() -> Iterator[tuple[str, MethodConfig]]:
 def main() -> int:
     accelerator = make_accelerator()
     rank, ranks = accelerator.process_index, accelerator.num_processes
-    seen = set()
+    seen, team = set(), sys.argv[2:] == ["team"]
     for name, config in methods():
         seen.add(config.estimator)
         method = Method.of(config)
@@ -166,7 +178,7 @@ def main() -> int:
         updater = Updater(accelerator, policy, optimizer, OptimConfig(tokens_per_microbatch=60), config.objective)
         greedy = [GreedyReturn()] if config.greedy_baseline else []
         crediting = Crediting(method, accelerator, [*greedy, Random(method.estimator), Signals()])
-        own = [e for e in episodes(config.greedy_baseline) if e.group_id % ranks == rank]
+        own = [e for e in episodes(config.greedy_baseline, team) if e.group_id % ranks == rank]
         credit = crediting(crediting.shaped(own, iteration=3))
         rows = np.flatnonzero(credit.keep)
         kept = np.isin(credit.table.response.row_of, rows)
@@ -184,10 +196,11 @@ def main() -> int:
 
 
 def _columns(table: StepTable, advantage: np.ndarray, keep: np.ndarray) -> np.ndarray:
-    """Episode, t, place in the response, whether the row is kept, and advantage of each token, (T, 5)."""
+    """Episode, place in it, place in the response, whether the row is kept, advantage of each token, (T, 5)."""
     row = table.response.row_of
     place = np.arange(len(row)) - table.response.offsets[row]
-    return np.stack([table.episode_id[row], table.t[row], place, keep[row], advantage], axis=1).astype(np.float64)
+    episode, t = np.array(as_played(table), np.int64).reshape(-1, 2)[row].T
+    return np.stack([episode, t, place, keep[row], advantage], axis=1).astype(np.float64)
 
 
 sys.exit(guarded(main))

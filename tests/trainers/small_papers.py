@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from tiny_runs import model
+from transformers import PreTrainedTokenizerFast
 
 from benchmarks.papers.index import FOLDER, Run
 from benchmarks.papers.plans import config_of
@@ -36,7 +37,11 @@ ANSWERS = {
 def save_model(folder: Path, actions: Sequence[str]) -> Path:
     """A tiny model that draws one of a few answers, whatever it is asked, so that episodes differ."""
     answers = [*(f"<think>so</think><action>{action}</action>" for action in actions), "no"]
-    tokenizer = word_tokenizer(answers, 512)
+    return save_taught(folder, answers, word_tokenizer(answers, 512))
+
+
+def save_taught(folder: Path, answers: Sequence[str], tokenizer: PreTrainedTokenizerFast) -> Path:
+    """A tiny model that draws one of ``answers``, whatever it is asked."""
     policy = model("qwen2", len(tokenizer))
     policy.config.eos_token_id = policy.generation_config.eos_token_id = tokenizer.eos_token_id
     for layer in policy.model.layers:  # without attention the next token depends on the last one alone

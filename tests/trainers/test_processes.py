@@ -65,6 +65,25 @@ def test_every_method_gives_the_same_credit_and_gradient_on_any_number_of_proces
             torch.testing.assert_close(many[key], one[key], rtol=0.0, atol=near, msg=f"{name}: {key}")
 
 
+@pytest.mark.slow
+def test_every_method_credits_a_team_alike_on_one_process_and_on_two(credit: Path, tmp_path: Path) -> None:
+    script = (str(HERE / "credit_of_ranks.py"), str(tmp_path), "team")
+    for program in ((sys.executable, *script), (*BOTH, *script)):
+        run = train(program=program, timeout=300)
+        assert run.returncode == 0, run.stderr
+    cases = sorted(path.name.removesuffix("-1.safetensors") for path in tmp_path.glob("*-1.safetensors"))
+    assert len(cases) > 20
+    for name in cases:
+        one, two = (load_file(tmp_path / f"{name}-{n}.safetensors") for n in (1, 2))
+        for turn in (0, 1):
+            assert bool(one["credit"][one["credit"][:, 1] % 2 == turn, 4].any()), f"{name}: an agent has no advantage"
+        alone = load_file(credit / f"{name}-1.safetensors")["credit"]
+        assert not torch.equal(one["credit"], alone), f"{name}: as if one had played"
+        for key in one:
+            near = 1e-12 * float(one[key].abs().max()) if one[key].numel() else 0.0
+            torch.testing.assert_close(two[key], one[key], rtol=0.0, atol=near, msg=f"{name}: {key}")
+
+
 def test_every_method_gives_the_credit_that_was_recorded(credit: Path) -> None:
     found = recorded_credit.read(credit)
     before = orjson.loads(recorded_credit.FILE.read_bytes())

@@ -89,7 +89,7 @@ def with_greedy_return(steps: StepTable) -> StepTable:
     kept = np.flatnonzero([group in known for group in sampled.group_id.tolist()])
     if len(kept) < len(sampled):
         lost = len(np.unique(sampled.group_id)) - len(np.unique(sampled.group_id[kept]))
-        _LOG.warning("%d tasks are left out: their greedy episode failed", lost)
+        _LOG.warning("%d tasks are left out: their greedy episode failed, or the agent had no turn in it", lost)
         sampled = sampled.take(kept)
     column = np.array([known[group] for group in sampled.group_id.tolist()], np.float64)
     return sampled.with_columns(**{GREEDY_RETURN: column})

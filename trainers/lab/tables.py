@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from envsuite.core.latex import escape_latex
 from trainers.lab.measures import Estimate, bootstrap
 
 Record = dict[str, str | float]
@@ -48,15 +49,8 @@ class Table:
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
 
-_SYMBOLS = {"±": r"$\pm$", "ε": r"$\varepsilon$", "λ": r"$\lambda$", "β": r"$\beta$"}
-_SYMBOLS |= {"–": "--", "²": "$^2$", "Â": r"$\hat{A}$", "≥": r"$\geq$", "≠": r"$\neq$"}  # noqa: RUF001
-
-
 def _latex(text: str) -> str:
-    escaped = "".join(f"\\{c}" if c in "&%_#$" else c for c in text)
-    for sign, command in _SYMBOLS.items():
-        escaped = escaped.replace(sign, command)
-    return escaped.replace("<", "$<$").replace(">", "$>$")
+    return escape_latex(text).replace("Â", r"$\hat{A}$")
 
 
 def select(records: Iterable[Record], **equal: str | float) -> list[Record]:

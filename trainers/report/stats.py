@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from envsuite.core.errors import DataError
+from envsuite.core.latex import escape_latex
 from envsuite.evaluation.groups import natural
 from envsuite.evaluation.statistics import clustered_wilson
 from trainers.steps import Episode
@@ -269,15 +270,14 @@ def before_after_markdown(before: EvalResult, after: EvalResult) -> str:
 
 def before_after_latex(before: EvalResult, after: EvalResult) -> str:
     """Returns the comparison as a LaTeX ``tabular`` (package booktabs)."""
-    lines = [r"\begin{tabular}{lrrrr}", r"\toprule", " & ".join(_latex(h) for h in _heads(before, after)) + r" \\"]
+    lines = [
+        r"\begin{tabular}{lrrrr}",
+        r"\toprule",
+        " & ".join(escape_latex(h) for h in _heads(before, after)) + r" \\",
+    ]
     lines.append(r"\midrule")
     for row in comparison(before, after):
         if row[0] == "all":
             lines.append(r"\midrule")
-        lines.append(" & ".join(_latex(str(cell)) for cell in row) + r" \\")
+        lines.append(" & ".join(escape_latex(str(cell)) for cell in row) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", "% " + NOTE.format(mark="*"), ""])
-
-
-def _latex(text: str) -> str:
-    escaped = "".join(f"\\{c}" if c in "&%_#$" else c for c in text)
-    return escaped.replace("–", "--")  # noqa: RUF001

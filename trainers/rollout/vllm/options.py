@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from envsuite.core.addresses import address
+from envsuite.core.errors import UsageError
 from trainers.rollout.vllm.child import check_interpreter
 from trainers.rollout.vllm.inside import check_here
 from trainers.settings import ConfigError
@@ -107,8 +109,11 @@ class Options:
                 raise ConfigError(
                     f"{_WHERE}: urls names servers that run, and {name} is for one that is started; leave one out"
                 )
-        if not self.addresses or not all(isinstance(url, str) and url.startswith("http") for url in self.addresses):
-            raise ConfigError(f"{_WHERE}.urls is {self.urls!r}; it must be like http://127.0.0.1:8000, or several such")
+        try:
+            for url in self.addresses or [""]:
+                address(url, f"{_WHERE}.urls", "http://127.0.0.1:8000, or several such", "the key is in $VLLM_API_KEY")
+        except UsageError as error:
+            raise ConfigError(str(error)) from error
 
     @property
     def addresses(self) -> list[str]:

@@ -1,0 +1,41 @@
+"""Addresses of servers, which have no secrets in them."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import SplitResult, urlsplit
+
+from envsuite.core.errors import UsageError
+
+
+def address(url: object, named: str, like: str, instead: str) -> SplitResult:
+    """Splits the address of a server.
+
+    Args:
+        url: The address.
+        named: What gives it, for messages, e.g. ``"--url"``.
+        like: An example of an address.
+        instead: What to do with a password.
+
+    Raises:
+        UsageError: It is no such address, or has a name, a password or a query in it, which the message does not show.
+    """
+    try:
+        parts = urlsplit(url) if isinstance(url, str) else None
+        sound = parts is not None and parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        sound = False
+    if not sound:
+        raise UsageError(f"{named} is {shown(url) if isinstance(url, str) else url!r}; it must be like {like}")
+    assert parts is not None
+    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+        raise UsageError(
+            f"{named} of {parts.hostname} has a password or a query in it, which would be in messages and files; "
+            f"{instead}"
+        )
+    return parts
+
+
+def shown(url: str) -> str:
+    """Returns an address for messages: without name, password, query and fragment."""
+    return re.split(r"[?#]", re.sub(r"^(.*//)?.*@", r"\1", url, flags=re.DOTALL))[0]

@@ -1,0 +1,67 @@
+"""No message about an address says its password."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envsuite.core.addresses import address, shown
+from envsuite.core.errors import UsageError
+from envsuite.data.catalog import CATALOG
+from envsuite.data.manager import fetch
+from envsuite.endpoints.options import Options
+from envsuite.interpreter.base import Limits
+from envsuite.interpreter.remote import ServerInterpreter
+from envsuite.remote import RemoteEnv
+from envsuite.retrieval.servers import JsonServer
+
+SECRET = "hush7"
+WITH_A_SECRET = (
+    f"http://me:{SECRET}@127.0.0.1:1",
+    f"http://{SECRET}@127.0.0.1:1/v1",
+    f"http://me:{SECRET}@127.0.0.1:port",
+    f"http://me:{SECRET}/x@127.0.0.1:1",
+    f"ftp://me:{SECRET}@127.0.0.1:1",
+    f"me:{SECRET}@127.0.0.1:1",
+    f"http://[::1/me:{SECRET}@127.0.0.1:1",
+    f"http://127.0.0.1:1?key={SECRET}",
+    f"https://127.0.0.1:1/v1#{SECRET}",
+)
+
+
+@pytest.mark.parametrize("url", WITH_A_SECRET)
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda url: RemoteEnv(url, "TextCraft-v0"),
+        lambda url: ServerInterpreter(url, Limits()),
+        JsonServer,
+        lambda url: Options(url=url, model="m"),
+        lambda url: fetch(CATALOG[0], mirrors=[url]),
+    ],
+    ids=["server", "interpreter", "search", "endpoint", "mirror"],
+)
+def test_an_address_with_a_secret_is_refused_without_repeating_it(use: Callable[[str], Any], url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        use(url)
+    assert SECRET not in str(caught.value)
+
+
+@given(url=st.text() | st.from_regex(r"[a-z]*:?/?/?[^/]*:hush7@?[a-z0-9:./\[\]]*", fullmatch=True))
+def test_any_text_is_an_address_or_refused(url: str) -> None:
+    try:
+        parts = address(url, "url", "http://127.0.0.1:1", "leave it out")
+    except UsageError as error:
+        assert "it must be like" in str(error) or "has a password or a query" in str(error)
+    else:
+        assert parts.scheme in ("http", "https") and parts.hostname and parts.username is parts.password is None
+
+
+def test_what_is_shown_is_the_address_without_secrets() -> None:
+    assert shown("http://me:hush@host:1/v1?key=hush") == "http://host:1/v1"
+    assert shown("http://host:1/v1") == "http://host:1/v1"
+    assert shown("localhost:8000") == "localhost:8000"

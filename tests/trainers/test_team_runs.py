@@ -1,0 +1,113 @@
+"""A run trains one policy for both agents of a team, on one process or several."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from small_papers import save_taught
+from tiny_runs import ROOT, train, without_times, write_settings
+from tokenizers import AddedToken
+
+from envsuite.papersearch.team import SEARCHER, SELECTOR
+from envsuite.retrieval.corpus_build import build
+from envsuite.retrieval.documents import Document, InMemory
+from trainers.credit.estimators import ESTIMATORS
+from trainers.credit.recipes import recipe
+from trainers.credit.rows import unshaped
+from trainers.imitation.vocabulary import word_tokenizer
+from trainers.report.methods import step_means
+from trainers.settings import make
+from trainers.steps import Episode
+from trainers.steps.columns import AGENT
+from trainers.steps.parquet import read_episodes
+
+BOTH = (sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(ROOT / "configs/accelerate/cpu2.yaml"))
+PAPERS = (
+    Document("g1", "walking robots", "robots walk", 20100101),
+    Document("g2", "legged machines", "on legs", 20120101, links=("g1",)),
+    Document("x1", "sitting dogs", "dogs sit while others are walking", 20080101, links=("g1",)),
+)
+CALLS = (
+    '{"name": "search", "arguments": {"query": "walking robots"}}',
+    '{"name": "search", "arguments": {"query": "sitting"}}',
+    '{"name": "expand", "arguments": {"paper_id": "g1"}}',
+    '{"name": "keep", "arguments": {"paper_ids": ["g1"]}}',
+    '{"name": "keep", "arguments": {"paper_ids": ["x1"]}}',
+)
+OWN = ("train/computed_tokens", "train/idle_rows", "train/live_tokens", "train/logprob_gap")
+"""Metrics of how the work is laid out, which differs with the number of processes."""
+ANSWERS = [f"<action>{call}</action>" for call in CALLS]
+
+
+@pytest.fixture(scope="module")
+def team(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a corpus, and a tiny model whose every answer is a call of one of the agents, in one token."""
+    folder = tmp_path_factory.mktemp("team")
+    tasks = [
+        {"id": f"{split}-{key}", "text": "walking robots", "gold": [key], "date": 0, "kind": "x", "split": split}
+        for split in ("train", "validation", "test")
+        for key in ("g1", "x1")
+    ]
+    build(InMemory("team", PAPERS, tasks), folder / "team.corpus")
+    tokenizer = word_tokenizer([paper.title for paper in PAPERS], 512)
+    tokenizer.add_tokens([AddedToken(answer, special=False, normalized=False) for answer in ANSWERS])
+    save_taught(folder / "model", ANSWERS, tokenizer)
+    return folder
+
+
+def _trained(team: Path, folder: Path, name: str, program: tuple[str, ...]) -> Path:
+    folder.mkdir()
+    env: dict[str, Any] = {"id": "PaperSearchTeam-v0", "kwargs": {"source": str(team / "team.corpus")}}
+    changes: dict[str, Any] = {"recipe": name, "iterations": 2, "checkpoint_every": 1, "optim.lr": 1e-3}
+    changes |= {"rollout.group_size": 8, "envs": [{**env, "max_episode_steps": 6}], "model.path": str(team / "model")}
+    changes |= {"evaluation.envs": [{**env, "max_episode_steps": 6, "split": "test"}], "evaluation.episodes": 2}
+    run = train("--config", str(write_settings(folder, **changes)), program=program, timeout=300)
+    assert run.returncode == 0, run.stderr
+    return folder / "runs" / "tiny"
+
+
+def _flat(file: Path) -> torch.Tensor:
+    return torch.cat([weight.flatten() for _, weight in sorted(load_file(file).items())])
+
+
+def _steps(episode: Episode) -> list[tuple[Any, ...]]:
+    return [(step.agent, step.response_ids.tolist(), step.reward, step.info["rewards"]) for step in episode.steps]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gigpo", "graphgpo", "steppo"])
+def test_a_team_is_trained_and_the_number_of_processes_changes_no_number(name: str, team: Path, tmp_path: Path) -> None:
+    alone = _trained(team, tmp_path / "one", name, (sys.executable, "-m", "trainers.train"))
+    records = without_times(alone)
+    assert [record["iteration"] for record in records] == [0, 1, 2, 2]
+    for record in records[1:3]:
+        assert record["train/failed"] == 0 and record["train/grad_norm"] > 0
+        inert = [key for key, value in record.items() if key.startswith("term/") and "/touched" in key and value == 0]
+        assert not inert, inert
+    episodes = read_episodes(alone / "episodes" / "iteration-00001.parquet")
+    assert {step.agent for episode in episodes for step in episode.steps} == {SEARCHER, SELECTOR}
+    if name != "steppo":  # whose critic is not there any more
+        method = recipe(name).method
+        table = unshaped(episodes, 1)
+        advantages = step_means(table, make(ESTIMATORS[method["estimator"]], method["options"], "option")(table))
+        own = [advantages[table.extra[AGENT] == agent] for agent in (SEARCHER, SELECTOR)]
+        assert all(np.ptp(some) > 0 for some in own), "each agent's own steps differ in their credit"
+
+    both = _trained(team, tmp_path / "two", name, (*BOTH, "-m", "trainers.train"))
+    assert (both / "run.rank1.log").is_file()
+    together = read_episodes(both / "episodes" / "iteration-00001.parquet")
+    assert [*map(_steps, together)] == [*map(_steps, episodes)]
+    others = without_times(both)
+    assert others[1].keys() == records[1].keys()
+    for key, value in records[1].items():
+        if key.startswith(("term/", "train/", "diag/")) and key not in OWN:
+            assert others[1][key] == pytest.approx(value, rel=1e-4, abs=1e-6), key
+    files = team / "model", *(run / "checkpoints" / "iteration-00001" for run in (alone, both))
+    before, one, two = (_flat(file / "model.safetensors") for file in files)
+    assert (two - one).norm() < 1e-3 * (one - before).norm(), "but for rounding, the update is the same"

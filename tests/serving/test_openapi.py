@@ -101,7 +101,9 @@ def test_schemathesis_finds_no_answer_that_the_document_does_not_describe(
         schemathesis.checks.CHECKS.get_one("response_headers_conformance"),
     ]
     operations = [result.ok() for result in schema.get_all_operations()]
-    assert len(operations) == 17
+    paths = ask(running.url, "GET", "/openapi.json").body["paths"]
+    documented = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+    assert documented - {operation.label for operation in operations} <= {"GET /openapi.json"}
     for operation in operations:
 
         @given(case=operation.as_strategy())

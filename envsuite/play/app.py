@@ -19,7 +19,7 @@ from textual.widgets import Input, OptionList, Static, TextArea
 
 from envsuite.core.errors import EnvsuiteError, WorkerLost
 from envsuite.core.tools import Action, Unparsed
-from envsuite.play.lines import completions, is_incomplete, read_line, write_call
+from envsuite.play.lines import completions, is_incomplete, read_action, write_action
 from envsuite.play.profiles import Profile
 from envsuite.play.session import Session
 
@@ -38,7 +38,7 @@ HELP = """\
 Enter         takes the action that is typed
 Tab           completes it; again: the next completion
 Up, Down      lines typed before
-Alt+Enter     a new line, for code
+Alt+Enter     a new line: for code, or for a further call of the step
 PageUp/Down   scroll the episode; Ctrl+T scrolls the task
 F2 :hint      the expert's next action
 F3 :undo      takes the last step back
@@ -325,7 +325,8 @@ class Play(App[None]):
 
     async def _act(self, line: str) -> None:
         session = self.session
-        action = read_line(line, session.env.tools, session.profile, session.observation["commands"])
+        env, shown = session.env, session.observation["commands"]
+        action = read_action(line, env.tools, session.profile, shown, env.max_calls)
         saved = len(session.saved)
         await self._called(lambda: session.act(action))
         if len(session.saved) > saved:
@@ -336,8 +337,9 @@ class Play(App[None]):
         session, rest = self.session, rest.strip()
         if word == "hint":
             action = await self._called(session.hint)
-            self.message = f"The expert: {self._written(action)}"
-            self._base.query_one(Prompt).offer(self._written(action) if len(action) == 1 else "")
+            written = self._written(action)
+            self.message = "The expert: " + written.replace("\n", "; ")
+            self._base.query_one(Prompt).offer(written if action else "")
         elif word == "undo":
             await self._called(session.undo)
         elif word == "restart":
@@ -389,7 +391,7 @@ class Play(App[None]):
     def _written(self, action: Action) -> str:
         if isinstance(action, Unparsed):
             return "(no action)"
-        return "; ".join(write_call(call, self.session.env.tools, self.session.profile) for call in action)
+        return write_action(action, self.session.env.tools, self.session.profile)
 
     def _show(self) -> None:
         self._base.query_one("#status", Static).update(self._status())

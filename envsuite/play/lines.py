@@ -45,6 +45,36 @@ def write_call(call: ToolCall, tools: Sequence[Tool], profile: Profile) -> str:
     for line in (*values, *short, *named):
         if read_line(line, tools, profile) == (call,):
             return line
+    return _as_json(call)
+
+
+def read_action(text: str, tools: Sequence[Tool], profile: Profile, commands: Sequence[str], most: int) -> Action:
+    """Returns the action that a text stands for: several lines, each of which is a call, are calls of one step.
+
+    Args:
+        text: What was typed.
+        tools: The tools.
+        profile: What may be typed in the environment.
+        commands: The admissible commands.
+        most: Most calls of a step; with 1 the text is always one line.
+    """
+    lines = [line for line in text.split("\n") if line.strip()]
+    if most > 1 and len(lines) > 1 and not profile.code:
+        calls = [read_line(line, tools, profile, commands) for line in lines]
+        if not any(isinstance(call, Unparsed) for call in calls):
+            return tuple(call for one in calls for call in one)
+    return read_line(text, tools, profile, commands)
+
+
+def write_action(action: Action, tools: Sequence[Tool], profile: Profile) -> str:
+    """Returns the text that :func:`read_action` reads as ``action``: a line for each call."""
+    lines = [write_call(call, tools, profile) for call in action]
+    if len(lines) > 1:
+        lines = [_as_json(call) if "\n" in line else line for line, call in zip(lines, action, strict=True)]
+    return "\n".join(lines)
+
+
+def _as_json(call: ToolCall) -> str:
     return f"{call.name} {orjson.dumps(dict(call.arguments)).decode()}"
 
 

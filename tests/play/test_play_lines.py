@@ -12,7 +12,7 @@ import envsuite  # noqa: F401
 from envsuite.core import Tool, ToolCall, Unparsed
 from envsuite.core.tools import check_action
 from envsuite.demonstrations.arguments import made
-from envsuite.play.lines import completions, is_incomplete, read_line, write_call
+from envsuite.play.lines import completions, is_incomplete, read_action, read_line, write_action, write_call
 from envsuite.play.profiles import PROFILES, Profile, profile_of
 
 
@@ -53,6 +53,22 @@ def test_every_call_of_every_tool_can_be_typed(kind: Tool, text: str, number: in
         except TypeError:
             return
         assert read_line(line, TWO, profile) == (call,)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.text(), min_size=1, max_size=5))
+def test_several_calls_of_a_step_are_lines(texts: list[str]) -> None:
+    action = tuple(ToolCall("say", {"text": text}) for text in texts)
+    written = write_action(action, TWO, Profile())
+    assert read_action(written, TWO, Profile(), (), most=5) == action
+    if len(texts) > 1:
+        assert written.count("\n") == len(texts) - 1
+        assert read_action(written, TWO, Profile(), (), most=1) == read_line(written, TWO, Profile())
+
+
+def test_lines_of_which_one_is_no_call_are_one_line() -> None:
+    assert isinstance(read_action("look\nfly", TWO, Profile(), (), most=5), Unparsed)
+    assert read_action("say a\nb c", TWO, Profile(), (), most=5) == (ToolCall("say", {"text": "a\nb c"}),)
 
 
 @settings(max_examples=300, deadline=None)

@@ -41,7 +41,8 @@ from trainers.report.plots import BLUE, GREEN, GREY, ORANGE, figure
 from trainers.rollout.engine import Completion, Engine, Request, Sampling
 from trainers.rollout.episode import Ending, EpisodePlan, Playing
 from trainers.rollout.hf_engine import HFEngine
-from trainers.rollout.manager import RolloutManager, step_seed
+from trainers.rollout.manager import RolloutManager
+from trainers.rollout.rollout import step_seed
 from trainers.rollout.timing import Stopwatch, Timing
 from trainers.steps import Episode
 

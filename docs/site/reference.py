@@ -36,7 +36,12 @@ MODULES: dict[str, tuple[str, ...]] = {
     "Prompts": ("envsuite.prompting",),
     "Data and search": ("envsuite.data", "envsuite.retrieval", "envsuite.interpreter"),
     "Evaluation": ("envsuite.panels.*", "envsuite.evaluation.*"),
-    "Steps and rollouts": ("trainers.steps", "trainers.rollout.engine", "trainers.rollout.manager"),
+    "Steps and rollouts": (
+        "trainers.steps",
+        "trainers.rollout.engine",
+        "trainers.rollout.manager",
+        "trainers.rollout.rollout",
+    ),
     "Methods": ("trainers.credit", "trainers.credit.estimators", "trainers.registry", "trainers.run.tracker"),
 }
 """Groups of public modules; ``package.*`` is every module of the package that reads no command line."""

@@ -18,7 +18,8 @@ from trainers.rollout.config import EnvConfig, PromptConfig, RolloutConfig, Samp
 from trainers.rollout.engine import Completion, Request, Sampling
 from trainers.rollout.environments import factory_of, make_manager, sampling_of
 from trainers.rollout.episode import Ending, EpisodePlan, Playing
-from trainers.rollout.manager import RolloutManager, step_seed
+from trainers.rollout.manager import RolloutManager
+from trainers.rollout.rollout import step_seed
 from trainers.rollout.sampler import TaskPool, TaskSampler
 from trainers.rollout.scripted import ScriptedEngine
 from trainers.steps import Episode, StepTable

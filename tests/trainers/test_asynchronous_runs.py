@@ -94,14 +94,15 @@ def test_with_a_staleness_of_0_the_pool_gives_the_synchronous_run_bit_for_bit(
 def test_groups_without_a_signal_are_replaced_by_those_of_the_synchronous_run(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its engine forgets keys and values before each round, so that log-probabilities round otherwise."""
+    """Its engine forgets keys and values before each round: log-probabilities round otherwise, prompts cost more."""
     one, two = _both(place, monkeypatch, **{"method.filters": ["zero_variance"], "method.refill_rounds": 2})
     tokens = [
         [[step.response_ids.tolist() for step in e.steps] for episodes in trained(run) for e in episodes]
         for run in (one, two)
     ]
     assert tokens[0] == tokens[1] and len(tokens[0]) > 4 * 6
-    assert _metrics(two) == _metrics(one)
+    found = [[{k: v for k, v in line.items() if k != "tokens/prefill"} for line in _metrics(run)] for run in (one, two)]
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("overlap", ["turns", PROCESS])

@@ -16,7 +16,7 @@ from envsuite.evaluation.statistics import clustered_wilson
 from envsuite.textcraft.tasks import load
 from trainers.rollout.engine import Engine, EngineSetup, Request, Sampling
 from trainers.rollout.engines import make_engine
-from trainers.rollout.manager import step_seed
+from trainers.rollout.rollout import step_seed
 from trainers.rollout.scripted import ScriptedEngine
 from trainers.run.config import EvalConfig, TrainConfig
 from trainers.run.evaluation import Evaluator, chosen_tasks

@@ -18,7 +18,8 @@ from trainers.rollout.engine import AnyEngine, ChatEngine, EngineFailed
 from trainers.rollout.environments import make_manager, panel_of_env, sampling_of, tasks_of
 from trainers.rollout.episode import Effort, EpisodePlan
 from trainers.rollout.limits import check_images
-from trainers.rollout.manager import Keeper, Watcher
+from trainers.rollout.manager import Watcher
+from trainers.rollout.rollout import Keeper
 from trainers.run.config import EvalConfig, TrainConfig
 from trainers.run.examples import examples_of
 from trainers.run.kept import Kept, played_with

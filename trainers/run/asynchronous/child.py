@@ -28,7 +28,7 @@ from trainers.rollout.engine import Engine, EngineSetup, Sampling
 from trainers.rollout.engines import make_engine
 from trainers.rollout.environments import make_manager
 from trainers.rollout.episode import EpisodePlan
-from trainers.rollout.manager import Rollout
+from trainers.rollout.rollout import Rollout
 from trainers.rollout.timing import Timing
 from trainers.run.asynchronous.weights import WeightsNote, read_weights
 from trainers.run.config import TrainConfig
@@ -148,7 +148,7 @@ def _play(playing: Playing, orders: Sequence[Order], line: _Line) -> None:
                 orders = ()
                 if played.busy:
                     played.advance()
-                played.groups.clear()
+                played.ledger.groups.clear()
                 line.turned(played.oldest())
                 line.send([*ended, line.beat()] if ended else [])
                 ended.clear()

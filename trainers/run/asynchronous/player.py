@@ -94,7 +94,7 @@ class TurnsPlayer(Player):
         """Advances the episodes once; returns those that have ended."""
         if self._rollout.busy:
             self._rollout.advance()
-        self._rollout.groups.clear()
+        self._rollout.ledger.groups.clear()
         ended, self._ended = self._ended, []
         return ended
 

@@ -63,6 +63,20 @@ def test_what_is_being_built_stays(tmp_path: Path) -> None:
     assert old.is_file() and not new.exists()
 
 
+def test_what_cannot_be_removed_stays_and_the_next_is_removed(tmp_path: Path) -> None:
+    stuck = tmp_path / "a.corpus"
+    stuck.mkdir()
+    os.utime(stuck, ns=(1, 1))
+    old, kept = _file(tmp_path, "b.corpus", 10, used=2), _file(tmp_path, "c.corpus", 10, used=3)
+    make_room(tmp_path, 15, kept)
+    assert stuck.is_dir() and kept.is_file() and not old.exists()
+
+
+def test_a_folder_that_is_not_there_has_room(tmp_path: Path) -> None:
+    make_room(tmp_path / "none", 0, tmp_path / "none" / "a.corpus")
+    assert not any(tmp_path.iterdir())
+
+
 def test_a_lock_whose_file_its_holder_removes_goes_on_excluding(tmp_path: Path) -> None:
     path, inside, leave = tmp_path / "lock", threading.Event(), threading.Event()
 

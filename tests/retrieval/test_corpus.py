@@ -206,6 +206,14 @@ def test_generated_corpora_take_no_more_than_their_share_of_the_disk(
     assert _titles(first) == titles
 
 
+def test_a_cache_that_cannot_be_made_is_named_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path / "file" / "data"))
+    for build_once in (generated, cached):
+        with pytest.raises(DataError, match=r"cannot be written .*set ENVSUITE_DATA to a folder"):
+            build_once(InMemory("test", PAPERS))
+
+
 def test_a_corpus_that_is_removed_before_it_is_open_is_built_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,10 +149,11 @@ class TextCraft(ToolEnv):
             command = recipe.text
         return ToolCall("env_step", {"command": command})
 
-    def _save(self) -> dict[str, dict[str, int]]:
-        return {"inventory": dict(self.world.inventory), "stock": dict(self.world.stock or {})}
+    def _save(self) -> dict[str, list[tuple[str, int]]]:
+        """Returns pairs, since ``inventory`` answers in the order in which items were obtained."""
+        return {"inventory": [*self.world.inventory.items()], "stock": [*(self.world.stock or {}).items()]}
 
-    def _resume(self, task_id: str, world: dict[str, dict[str, int]]) -> None:
+    def _resume(self, task_id: str, world: dict[str, list[tuple[str, int]]]) -> None:
         self._begin(task_id)
         self.world.inventory.update(world["inventory"])
         if self.world.stock is not None:

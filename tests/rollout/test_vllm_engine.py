@@ -226,6 +226,8 @@ def test_a_server_without_the_trainers_extension_is_refused_with_the_remedy(serv
     [
         ({"urls": "127.0.0.1:8000"}, "must be like http://127.0.0.1:8000"),
         ({"urls": []}, "must be like"),
+        ({"urls": 8000}, "urls is 8000; it must be like http://127.0.0.1:8000"),
+        ({"urls": ["http://x", "http://me:hush@h:8000"]}, "urls of h has a password or a query in it"),
         ({"urls": "http://x", "python": "python3"}, "urls names servers that run, and python is for one that"),
         ({"urls": "http://x", "arguments": {}}, "urls names servers that run, and arguments is for one that"),
         ({"python": "/no/such/python"}, "there is no interpreter /no/such/python"),
@@ -248,6 +250,7 @@ def test_settings_that_cannot_work_are_refused_before_a_model_is_loaded(options:
     with pytest.raises(ConfigError) as raised:
         check_machine("vllm", options)
     assert said in str(raised.value) and "rollout.engine_options" in str(raised.value)
+    assert "hush" not in str(raised.value)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")

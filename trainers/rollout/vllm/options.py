@@ -118,7 +118,9 @@ class Options:
     @property
     def addresses(self) -> list[str]:
         """The addresses; none where vLLM is to be started."""
-        return [self.urls] if isinstance(self.urls, str) else [*(self.urls or ())]
+        if self.urls is None:
+            return []
+        return [*self.urls] if isinstance(self.urls, Sequence) and not isinstance(self.urls, str) else [self.urls]
 
     def sleeps(self, device: torch.device) -> bool:
         """Whether vLLM sleeps while the model trains on ``device``.

@@ -85,7 +85,7 @@ def test_a_description_is_the_same_as_text_in_json_and_in_yaml(text: str) -> Non
         ({"rerank": "bm25", "model": ""}, UsageError, r"search\.model is ''"),
         ({"faiss": "a\0b", "vectors": "lsa"}, UsageError, r"search\.faiss"),
         ({"qdrant": "db:6333", "collection": "p", "vectors": "lsa"}, UsageError, r"search\.qdrant: url is 'db:6333'"),
-        ({"search-r1": "http://u:secret@w"}, UsageError, r"search\.search-r1: url has a name or a password"),
+        ({"search-r1": "http://u:secret@w"}, UsageError, r"search\.search-r1: url of w has a password"),
         ({"fuse": ["a", {"fuse": ["a", {"fuse": ["a", {"fuse": ["a", "b"]}]}]}]}, UsageError, "more than 4 searches"),
     ],
 )

@@ -6,7 +6,8 @@ On the tasks that the shipped configurations evaluate on, these play: the enviro
 random), the model that imitation left (the run's first), and the one that training left (its last checkpoint), five
 seeds of each that draws anything. It goes on where it stopped. Then it prints the table, and counts everything again
 with ``benchmarks.recount``.
-The runs are those of the commands on the configurations' first lines, and of ``make quickstart``.
+The runs are those of the commands on the configurations' first lines, and of ``make quickstart``. Others of the same
+configuration, ``--name NAME-steppo-1``, are in rows of their own, ``steppo-1``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from envsuite.registration import ENVIRONMENTS
 from trainers.run.cli import EVALUATE, parse
 from trainers.run.config import TrainConfig
 
-CONFIGS = ("quickstart", "alfworld", "webshop", "sokoban", "pythonmath")
+CONFIGS = ("quickstart", "alfworld", "webshop", "sokoban", "pythonmath", "papersearch")
 PLAYERS = ("expert", "lexical", "random")
 
 
@@ -46,15 +47,19 @@ def players(config: TrainConfig, out: Path) -> Iterator[list[str]]:
 
 
 def models(name: str, config: TrainConfig, runs: Path, out: Path) -> Iterator[list[str]]:
-    """Yields the commands that play the model before training and the one after.
+    """Yields the commands that play the model before training, and the one after each run.
 
     Raises:
         DataError: There is no such run.
     """
-    checkpoints = sorted((runs / config.name / "checkpoints").glob("iteration-*"))
-    if not checkpoints:
+    ends = {
+        folder.name.removeprefix(f"{config.name}-"): sorted((folder / "checkpoints").glob("iteration-*"))
+        for folder in (runs / config.name, *sorted(runs.glob(f"{config.name}-*")))
+    }
+    trained = {"trained" if run == config.name else run: str(found[-1]) for run, found in ends.items() if found}
+    if not trained:
         raise DataError(f"{runs / config.name}: no checkpoint; train with configs/{name}.yaml first")
-    for policy, path in (("imitation", config.model.path), ("trained", str(checkpoints[-1]))):
+    for policy, path in {"imitation": config.model.path, **trained}.items():
         yield [
             sys.executable, "-m", "trainers.evaluate", "--config", f"configs/{name}.yaml", "--model.path", path,
             "--evaluation.repeats", "1", "--seeds", "5", "--out", str(out),

@@ -271,7 +271,7 @@ def test_in_the_generated_literature_nothing_is_unknown_and_what_the_player_writ
 ) -> None:
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
     here = practice("PaperSearch-v0")
-    tokenizer = word_tokenizer(here.texts(), 2048, splits=here.splits)
+    tokenizer = word_tokenizer(here.texts(), 2048, here.codes, here.splits, here.key)
     codec = make_codec("brackets", think=False)
     env = PaperSearchEnv(papers=1_500, corpus_seed=3, max_calls=1, shown=5, snippet=0)
     for task in env.tasks.ids("train"):
@@ -290,13 +290,15 @@ def test_in_the_generated_literature_nothing_is_unknown_and_what_the_player_writ
 
 def test_keys_and_invented_words_of_papers_are_put_together_again_and_other_words_are_whole() -> None:
     here = practice("PaperSearch-v0")
-    tokenizer = word_tokenizer(here.texts(), 64, splits=here.splits)
-    assert tokenizer.tokenize("P3166267 Lobretor 2023 (mantle)") == (
-        "P ##3 ##16 ##62 ##67 Lo ##bre ##tor 20 ##23 ( mantle )".split()
+    tokenizer = word_tokenizer(here.texts(), 64, here.codes, here.splits, here.key)
+    assert tokenizer.tokenize("P3166267 Lobretor 2023 (Mantle)") == (
+        "P ##3 ##16 ##62 ##67 l ##o ##br ##e ##tor 20 ##23 ( mantle )".split()
     )
-    for text in ("P0012345", "P3166267", "Lobretor simulators", "Vutiosel", "expand [ P0000001 ]"):
+    for text in ("P0012345", "P3166267", "lobretor simulators", "vutiosel", "expand [ P0000001 ]"):
         assert tokenizer.decode(tokenizer.encode(text)) == text
-    for text in (part for one in Literature(600, 4).documents() for part in (one.key, one.title, one.text)):
+    literature = Literature(1_000, 4)
+    titles = [part for one in literature.documents() for part in (one.key, one.title)]
+    for text in (*titles, *(task["text"] for task in literature.tasks())):
         assert tokenizer.unk_token_id not in tokenizer.encode(text), text
 
 

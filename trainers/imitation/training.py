@@ -259,7 +259,7 @@ def learner(config: ImitateConfig) -> tuple[PreTrainedModel, PreTrainedTokenizer
         check_prompts(config.prompt, tokenizer)
         return load_model(config.model), tokenizer
     here = practice(config.env)
-    tokenizer = word_tokenizer(here.texts(), config.architecture.context, here.codes, here.splits)
+    tokenizer = word_tokenizer(here.texts(), config.architecture.context, here.codes, here.splits, here.key)
     return (new_model(config, tokenizer) if config.start is None else started(config.start, tokenizer)), tokenizer
 
 

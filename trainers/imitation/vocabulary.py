@@ -27,7 +27,7 @@ NUMBERS = range(100)
 
 
 def word_tokenizer(
-    texts: Iterable[str], max_length: int, codes: bool = False, splits: str = ""
+    texts: Iterable[str], max_length: int, codes: bool = False, splits: str = "", key: str = ""
 ) -> PreTrainedTokenizerFast:
     """Returns a tokenizer for the pieces of ``texts``, the numbers below 100, and the codec's tags.
 
@@ -37,11 +37,13 @@ def word_tokenizer(
         codes: Fold to lower case, and split words of letters and digits, words with a hyphen, and numbers above 99;
             decoding joins them again.
         splits: Regular expression of further positions at which words are split and joined again.
+        key: A capital that stays one before a digit, as in ``P3166267``.
     """
     positions = "|".join(part for part in (CODES if codes else "", splits) if part)
     form = PIECE_OF_CODE if positions else PIECE
     normalizer = normalizers.Sequence([
         *([normalizers.Lowercase()] if codes else []),
+        *([normalizers.Replace(Regex(rf"\b{key.lower()}(?=[0-9])"), key)] if key else []),
         *([normalizers.Replace(Regex(positions), f" {JOINED}")] if positions else []),
     ])  # fmt: skip
     pieces = {piece for text in texts for piece in re.findall(form, normalizer.normalize_str(text))}

@@ -29,6 +29,8 @@ class Practice:
     """Whether texts have codes and ignore case; see :func:`~trainers.imitation.vocabulary.word_tokenizer`."""
     splits: str = ""
     """Regular expression of positions at which words are split, besides those of codes."""
+    key: str = ""
+    """A capital with which codes begin."""
 
 
 def practice(env_id: str) -> Practice:
@@ -75,7 +77,7 @@ def _mathematics() -> Practice:
 def _papersearch() -> Practice:
     from envsuite.papersearch.player import Scholar
 
-    return Practice(Scholar, papersearch_texts, fresh="corpus_seed", splits=papersearch_splits())
+    return Practice(Scholar, papersearch_texts, fresh="corpus_seed", codes=True, splits=papersearch_splits(), key="P")
 
 
 _PRACTICES: Mapping[str, Callable[[], Practice]] = {
@@ -219,25 +221,21 @@ def mathematics_texts() -> list[str]:
 
 
 def papersearch_texts() -> list[str]:
-    """Returns the texts of the generated literature: its words, the syllables of invented ones, and its sentences.
-
-    With ``snippet`` above 0 the word at which an abstract is cut may be missing.
-    """
+    """Returns the texts of the generated literature without abstracts: its words, parts of invented ones, sentences."""
     from envsuite.papersearch import prompts
     from envsuite.papersearch.env import PaperSearchEnv
+    from envsuite.papersearch.literature import PAIRS
     from envsuite.papersearch.vocabulary import table
     from envsuite.papersearch.world import LONGEST_QUERY
 
-    lists = table("words")
-    words = [word for name in ("adjectives", "nouns", "tasks", "devices", "media") for word in lists[name]]
-    starts = [onset + vowel for onset in lists["onsets"] for vowel in lists["vowels"]]
-    syllables = [f"{start.capitalize()}{start}ban {start}ban" for start in starts]
+    lists, sentences = table("words"), table("sentences")
     why = (prompts.EMPTY_QUERY, prompts.REPEATED_SEARCH, prompts.REPEATED_EXPANSION, prompts.NOT_THERE)
     return [
-        *(f"{word} {word.capitalize()}" for word in words),
-        *syllables,
-        *(f"Ba{coda}" for coda in lists["codas"]),
-        *(re.sub(r"\{\w+\}", "x", line) for lines in table("sentences").values() for line in lines),
+        *(" ".join(lists[name]) for name in ("adjectives", "nouns", "tasks", "devices", "media")),
+        *(f"{onset}a{onset}aban" for onset in lists["onsets"]),
+        *(f"b{vowel}ban" for vowel in lists["vowels"]),
+        *(f"ba{coda}" for coda in lists["codas"]),
+        *(re.sub(r"\{\w+\}", "x", line) for kind in ("titles", *PAIRS) for line in sentences[kind]),
         *(f"P{number}000000 19{number:02} {number:02}" for number in range(100)),
         prompts.task("x", 20000101),
         prompts.view([prompts.paper("P1", 20000101, "x", "x", 1, 1)], 2, [prompts.searched("x", 1, 1)]),
@@ -251,17 +249,17 @@ def papersearch_texts() -> list[str]:
 
 
 def papersearch_splits() -> str:
-    """Returns where keys of papers, numbers and invented words are split: ``P 3 16 62 67``, ``20 23``, ``Lo bre tor``.
+    """Returns where keys, numbers and invented words are split: ``P 3 16 62 67``, ``20 23``, ``l o br e tor``.
 
     An invented word has one or two pairs of onset and vowel, then an ending.
     """
     from envsuite.papersearch.vocabulary import table
 
     onset, vowel, coda = ("|".join(table("words")[name]) for name in ("onsets", "vowels", "codas"))
-    end = "(?![A-Za-z])"
+    end, pair = f"(?:{coda})(?![a-z])", f"(?:{onset})(?:{vowel})"
     return (
-        rf"(?<=\bP)(?=[0-9])|(?<=[0-9])(?=(?:[0-9]{{2}})+(?![0-9]))"
-        rf"|(?<=[aeiouy])(?=(?:(?:{onset})(?:{vowel}))?(?:{coda}){end})"
+        rf"(?<=P)(?=[0-9])|(?<=[0-9])(?=(?:[0-9]{{2}})+(?![0-9]))"
+        rf"|(?<=[aeiouy])(?=(?:{pair})?{end})|(?<=[a-z])(?=(?:{vowel})(?:{pair})?{end})"
     )
 
 

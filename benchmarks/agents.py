@@ -24,7 +24,7 @@ from envsuite.registration import ENVIRONMENTS
 from trainers.run.cli import EVALUATE, parse
 from trainers.run.config import TrainConfig
 
-CONFIGS = ("quickstart", "alfworld", "webshop", "sokoban", "pythonmath", "searchqa")
+CONFIGS = ("quickstart", "alfworld", "webshop", "sokoban", "pythonmath", "papersearch", "searchqa")
 PLAYERS = ("expert", "lexical", "random")
 
 

@@ -423,7 +423,8 @@ def test_the_channel_of_the_interpreter_can_be_closed_or_written_to_without_harm
     garbage = (b"\xff" * 1000, b"\0\0\0\0\0\0\0\x80" * 100, b'{"status": "ok"}')
     written = [everywhere.format(first, data) for first in (0, 3) for data in garbage]
     for code in ("import os\nos.closerange(0, 1000)", steal, *written):
-        assert quick.run(code).status in ("ok", "error", "died", "timeout")
+        # "memory": the thread has stolen a part of the request, and its length is read from the wrong place
+        assert quick.run(code).status in ("ok", "error", "died", "timeout", "memory")
         after = [quick.run("print(6 * 7)") for _ in range(3)]
         assert any(result.stdout == "42\n" for result in after), (code, after)
 

@@ -3,9 +3,9 @@
     python -m benchmarks.agents --runs runs --out results/agents
 
 On the tasks that the shipped configurations evaluate on, these play: the environment's players (expert, lexical,
-random), the model that imitation left (the run's first), and the one that training left (its last checkpoint), five
-seeds of each that draws anything. It goes on where it stopped. Then it prints the table, and counts everything again
-with ``benchmarks.recount``.
+random), the model that imitation left (the run's first), and the one that training left (its last checkpoint, also of
+the runs NAME-POLICY beside NAME), five seeds of each that draws anything. It goes on where it stopped. Then it prints
+the table, and counts everything again with ``benchmarks.recount``.
 The runs are those of the commands on the configurations' first lines, and of ``make quickstart``.
 """
 
@@ -24,7 +24,7 @@ from envsuite.registration import ENVIRONMENTS
 from trainers.run.cli import EVALUATE, parse
 from trainers.run.config import TrainConfig
 
-CONFIGS = ("quickstart", "alfworld", "webshop", "sokoban", "pythonmath")
+CONFIGS = ("quickstart", "alfworld", "webshop", "sokoban", "pythonmath", "papersearch", "searchqa")
 PLAYERS = ("expert", "lexical", "random")
 
 
@@ -34,6 +34,7 @@ def players(config: TrainConfig, out: Path) -> Iterator[list[str]]:
         known = [name for name in PLAYERS if name == "random" or name in ENVIRONMENTS[env.id].players]
         options: dict[str, Any] = dict(env.kwargs)
         types = options.pop("tasks", [])
+        options.pop("observation", None)  # how a model sees the world: these look into it, or read the default
         yield [
             sys.executable, "-m", "envsuite.cli", "eval", env.id, "--split", env.split, "--out", str(out),
             *(["--steps", str(env.max_episode_steps)] if env.max_episode_steps else []),
@@ -46,20 +47,28 @@ def players(config: TrainConfig, out: Path) -> Iterator[list[str]]:
 
 
 def models(name: str, config: TrainConfig, runs: Path, out: Path) -> Iterator[list[str]]:
-    """Yields the commands that play the model before training and the one after.
+    """Yields the commands that play the model before training and the one after, of each run.
 
     Raises:
         DataError: There is no such run.
     """
-    checkpoints = sorted((runs / config.name / "checkpoints").glob("iteration-*"))
-    if not checkpoints:
+    played = [("imitation", config.model.path), *trained(config.name, runs)]
+    if len(played) == 1:
         raise DataError(f"{runs / config.name}: no checkpoint; train with configs/{name}.yaml first")
-    for policy, path in (("imitation", config.model.path), ("trained", str(checkpoints[-1]))):
+    for policy, path in played:
         yield [
             sys.executable, "-m", "trainers.evaluate", "--config", f"configs/{name}.yaml", "--model.path", path,
             "--evaluation.repeats", "1", "--seeds", "5", "--out", str(out),
             "--policy", policy,
         ]  # fmt: skip
+
+
+def trained(name: str, runs: Path) -> Iterator[tuple[str, str]]:
+    """Yields policy and last checkpoint of the runs ``name`` (``trained``) and ``name-POLICY``, such as ``name-0``."""
+    for run in (runs / name, *sorted(runs.glob(f"{name}-*"))):
+        checkpoints = sorted((run / "checkpoints").glob("iteration-*"))
+        if checkpoints:
+            yield run.name.removeprefix(f"{name}-") if run.name != name else "trained", str(checkpoints[-1])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

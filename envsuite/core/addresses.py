@@ -7,6 +7,8 @@ from urllib.parse import SplitResult, urlsplit
 
 from envsuite.core.errors import UsageError
 
+_BLANK = re.compile(r"[\s\x00-\x20\x7f]")
+
 
 def address(url: object, named: str, like: str, instead: str) -> SplitResult:
     """Splits the address of a server.
@@ -18,11 +20,12 @@ def address(url: object, named: str, like: str, instead: str) -> SplitResult:
         instead: What to do with a password.
 
     Raises:
-        UsageError: It is no such address, or has a name, a password or a query in it, which the message does not show.
+        UsageError: It is no such address, or one that no request can name, such as ``http://a..b``; or it has a name, a
+            password or a query in it, which the message does not show.
     """
     try:
         parts = urlsplit(url) if isinstance(url, str) else None
-        sound = parts is not None and parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        sound = parts is not None and parts.scheme in ("http", "https") and _reachable(parts)
     except ValueError:
         sound = False
     if not sound:
@@ -34,6 +37,12 @@ def address(url: object, named: str, like: str, instead: str) -> SplitResult:
             f"{instead}"
         )
     return parts
+
+
+def _reachable(parts: SplitResult) -> bool:
+    """Returns whether a request can name the host, the port and the path; raises :class:`ValueError` where not."""
+    host = str(parts.hostname or "").encode("idna")
+    return bool(host) and parts.port != 0 and parts.path.isascii() and not _BLANK.search(parts.netloc + parts.path)
 
 
 def shown(url: str) -> str:

@@ -23,16 +23,17 @@ _WORD = re.compile(r"[^\W_]+(?:[-'][^\W_]+)*")
 
 
 class Scholar:
-    """Searches the words that matter in the query, then expands the first paper shown that is not expanded, one a step.
+    """Searches the query's subject, then expands the first paper shown that is not expanded, one a step.
 
-    Words that matter are those that are not of a query's sentence, such as ``Which papers deal with … in …?``. Where no
-    paper is left to expand it searches the title of one. It sees what an agent sees, and nothing else.
+    The subject is the query without the words of its sentence around it: ``signal detection in fracture mines`` of
+    ``Which papers deal with signal detection in fracture mines?``. Where no paper is left to expand it searches the
+    title of one. It sees what an agent sees, and nothing else.
 
     Args:
-        rash: Probability that the player follows no citation in an episode: at each step it searches some of the words,
-            whether it has done so before or not.
-        careless: Probability, at each step, of such a search or of the expansion of any paper shown: a slip, which is
-            context for imitation and not its target.
+        rash: Probability that the player follows no citation in an episode: at each step it searches a part of the
+            subject, such as ``fracture mines``, whether it has done so before or not.
+        careless: Probability, at each step, of such a search, or of the expansion of any paper shown, whose id may be
+            misread: a slip, which is context for imitation and not its target.
     """
 
     def __init__(self, rash: float = 0.0, careless: float = 0.0) -> None:
@@ -58,11 +59,14 @@ class Scholar:
                 yield _move(_some(task, rng) if rash else _careful(task, text))
 
 
-def names_of(query: str) -> list[str]:
-    """Returns the parts of a query that are not of its sentence: ``vortex detection`` and ``fracture mines``.
+def subject_of(query: str) -> str:
+    """Returns the query from the first to the last word that is not of its sentence; all of it if there is none."""
+    own = [word for word in _WORD.finditer(query) if word[0].lower() not in _plain()]
+    return query[own[0].start() : own[-1].end()] if own else query
 
-    A query of nothing else is its only part.
-    """
+
+def parts_of(query: str) -> list[str]:
+    """Returns the runs of words that are not of the query's sentence; all of it if there is none."""
     parts: list[list[str]] = [[]]
     for word in _WORD.findall(query):
         if word.lower() not in _plain():
@@ -80,26 +84,28 @@ def _plain() -> frozenset[str]:
 
 
 def _careful(task: str, text: str) -> ToolCall:
-    query, papers = query_of(task), papers_of(text)
+    subject, papers = subject_of(query_of(task)), papers_of(text)
     for paper in papers:
         if not paper.expanded:
             return ToolCall("expand", {"paper_id": paper.key})
-    words = " ".join(names_of(query))
-    for searched in (words, *(paper.title for paper in papers)):
+    for searched in (subject, *(paper.title for paper in papers)):
         if not is_searched(searched, text):
             return ToolCall("search", {"query": searched})
-    return ToolCall("search", {"query": f"{words} {text.count('search ')}"})
+    return ToolCall("search", {"query": f"{subject} {text.count('search ')}"})
 
 
 def _some(task: str, rng: random.Random) -> ToolCall:
-    return ToolCall("search", {"query": rng.choice(names_of(query_of(task)))})
+    return ToolCall("search", {"query": rng.choice(parts_of(query_of(task)))})
 
 
 def _slip(task: str, text: str, rng: random.Random) -> ToolCall:
     papers = papers_of(text)
-    if papers and rng.random() < 0.5:
-        return ToolCall("expand", {"paper_id": rng.choice(papers).key})
-    return _some(task, rng)
+    if not papers or rng.random() < 0.3:
+        return _some(task, rng)
+    key = rng.choice(papers).key
+    place = rng.randrange(len(key))
+    misread = key[:place] + str(rng.randrange(10)) + key[place + 1 :]
+    return ToolCall("expand", {"paper_id": rng.choice((key, misread))})
 
 
 def _move(call: ToolCall, slip: bool = False) -> Move:

@@ -15,8 +15,7 @@ from envsuite.papersearch.source import official_source
 from envsuite.papersearch.world import Library
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.corpus_build import OPEN, cached, generated
-from envsuite.retrieval.documents import Retriever
-from envsuite.retrieval.retrievers import Description, Named, Search, parsed
+from envsuite.retrieval.retrievers import Searched
 
 ENV_ID = "PaperSearch-v0"
 TEAM_ID = "PaperSearchTeam-v0"
@@ -25,8 +24,6 @@ HORIZON = 5
 SPLITS = ("train", "validation", "test")
 _QUESTIONS = 1_024
 """Queries whose gold papers a process remembers."""
-_LIBRARIES = 8
-"""Searches of a corpus that a process keeps open."""
 
 
 class Collection:
@@ -43,6 +40,7 @@ class Collection:
     def __init__(self, corpus: Corpus, source: str) -> None:
         self.corpus = corpus
         self.library = Library(corpus)
+        self.searched_by = Searched(corpus, self.library, Library)
         self._tasks: dict[str, Mapping[str, Any]] = {}
         splits: dict[str, list[str]] = {split: [] for split in SPLITS}
         for place, task in enumerate(corpus.tasks()):
@@ -59,24 +57,10 @@ class Collection:
         ids = {split: tuple(some) for split, some in splits.items()}
         self.task_set = TaskSet(ENV_ID, source, corpus.digest[:16], ids, types)
         self.question = lru_cache(maxsize=_QUESTIONS)(self._question)
-        self._searched = lru_cache(maxsize=_LIBRARIES)(self._opened)
 
     def task(self, task_id: str) -> Mapping[str, Any]:
         """Returns a query as the corpus has it."""
         return self._tasks[task_id]
-
-    def searched_by(self, retriever: Description | Retriever) -> Library:
-        """Returns the library with a search; one for all that describe the same search.
-
-        Raises:
-            EnvsuiteError: As :func:`envsuite.retrieval.retrievers.retriever_of`.
-        """
-        if isinstance(retriever, str | Mapping):
-            return self._searched(parsed(retriever))
-        return Library(self.corpus, retriever)
-
-    def _opened(self, search: Search) -> Library:
-        return self.library if search == Named(Corpus.name) else Library(self.corpus, search.open(self.corpus))
 
     def _question(self, task_id: str) -> Question:
         """Returns a query with the numbers of its gold papers.

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--task", metavar="ID", help="the first task; `envsuite tasks ENV` lists them")
     parser.add_argument("--type", help="only tasks of this type, e.g. depth-3")
     parser.add_argument("--seed", type=int, help="begin with a random task, which the seed chooses")
-    parser.add_argument("--steps", type=int, help="most steps of an episode, 0 for no limit (default: as for agents)")
+    parser.add_argument("--steps", type=_steps, help="most steps of an episode, 0: any number (default: as for agents)")
     parser.add_argument("--url", help="address of an `envsuite serve` that plays the environment")
     parser.add_argument("--save", type=Path, metavar="FILE", help="add solved episodes to this file of demonstrations")
     parser.add_argument("--light", action="store_true", help="colours for a terminal with a light background")
@@ -97,6 +97,12 @@ def _papers(arguments: argparse.Namespace) -> int:
         if given is not None:
             raise UsageError(f"{option} is for play in a terminal: envsuite play papersearch {option} …")
     return papers.run(arguments, lambda: made(PAPERS, **options_of(arguments), split=arguments.split))
+
+
+def _steps(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of steps; give 1 or more, or 0 for no limit")
+    return int(text)
 
 
 def id_of(name: str) -> str:

@@ -120,15 +120,22 @@ def _trailer(path: Path) -> tuple[bytes, bytes]:
 
 
 def _digest(path: Path) -> bytes:
-    """Returns the SHA-256 of an index file up to that which it has of itself."""
+    """Returns the SHA-256 of an index file up to that which it has of itself.
+
+    Raises:
+        DataError: It cannot be read.
+    """
     summed = hashlib.sha256()
-    with path.open("rb") as file:
-        left = file.seek(0, 2) - (_TRAILER.size - 32)
-        file.seek(0)
-        while left > 0:
-            content = file.read(min(left, 1 << 20))
-            summed.update(content)
-            left -= len(content) or left
+    try:
+        with path.open("rb") as file:
+            left = file.seek(0, 2) - (_TRAILER.size - 32)
+            file.seek(0)
+            while left > 0:
+                content = file.read(min(left, 1 << 20))
+                summed.update(content)
+                left -= len(content) or left
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}). {_REMEDY}") from error
     return summed.digest()
 
 

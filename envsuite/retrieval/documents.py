@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -161,6 +161,7 @@ Found = tuple[NDArray[np.int64], NDArray[np.float32]]
 """Numbers of the documents found, shape [m], best first, and their scores, shape [m]."""
 
 
+@runtime_checkable
 class Retriever(Protocol):
     """A way to search a corpus."""
 

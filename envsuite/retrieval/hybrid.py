@@ -36,7 +36,7 @@ class Hybrid:
         fusion: How they are fused.
         constant: The constant k of ``"rrf"``: the larger, the less the first ranks stand out.
         depth: Number of documents that each search contributes, or as many as are asked for if that is more.
-        name: Name in tables; by default names and weights of the searches.
+        name: Name in tables; by default names and weights of the searches, in brackets those that are composed.
 
     Raises:
         UsageError: There is no search, not one weight for each, or a weight that is not a positive number.
@@ -65,8 +65,9 @@ class Hybrid:
 
     def _own_name(self) -> str:
         equal = len({*self._weights}) == 1
-        pairs = zip(self._retrievers, self._weights, strict=True)
-        joined = "+".join(part.name if equal else f"{weight:g}*{part.name}" for part, weight in pairs)
+        names = [f"({part.name})" if set(part.name) & set("+*>") else part.name for part in self._retrievers]
+        pairs = zip(names, self._weights, strict=True)
+        joined = "+".join(name if equal else f"{weight:g}*{name}" for name, weight in pairs)
         return joined if self._fusion == "convex" else f"{self._fusion}({joined})"
 
     def search(self, query: str, k: int, stop: int | None = None) -> Found:

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Generic, TypeVar, get_args
 
 import orjson
 
@@ -41,6 +42,9 @@ _MOST = 8
 """Searches that are fused."""
 _HEAVIEST = 1e9
 """The largest weight."""
+_KEPT = 8
+"""Searches of a corpus that a process keeps open when no environment uses them."""
+L = TypeVar("L")
 
 
 @dataclass(frozen=True)
@@ -188,6 +192,33 @@ def retriever_of(corpus: Corpus, description: Description) -> Retriever:
         MissingExtra: A package is not installed.
     """
     return parsed(description).open(corpus)
+
+
+class Searched(Generic[L]):
+    """Shares, for each search of a corpus, what its environments keep: one for all that describe the same search.
+
+    Args:
+        corpus: The corpus.
+        own: That which is shared for the corpus's own search.
+        make: Makes it for another one.
+    """
+
+    def __init__(self, corpus: Corpus, own: L, make: Callable[[Corpus, Retriever], L]) -> None:
+        self._corpus, self._own, self._make = corpus, own, make
+        self._described = lru_cache(maxsize=_KEPT)(self._opened)
+
+    def __call__(self, retriever: Description | Retriever) -> L:
+        """Returns what is shared for a search.
+
+        Raises:
+            EnvsuiteError: As for :func:`retriever_of`, also where ``retriever`` is something else.
+        """
+        if isinstance(retriever, Retriever):
+            return self._make(self._corpus, retriever)
+        return self._described(parsed(retriever))
+
+    def _opened(self, search: Search) -> L:
+        return self._own if search == Named(Corpus.name) else self._make(self._corpus, search.open(self._corpus))
 
 
 def parsed(description: Description) -> Search:

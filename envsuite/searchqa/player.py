@@ -32,8 +32,7 @@ class Reader:
     nothing else that an agent cannot see.
 
     Args:
-        rash: Probability that the player is in a hurry in an episode: it states nothing, and answers with the first
-            fact of the first page.
+        rash: Probability that the player is in a hurry in an episode: it states, reads and answers the first fact only.
         hasty: Probability, at each search, of searching a part of the name first: a slip, which is context for
             imitation and not its target.
     """
@@ -56,18 +55,19 @@ class Reader:
         inner = looked_into(env, ENV_ID, SearchQAEnv)
         rash = self.rash > 0.0 and rng.random() < self.rash
         start, path = _formula(inner)
+        path = path[:1] if rash else path
         while not inner.done:
             session = inner.session  # another one after a restored snapshot
-            thought, query, answer = _next(session, start, path[:1] if rash else path, inner.passage_length)
+            thought, query, answer = _next(session, start, path, inner.passage_length)
             if answer:
-                yield Move("" if rash else thought, (ToolCall("answer", {"text": answer}),))
+                yield Move(thought, (ToolCall("answer", {"text": answer}),))
                 continue
             if query in session.queries:
                 return
             part = rng.choice(query.split()) if self.hasty and rng.random() < self.hasty else query
             slip = part not in (query, *session.queries)
             call = ToolCall("search", {"query": part if slip else query})
-            yield Move("" if rash or slip else thought, (call,), slip=slip)
+            yield Move("" if slip else thought, (call,), slip=slip)
 
 
 def _formula(env: SearchQAEnv) -> tuple[str, Sequence[str]]:

@@ -12,8 +12,7 @@ from envsuite.core.tasks import TaskSet
 from envsuite.data import data_root
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.corpus_build import OPEN, cached, generated
-from envsuite.retrieval.documents import Retriever
-from envsuite.retrieval.retrievers import Description, Named, Search, parsed
+from envsuite.retrieval.retrievers import Searched
 from envsuite.searchqa.encyclopaedia import DATA_SET, Encyclopaedia
 from envsuite.searchqa.source import SPLITS, QuestionFiles
 from envsuite.searchqa.world import Library, Question
@@ -22,8 +21,6 @@ ENV_ID = "SearchQA-v0"
 HORIZON = 5
 """Maximum number of steps of an episode (StepPO, table 5)."""
 _FIELDS = {"id": str, "text": str, "answers": list, "support": list, "kind": str, "hops": int, "data_set": str}
-_LIBRARIES = 8
-"""Searches of a corpus that a process keeps open."""
 
 
 class Collection:
@@ -40,6 +37,7 @@ class Collection:
     def __init__(self, corpus: Corpus) -> None:
         self.corpus = corpus
         self.library = Library(corpus)
+        self.searched_by = Searched(corpus, self.library, Library)
         self._tasks: dict[str, Mapping[str, Any]] = {}
         splits: dict[str, list[str]] = {split: [] for split in SPLITS}
         for place, task in enumerate(corpus.tasks()):
@@ -61,24 +59,10 @@ class Collection:
         types = {task_id: task_type(task) for task_id, task in self._tasks.items()}
         source = "builtin" if generated == {True} else "official"
         self.task_set = TaskSet(ENV_ID, source, corpus.digest[:16], ids, types)
-        self._searched = lru_cache(maxsize=_LIBRARIES)(self._opened)
 
     def task(self, task_id: str) -> Mapping[str, Any]:
         """Returns a question as the corpus has it."""
         return self._tasks[task_id]
-
-    def searched_by(self, retriever: Description | Retriever) -> Library:
-        """Returns the library with a search; one for all that describe the same search.
-
-        Raises:
-            EnvsuiteError: As :func:`envsuite.retrieval.retrievers.retriever_of`.
-        """
-        if isinstance(retriever, str | Mapping):
-            return self._searched(parsed(retriever))
-        return Library(self.corpus, retriever)
-
-    def _opened(self, search: Search) -> Library:
-        return self.library if search == Named(Corpus.name) else Library(self.corpus, search.open(self.corpus))
 
     def question(self, task_id: str) -> Question:
         """Returns a question."""

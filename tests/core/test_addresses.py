@@ -61,6 +61,15 @@ def test_any_text_is_an_address_or_refused(url: str) -> None:
         assert parts.scheme in ("http", "https") and parts.hostname and parts.username is parts.password is None
 
 
+@pytest.mark.parametrize(
+    "url", ["http://a..b:1", f"http://{'x' * 64}.net", "http://a b", "http://a/b c", "http://a/\0", "http://a/\xfc"]
+)
+def test_an_address_that_no_request_can_name_is_refused_before_there_is_one(url: str) -> None:
+    with pytest.raises(UsageError, match="it must be like"):
+        JsonServer(url)
+    assert JsonServer("http://m\xfcnchen.example:1/a%20b").url == "http://m\xfcnchen.example:1/a%20b"
+
+
 def test_what_is_shown_is_the_address_without_secrets() -> None:
     assert shown("http://me:hush@host:1/v1?key=hush") == "http://host:1/v1"
     assert shown("http://host:1/v1") == "http://host:1/v1"

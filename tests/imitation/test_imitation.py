@@ -36,14 +36,14 @@ from trainers.imitation.attention import look_back
 from trainers.imitation.config import Architecture, ImitateConfig, Play, Stage
 from trainers.imitation.play import RESPONSE, SLIP, Player, Transcript, transcribe
 from trainers.imitation.training import Transcripts, imitate, loss_of, new_model, parts_of, started
-from trainers.imitation.vocabulary import word_tokenizer
+from trainers.imitation.vocabulary import Spelling, word_tokenizer
 from trainers.imitation.worlds import alfworld_texts, practice, textcraft_texts
 from trainers.policy.config import AdapterConfig, ModelConfig
 from trainers.policy.loading import load_model
 from trainers.policy.model import Policy
 from trainers.rollout.config import PromptConfig
 
-PARTS = word_tokenizer(["Ar of ,"], 64, parts=["ta", "rin", "in"])
+PARTS = word_tokenizer(["Ar of ,"], 64, Spelling(parts=("ta", "rin", "in")))
 EXPLAINED = PromptConfig(think=False, memory="full")
 BARE = replace(EXPLAINED, instructions=False, commands=False)
 
@@ -237,7 +237,7 @@ def test_in_the_built_in_shop_only_brands_are_unknown_and_what_the_player_writes
 ) -> None:
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
     here = practice("WebShop-v0")
-    tokenizer, codec = word_tokenizer(here.texts(), 2048, here.codes), make_codec("brackets", think=False)
+    tokenizer, codec = word_tokenizer(here.texts(), 2048, here.spelling), make_codec("brackets", think=False)
     env = WebShop("builtin", products=60, mode="structured")
     for task in env.tasks.ids("train"):
         one, _ = _written(env, task, here.player(hasty=0.3, dreamy=0.2), tokenizer, codec, 100, random.Random(task))
@@ -278,7 +278,7 @@ def test_in_the_generated_literature_nothing_is_unknown_and_what_the_player_writ
 ) -> None:
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
     here = practice("PaperSearch-v0")
-    tokenizer = word_tokenizer(here.texts(), 2048, splits=here.splits)
+    tokenizer = word_tokenizer(here.texts(), 2048, here.spelling)
     codec = make_codec("brackets", think=False)
     env = PaperSearchEnv(papers=1_500, corpus_seed=3, max_calls=1, shown=5, snippet=0)
     for task in env.tasks.ids("train"):
@@ -297,19 +297,21 @@ def test_in_the_generated_literature_nothing_is_unknown_and_what_the_player_writ
 
 def test_keys_and_invented_words_of_papers_are_put_together_again_and_other_words_are_whole() -> None:
     here = practice("PaperSearch-v0")
-    tokenizer = word_tokenizer(here.texts(), 64, splits=here.splits)
-    assert tokenizer.tokenize("P3166267 Lobretor 2023 (mantle)") == (
-        "P ##3 ##16 ##62 ##67 Lo ##bre ##tor 20 ##23 ( mantle )".split()
+    tokenizer = word_tokenizer(here.texts(), 64, here.spelling)
+    assert tokenizer.tokenize("P3166267 Lobretor 2023 (Mantle)") == (
+        "P ##3 ##16 ##62 ##67 l ##o ##br ##e ##tor 20 ##23 ( mantle )".split()
     )
-    for text in ("P0012345", "P3166267", "Lobretor simulators", "Vutiosel", "expand [ P0000001 ]"):
+    for text in ("P0012345", "P3166267", "lobretor simulators", "vutiosel", "expand [ P0000001 ]"):
         assert tokenizer.decode(tokenizer.encode(text)) == text
-    for text in (part for one in Literature(600, 4).documents() for part in (one.key, one.title, one.text)):
+    literature = Literature(1_000, 4)
+    titles = [part for one in literature.documents() for part in (one.key, one.title)]
+    for text in (*titles, *(task["text"] for task in literature.tasks())):
         assert tokenizer.unk_token_id not in tokenizer.encode(text), text
 
 
 def test_every_word_of_the_shop_s_pages_is_known_but_the_names_of_brands() -> None:
     here = practice("WebShop-v0")
-    tokenizer = word_tokenizer(here.texts(), 2048, here.codes)
+    tokenizer = word_tokenizer(here.texts(), 2048, here.spelling)
     for raw in Shop(products=300).raw_products():
         brand = next(word for word in raw.title.split() if word.isalpha())
         reviews = [text for review in raw.reviews for text in (review.title, review.body)]
@@ -320,7 +322,7 @@ def test_every_word_of_the_shop_s_pages_is_known_but_the_names_of_brands() -> No
 
 def test_in_arithmetic_nothing_said_is_unknown_and_what_the_player_writes_is_what_it_did() -> None:
     here = practice("PythonMath-v0")
-    tokenizer, codec = word_tokenizer(here.texts(), 512, here.codes), make_codec("brackets", think=False)
+    tokenizer, codec = word_tokenizer(here.texts(), 512, here.spelling), make_codec("brackets", think=False)
     env = PythonMathEnv(tasks=["arithmetic-1"])
     for task in env.tasks.ids("train")[:60]:
         one, won = _written(env, task, here.player(careless=0.3), tokenizer, codec, 8, random.Random(task))
@@ -338,7 +340,7 @@ def test_in_arithmetic_nothing_said_is_unknown_and_what_the_player_writes_is_wha
 
 def test_every_word_of_the_problems_is_known_but_long_numbers() -> None:
     here = practice("PythonMath-v0")
-    tokenizer = word_tokenizer(here.texts(), 512, here.codes)
+    tokenizer = word_tokenizer(here.texts(), 512, here.spelling)
     for number in range(10):
         for task_type in BY_STRATUM:
             problem = generated(f"words {number}", task_type, "train")
@@ -351,7 +353,7 @@ def test_in_the_encyclopaedia_nothing_said_is_unknown_and_what_the_player_writes
 ) -> None:
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
     here = practice("SearchQA-v0")
-    tokenizer, codec = word_tokenizer(here.texts(), 1024, parts=here.parts()), make_codec("brackets", think=False)
+    tokenizer, codec = word_tokenizer(here.texts(), 1024, here.spelling), make_codec("brackets", think=False)
     kinds = [f"encyclopaedia-{kind}-{hops}" for kind in ("composition", "inference") for hops in (2, 3, 4)]
     env = SearchQAEnv(entities=400, questions=300, tasks=kinds, observation="new", results=1)
     wins = 0
@@ -373,7 +375,7 @@ def test_in_the_encyclopaedia_nothing_said_is_unknown_and_what_the_player_writes
 
 def test_every_word_of_the_encyclopaedia_is_known_and_names_are_few_pieces_that_join_as_they_were() -> None:
     here = practice("SearchQA-v0")
-    tokenizer = word_tokenizer(here.texts(), 1024, parts=here.parts())
+    tokenizer = word_tokenizer(here.texts(), 1024, here.spelling)
     made = Encyclopaedia(entities=500, questions=300, seed=11)
     for text in (*(page.text for page in made.documents()), *(task["text"] for task in made.tasks())):
         assert tokenizer.unk_token_id not in tokenizer.encode(text), text
@@ -395,8 +397,14 @@ def test_a_word_is_split_into_the_longest_parts_and_a_number_keeps_its_commas() 
     assert PARTS.decode(PARTS.encode("503,213")) == "503,213"
 
 
+@pytest.mark.parametrize("other", [{"codes": True}, {"splits": "x"}])
+def test_a_spelling_has_parts_or_codes(other: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="either parts, or codes and splits"):
+        Spelling(parts=("ta",), **other)
+
+
 def test_codes_are_put_together_again_as_they_were() -> None:
-    loose = word_tokenizer(["gh12kd 1044 .05 usb-c 3xl , click [ ]"], 64, codes=True)
+    loose = word_tokenizer(["gh12kd 1044 .05 usb-c 3xl , click [ ]"], 64, Spelling(codes=True))
     for text in ("gh12kd", "usb-c", "3xl", "1044", "click [ gh12kd ]"):
         assert loose.decode(loose.encode(text.upper())) == text
     assert loose.unk_token_id not in loose.encode("1012")

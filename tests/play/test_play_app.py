@@ -225,6 +225,13 @@ def test_a_lost_environment_is_a_message_and_the_episode_stays(thread: ThreadPoo
     played(app, script)
 
 
+@pytest.mark.parametrize("steps", ["-1", "five"])
+def test_a_limit_that_is_no_number_of_steps_is_refused(steps: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["play", "sokoban", "--steps", steps])
+    assert f"{steps!r} is not a number of steps; give 1 or more, or 0 for no limit" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -120,6 +120,24 @@ def test_a_search_that_finds_nothing_leaves_the_order_of_the_other() -> None:
     assert listed(Hybrid([Table([2, 2]), Fixed("none")]).search("", 5)) == [(0, 0.5), (1, 0.5)]
 
 
+def test_searches_that_are_composed_in_other_ways_have_other_names() -> None:
+    one, two, three = (Fixed(name, 1, 2) for name in ("one", "two", "three"))
+    reranked = Reranked(two, Longest(), str)  # type: ignore[arg-type]
+    inner = Hybrid([two, three], (1, 2))
+    composed = [
+        Hybrid([one, two, three]),
+        Hybrid([Hybrid([one, two]), three]),
+        Hybrid([one, inner]),
+        Hybrid([one, inner], fusion="rrf"),
+        Hybrid([one, reranked]),
+        Reranked(Hybrid([one, two]), Longest(), str),  # type: ignore[arg-type]
+    ]
+    assert [search.name for search in composed] == [
+        "one+two+three", "(one+two)+three", "one+(1*two+2*three)", "rrf(one+(1*two+2*three))", "one+(two>longest)",
+        "one+two>longest",
+    ]  # fmt: skip
+
+
 def test_scores_of_a_fusion_by_ranks_by_hand() -> None:
     hybrid = Hybrid([Fixed("one", 5, 3, 9), Fixed("two", 3, 7)], fusion="rrf")
     numbers, scores = hybrid.search("", 10)

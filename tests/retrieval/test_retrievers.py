@@ -29,6 +29,7 @@ from envsuite.retrieval.retrievers import (
     Fused,
     Named,
     Reordered,
+    Searched,
     parsed,
     retriever_of,
     vectors_of,
@@ -85,7 +86,7 @@ def test_a_description_is_the_same_as_text_in_json_and_in_yaml(text: str) -> Non
         ({"rerank": "bm25", "model": ""}, UsageError, r"search\.model is ''"),
         ({"faiss": "a\0b", "vectors": "lsa"}, UsageError, r"search\.faiss"),
         ({"qdrant": "db:6333", "collection": "p", "vectors": "lsa"}, UsageError, r"search\.qdrant: url is 'db:6333'"),
-        ({"search-r1": "http://u:secret@w"}, UsageError, r"search\.search-r1: url has a name or a password"),
+        ({"search-r1": "http://u:secret@w"}, UsageError, r"search\.search-r1: url of w has a password"),
         ({"fuse": ["a", {"fuse": ["a", {"fuse": ["a", {"fuse": ["a", "b"]}]}]}]}, UsageError, "more than 4 searches"),
     ],
 )
@@ -161,6 +162,17 @@ def test_the_searches_of_a_corpus_are_those_that_are_described(corpus: Corpus, t
     for name in ("bm52", "lsa+minilm"):
         with pytest.raises(UnknownName, match=r"animals\.corpus.*Known: bm25, lsa"):
             retriever_of(corpus, name)
+
+
+def test_environments_share_a_search_however_they_describe_it(corpus: Corpus) -> None:
+    shared = Searched(corpus, "own", lambda _, search: [search])  # type: ignore[arg-type, return-value]
+    assert shared("bm25") == "own"
+    assert shared("bm25+lsa") is shared({"fuse": ["bm25", "lsa"]}) is not shared("lsa+bm25")
+    search = retriever_of(corpus, "lsa")
+    assert shared(search) == [search] and shared(search) is not shared(search)
+    for other in (["bm25", "lsa"], None, 7, object()):
+        with pytest.raises(UsageError, match="give a name such as bm25, or a mapping"):
+            shared(other)  # type: ignore[arg-type]
 
 
 def test_an_index_of_faiss_is_opened_from_its_file(corpus: Corpus, tmp_path: Path) -> None:

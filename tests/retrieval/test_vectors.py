@@ -177,6 +177,18 @@ def test_an_index_of_other_vectors_or_a_damaged_one_is_noticed(many: Vectors, tm
             Approximate(many, path)._opened()
 
 
+def test_an_index_that_is_removed_before_the_first_search_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("faiss", reason="needs faiss: pip install 'envsuite[faiss]'")
+    monkeypatch.setattr(approximate, "SMALL", 10)
+    vectors = stored(tmp_path / "file", [str(i) for i in range(200)], Drawn())
+    index = Approximate(vectors, build_index(vectors, tmp_path / "some.faiss"))
+    (tmp_path / "some.faiss").unlink()
+    with pytest.raises(DataError, match=r"cannot be read \(No such file.*Build it again with build_index"):
+        index.search(QUERY, 5)
+
+
 def test_an_index_of_an_earlier_version_is_refused_with_the_remedy(many: Vectors, tmp_path: Path) -> None:
     pytest.importorskip("faiss", reason="needs faiss: pip install 'envsuite[faiss]'")
     path = build_index(many, tmp_path / "many.faiss")

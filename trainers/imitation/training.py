@@ -259,9 +259,7 @@ def learner(config: ImitateConfig) -> tuple[PreTrainedModel, PreTrainedTokenizer
         check_prompts(config.prompt, tokenizer)
         return load_model(config.model), tokenizer
     here = practice(config.env)
-    tokenizer = word_tokenizer(
-        here.texts(), config.architecture.context, here.codes, splits=here.splits, parts=here.parts()
-    )
+    tokenizer = word_tokenizer(here.texts(), config.architecture.context, here.spelling)
     return (new_model(config, tokenizer) if config.start is None else started(config.start, tokenizer)), tokenizer
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
+
+from envsuite.core.errors import UsageError
 
 PIECE = r"[A-Za-z]+|[0-9]+|[^\sA-Za-z0-9]"
 """A token is a word, a number or a punctuation mark; white space is dropped."""
@@ -29,25 +32,48 @@ TEMPLATE = (
 NUMBERS = range(100)
 
 
-def word_tokenizer(
-    texts: Iterable[str], max_length: int, codes: bool = False, splits: str = "", parts: Sequence[str] = ()
-) -> PreTrainedTokenizerFast:
+@dataclass(frozen=True)
+class Spelling:
+    """How words are cut into tokens; by default each is one.
+
+    Raises:
+        UsageError: There are parts, and codes or splits.
+    """
+
+    codes: bool = False
+    """Fold to lower case, and split words of letters and digits, words with a hyphen, and numbers above 99; decoding
+    joins them again."""
+    splits: str = ""
+    """Regular expression of further positions at which words are split and joined again."""
+    key: str = ""
+    """With ``codes``, a capital that stays one before a digit, as in ``P3166267``."""
+    parts: Sequence[str] = ()
+    """Syllables, such as names are made of. A word or number that is not in the texts is split into these, the longest
+    first, and for the rest into letters and pairs of digits; decoding joins them again."""
+
+    def __post_init__(self) -> None:
+        if self.parts and (self.codes or self.splits):
+            raise UsageError("a spelling has either parts, or codes and splits")
+
+
+WORDS = Spelling()
+"""Each word is one token."""
+
+
+def word_tokenizer(texts: Iterable[str], max_length: int, spelling: Spelling = WORDS) -> PreTrainedTokenizerFast:
     """Returns a tokenizer for the pieces of ``texts``, the numbers below 100, and the codec's tags.
 
     Args:
         texts: Everything that the model should be able to read and write.
         max_length: Context length of the model, in tokens.
-        codes: Fold to lower case, and split words of letters and digits, words with a hyphen, and numbers above 99;
-            decoding joins them again.
-        splits: Regular expression of further positions at which words are split and joined again.
-        parts: Syllables, such as names are made of; not with ``codes`` or ``splits``. A word or number that is not in
-            the texts is split into these, the longest first, and for the rest into letters and pairs of digits;
-            decoding joins them again.
+        spelling: How words are cut.
     """
-    positions = "|".join(part for part in (CODES if codes else "", splits) if part)
+    codes, key, parts = spelling.codes, spelling.key, spelling.parts
+    positions = "|".join(part for part in (CODES if codes else "", spelling.splits) if part)
     form = PIECE_OF_CODE if positions else PIECE
     normalizer = normalizers.Sequence([
         *([normalizers.Lowercase()] if codes else []),
+        *([normalizers.Replace(Regex(rf"\b{key.lower()}(?=[0-9])"), key)] if key else []),
         *([normalizers.Replace(Regex(positions), f" {JOINED}")] if positions else []),
     ])  # fmt: skip
     pieces = {piece for text in texts for piece in re.findall(form, normalizer.normalize_str(text))}

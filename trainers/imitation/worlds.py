@@ -12,6 +12,7 @@ from envsuite.core import ToolCall
 from envsuite.core.errors import unknown
 from envsuite.prompting import make_codec
 from trainers.imitation.play import Player
+from trainers.imitation.vocabulary import WORDS, Spelling
 
 
 @dataclass(frozen=True)
@@ -25,12 +26,8 @@ class Practice:
     fresh: str = ""
     """Argument of the environment that is increased every few hundred games, for a new world; empty if the number of
     tasks is an argument, too."""
-    codes: bool = False
-    """Whether texts have codes and ignore case; see :func:`~trainers.imitation.vocabulary.word_tokenizer`."""
-    splits: str = ""
-    """Regular expression of positions at which words are split, besides those of codes."""
-    parts: Callable[[], list[str]] = list
-    """Returns syllables, of which words are made that the texts do not have."""
+    spelling: Spelling = WORDS
+    """How the words are cut into tokens."""
 
 
 def practice(env_id: str) -> Practice:
@@ -59,7 +56,7 @@ def _alfworld() -> Practice:
 def _webshop() -> Practice:
     from envsuite.webshop.player import Shopper
 
-    return Practice(Shopper, webshop_texts, codes=True)
+    return Practice(Shopper, webshop_texts, spelling=Spelling(codes=True))
 
 
 def _sokoban() -> Practice:
@@ -71,19 +68,20 @@ def _sokoban() -> Practice:
 def _mathematics() -> Practice:
     from envsuite.mathematics.player import Calculator
 
-    return Practice(Calculator, mathematics_texts, fresh="problem_seed", codes=True)
+    return Practice(Calculator, mathematics_texts, fresh="problem_seed", spelling=Spelling(codes=True))
 
 
 def _papersearch() -> Practice:
     from envsuite.papersearch.player import Scholar
 
-    return Practice(Scholar, papersearch_texts, fresh="corpus_seed", splits=papersearch_splits())
+    spelling = Spelling(codes=True, splits=papersearch_splits(), key="P")
+    return Practice(Scholar, papersearch_texts, fresh="corpus_seed", spelling=spelling)
 
 
 def _searchqa() -> Practice:
     from envsuite.searchqa.player import Reader
 
-    return Practice(Reader, searchqa_texts, fresh="corpus_seed", parts=searchqa_syllables)
+    return Practice(Reader, searchqa_texts, fresh="corpus_seed", spelling=Spelling(parts=searchqa_syllables()))
 
 
 _PRACTICES: Mapping[str, Callable[[], Practice]] = {
@@ -228,25 +226,21 @@ def mathematics_texts() -> list[str]:
 
 
 def papersearch_texts() -> list[str]:
-    """Returns the texts of the generated literature: its words, the syllables of invented ones, and its sentences.
-
-    With ``snippet`` above 0 the word at which an abstract is cut may be missing.
-    """
+    """Returns the texts of the generated literature without abstracts: its words, parts of invented ones, sentences."""
     from envsuite.papersearch import prompts
     from envsuite.papersearch.env import PaperSearchEnv
+    from envsuite.papersearch.literature import PAIRS
     from envsuite.papersearch.vocabulary import table
     from envsuite.papersearch.world import LONGEST_QUERY
 
-    lists = table("words")
-    words = [word for name in ("adjectives", "nouns", "tasks", "devices", "media") for word in lists[name]]
-    starts = [onset + vowel for onset in lists["onsets"] for vowel in lists["vowels"]]
-    syllables = [f"{start.capitalize()}{start}ban {start}ban" for start in starts]
+    lists, sentences = table("words"), table("sentences")
     why = (prompts.EMPTY_QUERY, prompts.REPEATED_SEARCH, prompts.REPEATED_EXPANSION, prompts.NOT_THERE)
     return [
-        *(f"{word} {word.capitalize()}" for word in words),
-        *syllables,
-        *(f"Ba{coda}" for coda in lists["codas"]),
-        *(re.sub(r"\{\w+\}", "x", line) for lines in table("sentences").values() for line in lines),
+        *(" ".join(lists[name]) for name in ("adjectives", "nouns", "tasks", "devices", "media")),
+        *(f"{onset}a{onset}aban" for onset in lists["onsets"]),
+        *(f"b{vowel}ban" for vowel in lists["vowels"]),
+        *(f"ba{coda}" for coda in lists["codas"]),
+        *(re.sub(r"\{\w+\}", "x", line) for kind in ("titles", *PAIRS) for line in sentences[kind]),
         *(f"P{number}000000 19{number:02} {number:02}" for number in range(100)),
         prompts.task("x", 20000101),
         prompts.view([prompts.paper("P1", 20000101, "x", "x", 1, 1)], 2, [prompts.searched("x", 1, 1)]),
@@ -280,17 +274,17 @@ def searchqa_texts() -> list[str]:
 
 
 def papersearch_splits() -> str:
-    """Returns where keys of papers, numbers and invented words are split: ``P 3 16 62 67``, ``20 23``, ``Lo bre tor``.
+    """Returns where keys, numbers and invented words are split: ``P 3 16 62 67``, ``20 23``, ``l o br e tor``.
 
     An invented word has one or two pairs of onset and vowel, then an ending.
     """
     from envsuite.papersearch.vocabulary import table
 
     onset, vowel, coda = ("|".join(table("words")[name]) for name in ("onsets", "vowels", "codas"))
-    end = "(?![A-Za-z])"
+    end, pair = f"(?:{coda})(?![a-z])", f"(?:{onset})(?:{vowel})"
     return (
-        rf"(?<=\bP)(?=[0-9])|(?<=[0-9])(?=(?:[0-9]{{2}})+(?![0-9]))"
-        rf"|(?<=[aeiouy])(?=(?:(?:{onset})(?:{vowel}))?(?:{coda}){end})"
+        rf"(?<=P)(?=[0-9])|(?<=[0-9])(?=(?:[0-9]{{2}})+(?![0-9]))"
+        rf"|(?<=[aeiouy])(?=(?:{pair})?{end})|(?<=[a-z])(?=(?:{vowel})(?:{pair})?{end})"
     )
 
 

@@ -16,7 +16,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
 from envsuite.core.errors import EnvsuiteError
+from trainers.cpu import keep_freed_memory, without_subnormals
 from trainers.distributed import make_accelerator
 from trainers.imitation.config import ImitateConfig
 from trainers.imitation.demonstrations import demonstrations
@@ -44,7 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         practice(config.env)  # whether it has a player is said before a model is loaded
         _taught(config)
         model, tokenizer = learner(config)
-        imitate(config, model, tokenizer)
+        if not torch.cuda.is_available():
+            keep_freed_memory()
+        with without_subnormals():
+            imitate(config, model, tokenizer)
     except EnvsuiteError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2

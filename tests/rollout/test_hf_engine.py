@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -293,6 +296,29 @@ def test_a_model_with_state_outside_attention_is_refused() -> None:
     config = MambaConfig(vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=1, state_size=4)
     with pytest.raises(UsageError, match="MambaForCausalLM"):
         HFEngine(MambaForCausalLM(config))
+
+
+def test_a_sharp_model_may_be_rounded_as_much_as_its_logits_are_large() -> None:
+    model = deepcopy(tiny_model("llama"))
+    model.lm_head.weight.data *= 16  # log-probabilities down to -200, of which bfloat16 keeps two or three digits
+    assert HFEngine(model, compute_dtype="bfloat16").compute_dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("sharpness", [1, 16])
+def test_an_engine_that_is_wrong_in_the_format_that_it_samples_in_is_refused(
+    sharpness: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forward(engine: HFEngine, *arguments: Any, **named: Any) -> torch.Tensor:
+        logits: torch.Tensor = right(engine, *arguments, **named)
+        return logits.flip(0) if logits.dtype == torch.bfloat16 else logits
+
+    right = HFEngine._forward
+    monkeypatch.setattr(HFEngine, "_forward", forward)
+    model = deepcopy(tiny_model("llama"))
+    model.lm_head.weight.data *= sharpness
+    HFEngine(model)
+    with pytest.raises(UsageError, match="short test in bfloat16"):
+        HFEngine(model, compute_dtype="bfloat16")
 
 
 def test_the_engine_is_registered_as_hf() -> None:

@@ -123,14 +123,48 @@ def test_the_address_holds_the_view(tab: Tab, run: RunData) -> None:
     tab.run("document.getElementById('list').focus()")
     for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
         tab.key(key)
-    place = "location.hash"
+    place, settled = "location.hash", "document.getElementById('episode').ariaBusy === 'false'"
     view = ("#count", "#episode")
+    tab.until(settled)  # the address changes at once, the pane when the advantages of the file are there
     saved, before = tab.run(place), [tab.text(selector) for selector in view]
     assert "in=iterations" in saved and "outcome=unsolved" in saved and "method=grpo" in saved
     tab.open(address(run, saved))
     tab.until(f"document.getElementById('count').textContent === {json.dumps(before[0])}")
-    tab.until("document.querySelector('table.advantages')")
+    tab.until(f"document.querySelector('table.advantages') && {settled}")
     assert [tab.text(selector) for selector in view] == before and tab.run(place) == saved
+
+
+DELAYED = """(() => {
+  const text = PARTS.text;
+  PARTS.text = (id) => new Promise((arrive, fail) => Object.assign(window, { arrive: () => arrive(text(id)), fail }));
+})()"""
+"""Parts of the page come when `arrive` is called, or `fail` with an error."""
+
+
+def test_of_two_methods_chosen_before_the_advantages_are_there_the_later_is_shown(tab: Tab, run: RunData) -> None:
+    open_all(tab, run)
+    tab.run(DELAYED)
+    tab.choose("method", "grpo")
+    assert tab.run("document.getElementById('episode').ariaBusy") == "true"
+    tab.choose("method", "")
+    assert tab.run("document.getElementById('episode').ariaBusy") == "false"
+    tab.run("arrive(), BROWSER.store.credited(BROWSER.episode.file).then(() => new Promise((r) => setTimeout(r)))")
+    assert cells(tab) == {}
+    tab.choose("method", "grpo")
+    tab.until("document.querySelector('table.advantages')")
+
+
+def test_advantages_that_do_not_come_are_a_message_and_are_asked_for_again(tab: Tab, run: RunData) -> None:
+    open_all(tab, run)
+    tab.run(DELAYED)
+    tab.choose("method", "grpo")
+    tab.run("fail(new Error('the server is gone'))")
+    tab.until("document.getElementById('episode').ariaBusy === 'false'")
+    assert "Advantages cannot be shown (the server is gone)." in tab.text("#episode")
+    tab.choose("method", "rloo")
+    tab.run("arrive()")
+    tab.until("document.querySelector('table.advantages')")
+    assert set(cells(tab)) == {"trained with", "rloo"}
 
 
 @pytest.mark.parametrize("hash", ["#episodes/%E0%A4%A/1", "#episodes//", "#episodes/nowhere/1?in=x&outcome=%", "#?a=b"])

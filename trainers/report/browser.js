@@ -16,6 +16,7 @@ class Browser {
     this.shown = [];
     this.episode = null;
     this.step = 0;
+    this.turn = 0; // counts what was asked to be shown: of two that overlap, the later one stays
     this.$ = (id) => document.getElementById(id);
     this.listing = new EpisodeList(this.$("list"), (episode) => { this.ready = true; this.select(episode, 0); }, (episode) => this.described(episode));
     this.graph = new GroupGraph(this.$("graph"), this);
@@ -197,17 +198,19 @@ class Browser {
   }
 
   async show(step) {
-    const pane = this.$("episode"), episode = this.episode;
+    const pane = this.$("episode"), episode = this.episode, turn = ++this.turn;
     if (!episode) {
       pane.replaceChildren(make("p", { class: "empty" }, "No episode fits the filters."));
+      pane.ariaBusy = "false";
       this.write();
       return;
     }
     const steps = this.store.steps(episode);
     this.step = Math.max(0, Math.min(step, steps.length - 1));
     this.write();
-    const method = this.$("method").value, credited = method ? await this.store.credited(episode.file) : null;
-    if (this.episode !== episode) return; // another one was chosen meanwhile
+    pane.ariaBusy = "true"; // the address is ahead of the pane until the advantages are unpacked
+    const method = this.$("method").value, credited = method ? await this.store.credited(episode.file).catch((error) => error) : null;
+    if (turn !== this.turn) return; // something else was chosen meanwhile
     const label = this.data.files[episode.file].label;
     const [, word] = OUTCOMES[outcomeOf(episode)];
     const parts = [
@@ -228,6 +231,7 @@ class Browser {
       parts.push(...this.stepParts(steps[this.step]));
     } else parts.push(make("p", { class: "empty" }, "The episode has no step."));
     pane.replaceChildren(...parts);
+    pane.ariaBusy = "false";
     const fresh = pane.querySelector(".fresh");
     if (fresh) fresh.parentElement.scrollTop = fresh.offsetTop - fresh.parentElement.offsetTop - 80;
     const current = pane.querySelector("table.advantages [aria-current]"), box = current && current.closest(".scroll");
@@ -237,6 +241,7 @@ class Browser {
 
   // The advantages of an episode's steps under other methods, beside those that it was trained with.
   compared(method, credited, episode, steps) {
+    if (credited instanceof Error) return [make("p", { class: "problem" }, `Advantages cannot be shown (${visible(credited.message)}).`)];
     if (!credited) return [make("p", { class: "hint" }, "Episodes of an evaluation are not trained on: they have no advantages.")];
     const asked = this.data.methods.map((one, i) => ({ ...one, ...credited[i] })).filter((one) => method === "*" || one.name === method || one.name === "own");
     const trained = steps.some((one) => one.advantage !== null);

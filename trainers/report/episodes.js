@@ -58,16 +58,19 @@ class Store {
     this.drawn = new Map();
   }
 
-  // Episodes of a file, their steps still packed.
-  async load(file) {
-    if (!this.files.has(file)) this.files.set(file, PARTS.text(`episodes-${file}`).then(inflate).then((episodes) => this.prepared(episodes, file)));
+  // A part of the page, decompressed once and kept; one that fails is asked for again the next time.
+  async part(kept, name, file, prepared = (values) => values) {
+    if (!kept.has(file)) kept.set(file, PARTS.text(`${name}-${file}`).then(inflate).then(prepared));
     try {
-      return await this.files.get(file);
+      return await kept.get(file);
     } catch (error) {
-      this.files.delete(file); // it may be there another time
+      kept.delete(file);
       throw error;
     }
   }
+
+  // Episodes of a file, their steps still packed.
+  load(file) { return this.part(this.files, "episodes", file, (episodes) => this.prepared(episodes, file)); }
 
   prepared(episodes, file) {
     const groups = new Map();
@@ -89,21 +92,11 @@ class Store {
 
   // Advantages of a file's steps under every method, or why there are none.
   async credited(file) {
-    if (!this.data.files[file].credited) return null;
-    if (!this.advantages.has(file)) this.advantages.set(file, PARTS.text(`advantages-${file}`).then(inflate));
-    return this.advantages.get(file);
+    return this.data.files[file].credited ? this.part(this.advantages, "advantages", file) : null;
   }
 
   // Graphs of a file's groups, by their ids.
-  async graphs(file) {
-    if (!this.drawn.has(file)) this.drawn.set(file, PARTS.text(`graphs-${file}`).then(inflate));
-    try {
-      return await this.drawn.get(file);
-    } catch (error) {
-      this.drawn.delete(file); // it may be there another time
-      throw error;
-    }
-  }
+  graphs(file) { return this.part(this.drawn, "graphs", file); }
 
   // What a search looks through: the task, observations, completions, actions and errors; not what prompts repeat.
   text(episode) {

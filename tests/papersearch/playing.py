@@ -45,9 +45,12 @@ class Tab:
         self.state = answer.get("state", self.state)
         return answer
 
+    def alter(self, path: str, status: int = 200, **body: object) -> dict[str, Any]:
+        """Posts a request for the episode as this tab knows it."""
+        return self.post(path, status, change=self.state["change"], **body)
+
     def step(self, calls: Calls, status: int = 200) -> dict[str, Any]:
-        made = [{"tool": tool, "argument": argument} for tool, argument in calls]
-        return self.post("/api/step", status, change=self.state["change"], calls=made)
+        return self.alter("/api/step", status, calls=[{"tool": tool, "argument": argument} for tool, argument in calls])
 
 
 @lru_cache

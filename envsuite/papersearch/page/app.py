@@ -71,8 +71,8 @@ def _body(**fields: Mapping[str, Any]) -> Tool:
 _CHANGE = {"type": "integer", "minimum": 0}
 _UNDO = _body(change=_CHANGE)
 _REVEAL = _body(show={"type": "boolean"})
-_BEGIN = _body(task={"type": "string", "maxLength": 1_000})
-_MOVE = _body(to={"enum": ["same", "next", "previous", "random"]})
+_BEGIN = _body(change=_CHANGE, task={"type": "string", "maxLength": 1_000})
+_MOVE = _body(change=_CHANGE, to={"enum": ["same", "next", "previous", "random"]})
 
 
 def create_app(env: PaperSearchEnv, tasks: Tasks, hosts: Collection[str] | None = None) -> Flask:
@@ -160,6 +160,7 @@ def create_app(env: PaperSearchEnv, tasks: Tasks, hosts: Collection[str] | None 
     def move() -> Response:
         visit, body = present(), _read(_MOVE)
         with lock:
+            up_to_date(visit, body)
             if body["to"] == "same":
                 visit.begin(visit.task_id)
             elif body["to"] == "random":
@@ -172,6 +173,7 @@ def create_app(env: PaperSearchEnv, tasks: Tasks, hosts: Collection[str] | None 
     def begin() -> Response:
         visit, body = present(), _read(_BEGIN)
         with lock:
+            up_to_date(visit, body)
             visit.begin(body["task"])
             return _json({"state": state(visit)})
 

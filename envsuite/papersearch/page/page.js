@@ -295,7 +295,7 @@ const reveal = () => doing(async () => {
 async function move(body) {
   if (state.steps && !state.over && !(await agreed())) return;
   await doing(async () => {
-    show((await fetched("task" in body ? "/api/begin" : "/api/move", body)).state, true);
+    show((await fetched("task" in body ? "/api/begin" : "/api/move", { change: state.change, ...body })).state, true);
     say(`${byId("place").textContent}: ${state.task.query}`);
     byId("words").focus();
   });

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import subprocess
 import sys
@@ -88,7 +89,9 @@ def _imports(path: Path) -> Iterator[str]:
         pending.extend(ast.iter_child_nodes(node))
 
 
-IMPORTS = {name: set(_imports(path)) for name, path in MODULES.items()}
+@functools.cache
+def _all_imports() -> dict[str, set[str]]:
+    return {name: set(_imports(path)) for name, path in MODULES.items()}
 
 
 def _part(module: str) -> str:
@@ -108,7 +111,7 @@ def test_imports_point_downward_only(package: str) -> None:
     assert all(f"`{part}`" in page for part in rank), "docs/architecture.md has the same layers"
     upward = [
         f"{name} imports {target}"
-        for name, targets in sorted(IMPORTS.items())
+        for name, targets in sorted(_all_imports().items())
         for target in sorted(targets)
         if name.startswith(f"{package}.") and target.startswith(f"{package}.")
         if _part(name) != _part(target) and rank[_part(target)] >= rank[_part(name)]
@@ -117,7 +120,7 @@ def test_imports_point_downward_only(package: str) -> None:
 
 
 def test_no_module_imports_itself_by_a_detour() -> None:
-    graph = {name: {target for target in targets if target in MODULES} for name, targets in IMPORTS.items()}
+    graph = {name: {target for target in targets if target in MODULES} for name, targets in _all_imports().items()}
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:
@@ -127,7 +130,7 @@ def test_no_module_imports_itself_by_a_detour() -> None:
 def _roots(prefix: str, inside: bool = True) -> set[str]:
     return {
         target.split(".")[0]
-        for name, targets in IMPORTS.items()
+        for name, targets in _all_imports().items()
         for target in targets
         if name == prefix or (inside and name.startswith(f"{prefix}."))
     }
@@ -152,7 +155,7 @@ def test_what_is_imported_only_where_it_is_called_is_not_imported_before() -> No
 
 def test_only_the_play_of_people_imports_the_library_of_terminals() -> None:
     others = {name for name in MODULES if name.startswith("envsuite.") and not name.startswith("envsuite.play.app")}
-    assert not {name for name in others if any(target.split(".")[0] == "textual" for target in IMPORTS[name])}
+    assert not {name for name in others if any(target.split(".")[0] == "textual" for target in _all_imports()[name])}
     assert "textual" in _roots("envsuite.play.app")
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
+from hypothesis import note
 from hypothesis import strategies as st
 
 from trainers.steps import Ragged, StepTable
@@ -80,3 +83,25 @@ def step_tables(draw: st.DrawFn, min_episodes: int = 1, max_episodes: int = 4) -
     rng = np.random.default_rng(draw(st.integers(0, 1000)))
     order = rng.permutation(len(rows))
     return table_of([rows[row] for row in order], rng.integers(0, 4, len(rows)).tolist())
+
+
+def for_each(**names: Iterable[str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Tests a property for each value of an argument on every drawn example: drawing a table is the slow part."""
+    ((argument, values),) = names.items()
+    tried = list(values)
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(test)
+        rest = signature.replace(parameters=[one for one in signature.parameters.values() if one.name != argument])
+
+        @functools.wraps(test)
+        def of_each(*drawn: object, **named: object) -> None:
+            example = rest.bind(*drawn, **named).arguments
+            for value in tried:
+                note(f"{argument}: {value}")
+                test(**{argument: value}, **example)
+
+        of_each.__signature__ = rest  # type: ignore[attr-defined]
+        return of_each
+
+    return decorate

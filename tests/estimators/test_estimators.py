@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from step_tables import step_tables, table_of
+from step_tables import for_each, step_tables, table_of
 
 from envsuite.core.errors import UnknownName, UsageError
 from trainers.credit import estimators
@@ -22,7 +22,6 @@ from trainers.credit.shapers import InvalidActionPenalty
 from trainers.steps import Ragged, StepTable
 from trainers.steps.columns import NEXT_STATE
 
-every_method = pytest.mark.parametrize("name", list(ESTIMATORS))
 TAKES_THE_GROUP_AS_BASELINE = [
     "grpo",
     "dr_grpo",
@@ -35,10 +34,7 @@ TAKES_THE_GROUP_AS_BASELINE = [
     "gpg",
 ]
 COMPARES_STEPS = ["hgpo", "bipace", "g2po", "gagpo"]
-every_group_method = pytest.mark.parametrize("name", TAKES_THE_GROUP_AS_BASELINE)
-without_critic = pytest.mark.parametrize(
-    "name", [*TAKES_THE_GROUP_AS_BASELINE, *COMPARES_STEPS, "pgpo", "reinforce_pp"]
-)
+WITHOUT_CRITIC = [*TAKES_THE_GROUP_AS_BASELINE, *COMPARES_STEPS, "pgpo", "reinforce_pp"]
 EPISODE_TERM_ALONE = {"gigpo": {"step_weight": 0.0}}
 NO_DISCOUNT = {name: {"gamma": 1.0} for name in ("gigpo", *COMPARES_STEPS)}
 
@@ -61,8 +57,8 @@ def test_every_file_of_a_method_enters_its_name():
     assert set(ESTIMATORS) == written
 
 
-@every_method
 @given(steps=step_tables(), seed=st.integers(0, 2**32 - 1))
+@for_each(name=ESTIMATORS)
 def test_permuting_the_rows_permutes_the_advantages(name: str, steps: StepTable, seed: int):
     order = np.random.default_rng(seed).permutation(len(steps))
     estimator = ESTIMATORS[name]()
@@ -74,8 +70,8 @@ def test_permuting_the_rows_permutes_the_advantages(name: str, steps: StepTable,
     )
 
 
-@every_method
 @given(steps=step_tables())
+@for_each(name=ESTIMATORS)
 def test_other_names_for_groups_episodes_and_states_change_nothing(name: str, steps: StepTable):
     keys, ends = (np.array([None, *("state " + key * 3 for key in column)], object)[1:]
                   for column in (steps.state_key, steps.extra[NEXT_STATE]))  # fmt: skip
@@ -85,8 +81,8 @@ def test_other_names_for_groups_episodes_and_states_change_nothing(name: str, st
     np.testing.assert_array_equal(token_advantage(estimator, renamed).values, token_advantage(estimator, steps).values)
 
 
-@pytest.mark.parametrize("name", [*TAKES_THE_GROUP_AS_BASELINE, *COMPARES_STEPS])
 @given(steps=step_tables(), constant=st.integers(-50, 50))
+@for_each(name=[*TAKES_THE_GROUP_AS_BASELINE, *COMPARES_STEPS])
 def test_adding_a_constant_to_every_return_of_a_group_changes_nothing(name: str, steps: StepTable, constant: int):
     # Put on last steps: with gamma 1, every return to go of the group moves by it as well.
     last = np.array([t == steps.t[steps.episode_id == e].max() for e, t in zip(steps.episode_id, steps.t, strict=True)])
@@ -95,8 +91,8 @@ def test_adding_a_constant_to_every_return_of_a_group_changes_nothing(name: str,
     np.testing.assert_allclose(advantage(estimator, moved), advantage(estimator, steps), atol=1e-7)
 
 
-@without_critic
 @given(steps=step_tables())
+@for_each(name=WITHOUT_CRITIC)
 def test_equal_rewards_everywhere_give_exactly_nothing(name: str, steps: StepTable):
     # Returns are equal within a group only where its episodes are equally long; one step each makes them so.
     one_step = steps.take(np.flatnonzero(steps.t == 0))
@@ -104,20 +100,20 @@ def test_equal_rewards_everywhere_give_exactly_nothing(name: str, steps: StepTab
     assert (token_advantage(ESTIMATORS[name](), same).values == 0.0).all()
 
 
-@every_group_method
 @given(steps=step_tables(max_episodes=1))
+@for_each(name=TAKES_THE_GROUP_AS_BASELINE)
 def test_an_episode_alone_in_its_group_gets_no_episode_advantage(name: str, steps: StepTable):
     estimator = ESTIMATORS[name](**EPISODE_TERM_ALONE.get(name, {}))
     assert (advantage(estimator, steps) == 0.0).all()
 
 
-@every_method
+@pytest.mark.parametrize("name", list(ESTIMATORS))
 def test_an_empty_table_has_no_advantages(name: str):
     assert token_advantage(ESTIMATORS[name](), table_of([])).values.tolist() == []
 
 
-@pytest.mark.parametrize("name", [name for name in TAKES_THE_GROUP_AS_BASELINE if name != "opo"])
 @given(steps=step_tables(min_episodes=2))
+@for_each(name=[name for name in TAKES_THE_GROUP_AS_BASELINE if name != "opo"])
 def test_the_episode_term_has_mean_zero_over_the_episodes_of_a_group(name: str, steps: StepTable):
     estimator = ESTIMATORS[name](**EPISODE_TERM_ALONE.get(name, {}))
     values, first = advantage(estimator, steps), steps.t == 0

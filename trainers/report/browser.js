@@ -27,6 +27,7 @@ class Browser {
     for (const id of ["outcome", "type", "invalid", "reward", "steps-min", "steps-max"]) this.$(id).addEventListener("input", () => { this.ready = true; this.filter(); });
     this.$("search").addEventListener("input", () => {
       clearTimeout(this.timer);
+      this.$("list").ariaBusy = "true"; // it is behind the words until they have been searched for
       this.timer = setTimeout(() => { this.ready = true; this.filter(); }, DELAY);
     });
     this.$("method").addEventListener("input", () => { this.ready = true; this.show(this.step); });
@@ -176,6 +177,7 @@ class Browser {
     const criteria = this.criteria();
     this.shown = this.all.filter((episode) => this.store.fits(episode, criteria));
     this.listing.show(this.shown);
+    this.$("list").ariaBusy = "false";
     const solved = this.shown.filter((episode) => outcomeOf(episode) === "solved").length;
     const failed = this.shown.filter((episode) => outcomeOf(episode) === "failed").length;
     this.$("count").textContent = `${this.shown.length} of ${this.all.length} episodes: ${solved} solved, ${this.shown.length - solved - failed} not solved${failed ? `, ${failed} failed` : ""}`;

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from architectures import architecture
-from hypothesis import given, settings
+from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
@@ -39,10 +39,6 @@ def _related(some: list[tuple[list[int], list[int]]]) -> list[tuple[list[int], l
     for prompt, response in some:
         found += [([*prompt, *response], [1]), (prompt, response[:1]), (prompt, [*response[:-1], 0, 2])]
     return found
-
-
-def _tokens(most: int) -> st.SearchStrategy[list[int]]:
-    return st.lists(st.integers(0, 2), min_size=1, max_size=most)
 
 
 def _tokens(most: int) -> st.SearchStrategy[list[int]]:
@@ -144,13 +140,16 @@ def _alone(model: PreTrainedModel, table: StepTable) -> list[torch.Tensor]:
     return [torch.cat(column) for column in zip(*found, strict=True)]
 
 
-@pytest.mark.parametrize(("tile", "long"), [(3, 1000), (3, 4), (64, 256)], ids=["tiles", "chains", "default"])
+PLANS = {"tiles": (3, 1000), "chains": (3, 4), "default": (64, 256)}
+"""Widths of tiles, and lengths from which a chain is attended to by itself."""
+
+
 @pytest.mark.parametrize("way", ["kept", "recomputed", "adapter", "adapter, recomputed"])
 @pytest.mark.parametrize("name", STYLES)
 @settings(max_examples=3)
 @given(some=rows, budget=st.sampled_from([1, 40, 10_000]))
 def test_everything_is_what_independent_sequences_give(
-    name: str, way: str, tile: int, long: int, some: list[tuple[list[int], list[int]]], budget: int
+    name: str, way: str, some: list[tuple[list[int], list[int]]], budget: int
 ) -> None:
     table, model = _table(some), _model(name, way)
     naive = copy.deepcopy(model)
@@ -162,26 +161,29 @@ def test_everything_is_what_independent_sequences_give(
     expected.backward()
     if "recomputed" in way:
         checkpoint_activations(model)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tree_plan, "_NARROW", tile)
-        patch.setattr(tree_plan, "_LONG", long)
-        policy, loss = Policy(model).train(), 0.0
-        for tree in micro_batches(table, budget, True):
-            stats, index = policy(tree), torch.from_numpy(tree.index)
-            part = (stats.logprob * weight[index] + stats.entropy * spread[index]).sum()
-            part.backward()
-            loss += float(part.detach())
-            torch.testing.assert_close(stats.logprob, logprob[index].detach(), rtol=0, atol=1e-5)
-            torch.testing.assert_close(stats.entropy, entropy[index].detach(), rtol=0, atol=1e-5)
-        everywhere = np.arange(len(table.response.values))
-        model.train(False)
-        last, mean = before_tokens(
-            model, table, [Fingerprint(), Fingerprint(-2, "mean")], everywhere, budget=budget, share_prefix=True
-        )
-    assert loss == pytest.approx(float(expected.detach()), abs=1e-4)
-    torch.testing.assert_close(torch.from_numpy(last), states.detach(), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(torch.from_numpy(mean), inner.detach(), rtol=1e-5, atol=1e-5)
-    _same_gradients(model, naive)
+    for plan, (tile, long) in PLANS.items():
+        note(plan)
+        model.zero_grad()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tree_plan, "_NARROW", tile)
+            patch.setattr(tree_plan, "_LONG", long)
+            policy, loss = Policy(model).train(), 0.0
+            for tree in micro_batches(table, budget, True):
+                stats, index = policy(tree), torch.from_numpy(tree.index)
+                part = (stats.logprob * weight[index] + stats.entropy * spread[index]).sum()
+                part.backward()
+                loss += float(part.detach())
+                torch.testing.assert_close(stats.logprob, logprob[index].detach(), rtol=0, atol=1e-5)
+                torch.testing.assert_close(stats.entropy, entropy[index].detach(), rtol=0, atol=1e-5)
+            everywhere = np.arange(len(table.response.values))
+            model.train(False)
+            last, mean = before_tokens(
+                model, table, [Fingerprint(), Fingerprint(-2, "mean")], everywhere, budget=budget, share_prefix=True
+            )
+        assert loss == pytest.approx(float(expected.detach()), abs=1e-4)
+        torch.testing.assert_close(torch.from_numpy(last), states.detach(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(torch.from_numpy(mean), inner.detach(), rtol=1e-5, atol=1e-5)
+        _same_gradients(model, naive)
 
 
 def _same_gradients(model: torch.nn.Module, naive: torch.nn.Module) -> None:

@@ -169,13 +169,13 @@ def main() -> int:
     accelerator = make_accelerator()
     rank, ranks = accelerator.process_index, accelerator.num_processes
     seen, team = set(), sys.argv[2:] == ["team"]
+    policy, optimizer = accelerator.prepare(
+        Policy(m := in_float64(model("qwen2", SIZE))), torch.optim.SGD(m.parameters())
+    )
     for name, config in methods():
         seen.add(config.estimator)
         method = Method.of(config)
-        policy, optimizer = accelerator.prepare(
-            Policy(m := in_float64(model("qwen2", SIZE))), torch.optim.SGD(m.parameters())
-        )
-        updater = Updater(accelerator, policy, optimizer, OptimConfig(tokens_per_microbatch=60), config.objective)
+        updater = Updater(accelerator, policy, optimizer, OptimConfig(tokens_per_microbatch=150), config.objective)
         greedy = [GreedyReturn()] if config.greedy_baseline else []
         crediting = Crediting(method, accelerator, [*greedy, Random(method.estimator), Signals()])
         own = [e for e in episodes(config.greedy_baseline, team) if e.group_id % ranks == rank]

@@ -7,9 +7,13 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from envsuite.core.errors import EnvsuiteError
 from trainers.run.config import TrainConfig
+
+if TYPE_CHECKING:
+    from trainers.run.progress import Progress
 
 _LOG = logging.getLogger("trainers.train")  # its name too where it runs as __main__
 
@@ -37,7 +41,6 @@ def _train(config: TrainConfig, resume: str | None) -> int:
 
     from trainers.distributed import make_accelerator, peers
     from trainers.report.stats import EvalResult, before_after_table
-    from trainers.report.write import write_report
     from trainers.run.assembly import Run
     from trainers.run.loop import train
     from trainers.run.progress import Progress, run_log
@@ -64,8 +67,7 @@ def _train(config: TrainConfig, resume: str | None) -> int:
             _LOG.info("ended by an error: %s", error)
             raise
         if main:
-            progress.stage("report")
-            report = write_report(folder)
+            report = _report(config, folder, progress)
             first: dict[tuple[str, str, str], EvalResult] = {}
             last: dict[tuple[str, str, str], EvalResult] = {}
             for result in evaluations:
@@ -80,6 +82,16 @@ def _train(config: TrainConfig, resume: str | None) -> int:
                     )
             progress.message(f"report: {report}")
     return 0
+
+
+def _report(config: TrainConfig, folder: Path, progress: Progress) -> Path | str:
+    """Writes the report of a finished run; returns where it is, or how to get it."""
+    if not config.report:
+        return f"not written (report: false); python -m trainers.report {folder} writes it"
+    from trainers.report.write import write_report
+
+    progress.stage("report")
+    return write_report(folder)
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def overrides(run: Run, model: Path, output: Path) -> dict[str, Any]:
     config = config_of(run)
     many = config.rollout.group_size > 1
     small: dict[str, Any] = {
-        "output": str(output), "iterations": 2, "episodes_every": 0, "checkpoint_every": 10,
+        "output": str(output), "iterations": 2, "report": False, "episodes_every": 0, "checkpoint_every": 10,
         "model.path": str(model), "model.compute_dtype": "float32", "model.gradient_checkpointing": False,
         "model.shard": "none",
         "envs": [_small(env) for env in config.envs],

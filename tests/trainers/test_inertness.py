@@ -29,7 +29,6 @@ from trainers.credit.inertness import PATIENCE, Inertness
 from trainers.credit.providers import GreedyReturn, Provider
 from trainers.credit.recipes import COMPOSITIONS, recipe, recipes
 from trainers.credit.scpo import SCPO
-from trainers.report import write
 from trainers.report.metrics import read_metrics
 from trainers.rollout.config import EnvConfig
 from trainers.rollout.environments import with_milestones
@@ -62,12 +61,6 @@ ITERATIONS = PATIENCE + 1
 def arms(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model that pulls any of the arms."""
     return save_model(tmp_path_factory.mktemp("models") / "arms", ARMS)
-
-
-@pytest.fixture(autouse=True)
-def _without_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is drawn at the end of a run: that has tests of its own."""
-    monkeypatch.setattr(write, "write_report", lambda folder: folder)
 
 
 def _run(folder: Path, model: Path, *arguments: str, iterations: int = ITERATIONS, **world: Any) -> list[str]:

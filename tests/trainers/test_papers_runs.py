@@ -10,7 +10,6 @@ from small_papers import ANSWERS, arguments, save_model
 
 from benchmarks.papers.index import Run, read_index
 from benchmarks.papers.plans import config_of
-from trainers.report import write
 from trainers.report.metrics import read_metrics
 from trainers.run.cli import parse
 from trainers.train import main
@@ -24,10 +23,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", read_index().runs, ids=lambda run: str(run.path))
-def test_a_published_setting_runs(
-    run: Run, models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(write, "write_report", lambda folder: folder)  # four of five seconds; it has tests of its own
+def test_a_published_setting_runs(run: Run, models: dict[str, Path], tmp_path: Path) -> None:
     published = config_of(run)
     words = arguments(run, models[published.envs[0].id], tmp_path)
     small = parse(words).config

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import launch_command_parser
-from tiny_runs import ROOT, environment
+from tiny_runs import ROOT, environment, write_settings
 
 from trainers import quickstart
+from trainers.report.__main__ import main as report
+from trainers.train import main as train
 
 
 def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -40,6 +43,19 @@ def test_a_reader_that_stops_early_ends_a_program_without_a_word() -> None:
     )
     os.close(writer)
     assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_a_run_ends_with_its_report_or_with_how_to_get_it(place: Path) -> None:
+    few = {"iterations": 1, "evaluation.envs": []}
+    assert train(["--config", str(write_settings(place, name="with", report=True, **few))]) == 0
+    assert f"report: {place}/runs/with/report.html" in (place / "runs/with/run.log").read_text("utf-8")
+    assert (place / "runs/with/plots/success.png").is_file()
+    assert train(["--config", str(write_settings(place, name="without", report=False, **few))]) == 0
+    log = (place / "runs/without/run.log").read_text("utf-8")
+    assert f"python -m trainers.report {place}/runs/without writes it" in log
+    assert not list((place / "runs/without").glob("**/*.html")) + list((place / "runs/without").glob("**/*.png"))
+    assert report([str(place / "runs/without")]) == 0
+    assert (place / "runs/without/report.html").is_file() and (place / "runs/without/plots/success.png").is_file()
 
 
 @pytest.mark.parametrize(("cores", "processes"), [({0}, 1), ({0, 1}, 2), (set(range(64)), 2)])

@@ -102,6 +102,7 @@ def settings(folder: Path, **changes: Any) -> dict[str, Any]:
             "envs": [{"id": "TextCraft-v0", "split": "test", "kwargs": dict(BOOK), "max_episode_steps": 2}],
         },
         "checkpoint_every": 2,
+        "report": False,
     }
     for key, value in changes.items():
         *path, last = key.split(".")

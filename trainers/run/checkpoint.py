@@ -335,7 +335,7 @@ def prune(root: Path, keep: int) -> None:
 
 FREE = (
     *("name", "output", "iterations", "time_limit", "evaluation", "checkpoint_every", "keep_checkpoints"),
-    *("episodes_every", "process_timeout", "wait_notice", "tracking", "rollout.slots", "rollout.workers"),
+    *("episodes_every", "report", "process_timeout", "wait_notice", "tracking", "rollout.slots", "rollout.workers"),
     *("rollout.deadline", "rollout.engine_deadline", "rollout.attempts", "rollout.staleness", "rollout.overlap"),
     *("envs[].url", "model.shard"),
 )

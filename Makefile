@@ -30,6 +30,9 @@ smollm2: $(VENV)/.models  ## teach SmolLM2-135M to craft, by imitation and then 
 		-m trainers.train --config configs/smollm2.yaml \
 		$(if $(wildcard runs/smollm2/checkpoints/iteration-*),--resume)
 
+# What one of their many processes has compiled, the others read, whatever the shell says of bytecode.
+test test-all: export PYTHONDONTWRITEBYTECODE :=
+
 test: $(VENV)/.models  ## tests that take minutes at most
 	$(BIN)/python -m pytest -m "not slow" -n $(TESTERS) --dist worksteal
 

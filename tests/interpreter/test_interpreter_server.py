@@ -40,10 +40,10 @@ def server() -> Iterator[Server]:
 
 
 def ask(server: Server, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, dict[str, Any]]:
-    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=60)
-    connection.request(method, path, body, {"Content-Type": "application/json", **headers})
-    answer = connection.getresponse()
-    text = answer.read()
+    with contextlib.closing(http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=60)) as connection:
+        connection.request(method, path, body, {"Content-Type": "application/json", **headers})
+        answer = connection.getresponse()
+        text = answer.read()
     return answer.status, orjson.loads(text) if text else {}
 
 

@@ -128,9 +128,9 @@ def ensure(root: Path, seed: int, games: int, difficulty: Difficulty = DEFAULT) 
     if _complete(folder):
         return folder
     try:
-        with locked(root / f".{game_set.name}.lock"):
+        with locked(root / f".{game_set.name}.lock") as lock:
             if not _complete(folder):
-                _build(folder, game_set)
+                _build(folder, game_set, lock)
     except OSError as error:
         raise UsageError(f"can't write ALFWorld games to {root}: {error}. {WRITABLE}") from error
     return folder
@@ -144,14 +144,14 @@ def _complete(folder: Path) -> bool:
     return all((folder / "json_2.1.1" / path / "game.tw-pddl").is_file() for path in made)
 
 
-def _build(folder: Path, game_set: GameSet) -> None:
+def _build(folder: Path, game_set: GameSet, lock: int) -> None:
     logger.info("making %d ALFWorld games in %s", game_set.games, folder)
     partial = folder.with_name(f".{folder.name}.partial")
     for leftover in (partial, folder):
         if leftover.exists():
             shutil.rmtree(leftover)
     workers = min(_cores(), game_set.games // ALONE)
-    made = _share(partial, game_set, 0, 1) if workers < 2 else _shared(partial, game_set, workers)
+    made = _share(partial, game_set, 0, 1) if workers < 2 else _shared(partial, game_set, workers, lock)
     for _ in shown(chain.from_iterable(map(range, made)), "ALFWorld: making games", game_set.games):
         pass
     top = partial / "json_2.1.1"
@@ -182,15 +182,20 @@ def _share(folder: Path, game_set: GameSet, first: int, step: int) -> Iterator[i
         yield 1
 
 
-def _shared(folder: Path, game_set: GameSet, workers: int) -> Iterator[int]:
-    """Writes all games in worker processes that import nothing of the program; yields how many are new."""
+def _shared(folder: Path, game_set: GameSet, workers: int, lock: int) -> Iterator[int]:
+    """Writes all games in worker processes that import nothing of the program; yields how many are new.
+
+    The workers hold the lock too: where this process is killed, no other begins while one of them still writes.
+    """
     with ExitStack() as stack:
         done = stack.enter_context(selectors.DefaultSelector())
         started = []
         for first in range(workers):
             share = {"folder": str(folder), **asdict(game_set), "first": first, "step": workers}
             command = [sys.executable, "-c", _BOOT, json.dumps(sys.path), json.dumps(share)]
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, bufsize=0)
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, bufsize=0, pass_fds=(lock,)
+            )
             started.append(stack.enter_context(process))
             stack.callback(process.kill)
             assert process.stdout is not None

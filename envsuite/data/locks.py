@@ -11,14 +11,15 @@ from pathlib import Path
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[int]:
     """Holds a lock on the file ``path``; waits until no other process holds it. POSIX only.
 
     The file is created if it is missing, and stays; only who holds its lock may remove it. A process that ends, in
-    whatever way, releases its locks.
+    whatever way, releases its locks, but for one whose descriptor, which this yields, was passed to another process:
+    the last of them to end releases it.
     """
-    with _opened(path, fcntl.LOCK_EX):
-        yield
+    with _opened(path, fcntl.LOCK_EX) as file:
+        yield file.fileno()
 
 
 def try_locked(path: Path) -> TextIOWrapper | None:

@@ -84,13 +84,13 @@ class Sessions:
             self._kinds.add(wanted)
             self._opening += 1
         try:
-            served = ServedSession(open_interpreter(self.interpreter.name, wanted).open())
-        except WorkerLost as error:
-            raise Problem(503, "capacity", str(error), error="WorkerLost", wait=RETRY_SECONDS) from error
-        finally:
+            served = self._opened(wanted)
+        except BaseException:
             with self._lock:
                 self._opening -= 1
+            raise
         with self._lock:
+            self._opening -= 1
             name = self._keys.setdefault(key, secrets.token_urlsafe(16))
             known_now = name in self._served
             if not known_now:
@@ -100,6 +100,12 @@ class Sessions:
         if known_now:  # the same request came twice at once
             served.session.close()
         return name
+
+    def _opened(self, limits: Limits) -> ServedSession:
+        try:
+            return ServedSession(open_interpreter(self.interpreter.name, limits).open())
+        except WorkerLost as error:
+            raise Problem(503, "capacity", str(error), error="WorkerLost", wait=RETRY_SECONDS) from error
 
     def _allowed(self, limits: Mapping[str, Any]) -> Limits:
         fields = {field.name: getattr(self.most, field.name) for field in dataclasses.fields(Limits)}
@@ -155,10 +161,11 @@ class Sessions:
     def sweep(self) -> None:
         """Ends sessions that have idled for too long."""
         oldest = time.monotonic() - self.idle_seconds
-        with self._lock:
+        with self._lock:  # one hold: no call begins after a session is found idle and before it is taken out
             idle = [name for name, served in self._served.items() if served.calls == 0 and served.used < oldest]
-        for name in idle:
-            self._forget(name, f"it was idle for {self.idle_seconds:g} s")
+            taken = [self._taken(name, f"it was idle for {self.idle_seconds:g} s") for name in idle]
+        for served in taken:
+            _close(served)
 
     def close_all(self) -> None:
         """Ends all sessions."""
@@ -178,9 +185,17 @@ class Sessions:
 
     def _forget(self, name: str, why: str) -> None:
         with self._lock:
-            served = self._served.pop(name, None)
-            self._ended[name] = why
-            while len(self._ended) > REMEMBERED:
-                self._ended.popitem(last=False)
-        if served is not None:
-            served.session.close()
+            served = self._taken(name, why)
+        _close(served)
+
+    def _taken(self, name: str, why: str) -> ServedSession | None:
+        """Takes a session out, which the caller closes; the lock is held."""
+        self._ended[name] = why
+        while len(self._ended) > REMEMBERED:
+            self._ended.popitem(last=False)
+        return self._served.pop(name, None)
+
+
+def _close(served: ServedSession | None) -> None:
+    if served is not None:
+        served.session.close()

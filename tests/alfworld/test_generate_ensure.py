@@ -3,21 +3,35 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
+import psutil
 import pytest
+from waiting import until
 
 from envsuite.alfworld.families import FAMILIES
 from envsuite.alfworld.generate import MANIFEST, GameSet, ensure, main
 from envsuite.alfworld.scenes import Difficulty
 from envsuite.core.errors import UsageError
+from envsuite.data.locks import try_locked
 
 CLI = [sys.executable, "-m", "envsuite.alfworld.generate"]
+# The program with two worker processes, each of which stops before its second game.
+STOPPING = """
+import sys
+from envsuite.alfworld import generate
+
+STOP = (
+    "import os; from envsuite.alfworld import generate; make = generate.make; generate.make = lambda *given: "
+    "(os.kill(os.getpid(), 19) if given[1:3] in [('train', 2), ('train', 3)] else None) or make(*given); "
+)
+generate._cores = lambda: 2
+generate._BOOT = generate._BOOT.replace("work(**", STOP + "work(**")
+generate.main(sys.argv[1:])
+"""
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -104,23 +118,23 @@ def test_a_folder_that_is_not_whole_is_made_anew(harm: str, tmp_path: Path) -> N
 
 def test_a_run_that_was_killed_leaves_nothing_that_is_used(tmp_path: Path) -> None:
     games = 300
-    run = subprocess.Popen([*CLI, "--out", str(tmp_path), "--games", str(games)], stdout=subprocess.DEVNULL)
-    partial = tmp_path / f".{GameSet(0, games).name}.partial"
-    while not list(partial.rglob("game.tw-pddl")):
-        assert run.poll() is None
-        time.sleep(0.01)
-    run.send_signal(signal.SIGKILL)
+    name = GameSet(0, games).name
+    run = subprocess.Popen([sys.executable, "-c", STOPPING, "--out", str(tmp_path), "--games", str(games)])
+    program = psutil.Process(run.pid)
+    until(lambda: [one.status() for one in program.children()] == [psutil.STATUS_STOPPED] * 2 or run.poll() is not None)
+    workers = program.children()
+    run.kill()
     run.wait()
-    assert not (tmp_path / GameSet(0, games).name).exists()
-    while True:  # its workers end when they find that nobody reads what they say
-        before = len(list(partial.rglob("*")))
-        time.sleep(0.3)
-        if len(list(partial.rglob("*"))) == before:
-            break
-    (partial / "json_2.1.1" / "train" / "foreign").mkdir(parents=True)
+    free = try_locked(tmp_path / f".{name}.lock")
+    left = tmp_path / f".{name}.partial"
+    (left / "json_2.1.1" / "train" / "foreign").mkdir(parents=True)
+    for worker in workers:
+        worker.resume()  # it writes one more game, and ends when it finds that nobody reads what it says
+    assert len(workers) == 2 and free is None and len(list(left.rglob("game.tw-pddl"))) < games
+    assert not (tmp_path / name).exists()
     folder = ensure(tmp_path, 0, games)
     assert len(list(folder.rglob("game.tw-pddl"))) == games
-    assert not (folder / "json_2.1.1" / "train" / "foreign").exists() and not partial.exists()
+    assert not (folder / "json_2.1.1" / "train" / "foreign").exists() and not left.exists()
 
 
 def test_two_programs_at_once_get_the_same_whole_folder(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
             case "empty":
                 self._head(200, {"Content-Length": "0"})
             case "silent":
-                self.faulty.quit.wait(5)
+                self.faulty.quit.wait(60)
             case "trickles headers":
                 self._trickle(b"HTTP/1.1 200 OK\r\nX-Long: " + b"x" * 1000)
             case "trickles":

@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -139,23 +138,32 @@ def test_images_are_refused() -> None:
         some_episode(env, env.tasks.ids("train")[0], 0, 0)
 
 
+# A collection in a process that is killed before its sixth demonstration.
+KILLED = """
+import os, sys
+from pathlib import Path
+from envsuite.demonstrations import collecting
+
+def add(partial, shown, add=collecting._Partial.add):
+    if partial.kept == 5:
+        os.kill(os.getpid(), 9)
+    add(partial, shown)
+
+collecting._Partial.add = add
+collecting.collect(collecting.Order("TextCraft-v0", 40), Path(sys.argv[1]))
+"""
+
+
 def test_an_interrupted_collection_goes_on_where_it_stopped(tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
     collect(Order("TextCraft-v0", 40), whole)
-    command = [sys.executable, "-m", "envsuite.cli", "demos", "TextCraft-v0", "--n", "40", "--out", str(cut)]
-    partial = tmp_path / ".cut.jsonl.partial"
-    run = subprocess.Popen(command)
-    end = time.monotonic() + 60
-    while not partial.exists() or partial.read_bytes().count(b"\n") < 5:
-        assert time.monotonic() < end and run.poll() is None
-        time.sleep(0.002)
-    run.send_signal(signal.SIGKILL)
-    run.wait()
+    assert subprocess.run([sys.executable, "-c", KILLED, str(cut)]).returncode == -signal.SIGKILL
     assert not cut.exists()
+    partial = tmp_path / ".cut.jsonl.partial"
     with partial.open("ab") as file:
         file.write(b'{"task": "cut in the mid')
     found = collect(Order("TextCraft-v0", 40), cut)
-    assert 3 <= found.resumed < 40 and cut.read_bytes() == whole.read_bytes() and not partial.exists()
+    assert found.resumed == 5 and cut.read_bytes() == whole.read_bytes() and not partial.exists()
 
 
 def test_no_file_of_somebody_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

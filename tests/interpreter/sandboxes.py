@@ -25,7 +25,7 @@ def opened(name: str, limits: Limits = LIMITS) -> Interpreter:
 
 def processes(parent: int | None = None) -> set[int]:
     """All processes of interpreters of a process: a fork has the command line of what it was forked from."""
-    mark = f'"parent": {parent or os.getpid()}'
+    mark = f'"parent": {parent or os.getpid()},'  # with the comma: 123 is not 1234
     found = set()
     for process in psutil.process_iter(["cmdline", "status"]):
         if process.info["status"] != psutil.STATUS_ZOMBIE and any(

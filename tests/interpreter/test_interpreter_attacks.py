@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from sandboxes import opened, processes
 from waiting import until
@@ -57,15 +58,18 @@ try:
 except OSError as error:
     print(made, type(error).__name__)
 """
-    assert session.run(code).stdout == {"namespaces": "7 BlockingIOError\n", "landlock": "0 PermissionError\n"}[sandbox]
+    most = {"namespaces": ("7 BlockingIOError\n", "6 BlockingIOError\n"), "landlock": ("0 PermissionError\n",)}
+    assert session.run(code).stdout in most[sandbox]
 
 
-def test_memory_is_limited_whether_it_is_taken_at_once_or_in_pieces(session: Session) -> None:
+def test_memory_is_limited_whether_it_is_taken_at_once_or_in_pieces(box: Interpreter, sandbox: str) -> None:
     pieces = ("x = []\nwhile True: x.append(bytearray(2**20))", "x = 1\nwhile True: x = [x] * 2")
-    for code in ("x = bytearray(2**30)", *pieces):
-        result = session.run(code)
-        assert result.status == "memory"
-        assert "128 MiB" in result.stderr and "lost" in result.stderr
+    with opened(sandbox, Limits(seconds=60.0, memory=128 * 2**20)).open() as session:
+        for code in ("x = bytearray(2**30)", *pieces):
+            result = session.run(code)
+            assert result.status == "memory"
+            assert "128 MiB" in result.stderr and "lost" in result.stderr
+        assert session.run("6 * 7").stdout == "42\n"
 
 
 def test_memory_is_limited_for_all_processes_of_a_session_together() -> None:
@@ -178,12 +182,14 @@ def test_a_gigabyte_of_output_is_cut_and_fills_no_memory_here(box: Interpreter, 
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB
 
 
-def test_sleep_ends_with_the_clock(quick: Session) -> None:
-    began = time.monotonic()
-    result = quick.run("import time\nprint('before')\ntime.sleep(600)")
-    assert (result.stdout, result.status) == ("before\n", "timeout")
-    assert "stopped after 0.5 s" in result.stderr
-    assert time.monotonic() - began < 10
+def test_sleep_ends_with_the_clock(box: Interpreter, sandbox: str) -> None:
+    with opened(sandbox, Limits(seconds=2.0, memory=128 * 2**20)).open() as session:
+        began = time.monotonic()
+        result = session.run("import time\nprint('before')\ntime.sleep(600)")
+        assert (result.stdout, result.status) == ("before\n", "timeout")
+        assert "stopped after 2 s" in result.stderr
+        assert time.monotonic() - began < 30
+        assert session.run("6 * 7").stdout == "42\n"
 
 
 @pytest.mark.parametrize(
@@ -238,7 +244,7 @@ def test_a_session_that_nobody_holds_ends(box: Interpreter) -> None:
     before = processes()
     session = box.open()
     session.run("x = 1")
-    assert processes() > before
+    assert processes() - before
     del session
     until(lambda: processes() <= before, 10.0)
 
@@ -288,11 +294,21 @@ def work():
         time.sleep(0.001)
 threading.Thread(target=work, daemon=True).start()
 """
+    before = processes()
     with opened(sandbox).open() as session:
         session.run(code)
+        until(lambda: _stopped(processes() - before), 20.0)
         first = int(session.run("count").stdout)
-        time.sleep(0.5)
-        assert int(session.run("count").stdout) - first < 100
+        time.sleep(2.0)
+        assert int(session.run("count").stdout) - first < 400  # of 2000, on a machine that is not busy
+
+
+def _stopped(of: set[int]) -> bool:
+    """Whether one of these processes is stopped."""
+    return any(
+        process.pid in of and process.info["status"] == psutil.STATUS_STOPPED
+        for process in psutil.process_iter(["status"])
+    )
 
 
 def test_reaching_os_through_subclasses_gains_nothing(session: Session) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import orjson
@@ -21,6 +23,7 @@ from envsuite.interpreter import Limits, open_interpreter
 from envsuite.interpreter.remote import ServerInterpreter
 from envsuite.interpreter.server import Server, Settings, serving
 from envsuite.interpreter.sessions import Sessions
+from envsuite.remote.protocol import Problem
 
 MOST = Limits(seconds=10.0, memory=256 * 2**20)
 LIMITS = Limits(seconds=5.0, memory=128 * 2**20, disk=2**20, output=2000)
@@ -37,10 +40,10 @@ def server() -> Iterator[Server]:
 
 
 def ask(server: Server, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, dict[str, Any]]:
-    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=60)
-    connection.request(method, path, body, {"Content-Type": "application/json", **headers})
-    answer = connection.getresponse()
-    text = answer.read()
+    with contextlib.closing(http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=60)) as connection:
+        connection.request(method, path, body, {"Content-Type": "application/json", **headers})
+        answer = connection.getresponse()
+        text = answer.read()
     return answer.status, orjson.loads(text) if text else {}
 
 
@@ -143,6 +146,92 @@ def test_a_server_with_a_token_answers_nobody_else() -> None:
         assert ask(server, "POST", "/v1/sessions", b'{"key":"y","limits":{}}', Authorization="Bearer secret")[0] == 200
 
 
+def test_a_server_may_be_stopped_while_it_ends_and_when_it_has_ended() -> None:
+    server = Server(Settings(port=0))
+    thread = threading.Thread(target=server.run)
+
+    class Slow(threading.Event):
+        """Lets the server end between being told so and being woken."""
+
+        def set(self) -> None:
+            super().set()
+            thread.join(30.0)
+
+    server._stopped = Slow()
+    thread.start()
+    server.stop()  # a closed trigger would raise OSError, or write into the next file that is opened
+    assert not thread.is_alive()
+    server.stop()
+
+
+def test_a_server_that_has_ended_holds_no_connection_open() -> None:
+    with serving(Settings(port=0)) as server:
+        connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=10)
+        connection.request("GET", "/healthz")
+        connection.getresponse().read()
+        client = connection.sock
+        assert client is not None, "the server keeps the connection for the next request"
+    with contextlib.closing(client):
+        assert client.recv(1) == b""
+
+
+class Between:
+    """A lock; between two holds of it something else happens, once."""
+
+    def __init__(self, lock: threading.Lock, happens: Callable[[], None]) -> None:
+        self._lock = lock
+        self._happens: Callable[[], None] | None = happens
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+        happens, self._happens = self._happens, None
+        if happens is not None:
+            happens()
+
+
+def test_clients_that_come_at_once_get_no_more_sessions_than_the_server_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = Sessions("auto", MOST, 1, 60.0)
+    told: list[str] = []
+
+    def another() -> None:
+        try:
+            sessions.create(f"another {len(told)}", {})
+            told.append("created")
+        except Problem as problem:
+            told.append(problem.kind)
+        monkeypatch.setattr(sessions, "_lock", Between(lock, another))
+
+    lock = sessions._lock
+    monkeypatch.setattr(sessions, "_lock", Between(lock, another))
+    sessions.create("one", {})
+    assert len(told) >= 2 and set(told) == {"capacity"}
+    assert len(sessions) == 1
+    sessions.close_all()
+
+
+def test_a_call_that_begins_while_idle_sessions_end_is_refused_or_keeps_its_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sessions = Sessions("auto", MOST, 1, 0.01)
+    name = sessions.create("one", {})
+    told: list[str] = []
+
+    def call() -> None:
+        try:
+            told.append(sessions.run(name, 1, "6 * 7")["stdout"])
+        except Problem as problem:
+            told.append(problem.kind)
+
+    time.sleep(0.05)
+    monkeypatch.setattr(sessions, "_lock", Between(sessions._lock, call))
+    sessions.sweep()
+    assert (told, len(sessions)) in ((["session-ended"], 0), (["42\n"], 1))
+    sessions.close_all()
+
+
 def test_idle_sessions_end_and_their_clients_are_told() -> None:
     with serving(Settings(port=0, idle_seconds=0.4)) as server:
         session = ServerInterpreter(server.url, LIMITS).open()
@@ -160,7 +249,8 @@ def test_a_session_whose_sandbox_was_killed_is_told_as_lost(server: Server) -> N
     session = open_interpreter(server.url, LIMITS).open()
     session.run("x = 1")
     for process in processes() - before:
-        os.kill(process, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # the end of the guard is that of its session
+            os.kill(process, signal.SIGKILL)
     with pytest.raises(WorkerLost):
         session.run("x")
     assert session.run("1").stdout == "1\n"

@@ -100,7 +100,7 @@ def test_what_a_run_prints_and_says_on_stderr_is_shown_with_a_hint(maths: Callab
 
 
 def test_a_run_without_end_is_stopped_and_the_episode_goes_on(maths: Callable[..., ToolEnv]) -> None:
-    env = begun(maths(seconds=0.5))
+    env = begun(maths(seconds=2.0))
     env.step(python("x = 1"))
     observation, _, done, _, info = env.step(python("while True: pass"))
     assert "timeout" in observation["text"] and not done and info["metrics"]["tool_errors"] == 1.0
@@ -213,7 +213,8 @@ def test_keys_of_states_are_the_history_of_calls_and_results(made: Callable[...,
 def test_a_restored_snapshot_is_the_episode_and_goes_on_as_it_does(
     codes: list[str], made: Callable[..., PythonMathEnv]
 ) -> None:
-    env, other = made(seconds=0.5), made(seconds=0.5)
+    seconds = 2.0 if "while True: pass" in codes else 5.0
+    env, other = made(seconds=seconds), made(seconds=seconds)
     env.reset(seed=4)
     for code in codes:
         env.step(python(code))
@@ -238,7 +239,7 @@ def test_a_closed_environment_goes_on_where_it_was(made: Callable[..., PythonMat
 def test_an_episode_whose_code_no_longer_ends_in_time_is_not_restored_in_another_state(
     made: Callable[..., PythonMathEnv],
 ) -> None:
-    env = begun(made(seconds=0.2))
+    env = begun(made(seconds=2.0))
     token = env.snapshot()
     env.restore({**token, "world": {**token["world"], "ran": ["while True: pass"]}})
     with pytest.raises(WorkerLost, match="no longer ends within the limits"):
@@ -299,7 +300,7 @@ def test_the_expert_solves_what_a_seed_draws(arguments: dict[str, Any], make_ope
 
 
 def test_an_episode_here_and_on_a_server_is_the_same(make_open: Callable[..., Any]) -> None:
-    env = make_open("PythonMath-v0", split="test", seconds=0.5)
+    env = make_open("PythonMath-v0", split="test", seconds=2.0)
     env.reset(seed=3)
     codes = (
         "x = {3, 1, 2}",

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import orjson
@@ -233,11 +234,23 @@ def test_a_call_that_begins_while_idle_sessions_end_is_refused_or_keeps_its_sess
 
 
 def test_idle_sessions_end_and_their_clients_are_told() -> None:
-    with serving(Settings(port=0, idle_seconds=0.4)) as server:
+    with serving(Settings(port=0, idle_seconds=0.4)) as server, ThreadPoolExecutor(1) as pool:
+
+        def swept_after(seconds: float) -> None:
+            server.sessions.idle_seconds = seconds
+
+        swept_after(60.0)
         session = ServerInterpreter(server.url, LIMITS).open()
         session.run("x = 1")
-        assert session.run("import time\ntime.sleep(0.9)\nx").stdout == "1\n"  # it is not idle while it runs
+        call = pool.submit(session.run, "import time\ntime.sleep(2)\nx")
+        until(lambda: any(served.calls for served in server.sessions._served.values()), 20.0)
+        swept_after(0.1)
+        time.sleep(1.0)
+        swept_after(60.0)
+        assert call.result().stdout == "1\n"  # it is not idle while it runs
+        swept_after(0.4)
         until(lambda: len(server.sessions) == 0, 20.0)
+        swept_after(60.0)
         with pytest.raises(WorkerLost, match="idle"):
             session.run("x")
         assert "NameError" in session.run("x").stderr

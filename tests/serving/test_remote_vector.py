@@ -181,6 +181,27 @@ def test_more_calls_than_a_request_takes_are_sent_in_several(
     assert running.front.sessions == 0
 
 
+def test_a_refused_request_to_close_sessions_keeps_no_others_open(
+    start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "BATCH", 2)
+    running = start()
+    there, refusals = transport.server(running.url), [transport.Refused(running.url, 401, {})]
+    ask = there.ask
+
+    def once_refused(*request: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return ask(*request)
+
+    with make_vector([EnvFactory("TextCraft-v0", {"url": running.url})], 5) as vector:
+        for slot in range(5):
+            vector.reset(slot, 0, seed=slot)
+        assert len(vector.poll(30.0)) == running.front.sessions == 5
+        monkeypatch.setattr(there, "ask", once_refused)
+    assert not refusals and running.front.sessions == 2, "those of the first of three requests"
+
+
 def test_a_server_that_did_not_answer_gets_no_new_episodes_until_it_had_time_to_come_back(
     start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -251,6 +253,25 @@ def test_another_request_that_was_under_way_when_a_call_hung_can_be_played_again
     for thread in threads:
         thread.join()
     assert (kind(results[hung]), kind(results[other])) == ("session-lost", "session-ended")
+
+
+def test_a_call_that_comes_before_it_is_known_how_a_worker_has_ended_is_told_a_whole_sentence(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = start(ROUGH, workers=1)
+    session, known = name(rough(running.url)), threading.Event()
+    (worker,) = running._pool.workers
+    stop = worker._child.stop
+    monkeypatch.setattr(worker._child, "stop", lambda grace: (known.wait(60), stop(grace))[1])
+    os.kill(worker.pid, signal.SIGKILL)
+    until(lambda: worker.why is not None)
+    call = {"op": "step", "session": session, "number": 2, "calls": do("go")}
+    for detail in ("the session has ended: worker 0 has ended", f"session {session!r} has ended: worker 0 was killed"):
+        (result,) = batch(running.url, call)
+        assert (result["status"], kind(result)) == (410, "session-ended")
+        assert result["body"]["detail"].startswith(detail)
+        known.set()
+        until(lambda: not running.front.sessions)
 
 
 def test_what_a_worker_answered_before_it_hung_is_told(start: Start) -> None:

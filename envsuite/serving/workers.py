@@ -135,16 +135,18 @@ class Worker:
                         del self._messages[number]
                     message.done.set()
         except (EOFError, OSError):
-            self._end("its process")
+            self._end()
 
-    def _end(self, why: str, overdue: _Message | None = None) -> None:
+    def _end(self, why: str | None = None, overdue: _Message | None = None) -> None:
+        """Ends the process, for a reason or, without one, because it has ended by itself."""
+        before = "" if why is None else f"{why}; "
         with self._lock:
             if self.why is not None:
                 return
-            self.why = why
+            self.why = f"{before}worker {self.index} has ended"  # calls that come before it is known how are told so
         how = self._child.stop(0.0 if overdue is not None else STOP_SECONDS)
         with self._lock:
-            self.why = f"{why}; worker {self.index} {how}" if why != "its process" else f"worker {self.index} {how}"
+            self.why = f"{before}worker {self.index} {how}"
             messages = list(self._messages.values())
             self._messages.clear()
         self._lost(self, self.why)

@@ -409,10 +409,12 @@ def _end(seats: dict[tuple[int, int], _Seat], lines: dict[str, _Line], process: 
         if (name := seat.session.leave()) is not None:
             by_url.setdefault(seat.session.url, []).append(name)
     for url, names in by_url.items():
-        try:
-            for start in range(0, len(names), BATCH):
-                calls = [{"op": "close", "session": name} for name in names[start : start + BATCH]]
+        for start in range(0, len(names), BATCH):
+            calls = [{"op": "close", "session": name} for name in names[start : start + BATCH]]
+            try:
                 server(url).ask("POST", "/v1/batch", {"calls": calls}, CLOSE_SECONDS)
-        except (Refused, Unreachable):  # the server ends idle sessions itself
-            continue
+            except Refused:  # the server ends idle sessions itself
+                continue
+            except Unreachable:
+                break
     seats.clear()

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
+from waiting import until
 
 from envsuite.core.errors import DataError
 from trainers.run.progress import Progress, clock_text, run_log, sparkline
@@ -158,13 +159,19 @@ def test_a_pipe_gets_plain_lines_without_control_codes() -> None:
 
 def test_a_pipe_gets_a_sign_of_life_while_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainers.run.progress.REFRESH_SECONDS", 0.01)
-    now, stream, written = [0.0], io.StringIO(), threading.Event()
-    with Progress(9, console=Console(file=stream, width=80), clock=lambda: now[0]) as progress:
+    now, stream, reads = 0.0, io.StringIO(), list[float]()
+
+    def clock() -> float:
+        reads.append(now)
+        return now
+
+    with Progress(9, console=Console(file=stream, width=80), clock=clock) as progress:
         progress.stage("rollout", 128)
         progress.advance(53, waiting="environment worker 3")
-        for second in (29.0, 31.0, 45.0, 62.0):
-            now[0] = second
-            written.wait(0.1)
+        for second, written in ((29.0, 0), (31.0, 1), (45.0, 1), (62.0, 2)):
+            now, enough = second, len(reads) + 20  # a line alone takes some
+            until(lambda enough=enough, n=written: len(reads) >= enough and stream.getvalue().count("\n") >= n)  # type: ignore[misc]
+            assert stream.getvalue().count("\n") == written
     lines = stream.getvalue().splitlines()
     assert len(lines) == 2
     assert lines[0] == (

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import json
 import threading
-import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -48,7 +47,10 @@ class ProtocolServer:
         """A parameter that an update leaves out."""
         self.completions_left = 1 << 60
         """After so many the server is gone."""
-        self.token_seconds = 0.0
+        self.halt_at: int | None = None
+        """Tokens after which a request waits until it is cut off."""
+        self.halted = 0
+        """Requests that have waited so."""
         self.temperature: float | None = None
         """Temperature of the log-probabilities; by default that of sampling."""
         self.asleep = False
@@ -143,10 +145,13 @@ class ProtocolServer:
         generator = torch.Generator().manual_seed(body["seed"])
         reason = "length"
         while len(ids) < body["max_tokens"]:
+            if len(ids) == self.halt_at:
+                with self._state:
+                    self.halted += 1
+                    self._state.wait_for(lambda: self._aborted != turn)
             if self._aborted != turn:
                 reason = "abort"
                 break
-            time.sleep(self.token_seconds)
             with torch.no_grad():
                 logits = self.model(torch.tensor([[*prompt, *ids]]), logits_to_keep=1).logits[0, -1]
             spread = (logits / body["temperature"]).softmax(-1)

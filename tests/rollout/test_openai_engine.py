@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -185,8 +186,10 @@ def test_length_is_told_and_a_call_without_name_or_arguments_comes_back_as_it_is
 
 
 def test_no_more_requests_at_a_time_than_concurrency() -> None:
+    three = threading.Barrier(3)
+
     def script(_: dict[str, Any]) -> Any:
-        time.sleep(0.05)
+        three.wait(60)
         return completion("yes")
 
     with ScriptedEndpoint(script) as endpoint, _engine(endpoint, concurrency=3) as engine:

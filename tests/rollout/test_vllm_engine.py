@@ -130,7 +130,7 @@ def test_nothing_is_asked_of_a_server_before_it_has_the_policys_weights(
 
 
 def test_a_server_that_fails_for_a_moment_is_asked_again(server: ProtocolServer, make: Made) -> None:
-    engine = make(server)
+    engine = make(server, patience=60.0)
     sampling = Sampling(max_tokens=5)
     expected = engine.generate([[5, 6]], sampling, seed=1)[0].token_ids.tolist()
     server.faults["/v1/completions"] = [lambda: (500, b"out of order"), lambda: (0, None), lambda: (503, {})]

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "vector"))
 
 from envsuite.remote import transport
+from envsuite.serving import front
 from envsuite.serving.server import Server, serving
 from envsuite.serving.settings import Settings
 
@@ -26,6 +29,14 @@ def start() -> Iterator[Callable[..., Server]]:
             return stack.enter_context(serving(Settings(ids, **{"port": 0, "workers": 0, **settings})))
 
         yield make
+
+
+@pytest.fixture
+def leap(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Puts the clock by which sessions are idle forward, by so many seconds."""
+    ahead: list[float] = []
+    monkeypatch.setattr(front, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + sum(ahead)))
+    return ahead.append
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ class Cutter:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.cut = self.lost = 0
+        self._counting = threading.Lock()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
@@ -41,14 +42,20 @@ class Cutter:
     def _pass(self, source: socket.socket, target: socket.socket, back: bool) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
-                if back and self.cut:
-                    self.cut -= 1
-                    self.lost += 1
+                if back and self._loses():
                     break
                 target.sendall(data)
         for end in (source, target):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+    def _loses(self) -> bool:
+        with self._counting:
+            if not self.cut:
+                return False
+            self.cut -= 1
+            self.lost += 1
+            return True
 
 
 @contextlib.contextmanager

@@ -142,7 +142,10 @@ def test_a_client_that_was_refused_and_does_not_hang_up_is_cut_off(
         assert not listener.active_channels
 
 
-def test_connections_wait_while_the_process_may_open_no_more_files(listener: Listener) -> None:
+def test_connections_wait_while_the_process_may_open_no_more_files(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "ACCEPT_PAUSE", 60.0)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with clients(listener, 1) as (client,):
         client.sendall(HEALTH)
@@ -155,6 +158,7 @@ def test_connections_wait_while_the_process_may_open_no_more_files(listener: Lis
             assert time.monotonic() - began >= 0.05, "asked again at once"
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        listener._accept_again = 0.0
         while not listener.active_channels:
             listener.turn(0.1)
 

@@ -185,9 +185,11 @@ def test_a_call_that_crashes_every_worker_ends_its_episode_and_no_other(start: S
 
 
 def test_a_call_that_hangs_is_ended_at_the_deadline(start: Start) -> None:
-    running = start(ROUGH, workers=1, deadline=1.0)
+    running = start(ROUGH, workers=1)
     hung, other = RemoteEnv(running.url, ROUGH), RemoteEnv(running.url, ROUGH)
     begin(hung, other)
+    (worker,) = running._pool.workers
+    worker.deadline = 1.0  # that of the one that will replace it is a minute
     with pytest.raises(WorkerLost, match="took more than 1 s"):
         hung.step(do("sleep 600"))
     assert text(other, "go") == "b 1"
@@ -208,11 +210,12 @@ def test_a_world_that_fails_loses_its_session_only(start: Start) -> None:
     assert text(other, "go") == "b 1"
 
 
-def test_a_session_that_idled_for_too_long_is_played_again(start: Start) -> None:
-    running = start(ROUGH, idle_seconds=0.4)
+def test_a_session_that_idled_for_too_long_is_played_again(start: Start, leap: Callable[[float], None]) -> None:
+    running = start(ROUGH)
     env = RemoteEnv(running.url, ROUGH)
     begin(env)
     assert [text(env, "go") for _ in range(3)] == ["b 1", "b 2", "b 3"]
+    leap(1000.0)
     until(lambda: not running.front.sessions)
     assert text(env, "go") == "b 4"
 

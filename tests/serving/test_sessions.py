@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -55,6 +57,12 @@ def strings(env: RemoteEnv) -> str:
     return str(env.step(get("inventory"))[0]["text"]).strip()
 
 
+def limit_calls(running: Server, seconds: float) -> None:
+    """Sets the deadline of the workers that there are; those that will replace them have a minute."""
+    for worker in running._pool.workers:
+        worker.deadline = seconds
+
+
 def name(path: str) -> str:
     return path.rpartition("/")[2]
 
@@ -99,25 +107,37 @@ def test_every_kind_of_request_needs_the_token(start: Start) -> None:
         assert ask(url, "POST", path, body, good).status == 200
 
 
-def test_a_session_that_is_being_called_is_not_idle_however_long_the_call_takes(start: Start) -> None:
-    running = start(ROUGH, idle_seconds=0.3)
-    path = rough(running.url)
-    assert ask(running.url, "POST", f"{path}/step", {"number": 2, "calls": do("sleep 1")}).status == 200
-    assert ask(running.url, "POST", f"{path}/step", {"number": 3, "calls": do("go")}).status == 200
-
-
-def test_a_session_that_is_called_lives_while_one_that_is_not_ends(start: Start) -> None:
-    running = start(ROUGH, idle_seconds=0.8)
-    used, idle = rough(running.url), rough(running.url)
-    number, end = 2, time.monotonic() + 20.0
-    while running.front.sessions == 2:
-        assert time.monotonic() < end, "the idle session lives"
-        assert ask(running.url, "POST", f"{used}/step", {"number": number, "calls": do("go")}).status == 200
-        number += 1
-        time.sleep(0.1)
+def test_a_session_that_is_being_called_is_not_idle_however_long_the_call_takes(
+    start: Start, leap: Callable[[float], None], tmp_path: Path
+) -> None:
+    running = start(ROUGH)
+    busy, idle = rough(running.url), rough(running.url)
+    call, statuses = {"number": 2, "calls": do(f"wait {tmp_path / 'file'}")}, list[int]()
+    thread = threading.Thread(
+        target=lambda: statuses.append(ask(running.url, "POST", f"{busy}/step", call).status), daemon=True
+    )
+    thread.start()
+    until((tmp_path / "file.begun").exists)
+    leap(1000.0)
+    until(lambda: running.front.sessions < 2)
+    (tmp_path / "file").touch()
+    thread.join()
     assert is_problem(ask(running.url, "GET", idle), 410, "session-ended", "session")
-    assert ask(running.url, "GET", used).body["next"] == number
-    assert f'envsuite_sessions_expired_total{{environment="{ROUGH}"}} 1\n' in metrics(running.url)
+    assert statuses == [200]
+    assert ask(running.url, "POST", f"{busy}/step", {"number": 3, "calls": do("go")}).status == 200
+
+
+def test_a_session_that_is_called_lives_while_one_that_is_not_ends(start: Start, leap: Callable[[float], None]) -> None:
+    running = start(ROUGH)
+    used, idle = rough(running.url), rough(running.url)
+    leap(500.0)
+    assert ask(running.url, "POST", f"{used}/step", {"number": 2, "calls": do("go")}).status == 200
+    assert running.front.sessions == 2
+    leap(500.0)
+    expired = f'envsuite_sessions_expired_total{{environment="{ROUGH}"}} 1\n'
+    until(lambda: expired in metrics(running.url))
+    assert is_problem(ask(running.url, "GET", idle), 410, "session-ended", "session")
+    assert ask(running.url, "GET", used).body["next"] == 3
 
 
 def metrics(url: str) -> str:
@@ -200,9 +220,10 @@ def test_a_server_that_is_about_to_end_makes_no_session_and_lets_others_play(sta
 def test_only_the_call_that_hangs_is_lost_and_the_other_sessions_of_its_worker_can_be_played_again(
     start: Start,
 ) -> None:
-    running = start(ROUGH, workers=1, deadline=1.0)
+    running = start(ROUGH, workers=1)
     hung, behind = name(rough(running.url)), name(rough(running.url))
     between = name(rough(running.url))
+    limit_calls(running, 1.0)
     results = batch(
         running.url,
         {"op": "step", "session": hung, "number": 2, "calls": do("sleep 600")},
@@ -215,8 +236,9 @@ def test_only_the_call_that_hangs_is_lost_and_the_other_sessions_of_its_worker_c
 
 
 def test_another_request_that_was_under_way_when_a_call_hung_can_be_played_again(start: Start, tmp_path: Path) -> None:
-    running = start(ROUGH, workers=1, deadline=1.5)
+    running = start(ROUGH, workers=1)
     hung, other = name(rough(running.url)), name(rough(running.url))
+    limit_calls(running, 3.0)
     results: dict[str, dict[str, Any]] = {}
 
     def step(session: str, text: str) -> None:
@@ -226,16 +248,36 @@ def test_another_request_that_was_under_way_when_a_call_hung_can_be_played_again
     threads.append(threading.Thread(target=step, args=(other, "sleep 600")))
     threads[0].start()
     until((tmp_path / "hangs").exists)
-    time.sleep(0.7)
+    time.sleep(1.5)
     threads[1].start()
     for thread in threads:
         thread.join()
     assert (kind(results[hung]), kind(results[other])) == ("session-lost", "session-ended")
 
 
+def test_a_call_that_comes_before_it_is_known_how_a_worker_has_ended_is_told_a_whole_sentence(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = start(ROUGH, workers=1)
+    session, known = name(rough(running.url)), threading.Event()
+    (worker,) = running._pool.workers
+    stop = worker._child.stop
+    monkeypatch.setattr(worker._child, "stop", lambda grace: (known.wait(60), stop(grace))[1])
+    os.kill(worker.pid, signal.SIGKILL)
+    until(lambda: worker.why is not None)
+    call = {"op": "step", "session": session, "number": 2, "calls": do("go")}
+    for detail in ("the session has ended: worker 0 has ended", f"session {session!r} has ended: worker 0 was killed"):
+        (result,) = batch(running.url, call)
+        assert (result["status"], kind(result)) == (410, "session-ended")
+        assert result["body"]["detail"].startswith(detail)
+        known.set()
+        until(lambda: not running.front.sessions)
+
+
 def test_what_a_worker_answered_before_it_hung_is_told(start: Start) -> None:
-    running = start(ROUGH, workers=1, deadline=1.0)
+    running = start(ROUGH, workers=1)
     quick, hung = name(rough(running.url)), name(rough(running.url))
+    limit_calls(running, 3.0)
     results = batch(
         running.url,
         {"op": "step", "session": quick, "number": 2, "calls": do("sleep 0.1")},
@@ -245,10 +287,11 @@ def test_what_a_worker_answered_before_it_hung_is_told(start: Start) -> None:
 
 
 def test_the_deadline_of_a_worker_is_for_each_call_of_a_batch(start: Start) -> None:
-    running = start(ROUGH, workers=1, deadline=1.5)
-    sessions = [name(rough(running.url)) for _ in range(3)]
-    calls = [{"op": "step", "session": one, "number": 2, "calls": do("sleep 0.8")} for one in sessions]
-    assert [result["status"] for result in batch(running.url, *calls)] == [200] * 3
+    running = start(ROUGH, workers=1)
+    sessions = [name(rough(running.url)) for _ in range(6)]
+    calls = [{"op": "step", "session": one, "number": 2, "calls": do("sleep 0.7")} for one in sessions]
+    limit_calls(running, 3.5)
+    assert [result["status"] for result in batch(running.url, *calls)] == [200] * 6
 
 
 def test_sessions_are_spread_over_workers_and_places_are_given_back(start: Start) -> None:

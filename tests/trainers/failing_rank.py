@@ -87,7 +87,7 @@ def strike(rank: int, ranks: int, port: int, how: str, struck: int, folder: str)
     }  # fmt: skip
     if how == "foreign":  # as if each process ran on a machine of its own
         socket.gethostname = lambda: f"machine-{rank}"
-    minutes = {"hangs": 0.05, "stopped": 0.15, "sharded-stopped": 0.15}.get(how, 30.0)
+    minutes = {"hangs": 0.12, "stopped": 0.15, "sharded-stopped": 0.15}.get(how, 30.0)
 
     def work() -> int:
         accelerator = make_accelerator(minutes)

@@ -144,6 +144,7 @@ def test_the_parts_of_an_iteration_add_up_to_all_of_it_and_rates_are_those_of_th
 
 
 def test_seconds_of_a_process_that_plays_beside_this_one_are_no_part_of_its_iteration() -> None:
+    began = time.perf_counter()
     clock = Clock()
     for part in ("rollout", "update"):
         time.sleep(0.01)
@@ -153,21 +154,21 @@ def test_seconds_of_a_process_that_plays_beside_this_one_are_no_part_of_its_iter
     assert told["time/engine"] == 5.0 and told["rate/tokens"] == 125.0
     own = [told[f"time/{part}"] for part in ("rollout", "update", "log", "rest")]
     assert min(own) > -1e-9 and sum(own) == pytest.approx(told["time/total"])
-    assert 0.02 <= told["time/total"] < 1.0
+    assert 0.02 <= told["time/total"] <= time.perf_counter() - began
 
 
 def test_waits_for_weights_and_for_others_are_in_no_other_part_but_the_rollout() -> None:
     clock, timing = Clock(), Timing()
     with ACTIVITY.waiting("weights", "sync"):
-        time.sleep(0.02)
+        time.sleep(0.2)
         with ACTIVITY.exchanging():
-            time.sleep(0.01)
+            time.sleep(0.1)
     clock.passed("rollout")
     with ACTIVITY.exchanging():
-        time.sleep(0.01)
+        time.sleep(0.1)
     clock.passed("update")
     told = clock.metrics(timing, IterationMetrics({}, 0, 0))
-    assert told["time/sync"] >= 0.02 and told["time/other_processes"] >= 0.02 and told["time/rollout"] >= 0.03
+    assert told["time/sync"] >= 0.2 and told["time/other_processes"] >= 0.2 and told["time/rollout"] >= 0.3
     disjoint = [told[f"time/{part}"] for part in PARTS if f"time/{part}" in told]
     assert sum(disjoint) == pytest.approx(told["time/total"]) and min(disjoint) > -1e-9
     waits = told["time/sync"] + told["time/other_processes"]

@@ -128,7 +128,8 @@ def test_an_environment_that_fails_loses_its_episode_only(command: str) -> None:
     bad = ["<action>go</action>", f"<action>{command}</action>"] * 2
     script = Script(lambda episode: bad if episode == 2 else good)
     workers = 0 if command.startswith("raise") else 6  # a worker that dies takes along every episode it holds
-    with make_vector([ROUGH], 6, workers, deadline=2.0) as vector:
+    deadline = 2.0 if command.startswith("sleep") else 60.0
+    with make_vector([ROUGH], 6, workers, deadline=deadline) as vector:
         manager = _manager(ScriptedEngine(script), vector)
         episodes = manager.run(plans, SAMPLING, 0)
     assert [episode.error is None for episode in episodes] == [True, True, False, True, True, True]

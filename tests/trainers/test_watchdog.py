@@ -12,12 +12,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 from tiny_runs import BOOK, ROOT, environment, write_settings
 
 from envsuite.vector import Wait
+from trainers import activity
 from trainers.activity import ACTIVITY, Doing
 from trainers.run.checkpoint import newest, verify
 from trainers.run.progress import Progress
@@ -47,14 +49,15 @@ def test_the_innermost_wait_is_what_is_waited_for() -> None:
 
 
 def test_a_long_wait_is_logged_at_the_threshold_and_after_each_doubling_and_shown(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     progress = Progress(3, plain=True, console=Console(file=io.StringIO()))
     dog = Watchdog(progress, notice=10.0)
+    monkeypatch.setattr(activity, "time", SimpleNamespace(monotonic=lambda: 1000.0))
     ACTIVITY.begin("rollout")
 
     def looked(seconds: float) -> int:
-        ACTIVITY.outstanding(Wait("step of slot 3 (Dial-v0 at http://there:1)", time.monotonic() - seconds))
+        ACTIVITY.outstanding(Wait("step of slot 3 (Dial-v0 at http://there:1)", 1000.0 - seconds))
         caplog.clear()
         dog.look()
         return sum(record.levelno == logging.WARNING for record in caplog.records)
@@ -69,6 +72,7 @@ def test_a_long_wait_is_logged_at_the_threshold_and_after_each_doubling_and_show
         assert looked(0) == 0 and "goes on" in caplog.text
         assert "has waited" not in "".join(line.plain for line in progress._lines(200))
         assert looked(12) == 1, "another wait"
+    monkeypatch.undo()
     ACTIVITY.begin("start")
 
 

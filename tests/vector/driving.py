@@ -1,6 +1,10 @@
 """Drives vectors of environments in tests: calls, and the events that answer them."""
 
+import contextlib
+import gc
+import os
 import time
+from collections import Counter
 
 import psutil
 
@@ -15,7 +19,7 @@ def do(command):
     return (ToolCall("do", {"command": command}),)
 
 
-def answers(vector, count, timeout=60.0) -> dict[int, Event]:
+def answers(vector, count, timeout=240.0) -> dict[int, Event]:
     events = {}
     end = time.monotonic() + timeout
     while len(events) < count:
@@ -39,10 +43,27 @@ def pids(vector):
     return [worker.child.process.pid for worker in vector._workers if worker is not None]
 
 
-def gone(pid, timeout=5.0):
+def ended(pid):
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def gone(pid, timeout=30.0):
     end = time.monotonic() + timeout
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+    while not ended(pid):
         if time.monotonic() > end:
             return False
         time.sleep(0.02)
     return True
+
+
+def descriptors() -> Counter[str]:
+    """Sockets, pipes and selectors of this process; numbers in their names tell those of two moments apart."""
+    gc.collect()
+    names: Counter[str] = Counter()
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # that of the listing itself
+            names[os.readlink(f"/proc/self/fd/{number}")] += 1
+    return Counter({name: n for name, n in names.items() if name.startswith(("socket:", "pipe:", "anon_inode:"))})

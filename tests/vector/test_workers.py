@@ -1,17 +1,29 @@
 import gc
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
-from driving import ROUGH, answers, do, gone, one, pids, reset_all
+from driving import ROUGH, answers, descriptors, do, gone, one, pids, reset_all
+from waiting import until
 
 from envsuite.core import UsageError
 from envsuite.vector import EnvFactory, LocalVector, WorkerVector
+from envsuite.vector import workers as in_workers
+
+
+@pytest.fixture
+def leap(monkeypatch):
+    """Puts the clock of vectors forward, by so many seconds."""
+    ahead = [0.0]
+    monkeypatch.setattr(in_workers, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + sum(ahead)))
+    return ahead.append
 
 
 @pytest.mark.parametrize(
@@ -72,14 +84,16 @@ def test_a_poll_waits_for_as_long_as_it_is_told_and_says_for_what():
 
 
 def test_a_hung_worker_is_killed_at_the_deadline_and_the_others_go_on():
-    with WorkerVector([ROUGH], slots=4, workers=2, deadline=1.0) as vector:
+    with WorkerVector([ROUGH], slots=4, workers=2) as vector:
         reset_all(vector)
         vector.step(0, do("sleep 600"))
         vector.step(2, do("go"))
         for _ in range(3):
             assert one(vector, 1, lambda: vector.step(1, do("go"))).error is None
         assert str(vector.waiting_for()).startswith("step of slot 0 (vector_worlds:Rough-v0), worker 0, for ")
+        vector.deadline = 1.0
         events = answers(vector, 2)
+        vector.deadline = 60.0
         assert events[0].error == (
             "DeadlineExceeded: step of slot 0 (vector_worlds:Rough-v0) took more than 1 s; worker 0 was killed"
         )
@@ -87,26 +101,31 @@ def test_a_hung_worker_is_killed_at_the_deadline_and_the_others_go_on():
         assert one(vector, 0, lambda: vector.reset(0, 0)).error is None
 
 
-def test_the_deadline_is_for_each_call_not_for_all_that_wait_in_line():
-    with WorkerVector([ROUGH], slots=5, workers=1, deadline=2.0) as vector:
+def test_the_deadline_is_for_each_call_not_for_all_that_wait_in_line(leap, tmp_path):
+    with WorkerVector([ROUGH], slots=5, workers=1, deadline=600.0) as vector:
         reset_all(vector)
         for slot in range(5):
-            vector.step(slot, do("sleep 0.7"))
-        assert all(event.error is None for event in answers(vector, 5).values())
+            vector.step(slot, do(f"wait {tmp_path / str(slot)}"))
+        for slot in range(5):
+            leap(400.0)
+            assert vector.poll(0.0) == []
+            (tmp_path / str(slot)).touch()
+            assert answers(vector, 1)[slot].error is None
 
 
-def test_a_program_that_was_busy_elsewhere_kills_no_worker_that_has_answered():
-    with WorkerVector([ROUGH], slots=2, workers=1, deadline=1.0) as vector:
+def test_a_program_that_was_busy_elsewhere_kills_no_worker_that_has_answered(leap):
+    with WorkerVector([ROUGH], slots=2, workers=1, deadline=600.0) as vector:
         reset_all(vector)
         vector.step(0, do("long 3000000"))  # more than a socket holds: the worker cannot finish sending
         vector.step(1, do("long 3000000"))
-        time.sleep(1.5)
+        until(lambda: select.select([vector._workers[0].channel.socket], [], [], 0.0)[0])
+        leap(1000.0)
         events = answers(vector, 2)
         assert [len(events[slot].observation["text"]) for slot in (0, 1)] == [3000000] * 2
 
 
 def test_a_worker_killed_from_outside_in_mid_step_or_stopped_is_replaced():
-    with WorkerVector([ROUGH], slots=2, workers=2, deadline=2.0) as vector:
+    with WorkerVector([ROUGH], slots=2, workers=2) as vector:
         reset_all(vector)
         vector.step(0, do("sleep 600"))
         assert vector.poll(0.2) == []
@@ -114,7 +133,9 @@ def test_a_worker_killed_from_outside_in_mid_step_or_stopped_is_replaced():
         assert "was killed by SIGKILL during step of slot 0" in answers(vector, 1)[0].error
         os.kill(pids(vector)[-1], signal.SIGSTOP)
         vector.step(1, do("go"))
+        vector.deadline = 1.0
         assert answers(vector, 1)[1].error.startswith("DeadlineExceeded")
+        vector.deadline = 60.0
         assert all(event.error is None for event in reset_all(vector).values())
 
 
@@ -133,8 +154,7 @@ def test_a_worker_that_cannot_start_fails_the_calls_not_the_program():
 
 
 def test_closing_is_quick_with_a_hung_worker_and_leaves_no_process_and_no_descriptor(tmp_path):
-    gc.collect()
-    descriptors = psutil.Process().num_fds()
+    before = descriptors()
     vector = WorkerVector([ROUGH], slots=3, workers=3)
     reset_all(vector)
     child = tmp_path / "pid"
@@ -147,19 +167,19 @@ def test_closing_is_quick_with_a_hung_worker_and_leaves_no_process_and_no_descri
     assert time.monotonic() - began < 5
     assert all(gone(pid) for pid in processes)
     assert not [p for p in psutil.Process().children() if p.pid in processes]
-    assert psutil.Process().num_fds() == descriptors
+    assert not descriptors() - before
 
 
 def test_crashes_leak_no_descriptor_and_no_zombie():
     with WorkerVector([ROUGH], slots=2, workers=2) as vector:
         reset_all(vector)
-        descriptors = psutil.Process().num_fds()
+        before = descriptors()
         dead = []
         for _ in range(4):
             dead.append(pids(vector)[0])
             one(vector, 0, lambda: vector.step(0, do("exit 1")))
             one(vector, 0, lambda: vector.reset(0, 0))
-        assert psutil.Process().num_fds() == descriptors
+        assert (descriptors() - before).total() == 1, "the socket to the last that took its place"
         assert not [child for child in psutil.Process().children() if child.pid in dead]
 
 
@@ -230,11 +250,15 @@ def test_a_forgotten_vector_ends_its_workers():
     assert all(gone(pid) for pid in processes)
 
 
-def test_a_worker_that_idled_for_longer_than_the_deadline_has_all_of_it_for_its_next_call():
-    with WorkerVector([ROUGH], slots=1, workers=1, deadline=1.0) as vector:
+def test_a_worker_that_idled_for_longer_than_the_deadline_has_all_of_it_for_its_next_call(leap, tmp_path):
+    with WorkerVector([ROUGH], slots=1, workers=1, deadline=600.0) as vector:
         reset_all(vector)
-        time.sleep(1.2)
-        assert one(vector, 0, lambda: vector.step(0, do("sleep 0.3"))).error is None
+        leap(1000.0)
+        vector.step(0, do(f"wait {tmp_path / 'file'}"))
+        leap(400.0)
+        assert vector.poll(0.0) == []
+        (tmp_path / "file").touch()
+        assert answers(vector, 1)[0].error is None
 
 
 def test_an_episode_that_was_lost_between_calls_is_told_once_and_a_reset_forgets_it():

@@ -54,6 +54,12 @@ class Rough(ToolEnv):
             ctypes.string_at(0)
         if verb == "sleep":
             time.sleep(float(rest))
+        if verb == "wait":
+            Path(f"{rest}.begun").touch()
+            end = time.monotonic() + 120.0
+            time.sleep(0.01)  # a worker sends the answers of calls that take less together
+            while not Path(rest).exists() and time.monotonic() < end:
+                time.sleep(0.01)
         if verb == "touch":
             path, _, seconds = rest.partition(" and sleep ")
             Path(path).touch()

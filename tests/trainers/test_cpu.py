@@ -13,25 +13,24 @@ from trainers import cpu
 FAULTS = """
 import resource, torch
 from trainers.cpu import keep_freed_memory
-kept = {keep} and keep_freed_memory()
-for number in range(40):  # an aligned block needs a little more than it leaves: the first ones lie one behind the other
-    if number == 32:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    torch.ones(2**24)
-print(int(kept), resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+def faults(rounds):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(rounds):
+        torch.ones(10_000_000)  # more than the 32 MB from which glibc never keeps a block
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+fresh = faults(8)
+kept = keep_freed_memory()
+faults(64)  # an aligned block needs a little more than it leaves: the first ones lie one behind the other
+print(int(kept), fresh, faults(8))
 """
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 def test_tensors_take_the_memory_of_those_before_them() -> None:
-    def faults(keep: bool) -> tuple[int, int]:
-        run = subprocess.run(
-            [sys.executable, "-c", FAULTS.format(keep=keep)], capture_output=True, text=True, timeout=120, check=True
-        )
-        kept, count = run.stdout.split()
-        return int(kept), int(count)
-
-    (_, fresh), (kept, again) = faults(False), faults(True)
+    run = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, timeout=120, check=True)
+    kept, fresh, again = map(int, run.stdout.split())
     assert kept == 1 and again < fresh / 2, "a system short of memory may take some of it back"
 
 

@@ -16,7 +16,6 @@ from typing import Any
 import orjson
 from flask import Flask, Response, request
 from waitress.adjustments import Adjustments
-from waitress.server import TcpWSGIServer
 from waitress.task import ThreadedTaskDispatcher
 from werkzeug.exceptions import HTTPException
 
@@ -24,6 +23,7 @@ from envsuite.core.errors import UsageError
 from envsuite.interpreter.base import SOURCE, Limits
 from envsuite.interpreter.inside.kernel import hide_from_equals
 from envsuite.interpreter.sessions import Sessions
+from envsuite.remote.listening import StoppableServer
 from envsuite.remote.protocol import JSON_TYPE, PROBLEM_TYPE, Problem
 from envsuite.remote.tokens import check_token, token_needed
 
@@ -142,46 +142,6 @@ def _body(**kinds: type) -> dict[str, Any]:
     return body
 
 
-class _Listener(TcpWSGIServer):  # type: ignore[misc]
-    """Reads requests and passes them to ``app``. Its trigger may be pulled at any time, also after its end.
-
-    Args:
-        app: A WSGI application.
-        host: Address to listen at.
-        port: Port; 0 for any free one.
-
-    Raises:
-        OSError: The address is not available.
-        ValueError: It is none.
-    """
-
-    def __init__(self, app: Flask, host: str, port: int) -> None:
-        self._closing = threading.RLock()  # a signal may come in between
-        self._shut = False
-        self.sockets: dict[int, Any] = {}
-        """All that the loop watches, by descriptor."""
-        adjustments = Adjustments(
-            host=host, port=port, threads=THREADS, max_request_body_size=MAX_BODY, ident="envsuite"
-        )
-        dispatcher = ThreadedTaskDispatcher()
-        super().__init__(app, self.sockets, dispatcher=dispatcher, adj=adjustments, sockinfo=adjustments.listen[0])
-        dispatcher.set_thread_count(THREADS)
-
-    def pull_trigger(self) -> None:
-        """Ends the current turn of the loop, from any thread; does nothing where there is none any more."""
-        with self._closing:
-            if not self._shut:
-                super().pull_trigger()
-
-    def shut(self) -> None:
-        """Closes all connections and stops listening."""
-        for channel in list(self.active_channels.values()):
-            channel.handle_close()
-        with self._closing:
-            self._shut = True
-            self.close()
-
-
 class Server:
     """Serves sessions over HTTP until it is stopped.
 
@@ -196,7 +156,14 @@ class Server:
         self.sessions = Sessions(settings.interpreter, settings.limits, settings.max_sessions, settings.idle_seconds)
         app = make_app(self.sessions, settings.token)
         try:
-            self._http = _Listener(app, settings.host, settings.port)
+            adjustments = Adjustments(
+                host=settings.host,
+                port=settings.port,
+                threads=THREADS,
+                max_request_body_size=MAX_BODY,
+                ident="envsuite",
+            )
+            self._http = StoppableServer(app, ThreadedTaskDispatcher(), adjustments)
         except (OSError, ValueError) as error:
             raise UsageError(f"cannot listen at {settings.host}:{settings.port}: {error}") from error
         self._stopped = threading.Event()
@@ -206,7 +173,7 @@ class Server:
         """Serves until :meth:`stop`."""
         threading.Thread(target=self._sweep, daemon=True).start()
         while not self._stopped.is_set():
-            self._http.asyncore.loop(timeout=1.0, use_poll=True, map=self._http.sockets, count=1)
+            self._http.asyncore.loop(timeout=1.0, use_poll=True, map=self._http.watched, count=1)
         self._http.task_dispatcher.shutdown()
         self.sessions.close_all()
         self._http.shut()

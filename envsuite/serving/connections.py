@@ -21,10 +21,10 @@ from typing import Any
 
 from waitress.adjustments import Adjustments
 from waitress.channel import HTTPChannel
-from waitress.server import TcpWSGIServer
 from waitress.task import ErrorTask, ThreadedTaskDispatcher
 from waitress.wasyncore import readwrite
 
+from envsuite.remote.listening import StoppableServer
 from envsuite.remote.protocol import PROBLEM_TYPE, Problem
 
 log = logging.getLogger("envsuite.serving")
@@ -146,7 +146,7 @@ class _Dispatcher(ThreadedTaskDispatcher):  # type: ignore[misc]
         super().add_task(task)
 
 
-class Listener(TcpWSGIServer):  # type: ignore[misc]
+class Listener(StoppableServer):
     """Reads requests and passes them to ``app``.
 
     Args:
@@ -170,8 +170,6 @@ class Listener(TcpWSGIServer):  # type: ignore[misc]
         self._refused = refused
         self._changed: deque[_Channel] = deque()
         self._accept_again = 0.0
-        self._closing = threading.RLock()  # a signal may come in between
-        self._shut = False
         self.limit = connections_limit()
         """Maximum number of connections."""
         self.serving: dict[int, _Channel] = {}
@@ -188,9 +186,7 @@ class Listener(TcpWSGIServer):  # type: ignore[misc]
             clear_untrusted_proxy_headers=True,
             ident="envsuite",
         )
-        dispatcher = _Dispatcher(quick)
-        super().__init__(app, dispatcher=dispatcher, adj=adjustments, sockinfo=adjustments.listen[0])
-        dispatcher.set_thread_count(THREADS)
+        super().__init__(app, _Dispatcher(quick), adjustments)
         self._selector.register(self.trigger._fileno, selectors.EVENT_READ, self.trigger)
 
     def turn(self, timeout: float = 1.0) -> None:
@@ -244,9 +240,7 @@ class Listener(TcpWSGIServer):  # type: ignore[misc]
 
     def wake(self) -> None:
         """Ends the current :meth:`turn`, from any thread."""
-        with self._closing:
-            if not self._shut:
-                super().pull_trigger()
+        super().pull_trigger()
 
     def maintenance(self, now: float) -> None:
         """Closes connections that have been silent for long."""
@@ -266,11 +260,7 @@ class Listener(TcpWSGIServer):  # type: ignore[misc]
     def shut(self) -> None:
         """Closes all connections and stops listening."""
         self.task_dispatcher.shutdown(timeout=1)
-        for channel in list(self.active_channels.values()):
-            HTTPChannel.handle_close(channel)
-        with self._closing:
-            self._shut = True
-            self.close()
+        super().shut()
         self._selector.close()
 
     def _refresh(self, channel: _Channel) -> None:

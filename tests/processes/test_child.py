@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
-from waiting import until
+from waiting import ended, until
 
 from envsuite.processes import Child
 
@@ -25,13 +25,6 @@ def start() -> Iterator[Callable[..., Child]]:
     yield make
     for child in started:
         child.stop()
-
-
-def _ended(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
 
 
 @pytest.mark.parametrize(
@@ -59,7 +52,7 @@ def test_what_a_child_has_started_ends_with_it(start: Callable[..., Child]) -> N
     other = int(child.socket.recv(100))
     assert psutil.pid_exists(other)
     child.stop()
-    until(lambda: _ended(other), 30.0)
+    until(lambda: ended(other), 30.0)
 
 
 def test_a_child_computes_in_one_thread_unless_the_user_says_otherwise(

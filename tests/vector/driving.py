@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 
-import psutil
+from waiting import ended
 
 from envsuite.core import ToolCall
 from envsuite.vector import EnvFactory, Event
@@ -41,13 +41,6 @@ def reset_all(vector, env=0, **options):
 
 def pids(vector):
     return [worker.child.process.pid for worker in vector._workers if worker is not None]
-
-
-def ended(pid):
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def gone(pid, timeout=30.0):

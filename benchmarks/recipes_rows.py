@@ -91,6 +91,7 @@ def settings(row: Row, iterations: int) -> dict[str, Any]:
         "checkpoint_every": 2,
         "keep_checkpoints": 1,
         "episodes_every": 0,
+        "report": False,
     }
 
 

@@ -184,6 +184,7 @@ def settings(trial: Trial) -> dict[str, Any]:
         "checkpoint_every": iterations,
         "keep_checkpoints": 1,
         "episodes_every": 0,
+        "report": False,
     }
 
 

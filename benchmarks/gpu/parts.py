@@ -205,7 +205,7 @@ def step(part: Part, folder: Path) -> dict[str, float]:
         },
         "optim": {"tokens_per_microbatch": size.tokens_per_microbatch},
         "evaluation": {"envs": []},
-        "checkpoint_every": 1000, "episodes_every": 0,
+        "checkpoint_every": 1000, "episodes_every": 0, "report": False,
     }  # fmt: skip
     file = folder / f"{name}.yaml"
     file.write_text(yaml.safe_dump(config))

@@ -15,8 +15,11 @@ def locked(path: Path) -> Iterator[int]:
     """Holds a lock on the file ``path``; waits until no other process holds it. POSIX only.
 
     The file is created if it is missing, and stays; only who holds its lock may remove it. A process that ends, in
-    whatever way, releases its locks, but for one whose descriptor, which this yields, was passed to another process:
-    the last of them to end releases it.
+    whatever way, releases its locks.
+
+    Yields:
+        The descriptor of the file. A child process that inherits it (``pass_fds``) holds the lock too: it is released
+        when the last of them has ended.
     """
     with _opened(path, fcntl.LOCK_EX) as file:
         yield file.fileno()

@@ -58,6 +58,7 @@ try:
 except OSError as error:
     print(made, type(error).__name__)
 """
+    # The process that forked the session counts until it has been collected.
     most = {"namespaces": ("7 BlockingIOError\n", "6 BlockingIOError\n"), "landlock": ("0 PermissionError\n",)}
     assert session.run(code).stdout in most[sandbox]
 

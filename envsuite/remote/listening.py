@@ -1,4 +1,4 @@
-"""What the servers of this package share: a listening socket that may be told to end at any time. Needs waitress."""
+"""A listening socket that may be told to end at any time, for the servers of this package. Needs waitress."""
 
 from __future__ import annotations
 

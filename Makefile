@@ -49,10 +49,11 @@ freeze: $(VENV)/.models  ## hashes of what must stay as it is; AGAINST=FILE list
 mutants: $(VENV)/.models  ## change the code in small ways, see which changes no test notices; SAMPLE=20 of each of FOLDERS=
 	$(BIN)/python tools/mutants.py --sample $(SAMPLE) --seed $(SEED) --workers $(WORKERS) $(FOLDERS)
 
-check: $(VENV)/.installed  ## lint, format, strict types
+check: $(VENV)/.installed  ## lint, format, strict types, size of each folder
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tools/budget.py
 
 format: $(VENV)/.installed  ## mend what ruff can mend
 	$(BIN)/ruff check --fix .

@@ -19,7 +19,7 @@ from protocol_server import ProtocolServer
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "trainers"))
-from tiny_runs import ROOT, model, save_model, tokenizer, train, weights, without_times, write_settings
+from tiny_runs import BOTH, model, save_model, tokenizer, train, weights, without_times, write_settings
 
 from envsuite.core.errors import UsageError
 from trainers.policy.config import ModelConfig
@@ -369,8 +369,7 @@ def test_processes_that_share_servers_all_stop_where_an_update_fails(tmp_path: P
         options = {"urls": [one.url, two.url], "weights_folder": str(tmp_path), "patience": 1.0}
         changes = {"rollout.engine": "vllm", "rollout.engine_options": options, "iterations": 2}
         config = write_settings(tmp_path, **changes)
-        launch = (sys.executable, "-m", "accelerate.commands.launch", "--config_file")
-        program = (*launch, str(ROOT / "configs/accelerate/cpu2.yaml"), "-m", "trainers.train")
+        program = (*BOTH, "-m", "trainers.train")
         run = train("--config", str(config), program=program, timeout=300)
         assert run.returncode == 0, run.stderr
         final = [AutoModelForCausalLM.from_pretrained(tmp_path / "runs/tiny/checkpoints/iteration-00002")]

@@ -14,7 +14,7 @@ import orjson
 import pytest
 from accelerate import Accelerator
 from safetensors.torch import load_file
-from tiny_runs import ROOT, train, weights, without_times, write_settings
+from tiny_runs import BOTH, train, weights, without_times, write_settings
 
 from trainers.policy.config import OptimConfig
 from trainers.report.metrics import read_metrics
@@ -29,7 +29,6 @@ from trainers.steps.parquet import episode_files, read_episodes
 from trainers.train import main
 
 KILLED = (sys.executable, str(Path(__file__).parent / "killed_run.py"))
-TWO = str(ROOT / "configs/accelerate/cpu2.yaml")
 PROCESS = pytest.param("process", marks=pytest.mark.slow)
 
 
@@ -223,7 +222,7 @@ def test_a_run_that_goes_on_with_less_staleness_drops_and_replaces_what_is_too_o
 @pytest.mark.parametrize("overlap", ["turns", "process"])
 def test_two_processes_train_on_the_groups_of_one(place: Path, overlap: str) -> None:
     config = write_settings(place, **{"rollout.staleness": 1, "rollout.overlap": overlap})
-    launch = (sys.executable, "-m", "accelerate.commands.launch", "--config_file", TWO, "-m", "trainers.train")
+    launch = (*BOTH, "-m", "trainers.train")
     run = train("--config", str(config), program=launch, timeout=400)
     assert run.returncode == 0, run.stdout + run.stderr
     check(place / "runs/tiny", 1)

@@ -12,7 +12,7 @@ import orjson
 import pytest
 import torch
 from accelerate import Accelerator
-from tiny_runs import ROOT, model, rewrite, step_table, train, weights, without_times, write_settings
+from tiny_runs import BOTH, model, rewrite, step_table, train, weights, without_times, write_settings
 
 from envsuite.core.errors import UnknownName
 from trainers.credit.config import CriticConfig
@@ -208,8 +208,7 @@ def test_a_layer_that_the_model_does_not_have_is_refused(place: Path, capfd: pyt
 
 @pytest.mark.slow
 def test_two_processes_train_the_critic_of_one(place: Path) -> None:
-    launch = (sys.executable, "-m", "accelerate.commands.launch")
-    both = (*launch, "--config_file", str(ROOT / "configs/accelerate/cpu2.yaml"), "-m", "trainers.train")
+    both = (*BOTH, "-m", "trainers.train")
     for kind in ("head", "model"):
         critic = {"kind": kind, "lr": 0.001, "epochs": 2, "minibatches": 1}
         changes = {

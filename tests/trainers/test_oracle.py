@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from accelerate import Accelerator
-from test_processes import BOTH
-from tiny_runs import save_model, train, without_times, write_settings
+from tiny_runs import BOTH, save_model, train, without_times, write_settings
 from walk_world import LIMIT, PLACES, RIGHT, value
 
 from envsuite.core.errors import EnvsuiteError

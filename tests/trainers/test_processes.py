@@ -15,16 +15,13 @@ import recorded_credit
 import torch
 from accelerate import Accelerator
 from safetensors.torch import load_file
-from tiny_runs import ROOT, environment, gradient_cases, train, without_times, write_settings
+from tiny_runs import BOTH, LAUNCH, ROOT, environment, gradient_cases, train, without_times, write_settings
 
 from trainers.distributed import check_world
 from trainers.settings import ConfigError
 from trainers.steps.parquet import read_episodes
 
 HERE = Path(__file__).parent
-TWO = str(ROOT / "configs/accelerate/cpu2.yaml")
-LAUNCH = (sys.executable, "-m", "accelerate.commands.launch")
-BOTH = (*LAUNCH, "--config_file", TWO)
 
 
 @pytest.mark.slow

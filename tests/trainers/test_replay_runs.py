@@ -13,8 +13,7 @@ import torch
 from accelerate import Accelerator
 from even_tokens import EvenTokens
 from safetensors.numpy import load_file
-from test_processes import BOTH
-from tiny_runs import model, save_model, step_table, train, weights, without_times, write_settings
+from tiny_runs import BOTH, model, save_model, step_table, train, weights, without_times, write_settings
 
 from trainers.policy.accumulation import Batch, log_probabilities
 from trainers.policy.config import OptimConfig

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from small_papers import save_taught
-from tiny_runs import ROOT, train, without_times, write_settings
+from tiny_runs import BOTH, train, without_times, write_settings
 from tokenizers import AddedToken
 
 from envsuite.papersearch.team import SEARCHER, SELECTOR
@@ -27,7 +27,6 @@ from trainers.steps import Episode
 from trainers.steps.columns import AGENT
 from trainers.steps.parquet import read_episodes
 
-BOTH = (sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(ROOT / "configs/accelerate/cpu2.yaml"))
 PAPERS = (
     Document("g1", "walking robots", "robots walk", 20100101),
     Document("g2", "legged machines", "on legs", 20120101, links=("g1",)),

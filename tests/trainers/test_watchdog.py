@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
-from tiny_runs import BOOK, ROOT, environment, write_settings
+from tiny_runs import BOOK, BOTH, ROOT, environment, write_settings
 
 from envsuite.vector import Wait
 from trainers import activity
@@ -24,14 +24,6 @@ from trainers.activity import ACTIVITY, Doing
 from trainers.run.checkpoint import newest, verify
 from trainers.run.progress import Progress
 from trainers.run.watchdog import Watchdog
-
-LAUNCH = (
-    sys.executable,
-    "-m",
-    "accelerate.commands.launch",
-    "--config_file",
-    str(ROOT / "configs/accelerate/cpu2.yaml"),
-)
 
 
 def test_the_innermost_wait_is_what_is_waited_for() -> None:
@@ -148,7 +140,7 @@ def test_a_launched_run_that_loses_a_rank_ends_with_its_name_and_a_whole_checkpo
         place, iterations=4000, checkpoint_every=1, process_timeout=0.25, **{"rollout.tasks": ranks, **changes}
     )
     launcher = subprocess.Popen(
-        [*LAUNCH, "--num_processes", str(ranks), "-m", "trainers.train", "--config", str(config)],
+        [*BOTH, "--num_processes", str(ranks), "-m", "trainers.train", "--config", str(config)],
         cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     folder = place / "runs/tiny"

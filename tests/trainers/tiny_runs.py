@@ -35,6 +35,9 @@ from trainers.steps.table import Ragged
 
 Module = TypeVar("Module", bound=torch.nn.Module)
 ROOT = Path(__file__).resolve().parents[2]
+LAUNCH = (sys.executable, "-m", "accelerate.commands.launch")
+BOTH = (*LAUNCH, "--config_file", str(ROOT / "configs/accelerate/cpu2.yaml"))
+"""Launches two processes."""
 BOOK = {"source": "generated", "goals": 40, "book_seed": 3, "max_distractors": 2}
 WORDS = ", . : Crafting Goal craft get using inventory Observation action Invalid go end raise now exit sleep"
 

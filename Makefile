@@ -25,13 +25,12 @@ quickstart: $(VENV)/.installed  ## train an agent to craft, on the CPU, in minut
 	$(BIN)/envsuite quickstart
 
 # Its files ask for bfloat16, which a CPU without instructions for it multiplies many times more slowly than float32.
-FORMAT = $(shell $(BIN)/python -c "from trainers.cpu import bfloat16_is_slow as slow; \
+FORMAT = $(shell $(BIN)/python -c "from trainers.processes.cpu import bfloat16_is_slow as slow; \
 	print('--model.compute_dtype float32 --model.adapter.base float32' * slow())")
 
 smollm2: $(VENV)/.models  ## teach SmolLM2-135M to craft, by imitation and then GiGPO, on the CPU
-	OMP_NUM_THREADS=2 $(BIN)/python -m trainers.imitate --config configs/smollm2-imitate.yaml $(FORMAT)
-	$(BIN)/accelerate launch --config_file configs/accelerate/cpu1.yaml --num_cpu_threads_per_process 2 \
-		-m trainers.train --config configs/smollm2.yaml $(FORMAT) \
+	OMP_NUM_THREADS=2 $(BIN)/envsuite imitate --config configs/smollm2-imitate.yaml $(FORMAT)
+	$(BIN)/envsuite train --config configs/smollm2.yaml $(FORMAT) \
 		$(if $(wildcard runs/smollm2/checkpoints/iteration-*),--resume)
 
 # What one of their many processes has compiled, the others read, whatever the shell says of bytecode.

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from envsuite.core.errors import DataError, EnvsuiteError
-from envsuite.registration import ENVIRONMENTS
+from envsuite.core.registration import ENVIRONMENTS
 from trainers.run.cli import EVALUATE, parse
 from trainers.run.config import TrainConfig
 
@@ -36,7 +36,7 @@ def players(config: TrainConfig, out: Path) -> Iterator[list[str]]:
         types = options.pop("tasks", [])
         options.pop("observation", None)  # how a model sees the world: these look into it, or read the default
         yield [
-            sys.executable, "-m", "envsuite.cli", "eval", env.id, "--split", env.split, "--out", str(out),
+            sys.executable, "-m", "envsuite.cli", "eval", "run", env.id, "--split", env.split, "--out", str(out),
             *(["--steps", str(env.max_episode_steps)] if env.max_episode_steps else []),
             *(["--sample", str(config.evaluation.episodes)] if config.evaluation.episodes else []),
             *(["--source", str(options.pop("source"))] if "source" in options else []),
@@ -57,7 +57,8 @@ def models(name: str, config: TrainConfig, runs: Path, out: Path) -> Iterator[li
         raise DataError(f"{runs / config.name}: no checkpoint; train with configs/{name}.yaml first")
     for policy, path in played:
         yield [
-            sys.executable, "-m", "trainers.evaluate", "--config", f"configs/{name}.yaml", "--model.path", path,
+            sys.executable, "-m", "envsuite.cli", "eval", "model",
+            "--config", f"configs/{name}.yaml", "--model.path", path,
             "--evaluation.repeats", "1", "--seeds", "5", "--out", str(out),
             "--policy", policy,
         ]  # fmt: skip
@@ -89,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except subprocess.CalledProcessError as error:
         return error.returncode
-    table = [sys.executable, "-m", "envsuite.cli", "table", str(given.out)]
+    table = [sys.executable, "-m", "envsuite.cli", "eval", "table", str(given.out)]
     for form, rows in (("markdown", "all"), ("latex", "all"), ("json", "stratum")):
         file = given.out / f"table.{form}"
         subprocess.run([*table, "--format", form, "--by", rows, "--out", str(file)], check=True)

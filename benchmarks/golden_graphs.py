@@ -10,7 +10,7 @@ from benchmarks.golden_data import Json, step_table
 from benchmarks.golden_dispatch import Case, Outcome, Rounding, handles
 from benchmarks.golden_estimators import NORMALISE, penalised, quotient_rounding, trajectory_rounding
 from envsuite.core import ToolCall
-from envsuite.milestones import Listed
+from envsuite.vector.milestones import Listed
 from trainers.credit.estimators.beacon import BEACON
 from trainers.credit.estimators.comparison import Comparison
 from trainers.credit.estimators.g2po import G2PO

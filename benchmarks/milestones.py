@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 import envsuite  # noqa: F401  (registers the ids)
-from envsuite.milestones import REACHED, TOTAL, Guide, MilestoneFactory, expert_of
 from envsuite.vector import EnvFactory
+from envsuite.vector.milestones import REACHED, TOTAL, Guide, MilestoneFactory, expert_of
 
 ENVIRONMENTS = {
     "TextCraft-v0": {"split": "train"},

@@ -192,7 +192,7 @@ def environments(place: str, slots: int) -> Iterator[Vector]:
             yield vector
         return
     with contextlib.ExitStack() as stack:
-        words = ("envsuite.cli", "serve", WORLD, "--workers", str(max(1, slots // 16)), "--port")
+        words = ("envsuite.cli", "serve", "http", WORLD, "--workers", str(max(1, slots // 16)), "--port")
         urls = [stack.enter_context(served(words))[0] for _ in range(2)]
         yield stack.enter_context(make_vector([EnvFactory(WORLD, {"url": urls})], slots))
 

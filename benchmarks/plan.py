@@ -1,4 +1,4 @@
-"""``python -m benchmarks.plan``: the memory that ``trainers.plan`` expects beside what updates take on this machine.
+"""``python -m benchmarks.plan``: the memory that ``envsuite plan`` expects beside what updates take on this machine.
 
 Each cell is a process of its own: a model with random weights (hidden size 512, four layers), AdamW, and two updates of
 two micro-batches each, of rows with 896 prompt and 128 response tokens. Measured is the peak of the second update above

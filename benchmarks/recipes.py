@@ -90,7 +90,17 @@ class Job:
         if self.row is None or self.last.is_dir():
             model = [] if self.row is None else ["--model.path", str(self.last)]
             config = str(self.out / "settings" / "evaluation.yaml")
-            return "evaluation", [*python, "trainers.evaluate", "--config", config, "--seed", str(self.seed), *model]
+            return "evaluation", [
+                *python,
+                "envsuite.cli",
+                "eval",
+                "model",
+                "--config",
+                config,
+                "--seed",
+                str(self.seed),
+                *model,
+            ]
         where = ["--output", str(self.folder.parent), "--name", self.folder.name, "--seed", str(self.seed)]
         resume = ["--resume"] if any(self.checkpoints.glob("iteration-*")) else []
         config = str(self.out / "settings" / f"{self.row.folder}.yaml")

@@ -72,7 +72,7 @@ def _iterations(path: Path) -> list[dict[str, Any]]:
 
 
 def evaluation(folder: Path) -> EvalResult:
-    """What :mod:`trainers.evaluate` wrote.
+    """What :mod:`envsuite eval model` wrote.
 
     Raises:
         DataError: The file is missing or damaged.

@@ -1,6 +1,6 @@
 """``python -m benchmarks.recount``: counts results again, from their lines, and compares with a table.
 
-    envsuite table results --by stratum --format json --out table.json
+    envsuite eval table results --by stratum --format json --out table.json
     python -m benchmarks.recount results --table table.json
 
 It imports nothing of envsuite, and no library: a table that was computed wrongly is not confirmed by the same error.

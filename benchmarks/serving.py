@@ -39,9 +39,9 @@ CALLS = [{"name": "env_step", "arguments": {"command": COMMAND}}]
 ACTION = (ToolCall("env_step", {"command": COMMAND}),)
 WARM_UP = 500
 """Steps before the first that is measured, of all clients together."""
-OURS, FASTAPI, OPENENV = "envsuite serve", "FastAPI, AgentGym's kind", "openenv-core's echo"
+OURS, FASTAPI, OPENENV = "envsuite serve http", "FastAPI, AgentGym's kind", "openenv-core's echo"
 COMMANDS = {
-    OURS: ["envsuite.cli", "serve", "TextCraft-v0", "--port"],
+    OURS: ["envsuite.cli", "serve", "http", "TextCraft-v0", "--port"],
     FASTAPI: ["benchmarks.serving_peers", "fastapi"],
     OPENENV: ["benchmarks.serving_peers", "openenv"],
 }

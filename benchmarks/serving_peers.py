@@ -1,4 +1,4 @@
-"""Servers of other kinds, to compare ``envsuite serve`` with: ``python -m benchmarks.serving_peers KIND PORT``.
+"""Servers of other kinds, to compare ``envsuite serve http`` with: ``python -m benchmarks.serving_peers KIND PORT``.
 
 ``fastapi``: what AgentGym's environment servers look like, over our TextCraft world: FastAPI under uvicorn, an endpoint
 for each of create, reset and step, sessions as numbers in a dictionary. ``openenv``: the echo environment that

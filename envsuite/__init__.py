@@ -4,11 +4,11 @@
 process of one of its commands, Ctrl-C is answered with a line from then on.
 """
 
-from envsuite.interrupts import end_at_once
+from envsuite.exits import end_at_once
 
 end_at_once()
 
-from envsuite.registration import EnvSpec, register, register_envs  # noqa: E402  (it takes time)
+from envsuite.core.registration import EnvSpec, register, register_envs  # noqa: E402  (it takes time)
 
 __version__ = "0.1.0"
 __all__ = ["EnvSpec", "__version__", "register", "register_envs"]

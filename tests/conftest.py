@@ -106,7 +106,7 @@ def smol() -> PreTrainedTokenizerBase:
 @pytest.fixture(scope="session")
 def server(data_folder: Path) -> Iterator[str]:
     """The address of a server, in a thread of this process, that offers every environment and opens every folder."""
-    from envsuite.registration import ENVIRONMENTS
+    from envsuite.core.registration import ENVIRONMENTS
     from envsuite.serving.server import serving
     from envsuite.serving.settings import Settings
 

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import tomllib
-
-from tools.budget import BUDGET, Size, over, size, sizes
+from tools.budget import Size, over, size
 
 CODE = '''"""A module."""
 
@@ -34,7 +32,3 @@ def test_a_folder_is_over_by_lines_or_by_tokens_or_without_a_budget() -> None:
     found = {"a": Size(10, 100), "b": Size(11, 100), "c": Size(10, 101), "d": Size()}
     said = over(found, {"a": [10, 100], "b": [10, 100], "c": [10, 100], "e": [1, 1]})
     assert [line.split()[0].rstrip(":") for line in said] == ["b", "c", "d", "e"]
-
-
-def test_every_folder_has_a_budget_and_no_budget_is_of_a_folder_that_is_gone() -> None:
-    assert set(tomllib.loads(BUDGET.read_text(encoding="utf-8"))) == set(sizes())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from docs.build import FENCE, MADE_BY, ROOT, pages, problems
-from envsuite.registration import ENVIRONMENTS
+from envsuite.core.registration import ENVIRONMENTS
 from trainers.credit.estimators import ESTIMATORS
 
 

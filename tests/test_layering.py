@@ -17,30 +17,23 @@ ROOT = Path(__file__).resolve().parents[1]
 # From the bottom up; a part imports only what stands on an earlier line. docs/architecture.md says what each is.
 LAYERS = {
     "envsuite": (
-        {"core", "interrupts"},
-        {"registration", "prompting", "wrappers", "agents", "data", "processes", "remote", "exits"},
-        {"retrieval", "interpreter", "making", "endpoints", "pages"},
-        {"textcraft", "alfworld", "webshop", "sokoban", "mathematics", "papersearch", "searchqa"},
-        {"vector"},
-        {"milestones", "panels"},
-        {"evaluation", "demonstrations"},
-        {"serving", "bridges", "play", "installation"},
-        {"cli", "tryout"},
+        {"core"},
+        {"exits", "data", "prompting", "remote"},
+        {"retrieval", "interpreter", "vector"},
+        {
+            *("textcraft", "alfworld", "webshop", "sokoban", "mathematics", "papersearch", "searchqa"),
+            *("serving", "evaluation"),
+        },
+        {"play", "installation", "cli"},
     ),
     "trainers": (
-        {"registry", "settings", "stateful", "activity", "cpu", "memory"},
-        {"peers"},
-        {"distributed", "steps"},
+        {"settings"},
+        {"processes", "steps"},
         {"policy"},
         {"rollout", "credit"},
-        {"report"},
-        {"imitation"},
+        {"report", "imitation"},
         {"run"},
-        {"planning"},
-        {
-            *("train", "evaluate", "imitate", "calibrate", "show_prompt"),
-            *("export", "export_episodes", "plan", "quickstart", "tryout"),
-        },
+        {"planning", "programs", "commands", "train"},
     ),
     "research": ({"lab", "fleet", "arena"},),
 }
@@ -61,7 +54,7 @@ ONLY_WHERE_CALLED = {
     "envsuite.papersearch.model_selector": {"torch", "transformers"},
     "envsuite.retrieval.approximate": {"faiss"},
     "envsuite.retrieval.sentence": {"sentence_transformers"},
-    "envsuite.tryout": {"faiss", "matplotlib"},
+    "envsuite.installation.tryout": {"faiss", "matplotlib"},
 }
 """What a module imports in a function, with a message where it is not installed."""
 NEVER_IN_ESTIMATORS = {"torch", "transformers", "gymnasium", "accelerate"}
@@ -165,7 +158,11 @@ def test_what_is_imported_only_where_it_is_called_is_not_imported_before() -> No
 
 def test_only_the_play_of_people_imports_the_library_of_terminals() -> None:
     found = {name for name in MODULES if name.startswith("envsuite.") and "textual" in _roots(name, inside=False)}
-    assert found == {"envsuite.play.app", "envsuite.play.prompt", "envsuite.tryout"}  # doctor tries what play needs
+    assert found == {
+        "envsuite.play.app",
+        "envsuite.play.prompt",
+        "envsuite.installation.tryout",
+    }  # doctor tries what play needs
 
 
 def test_estimators_and_step_tables_know_no_model_and_no_environment() -> None:

@@ -28,7 +28,7 @@ import orjson
 import envsuite  # noqa: F401
 from envsuite.core import Player, ToolEnv
 from envsuite.core.errors import EnvsuiteError
-from envsuite.registration import ENVIRONMENTS
+from envsuite.core.registration import ENVIRONMENTS
 
 ROOT = Path(__file__).resolve().parents[1]
 EPISODES, STEPS = 6, 8
@@ -139,7 +139,7 @@ def files() -> Iterator[tuple[str, Any]]:
     from envsuite.evaluation.results import Result
     from trainers.steps.parquet import SCHEMA
 
-    for panel in sorted((ROOT / "envsuite/panels/v1").rglob("*.json.gz")):
+    for panel in sorted((ROOT / "envsuite/evaluation/panels/v1").rglob("*.json.gz")):
         yield f"panel {panel.parent.name}/{panel.name}", hashlib.sha256(panel.read_bytes()).hexdigest()
     yield "Parquet columns", [f"{column.name}: {column.type}" for column in SCHEMA]
     yield "fields of a result", list(Result.__dataclass_fields__)
@@ -154,11 +154,12 @@ def evaluations() -> Iterator[tuple[str, Any]]:
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         for policy in ("lexical", "random"):
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-                main(["eval", "TextCraft-v0", "--policy", policy, "--sample", "40", "--seeds", "2", "--workers", "0"])
+                words = ["eval", "run", "TextCraft-v0", "--policy", policy]
+                main([*words, "--sample", "40", "--seeds", "2", "--workers", "0"])
         for words in (
-            ["table", "results"],
-            ["table", "--by", "all", "--format", "latex", "results"],
-            ["compare", "results"],
+            ["eval", "table", "results"],
+            ["eval", "table", "--by", "all", "--format", "latex", "results"],
+            ["eval", "compare", "results"],
         ):
             stdout = io.StringIO()
             with contextlib.redirect_stdout(stdout):

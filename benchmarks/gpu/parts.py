@@ -21,7 +21,6 @@ from transformers import PreTrainedModel
 
 from benchmarks.gpu.shapes import SHAPES, episodes, made, saved
 from envsuite.core.errors import EnvsuiteError
-from trainers.distributed import every, make_accelerator
 from trainers.policy.accumulation import Batch
 from trainers.policy.adapter import add_adapter
 from trainers.policy.attention import checkpoint_activations
@@ -33,6 +32,7 @@ from trainers.policy.optimizer import make_optimizer
 from trainers.policy.packing import micro_batches
 from trainers.policy.sharding import shard, spreads
 from trainers.policy.update import Updater
+from trainers.processes.distributed import every, make_accelerator
 from trainers.report.metrics import read_metrics
 from trainers.rollout.engine import Sampling
 from trainers.rollout.hf_engine import HFEngine

@@ -68,8 +68,7 @@ def _paper(paper: Paper, index: Index, plans: Mapping[Run, Planned]) -> Iterator
 _KINDS = {
     "formulas": "no results.",
     "settings": "settings, which the files have.",
-    "calibration": "no training; [`python -m trainers.calibrate`](methods/bipace.md#calibration) makes it of a "
-    "run's episodes.",
+    "calibration": "no training; [`envsuite calibrate`](methods/bipace.md#calibration) makes it of a run's episodes.",
 }
 
 

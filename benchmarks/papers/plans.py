@@ -11,9 +11,9 @@ import yaml
 
 from benchmarks.papers.index import FOLDER, Run
 from benchmarks.papers.settings import setting_of
-from trainers.plan import PLAN
 from trainers.planning.hardware import GIB, machines
 from trainers.planning.plan import Planner
+from trainers.planning.program import PLAN
 from trainers.planning.shape import check, shape_of
 from trainers.run.cli import parse
 from trainers.run.config import TrainConfig
@@ -83,7 +83,7 @@ def read_plans(path: Path = PLANS) -> dict[Run, Planned]:
 def text_of(plans: dict[Run, Planned]) -> str:
     """The kept plans as a file."""
     lines = [
-        "# Memory of one GPU and seconds of an iteration, as trainers.plan estimates them: no measurements.",
+        "# Memory of one GPU and seconds of an iteration, as envsuite plan estimates them: no measurements.",
         "# Made by `python -m benchmarks.papers --plan`; docs/papers.md states the assumptions.",
     ]
     for run in sorted(plans):

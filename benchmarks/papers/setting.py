@@ -34,7 +34,7 @@ class Setting:
 
     recipe: str
     gpus: str
-    """Hardware of the paper, as ``trainers.plan --gpus`` takes it."""
+    """Hardware of the paper, as ``envsuite plan --gpus`` takes it."""
     settings: Settings = field(default_factory=dict)
     """Sections of the file, beside name and recipe."""
     stated: tuple[str, ...] = ()

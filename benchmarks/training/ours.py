@@ -10,13 +10,13 @@ from accelerate import Accelerator
 
 from benchmarks.training.rows import DENSE_SHARE, Rows
 from benchmarks.training.ways import Way, device, load, mean_loss, response_logprobs
-from trainers.cpu import keep_freed_memory
 from trainers.policy.accumulation import Accumulator, Batch, Tally
 from trainers.policy.config import OptimConfig
 from trainers.policy.loss import ObjectiveConfig
 from trainers.policy.model import Policy
 from trainers.policy.packing import row_sequences
 from trainers.policy.tree import depth_first, token_tree
+from trainers.processes.cpu import keep_freed_memory
 from trainers.steps import Ragged, StepTable
 
 

@@ -1,6 +1,6 @@
 """A page for every command, made from the command's own ``--help``.
 
-The commands are found, not listed: those of ``envsuite`` from its parser, and every module below trainers and envsuite
+The commands are found, not listed: those of ``envsuite`` as it finds them, and every module below trainers and envsuite
 that runs with ``python -m`` and reads a command line.
 """
 
@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import io
 import os
+import pkgutil
 import re
 import runpy
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from unittest import mock
 
 from docs.site.pages import ROOT
+from envsuite import cli
 
 READS_COMMAND_LINE = re.compile(r"argparse\.ArgumentParser|trainers\.run\.cli import|trainers\.settings\.words import")
 INSIDE = ("envsuite/interpreter/inside/", "trainers/rollout/vllm/server/")
@@ -30,7 +33,7 @@ class CommandPage:
     """A command and what it says of itself."""
 
     name: str
-    """As it is typed: ``envsuite serve``, ``python -m trainers.train``."""
+    """As it is typed: ``envsuite serve http``, ``python -m trainers.train``."""
     summary: str
     help: str
 
@@ -61,11 +64,35 @@ def programs() -> list[str]:
 
 
 def envsuite_commands() -> list[CommandPage]:
-    """The command ``envsuite`` and its subcommands, in the order of its parser."""
-    from envsuite.cli import _parser
-
+    """The command ``envsuite`` and its commands, in the order of its help."""
+    known = cli.available()
+    found = [CommandPage("envsuite", "Environments, evaluation and training.", cli.page("", known))]
     with mock.patch.dict(os.environ, COLUMNS=WIDTH):
-        return list(_described(_parser(), "Environments: list, serve, play, and evaluate."))
+        for name, command in known.items():
+            if ":" not in command.entry:
+                found += _described(cli.parser_of(name, command), sentence(command.help))
+            else:
+                run = functools.partial(pkgutil.resolve_name(command.entry), ["--help"])
+                found.append(CommandPage(f"envsuite {name}", sentence(command.help), _said(f"envsuite {name}", run)))
+    return found
+
+
+def _said(name: str, run: Callable[[], object]) -> str:
+    """What a program prints for ``--help``.
+
+    Raises:
+        RuntimeError: The program does not end with status 0 there.
+    """
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said):
+            run()
+        status: object = 0
+    except SystemExit as ended:
+        status = ended.code
+    if status not in (0, None) or not said.getvalue():
+        raise RuntimeError(f"{name} --help ended with status {status}")
+    return said.getvalue()
 
 
 def _described(parser: argparse.ArgumentParser, summary: str) -> Iterator[CommandPage]:
@@ -85,24 +112,13 @@ def sentence(text: str) -> str:
 
 
 def program_page(module: str) -> CommandPage:
-    """The page of a program, from what it prints for ``--help``.
-
-    Raises:
-        RuntimeError: The program does not end with status 0 there.
-    """
-    said = io.StringIO()
+    """The page of a program, from what it prints for ``--help``."""
     arguments = mock.patch.object(sys, "argv", [module, "--help"])
     columns = mock.patch.dict(os.environ, COLUMNS=WIDTH)
     sys.modules.pop(module, None)  # else runpy warns that it runs what is imported
-    try:
-        with arguments, columns, contextlib.redirect_stdout(said):
-            runpy.run_module(module, run_name="__main__", alter_sys=True)
-        status: object = 0
-    except SystemExit as ended:
-        status = ended.code
-    if status not in (0, None) or not said.getvalue():
-        raise RuntimeError(f"python -m {module} --help ended with status {status}")
-    return CommandPage(f"python -m {module}", _summary(said.getvalue()), said.getvalue())
+    with arguments, columns:
+        said = _said(f"python -m {module}", lambda: runpy.run_module(module, run_name="__main__", alter_sys=True))
+    return CommandPage(f"python -m {module}", _summary(said), said)
 
 
 def _summary(text: str) -> str:

@@ -21,9 +21,9 @@ SETTINGS = {
     "configuration-train": (
         TrainConfig,
         "Settings of a run",
-        "`trainers.train`, `trainers.evaluate`, `trainers.plan` and `trainers.show_prompt` read them",
+        "`trainers.train`, `envsuite eval model`, `envsuite plan` and `envsuite show-prompt` read them",
     ),
-    "configuration-imitate": (ImitateConfig, "Settings of imitation", "`trainers.imitate` reads them"),
+    "configuration-imitate": (ImitateConfig, "Settings of imitation", "`envsuite imitate` reads them"),
 }
 HOW = """A file of settings is YAML: `model: {path: FOLDER}` there is `--model.path FOLDER` on the command line. Of
 several `--config` files the later ones win, and the command line wins over all. An unknown name or a value of another
@@ -32,17 +32,17 @@ the docstrings of the settings.
 """
 ALONE = "Settings without a section"
 MODULES: dict[str, tuple[str, ...]] = {
-    "Environments": ("envsuite", "envsuite.core", "envsuite.wrappers", "envsuite.vector", "envsuite.remote"),
+    "Environments": ("envsuite", "envsuite.core", "envsuite.core.wrappers", "envsuite.vector", "envsuite.remote"),
     "Prompts": ("envsuite.prompting",),
     "Data and search": ("envsuite.data", "envsuite.retrieval", "envsuite.interpreter"),
-    "Evaluation": ("envsuite.panels.*", "envsuite.evaluation.*"),
+    "Evaluation": ("envsuite.evaluation.panels.*", "envsuite.evaluation.*"),
     "Steps and rollouts": (
         "trainers.steps",
         "trainers.rollout.engine",
         "trainers.rollout.manager",
         "trainers.rollout.rollout",
     ),
-    "Methods": ("trainers.credit", "trainers.credit.estimators", "trainers.registry", "trainers.run.tracker"),
+    "Methods": ("trainers.credit", "trainers.credit.estimators", "trainers.settings.registry", "trainers.run.tracker"),
 }
 """Groups of public modules; ``package.*`` is every module of the package that reads no command line."""
 

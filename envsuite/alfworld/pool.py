@@ -14,7 +14,7 @@ from typing import Any
 
 from envsuite.alfworld.reference_worker import READY, Answer
 from envsuite.core.errors import UsageError, WorkerLost
-from envsuite.processes import START_SECONDS, Child, frame, receive
+from envsuite.core.processes import START_SECONDS, Child, frame, receive
 
 CLOSE_SECONDS = 1.0
 """Grace period of idle workers before they are killed."""

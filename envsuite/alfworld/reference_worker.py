@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from envsuite.processes import frame, receive
+from envsuite.core.processes import frame, receive
 
 READY = "ready"
 Answer = tuple[str, Any]

@@ -93,7 +93,7 @@ class TaskSet:
             raise UnknownTask(
                 f"{self.env_id} (source {self.source}, {len(owner)} tasks, manifest {self.hash[:8]}) has no task "
                 f"{task_id!r}.{' Nearest:' + near if near else ''}\n"
-                f"List them with: envsuite tasks {self.env_id}"
+                f"List them with: envsuite envs tasks {self.env_id}"
             )
         return owner[task_id]
 

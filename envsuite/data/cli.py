@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 from envsuite.core.errors import UsageError
+from envsuite.core.registration import ENVIRONMENTS
 from envsuite.data import catalog
 from envsuite.data.catalog import DataSet, data_set
 from envsuite.data.manager import Verified, fetch, state, verify
@@ -30,13 +31,8 @@ name it: --mirror file:///mnt/share/folder
 """
 
 
-def add_commands(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Adds the subcommands to ``parser``, that of ``envsuite data``; returns the parser of ``build``.
-
-    The environments add their own builds to that parser.
-    """
-    parser.epilog = EXAMPLES
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the subcommands to ``parser``; those of ``build`` are the environments' own."""
     commands = parser.add_subparsers(dest="data_command", required=True, metavar="COMMAND")
     commands.add_parser(
         "list",
@@ -88,38 +84,40 @@ def add_commands(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         help="look into a folder of your own instead of $ENVSUITE_DATA (alfworld: the one that holds json_2.1.1)",
     )
     verifying.add_argument("--play", action="store_true", help="play every game, too (alfworld)")
-    return commands.add_parser(
+    building = commands.add_parser(
         "build",
         help="build the file that an environment reads from its data",
         description="Builds, from an environment's files, one file that opens quickly and that all processes share.",
     )
+    built = building.add_subparsers(dest="built", required=True, metavar="WHAT")
+    for name, module in _builds().items():
+        one = import_module(module)
+        one.add_arguments(built.add_parser(name, help=one.HELP, description=(one.__doc__ or "").partition("\n")[0]))
 
 
-@dataclass(frozen=True)
-class Contents:
-    """A check of what is in the files of a data set, beyond their checksums."""
-
-    present: Callable[[], bool]
-    """Whether there is anything to look into."""
-    run: Callable[[Path | None, bool], int]
-    """Looks into a folder, by default the data set's, and plays what is there if asked to; returns the exit code."""
+def _builds() -> dict[str, str]:
+    return {name: module for spec in ENVIRONMENTS.values() for name, module in spec.builds.items()}
 
 
-def run(arguments: argparse.Namespace, contents: Mapping[str, Contents]) -> int:
-    """Executes a subcommand other than ``build``; returns the exit code.
+def _contents() -> dict[str, ModuleType]:
+    """Returns the check of the contents of each data set that has one."""
+    return {name: import_module(one) for spec in ENVIRONMENTS.values() for name, one in spec.contents.items()}
 
-    Args:
-        arguments: The command line.
-        contents: Data set -> the check of its contents, which ``verify`` makes too.
+
+def run(arguments: argparse.Namespace) -> int:
+    """Executes a subcommand; returns the exit code.
 
     Raises:
-        EnvsuiteError: As :func:`envsuite.data.fetch` and :func:`envsuite.data.verify`, or as the check of the contents.
+        EnvsuiteError: As :func:`envsuite.data.fetch`, :func:`envsuite.data.verify`, the check of the contents, or the
+            build.
     """
+    if arguments.data_command == "build":
+        return int(import_module(_builds()[arguments.built]).run(arguments))
     if arguments.data_command == "list":
         _list()
         return 0
     if arguments.data_command == "verify":
-        return _verify(arguments.name, arguments.folder, arguments.play, contents)
+        return _verify(arguments.name, arguments.folder, arguments.play)
     return _fetch(data_set(arguments.name), arguments.to, arguments.mirror, arguments.keep_archives)
 
 
@@ -151,26 +149,27 @@ def _fetch(data: DataSet, root: Path | None, mirrors: list[str], keep_archives: 
     return 0
 
 
-def _verify(name: str | None, folder: Path | None, play: bool, contents: Mapping[str, Contents]) -> int:
+def _verify(name: str | None, folder: Path | None, play: bool) -> int:
+    contents = _contents()
     if (folder is not None or play) and name not in contents:
         known = ", ".join(contents)
         raise UsageError(f"DIR and --play are for {known} alone: type, e.g., envsuite data verify {known} DIR")
     if name is not None and folder is not None:
-        return contents[name].run(folder, play)
-    chosen = [data_set(name)] if name is not None else [data for data in catalog.CATALOG if _is_here(data, contents)]
+        return int(contents[name].run(folder, play))
+    present = (data for data in catalog.CATALOG if _is_here(data, contents.get(data.name)))
+    chosen = [data_set(name)] if name is not None else [*present]
     if not chosen:
         sys.stderr.write(f"envsuite: nothing is in {data_root()}; envsuite data list shows what can be fetched\n")
         return 1
-    return max(_checked(data, play, contents) for data in chosen)
+    return max(_checked(data, play, contents.get(data.name)) for data in chosen)
 
 
-def _is_here(data: DataSet, contents: Mapping[str, Contents]) -> bool:
-    return state(data).state != "absent" or (data.name in contents and contents[data.name].present())
+def _is_here(data: DataSet, inside: ModuleType | None) -> bool:
+    return state(data).state != "absent" or (inside is not None and inside.present())
 
 
-def _checked(data: DataSet, play: bool, contents: Mapping[str, Contents]) -> int:
+def _checked(data: DataSet, play: bool, inside: ModuleType | None) -> int:
     found = verify(data)
-    inside = contents.get(data.name)
     if inside is None or not inside.present():
         return _verified(data, found)
     code = 0
@@ -178,7 +177,7 @@ def _checked(data: DataSet, play: bool, contents: Mapping[str, Contents]) -> int
         sys.stderr.write(f"{data.name}: not fetched by this command, so there are no checksums of all files\n")
     else:
         code = _verified(data, found)
-    return max(code, inside.run(None, play))
+    return max(code, int(inside.run(None, play)))
 
 
 def _verified(data: DataSet, found: Verified) -> int:

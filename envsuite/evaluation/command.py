@@ -1,4 +1,4 @@
-"""The command ``envsuite eval``."""
+"""The command ``envsuite eval run``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from envsuite.core.errors import DataError, UsageError
-from envsuite.endpoints import Options, open_pool
 from envsuite.evaluation.evaluate import Machinery, Played, evaluate
 from envsuite.evaluation.progress import Notes, Shown
 from envsuite.evaluation.prompting import EXAMPLES as DEMONSTRATIONS
@@ -33,17 +32,18 @@ from envsuite.evaluation.protocol import (
     tool_env,
     world_of,
 )
+from envsuite.prompting.endpoints import Options, open_pool
 from envsuite.vector import EnvFactory
 
 if TYPE_CHECKING:
-    from envsuite.endpoints.pool import Pool
+    from envsuite.prompting.endpoints.pool import Pool
 
 EXAMPLES = """examples:
-  envsuite eval TextCraft-v0 --policy expert --policy random
-  envsuite eval ALFWorld-v0 WebShop-v0 --policy lexical --out results/lexical
-  envsuite eval TextCraft-v0 --policy endpoint --url http://127.0.0.1:8000/v1 --model NAME --baseline react \\
+  envsuite eval run TextCraft-v0 --policy expert --policy random
+  envsuite eval run ALFWorld-v0 WebShop-v0 --policy lexical --out results/lexical
+  envsuite eval run TextCraft-v0 --policy endpoint --url http://127.0.0.1:8000/v1 --model NAME --baseline react \\
     --baseline reflexion --tools native
-  envsuite eval retry results
+  envsuite eval run retry results
 """
 RETRY = "retry"
 INCOMPLETE = 3
@@ -58,7 +58,7 @@ _MACHINERY = ("url", "key_variable", "concurrency", "patience", "timeout", "budg
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
     add = parser.add_argument
-    add("environments", nargs="+", metavar="ENV", help="ids, as `envsuite list` shows them; or: retry FOLDER")
+    add("environments", nargs="+", metavar="ENV", help="ids, as `envsuite envs list` shows them; or: retry FOLDER")
     add("--policy", action="append", default=[], help="expert, lexical, random or endpoint; may be repeated")
     add(
         "--split", action="append", default=[],
@@ -258,7 +258,7 @@ def _world(setting: Setting, worlds: dict[bytes, World], shown: Shown) -> World:
 
 def _retried(words: Sequence[str]) -> Path:
     if len(words) != 1:
-        raise UsageError("envsuite eval retry takes one folder, that of --out")
+        raise UsageError("envsuite eval run retry takes one folder, that of --out")
     return Path(words[0])
 
 
@@ -270,7 +270,7 @@ def _stored(folder: Path) -> list[Setting]:
     """
     files = sorted(file for file in folder.glob("*.json") if file.with_suffix(".jsonl").exists())
     if not files:
-        raise DataError(f"{folder} has no evaluation that envsuite eval began")
+        raise DataError(f"{folder} has no evaluation that envsuite eval run began")
     return [Setting.from_json(file) for file in files]
 
 
@@ -299,7 +299,7 @@ def _told(played: Sequence[Played], settings: int, folder: Path, stopped: str | 
             for n, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         sys.stdout.write("  ".join(cells).rstrip() + "\n")
-    sys.stdout.write(f"\nResults are in {folder}; for intervals and strata: envsuite table {folder}\n")
+    sys.stdout.write(f"\nResults are in {folder}; for intervals and strata: envsuite eval table {folder}\n")
     for one in played:
         if not one.sound:
             why = next((result.broken for result in one.results), stopped) or "nothing was played"
@@ -308,7 +308,9 @@ def _told(played: Sequence[Played], settings: int, folder: Path, stopped: str | 
     if stopped is not None:
         sys.stderr.write(f"stopped: {stopped}\n")
     if broken:
-        sys.stderr.write(f"{broken} episodes broke and are in no rate; play them again: envsuite eval retry {folder}\n")
+        sys.stderr.write(
+            f"{broken} episodes broke and are in no rate; play them again with envsuite eval run retry {folder}\n"
+        )
     if missing or len(played) < settings:
         sys.stderr.write("incomplete; the same command goes on where it stopped\n")
     return INCOMPLETE if broken or missing or len(played) < settings else 0

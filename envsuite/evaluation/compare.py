@@ -122,7 +122,7 @@ def _require_finished(group: Group) -> None:
     reason, count = Counter(result.broken for result in group.broken).most_common(1)[0]
     raise DataError(
         f"{group.name} finished no episode of {group.conditions.env_id}, {group.conditions.split}: {len(group.broken)} "
-        f"broke, {count} of them by: {reason}. Play them again with: envsuite eval retry FOLDER"
+        f"broke, {count} of them by: {reason}. Play them again with: envsuite eval run retry FOLDER"
     )
 
 

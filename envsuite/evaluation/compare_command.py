@@ -1,4 +1,4 @@
-"""The command ``envsuite compare``."""
+"""The command ``envsuite eval compare``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from envsuite.evaluation.tables import make_rows
 from envsuite.evaluation.writers import SHEETS, csv_of, json_of
 
 EXAMPLES = """examples:
-  envsuite compare results
-  envsuite compare results/base results/trained --baseline base --format markdown
-  envsuite compare results --plot figure.png
+  envsuite eval compare results
+  envsuite eval compare results/base results/trained --baseline base --format markdown
+  envsuite eval compare results --plot figure.png
 """
 
 

@@ -12,7 +12,7 @@ from envsuite import __version__
 from envsuite.core.env import Observation
 from envsuite.core.errors import EnvsuiteError, UsageError
 from envsuite.data.files import write_atomically
-from envsuite.evaluation.demonstrations import SPLIT, demonstrations, expert_turns
+from envsuite.evaluation.examples import SPLIT, demonstrations, expert_turns
 from envsuite.evaluation.players import PlayedFactory
 from envsuite.evaluation.progress import Shown
 from envsuite.evaluation.protocol import ENDPOINT, Setting, World, conditions_of, sample_of
@@ -21,7 +21,7 @@ from envsuite.evaluation.runner import Runner
 from envsuite.vector import EnvFactory, Vector, make_vector
 
 if TYPE_CHECKING:
-    from envsuite.endpoints.pool import Pool
+    from envsuite.prompting.endpoints.pool import Pool
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The command ``envsuite inspect``."""
+"""The command ``envsuite eval inspect``."""
 
 from __future__ import annotations
 

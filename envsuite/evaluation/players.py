@@ -18,7 +18,7 @@ from envsuite.core.errors import UsageError
 from envsuite.core.players import Player
 from envsuite.core.tools import Action
 from envsuite.evaluation.protocol import RANDOM
-from envsuite.making import make_player
+from envsuite.remote.making import make_player
 from envsuite.vector import EnvFactory
 
 GAVE_UP = "gave_up"

@@ -1,4 +1,4 @@
-"""The figure of ``envsuite compare``: success with intervals, and what it costs."""
+"""The figure of ``envsuite eval compare``: success with intervals, and what it costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``envsuite power``."""
+"""The command ``envsuite eval power``."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from envsuite.evaluation.groups import Group, load_groups, task_sums
 from envsuite.evaluation.statistics import Correlations, detectable_difference, estimate_correlations, tasks_needed
 
 EXAMPLES = """examples:
-  envsuite power --difference 0.05 --rate 0.6
-  envsuite power --difference 0.05 --rate 0.6 --paired --seeds 3 --correlation 0.5 --between 0.3
-  envsuite power --rate 0.6 --tasks 134 --paired
-  envsuite power --difference 0.05 --from results
+  envsuite eval power --difference 0.05 --rate 0.6
+  envsuite eval power --difference 0.05 --rate 0.6 --paired --seeds 3 --correlation 0.5 --between 0.3
+  envsuite eval power --rate 0.6 --tasks 134 --paired
+  envsuite eval power --difference 0.05 --from results
 """
 SEEDS = (1, 2, 3, 5, 10)
 CORRELATION = 0.5

@@ -10,8 +10,8 @@ from typing import Any, Literal, get_args
 from envsuite.core.env import Observation
 from envsuite.core.errors import UsageError, unknown
 from envsuite.core.tools import Tool
-from envsuite.endpoints import Options, Reply, Tokens
 from envsuite.prompting import Chat, Codec, EndpointCodec, Parsed, make_codec, make_memory
+from envsuite.prompting.endpoints import Options, Reply, Tokens
 
 Baseline = Literal["direct", "react", "reflexion", "few-shot"]
 Form = Literal["native", "tags", "brackets"]
@@ -155,7 +155,7 @@ class Dialogue:
             self._chat.add(self._reply.answer, observation)
 
     def request(self) -> dict[str, Any]:
-        """Returns the next request as arguments of :func:`~envsuite.endpoints.pool.body_of`."""
+        """Returns the next request as arguments of :func:`~envsuite.prompting.endpoints.pool.body_of`."""
         self._asked += 1
         messages = self._chat.messages()
         tools = self._chat.chat_tools

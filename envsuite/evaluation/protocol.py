@@ -14,12 +14,12 @@ import orjson
 
 from envsuite.core.env import ToolEnv
 from envsuite.core.errors import DataError, UsageError, unknown
+from envsuite.core.registration import ENVIRONMENTS
 from envsuite.core.tools import Tool
+from envsuite.evaluation.panels import Panel, panel_of
 from envsuite.evaluation.prompting import Prompting
 from envsuite.evaluation.results import Conditions
-from envsuite.making import horizon_of
-from envsuite.panels import Panel, panel_of
-from envsuite.registration import ENVIRONMENTS
+from envsuite.remote.making import horizon_of
 from envsuite.vector import EnvFactory
 
 SEEDS = 5
@@ -54,7 +54,7 @@ class Setting:
     """Name of an endpoint's model in tables."""
     prompting: Prompting | None = None
     endpoint: Mapping[str, Any] | None = None
-    """Settings of an endpoint (:class:`~envsuite.endpoints.Options`), without the key itself."""
+    """Settings of an endpoint (:class:`~envsuite.prompting.endpoints.Options`), without the key itself."""
 
     def __post_init__(self) -> None:
         for name in ("seeds", "sample", "steps"):

@@ -40,7 +40,7 @@ class Conditions:
     """Source of the tasks, e.g. ``"builtin"``."""
     split: str
     panel: str
-    """Hash of the split's :class:`~envsuite.panels.panel.Panel`."""
+    """Hash of the split's :class:`~envsuite.evaluation.panels.panel.Panel`."""
     panel_size: int
     """Number of its tasks."""
     sample: int | None
@@ -105,7 +105,7 @@ class Result:
     """Further measures of the environment at the end of the episode."""
     broken: str | None = None
     """Why the infrastructure broke (no answer from an endpoint, crashed worker, missed deadline). Such an episode says
-    nothing of the policy: it is in no rate, counted apart, and played again by ``envsuite eval retry``."""
+    nothing of the policy: it is in no rate, counted apart, and played again by ``envsuite eval run retry``."""
 
     def __post_init__(self) -> None:
         if (self.broken is not None) != (self.ending == "broken"):

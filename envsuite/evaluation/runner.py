@@ -8,15 +8,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from envsuite.endpoints import Replied, body_of
 from envsuite.evaluation.players import GAVE_UP
 from envsuite.evaluation.prompting import Dialogue
 from envsuite.evaluation.protocol import Setting, World
 from envsuite.evaluation.results import Conditions, Ending, Result, ResultFile
+from envsuite.prompting.endpoints import Replied, body_of
 from envsuite.vector import Event, Vector
 
 if TYPE_CHECKING:
-    from envsuite.endpoints.pool import Pool
+    from envsuite.prompting.endpoints.pool import Pool
 
 _PATIENCE = 0.5  # seconds of waiting, after which progress is told
 _SLOW = 1.0  # seconds that a call of an environment takes before it is named

@@ -1,4 +1,4 @@
-"""The command ``envsuite table``."""
+"""The command ``envsuite eval table``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from envsuite.evaluation.tables import DIVISIONS, make_rows
 from envsuite.evaluation.writers import ROWS, SHEETS
 
 EXAMPLES = """examples:
-  envsuite table results
-  envsuite table results --by stratum --format markdown
-  envsuite table results/alfworld results/webshop --by stratum --wide --format latex --out table.tex
-  envsuite table results --by seed
-  envsuite table results --format csv --out table.csv
+  envsuite eval table results
+  envsuite eval table results --by stratum --format markdown
+  envsuite eval table results/alfworld results/webshop --by stratum --wide --format latex --out table.tex
+  envsuite eval table results --by seed
+  envsuite eval table results --format csv --out table.csv
 """
 FORMATS = (*SHEETS, *ROWS)
 

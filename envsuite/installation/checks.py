@@ -152,7 +152,7 @@ def _cache() -> Check:
 
 def quickstart() -> list[Check]:
     """Whether the trainer finds settings and model of the quick start and takes them."""
-    said = module("trainers.quickstart", "--check")
+    said = module("envsuite.cli", "quickstart", "--check")
     if said.code == 0:
         return [Check("quick start", "settings and model", "ok", "found", required=True)]
     mend = "pip install 'envsuite[train]'"

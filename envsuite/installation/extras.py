@@ -11,19 +11,21 @@ from envsuite.installation.packages import PACKAGE, installed, needed, requireme
 from envsuite.installation.probes import tried
 
 OF_TRAINER = ("train", "lora", "8bit", "tensorboard", "wandb", "trackio", "gguf")
-"""Extras whose steps are in ``trainers.tryout``; those of the others are in ``envsuite.tryout``."""
+"""Extras whose steps are in ``trainers.programs.tryout``; ``envsuite.installation.tryout`` has those of the others."""
 SECONDS = 300.0
 
 
 def environments() -> list[Check]:
     """A step of each installed extra that needs no trainer."""
-    return _checks([extra for extra in _installed() if extra not in OF_TRAINER], "envsuite.tryout")
+    return _checks([extra for extra in _installed() if extra not in OF_TRAINER], "envsuite.installation.tryout")
 
 
 def trainer() -> list[Check]:
     """A step of each installed extra of the trainer, all in one process, which imports its libraries once."""
     present = _installed()
-    return _checks([extra for extra in OF_TRAINER if extra in present and "train" in present], "trainers.tryout")
+    return _checks(
+        [extra for extra in OF_TRAINER if extra in present and "train" in present], "trainers.programs.tryout"
+    )
 
 
 def _installed() -> list[str]:

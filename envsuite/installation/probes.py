@@ -37,7 +37,7 @@ for name in sys.argv[1:]:
 """
 PRODUCTS = """
 import json
-from trainers.cpu import bfloat16_is_slow, product_speed
+from trainers.processes.cpu import bfloat16_is_slow, product_speed
 told = {name: product_speed(name) for name in ("float32", "bfloat16")}
 print(json.dumps({**told, "slow": bfloat16_is_slow()}))
 """

@@ -1,4 +1,4 @@
-"""The command ``envsuite interpreter``."""
+"""The command ``envsuite serve interpreter``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         from envsuite.interpreter.server import Settings, serve
     except ImportError as error:
-        raise MissingExtra(f"envsuite interpreter needs {error.name}: pip install 'envsuite[serve]'") from error
+        raise MissingExtra(f"envsuite serve interpreter needs {error.name}: pip install 'envsuite[serve]'") from error
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     serve(
         Settings(

@@ -1,4 +1,4 @@
-"""Interpreters on a server: the client of ``envsuite interpreter``."""
+"""Interpreters on a server: the client of ``envsuite serve interpreter``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ServerInterpreter(Interpreter):
         told = self.ask("GET", "/healthz", None)
         isolation = told.get("isolation")
         if not isinstance(isolation, list):
-            raise UsageError(f"{url} is no interpreter; start one with: envsuite interpreter")
+            raise UsageError(f"{url} is no interpreter; start one with: envsuite serve interpreter")
         self._isolation = (f"on the server {url}", *map(str, isolation))
 
     @property
@@ -55,7 +55,7 @@ class ServerInterpreter(Interpreter):
         try:
             answer = server(self.name).ask(method, path, body, seconds=self.limits.seconds + SLACK_SECONDS)
         except Unreachable as error:
-            raise WorkerLost(f"{error} For code, `envsuite interpreter` must be.") from error
+            raise WorkerLost(f"{error} For code, `envsuite serve interpreter` must be.") from error
         return answer if isinstance(answer, dict) else {}
 
     def _opened(self) -> Session:

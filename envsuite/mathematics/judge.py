@@ -19,7 +19,7 @@ import threading
 from importlib import metadata
 
 from envsuite.core.errors import MissingExtra, WorkerLost
-from envsuite.processes import START_SECONDS, Child, frame, receive
+from envsuite.core.processes import START_SECONDS, Child, frame, receive
 
 SECONDS = 2.0
 """Processor time of a comparison."""

@@ -1,4 +1,4 @@
-"""The command ``envsuite data build papers``."""
+"""Builds a corpus of papers: texts, dates, citations, search index and queries in one file."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from envsuite.papersearch.source import official_source, source_of
 from envsuite.retrieval import build_command
 from envsuite.retrieval.documents import Source
 
+HELP = "a corpus for PaperSearch-v0: papers, citations, index and queries in one file"
 EXAMPLES = """examples:
   envsuite data build papers --builtin 100000 --seed 7 --out literature.corpus
   envsuite data build papers papers.jsonl.gz --queries AutoScholarQuery_dev.jsonl --out pasa.corpus

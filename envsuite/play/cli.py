@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from envsuite.core.errors import MissingExtra, UsageError, unknown
-from envsuite.demonstrations.arguments import add_arguments as add_env_arguments
-from envsuite.demonstrations.arguments import made, options_of
-from envsuite.making import horizon_of
-from envsuite.pages import address
+from envsuite.core.registration import ENVIRONMENTS
+from envsuite.evaluation.demonstrations.arguments import add_arguments as add_env_arguments
+from envsuite.evaluation.demonstrations.arguments import made, options_of
 from envsuite.papersearch.page import command as papers
 from envsuite.papersearch.tasks import ENV_ID as PAPERS
 from envsuite.play.session import Session
-from envsuite.registration import ENVIRONMENTS
+from envsuite.remote.making import horizon_of
+from envsuite.remote.pages import address
 from envsuite.webshop.catalogue import ENV_ID as SHOP
 from envsuite.webshop.page import command as shop
 
@@ -38,13 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "env",
         metavar="ENV",
-        help="id that `envsuite list` shows, or its short name, e.g. sokoban; `papers` is papersearch in a browser",
+        help="id that `envsuite envs list` shows, or its short name, e.g. sokoban; `papers`: papersearch in a browser",
     )
-    parser.add_argument("--task", metavar="ID", help="the first task; `envsuite tasks ENV` lists them")
+    parser.add_argument("--task", metavar="ID", help="the first task; `envsuite envs tasks ENV` lists them")
     parser.add_argument("--type", help="only tasks of this type, e.g. depth-3")
     parser.add_argument("--seed", type=int, help="begin with a random task, which the seed chooses")
     parser.add_argument("--steps", type=_steps, help="most steps of an episode, 0: any number (default: as for agents)")
-    parser.add_argument("--url", help="address of an `envsuite serve` that plays the environment")
+    parser.add_argument("--url", help="address of an `envsuite serve http` that plays the environment")
     parser.add_argument("--save", type=Path, metavar="FILE", help="add solved episodes to this file of demonstrations")
     parser.add_argument("--light", action="store_true", help="colours for a terminal with a light background")
     add_env_arguments(parser)

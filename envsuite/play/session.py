@@ -11,11 +11,11 @@ from envsuite.core.env import Observation, StepInfo, ToolEnv
 from envsuite.core.errors import UnknownName, UsageError, WorkerLost
 from envsuite.core.players import Player
 from envsuite.core.tools import Action
-from envsuite.demonstrations.demonstration import Demonstration, Step
-from envsuite.demonstrations.file import add_demonstration
-from envsuite.demonstrations.playing import taken
-from envsuite.making import make_player
+from envsuite.evaluation.demonstrations.demonstration import Demonstration, Step
+from envsuite.evaluation.demonstrations.file import add_demonstration
+from envsuite.evaluation.demonstrations.playing import taken
 from envsuite.play.profiles import profile_of
+from envsuite.remote.making import make_player
 
 
 class Session:

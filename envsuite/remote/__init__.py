@@ -1,4 +1,4 @@
-"""Environments on other machines: the client of ``envsuite serve``."""
+"""Environments on other machines: the client of ``envsuite serve http``."""
 
 from envsuite.remote.env import RemoteEnv
 

@@ -26,7 +26,7 @@ class RemoteEnv(ToolEnv):
     replayed up to its last step.
 
     Args:
-        url: Address of an ``envsuite serve``; of several, one is chosen, and another if that does not answer.
+        url: Address of an ``envsuite serve http``; of several, one is chosen, and another if that does not answer.
         env_id: Id, as the server lists it.
         render_mode: ``"ansi"`` or ``None``.
         arguments: Arguments of the environment.

@@ -184,7 +184,7 @@ class Server:
 
     def _unreachable(self, why: str, seconds: float) -> Unreachable:
         return Unreachable(
-            f"{self.url} does not answer ({why}, for {seconds:.0f} s). Is `envsuite serve` running there?"
+            f"{self.url} does not answer ({why}, for {seconds:.0f} s). Is `envsuite serve http` running there?"
         )
 
     def _exchange(
@@ -260,7 +260,9 @@ class Refused(Exception):
 
     def __init__(self, url: str, status: int, problem: dict[str, Any]) -> None:
         self.kind = str(problem.get("type", "")).rpartition(":")[2]
-        self.detail = str(problem.get("detail", f"HTTP {status}, and no problem document: is this `envsuite serve`?"))
+        self.detail = str(
+            problem.get("detail", f"HTTP {status} without a problem document: is it `envsuite serve http`?")
+        )
         if status == 401 and "detail" not in problem:
             self.detail = token_needed("server", bool(os.environ.get(TOKEN_VARIABLE)))
         self.error = str(problem.get("error", "UsageError"))

@@ -1,4 +1,4 @@
-"""The command ``envsuite data build questions``."""
+"""Builds a corpus of pages with questions on them: texts, search index and questions in one file."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from envsuite.retrieval.documents import Source
 from envsuite.searchqa.encyclopaedia import Encyclopaedia
 from envsuite.searchqa.source import SPLITS, QuestionFiles
 
+HELP = "a corpus for SearchQA-v0: pages, index and questions in one file"
 EXAMPLES = """examples:
   envsuite data build questions hotpot_train_v1.1.json hotpot_dev_distractor_v1.json --out hotpotqa.corpus
   envsuite data build questions musique_ans_v1.0_dev.jsonl --vectors path/to/MiniLM --out musique.corpus

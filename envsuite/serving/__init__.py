@@ -1,1 +1,1 @@
-"""Serves environments to other machines: an HTTP server of sessions (``envsuite serve``)."""
+"""Serves environments to other machines: an HTTP server of sessions (``envsuite serve http``)."""

@@ -1,4 +1,4 @@
-"""The command ``envsuite serve``."""
+"""The command ``envsuite serve http``."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import os
 from pathlib import Path
 
 from envsuite.core.errors import MissingExtra
-from envsuite.registration import ENVIRONMENTS
+from envsuite.core.registration import ENVIRONMENTS
 from envsuite.remote.arguments import add_server_arguments
 from envsuite.remote.tokens import read_token
 from envsuite.retrieval.servers import JsonServer
 
 EXAMPLES = """examples:
-  envsuite serve TextCraft-v0
-  envsuite serve TextCraft-v0 ALFWorld-v0 --port 9000 --workers 4
-  ENVSUITE_TOKEN=$(openssl rand -hex 32) envsuite serve --host 0.0.0.0
+  envsuite serve http TextCraft-v0
+  envsuite serve http TextCraft-v0 ALFWorld-v0 --port 9000 --workers 4
+  ENVSUITE_TOKEN=$(openssl rand -hex 32) envsuite serve http --host 0.0.0.0
 
   python -c 'import gymnasium, envsuite; env = gymnasium.make("TextCraft-v0", url="http://127.0.0.1:8080")'
 """
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         from envsuite.serving.server import serve
         from envsuite.serving.settings import Settings
     except ImportError as error:
-        raise MissingExtra(f"envsuite serve needs {error.name}: pip install 'envsuite[serve]'") from error
+        raise MissingExtra(f"envsuite serve http needs {error.name}: pip install 'envsuite[serve]'") from error
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("waitress").setLevel(logging.ERROR)
     settings = Settings(

@@ -18,7 +18,7 @@ from gymnasium.envs.registration import load_env_creator
 
 from envsuite.core import EnvsuiteError, ToolEnv, UsageError
 from envsuite.core.errors import unknown
-from envsuite.registration import ENVIRONMENTS
+from envsuite.core.registration import ENVIRONMENTS
 from envsuite.remote.protocol import Problem
 from envsuite.retrieval.retrievers import SCHEMA, Description, parsed
 from envsuite.serving.host import Answer, Host

@@ -19,7 +19,7 @@ import orjson
 from envsuite.core import Observation, StepInfo, Tool, ToolCall, ToolEnv, UsageError
 from envsuite.core.errors import EnvsuiteError
 from envsuite.data import without_paths
-from envsuite.making import horizon_of
+from envsuite.remote.making import horizon_of
 from envsuite.remote.protocol import EPISODE, Problem, as_json, problem_of
 
 log = logging.getLogger("envsuite.serving")

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from envsuite.processes import frame, receive_body
+from envsuite.core.processes import frame, receive_body
 from envsuite.serving.host import Answer, Host
 
 THREADS = 8

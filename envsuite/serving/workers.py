@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from envsuite.processes import Child, frame, receive_body
+from envsuite.core.processes import Child, frame, receive_body
 from envsuite.remote.protocol import Problem
 from envsuite.serving.host import Answer
 from envsuite.serving.worker import unpacked

@@ -10,8 +10,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from types import FrameType
 
 from envsuite.core.errors import UsageError
+from envsuite.core.registration import ENVIRONMENTS
 from envsuite.core.tools import Action, Tool
-from envsuite.registration import ENVIRONMENTS
 from envsuite.vector.base import Description, EnvFactory, Event, Snapshot, Vector, Wait, failed
 from envsuite.vector.runner import Runner
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from envsuite.core.env import StepInfo
 from envsuite.core.errors import DataError, EnvsuiteError, UsageError
+from envsuite.core.registration import ENVIRONMENTS
 from envsuite.core.tools import Action, Tool
-from envsuite.registration import ENVIRONMENTS
 from envsuite.remote.protocol import EPISODE, from_json
 from envsuite.remote.session import CLOSE_SECONDS, Described, Session, described, plain, step_of
 from envsuite.remote.transport import Refused, Unreachable, server

@@ -6,7 +6,7 @@ import pickle
 import socket
 import time
 
-from envsuite.processes import frame, receive
+from envsuite.core.processes import frame, receive
 from envsuite.vector.base import EnvFactory, Event, Snapshot, failed
 from envsuite.vector.runner import Runner, reason
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from envsuite.core.errors import UsageError
+from envsuite.core.processes import START_SECONDS, Channel, Child
 from envsuite.core.tools import Action, Tool
-from envsuite.processes import START_SECONDS, Channel, Child
 from envsuite.vector.base import INNOCENT, Description, EnvFactory, Event, Snapshot, Vector, Wait, failed
 from envsuite.vector.local import checked
 from envsuite.vector.worker import READY

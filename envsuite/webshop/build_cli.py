@@ -1,4 +1,4 @@
-"""The command ``envsuite data build webshop``."""
+"""Builds the catalogue of WebShop-v0: products, goals and search index in one file."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from envsuite.webshop.generate import Shop
 from envsuite.webshop.nouns import tagger
 from envsuite.webshop.source import SETS, Files, Stock, official_files
 
+HELP = "the catalogue of WebShop-v0: the whole shop in one file"
 EXAMPLES = """examples:
   envsuite data build webshop official-1k
   envsuite data build webshop downloads/webshop --out webshop.catalogue

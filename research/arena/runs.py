@@ -61,7 +61,7 @@ class Base:
     def command(self) -> tuple[str, list[str]]:
         """The imitation."""
         return "imitation", [
-            sys.executable, "-m", "trainers.imitate", "--config", str(TASKS[self.task].imitation),
+            sys.executable, "-m", "envsuite.cli", "imitate", "--config", str(TASKS[self.task].imitation),
         ]  # fmt: skip
 
     def output(self, stage: str) -> Path | None:

@@ -18,8 +18,8 @@ from research.fleet.figure import draw
 from research.fleet.model import Failures
 from research.fleet.scenario import OPTIONS, scenario_of
 from research.fleet.shown import as_json, parts
-from trainers.distributed import guarded
-from trainers.plan import WORKLOAD, sizes
+from trainers.planning.program import WORKLOAD, sizes
+from trainers.processes.distributed import guarded
 from trainers.run.cli import ORDER, Command, Program, parse
 from trainers.run.config import TrainConfig
 
@@ -28,7 +28,7 @@ FLEET = Program(
     f"""Simulate a fleet of GPUs with environment servers, event by event: engines, updates, weight syncs, environment
 servers, episodes of lognormal length, failures. It says how many environment cores and servers feed the GPUs, what
 engines wait for, what staleness (asynchronous training) buys, how old its tokens are, and what failures cost. Equal
-seeds, equal output. Speeds of GPUs are those of python -m trainers.plan: estimates.
+seeds, equal output. Speeds of GPUs are those of envsuite plan: estimates.
 {ORDER}
 examples:
   python -m research.fleet --gpus 8x8xH100 --model-shape qwen2.5-7b --config configs/alfworld.yaml \\

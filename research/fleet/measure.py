@@ -5,8 +5,8 @@ taken, and the CPU time of each reset and step is measured, that of sandboxes in
 the less counts, since other programs only ever slow one down; resets load tasks as they do in training. Lengths of
 episodes are those of the run. Lognormal distributions with the mean and variance of the measurements are taken, since
 waiting times depend on these two; `distance` is Kolmogorov's between them and what was measured. Calls over HTTP are
-measured with `envsuite serve` and a vector of 256 slots on this machine. `--out` is the file that `--constants` reads;
-what it has of other environments stays.
+measured with `envsuite serve http` and a vector of 256 slots on this machine. `--out` is the file that `--constants`
+reads; what it has of other environments stays.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Real runs beside their simulation, with constants measured in between: ``python -m research.fleet.validate``.
 
 Trains the quick start's model on TextCraft for a few iterations, once with environments in the process and once on an
-`envsuite serve`; measures engine, environment and calls on the same machine; simulates both runs. CPU seconds of the
-training process are compared, which other programs on the machine disturb least.
+`envsuite serve http`; measures engine, environment and calls on the same machine; simulates both runs. CPU seconds of
+the training process are compared, which other programs on the machine disturb least.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "vector"))
 
-from envsuite.bridges.server import Bridge, bridging
-from envsuite.bridges.settings import Settings
+from envsuite.serving.bridges.server import Bridge, bridging
+from envsuite.serving.bridges.settings import Settings
 
 PATIENT = "talk:Patient-v0"
 

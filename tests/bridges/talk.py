@@ -20,8 +20,8 @@ import pytest
 from vector_worlds import Rough
 
 from envsuite.alfworld.expert import Expert as Housekeeper
-from envsuite.bridges.server import Bridge
 from envsuite.core import Outcome, ToolCall
+from envsuite.serving.bridges.server import Bridge
 from envsuite.textcraft.expert import Expert as Crafter
 from envsuite.webshop.expert import Expert as Shopper
 

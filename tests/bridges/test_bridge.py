@@ -20,12 +20,12 @@ from talk import empty, opened, run, soon
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from envsuite.bridges import players
-from envsuite.bridges.players import offer
-from envsuite.bridges.server import Bridge
-from envsuite.bridges.settings import Settings
 from envsuite.core import Tool, UsageError
 from envsuite.core.errors import UnknownName
+from envsuite.serving.bridges import players
+from envsuite.serving.bridges.players import offer
+from envsuite.serving.bridges.server import Bridge
+from envsuite.serving.bridges.settings import Settings
 
 Start = Callable[..., Bridge]
 BOTH = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
@@ -205,7 +205,7 @@ def test_what_cannot_be_offered_is_refused_at_the_start(start: Start, monkeypatc
 
 
 def test_the_command_says_where_it_listens_and_ends_on_a_signal(data_folder: Path) -> None:
-    command = [sys.executable, "-m", "envsuite.cli", "bridge", "TextCraft-v0", "--port", "0"]
+    command = [sys.executable, "-m", "envsuite.cli", "serve", "bridge", "TextCraft-v0", "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         line = process.stderr.readline()
@@ -231,5 +231,5 @@ def test_the_command_says_where_it_listens_and_ends_on_a_signal(data_folder: Pat
 def test_stdio_plays_one_environment(capsys: pytest.CaptureFixture[str]) -> None:
     from envsuite.cli import main
 
-    assert main(["bridge", "TextCraft-v0", "WebShop-v0", "--stdio"]) == 2
+    assert main(["serve", "bridge", "TextCraft-v0", "WebShop-v0", "--stdio"]) == 2
     assert "--stdio plays one environment" in capsys.readouterr().err

@@ -18,10 +18,10 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import UNSUPPORTED_PROTOCOL_VERSION
 from talk import EACH, OPEN, called, empty, example, opened, played, run, soon
 
-from envsuite.bridges import mcp
-from envsuite.bridges.players import RESET
-from envsuite.bridges.server import Bridge, bridging
-from envsuite.bridges.settings import Settings
+from envsuite.serving.bridges import mcp
+from envsuite.serving.bridges.players import RESET
+from envsuite.serving.bridges.server import Bridge, bridging
+from envsuite.serving.bridges.settings import Settings
 from envsuite.textcraft.env import TextCraft
 
 Start = Callable[..., Bridge]

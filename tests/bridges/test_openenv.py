@@ -14,7 +14,7 @@ import pytest
 from talk import EACH, OPEN, empty, example, played, run
 from websockets.asyncio.client import ClientConnection, connect
 
-from envsuite.bridges.server import Bridge
+from envsuite.serving.bridges.server import Bridge
 from envsuite.textcraft.env import TextCraft
 
 Start = Callable[..., Bridge]

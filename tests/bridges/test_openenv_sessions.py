@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from talk import EACH, empty, played, run
 from websockets.asyncio.client import ClientConnection, connect
 
-from envsuite.bridges.server import Bridge
+from envsuite.serving.bridges.server import Bridge
 
 Start = Callable[..., Bridge]
 CREATE, CLOSE = "openenv/session/create", "openenv/session/close"

@@ -89,7 +89,7 @@ def free_port() -> int:
 @contextmanager
 def bridge() -> Iterator[str]:
     port = free_port()
-    command = (sys.executable, "-m", "envsuite.cli", "bridge", "TextCraft-v0", "--port", port)
+    command = (sys.executable, "-m", "envsuite.cli", "serve", "bridge", "TextCraft-v0", "--port", port)
     with serving(command, port, ROOT, "/openenv/TextCraft-v0/health") as url:
         yield f"{url}/openenv/TextCraft-v0"
 

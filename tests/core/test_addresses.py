@@ -13,9 +13,9 @@ from envsuite.core.addresses import address, shown
 from envsuite.core.errors import UsageError
 from envsuite.data.catalog import CATALOG
 from envsuite.data.manager import fetch
-from envsuite.endpoints.options import Options
 from envsuite.interpreter.base import Limits
 from envsuite.interpreter.remote import ServerInterpreter
+from envsuite.prompting.endpoints.options import Options
 from envsuite.remote import RemoteEnv
 from envsuite.retrieval.servers import JsonServer
 

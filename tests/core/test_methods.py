@@ -7,7 +7,7 @@ from transformers.utils import get_json_schema
 
 from envsuite.core import Tool, ToolCall, ToolEnv
 from envsuite.core.methods import as_method
-from envsuite.registration import ENVIRONMENTS
+from envsuite.core.registration import ENVIRONMENTS
 
 SEARCH = Tool(
     "search",

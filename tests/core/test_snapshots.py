@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from envsuite.core import ToolEnv, UsageError
-from envsuite.registration import BUILTIN
+from envsuite.core.registration import BUILTIN
 
 TWO: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "ALFWorld-v0": ({"source": "generated", "games": 20}, {"source": "generated", "games": 20, "scene_seed": 1}),

@@ -85,7 +85,7 @@ def test_an_unknown_task_names_the_nearest_and_the_command_that_lists_them() -> 
     message = str(caught.value)
     assert "'thre'" in message
     assert message.index('"three" (train)') > 0
-    assert "envsuite tasks Lamps-v0" in message
+    assert "envsuite envs tasks Lamps-v0" in message
     assert TASKS.hash[:8] in message
 
 

@@ -20,11 +20,11 @@ from third_party import files_of, install
 from websockets.asyncio.client import connect
 
 import envsuite
-from envsuite.bridges.server import bridging
-from envsuite.bridges.settings import Settings as BridgeSettings
 from envsuite.cli import main
 from envsuite.core import ToolCall, UsageError
-from envsuite.registration import ENVIRONMENTS, EnvSpec
+from envsuite.core.registration import ENVIRONMENTS, EnvSpec
+from envsuite.serving.bridges.server import bridging
+from envsuite.serving.bridges.settings import Settings as BridgeSettings
 from envsuite.serving.server import serving
 from envsuite.serving.settings import Settings
 from envsuite.vector import EnvFactory, Event, Vector, make_vector
@@ -172,9 +172,9 @@ def test_it_is_played_by_clients_of_mcp_and_of_openenv(dial: str) -> None:
 
 
 def test_the_command_line_lists_it_and_its_tasks(dial: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list"]) == 0
+    assert main(["envs", "list"]) == 0
     assert re.search(r"^Dial-v0 +20  dial$", capsys.readouterr().out, re.MULTILINE)
-    assert main(["tasks", dial, "--split", "test"]) == 0
+    assert main(["envs", "tasks", dial, "--split", "test"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == "test\tlock\tlock-80"
 
 
@@ -191,7 +191,7 @@ def test_another_environment_of_the_same_id_is_refused_and_the_same_again_is_not
         ("import nothing_of_the_kind", "ModuleNotFoundError"),
         ("BROKEN = 1 / 0", "ZeroDivisionError"),
         ("OTHER = 1", "AttributeError"),
-        ("BROKEN = 'Broken-v0'", "it is a str, not an envsuite.registration.EnvSpec"),
+        ("BROKEN = 'Broken-v0'", "it is a str, not an envsuite.core.registration.EnvSpec"),
         ("from envsuite import EnvSpec\nBROKEN = EnvSpec('WebShop-v0', 'broken.env:Shop', 5)", "choose another id"),
     ],
 )

@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 
 from envsuite.cli import main
 from envsuite.core import DataError, ToolCall, ToolEnv, Unparsed, UsageError
-from envsuite.demonstrations import FORMS, Demonstration, Step, demonstrate, read_demonstrations, replay
-from envsuite.demonstrations.arguments import made
-from envsuite.demonstrations.collecting import Order, collect
-from envsuite.demonstrations.file import COLUMNS, add_demonstration, line_of, read_rows
-from envsuite.demonstrations.messages import messages_of
-from envsuite.demonstrations.playing import taken
-from envsuite.making import horizon_of, make_player
+from envsuite.core.registration import BUILTIN
+from envsuite.evaluation.demonstrations import FORMS, Demonstration, Step, demonstrate, read_demonstrations, replay
+from envsuite.evaluation.demonstrations.arguments import made
+from envsuite.evaluation.demonstrations.collecting import Order, collect
+from envsuite.evaluation.demonstrations.file import COLUMNS, add_demonstration, line_of, read_rows
+from envsuite.evaluation.demonstrations.messages import messages_of
+from envsuite.evaluation.demonstrations.playing import taken
 from envsuite.prompting import make_codec
-from envsuite.registration import BUILTIN
+from envsuite.remote.making import horizon_of, make_player
 
 IDS = [spec.id for spec in BUILTIN]
 FEW = {"ALFWorld-v0": {"source": "builtin", "games": 18}}
@@ -89,7 +89,7 @@ def test_what_is_exported_and_read_again_plays_as_it_did(
 def test_the_expert_s_demonstrations_solve_their_tasks(env_id: str, tmp_path: Path, data_folder: Path) -> None:
     path = tmp_path / "some.jsonl"
     few = [f"--option={name}={value}" for name, value in FEW.get(env_id, {}).items()]
-    assert main(["demos", env_id, "--n", "3", "--seed", "7", "--out", str(path), *few]) == 0
+    assert main(["export", "demos", env_id, "--n", "3", "--seed", "7", "--out", str(path), *few]) == 0
     found = read_demonstrations(path)
     assert len({one.task_id for one in found}) == 3
     assert all(one.success and one.split == "train" and one.player == "expert" and one.seed == 7 for one in found)
@@ -142,7 +142,7 @@ def test_images_are_refused() -> None:
 KILLED = """
 import os, sys
 from pathlib import Path
-from envsuite.demonstrations import collecting
+from envsuite.evaluation.demonstrations import collecting
 
 def add(partial, shown, add=collecting._Partial.add):
     if partial.kept == 5:
@@ -177,7 +177,7 @@ def test_no_file_of_somebody_is_written_over(tmp_path: Path, capsys: pytest.Capt
     notes.unlink()
     collect(order, out)
     content = out.read_bytes()
-    assert main(["demos", str(out), "--form", "tags", "--out", str(out)]) == 2
+    assert main(["export", "demos", str(out), "--form", "tags", "--out", str(out)]) == 2
     assert "exists" in capsys.readouterr().err and out.read_bytes() == content
 
 
@@ -225,7 +225,7 @@ LONG = {"source": "generated", "levels": 30, "boxes": 3, "width": 7, "height": 7
 def test_bad_input_is_one_message(
     arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["demos", *arguments, "--out", str(tmp_path / "x.jsonl")]) == 2
+    assert main(["export", "demos", *arguments, "--out", str(tmp_path / "x.jsonl")]) == 2
     error = capsys.readouterr().err
     assert said in error and "Traceback" not in error and not (tmp_path / "x.jsonl").exists()
 
@@ -257,11 +257,11 @@ def test_a_damaged_file_is_a_data_error(
 def test_a_file_is_converted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, tagged, folder = tmp_path / "a.jsonl", tmp_path / "b.jsonl", tmp_path / "atif"
     collect(Order("PythonMath-v0", 2), path)
-    assert main(["demos", str(path), "--form", "tags", "--out", str(tagged)]) == 0
+    assert main(["export", "demos", str(path), "--form", "tags", "--out", str(tagged)]) == 0
     assert read_demonstrations(tagged) == read_demonstrations(path)
-    assert main(["demos", str(path), "--form", "atif", "--out", str(folder)]) == 0
+    assert main(["export", "demos", str(path), "--form", "atif", "--out", str(folder)]) == 0
     assert capsys.readouterr().out.endswith(f"2 demonstrations in {folder}\n") and len(list(folder.iterdir())) == 2
     shown = replace(read_demonstrations(path)[0], success=False)
     path.write_bytes(line_of(shown))
-    assert main(["demos", str(path), "--form", "tags", "--out", str(tmp_path / "c.jsonl")]) == 2
+    assert main(["export", "demos", str(path), "--form", "tags", "--out", str(tmp_path / "c.jsonl")]) == 2
     assert "--unsolved" in capsys.readouterr().err

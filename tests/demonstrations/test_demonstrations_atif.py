@@ -9,7 +9,7 @@ import pytest
 from test_demonstrations import FEW, IDS
 
 from envsuite.cli import main
-from envsuite.demonstrations import read_demonstrations
+from envsuite.evaluation.demonstrations import read_demonstrations
 
 atif = pytest.importorskip("atif", reason="needs atif: pip install atif")
 
@@ -20,8 +20,8 @@ def test_trajectories_are_valid_and_have_every_action_and_reward(
 ) -> None:
     path, folder = tmp_path / "a.jsonl", tmp_path / "atif"
     few = [f"--option={name}={value}" for name, value in FEW.get(env_id, {}).items()]
-    assert main(["demos", env_id, "--n", "2", "--out", str(path), *few]) == 0
-    assert main(["demos", str(path), "--form", "atif", "--out", str(folder)]) == 0
+    assert main(["export", "demos", env_id, "--n", "2", "--out", str(path), *few]) == 0
+    assert main(["export", "demos", str(path), "--form", "atif", "--out", str(folder)]) == 0
     for file, shown in zip(sorted(folder.iterdir()), read_demonstrations(path), strict=True):
         read = atif.Trajectory.model_validate(json.loads(file.read_text()))
         steps = read.steps[1:]

@@ -26,7 +26,7 @@ MASKED = (
 
 def written(folder: Path, env_id: str, *arguments: str) -> Path:
     path = folder / f"{env_id}.jsonl"
-    assert main(["demos", env_id, "--n", "4", "--out", str(path), *arguments]) == 0
+    assert main(["export", "demos", env_id, "--n", "4", "--out", str(path), *arguments]) == 0
     return path
 
 

@@ -6,11 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
-from envsuite import __version__
-from envsuite.interpreter import command
-from envsuite.registration import BUILTIN
+from envsuite import __version__, cli
+from envsuite.core.registration import BUILTIN
 from envsuite.remote.protocol import TOKEN_VARIABLE
-from envsuite.serving import cli
 from envsuite.serving.server import DRAIN_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,13 +23,18 @@ POD = STATEFUL_SET["spec"]["template"]["spec"]
 
 
 def serve(arguments: list[str]) -> argparse.Namespace:
-    """What `envsuite serve` makes of ``arguments`` after those of the image; ends the test where it refuses them."""
+    """What `envsuite serve http` makes of ``arguments`` after those of the image; a refusal ends the test."""
     entry = next(line for line in INSTRUCTIONS if line.startswith('ENTRYPOINT ["envsuite"'))
     words = yaml.safe_load(entry.removeprefix("ENTRYPOINT "))
-    assert words[:2] == ["envsuite", "serve"]
-    parser = argparse.ArgumentParser()
-    cli.add_arguments(parser)
-    return parser.parse_args(words[2:] + arguments)
+    return read(words + arguments, "serve http")
+
+
+def read(words: list[str], command: str) -> argparse.Namespace:
+    """The arguments of a command line of ``envsuite``, which must be that of ``command``."""
+    assert words[0] == "envsuite"
+    name, found, rest = cli.find(words[1:], cli.available())
+    assert name == command
+    return cli.parsed(name, found, rest)
 
 
 def environment(container: dict[str, Any]) -> dict[str, Any]:
@@ -60,10 +63,7 @@ def test_the_interpreter_reaches_no_other_network_and_nobody_outside_reaches_it(
     assert interpreter["networks"] == ["interpreter"]
     assert "ports" not in interpreter and interpreter["volumes"] == []
     words = interpreter["entrypoint"] + interpreter["command"]
-    assert words[:2] == ["envsuite", "interpreter"]
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    settings = parser.parse_args(words[2:])
+    settings = read(words, "serve interpreter")
     assert (settings.interpreter, settings.host, settings.port) == ("auto", "0.0.0.0", serve([]).port)
 
 

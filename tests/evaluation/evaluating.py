@@ -1,4 +1,4 @@
-"""``envsuite eval`` as a command, and an installed environment whose tasks crash or hang while a file is there."""
+"""``envsuite eval run`` as a command, and an installed environment whose tasks crash or hang while a file is there."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Teller:
 FILES = {
     "frail/__init__.py": "",
     "frail/world.py": WORLD,
-    "frail/spec.py": "from envsuite.registration import EnvSpec\n\n"
+    "frail/spec.py": "from envsuite.core.registration import EnvSpec\n\n"
     "FRAIL = EnvSpec('Frail-v0', 'frail.world:Frail', max_episode_steps=3, players={'expert': 'frail.world:Teller'})\n",
     "pyproject.toml": '[project]\nname = "frail"\nversion = "1.0"\n'
     '[project.entry-points."envsuite.environments"]\nfrail = "frail.spec:FRAIL"\n',
@@ -78,10 +78,10 @@ def installed(folder: Path) -> Path:
 
 
 def command(*words: object, packages: Path | None = None, **variables: str) -> subprocess.Popen[str]:
-    """Starts ``envsuite eval``."""
+    """Starts ``envsuite eval run``."""
     path = os.pathsep.join(str(one) for one in (ROOT, packages) if one is not None)
     return subprocess.Popen(
-        [sys.executable, "-m", "envsuite.cli", "eval", *map(str, words)],
+        [sys.executable, "-m", "envsuite.cli", "eval", "run", *map(str, words)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0,
         env={**os.environ, "PYTHONPATH": path, **variables},
     )  # fmt: skip

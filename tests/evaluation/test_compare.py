@@ -111,20 +111,20 @@ def test_the_interval_of_a_difference_has_a_width_where_both_rates_are_0_or_1() 
 def test_the_command_writes_every_format_and_a_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write(tmp_path / "r", {"a": draw("a|b", 0.3), "b": draw("b", 0.7, rng=1), "c": draw("c$\n", broken=0.2)})
     image = tmp_path / "figure.png"
-    assert main(["compare", str(folder), "--baseline", "b", "--plot", str(image)]) == 0
+    assert main(["eval", "compare", str(folder), "--baseline", "b", "--plot", str(image)]) == 0
     text = capsys.readouterr().out
     assert "c$\\n" in text and "† c$\\n against b: an evaluation is incomplete" in text
     width, height = struct.unpack(">II", image.read_bytes()[16:24])
     assert width > 1000 and height > 300
-    assert main(["compare", str(folder), "--format", "json"]) == 0
+    assert main(["eval", "compare", str(folder), "--format", "json"]) == 0
     body = json.loads(capsys.readouterr().out)
     assert body["correction"] == "holm" and len(body["comparisons"]) == 3
-    assert main(["compare", str(folder), "--format", "csv"]) == 0
+    assert main(["eval", "compare", str(folder), "--format", "csv"]) == 0
     records = list(csv.DictReader(io.StringIO(capsys.readouterr().out, newline="")))
     assert [float(r["p"]) for r in records] == [one["p"] for one in body["comparisons"]]
-    assert main(["compare", str(folder), "--format", "markdown"]) == 0
+    assert main(["eval", "compare", str(folder), "--format", "markdown"]) == 0
     assert r"| a\|b |" in capsys.readouterr().out
-    assert main(["compare", str(folder), "--plot", str(tmp_path / "figure.gif")]) == 2
+    assert main(["eval", "compare", str(folder), "--plot", str(tmp_path / "figure.gif")]) == 2
     assert "ends with .png, .pdf, .svg" in capsys.readouterr().err
 
 
@@ -133,9 +133,9 @@ def test_without_matplotlib_the_plot_names_the_extra(
 ) -> None:
     folder = write(tmp_path / "r", {"a": draw("a"), "b": draw("b", rng=1)})
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert main(["compare", str(folder), "--plot", str(tmp_path / "x.png")]) == 2
+    assert main(["eval", "compare", str(folder), "--plot", str(tmp_path / "x.png")]) == 2
     assert "pip install 'envsuite[plots]'" in capsys.readouterr().err
-    assert main(["compare", str(folder)]) == 0
+    assert main(["eval", "compare", str(folder)]) == 0
 
 
 @pytest.mark.parametrize(
@@ -183,12 +183,12 @@ def test_the_correlation_within_tasks_is_estimated_from_results(within: float) -
 
 
 def test_power_speaks_in_tasks_seeds_and_points(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["power", "--difference", "0.05", "--rate", "0.6"]) == 0
+    assert main(["eval", "power", "--difference", "0.05", "--rate", "0.6"]) == 0
     text = capsys.readouterr().out
     assert ["1", "seed", f"{tasks_needed(0.6, 0.05):,}", "tasks"] in [line.split()[:4] for line in text.split("\n")]
     assert "assumed; --from PATH estimates it" in text
     folder = write(tmp_path / "r", {"a": draw("a", 0.5, 300), "b": draw("b", 0.6, 300, rng=1)})
-    assert main(["power", "--tasks", "134", "--paired", "--from", str(folder), "--seeds", "3"]) == 0
+    assert main(["eval", "power", "--tasks", "134", "--paired", "--from", str(folder), "--seeds", "3"]) == 0
     text = capsys.readouterr().out
     assert "assumed" not in text and "least increase that 134 tasks show" in text and "points" in text
 
@@ -209,15 +209,15 @@ def test_power_speaks_in_tasks_seeds_and_points(tmp_path: Path, capsys: pytest.C
     ],
 )
 def test_power_says_what_is_out_of_range(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["power", *arguments]) == 2
+    assert main(["eval", "power", *arguments]) == 2
     assert words in capsys.readouterr().err
 
 
 def test_power_from_results_takes_two_policies_of_one_split(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write(tmp_path / "r", {name: draw(name) for name in "abc"})
-    assert main(["power", "--tasks", "100", "--from", str(folder)]) == 2
+    assert main(["eval", "power", "--tasks", "100", "--from", str(folder)]) == 2
     assert "one or two policies on one split" in capsys.readouterr().err
     lost = [replace(r, success=False, score=0.0, ending="broken", broken="x") for r in draw("a")]
-    assert main(["power", "--tasks", "100", "--from", str(write(tmp_path / "l", {"a": lost}))]) == 2
+    assert main(["eval", "power", "--tasks", "100", "--from", str(write(tmp_path / "l", {"a": lost}))]) == 2
     assert "no episode finished" in capsys.readouterr().err
     assert group(draw("a")).complete

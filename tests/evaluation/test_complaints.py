@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envsuite.cli import main
+from envsuite.core.registration import BUILTIN
 from envsuite.evaluation.protocol import Setting, panel_of, sample_of, world_of
 from envsuite.evaluation.results import Result, read_results
-from envsuite.registration import BUILTIN
 
 
 def measured(folder: Path, *words: object) -> dict[tuple[str, str, int], Result]:
-    """Runs ``envsuite eval``; returns the results by policy, task and seed, without durations."""
-    assert main(["eval", *map(str, words), "--out", str(folder)]) == 0
+    """Runs ``envsuite eval run``; returns the results by policy, task and seed, without durations."""
+    assert main(["eval", "run", *map(str, words), "--out", str(folder)]) == 0
     return {(r.conditions.policy, *r.key): replace(r, seconds=0.0) for r in read_results(folder)}
 
 

@@ -1,4 +1,4 @@
-"""``envsuite eval``: what is written, what bad luck does to it, and that it goes on."""
+"""``envsuite eval run``: what is written, what bad luck does to it, and that it goes on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from envsuite.evaluation.tables import make_rows
 @pytest.fixture(scope="module", autouse=True)
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Frail-v0, in this process and in those that it starts."""
-    from envsuite.registration import register_envs
+    from envsuite.core.registration import register_envs
 
     folder = installed(tmp_path_factory.mktemp("packages"))
     with pytest.MonkeyPatch.context() as patch:
@@ -42,7 +42,7 @@ def played(folder: Path) -> dict[tuple[str, int], Result]:
 
 
 def run(*words: object, status: int = 0) -> None:
-    assert main(["eval", *map(str, words)]) == status
+    assert main(["eval", "run", *map(str, words)]) == status
 
 
 def test_an_expert_and_random_are_measured_with_five_seeds_where_something_is_drawn(
@@ -60,7 +60,7 @@ def test_an_expert_and_random_are_measured_with_five_seeds_where_something_is_dr
     gave_up = next(r for r in results if r.metrics)
     assert (gave_up.success, gave_up.steps, gave_up.broken, gave_up.ending) == (False, 0, None, "done")
     out, err = capsys.readouterr()
-    assert "83.3 %" in out and "envsuite table" in out and "6 of 6 episodes" in err
+    assert "83.3 %" in out and "envsuite eval table" in out and "6 of 6 episodes" in err
 
 
 def test_the_name_of_a_model_goes_with_players_and_what_is_named_twice_is_played_once(
@@ -111,7 +111,7 @@ def test_a_crash_and_a_hang_break_their_episodes_alone_and_retry_plays_these_alo
     assert set(broken) == {"bee", "cat"}
     assert str(broken["bee"]).startswith("WorkerCrashed") and str(broken["cat"]).startswith("DeadlineExceeded")
     out, err = capsys.readouterr()
-    assert "75.0 %" in out and "2 episodes broke and are in no rate; play them again: envsuite eval retry" in err
+    assert "75.0 %" in out and "2 episodes broke and are in no rate; play them again: envsuite eval run retry" in err
 
     frail.unlink()
     (file,) = folder.glob("*.jsonl")

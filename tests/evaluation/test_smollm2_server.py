@@ -1,4 +1,4 @@
-"""``envsuite eval`` with a real endpoint: ``transformers serve`` with SmolLM2-135M-Instruct, on a CPU.
+"""``envsuite eval run`` with a real endpoint: ``transformers serve`` with SmolLM2-135M-Instruct, on a CPU.
 
 ``ENVSUITE_SERVE_PYTHON`` names an interpreter with ``transformers[serving]``; docs/evaluation.md says how to make one.
 """

@@ -244,7 +244,7 @@ def test_an_independent_count_of_the_lines_gives_the_same_table(
     folder, table = write(tmp_path / "results", evaluations), tmp_path / f"table.{suffix}"
     with (folder / "c.jsonl").open("ab") as file:
         file.write(b'{"conditions": {"pol')  # killed in the middle of a line
-    assert main(["table", str(folder), "--by", "stratum", "--format", suffix, "--out", str(table)]) == 0
+    assert main(["eval", "table", str(folder), "--by", "stratum", "--format", suffix, "--out", str(table)]) == 0
     assert recount([str(folder), "--table", str(table)]) == 0
     assert "12 rows counted, 0 differences" in capsys.readouterr().out
     content = table.read_text()
@@ -267,15 +267,15 @@ def test_the_command_writes_to_a_file_or_the_terminal_and_says_what_cannot_be(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = write(tmp_path / "r", {"x": draw()})
-    assert main(["table", str(folder), "--by", "stratum", "--wide"]) == 0
+    assert main(["eval", "table", str(folder), "--by", "stratum", "--wide"]) == 0
     assert "depth-3" in capsys.readouterr().out
-    assert main(["table", str(folder), "--wide", "--format", "csv"]) == 2
+    assert main(["eval", "table", str(folder), "--wide", "--format", "csv"]) == 2
     assert "--wide is for text, markdown, latex" in capsys.readouterr().err
-    assert main(["table", str(tmp_path / "none")]) == 2
+    assert main(["eval", "table", str(tmp_path / "none")]) == 2
     assert "none: cannot be read" in capsys.readouterr().err
     (tmp_path / "file").write_text("")
-    assert main(["table", str(folder), "--out", str(tmp_path / "file" / "x.md")]) == 2
+    assert main(["eval", "table", str(folder), "--out", str(tmp_path / "file" / "x.md")]) == 2
     assert "cannot be written" in capsys.readouterr().err
     (tmp_path / "empty.jsonl").write_text("")
-    assert main(["table", str(tmp_path / "empty.jsonl")]) == 2
+    assert main(["eval", "table", str(tmp_path / "empty.jsonl")]) == 2
     assert "no episode in" in capsys.readouterr().err

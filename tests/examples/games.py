@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import gymnasium
 
 from envsuite.core import Action, Observation, StepInfo
-from envsuite.making import make_player
-from envsuite.registration import BUILTIN
+from envsuite.core.registration import BUILTIN
+from envsuite.remote.making import make_player
 
 _SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "ALFWorld-v0": ("pick_and_place_simple-Book-None-Dresser-302/trial_T36694698_000126_808787", {}),

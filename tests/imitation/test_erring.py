@@ -9,7 +9,7 @@ import pytest
 
 import envsuite  # noqa: F401  # registers the environments
 from envsuite.core import ToolEnv, UsageError
-from envsuite.making import make_player
+from envsuite.remote.making import make_player
 from envsuite.sokoban.player import Pusher
 from trainers.imitation.erring import Erring, Following
 from trainers.imitation.worlds import practice

@@ -31,7 +31,6 @@ from envsuite.textcraft.env import TextCraft
 from envsuite.textcraft.player import Planner
 from envsuite.webshop.env import WebShop
 from envsuite.webshop.generate import Shop
-from trainers.imitate import main
 from trainers.imitation import training
 from trainers.imitation.attention import look_back
 from trainers.imitation.config import Architecture, ImitateConfig, Play, Stage
@@ -42,6 +41,7 @@ from trainers.imitation.worlds import alfworld_texts, practice, textcraft_texts
 from trainers.policy.config import AdapterConfig, ModelConfig
 from trainers.policy.loading import load_model
 from trainers.policy.model import Policy
+from trainers.programs.imitate import main
 from trainers.rollout.config import PromptConfig
 
 PARTS = word_tokenizer(["Ar of ,"], 64, Spelling(parts=("ta", "rin", "in")))

@@ -16,8 +16,8 @@ from envsuite.installation import extras, gpu, machine
 from envsuite.installation.check import Check
 from envsuite.installation.packages import requirements
 from envsuite.installation.probes import Said, tried
-from envsuite.tryout import STEPS
-from trainers.tryout import STEPS as OF_TRAINER
+from envsuite.installation.tryout import STEPS
+from trainers.programs.tryout import STEPS as OF_TRAINER
 
 
 def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, body: str) -> None:
@@ -51,7 +51,7 @@ def test_a_step_that_ends_its_process_is_named_and_the_others_are_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stand_in(tmp_path, monkeypatch, "PIL", "import os; os._exit(3)")
-    told = tried(["images", "agents"], [sys.executable, "-m", "envsuite.tryout"])
+    told = tried(["images", "agents"], [sys.executable, "-m", "envsuite.installation.tryout"])
     assert told["images"].startswith("it ends the process") and told["agents"] == ""
 
 

@@ -67,11 +67,11 @@ def test_an_adapter_is_trained_with_the_newest_versions(fresh: Path, log: Path, 
 
 
 def test_a_run_is_planned_with_the_newest_versions(fresh: Path, log: Path, tmp_path: Path) -> None:
-    assert "iteration" in logged(log, fresh / "python", "-m", "trainers.plan", *PLAN, cwd=tmp_path, codes=(0, 3))
+    assert "iteration" in logged(log, fresh / "python", "-m", "envsuite.cli", "plan", *PLAN, cwd=tmp_path, codes=(0, 3))
 
 
 def test_prompts_of_a_gguf_model_are_shown_with_the_newest_versions(fresh: Path, log: Path, tmp_path: Path) -> None:
-    assert "assistant" in logged(log, fresh / "python", "-m", "trainers.show_prompt", *SMOLLM2, cwd=tmp_path)
+    assert "assistant" in logged(log, fresh / "python", "-m", "envsuite.cli", "show-prompt", *SMOLLM2, cwd=tmp_path)
 
 
 def test_the_doctor_finds_a_step_of_each_extra_working_with_the_newest_versions(

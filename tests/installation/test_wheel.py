@@ -70,7 +70,7 @@ def test_both_distributions_have_configurations_and_model_and_no_tests(built: Pa
     assert packed == {name for name in configs if not name.endswith(".yaml")} | set(shipped_configs())
     assert len([name for name in packed if name.startswith("configs/papers/")]) > 100
     assert "trainers/models/craft-1m/model.safetensors" in names
-    panels = {file.relative_to(ROOT).as_posix() for file in (ROOT / "envsuite/panels").rglob("*.json.gz")}
+    panels = {file.relative_to(ROOT).as_posix() for file in (ROOT / "envsuite/evaluation/panels").rglob("*.json.gz")}
     assert len(panels) > 10 and panels <= names
     assert not [
         name for name in names if "__pycache__" in name or "/." in name or name.endswith(("~", ".pyc", ".orig"))

@@ -276,7 +276,7 @@ def test_an_address_that_is_no_interpreter_is_refused(server: Server) -> None:
 
 
 def test_the_command_serves_until_it_is_ended_and_leaves_nothing() -> None:
-    command = [sys.executable, "-m", "envsuite.cli", "interpreter", "--port", "0", "--idle-seconds", "60"]
+    command = [sys.executable, "-m", "envsuite.cli", "serve", "interpreter", "--port", "0", "--idle-seconds", "60"]
     run = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert run.stderr is not None
     line = run.stderr.readline()

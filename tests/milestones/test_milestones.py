@@ -11,7 +11,13 @@ import pytest
 import envsuite  # noqa: F401  (registers the ids)
 from envsuite.core import ToolCall, ToolEnv
 from envsuite.core.errors import UnknownName, UsageError
-from envsuite.milestones import (
+from envsuite.core.registration import ENVIRONMENTS, EnvSpec
+from envsuite.sokoban.expert import Expert
+from envsuite.textcraft.milestones import goods
+from envsuite.textcraft.planning import plan
+from envsuite.textcraft.world import item_id
+from envsuite.vector import EnvFactory, make_vector
+from envsuite.vector.milestones import (
     REACHED,
     TOTAL,
     UNGUIDED,
@@ -22,12 +28,6 @@ from envsuite.milestones import (
     guide_of,
     milestones_of,
 )
-from envsuite.registration import ENVIRONMENTS, EnvSpec
-from envsuite.sokoban.expert import Expert
-from envsuite.textcraft.milestones import goods
-from envsuite.textcraft.planning import plan
-from envsuite.textcraft.world import item_id
-from envsuite.vector import EnvFactory, make_vector
 
 WORLDS: dict[str, dict[str, Any]] = {
     "TextCraft-v0": {},

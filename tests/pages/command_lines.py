@@ -31,6 +31,7 @@ from pathlib import Path
 from unittest import mock
 
 from docs.build import ROOT, is_module
+from envsuite import cli
 
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"])
 SHELL = {
@@ -105,7 +106,7 @@ PACKAGES_OF_OTHERS = {"recorded": "the engine that CONTRIBUTING.md writes; its t
 MODULES_OF_OTHERS = {"build": "of another package; tests/installation/test_wheel.py builds with it"}
 """Modules after ``python -m`` that are not tried, each with the reason."""
 QUICK = (
-    re.compile(r"envsuite (--help|list|tasks .*|data list)$"),
+    re.compile(r"envsuite (--help|envs list|envs tasks .*|data list)$"),
     re.compile(r"python -m envsuite\.(textcraft|sokoban)\.tasks$"),
 )
 """Commands that are executed."""
@@ -254,8 +255,9 @@ def accepted(line: Line) -> None:
     _hold(is_module(module), line, f"no module {module}")
     words = [_filled(word) for word in words]
     loaded = importlib.import_module(module if not _is_package(module) else f"{module}.__main__")
+    inside = loaded if module != "envsuite.cli" else _program(words)
     said = io.StringIO()
-    with _stopping(loaded), contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+    with _stopping(inside), contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
         with contextlib.chdir(ROOT), mock.patch.object(sys, "argv", [module, *words]):
             try:
                 loaded.main()
@@ -281,6 +283,15 @@ def _target(line: Line) -> tuple[str, list[str]]:
             _hold((ROOT / launched.config_file).is_file(), line, f"no file {launched.config_file}")
         return launched.training_script, launched.training_script_args
     return words[2], words[3:]
+
+
+def _program(words: list[str]) -> object:
+    """The module that runs a command of ``envsuite``, or its command line where that reads the words."""
+    if words[:1] in ([], ["--help"], ["--version"]):
+        return cli
+    _, command, _ = cli.find(words, cli.available())
+    module, _, function = command.entry.partition(":")
+    return importlib.import_module(module) if function else cli
 
 
 def _filled(word: str) -> str:
@@ -309,9 +320,9 @@ def _stopping(module: object) -> Iterator[None]:
     with contextlib.ExitStack() as patches:
         parse_args = argparse.ArgumentParser.parse_args
         patches.enter_context(mock.patch.object(argparse.ArgumentParser, "parse_args", stopped(parse_args)))
-        from trainers.run import cli
+        from trainers.run import cli as run_cli
 
-        patches.enter_context(mock.patch.object(cli, "parse", stopped(cli.parse)))
+        patches.enter_context(mock.patch.object(run_cli, "parse", stopped(run_cli.parse)))
         for name in PARSERS:
             real = vars(module).get(name)
             if callable(real):

@@ -24,9 +24,10 @@ from command_lines import Refused, check, kind, lines, reason_elsewhere, typed, 
 from given import METHODS, QWEN3, table, tokenizer_of
 
 from docs.build import LINK, ROOT
-from envsuite.bridges.server import bridging
-from envsuite.bridges.settings import Settings as BridgeSettings
 from envsuite.cli import main
+from envsuite.core.errors import UnknownName
+from envsuite.serving.bridges.server import bridging
+from envsuite.serving.bridges.settings import Settings as BridgeSettings
 from envsuite.serving.server import serving
 from envsuite.serving.settings import Settings
 from trainers.credit.estimators import ESTIMATORS
@@ -108,7 +109,7 @@ def surroundings(
     elif page == "docs/engine.md":
         yield engines(), {}
     elif page == "docs/evaluation.md":
-        main(["eval", "TextCraft-v0", "--policy", "expert", "--sample", "3", "--out", str(folder / "results")])
+        main(["eval", "run", "TextCraft-v0", "--policy", "expert", "--sample", "3", "--out", str(folder / "results")])
         yield {}, {}
     else:
         yield {}, {}
@@ -211,7 +212,7 @@ def test_settings_are_accepted(block: Block) -> None:
         settings = {"method": settings}
     if " --from " in block.first:
         settings["demonstrations"] = block.first.split(" --from ")[1].split()[0]
-    checked(ImitateConfig if "trainers.imitate" in block.first else TrainConfig, settings)
+    checked(ImitateConfig if "envsuite imitate" in block.first else TrainConfig, settings)
 
 
 @shown(of_kind("data"))
@@ -241,7 +242,7 @@ def test_quick_commands_run(line: Any, tmp_path: Path) -> None:
     "command",
     [
         "envsuite nothing",
-        "envsuite tasks --splitt test",
+        "envsuite envs tasks --splitt test",
         "make nothing",
         "pip install 'envsuite[nothing]'",
         "python -m trainers.nothing",
@@ -255,20 +256,22 @@ def test_quick_commands_run(line: Any, tmp_path: Path) -> None:
 )
 def test_a_command_that_its_program_refuses_is_found(command: str, tmp_path: Path) -> None:
     (line,) = lines(command)
-    with pytest.raises((Refused, SystemExit)):
+    with pytest.raises((Refused, SystemExit, UnknownName)):
         check(line, tmp_path)
 
 
 def test_of_a_transcript_only_what_was_typed_is_a_command() -> None:
-    block = "$ envsuite table results \\\n    --wide\npolicy (all)  100\n…\n$ make help\n"
-    assert [line.words for line in lines(block)] == [("envsuite", "table", "results", "--wide"), ("make", "help")]
+    block = "$ envsuite eval table results \\\n    --wide\npolicy (all)  100\n…\n$ make help\n"
+    assert [line.words for line in lines(block)] == [
+        ("envsuite", "eval", "table", "results", "--wide"),
+        ("make", "help"),
+    ]
 
 
 def test_commands_are_taken_apart_as_a_shell_does() -> None:
-    block = (
-        'export A=1\nA=1 envsuite list | head > out  # it\'s all\nfor s in 1 2; do\n    make "x y" \\\n      z\ndone\n'
-    )
+    block = "export A=1\nA=1 envsuite envs list | head > out  # it's all\n"
+    block += 'for s in 1 2; do\n    make "x y" \\\n      z\ndone\n'
     assert [line.words for line in lines(block)] == [
-        ("export", "A=1"), ("envsuite", "list"), ("head",),
+        ("export", "A=1"), ("envsuite", "envs", "list"), ("head",),
         ("for", "s", "in", "1", "2"), ("make", "x y", "z"), ("done",),
     ]  # fmt: skip

@@ -17,9 +17,9 @@ import orjson
 import pytest
 
 from envsuite.core import ToolEnv
-from envsuite.panels import Panel, PanelTask, panel_of, shipped
-from envsuite.panels.files import listed
-from envsuite.registration import BUILTIN
+from envsuite.core.registration import BUILTIN
+from envsuite.evaluation.panels import Panel, PanelTask, panel_of, shipped
+from envsuite.evaluation.panels.files import listed
 from envsuite.sokoban.level import read_level
 
 Key = Callable[[PanelTask], Hashable]

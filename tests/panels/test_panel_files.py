@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from envsuite.cli import main
 from envsuite.core import DataError, UnknownName, UnknownTask, UsageError
-from envsuite.panels import Panel, PanelTask, files, making, read_panel, shipped, write_panel
-from envsuite.panels.exports import TARGETS, export
-from envsuite.panels.files import FORMAT, from_bytes, listed, shipped_file, to_bytes
-from envsuite.registration import BUILTIN
+from envsuite.core.registration import BUILTIN
+from envsuite.evaluation.panels import Panel, PanelTask, files, making, read_panel, shipped, write_panel
+from envsuite.evaluation.panels.exports import TARGETS, export
+from envsuite.evaluation.panels.files import FORMAT, from_bytes, listed, shipped_file, to_bytes
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 JSON = st.recursive(
@@ -181,14 +181,14 @@ def test_an_unknown_target_is_named() -> None:
 
 
 def test_the_command_lists_and_shows_panels(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["panels", "list"]) == 0
+    assert main(["envs", "panels", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + sum(map(len, listed().values())) and lines[0].split()[:3] == [
         "environment",
         "split",
         "tasks",
     ]
-    assert main(["panels", "show", "TextCraft-v0", "validation"]) == 0
+    assert main(["envs", "panels", "show", "TextCraft-v0", "validation"]) == 0
     out, err = capsys.readouterr()
     head, *rows = [line.split("\t") for line in out.splitlines()]
     panel = shipped("TextCraft-v0", "validation")
@@ -200,14 +200,14 @@ def test_the_command_lists_and_shows_panels(capsys: pytest.CaptureFixture[str]) 
 
 def test_a_panel_that_was_exported_is_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "part.json.gz"
-    few = ["panels", "export", "Sokoban-v0", "validation", "--option", 'tasks=["boxes-1"]', "--for", "json"]
+    few = ["envs", "panels", "export", "Sokoban-v0", "validation", "--option", 'tasks=["boxes-1"]', "--for", "json"]
     assert main([*few, "--out", str(path)]) == 0
     panel = read_panel(path)
     assert {task.stratum for task in panel.tasks} == {"boxes-1"} and len(panel.tasks) == 100
     capsys.readouterr()
-    assert main(["panels", "verify", str(path)]) == 0
+    assert main(["envs", "panels", "verify", str(path)]) == 0
     assert "all 100 tasks are the same here" in (said := capsys.readouterr().out) and "a part of the split" in said
-    assert main(["panels", "verify", str(path), "--option", "tasks=boxes-1"]) == 0
+    assert main(["envs", "panels", "verify", str(path), "--option", "tasks=boxes-1"]) == 0
     assert "the same panel" in capsys.readouterr().out
 
 
@@ -217,13 +217,13 @@ def test_what_differs_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str
     identity = {**first.identity, "board": "#####", "index": 7}
     changed = replace(first, identity=identity), replace(second, goal=f"{second.goal}!"), replace(third, task_id="gone")
     write_panel(replace(panel, tasks=(*changed, *rest)), path := tmp_path / "changed.json")
-    assert main(["panels", "verify", str(path)]) == 1
+    assert main(["envs", "panels", "verify", str(path)]) == 1
     out, err = capsys.readouterr()
     assert [line.split(": ")[0] for line in out.splitlines()] == [first.task_id, second.task_id, "gone"]
     assert "index: 7 in the panel, 0 here" in out and "goal: …" in out and "gone: missing" in out
     assert "3 of 200 tasks differ here" in err
     write_panel(replace(panel, split="test"), path)
-    assert main(["panels", "verify", str(path)]) == 1
+    assert main(["envs", "panels", "verify", str(path)]) == 1
     assert "split: 'test' in the panel, 'validation' here" in capsys.readouterr().out
 
 
@@ -243,5 +243,5 @@ def test_what_differs_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_mistakes_are_answered_with_a_message(
     command: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["panels", *command]) == 2
+    assert main(["envs", "panels", *command]) == 2
     assert message in capsys.readouterr().err

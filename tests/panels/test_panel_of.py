@@ -13,10 +13,10 @@ import orjson
 import pytest
 
 from envsuite.core import ToolEnv, UnknownTask, UsageError
-from envsuite.panels import Panel, panel_of, shipped
-from envsuite.panels.files import SHIPPED, listed, shipped_file
-from envsuite.panels.making import builtin_panels
-from envsuite.registration import BUILTIN
+from envsuite.core.registration import BUILTIN
+from envsuite.evaluation.panels import Panel, panel_of, shipped
+from envsuite.evaluation.panels.files import SHIPPED, listed, shipped_file
+from envsuite.evaluation.panels.making import builtin_panels
 
 IDS = [spec.id for spec in BUILTIN]
 BIGGEST = 2_000_000
@@ -39,7 +39,7 @@ def some_split(env_id: str) -> str:
 def test_the_shipped_panels_for_evaluation_are_what_the_environment_plays(env_id: str) -> None:
     splits = [split for split in listed()[env_id] if split != "train"]
     for panel in builtin_panels(env_id, splits):
-        assert shipped(env_id, panel.split) == panel, "python -m envsuite.panels.making --write"
+        assert shipped(env_id, panel.split) == panel, "python -m envsuite.evaluation.panels.making --write"
         assert shipped(env_id, panel.split).hash == panel.hash
 
 
@@ -47,7 +47,7 @@ def test_the_shipped_panels_for_evaluation_are_what_the_environment_plays(env_id
 @pytest.mark.parametrize("env_id", IDS)
 def test_all_shipped_panels_are_what_the_environment_plays(env_id: str) -> None:
     computed = {panel.split: panel for panel in builtin_panels(env_id)}
-    assert set(computed) == set(listed()[env_id]), "python -m envsuite.panels.making --write"
+    assert set(computed) == set(listed()[env_id]), "python -m envsuite.evaluation.panels.making --write"
     assert {split: shipped(env_id, split) for split in computed} == computed
 
 

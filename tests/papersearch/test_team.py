@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test, seed_test
 
 import envsuite  # noqa: F401  # registers the environments
-from envsuite.agents import aec_env, parallel_env
 from envsuite.core import ToolCall, UsageError
+from envsuite.core.agents import aec_env, parallel_env
 from envsuite.papersearch.team import PaperSearchTeam
 from envsuite.papersearch.team_expert import TeamExpert
 from envsuite.retrieval.corpus_build import build

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from transformers import Gemma2Config, PreTrainedConfig, Qwen2Config
 
-from trainers.plan import PLAN, main
 from trainers.planning.dry_run import DryRun, Rows, Trial, _joined, on_meta
 from trainers.planning.hardware import GPUS, Machines
 from trainers.planning.plan import Planner, kept_tokens
+from trainers.planning.program import PLAN, main
 from trainers.planning.shape import NAMES, shape_of
 from trainers.planning.workload import Workload
 from trainers.policy.config import AdapterConfig, ModelConfig, OptimConfig

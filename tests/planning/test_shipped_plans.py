@@ -10,9 +10,9 @@ from transformers import AutoConfig, LlamaConfig, PreTrainedConfig
 from benchmarks.papers.index import FOLDER, Run, read_index
 from benchmarks.papers.plans import config_of, plan, read_plans
 from benchmarks.papers.settings import setting_of
-from trainers.plan import PLAN
 from trainers.planning.hardware import GIB, Device, Machines, machines
 from trainers.planning.plan import Planner
+from trainers.planning.program import PLAN
 from trainers.planning.shape import check
 from trainers.run.cli import parse
 from trainers.settings.shipped import located, shipped_configs

@@ -11,7 +11,7 @@ from test_play_session import FEW, IDS
 import envsuite  # noqa: F401
 from envsuite.core import Tool, ToolCall, Unparsed
 from envsuite.core.tools import check_action
-from envsuite.demonstrations.arguments import made
+from envsuite.evaluation.demonstrations.arguments import made
 from envsuite.play.lines import completions, is_incomplete, read_action, read_line, write_action, write_call
 from envsuite.play.profiles import PROFILES, Profile, profile_of
 

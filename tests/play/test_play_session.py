@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from envsuite.core import Observation, Outcome, TaskSet, Tool, ToolCall, ToolEnv, UnknownTask, UsageError, WorkerLost
-from envsuite.demonstrations import read_demonstrations, replay
-from envsuite.demonstrations.arguments import made
-from envsuite.making import horizon_of
+from envsuite.core.registration import BUILTIN
+from envsuite.evaluation.demonstrations import read_demonstrations, replay
+from envsuite.evaluation.demonstrations.arguments import made
 from envsuite.play.session import Session
-from envsuite.registration import BUILTIN
 from envsuite.remote import transport
+from envsuite.remote.making import horizon_of
 from envsuite.serving.server import serving
 from envsuite.serving.settings import Settings
 

@@ -9,8 +9,8 @@ import pytest
 from terminal import playing
 from test_play_session import FEW, IDS
 
-from envsuite.demonstrations import read_demonstrations, replay
-from envsuite.demonstrations.arguments import made
+from envsuite.evaluation.demonstrations import read_demonstrations, replay
+from envsuite.evaluation.demonstrations.arguments import made
 
 pytestmark = [
     pytest.mark.slow,

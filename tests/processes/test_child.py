@@ -10,7 +10,7 @@ import psutil
 import pytest
 from waiting import ended, until
 
-from envsuite.processes import Child
+from envsuite.core.processes import Child
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_a_child_computes_in_one_thread_unless_the_user_says_otherwise(
 
 def test_a_child_says_and_reads_nothing_where_its_program_does_and_ends_with_it_in_the_middle_of_a_call() -> None:
     program = (
-        "import os; from envsuite.processes import Child\n"
+        "import os; from envsuite.core.processes import Child\n"
         "child = Child('children:say_and_listen')\n"
         "print(child.process.pid, child.socket.recv(100).decode(), flush=True)\n"
         "os._exit(0)"

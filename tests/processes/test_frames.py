@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envsuite.processes import Channel, frame, receive, receive_body
+from envsuite.core.processes import Channel, frame, receive, receive_body
 
 MESSAGES = st.lists(st.lists(st.one_of(st.integers(), st.text(), st.binary()), max_size=4), max_size=4)
 

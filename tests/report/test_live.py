@@ -24,7 +24,7 @@ from rich.console import Console
 from synthetic_run import make_run
 
 from envsuite.core.errors import UsageError
-from trainers.report.__main__ import main
+from trainers.programs.report import main
 from trainers.report.html import write_html
 from trainers.report.live import LiveRun
 from trainers.report.run import RunData
@@ -318,7 +318,7 @@ def test_what_cannot_be_served_is_refused(
 @pytest.mark.slow
 def test_the_command_says_where_it_serves_and_ends_with_ctrl_c(growing: Callable[[int], Path]) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "trainers.report", str(growing(1)), "--serve", "--port", "0"],
+        [sys.executable, "-m", "envsuite.cli", "report", str(growing(1)), "--serve", "--port", "0"],
         stderr=subprocess.PIPE, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert process.stderr is not None

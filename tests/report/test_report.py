@@ -25,7 +25,7 @@ from synthetic_run import make_run
 from envsuite.core import ToolCall
 from envsuite.core.errors import DataError
 from envsuite.core.images import as_png
-from trainers.report.__main__ import main
+from trainers.programs.report import main
 from trainers.report.html import script_json
 from trainers.report.pack import STEP_FIELDS, pack
 from trainers.report.plots import _success, write_plots

@@ -16,7 +16,7 @@ from chromium import Tab, browsing
 from synthetic_run import make_episodes, make_run
 
 from envsuite.core.errors import UsageError
-from trainers.report.__main__ import main
+from trainers.programs.report import main
 from trainers.report.compare import Comparison, Task, last_evaluations, outcomes, paired, write_comparison
 from trainers.report.run import RunData
 from trainers.report.stats import evaluate_summary

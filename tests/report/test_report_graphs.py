@@ -20,7 +20,7 @@ from synthetic_run import make_run
 from envsuite.core import ToolCall
 from trainers.credit.estimators.gigpo import GiGPO
 from trainers.credit.graph import StateGraph
-from trainers.report.__main__ import main
+from trainers.programs.report import main
 from trainers.report.graphs import Edge, Node, Picture, _layers, _places, draw, pack_pictures, pictures
 from trainers.report.html import write_html
 from trainers.report.live import LiveRun

@@ -22,7 +22,7 @@ from trainers.credit.crediting import Method as TrainingMethod
 from trainers.credit.estimators import ESTIMATORS
 from trainers.credit.providers import GreedyReturn
 from trainers.credit.recipes import recipes
-from trainers.report.__main__ import main
+from trainers.programs.report import main
 from trainers.report.methods import DEFAULT, Advantages, Method, step_means
 from trainers.report.pack import pack, pack_advantages
 from trainers.report.run import RunData

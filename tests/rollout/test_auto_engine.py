@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 sys.path.insert(0, str(Path(__file__).parents[1] / "trainers"))
 from tiny_runs import save_model, tokenizer, write_settings
 
-from trainers.plan import PLAN
+from trainers.planning.program import PLAN
 from trainers.policy.config import ModelConfig
 from trainers.rollout.config import RolloutConfig
 from trainers.rollout.engine import EngineSetup

@@ -20,8 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_endpoint import NAME, ScriptedEndpoint, completion
 
-from envsuite.endpoints import Malformed, Options, Reply, Tokens, read
 from envsuite.prompting import Answer, Called
+from envsuite.prompting.endpoints import Malformed, Options, Reply, Tokens, read
 from trainers.rollout.engine import ChatCompletion, ChatRequest, Sampling
 from trainers.rollout.engines import engine_class
 from trainers.rollout.openai.engine import PREFIX, OpenAIEngine

@@ -22,8 +22,8 @@ import pytest
 
 from benchmarks.smollm2 import smollm2_folder
 from envsuite.core.errors import MissingExtra
-from envsuite.endpoints import Options
-from trainers import evaluate
+from envsuite.prompting.endpoints import Options
+from trainers.programs import evaluate
 from trainers.rollout.engine import ChatRequest, Sampling
 from trainers.rollout.openai.engine import OpenAIEngine
 from trainers.steps import Episode

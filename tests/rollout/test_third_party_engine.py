@@ -19,15 +19,15 @@ from envsuite.textcraft.env import goal_of
 from envsuite.textcraft.planning import plan
 from envsuite.textcraft.tasks import load
 from envsuite.textcraft.world import NAMESPACE
-from trainers.distributed import make_accelerator
-from trainers.evaluate import main as evaluate
-from trainers.registry import Registry
+from trainers.processes.distributed import make_accelerator
+from trainers.programs.evaluate import main as evaluate
 from trainers.report.stats import EvalResult
 from trainers.rollout.engine import ENGINES, Engine, Request
 from trainers.rollout.scripted import ScriptedEngine
 from trainers.run.config import TrainConfig
 from trainers.run.evaluation import Evaluator
 from trainers.settings import checked
+from trainers.settings.registry import Registry
 from trainers.steps.parquet import write_episodes
 
 CHANGES = {

@@ -9,7 +9,7 @@ import gymnasium
 import pytest
 
 from envsuite.core import DataError, ToolCall, ToolEnv, UnknownTask, UsageError
-from envsuite.registration import ENVIRONMENTS
+from envsuite.core.registration import ENVIRONMENTS
 
 SMALL: dict[str, dict[str, Any]] = {"ALFWorld-v0": {"games": 18}}
 """Arguments of environments whose defaults make a lot on first use."""

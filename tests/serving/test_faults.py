@@ -58,12 +58,12 @@ def begin(*envs: ToolEnv) -> None:
 
 @pytest.fixture
 def processes() -> Iterator[Callable[[int], subprocess.Popen[bytes]]]:
-    """Starts ``envsuite serve`` of the rough world and of TextCraft at a port, where a process may open few files."""
+    """Starts ``envsuite serve http`` of the rough world and of TextCraft at a port; a process may open few files."""
     started: list[subprocess.Popen[bytes]] = []
     path = os.pathsep.join([str(Path(__file__).parents[1] / "vector"), os.environ.get("PYTHONPATH", "")])
 
     def start(port: int) -> subprocess.Popen[bytes]:
-        command = ["sh", "-c", 'ulimit -Sn 512; exec "$@"', "-", sys.executable, "-m", "envsuite.cli", "serve"]
+        command = ["sh", "-c", 'ulimit -Sn 512; exec "$@"', "-", sys.executable, "-m", "envsuite.cli", "serve", "http"]
         command += ["TextCraft-v0", ROUGH, "--port", str(port), "--workers", "0"]
         started.append(subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}))
         return started[-1]
@@ -257,7 +257,7 @@ def test_a_vector_goes_on_at_the_servers_that_are_left(start: Start) -> None:
 @pytest.mark.usefixtures("impatient")
 def test_a_server_that_does_not_answer_is_named_after_a_while() -> None:
     began = time.monotonic()
-    with pytest.raises(WorkerLost, match=r"http://127.0.0.1:\d+ does not answer .*`envsuite serve`"):
+    with pytest.raises(WorkerLost, match=r"http://127.0.0.1:\d+ does not answer .*`envsuite serve http`"):
         gymnasium.make("TextCraft-v0", url=f"http://127.0.0.1:{free_port()}/")
     assert time.monotonic() - began < 20
     for url in ("127.0.0.1:8080", "ftp://x", "http://", "http://x:y", []):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from raw import ask
 
-from envsuite.registration import ENVIRONMENTS
+from envsuite.core.registration import ENVIRONMENTS
 from envsuite.serving.server import Server
 
 Start = Callable[..., Server]

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envsuite.core import EnvsuiteError, ToolCall, ToolEnv, UsageError
-from envsuite.making import horizon_of
+from envsuite.remote.making import horizon_of
 from envsuite.sokoban.env import SokobanEnv
 from envsuite.sokoban.expert import Expert
 from envsuite.sokoban.level import DIRECTIONS

@@ -25,10 +25,10 @@ from trainers.credit.estimators import ESTIMATORS, Estimator, ValueBased
 from trainers.credit.providers import GreedyReturn, Provider
 from trainers.credit.recipes import COMPOSITIONS, recipe, recipes
 from trainers.credit.rows import as_played
-from trainers.distributed import every, guarded, make_accelerator
 from trainers.policy.config import OptimConfig
 from trainers.policy.model import Policy
 from trainers.policy.update import Updater
+from trainers.processes.distributed import every, guarded, make_accelerator
 from trainers.settings import make
 from trainers.steps import Episode, Step, StepTable
 from trainers.steps.columns import (

@@ -23,7 +23,7 @@ class EvenTokens(Shaper):
 
 
 if __name__ == "__main__":
-    from trainers.distributed import guarded
+    from trainers.processes.distributed import guarded
     from trainers.train import main
 
     sys.exit(guarded(lambda: main(sys.argv[1:])))

@@ -12,9 +12,9 @@ from pathlib import Path
 from accelerate import Accelerator
 
 from envsuite.core import DataError
-from trainers import peers
-from trainers.activity import ACTIVITY
-from trainers.distributed import every, guarded, make_accelerator, on_main, sharing_failures
+from trainers.processes import peers
+from trainers.processes.activity import ACTIVITY
+from trainers.processes.distributed import every, guarded, make_accelerator, on_main, sharing_failures
 
 
 def _work(accelerator: Accelerator, how: str, struck: int) -> int:

@@ -8,10 +8,10 @@ import torch
 from safetensors.torch import save_file
 from tiny_runs import gradient_cases, model, share_of
 
-from trainers.distributed import guarded, make_accelerator
 from trainers.policy.config import OptimConfig
 from trainers.policy.model import Policy
 from trainers.policy.update import Updater
+from trainers.processes.distributed import guarded, make_accelerator
 
 
 def main() -> int:

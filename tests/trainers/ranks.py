@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 R = TypeVar("R")
 
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["tiny_runs", "trainers.distributed", "trainers.policy.update"])
+_SERVER.set_forkserver_preload(["tiny_runs", "trainers.processes.distributed", "trainers.policy.update"])
 
 
 @contextlib.contextmanager
@@ -83,7 +83,7 @@ def _process(
 ) -> None:
     import torch
 
-    from trainers.distributed import make_accelerator
+    from trainers.processes.distributed import make_accelerator
 
     torch.set_num_threads(1)
     os.environ |= {

@@ -18,7 +18,6 @@ from update_cases import SIZE, share, table
 from trainers.credit.config import CriticConfig
 from trainers.credit.critic import Critic
 from trainers.credit.estimators.base import Valued
-from trainers.distributed import PeerFailed
 from trainers.policy import sharding
 from trainers.policy.accumulation import log_probabilities
 from trainers.policy.adapter import adapter_tensors, add_adapter, as_reference, merged_weights
@@ -29,6 +28,7 @@ from trainers.policy.loss import ObjectiveConfig
 from trainers.policy.model import Policy
 from trainers.policy.sharding import each_whole, is_sharded, local, shard, spreads, whole
 from trainers.policy.update import Updater
+from trainers.processes.distributed import PeerFailed
 from trainers.rollout.engine import EngineSetup
 from trainers.rollout.vllm.files import FileUpdate
 from trainers.rollout.vllm.proof import probe_gap

@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 from tiny_runs import model, summary, tokenizer, train, weights, without_times, write_settings
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from trainers.evaluate import main as evaluate
-from trainers.export import main as export
+from trainers.programs.evaluate import main as evaluate
+from trainers.programs.export_model import main as export
 from trainers.train import main
 
 KILLED = (sys.executable, str(Path(__file__).parent / "killed_run.py"))

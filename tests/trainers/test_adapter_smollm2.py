@@ -14,8 +14,6 @@ from accelerate import Accelerator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from envsuite.prompting.shipped import read_template
-from trainers.export import main as export
-from trainers.imitate import main as imitate
 from trainers.policy.accumulation import Batch
 from trainers.policy.adapter import adapter_tensors
 from trainers.policy.config import AdapterConfig, ModelConfig, OptimConfig
@@ -23,6 +21,8 @@ from trainers.policy.loading import load_model, load_tokenizer
 from trainers.policy.loss import ObjectiveConfig
 from trainers.policy.model import Policy, stop_ids
 from trainers.policy.update import Updater
+from trainers.programs.export_model import main as export
+from trainers.programs.imitate import main as imitate
 from trainers.rollout.engine import Sampling
 from trainers.rollout.hf_engine import HFEngine
 from trainers.steps import StepTable

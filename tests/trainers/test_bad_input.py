@@ -370,7 +370,7 @@ def test_a_setting_of_the_command_line_is_read_as_its_type_wants_it() -> None:
 
 def test_help_explains_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        parse(["--help"], TRAIN)
+        parse(["--help-all"], TRAIN)
     text = " ".join(capsys.readouterr().out.split())
     for said in (
         "Peak learning rate.",
@@ -393,7 +393,7 @@ def test_help_explains_every_setting(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_evaluate_measures_a_checkpoint_by_itself(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from trainers.evaluate import main as evaluate
+    from trainers.programs.evaluate import main as evaluate
 
     config = write_settings(place)
     assert evaluate(["--config", str(config), "--evaluation.episodes", "3"]) == 0

@@ -10,9 +10,9 @@ import yaml
 from tiny_runs import write_settings
 
 from envsuite.core.errors import DataError
-from trainers.calibrate import main
 from trainers.credit.calibration import Candidate, choose, layers_of, probe_accuracy
 from trainers.policy.hidden import Fingerprint
+from trainers.programs.calibrate import main
 from trainers.train import main as train
 
 

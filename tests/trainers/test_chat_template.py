@@ -9,11 +9,11 @@ import pytest
 from transformers import AutoTokenizer
 
 from envsuite.core.errors import DataError
-from trainers.export import main as export
-from trainers.imitate import main as imitate
 from trainers.policy.config import ModelConfig
 from trainers.policy.loading import load_model, load_tokenizer
 from trainers.policy.source import find
+from trainers.programs.export_model import main as export
+from trainers.programs.imitate import main as imitate
 from trainers.rollout.config import PromptConfig
 from trainers.rollout.environments import check_prompts
 from trainers.settings import ConfigError

@@ -14,9 +14,9 @@ import torch
 from accelerate import Accelerator
 from tiny_runs import model, tokenizer
 
+from trainers.policy.stateful import Mismatch, OptimizerState, Part, Stateful
 from trainers.run import checkpoint
 from trainers.run.checkpoint import CheckpointError
-from trainers.stateful import Mismatch, OptimizerState, Part, Stateful
 
 CONFIG = {"name": "a", "seed": 1, "envs": [{"id": "X", "url": "http://one"}], "optim": {"lr": 0.1}}
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainers import cpu
 from trainers.policy.config import ModelConfig
 from trainers.policy.loading import load_model
+from trainers.processes import cpu
 
 FAULTS = """
 import resource, torch
-from trainers.cpu import keep_freed_memory
+from trainers.processes.cpu import keep_freed_memory
 
 def faults(rounds):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -70,7 +70,7 @@ def test_a_model_in_bfloat16_on_a_cpu_that_is_slow_in_it_is_warned_of_once_with_
     measured(49e9, bfloat16)
     for _ in range(2):
         load_model(ModelConfig(compute_dtype="bfloat16"))
-    told = [record.getMessage() for record in caplog.records if record.name == "trainers.cpu"]
+    told = [record.getMessage() for record in caplog.records if record.name == "trainers.processes.cpu"]
     assert len(told) == warned and all(
         "--model.compute_dtype float32" in line and "1.1 GFLOP/s" in line for line in told
     )
@@ -81,7 +81,7 @@ def test_a_model_in_float32_is_not_measured(
 ) -> None:
     measured(49e9, 1.1e9)
     load_model(ModelConfig())
-    assert not [record for record in caplog.records if record.name == "trainers.cpu"]
+    assert not [record for record in caplog.records if record.name == "trainers.processes.cpu"]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -20,8 +20,8 @@ from trainers.credit.estimators.vetta import VETTA
 from trainers.policy.adapter import save_adapter
 from trainers.policy.config import AdapterConfig, ModelConfig, OptimConfig
 from trainers.policy.loading import load_backbone, load_model
+from trainers.policy.stateful import Mismatch
 from trainers.settings import ConfigError
-from trainers.stateful import Mismatch
 from trainers.steps import Ragged, StepTable
 from trainers.train import main
 

@@ -12,7 +12,7 @@ import pytest
 from failing_rank import strike
 from ranks import server
 
-from trainers.distributed import check_launch
+from trainers.processes.distributed import check_launch
 from trainers.settings import ConfigError
 
 

@@ -17,8 +17,8 @@ from tiny_runs import write_settings
 
 from envsuite.cli import main as envsuite
 from envsuite.exits import is_full, status_of
-from trainers.distributed import guarded
-from trainers.imitate import main as imitate
+from trainers.processes.distributed import guarded
+from trainers.programs.imitate import main as imitate
 from trainers.train import main
 
 
@@ -48,7 +48,10 @@ def test_every_command_says_in_one_line_that_the_disk_is_full(
     assert line.startswith(f"error: {full}/runs/tiny: cannot be written ([Errno 28] No space left on device")
     assert imitate(["--output", str(full / "model")]) == 2
     assert capfd.readouterr().err.splitlines()[0].startswith(f"error: {full}/model: cannot be written ([Errno 28]")
-    assert envsuite(["eval", "TextCraft-v0", "--policy", "expert", "--workers", "0", "--out", str(full / "out")]) == 2
+    assert (
+        envsuite(["eval", "run", "TextCraft-v0", "--policy", "expert", "--workers", "0", "--out", str(full / "out")])
+        == 2
+    )
     *_, line = capfd.readouterr().err.splitlines()
     assert line.startswith("envsuite: a file could not be written ([Errno 28] No space left on device: ")
     assert f"{full}/out/TextCraft-v0" in line and line.endswith("make room and run it again")

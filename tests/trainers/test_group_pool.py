@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envsuite.core.errors import DataError, UsageError
+from trainers.policy.stateful import Mismatch
 from trainers.rollout.engine import EngineFailed
 from trainers.rollout.episode import EpisodePlan
 from trainers.run.asynchronous.pool import GroupPool
 from trainers.run.tensors import with_tensors, without_tensors
-from trainers.stateful import Mismatch
 from trainers.steps import Episode, Step
 
 SIZE = 3

@@ -22,7 +22,7 @@ from tiny_runs import write_settings
 
 from envsuite.core import ToolCall
 from envsuite.core.errors import UsageError
-from envsuite.registration import ENVIRONMENTS
+from envsuite.core.registration import ENVIRONMENTS
 from research.arena.tasks import CONFIGS as ARENA
 from trainers.credit.config import EmbeddingConfig, MethodConfig
 from trainers.credit.crediting import Crediting, Method

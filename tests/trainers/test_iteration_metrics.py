@@ -13,10 +13,10 @@ from accelerate import Accelerator
 
 from envsuite.core import ToolEnv
 from envsuite.prompting import make_codec
-from trainers.activity import ACTIVITY
 from trainers.credit.crediting import Credit
 from trainers.credit.estimators import Advantage
 from trainers.policy.update import Updated
+from trainers.processes.activity import ACTIVITY
 from trainers.report.run import PARTS
 from trainers.rollout.timing import Timing
 from trainers.run.iteration_metrics import Clock, IterationMetrics, iteration_metrics

@@ -13,7 +13,7 @@ import pytest
 from accelerate.commands.config.config_args import load_config_from_file
 from tiny_runs import ROOT, environment
 
-from trainers.distributed import check_launch
+from trainers.processes.distributed import check_launch
 from trainers.settings import ConfigError
 
 FOLDER = ROOT / "configs/accelerate"

@@ -18,7 +18,7 @@ import orjson
 import pytest
 from tiny_runs import ROOT, environment, train, without_times, write_settings
 
-from trainers.imitate import main as imitate
+from trainers.programs.imitate import main as imitate
 from trainers.run.lock import CLAIM, NAME, SILENT_SECONDS, held
 from trainers.settings import ConfigError
 from trainers.train import main

@@ -12,9 +12,10 @@ import pytest
 from small_papers import ANSWERS, WORLDS, save_model
 
 from docs.build import FENCE, ROOT
-from trainers.plan import PLAN
+from envsuite.cli import available, find
 from trainers.planning.hardware import machines
 from trainers.planning.plan import Planner
+from trainers.planning.program import PLAN
 from trainers.planning.shape import check, shape_of
 from trainers.report.metrics import read_metrics
 from trainers.run.cli import EVALUATE, TRAIN, dump, parse
@@ -23,23 +24,24 @@ from trainers.train import main
 PAGE = ROOT / "docs" / "one-gpu.md"
 CONFIG = "configs/one-gpu.yaml"
 PAPER = "configs/papers/gigpo/quoted-alfworld-qwen2.5-1.5b-gigpo-std.yaml"
-PROGRAMS = {"trainers.train": TRAIN, "trainers.plan": PLAN, "trainers.evaluate": EVALUATE}
+PROGRAMS = {"train": TRAIN, "plan": PLAN, "eval model": EVALUATE}
 
 
-def commands(module: str) -> list[list[str]]:
-    """The words after each ``-m module`` in the page's shell blocks."""
+def commands(name: str) -> list[list[str]]:
+    """The words after each ``envsuite name`` in the page's shell blocks."""
     blocks = [body for language, body in FENCE.findall(PAGE.read_text("utf-8")) if language == "bash"]
     lines = [shlex.split(line, comments=True) for body in blocks for line in body.replace("\\\n", " ").splitlines()]
-    return [words[words.index(module) + 1 :] for words in lines if module in words]
+    typed = [words for words in lines if words and words[0].endswith("envsuite")]
+    return [rest for words in typed for found, _, rest in [find(words[1:], available())] if found == name]
 
 
-@pytest.mark.parametrize("module", PROGRAMS)
-def test_the_page_has_commands_whose_settings_are_taken(module: str) -> None:
-    found = commands(module)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_page_has_commands_whose_settings_are_taken(name: str) -> None:
+    found = commands(name)
     assert found
     for words in found:
         assert words[words.index("--config") + 1] == CONFIG
-        parse(words, PROGRAMS[module])
+        parse(words, PROGRAMS[name])
 
 
 def test_the_settings_are_the_papers_but_for_where_they_are_computed_and_what_is_kept() -> None:
@@ -49,7 +51,7 @@ def test_the_settings_are_the_papers_but_for_where_they_are_computed_and_what_is
 
 
 def test_the_smoke_run_of_the_page_trains_with_a_tiny_model_on_built_in_games(tmp_path: Path) -> None:
-    (words,) = (words for words in commands("trainers.train") if "--iterations" in words)
+    (words,) = (words for words in commands("train") if "--iterations" in words)
     house = [{"id": "ALFWorld-v0", "kwargs": WORLDS["ALFWorld-v0"], "max_episode_steps": 2}]
     small = {
         "model.path": str(save_model(tmp_path / "model", ANSWERS["ALFWorld-v0"])), "output": str(tmp_path),
@@ -67,7 +69,7 @@ def test_the_smoke_run_of_the_page_trains_with_a_tiny_model_on_built_in_games(tm
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", commands("trainers.plan"), ids=" ".join)
+@pytest.mark.parametrize("words", commands("plan"), ids=" ".join)
 def test_what_the_page_plans_fits_the_gpu_that_it_names(words: list[str]) -> None:
     warnings.simplefilter("ignore")  # of passes on fake tensors
     command = parse(words, PLAN)

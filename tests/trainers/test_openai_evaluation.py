@@ -17,9 +17,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "rollout"))
 from scripted_endpoint import NAME, ScriptedEndpoint, completion
 
 from envsuite.core import Move, ToolCall, ToolEnv, UsageError
-from trainers import evaluate, imitate, train
+from trainers import train
 from trainers.imitation.demonstrations import Demonstrations, Recorded, demonstrations
 from trainers.imitation.worlds import practice
+from trainers.programs import evaluate, imitate
 from trainers.rollout.config import EnvConfig
 from trainers.rollout.environments import factory_of
 from trainers.steps.parquet import read_episodes

@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from envsuite.core.errors import MissingExtra
 from trainers.policy.config import OptimConfig
 from trainers.policy.optimizer import make_optimizer
-from trainers.stateful import OptimizerState
+from trainers.policy.stateful import OptimizerState
 from trainers.train import main
 
 EIGHT = OptimConfig(lr=1e-2, state="8bit")

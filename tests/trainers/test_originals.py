@@ -16,7 +16,7 @@ import yaml
 
 from benchmarks.papers.index import FOLDER, ROOT, read_index
 from benchmarks.papers.plans import config_of
-from envsuite.registration import ENVIRONMENTS
+from envsuite.core.registration import ENVIRONMENTS
 
 RUNS = {run.path.as_posix(): run for run in read_index().runs}
 CODE = re.compile(r"`([^`]+)`")

@@ -88,7 +88,7 @@ def test_a_small_model_trains_an_iteration_with_the_settings_for_ones_own(site: 
 def test_smollm2_is_shown_prompts_with_instructions_and_planned_with_the_settings_for_ones_own(
     site: Path, name: str, smol: object
 ) -> None:
-    shown = _run(site, "trainers.show_prompt", "--config", name, "--model.path", SMOL, "--player", "nothing")
+    shown = _run(site, "envsuite.cli", "show-prompt", "--config", name, "--model.path", SMOL, "--player", "nothing")
     assert "<action>your command</action>" in shown or '"number"' in shown
-    planned = _run(site, "trainers.plan", "--config", name, "--model.path", SMOL, "--gpus", "H100")
+    planned = _run(site, "envsuite.cli", "plan", "--config", name, "--model.path", SMOL, "--gpus", "H100")
     assert "H100" in planned

@@ -20,7 +20,7 @@ from benchmarks.papers.plans import text_of as plans_text
 from benchmarks.papers.setting import MODELS
 from benchmarks.papers.settings import setting_of
 from envsuite.core.errors import DataError
-from envsuite.registration import ENVIRONMENTS
+from envsuite.core.registration import ENVIRONMENTS
 from trainers.credit.recipes import recipe
 from trainers.run.config import TrainConfig
 

@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 from tiny_runs import model, save_model, step_table, tokenizer, write_settings
 
 from trainers.credit.critic import ValueModel
-from trainers.distributed import guarded
 from trainers.policy.accumulation import Batch, log_probabilities
 from trainers.policy.config import ComputeDtype, ModelConfig, OptimConfig
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
@@ -26,6 +25,7 @@ from trainers.policy.model import Policy
 from trainers.policy.packing import micro_batches
 from trainers.policy.precision import computing
 from trainers.policy.update import Updater
+from trainers.processes.distributed import guarded
 from trainers.report.metrics import read_metrics
 from trainers.rollout.engine import Sampling
 from trainers.rollout.hf_engine import HFEngine

@@ -17,7 +17,7 @@ from accelerate import Accelerator
 from safetensors.torch import load_file
 from tiny_runs import BOTH, LAUNCH, ROOT, environment, gradient_cases, train, without_times, write_settings
 
-from trainers.distributed import check_world
+from trainers.processes.distributed import check_world
 from trainers.settings import ConfigError
 from trainers.steps.parquet import read_episodes
 

@@ -12,8 +12,8 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import launch_command_parser
 from tiny_runs import ROOT, environment, write_settings
 
-from trainers import quickstart
-from trainers.report.__main__ import main as report
+from trainers.programs import quickstart
+from trainers.programs.report import main as report
 from trainers.run.cli import parse
 from trainers.train import main as train
 
@@ -38,7 +38,7 @@ def test_without_the_extra_the_trainer_names_it() -> None:
 def test_a_reader_that_stops_early_ends_a_program_without_a_word() -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    shown = [sys.executable, "-m", "trainers.show_prompt", "--config", "configs/quickstart.yaml"]
+    shown = [sys.executable, "-m", "envsuite.cli", "show-prompt", "--config", "configs/quickstart.yaml"]
     run = subprocess.run(
         shown, cwd=ROOT, env=environment(), stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False
     )
@@ -53,7 +53,7 @@ def test_a_run_ends_with_its_report_or_with_how_to_get_it(place: Path) -> None:
     assert (place / "runs/with/plots/success.png").is_file()
     assert train(["--config", str(write_settings(place, name="without", report=False, **few))]) == 0
     log = (place / "runs/without/run.log").read_text("utf-8")
-    assert f"python -m trainers.report {place}/runs/without writes it" in log
+    assert f"envsuite report {place}/runs/without writes it" in log
     assert not list((place / "runs/without").glob("**/*.html")) + list((place / "runs/without").glob("**/*.png"))
     assert report([str(place / "runs/without")]) == 0
     assert (place / "runs/without/report.html").is_file() and (place / "runs/without/plots/success.png").is_file()

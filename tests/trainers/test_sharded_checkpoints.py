@@ -16,17 +16,17 @@ from tiny_runs import save_model, tokenizer
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from trainers.distributed import PeerFailed
 from trainers.policy.config import ModelConfig, OptimConfig
 from trainers.policy.loading import load_model, load_outline
 from trainers.policy.model import Policy
 from trainers.policy.optimizer import ShardedOptimizerState, make_optimizer
 from trainers.policy.sharding import shard, spreads, whole
+from trainers.policy.stateful import OptimizerState
 from trainers.policy.weight_files import WeightFiles
+from trainers.processes.distributed import PeerFailed
 from trainers.run import checkpoint, tensors
 from trainers.run.checkpoint import CheckpointError
 from trainers.run.export import export
-from trainers.stateful import OptimizerState
 
 FACTS = {"iteration": 1, "config": {}}
 

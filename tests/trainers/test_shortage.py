@@ -9,8 +9,8 @@ import pytest
 import torch
 from tiny_runs import summary, weights, without_times, write_settings
 
-from trainers.memory import ran_out
 from trainers.policy.accumulation import Accumulator
+from trainers.processes.memory import ran_out
 from trainers.rollout.hf_engine import HFEngine
 from trainers.run.evaluation import Evaluator
 from trainers.train import main
@@ -124,7 +124,7 @@ def test_a_model_that_does_not_fit_is_one_line(
     monkeypatch.setattr("trainers.run.assembly.load_model", failing)
     assert main(["--config", str(write_settings(place))]) == 1
     said = capfd.readouterr().err
-    assert "Traceback" not in said and "error: memory ran out (" in said and "trainers.plan" in said
+    assert "Traceback" not in said and "error: memory ran out (" in said and "trainers.planning.program" in said
 
 
 def test_errors_of_memory_are_told_from_others() -> None:

@@ -1,4 +1,4 @@
-"""``python -m trainers.show_prompt``: prompts as rollouts ask them, and counts of a model's own answers."""
+"""``envsuite show-prompt``: prompts as rollouts ask them, and counts of a model's own answers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tiny_runs import ROOT
 
 from envsuite.core import EnvsuiteError
 from trainers.policy.loading import load_tokenizer
+from trainers.programs.show_prompt import main
 from trainers.rollout.config import EnvConfig, PromptConfig, RolloutConfig
 from trainers.rollout.engine import Request, Sampling
 from trainers.rollout.environments import make_manager, tasks_of
@@ -20,7 +21,6 @@ from trainers.rollout.scripted import ScriptedEngine
 from trainers.run.config import ModelConfig
 from trainers.run.showing import marked, played
 from trainers.run.zero_shot import prompts_by_codec
-from trainers.show_prompt import main
 
 MODEL = ModelConfig()
 ENVS = {

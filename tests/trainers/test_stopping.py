@@ -14,7 +14,7 @@ from accelerate import Accelerator
 from rich.console import Console
 
 from envsuite.vector import Wait
-from trainers.activity import ACTIVITY
+from trainers.processes.activity import ACTIVITY
 from trainers.rollout.manager import Watcher
 from trainers.run.progress import Progress
 from trainers.run.stopping import Abandoned, Interrupted, Stopping

@@ -19,8 +19,8 @@ from rich.console import Console
 from tiny_runs import BOOK, BOTH, ROOT, environment, write_settings
 
 from envsuite.vector import Wait
-from trainers import activity
-from trainers.activity import ACTIVITY, Doing
+from trainers.processes import activity
+from trainers.processes.activity import ACTIVITY, Doing
 from trainers.run.checkpoint import newest, verify
 from trainers.run.progress import Progress
 from trainers.run.watchdog import Watchdog
@@ -81,7 +81,7 @@ def _wait_for(file: Path, pattern: str, process: subprocess.Popen[str], seconds:
 @pytest.fixture
 def textcraft() -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A TextCraft server in a process of its own, and its address."""
-    command = [sys.executable, "-m", "envsuite.cli", "serve", "TextCraft-v0", "--port", "0", "--workers", "0"]
+    command = [sys.executable, "-m", "envsuite.cli", "serve", "http", "TextCraft-v0", "--port", "0", "--workers", "0"]
     process = subprocess.Popen(
         command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

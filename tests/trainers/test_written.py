@@ -1,4 +1,4 @@
-"""``trainers.evaluate --out``: the results of envsuite, of models, checkpoints and endpoints."""
+"""``envsuite eval model --out``: the results of envsuite, of models, checkpoints and endpoints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "rollout"))
 from scripted_endpoint import NAME, ScriptedEndpoint, completion
 
 from envsuite.evaluation.results import Result, read_results
-from trainers import evaluate
+from trainers.programs import evaluate
 from trainers.rollout.scripted import ScriptedEngine
 from trainers.run.config import EvalConfig, TrainConfig
 from trainers.run.evaluation import Evaluator

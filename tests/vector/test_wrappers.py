@@ -3,7 +3,7 @@ import pytest
 from vector_worlds import COMMAND, Rough
 
 from envsuite.core import Tool, ToolCall, UsageError
-from envsuite.wrappers import TextActions
+from envsuite.core.wrappers import TextActions
 
 
 def test_a_typed_command_is_the_call_of_the_one_tool(where):

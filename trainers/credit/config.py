@@ -67,7 +67,7 @@ class EmbeddingConfig:
 
     layer: Annotated[int, Field(lt=0)] | None = None
     """Layer that is read, counted from the last one (-1); by default -8 of 28 layers (BiPACE, 7B), scaled to the
-    model's depth. ``python -m trainers.calibrate`` measures which is best."""
+    model's depth. ``envsuite calibrate`` measures which is best."""
     pooling: Pooling = "last"
     """``last``: the state of the last token of the prompt; ``mean``: the mean over all its tokens."""
 

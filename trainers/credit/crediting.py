@@ -22,9 +22,9 @@ from trainers.credit.inertness import Inertness, term_metrics
 from trainers.credit.providers import Entropy, GreedyReturn, HiddenStates, OldLogprobs, Provider, Reference
 from trainers.credit.rows import estimation_order, unshaped
 from trainers.credit.shapers import SHAPERS, Shaper
-from trainers.distributed import every
 from trainers.policy.config import ModelConfig, OptimConfig
 from trainers.policy.model import Policy
+from trainers.processes.distributed import every
 from trainers.settings import make
 from trainers.steps import Episode, Ragged, StepTable
 from trainers.steps.columns import GREEDY, SHAPED, check_supply

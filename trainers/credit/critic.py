@@ -18,7 +18,6 @@ from transformers import PreTrainedModel
 from trainers.credit.config import CriticConfig
 from trainers.credit.estimators.base import Per, Valued
 from trainers.credit.providers import Provider
-from trainers.distributed import every
 from trainers.policy.attention import attending
 from trainers.policy.config import ComputeDtype, ModelConfig, OptimConfig
 from trainers.policy.flat import flatten, to_device
@@ -32,9 +31,10 @@ from trainers.policy.packing import micro_batches
 from trainers.policy.partition import minibatches
 from trainers.policy.precision import computing
 from trainers.policy.sharding import is_sharded, rounds, spread, spreads
+from trainers.policy.stateful import Part
 from trainers.policy.tree import TokenTree, one_token
+from trainers.processes.distributed import every
 from trainers.settings import ConfigError
-from trainers.stateful import Part
 from trainers.steps import StepTable
 from trainers.steps.columns import STATES, SUPPLIERS, VALUES
 

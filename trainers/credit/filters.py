@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from envsuite.core.errors import UsageError
 from trainers.credit.estimators.groups import GroupStatistics, episode_codes, first_rows, group_codes, group_statistics
 from trainers.credit.estimators.returns import episode_returns
-from trainers.registry import Registry
+from trainers.settings.registry import Registry
 from trainers.steps import StepTable
 
 

@@ -18,8 +18,8 @@ from trainers.policy.config import ComputeDtype, OptimConfig
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
 from trainers.policy.model import Policy
 from trainers.policy.sharding import is_sharded
+from trainers.policy.stateful import Part
 from trainers.settings import ConfigError
-from trainers.stateful import Part
 from trainers.steps import StepTable
 from trainers.steps.columns import EMBEDDING, ENTROPY, GREEDY_RETURN, OLD, REFERENCE
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envsuite.core.errors import DataError, UsageError
-from trainers.registry import Registry
+from trainers.settings.registry import Registry
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase

@@ -15,9 +15,9 @@ from trainers.credit.estimators.groups import Floats, group_codes
 from trainers.credit.providers import Provider
 from trainers.credit.replay import ReplayBuffer, ReplayConfig, group_means, joined_states
 from trainers.credit.schedules import cosine_rise
-from trainers.distributed import every
 from trainers.policy.accumulation import Batch
 from trainers.policy.loss.selection import TokenMoments, covariances
+from trainers.processes.distributed import every
 from trainers.steps import StepTable
 from trainers.steps.columns import ITERATION
 

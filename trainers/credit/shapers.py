@@ -11,8 +11,8 @@ import numpy as np
 from envsuite.core.errors import UsageError, unknown
 from trainers.credit.estimators.groups import Floats
 from trainers.credit.estimators.returns import env_reward
-from trainers.registry import Registry
 from trainers.settings import Positive
+from trainers.settings.registry import Registry
 from trainers.steps import StepTable
 from trainers.steps.columns import OLD, REFERENCE, ROW_SCORE, SUPPLIERS, TOKEN_REWARD
 

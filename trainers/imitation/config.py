@@ -80,11 +80,11 @@ class ImitateConfig:
     env: Text = "TextCraft-v0"
     """Id of the environment, whose demonstration player is imitated."""
     demonstrations: Text | None = None
-    """Folder with episodes of another model, as trainers.evaluate --keep writes it, or a file of demonstrations, as
-    envsuite demos and envsuite play --save write it: those that solved their task are imitated instead of the
+    """Folder with episodes of another model, as envsuite eval model --keep writes it, or a file of demonstrations, as
+    envsuite export demos and envsuite play --save write it: those that solved their task are imitated instead of the
     environment's player; for a model that others have trained (--from is short for it)."""
     teacher: dict[str, Any] | None = None
-    """Settings of trainers.evaluate, with which another model first plays the episodes of ``demonstrations``; what is
+    """Settings of envsuite eval model, with which another model first plays the episodes of ``demonstrations``; what is
     in the folder is not played again."""
     fresh_from: Count = 1_000_000
     """First seed of the generated worlds; every ``fresh_every`` games use another one."""

@@ -14,7 +14,7 @@ import gymnasium
 
 from envsuite.core import Action, Move, Observation, ToolEnv, Unparsed
 from envsuite.core.errors import DataError, UnknownTask, UsageError
-from envsuite.demonstrations import Demonstration, read_demonstrations
+from envsuite.evaluation.demonstrations import Demonstration, read_demonstrations
 from trainers.steps import Episode, Step
 from trainers.steps.parquet import episode_files, read_episodes
 
@@ -74,8 +74,8 @@ def demonstrations(source: Path, env_id: str) -> Demonstrations:
     that the environment refused stays as a mistake: context, no target.
 
     Args:
-        source: A file that ``envsuite demos`` or ``envsuite play --save`` wrote, or a folder as
-            ``trainers.evaluate --keep`` writes it.
+        source: A file that ``envsuite export demos`` or ``envsuite play --save`` wrote, or a folder as
+            ``envsuite eval model --keep`` writes it.
         env_id: Id of the environment.
 
     Raises:
@@ -112,8 +112,8 @@ def thought_of(step: Step) -> str:
 def _of_folder(folder: Path) -> list[Episode]:
     if not folder.is_dir():
         raise DataError(
-            f"demonstrations: there is no file or folder {folder}; envsuite demos makes a file, "
-            f"trainers.evaluate --keep {folder} a folder"
+            f"demonstrations: there is no file or folder {folder}; envsuite export demos makes a file, "
+            f"envsuite eval model --keep {folder} a folder"
         )
     return episodes_in(folder)
 

@@ -26,10 +26,9 @@ from transformers import (
 import envsuite  # noqa: F401  # registers the environments
 from envsuite.core import ToolEnv, UsageError
 from envsuite.core.images import Pool
-from envsuite.making import make_player
 from envsuite.prompting import Conversation
 from envsuite.prompting.images import renumbered
-from trainers.activity import duration
+from envsuite.remote.making import make_player
 from trainers.imitation.attention import look_back
 from trainers.imitation.config import ImitateConfig, Play, Stage
 from trainers.imitation.demonstrations import demonstrations
@@ -54,6 +53,7 @@ from trainers.policy.pace import seconds_per_token
 from trainers.policy.source import find
 from trainers.policy.tree import TokenSequence, TokenTree, token_tree
 from trainers.policy.vision import save_tokenizer
+from trainers.processes.activity import duration
 from trainers.rollout.environments import check_prompts, make_conversation
 
 _LOG = logging.getLogger(__name__)

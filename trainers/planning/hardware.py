@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from envsuite.core.errors import UnknownName, nearest
-from trainers.memory import available
+from trainers.processes.memory import available
 from trainers.settings import ConfigError
 
 GIB = 2**30

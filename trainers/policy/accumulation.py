@@ -13,7 +13,6 @@ from accelerate import Accelerator
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trainers.distributed import every
 from trainers.policy.attention import evaluating
 from trainers.policy.config import OptimConfig
 from trainers.policy.loss import BatchTotals, ObjectiveConfig, token_weights
@@ -23,6 +22,7 @@ from trainers.policy.packing import micro_batches
 from trainers.policy.sharding import is_sharded, rounds
 from trainers.policy.statistics import TokenStats
 from trainers.policy.tree import TokenTree, one_token
+from trainers.processes.distributed import every
 from trainers.steps import StepTable
 from trainers.steps.columns import REFERENCE
 

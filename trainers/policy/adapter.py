@@ -25,9 +25,9 @@ from envsuite.core.errors import DataError, MissingExtra, nearest
 from trainers.policy.config import AdapterConfig
 from trainers.policy.outline import as_if_on_cpu
 from trainers.policy.sharding import assign
+from trainers.policy.stateful import Mismatch, compare
 from trainers.policy.vision import class_of, takes_images
 from trainers.settings import ConfigError
-from trainers.stateful import Mismatch, compare
 
 if TYPE_CHECKING:
     from peft import LoraConfig

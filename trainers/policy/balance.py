@@ -15,11 +15,11 @@ from accelerate import Accelerator
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from trainers.distributed import every
 from trainers.policy.accumulation import Batch
 from trainers.policy.packing import row_sequences
 from trainers.policy.partition import Ints
 from trainers.policy.tree import depth_first
+from trainers.processes.distributed import every
 from trainers.steps import StepTable
 
 _WORTH_A_MOVE = 0.01  # share of the most loaded process's tokens that a move must save

@@ -10,8 +10,8 @@ from accelerate import Accelerator
 from torch import nn
 
 from envsuite.core.errors import EnvsuiteError
-from trainers.distributed import every
 from trainers.policy.sharding import local, total_norm
+from trainers.processes.distributed import every
 
 _LOG = logging.getLogger(__name__)
 

@@ -26,7 +26,6 @@ from transformers.utils.logging import disable_progress_bar
 from envsuite.core.errors import DataError, MissingExtra, UsageError
 from envsuite.prompting import Renderer
 from envsuite.prompting.shipped import read_template
-from trainers.cpu import warn_of_slow_bfloat16
 from trainers.policy.adapter import add_adapter, check_adapter, continue_adapter, merged
 from trainers.policy.attention import checkpoint_activations
 from trainers.policy.config import ModelConfig
@@ -36,6 +35,7 @@ from trainers.policy.selfcheck import check_backbone
 from trainers.policy.source import Source, find
 from trainers.policy.vision import ImageProcessing, class_of, set_format, set_vision, takes_images
 from trainers.policy.weight_files import WeightFiles
+from trainers.processes.cpu import warn_of_slow_bfloat16
 from trainers.settings import ConfigError
 
 _LOG = logging.getLogger(__name__)

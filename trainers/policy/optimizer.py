@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimi
 from envsuite.core.errors import MissingExtra
 from trainers.policy.config import OptimConfig
 from trainers.policy.sharding import assign, spread_as
-from trainers.stateful import OptimizerState, Part, compare
+from trainers.policy.stateful import OptimizerState, Part, compare
 
 
 def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig) -> torch.optim.Optimizer:

@@ -11,7 +11,7 @@ import numpy as np
 from accelerate import Accelerator
 from numpy.typing import NDArray
 
-from trainers.distributed import every
+from trainers.processes.distributed import every
 from trainers.steps import StepTable
 
 Ints = NDArray[np.int64]

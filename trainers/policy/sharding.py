@@ -22,11 +22,11 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from trainers.distributed import sharing_failures
 from trainers.policy.config import ModelConfig
 from trainers.policy.model import Policy
 from trainers.policy.outline import Weights, fill, is_outline, own_rows
 from trainers.policy.tree import one_token
+from trainers.processes.distributed import sharing_failures
 from trainers.settings import ConfigError
 
 _ROOTS: weakref.WeakKeyDictionary[nn.Module, weakref.ref[nn.Module]] = weakref.WeakKeyDictionary()

@@ -11,7 +11,6 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from trainers.distributed import every
 from trainers.policy.accumulation import Accumulator, Batch, Floats, Tally, log_probabilities, teaching_rows
 from trainers.policy.balance import attention_span, balanced
 from trainers.policy.config import OptimConfig
@@ -19,6 +18,7 @@ from trainers.policy.guard import GuardedStep
 from trainers.policy.loss import ObjectiveConfig
 from trainers.policy.partition import Ints, minibatch_count, minibatch_of
 from trainers.policy.sharding import whole
+from trainers.processes.distributed import every
 from trainers.steps import StepTable
 
 

@@ -1,4 +1,4 @@
-"""``python -m trainers.report RUN --serve``: shows a run to browsers while it goes on; it only reads."""
+"""``envsuite report RUN --serve``: shows a run to browsers while it goes on; it only reads."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class EnvConfig:
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Further arguments of gymnasium.make: source, tasks, …"""
     url: str | list[str] | None = None
-    """Address of an envsuite serve that plays it, or of several, e.g. http://127.0.0.1:8080; null plays it here."""
+    """Address of the `envsuite serve http` that plays it, or of several: http://127.0.0.1:8080; null plays it here."""
     weight: Positive = 1.0
     """Share of the tasks that come from here, relative to the other environments."""
     max_episode_steps: AtLeastOne | None = None

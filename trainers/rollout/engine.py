@@ -13,8 +13,8 @@ from envsuite.core.errors import EnvsuiteError
 from envsuite.core.images import Pixels
 from envsuite.prompting import Answer
 from envsuite.prompting.images import images_of
-from trainers.registry import Registry
 from trainers.settings import ConfigError
+from trainers.settings.registry import Registry
 from trainers.steps.records import Logprobs, Tokens, Versions, as_tokens
 
 if TYPE_CHECKING:

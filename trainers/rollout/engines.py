@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from envsuite.core.errors import EnvsuiteError
-from trainers.distributed import every
+from trainers.processes.distributed import every
 from trainers.rollout import hf_engine  # noqa: F401  (registers itself)
 from trainers.rollout.config import RolloutConfig
 from trainers.rollout.engine import ENGINES, AnyEngine, ChatEngine, Engine, EngineSetup
@@ -133,5 +133,5 @@ def no_training(name: str) -> str:
     return (
         f"rollout.engine is {name!r}, which answers in text with a model that is not trained here, without token ids "
         "and log-probabilities; set rollout.engine to hf or vllm (and rollout.engine_options to theirs). "
-        f"trainers.evaluate and trainers.imitate take {name!r}"
+        f"envsuite eval model and envsuite imitate take {name!r}"
     )

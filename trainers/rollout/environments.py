@@ -11,8 +11,7 @@ import gymnasium
 
 from envsuite.core import TaskSet, Tool, ToolEnv
 from envsuite.core.errors import EnvsuiteError, UnknownName, UsageError
-from envsuite.milestones import Kind, MilestoneFactory
-from envsuite.panels import Panel, panel_of
+from envsuite.evaluation.panels import Panel, panel_of
 from envsuite.prompting import (
     ChatTokenizer,
     Codec,
@@ -30,8 +29,9 @@ from envsuite.prompting import (
 )
 from envsuite.prompting.shipped import shipped
 from envsuite.vector import EnvFactory, make_vector
-from trainers.activity import ACTIVITY
+from envsuite.vector.milestones import Kind, MilestoneFactory
 from trainers.policy.vision import format_of
+from trainers.processes.activity import ACTIVITY
 from trainers.rollout.config import EnvConfig, PromptConfig, RolloutConfig, SamplingConfig
 from trainers.rollout.engine import AnyEngine, ChatEngine, Sampling
 from trainers.rollout.manager import RolloutManager
@@ -100,7 +100,7 @@ def shows_images(env: EnvConfig, key: str) -> bool:
 
 
 def with_milestones(env: EnvConfig, of: Kind, similarity: float | None) -> MilestoneFactory:
-    """How a vector makes the environment such that its infos have milestones (:mod:`envsuite.milestones`)."""
+    """How a vector makes the environment such that its infos have milestones (:mod:`envsuite.vector.milestones`)."""
     made = factory_of(env)
     return MilestoneFactory(made.env_id, made.kwargs, of=of, similarity=similarity)
 

@@ -19,12 +19,12 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from envsuite.core.errors import UsageError
 from envsuite.core.images import Pool
 from envsuite.prompting.images import renumbered
-from trainers.memory import free
 from trainers.policy.attention import attending, evaluating, narrow_windows, unsupported
 from trainers.policy.config import ComputeDtype
 from trainers.policy.precision import computing, float32_weights, rounded_weights
 from trainers.policy.selfcheck import REMEDY
 from trainers.policy.vision import model_inputs
+from trainers.processes.memory import free
 from trainers.rollout.engine import ENGINES, Completion, Engine, EngineSetup, Request, check_length, refusal
 from trainers.rollout.model_copy import ModelCopy
 from trainers.rollout.radix_cache import Node, RadixCache

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from envsuite.vector import Event, Wait
-from trainers.activity import ACTIVITY
+from trainers.processes.activity import ACTIVITY
 from trainers.rollout.engine import Sampling
 from trainers.rollout.episode import Branches, Effort, Ending, EpisodePlan, Playing
 from trainers.rollout.ledger import Ledger

@@ -14,8 +14,8 @@ from typing import Any, Self
 import orjson
 
 from envsuite.data import write_atomically
-from trainers.activity import ACTIVITY
-from trainers.peers import Peers
+from trainers.processes.activity import ACTIVITY
+from trainers.processes.peers import Peers
 from trainers.run.progress import Progress
 from trainers.run.stopping import Interrupted
 

@@ -19,17 +19,18 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from envsuite.prompting import Renderer
-from trainers.activity import ACTIVITY
 from trainers.credit.crediting import Crediting, Method, make_providers
 from trainers.credit.hindsight import Told
 from trainers.credit.self_imitation import SelfImitation
-from trainers.distributed import agreed, on_main, sharing_failures
 from trainers.policy.adapter import is_adapted, keep_reference, merged_weights, trained_weights
 from trainers.policy.loading import load_model, load_outline, load_tokenizer, model_settings
 from trainers.policy.model import Policy, stop_ids
 from trainers.policy.optimizer import ShardedOptimizerState, make_optimizer
 from trainers.policy.sharding import each_whole, is_sharded, shard, spreads
+from trainers.policy.stateful import OptimizerState, Stateful
 from trainers.policy.update import Updater
+from trainers.processes.activity import ACTIVITY
+from trainers.processes.distributed import agreed, on_main, sharing_failures
 from trainers.report.stats import EvalResult
 from trainers.rollout.engine import EngineSetup, longest_sequence
 from trainers.rollout.engines import start_engine
@@ -71,7 +72,6 @@ from trainers.run.rollouts import (
 from trainers.run.stopping import Stopping
 from trainers.run.tracking import Trackers
 from trainers.settings import ConfigError
-from trainers.stateful import OptimizerState, Stateful
 from trainers.steps import Episode
 from trainers.steps.columns import REFERENCE
 

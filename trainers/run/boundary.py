@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trainers.stateful import Stateful
+from trainers.policy.stateful import Stateful
 
 _CHANGED = ("sampler", "method", "random", "counters")
 """Parts that an iteration changes before its first optimiser step, and whose states are small."""

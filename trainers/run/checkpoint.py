@@ -26,14 +26,14 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from envsuite.core.errors import DataError
-from trainers.activity import ACTIVITY
-from trainers.distributed import PeerFailed, every, sharing_failures
 from trainers.policy.adapter import WEIGHTS, is_adapted, save_adapter, saved_weights, set_adapter_tensors
 from trainers.policy.sharding import assign, is_sharded, kept_whole
+from trainers.policy.stateful import Mismatch, Stateful
 from trainers.policy.vision import save_tokenizer
 from trainers.policy.weight_files import SUFFIX, WeightFiles
+from trainers.processes.activity import ACTIVITY
+from trainers.processes.distributed import PeerFailed, every, sharing_failures
 from trainers.run.tensors import with_tensors, without_tensors, write_tensors
-from trainers.stateful import Mismatch, Stateful
 
 _LOG = logging.getLogger(__name__)
 FORMAT = "trainers-checkpoint/3"

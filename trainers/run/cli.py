@@ -10,14 +10,16 @@ from typing import Any
 
 import yaml
 
+from envsuite.core.errors import UnknownName
+from envsuite.core.registration import ENVIRONMENTS
 from envsuite.prompting import make_memory
-from envsuite.registration import ENVIRONMENTS
 from trainers.credit.crediting import Method
 from trainers.credit.recipes import COMPOSITIONS, recipe, recipes
 from trainers.credit.shapers import KLPenalty
 from trainers.rollout.engines import AUTO, answers_in_text, check_machine, engine_class, no_training
 from trainers.rollout.environments import prompt_file_of
 from trainers.run.config import TrainConfig
+from trainers.run.help_page import here, on_page
 from trainers.run.tracker import check_trackers
 from trainers.settings import ConfigError, checked
 from trainers.settings.shipped import shipped_configs
@@ -48,35 +50,40 @@ class Program:
 
 
 TRAIN = Program(
-    "accelerate launch -m trainers.train",
+    "envsuite train",
     f"""Train a language agent by reinforcement learning.
 {ORDER}
 examples:
-  accelerate launch -m trainers.train --config configs/quickstart.yaml
-  accelerate launch -m trainers.train --config configs/quickstart.yaml --recipe grpo --name grpo --seed 1
-  accelerate launch -m trainers.train --config configs/quickstart.yaml --optim.lr 3e-4 --method.options.gamma 0.9
-  accelerate launch -m trainers.train --config configs/quickstart.yaml --resume
-  python -m trainers.train --config configs/quickstart.yaml --print-config
-  python -m trainers.train --list-recipes
+  envsuite train --config configs/quickstart.yaml --processes 2
+  envsuite train --config configs/quickstart.yaml --recipe grpo --name grpo --seed 1
+  envsuite train --config configs/quickstart.yaml --optim.lr 3e-4 --method.options.gamma 0.9
+  envsuite train --config configs/quickstart.yaml --resume
+  envsuite train --config configs/quickstart.yaml --print-config
+  envsuite train --list-recipes
+  accelerate launch -m trainers.train --config configs/quickstart.yaml   # by a launcher of your own
 """,
     resumes=True,
     trains=True,
+    options={
+        "--processes N": "Processes that train together: GPUs of this machine, or processes on its CPU. By default 1.",
+        "--launch-config FILE": "accelerate's file on how the processes are started, e.g. on several machines.",
+    },
 )
 EVALUATE = Program(
-    "python -m trainers.evaluate",
+    "envsuite eval model",
     f"""Measure the success of a model, or of a checkpoint of a run, on the environments of the section "evaluation";
 the results are written to standard output as JSON.
 {ORDER}
 examples:
-  python -m trainers.evaluate --config configs/quickstart.yaml --model.path runs/quickstart/checkpoints/iteration-00060
-  python -m trainers.evaluate --config configs/quickstart.yaml --evaluation.episodes 64 > result.json
-  python -m trainers.evaluate --config configs/quickstart.yaml --rollout.engine openai \\
+  envsuite eval model --config configs/quickstart.yaml --model.path runs/quickstart/checkpoints/iteration-00060
+  envsuite eval model --config configs/quickstart.yaml --evaluation.episodes 64 > result.json
+  envsuite eval model --config configs/quickstart.yaml --rollout.engine openai \\
     --rollout.engine_options "{{url: 'http://127.0.0.1:8000/v1', model: NAME}}" --prompt.codec native --keep episodes
-  python -m trainers.evaluate --config configs/quickstart.yaml --out results --seeds 5
+  envsuite eval model --config configs/quickstart.yaml --out results --seeds 5
 """,
     options={
-        "--out FOLDER": "Append a line for each episode to a file there when it ends, for `envsuite table`; what is "
-        "there is not played again. Without --seeds, each task is then played five times, or once at temperature 0.",
+        "--out FOLDER": "Append a line for each episode to a file there when it ends, for `envsuite eval table`; what "
+        "is there is not played again. Without --seeds, each task is then played five times, or once at temperature 0.",
         "--policy NAME": "Name of the policy in tables of --out (default: that of the model).",
         "--seeds N": "Episodes of each task: evaluation.repeats; evaluation.episodes counts those of one seed.",
         "--keep FOLDER": "Write each episode into the folder when it ends; those that are there are not played again.",
@@ -93,9 +100,13 @@ class Command:
     """``"auto"``: the newest checkpoint of the run; else the folder of a checkpoint."""
     options: Mapping[str, str]
     """Values of the program's further options that were given, by their names without dashes."""
+    words: Sequence[str] = ()
+    """The command line without the program's further options."""
 
 
 OPTIONS = {
+    "--help [SECTION]": "Show the settings that people change, or those of a section: --help rollout.",
+    "--help-all": "Show all settings.",
     "--config FILE": "YAML file of settings; may be given several times, later ones win.",
     "--resume [FOLDER]": "Go on from the newest checkpoint, or from the folder given.",
     "--print-config": "Print the resolved settings as YAML, and stop.",
@@ -111,17 +122,17 @@ def parse(arguments: Sequence[str] | None = None, program: Program = TRAIN) -> C
         ConfigError: A setting has the wrong type or contradicts another.
         UnknownName: A setting, recipe, method … does not exist; the message lists what does.
     """
+    arguments = sys.argv[1:] if arguments is None else arguments
     options = {text: said for text, said in OPTIONS.items() if program.resumes or "--resume" not in text}
     further = [text.split()[0] for text in program.options]
     bare: dict[str, str | None] = {"--config": None, "--recipe": None}
-    bare |= dict.fromkeys(("--print-config", "--list-recipes", "--list-configs", "--help"), "yes")
+    bare |= dict.fromkeys(("--print-config", "--list-recipes", "--list-configs", "--help", "--help-all"), "main")
     bare |= dict.fromkeys(further)
-    given, words = split(
-        sys.argv[1:] if arguments is None else arguments, {**bare, **({"--resume": "auto"} if program.resumes else {})}
-    )
-    if "--help" in given:
+    given, words = split(arguments, {**bare, **({"--resume": "auto"} if program.resumes else {})})
+    if "--help" in given or "--help-all" in given:
+        asked = "all" if "--help-all" in given else given["--help"][-1]
         usage = f"usage: {program.name} [OPTION ...] [--SETTING VALUE ...]\n\n{program.description}"
-        sys.stdout.write(help_text(TrainConfig, usage, {**options, **program.options}))
+        sys.stdout.write(help_text(TrainConfig, usage, {**options, **program.options}, on_page(asked)))
         raise SystemExit(0)
     if "--list-recipes" in given:
         _list_recipes()
@@ -130,7 +141,11 @@ def parse(arguments: Sequence[str] | None = None, program: Program = TRAIN) -> C
         _list_configs()
         raise SystemExit(0)
     files = {name: read_file(name) for name in given.get("--config", [])}
-    settings = over(TrainConfig, _recipe_below(files, given.get("--recipe", [])), words)
+    for name, body in files.items():
+        for key in body:
+            if key not in TrainConfig.__dataclass_fields__ and (own := here((str(key),))) is not None:
+                raise UnknownName(f"{name}: there is no setting {key!r}; here it is {own}")
+    settings = over(TrainConfig, _recipe_below(files, given.get("--recipe", [])), words, here)
 
     def origin(path: Sequence[str | int]) -> str:
         """Returns the file that gives a setting, as prefix of a message; empty if the command line does."""
@@ -153,7 +168,21 @@ def parse(arguments: Sequence[str] | None = None, program: Program = TRAIN) -> C
     if not program.elsewhere:
         check_machine(config.rollout.engine, config.rollout.engine_options)
     typed = {name.removeprefix("--"): given[name][-1] for name in further if name in given}
-    return Command(config, given["--resume"][-1] if "--resume" in given else None, typed)
+    resume = given["--resume"][-1] if "--resume" in given else None
+    return Command(config, resume, typed, _without(arguments, further))
+
+
+def _without(words: Sequence[str], options: Sequence[str]) -> list[str]:
+    """Returns the words without ``options`` and the values after them."""
+    kept, leaves = list[str](), False
+    for word in words:
+        name, given, _ = word.partition("=")
+        if name.startswith("--"):
+            leaves = name in options
+        if not leaves:
+            kept.append(word)
+        leaves = leaves and not given
+    return kept
 
 
 def _has(settings: Any, path: Sequence[str | int]) -> bool:

@@ -82,7 +82,7 @@ class TrainConfig:
     episodes_every: Count = 1
     """Iterations between saved episode files."""
     report: bool = True
-    """Whether plots and report.html are written at the end; python -m trainers.report RUN writes them at any time."""
+    """Whether plots and report.html are written at the end; envsuite report RUN writes them at any time."""
     process_timeout: Positive = 30.0
     """Minutes that a process waits for another; longer than one may take for its episodes when the others have
     finished theirs."""

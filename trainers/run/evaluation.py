@@ -12,7 +12,7 @@ from accelerate import Accelerator
 
 from envsuite.evaluation.protocol import sample_of
 from envsuite.prompting import ChatTokenizer
-from trainers.distributed import every
+from trainers.processes.distributed import every
 from trainers.report.stats import EvalResult, Outcome, evaluate_summary
 from trainers.rollout.engine import AnyEngine, ChatEngine, EngineFailed
 from trainers.rollout.environments import make_manager, panel_of_env, sampling_of, tasks_of

@@ -11,7 +11,7 @@ import gymnasium
 
 from envsuite.core import Action, Move
 from envsuite.core.errors import EnvsuiteError
-from envsuite.evaluation.demonstrations import SPLIT, demonstrations
+from envsuite.evaluation.examples import SPLIT, demonstrations
 from trainers.imitation.worlds import practice
 from trainers.rollout.config import EnvConfig, PromptConfig
 from trainers.rollout.environments import PLAIN, chat_codec_of, factory_of
@@ -21,7 +21,7 @@ from trainers.settings import ConfigError
 def examples_of(env: EnvConfig, prompt: PromptConfig) -> str:
     """Returns ``prompt.examples`` episodes that the environment's expert solves, as text; empty for none.
 
-    The tasks are those that :func:`~envsuite.evaluation.demonstrations.demonstrations` chooses.
+    The tasks are those that :func:`~envsuite.evaluation.examples.demonstrations` chooses.
 
     Raises:
         ConfigError: The environment has no expert, or no training split, or the expert solves too few tasks.

@@ -30,7 +30,7 @@ def export(run: Path, output: Path, *, merged: bool, dtype: str | None = None) -
 
     Args:
         run: Folder of a checkpoint, of a run, whose newest undamaged checkpoint is taken, or of an adapter or a model,
-            as ``trainers.imitate`` writes it.
+            as ``envsuite imitate`` writes it.
         output: Folder that is made; must be empty or not there.
         merged: Merge the adapter into its base, in float32, and write a whole model.
         dtype: Number format of a whole model's weights, one of :data:`DTYPES`; by default that of the files it was

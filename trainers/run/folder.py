@@ -18,9 +18,9 @@ from transformers import PreTrainedTokenizerBase
 from envsuite.core.errors import DataError
 from envsuite.data import write_atomically
 from envsuite.prompting.images import readable
-from trainers.activity import ACTIVITY
 from trainers.credit.crediting import Credit
-from trainers.distributed import agreed, on_main, sharing_failures
+from trainers.processes.activity import ACTIVITY
+from trainers.processes.distributed import agreed, on_main, sharing_failures
 from trainers.report.metrics import MetricsWriter, drop_damaged, read_metrics
 from trainers.run.checkpoint import CheckpointError, all_damaged, newest
 from trainers.settings import ConfigError

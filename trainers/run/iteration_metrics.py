@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 
-from trainers.activity import ACTIVITY
 from trainers.credit.crediting import Credit
 from trainers.credit.shapers import DIAGNOSTIC
-from trainers.distributed import every
 from trainers.policy.update import Updated
+from trainers.processes.activity import ACTIVITY
+from trainers.processes.distributed import every
 from trainers.rollout.timing import Timing
 from trainers.steps import Episode
 from trainers.steps.records import REFUSALS

@@ -18,8 +18,8 @@ from accelerate import Accelerator
 
 from envsuite.core.errors import DataError
 from envsuite.data.locks import try_locked
-from trainers.distributed import on_main
-from trainers.peers import alive
+from trainers.processes.distributed import on_main
+from trainers.processes.peers import alive
 from trainers.settings import ConfigError
 
 NAME = "run.lock"

@@ -6,12 +6,12 @@ from contextlib import closing
 
 import numpy as np
 
-from trainers.activity import ACTIVITY
 from trainers.credit.crediting import Credit
-from trainers.distributed import peers
-from trainers.memory import ran_out
 from trainers.policy.accumulation import Batch
 from trainers.policy.guard import Diverged
+from trainers.processes.activity import ACTIVITY
+from trainers.processes.distributed import peers
+from trainers.processes.memory import ran_out
 from trainers.report.stats import EvalResult
 from trainers.rollout.engine import EngineFailed
 from trainers.run.activity_file import ActivityFile

@@ -25,7 +25,7 @@ from rich.segment import ControlType, Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
-from trainers.activity import ACTIVITY
+from trainers.processes.activity import ACTIVITY
 from trainers.report.run import window_of
 
 REFRESH_SECONDS = 0.25

@@ -10,7 +10,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from trainers.distributed import every
+from trainers.processes.distributed import every
 
 
 class RandomState:

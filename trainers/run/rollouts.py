@@ -13,10 +13,10 @@ from accelerate import Accelerator
 
 from envsuite.core.errors import DataError
 from envsuite.vector import EnvFactory
-from trainers.activity import ACTIVITY
 from trainers.credit.config import MethodConfig
 from trainers.credit.crediting import Crediting
-from trainers.distributed import every
+from trainers.processes.activity import ACTIVITY
+from trainers.processes.distributed import every
 from trainers.rollout.config import EnvConfig
 from trainers.rollout.engine import EngineFailed, Sampling
 from trainers.rollout.environments import factory_of, with_milestones

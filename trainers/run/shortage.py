@@ -40,4 +40,4 @@ def remedies(config: TrainConfig, playing: bool, slots: int) -> str:
         found.append(f"optim.tokens_per_microbatch below {optim.tokens_per_microbatch}{at_least}")
     if method.needs_reference and method.reference == "device" and model.adapter is None:
         found.append("method.reference: offload (now device)")
-    return f"Set {' or '.join(found)}" if found else "Take a larger device (python -m trainers.plan says what fits)"
+    return f"Set {' or '.join(found)}" if found else "Take a larger device (envsuite plan says what fits)"

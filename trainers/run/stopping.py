@@ -14,9 +14,9 @@ from typing import Self, TypeVar
 from accelerate import Accelerator
 
 from envsuite.vector import Wait
-from trainers.activity import ACTIVITY
-from trainers.distributed import every
-from trainers.memory import ran_out
+from trainers.processes.activity import ACTIVITY
+from trainers.processes.distributed import every
+from trainers.processes.memory import ran_out
 from trainers.rollout.engine import EngineFailed
 from trainers.rollout.manager import Watcher
 from trainers.run.progress import Progress

@@ -12,9 +12,9 @@ from accelerate import Accelerator
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from trainers.distributed import sharing_failures
 from trainers.policy.sharding import whole
 from trainers.policy.weight_files import write_index, write_part
+from trainers.processes.distributed import sharing_failures
 
 _TENSOR, _ARRAY = "<tensor>", "<array>"
 

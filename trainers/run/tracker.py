@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Literal
 
 import yaml
 
-from trainers.registry import Registry
 from trainers.settings import ConfigError
+from trainers.settings.registry import Registry
 
 Status = Literal["finished", "interrupted", "failed"]
 """How a run ended."""

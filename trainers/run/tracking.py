@@ -16,8 +16,8 @@ from accelerate import Accelerator
 
 from envsuite.core.errors import DataError
 from envsuite.prompting import ChatTokenizer
-from trainers.activity import ACTIVITY
-from trainers.distributed import on_main
+from trainers.processes.activity import ACTIVITY
+from trainers.processes.distributed import on_main
 from trainers.run.config import TrainConfig
 from trainers.run.folder import RunFolder
 from trainers.run.stopping import Interrupted

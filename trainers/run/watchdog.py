@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from trainers.activity import ACTIVITY, Doing, duration
-from trainers.peers import Peers
+from trainers.processes.activity import ACTIVITY, Doing, duration
+from trainers.processes.peers import Peers
 from trainers.run.progress import Progress
 
 _LOG = logging.getLogger(__name__)

@@ -13,12 +13,12 @@ from typing import Any
 import orjson
 
 from envsuite import __version__
-from envsuite.endpoints import Tokens, cost_of
+from envsuite.evaluation.panels.panel import Panel
 from envsuite.evaluation.protocol import SEEDS, stem_of
 from envsuite.evaluation.results import Conditions, Result, ResultFile, read_results
 from envsuite.evaluation.results import Ending as ResultEnding
-from envsuite.making import horizon_of
-from envsuite.panels.panel import Panel
+from envsuite.prompting.endpoints import Tokens, cost_of
+from envsuite.remote.making import horizon_of
 from trainers.report.stats import Outcome
 from trainers.rollout.config import EnvConfig
 from trainers.rollout.environments import prompt_file_of

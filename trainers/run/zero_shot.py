@@ -15,11 +15,11 @@ from accelerate import Accelerator
 
 from envsuite.core.errors import UsageError
 from envsuite.prompting import CODECS, ChatTokenizer
-from trainers.activity import duration
 from trainers.policy.adapter import merged_weights
 from trainers.policy.loading import load_model, load_tokenizer
 from trainers.policy.model import stop_ids
 from trainers.policy.pace import seconds_per_token
+from trainers.processes.activity import duration
 from trainers.rollout.config import EnvConfig, PromptConfig
 from trainers.rollout.engine import EngineSetup
 from trainers.rollout.engines import start_engine

@@ -10,7 +10,7 @@ import sys
 import textwrap
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -22,7 +22,7 @@ from trainers.settings.check import LARGEST, ConfigError, adapter, alternatives,
 from trainers.settings.shipped import located, shipped_configs
 
 C = TypeVar("C")
-SEE = "\nSee --help for all settings."
+SEE = "\nSee --help for the settings."
 
 
 class _Loader(yaml.SafeLoader):
@@ -62,7 +62,7 @@ def read_file(name: str) -> dict[str, Any]:
         hint = f" Nearest of those that are installed: {near[0]}." if near else ""
         raise ConfigError(
             f"--config {name}: there is no such file in {Path.cwd()}, nor is one of that name installed.{hint} "
-            "python -m trainers.train --list-configs lists them"
+            "envsuite train --list-configs lists them"
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--config {name}: cannot be read ({error})") from error
@@ -104,8 +104,19 @@ def split(
     return found, settings
 
 
-def over(cls: type[Any], values: Mapping[str, Any], settings: Sequence[tuple[str, str | None]]) -> dict[str, Any]:
+def over(
+    cls: type[Any],
+    values: Mapping[str, Any],
+    settings: Sequence[tuple[str, str | None]],
+    foreign: Callable[[Sequence[str]], str | None] = lambda path: None,
+) -> dict[str, Any]:
     """Merges the settings of a command line over ``values``; a setting with free keys is replaced as a whole.
+
+    Args:
+        cls: Class of the settings.
+        values: Settings below those of the command line.
+        settings: Names as they were typed, and words.
+        foreign: Returns the setting here that another framework calls by a path, if there is one; for messages.
 
     Raises:
         UnknownName: A setting does not exist; the message lists what does.
@@ -117,6 +128,8 @@ def over(cls: type[Any], values: Mapping[str, Any], settings: Sequence[tuple[str
         try:
             shape = shape_at(cls, path)
         except UnknownName as error:
+            if (own := foreign(path)) is not None:
+                raise UnknownName(f"{name}: there is no such setting; here it is --{own}{SEE}") from None
             near = nearest(name, [f"--{setting.path}" for setting in described(cls)], 1)
             raise UnknownName(f"{name}: {error}{f' ({name}: nearest is {near[0]})' if near else ''}{SEE}") from None
         value = _value(name, word, shape)
@@ -222,19 +235,23 @@ def parsed(cls: type[C], arguments: Sequence[str] | None, program: str, descript
     return checked(cls, over(cls, merged, words))
 
 
-def help_text(cls: type[Any], head: str, options: Mapping[str, str]) -> str:
+def help_text(
+    cls: type[Any], head: str, options: Mapping[str, str], shown: Callable[[str], bool] = lambda path: True
+) -> str:
     """The page of a program.
 
     Args:
         cls: Its settings.
         head: Text above them.
         options: The program's own options, each with its description.
+        shown: Whether the setting at a path is on the page.
     """
     lines = [head.rstrip(), "", "options:"]
-    for name, text in {**options, "--help": "Show this page, and stop."}.items():
+    more = {} if any(name.startswith("--help") for name in options) else {"--help": "Show this page, and stop."}
+    for name, text in {**options, **more}.items():
         lines += [f"  {name}", *textwrap.wrap(text, 110, initial_indent=" " * 8, subsequent_indent=" " * 8)]
     lines += ["", "settings:"]
-    for setting in described(cls):
+    for setting in (one for one in described(cls) if shown(one.path)):
         default = yaml.safe_dump(_plain(setting.default), default_flow_style=True, width=1000, allow_unicode=True)
         default = default.removesuffix("\n").removesuffix("\n...")
         option = setting.path if "[]" in setting.path else f"--{setting.path}"

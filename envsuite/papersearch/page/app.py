@@ -15,17 +15,17 @@ import orjson
 
 from envsuite.core.errors import EnvsuiteError, MissingExtra, UnknownTask, UsageError
 from envsuite.core.tools import Tool, ToolCall
-from envsuite.pages.visitors import Visitors
 from envsuite.papersearch.env import PaperSearchEnv
 from envsuite.papersearch.page.exports import as_csv, bibtex
 from envsuite.papersearch.page.state import exported, opened, state
 from envsuite.papersearch.page.visits import Tasks, Visit
+from envsuite.remote.pages.visitors import Visitors
 
 try:
     from flask import Flask, Response, abort, request
     from werkzeug.exceptions import HTTPException
 
-    from envsuite.pages.serving import HEADERS, check_host, check_origin, constant, serve
+    from envsuite.remote.pages.serving import HEADERS, check_host, check_origin, constant, serve
 except ImportError as error:
     raise MissingExtra("`envsuite play papers` needs Flask and waitress: pip install 'envsuite[serve]'") from error
 

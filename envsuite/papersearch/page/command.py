@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from envsuite.core.env import ToolEnv
 from envsuite.core.errors import UsageError
-from envsuite.making import horizon_of
-from envsuite.pages.address import address_of, listening
 from envsuite.papersearch.tasks import ENV_ID
+from envsuite.remote.making import horizon_of
+from envsuite.remote.pages.address import address_of, listening
 
 
 def run(arguments: argparse.Namespace, make: Callable[[], ToolEnv]) -> int:

@@ -24,7 +24,7 @@ try:
     from flask import Flask, Response, abort, make_response, redirect, render_template, request
     from werkzeug.exceptions import HTTPException
 
-    from envsuite.pages.serving import HEADERS, check_host, check_origin, constant, serve
+    from envsuite.remote.pages.serving import HEADERS, check_host, check_origin, constant, serve
 except ImportError as error:
     raise MissingExtra(
         "`envsuite play webshop --browser` needs Flask and waitress: pip install 'envsuite[webshop-play]'"

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from envsuite.core.errors import UsageError
-from envsuite.pages.address import address_of, listening
+from envsuite.remote.pages.address import address_of, listening
 
 
 def add_arguments(parser: argparse._ArgumentGroup) -> None:

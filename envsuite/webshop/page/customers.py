@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from envsuite.core.tools import ToolCall
-from envsuite.pages.visitors import Visitors
+from envsuite.remote.pages.visitors import Visitors
 from envsuite.webshop.env import WebShop
 from envsuite.webshop.world import Session
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from trainers.credit.estimators.returns import finite_column
 from trainers.credit.estimators.tokens import finite_tokens
-from trainers.registry import Registry
 from trainers.settings import check_fields
+from trainers.settings.registry import Registry
 from trainers.steps import Ragged, StepTable
 from trainers.steps.columns import SUPPLIERS, VALUE, target_of
 

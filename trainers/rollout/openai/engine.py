@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from envsuite.core.errors import UsageError
-from envsuite.endpoints import Options, Replied, Tokens, body_of
-from envsuite.endpoints.pool import Pool
 from envsuite.prompting import Answer
+from envsuite.prompting.endpoints import Options, Replied, Tokens, body_of
+from envsuite.prompting.endpoints.pool import Pool
 from trainers.rollout.engine import ENGINES, ChatCompletion, ChatEngine, ChatRequest
 from trainers.settings import ConfigError
 
@@ -62,7 +62,7 @@ class OpenAIEngine(ChatEngine):
         served_as: str | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> OpenAIEngine:
-        """The engine with these settings, which are those of :class:`~envsuite.endpoints.Options`."""
+        """The engine with these settings, which are those of :class:`~envsuite.prompting.endpoints.Options`."""
         options = _options(
             url=url, model=model, key_variable=key_variable, concurrency=concurrency, patience=patience,
             timeout=timeout, budget=budget, prices=prices, served_as=served_as, extra=extra,

@@ -13,9 +13,9 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from trainers.distributed import agreed, every
 from trainers.policy.adapter import adapter_tensors, frozen_weights, is_adapted
 from trainers.policy.sharding import each_whole, kept_whole
+from trainers.processes.distributed import agreed, every
 from trainers.rollout.engine import EngineFailed, EngineSetup
 from trainers.rollout.vllm.host import Host, Refused
 from trainers.rollout.vllm.proof import CALIBRATION, PROBE, ProbeLimit, named, probe_gap, probe_prompts, wrong_groups

@@ -18,12 +18,13 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from envsuite.core.errors import EnvsuiteError
-from envsuite.processes import Channel
+from envsuite.core.processes import Channel
 from envsuite.vector import Wait
-from trainers.activity import ACTIVITY, Doing
-from trainers.cpu import keep_freed_memory, without_subnormals
 from trainers.policy.adapter import trained_weights
 from trainers.policy.loading import load_model, load_tokenizer
+from trainers.policy.stateful import compare
+from trainers.processes.activity import ACTIVITY, Doing
+from trainers.processes.cpu import keep_freed_memory, without_subnormals
 from trainers.rollout.engine import Engine, EngineSetup, Sampling
 from trainers.rollout.engines import make_engine
 from trainers.rollout.environments import make_manager
@@ -33,7 +34,6 @@ from trainers.rollout.timing import Timing
 from trainers.run.asynchronous.weights import WeightsNote, read_weights
 from trainers.run.config import TrainConfig
 from trainers.run.rollouts import training_factory
-from trainers.stateful import compare
 from trainers.steps import Episode
 
 BEAT_SECONDS = 0.5

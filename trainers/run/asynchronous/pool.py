@@ -11,10 +11,10 @@ import numpy as np
 from accelerate import Accelerator
 
 from envsuite.core.errors import UsageError
-from trainers.distributed import every
+from trainers.policy.stateful import Mismatch
+from trainers.processes.distributed import every
 from trainers.rollout.engine import EngineFailed
 from trainers.rollout.episode import EpisodePlan
-from trainers.stateful import Mismatch
 from trainers.steps import Episode
 from trainers.steps.parquet import as_bytes, from_bytes
 

@@ -15,9 +15,9 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from envsuite.processes import START_SECONDS, Channel, Child
+from envsuite.core.processes import START_SECONDS, Channel, Child
 from envsuite.vector import Wait
-from trainers.activity import ACTIVITY, duration
+from trainers.processes.activity import ACTIVITY, duration
 from trainers.rollout.engine import EngineFailed
 from trainers.rollout.episode import EpisodePlan
 from trainers.rollout.timing import Timing

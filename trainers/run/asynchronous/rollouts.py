@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from trainers.distributed import every
+from trainers.processes.distributed import every
 from trainers.rollout.engine import EngineFailed
 from trainers.rollout.manager import Watcher
 from trainers.rollout.timing import Timing

@@ -1,0 +1,76 @@
+"""Arguments of an environment on the command line."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from gymnasium.envs.registration import load_env_creator
+
+from envsuite.core.env import ToolEnv
+from envsuite.core.errors import UsageError, unknown
+from envsuite.core.registration import ENVIRONMENTS
+from envsuite.core.tools import Tool
+from envsuite.remote.making import make
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that say where tasks come from, and how the environment is made."""
+    parser.add_argument("--split", default="train", help="the split of the tasks (default: %(default)s)")
+    parser.add_argument(
+        "--source", help="source of the tasks: builtin, generated, official or a path (default: the environment's own)"
+    )
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        type=_option,
+        help="another argument of the environment, its value as JSON or as text; may be repeated",
+    )
+
+
+def options_of(given: argparse.Namespace) -> dict[str, Any]:
+    """Returns the arguments of the environment, besides its split."""
+    chosen = dict(given.option)
+    return chosen if given.source is None else {"source": given.source, **chosen}
+
+
+def made(env_id: str, **arguments: Any) -> ToolEnv:
+    """Makes an environment, without a limit of steps.
+
+    Raises:
+        UnknownName: There is no such environment, or it has no such argument.
+        UsageError: It is none of envsuite's, or does not take a value.
+        EnvsuiteError: As the environment's own.
+    """
+    if env_id not in ENVIRONMENTS:
+        raise unknown("environment", env_id, ENVIRONMENTS)
+    if "url" not in arguments:
+        _check(env_id, arguments)
+    env = make(env_id, **arguments)
+    if not isinstance(env, ToolEnv):
+        raise UsageError(f"{env_id} is a {type(env).__name__}, not a ToolEnv")
+    return env
+
+
+def _check(env_id: str, arguments: Mapping[str, Any]) -> None:
+    """Refuses values of another type than the environment says."""
+    kind: Any = load_env_creator(ENVIRONMENTS[env_id].entry_point)
+    # The environment says itself which values of the right type it takes: some are for callers in the process alone.
+    types = {name: {"type": form["type"]} for name, form in kind.arguments.items() if "type" in form}
+    given = {name: value for name, value in arguments.items() if name in types}
+    if (problem := Tool(env_id, "", {"type": "object", "properties": types}).problem(given)) is not None:
+        raise UsageError(f"{env_id}: {problem}")
+
+
+def _option(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE, as in max_distractors=3")
+    try:
+        return name, orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return name, value

@@ -1,0 +1,238 @@
+"""Collects demonstrations of a player into a file, from where an interrupted run stopped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from envsuite import __version__
+from envsuite.core.draws import Draw
+from envsuite.core.env import ToolEnv
+from envsuite.core.errors import DataError, UsageError, WorkerLost
+from envsuite.core.players import Player
+from envsuite.data.files import write_atomically
+from envsuite.data.locks import try_locked
+from envsuite.data.progress import Progress, Silent
+from envsuite.evaluation.demonstrations.arguments import made
+from envsuite.evaluation.demonstrations.demonstration import Demonstration
+from envsuite.evaluation.demonstrations.file import card_of, line_of, read_demonstrations
+from envsuite.evaluation.demonstrations.messages import Form
+from envsuite.evaluation.demonstrations.playing import demonstrate
+from envsuite.remote.making import horizon_of, make_player
+
+
+@dataclass(frozen=True)
+class Order:
+    """Says which demonstrations are collected."""
+
+    env_id: str
+    count: int
+    """Number of demonstrations."""
+    player: str = "expert"
+    split: str = "train"
+    types: tuple[str, ...] = ()
+    """Task types to play; all of them if there is none."""
+    seed: int = 0
+    """Seed of the order of tasks."""
+    env_options: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the environment besides its split."""
+    form: Form = "native"
+    commands: bool = True
+    """Show the admissible commands."""
+    unsolved: bool = False
+    """Keep episodes that did not solve their task, too."""
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Numbers of episodes of a collection."""
+
+    kept: int
+    unsolved: int
+    """Episodes left out since they did not solve their task."""
+    broken: int
+    """Episodes left out since the environment was lost, at the second attempt too."""
+    resumed: int
+    """Episodes of earlier runs among all these."""
+
+
+def collect(order: Order, path: Path, progress: Progress | None = None) -> Collected:
+    """Writes a file of demonstrations, and a data card beside it (``.md``).
+
+    Each task is played once, in an order that the seed determines, until there are enough. What is played is kept in
+    ``.NAME.partial`` beside the file until that is whole; the same order continues it.
+
+    Raises:
+        UnknownName: The environment, split, type, option or player does not exist.
+        UsageError: The file or its card exists, the split has fewer tasks than demonstrations are asked for, the tasks
+            end before there are enough, or an interrupted collection of another order is there.
+        DataError: A file cannot be written, or another process writes it.
+    """
+    for there in (path, path.with_suffix(".md")):
+        if there.exists():
+            raise UsageError(f"{there} exists; remove it, or name another file")
+    player = make_player(order.env_id, order.player)
+    env = made(order.env_id, **order.env_options, split=order.split)
+    try:
+        tasks = _tasks(env, order)
+        with _Partial(path, order) as partial:
+            return _play(env, player, order, tasks, partial, progress or Silent())
+    finally:
+        env.close()
+
+
+def _tasks(env: ToolEnv, order: Order) -> list[str]:
+    known = env.tasks.select(order.types or None).ids(order.split)
+    if order.count < 1 or order.count > len(known):
+        of = f" of the types {', '.join(order.types)}" if order.types else ""
+        raise UsageError(
+            f"{order.count} demonstrations of {order.env_id} are asked for; split {order.split!r} has {len(known)} "
+            f"tasks{of}. Give --n 1 to {len(known)}" + (", or another --split or --types" if not known else "")
+        )
+    return Draw(f"demonstrations {order.seed}").sample(known, len(known))
+
+
+def _play(
+    env: ToolEnv, player: Player, order: Order, tasks: Sequence[str], partial: _Partial, progress: Progress
+) -> Collected:
+    resumed, horizon = len(partial.played), horizon_of(order.env_id, order.env_options)
+    progress.start(order.env_id, order.count, partial.kept)
+    for task_id in tasks:
+        if partial.kept == order.count:
+            break
+        if task_id in partial.played:
+            continue
+        shown = _episode(env, player, order, task_id, horizon)
+        if shown is None:
+            partial.skip(task_id, "broken")
+        elif not shown.success and not order.unsolved:
+            partial.skip(task_id, "unsolved")
+        else:
+            partial.add(shown)
+            progress.advance(1)
+    found = Collected(partial.kept, partial.count("unsolved"), partial.count("broken"), resumed)
+    if found.kept < order.count:
+        raise UsageError(
+            f"all {len(tasks)} tasks are played, and {found.kept} of {order.count} demonstrations are there: in "
+            f"{found.unsolved} episodes {order.player} did not solve its task, {found.broken} broke. Give --n "
+            f"{max(1, found.kept)}, and the episodes played so far are used"
+        )
+    partial.finish()
+    progress.done(order.env_id, found.kept)
+    return found
+
+
+def _episode(env: ToolEnv, player: Player, order: Order, task_id: str, horizon: int | None) -> Demonstration | None:
+    """Plays an episode, and once more if the environment is lost; returns ``None`` if it is lost again."""
+    for _ in range(2):
+        try:
+            return demonstrate(
+                env, task_id, player.act, horizon, env_options=order.env_options, player=order.player, seed=order.seed
+            )
+        except WorkerLost:
+            continue
+    return None
+
+
+class _Partial:
+    """The episodes of an unfinished collection: a line with the order, then one for each episode played."""
+
+    def __init__(self, path: Path, order: Order) -> None:
+        self.path = path
+        self.order = order
+        self._name = path.with_name(f".{path.name}.partial")
+        # How many there are to be may change from run to run, and the rest is what the episodes follow from.
+        self._head = {**asdict(order), "types": list(order.types), "count": 0, "version": __version__}
+        self.played: dict[str, str] = {}
+        """Tasks, each with "kept", "unsolved" or "broken"."""
+        self._lines: list[bytes] = []
+
+    @property
+    def kept(self) -> int:
+        """Returns the number of demonstrations."""
+        return len(self._lines)
+
+    def count(self, fate: str) -> int:
+        """Returns the number of tasks with this fate."""
+        return sum(one == fate for one in self.played.values())
+
+    def add(self, shown: Demonstration) -> None:
+        """Appends a demonstration."""
+        line = line_of(shown, self.order.form, self.order.commands)
+        self._write({"task": shown.task_id, "fate": "kept", "line": line.decode()})
+        self._lines.append(line)
+
+    def skip(self, task_id: str, fate: str) -> None:
+        """Appends an episode that is no demonstration."""
+        self._write({"task": task_id, "fate": fate})
+
+    def finish(self) -> None:
+        """Writes the file and its card, and removes what is not needed any more."""
+        try:
+            write_atomically(self.path, b"".join(self._lines))
+            shown = read_demonstrations(self.path)
+            write_atomically(self.path.with_suffix(".md"), card_of(self.path.name, shown, self.order.form).encode())
+            self._name.unlink()
+        except OSError as error:
+            raise DataError(f"{self.path}: cannot be written ({error})") from error
+
+    def _write(self, body: dict[str, Any]) -> None:
+        try:
+            self._file.write(orjson.dumps(body, option=orjson.OPT_APPEND_NEWLINE))
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise DataError(f"{self._name}: cannot be written ({error}); what was played before is there") from error
+        if "task" in body:
+            self.played[body["task"]] = body["fate"]
+
+    def __enter__(self) -> _Partial:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            lock = try_locked(self._name)
+            if lock is None:
+                raise DataError(f"{self.path}: another process writes it; wait for it, or name another file")
+            with ExitStack() as opened:
+                opened.callback(lock.close)
+                self._file = opened.enter_context(self._name.open("r+b"))
+                self._read()
+                self._opened = opened.pop_all()
+        except OSError as error:
+            raise DataError(f"{self._name}: cannot be read or written ({error})") from error
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._opened.close()
+
+    def _read(self) -> None:
+        content = self._file.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        self._file.seek(len(whole))
+        self._file.truncate()
+        if not whole:
+            self._write({"order": self._head})
+            return
+        head, *rest = whole.splitlines()
+        try:
+            there = orjson.loads(head)["order"]
+            for line in rest:
+                body = orjson.loads(line)
+                self.played[body["task"]] = body["fate"]
+                if body["fate"] == "kept":
+                    self._lines.append(body["line"].encode())
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{self._name}: damaged ({type(error).__name__}: {error}); remove it") from error
+        if there != (here := orjson.loads(orjson.dumps(self._head))):
+            changed = [
+                f"{name} {there.get(name)!r}, now {here[name]!r}" for name in here if there.get(name) != here[name]
+            ]
+            raise UsageError(
+                f"{self._name} has episodes of another order ({'; '.join(changed)}); remove it, or name another file"
+            )
+        del self._lines[self.order.count :]

@@ -1,0 +1,182 @@
+"""Files of demonstrations: JSON lines that Hugging Face ``datasets`` loads and TRL's ``SFTTrainer`` takes."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from envsuite.core.errors import DataError
+from envsuite.data.files import write_atomically
+from envsuite.data.locks import locked
+from envsuite.evaluation.demonstrations.demonstration import Demonstration
+from envsuite.evaluation.demonstrations.messages import FORMS, Form, messages_of
+
+COLUMNS = {
+    "messages": "the conversation, as chat templates take it, up to the last action",
+    "tools": "the tools for the chat template, as JSON; null where the system message explains them",
+    "env_id": "id of the environment",
+    "source": "source of its tasks",
+    "split": "split of the task",
+    "task_id": "the task",
+    "task_type": "its type",
+    "player": "who played",
+    "seed": "seed of the order of tasks; null where somebody chose them",
+    "success": "whether the task was solved",
+    "score": "its graded result, 0 to 1",
+    "reward": "sum of the rewards",
+    "steps": "number of steps",
+    "invalid": "number of steps that the environment refused",
+    "form": "how messages hold calls: native, or the codec of that name",
+    "episode": "the whole episode as JSON: conditions, actions, observations, rewards; what playing again needs",
+}
+"""Columns of a file, with their meanings."""
+
+
+def row_of(shown: Demonstration, form: Form = "native", commands: bool = True) -> dict[str, Any]:
+    """Returns the row of a demonstration, with :data:`COLUMNS`; arguments as :func:`messages_of`."""
+    messages, tools = messages_of(shown, form, commands)
+    return {
+        "messages": messages,
+        "tools": None if tools is None else orjson.dumps(tools).decode(),
+        **{name: getattr(shown, name) for name in ("env_id", "source", "split", "task_id", "task_type", "player",
+                                                   "seed", "success", "score", "reward")},
+        "steps": len(shown.steps),
+        "invalid": shown.invalid,
+        "form": form,
+        "episode": shown.to_json(),
+    }  # fmt: skip
+
+
+def line_of(shown: Demonstration, form: Form = "native", commands: bool = True) -> bytes:
+    """Returns the line of a demonstration, with its end; arguments as :func:`messages_of`."""
+    return orjson.dumps(row_of(shown, form, commands), option=orjson.OPT_APPEND_NEWLINE)
+
+
+def write_demonstrations(
+    path: Path, demonstrations: Iterable[Demonstration], form: Form = "native", commands: bool = True
+) -> None:
+    """Writes a file; an interrupted write leaves the old one. Other arguments as :func:`messages_of`.
+
+    Raises:
+        DataError: The file cannot be written.
+    """
+    _write(path, b"".join(line_of(one, form, commands) for one in demonstrations))
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        write_atomically(path, content)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({error})") from error
+
+
+def add_demonstration(path: Path, shown: Demonstration) -> int:
+    """Adds a demonstration to a file, in the form of those that are there, or native ones.
+
+    It replaces those of the same task set, task and player.
+
+    Returns:
+        The number of demonstrations in the file.
+
+    Raises:
+        DataError: The file cannot be read or written, or has something else.
+    """
+    with _alone(path):
+        there = read_rows(path) if path.exists() else []
+        kept = [row for row, one in there if _identity(one) != _identity(shown)]
+        form: Form = next((row["form"] for row in kept if row.get("form") in FORMS), "native")
+        lines = [orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in kept]
+        _write(path, b"".join((*lines, line_of(shown, form))))
+        return len(lines) + 1
+
+
+def _identity(shown: Demonstration) -> tuple[str, ...]:
+    return shown.env_id, shown.manifest, shown.task_id, shown.player
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Keeps two programs from adding to a file at once, where one would undo the other's addition."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(path.with_name(f".{path.name}.lock")))
+        except OSError as error:
+            raise DataError(f"{path}: cannot be written ({error})") from error
+        yield
+
+
+def read_rows(path: Path) -> list[tuple[dict[str, Any], Demonstration]]:
+    """Returns the rows of a file, each with its demonstration.
+
+    Raises:
+        DataError: The file is missing, or a line of it is not a demonstration; the message has its number.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error})") from error
+    rows = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = orjson.loads(line)
+            rows.append((row, Demonstration.from_json(row["episode"])))
+        except (ValueError, KeyError, TypeError) as error:
+            what = f"{type(error).__name__}: {error}"
+            raise DataError(f"{path}, line {number}: no demonstration of `envsuite export demos` ({what})") from error
+    return rows
+
+
+def read_demonstrations(path: Path) -> list[Demonstration]:
+    """Returns the demonstrations of a file, in their order.
+
+    Raises:
+        DataError: As :func:`read_rows`.
+    """
+    return [shown for _, shown in read_rows(path)]
+
+
+def card_of(name: str, demonstrations: Sequence[Demonstration], form: Form) -> str:
+    """Returns a data card, as Markdown with the front matter of the Hugging Face hub.
+
+    Args:
+        name: Name of the file.
+        demonstrations: Those in it, one or more.
+        form: How its messages hold calls.
+    """
+    types = Counter(one.task_type for one in demonstrations)
+    counts = [len(one.steps) for one in demonstrations]
+    solved = sum(one.success for one in demonstrations)
+    facts = {
+        "environment": _all(one.env_id for one in demonstrations),
+        "source of tasks": _all(one.source for one in demonstrations),
+        "split": _all(one.split for one in demonstrations),
+        "task set (SHA-256)": _all(one.manifest for one in demonstrations),
+        "arguments": _all(json.dumps(one.env_options, sort_keys=True) for one in demonstrations),
+        "versions": _all(", ".join(f"{n} {v}" for n, v in sorted(one.versions.items())) for one in demonstrations),
+        "player": _all(one.player for one in demonstrations),
+        "seed of the order of tasks": _all(str(one.seed) for one in demonstrations),
+        "form of calls": form,
+        "episodes": f"{len(demonstrations)}, of which {solved} solved their task",
+        "steps": f"{sum(counts)}; {min(counts)} to {max(counts)} an episode",
+    }  # fmt: skip
+    rows = [f"| {key} | {value} |" for key, value in facts.items()]
+    return "\n".join(
+        (
+            *("---", "configs:", "- config_name: default", f"  data_files: {orjson.dumps(name).decode()}", "---", ""),
+            *(f"# Demonstrations of {facts['environment']}", "", "| | |", "|---|---|", *rows, ""),
+            *("| task type | episodes |", "|---|---:|", *(f"| {kind} | {n} |" for kind, n in sorted(types.items()))),
+            *("", "| column | |", "|---|---|", *(f"| `{key}` | {text} |" for key, text in COLUMNS.items()), ""),
+        )
+    )
+
+
+def _all(values: Iterable[str]) -> str:
+    return ", ".join(sorted(set(values))).replace("|", "\\|")

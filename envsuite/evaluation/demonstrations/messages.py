@@ -1,0 +1,76 @@
+"""Demonstrations as chat messages, for trainers that take those."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import orjson
+
+from envsuite.core.tools import Unparsed
+from envsuite.evaluation.demonstrations.demonstration import Demonstration, Step
+from envsuite.prompting import Answer, Called, Chat, Codec, EndpointCodec, Full, make_codec
+from envsuite.prompting.rendering import Messages
+
+Form = Literal["native", "tags", "brackets", "tools"]
+"""How messages hold calls: as ``tool_calls``, whose form the model's chat template knows; or as text, by the codec of
+that name (:mod:`envsuite.prompting.codecs`)."""
+FORMS: tuple[Form, ...] = get_args(Form)
+
+
+def messages_of(
+    shown: Demonstration, form: Form = "native", commands: bool = True
+) -> tuple[Messages, list[dict[str, Any]] | None]:
+    """Returns the messages of a demonstration, and the tools for the chat template.
+
+    They are those of a rollout with the memory ``full``, up to the last action. A step that was no action is left out,
+    as it has changed nothing.
+
+    Args:
+        shown: The demonstration.
+        form: How calls are written. In text, tools and format are explained in the system message, and there are no
+            tools for the template.
+        commands: Show the admissible commands with each observation.
+    """
+    steps = [step for step in shown.steps if not isinstance(step.action, Unparsed)]
+    codec = _codec(form, thinks=any(step.thought for step in steps))
+    chat = Chat(codec, Full(), shown.tools, shown.max_calls, commands=commands)
+    chat.start(shown.first)
+    for step in steps:
+        chat.add(_answer(step, codec, shown, chat.chat_tools is not None), step.observation)
+    messages = chat.messages()
+    if steps:
+        while messages[-1]["role"] != "assistant":
+            messages.pop()
+    return _as_templates_take(messages), chat.chat_tools
+
+
+def _codec(form: Form, thinks: bool) -> Codec:
+    if form == "native":
+        return EndpointCodec()
+    return make_codec(form) if form == "tools" else make_codec(form, think=thinks)
+
+
+def _answer(step: Step, codec: Codec, shown: Demonstration, native: bool) -> Answer:
+    if not native:
+        return Answer(codec.write(step.action, step.thought, tools=shown.tools))
+    calls = (Called(call.name, orjson.dumps(dict(call.arguments)).decode()) for call in step.action)
+    return Answer(step.thought, tuple(calls))
+
+
+def _as_templates_take(messages: Messages) -> Messages:
+    """Returns the messages with arguments as mappings, which every chat template takes, and results with names."""
+    names: dict[str, str] = {}
+    taken: Messages = []
+    for message in messages:
+        if calls := message.get("tool_calls"):
+            functions = [
+                {"name": call["function"]["name"], "arguments": orjson.loads(call["function"]["arguments"])}
+                for call in calls
+            ]
+            names.update((call["id"], call["function"]["name"]) for call in calls)
+            pairs = zip(calls, functions, strict=True)
+            message = {**message, "tool_calls": [{**call, "function": function} for call, function in pairs]}
+        elif message["role"] == "tool":
+            message = {**message, "name": names[message["tool_call_id"]]}
+        taken.append(message)
+    return taken

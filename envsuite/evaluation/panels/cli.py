@@ -1,0 +1,231 @@
+"""``envsuite envs panels``: the tasks of a split, listed, exported and compared, from a shell."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import orjson
+
+from envsuite.core import ToolEnv, UsageError
+from envsuite.core.errors import DataError, unknown
+from envsuite.core.registration import ENVIRONMENTS
+from envsuite.data.files import write_atomically
+from envsuite.evaluation.panels.comparing import differences
+from envsuite.evaluation.panels.computing import panel_of
+from envsuite.evaluation.panels.exports import TARGETS, export
+from envsuite.evaluation.panels.files import listed, read_panel, shipped
+from envsuite.evaluation.panels.panel import Panel
+
+EXAMPLES = """examples:
+  envsuite envs panels list
+  envsuite envs panels show TextCraft-v0 test | cut -f 1,2
+  envsuite envs panels show ALFWorld-v0 valid_seen --source official
+  envsuite envs panels export WebShop-v0 dev --source official-1k --for verl-agent --out webshop_dev.json
+  envsuite envs panels export TextCraft-v0 test --option max_distractors=5 --for json --out test.json.gz
+  envsuite envs panels verify test.json.gz
+"""
+_SPECIAL = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+_COLUMNS = ("task_id", "stratum", "goal", "identity")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the subcommands to ``parser``."""
+    parser.epilog = EXAMPLES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    commands = parser.add_subparsers(dest="panels_command", required=True, metavar="COMMAND")
+    commands.add_parser("list", help="list the panels of the built-in tasks", description="Lists the shipped panels.")
+    showing = commands.add_parser(
+        "show",
+        help="list the tasks of a panel",
+        description="Writes a line for each task: id, stratum, goal, and its identity as JSON, separated by tabs.",
+    )
+    _add_panel(showing)
+    exporting = commands.add_parser(
+        "export",
+        help="write a panel for another framework",
+        description="Writes what another framework needs to play exactly these tasks, or the whole panel as JSON.",
+    )
+    _add_panel(exporting)
+    exporting.add_argument("--for", dest="target", choices=TARGETS, required=True, help="the framework")
+    exporting.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
+    verifying = commands.add_parser(
+        "verify",
+        help="check that the tasks of a panel are played here",
+        description="Compares every task of a panel with the one of the same id here. The exit code is 1 if one is\n"
+        "missing or differs; they are named on stdout.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verifying.add_argument(
+        "file", type=Path, metavar="FILE", help="as envsuite envs panels export --for json writes it"
+    )
+    _add_choice(verifying, "default: the source that the panel names")
+
+
+def _add_panel(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("env_id", metavar="ID", help=f"environment: {', '.join(ENVIRONMENTS)}")
+    parser.add_argument("split", metavar="SPLIT", help="e.g. test")
+    _add_choice(parser, "default: the built-in tasks, as the package lists them")
+
+
+def _add_choice(parser: argparse.ArgumentParser, default: str) -> None:
+    parser.add_argument("--source", help=f"builtin, official, generated, or a path; {default}")
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an argument of the environment, its value in JSON or as text; may be repeated",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Executes a subcommand; returns the exit code.
+
+    Raises:
+        EnvsuiteError: The environment, its split or its data do not exist, or a file cannot be read or written.
+    """
+    if arguments.panels_command == "list":
+        return _list()
+    if arguments.panels_command == "verify":
+        return _verify(arguments.file, arguments.source, arguments.option)
+    panel = _panel(arguments.env_id, arguments.split, arguments.source, arguments.option)
+    if arguments.panels_command == "show":
+        return _show(panel)
+    return _export(panel, arguments.target, arguments.out)
+
+
+def _list() -> int:
+    rows = [("environment", "split", "tasks", "strata", "version", "hash")]
+    for env_id, splits in listed().items():
+        for split in splits:
+            panel = shipped(env_id, split)
+            strata = len({task.stratum for task in panel.tasks})
+            rows.append((env_id, split, str(len(panel.tasks)), str(strata), panel.version, panel.hash[:12]))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        sys.stdout.write(f"{line.rstrip()}\n")
+    return 0
+
+
+def _show(panel: Panel) -> int:
+    _introduce(panel)
+    rows = [_COLUMNS, *(_row(panel, number) for number in range(len(panel.tasks)))]
+    if not sys.stdout.isatty():
+        sys.stdout.writelines("\t".join(row) + "\n" for row in rows)
+        return 0
+    width = shutil.get_terminal_size().columns
+    first, second = (min(max(len(row[place]) for row in rows), width // 4) for place in (0, 1))
+    for row in rows:
+        line = f"{_cut(row[0], first):{first}}  {_cut(row[1], second):{second}}  {row[2]}  {row[3]}"
+        sys.stdout.write(f"{_cut(line, width)}\n")
+    return 0
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def _row(panel: Panel, number: int) -> tuple[str, ...]:
+    task = panel.tasks[number]
+    identity = orjson.dumps(task.identity, option=orjson.OPT_SORT_KEYS).decode()
+    return task.task_id, task.stratum, task.goal.translate(_SPECIAL), identity
+
+
+def _introduce(panel: Panel) -> None:
+    strata = sorted(Counter(task.stratum for task in panel.tasks).items())
+    sys.stderr.write(
+        f"{panel.env_id} {panel.split}  source {panel.source}  version {panel.version}  hash {panel.hash}\n"
+        f"{len(panel.tasks)} tasks ({', '.join(f'{name}: {count}' for name, count in strata)})\n"
+    )
+
+
+def _export(panel: Panel, target: str, out: Path | None) -> int:
+    content = export(panel, target)
+    if out is None:
+        sys.stdout.write(content.decode())
+        return 0
+    if out.suffix == ".gz":
+        import gzip
+
+        content = gzip.compress(content, 9, mtime=0)
+    try:
+        write_atomically(out, content)
+    except OSError as error:
+        raise DataError(f"{out}: cannot be written ({error.strerror})") from error
+    sys.stderr.write(f"{out}: {len(panel.tasks)} tasks of {panel.env_id} {panel.split}, hash {panel.hash[:12]}\n")
+    return 0
+
+
+def _verify(file: Path, source: str | None, options: list[str]) -> int:
+    panel = read_panel(file)
+    env = _made(panel.env_id, source if source is not None else panel.source, options)
+    try:
+        found = differences(panel, env)
+        here = None if found else panel_of(env, panel.split)
+    finally:
+        env.close()
+    about = f"{panel.env_id} {panel.split}, source {env.tasks.source}, version {env.tasks.version}"
+    if here is None:
+        sys.stdout.writelines(f"{difference.task_id}: {difference.what}\n" for difference in found)
+        sys.stderr.write(f"{len(found)} of {len(panel.tasks)} tasks differ here ({about})\n")
+        return 1
+    sys.stdout.write(f"{file}: all {len(panel.tasks)} tasks are the same here ({about}): {_relation(panel, here)}\n")
+    return 0
+
+
+def _relation(panel: Panel, here: Panel) -> str:
+    """Says how two panels are related whose common tasks are the same."""
+    if panel.hash == here.hash:
+        return "the same panel"
+    if len(panel.tasks) < len(here.tasks):
+        return f"a part of the split, which has {len(here.tasks)}"
+    return f"in another order, or listed with other data (version {panel.version}, source {panel.source})"
+
+
+def _panel(env_id: str, split: str, source: str | None, options: list[str]) -> Panel:
+    if source is None and not options and env_id in listed():
+        return shipped(env_id, split)
+    env = _made(env_id, source, options)
+    try:
+        return panel_of(env, split)
+    finally:
+        env.close()
+
+
+def _made(env_id: str, source: str | None, options: list[str]) -> ToolEnv:
+    """Makes an environment with the tasks of all splits.
+
+    Raises:
+        UnknownName: The environment does not exist.
+        UsageError: It does not take the options.
+    """
+    if env_id not in ENVIRONMENTS:
+        raise unknown("environment", env_id, ENVIRONMENTS)
+    chosen = {"source": "builtin" if source is None else source, "split": None} | dict(map(_option, options))
+    if chosen["source"] not in ("builtin", "generated", "official"):
+        chosen["source"] = os.path.expanduser(chosen["source"])
+    try:
+        env = gymnasium.make(env_id, disable_env_checker=True, **chosen).unwrapped
+    except TypeError as error:
+        raise UsageError(f"{env_id} cannot be made with {chosen}: {error}") from error
+    if not isinstance(env, ToolEnv):
+        raise UsageError(f"{env_id} is registered by something else: it is not one of envsuite's environments")
+    return env
+
+
+def _option(text: str) -> tuple[str, Any]:
+    name, mark, value = text.partition("=")
+    if not mark or not name.isidentifier():
+        raise UsageError(f"--option {text}: give NAME=VALUE, e.g. max_distractors=5")
+    try:
+        return name, orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return name, value

@@ -1,0 +1,207 @@
+"""Calls to one endpoint, repeated while they may succeed."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import re
+import threading
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpx2
+from httpx2 import Response
+
+from envsuite.prompting.endpoints.options import Options
+from envsuite.prompting.endpoints.reading import Malformed, Reply, read
+
+_LOG = logging.getLogger(__name__)
+_CONNECT_SECONDS = 10.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+_PASSING = (408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529)  # the same request may succeed later
+_SPENT = ("insufficient_quota", "billing_hard_limit_reached", "credit_balance")  # no 429 that passes
+_LONGER = ("context_length_exceeded", "context length", "context window", "maximum context", "prompt is too long")
+
+_VERSION = re.compile(r"(?:-\d[\d-]*|[@:].*)?", re.DOTALL)
+"""The end of a model's name that does not make it another: a date, or a version."""
+
+
+class Unavailable(Exception):
+    """No answer, for as long as was waited for one."""
+
+
+class Refused(Exception):
+    """This request gets no answer; others may."""
+
+
+class NoRoom(Refused):
+    """The messages leave no room for an answer in the model's context."""
+
+
+class Unusable(Exception):
+    """No request will get an answer: another key, address, model or setting is needed."""
+
+
+class Endpoint:
+    """An endpoint for chat completions; may be used from several threads.
+
+    Answers come whole, not as a stream: a connection that breaks off in the middle of one is a failed call like any
+    other, and is repeated.
+
+    Args:
+        options: Its settings.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.url = options.url.rstrip("/").removesuffix("/chat/completions") + "/chat/completions"
+        self.answered = 0.0
+        """When the last answer came (``time.monotonic``); 0 before the first."""
+        self.repeats = 0
+        """Calls that were repeated."""
+        self._key = options.key()
+        self._ended = threading.Event()
+        self._later = 0.0  # nothing is sent before, since the endpoint asked for it
+        self._client = httpx2.Client(
+            timeout=httpx2.Timeout(options.timeout, connect=_CONNECT_SECONDS),
+            limits=httpx2.Limits(max_connections=options.concurrency, max_keepalive_connections=options.concurrency),
+            headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
+        )
+
+    def ask(self, body: Mapping[str, Any]) -> Reply:
+        """Returns the completion of a request.
+
+        Raises:
+            Unavailable: None came for ``patience`` seconds, or :meth:`end` was called.
+            Refused: The endpoint refuses this request.
+            Unusable: It refuses every request.
+        """
+        failed, pause = 0.0, _FIRST_PAUSE
+        while True:
+            self._wait(self._later - time.monotonic())
+            try:
+                reply = self._once(body)
+            except _Passing as error:
+                why, least = str(error), error.least
+            else:
+                self.answered = time.monotonic()
+                return reply
+            now = time.monotonic()
+            failed = failed or now
+            if least is not None:
+                self._later = max(self._later, now + least)
+            wait = max(least or 0.0, pause * random.uniform(0.5, 1.0))
+            if now + wait > failed + self.options.patience:
+                asked = f", and wants to be asked again after {least:.0f} s" if least else ""
+                raise Unavailable(
+                    f"{self.url}: {why}; tried for {now - failed:.0f} s{asked} "
+                    f"({self.options.named('patience')} is {self.options.patience:g})"
+                )
+            self.repeats += 1
+            _LOG.warning("%s: %s; trying again in %.1f s", self.url, why, wait)
+            self._wait(wait)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def end(self) -> None:
+        """Ends all waiting: calls that fail from now on are not repeated."""
+        self._ended.set()
+
+    def close(self) -> None:
+        """Ends waiting calls, and drops the connections."""
+        self.end()
+        self._client.close()
+
+    def _wait(self, seconds: float) -> None:
+        if self._ended.is_set() or (seconds > 0 and self._ended.wait(seconds)):
+            raise Unavailable(f"{self.url}: nothing more is asked")
+
+    def _once(self, body: Mapping[str, Any]) -> Reply:
+        try:
+            response = self._client.post(self.url, json=body)
+        except (httpx2.TransportError, httpx2.DecodingError, RuntimeError) as error:  # RuntimeError: closed meanwhile
+            raise _Passing(str(error) or type(error).__name__) from error
+        status, said = response.status_code, self._said(response)
+        if status in _PASSING and not any(word in said for word in _SPENT):
+            raise _Passing(f"HTTP {status}: {said}", _retry_after(response))
+        if status != 200:
+            raise self._refusal(status, said)
+        try:
+            reply = read(response.json())
+        except Malformed as error:
+            raise _Passing(self._hidden(str(error))) from error
+        except (ValueError, RecursionError) as error:
+            raise _Passing(f"it answered {said!r}, which is no JSON") from error
+        self._check_model(reply.model)
+        return reply
+
+    def _refusal(self, status: int, said: str) -> Exception:
+        """Returns the error for an answer that the same request would get again."""
+        where = f"{self.url}: HTTP {status}: {said}"
+        if status in (401, 403):
+            named = self.options.key_variable
+            hint = f"the key is that of {named}" if named else "no key is sent"
+            return Unusable(f"{where} ({hint}: {self.options.named('key_variable')} names the variable that has it)")
+        if status == 404 or 300 <= status < 400:
+            return Unusable(
+                f"{where}; see {self.options.named('url')} (most end in /v1) and {self.options.named('model')}"
+            )
+        if any(word in said.lower() for word in _LONGER):
+            return NoRoom(where)
+        if status in (402, *_PASSING) or not self.answered:
+            return Unusable(f"{where}; {self.options.named('extra')} can change or leave out a field of the request")
+        return Refused(where)
+
+    def _check_model(self, name: str) -> None:
+        """Refuses the answer of another model; one with a date or a folder around its name is the same."""
+        wanted = self.options.served_as or self.options.model
+        bare, own = (one.rsplit("/", 1)[-1] for one in (name, wanted))
+        if not name or (bare.startswith(own) and _VERSION.fullmatch(bare[len(own) :])):
+            return
+        raise Unusable(
+            f"{self.url}: {name!r} answered, and {wanted!r} was asked; if that is right, set "
+            f"{self.options.named('served_as')} to {name!r}"
+        )
+
+    def _said(self, response: Response) -> str:
+        """Returns what an answer says of an error, without the key."""
+        text = response.text
+        try:
+            body = response.json()
+            error = body.get("error", body)
+            if isinstance(error, dict) and "message" in error:
+                text = f"{error['message']}" + (f" ({error['code']})" if error.get("code") else "")
+        except (ValueError, AttributeError, RecursionError):
+            pass
+        return self._hidden(text)[:300]
+
+    def _hidden(self, text: str) -> str:
+        return text.replace(self._key, "[key]") if self._key else text
+
+
+class _Passing(Exception):
+    """A failure that may pass.
+
+    Args:
+        reason: What failed.
+        least: Seconds that the endpoint wants to be left alone.
+    """
+
+    def __init__(self, reason: str, least: float | None = None) -> None:
+        super().__init__(reason)
+        self.least = least
+
+
+def _retry_after(response: Response) -> float | None:
+    """Returns the seconds that ``Retry-After`` names, as a number or as a time; ``None`` without a sensible one."""
+    value = response.headers.get("retry-after", "")
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(value).timestamp() - time.time()
+        except (ValueError, TypeError, IndexError, OverflowError):
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None

@@ -1,0 +1,74 @@
+"""Makes environments for Gymnasium: here, or as the client of a server."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import load_env_creator
+from gymnasium.wrappers import TimeLimit
+
+from envsuite.core import Player, ToolEnv
+from envsuite.core.errors import unknown
+from envsuite.core.registration import ENVIRONMENTS, Default
+from envsuite.remote import RemoteEnv
+
+
+def make(env_id: str, url: str | Sequence[str] | None = None, **arguments: Any) -> ToolEnv:
+    """Makes environment ``env_id`` in this process or, with ``url``, on a server, with the same behaviour.
+
+    Args:
+        env_id: One of :data:`~envsuite.core.registration.ENVIRONMENTS`.
+        url: Address of an ``envsuite serve http``, e.g. ``"http://127.0.0.1:8080"``, or several of them.
+        arguments: Arguments of the environment.
+
+    Raises:
+        UnknownName: The environment has no such argument.
+    """
+    if url is not None:
+        return RemoteEnv(url, env_id, **arguments)
+    kind = load_env_creator(ENVIRONMENTS[env_id].entry_point)
+    taken = inspect.signature(kind).parameters
+    if all(parameter.kind != parameter.VAR_KEYWORD for parameter in taken.values()):
+        for name in arguments:
+            if name not in taken:
+                raise unknown(f"argument of {env_id}", name, (*taken, "url"))
+    env: ToolEnv = kind(**arguments)  # type: ignore[assignment]
+    return env
+
+
+def by_source(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    """Returns what ``gymnasium.make`` has made with the horizon of its source, if none was asked for."""
+    spec = env.spec
+    if isinstance(env, TimeLimit) and spec is not None and isinstance(spec.max_episode_steps, Default):
+        return TimeLimit(env.env, ENVIRONMENTS[spec.id].horizon(spec.kwargs))
+    return env
+
+
+def horizon_of(env_id: str, arguments: Mapping[str, Any] | None = None) -> int | None:
+    """Returns the number of steps after which an episode of ``env_id``, made with ``arguments``, is truncated."""
+    module, _, name = env_id.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    if name in ENVIRONMENTS:
+        return ENVIRONMENTS[name].horizon(arguments or {})
+    return gymnasium.spec(name).max_episode_steps
+
+
+def make_player(env_id: str, name: str) -> Player:
+    """Returns the baseline ``name`` of ``env_id``, such as its ``expert``.
+
+    Raises:
+        UnknownName: There is no such environment, or it has no such baseline.
+    """
+    if env_id not in ENVIRONMENTS:
+        raise unknown("environment", env_id, ENVIRONMENTS)
+    players = ENVIRONMENTS[env_id].players
+    if name not in players:
+        raise unknown(f"player of {env_id}", name, players)
+    module, _, attribute = players[name].partition(":")
+    player: Player = getattr(importlib.import_module(module), attribute)()
+    return player

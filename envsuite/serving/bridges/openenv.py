@@ -1,0 +1,256 @@
+"""OpenEnv's contract for the clients of ``openenv-core``, without that package.
+
+A client plays over one WebSocket, which is its session. The HTTP paths have no session, as in the original: ``/reset``
+shows the beginning of an episode, and steps are impossible. This module has the messages, ``openenv_app`` the paths.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from envsuite.core import Tool, ToolCall
+from envsuite.core.errors import EnvsuiteError
+from envsuite.data import without_paths
+from envsuite.serving.bridges.openenv_tasks import one
+from envsuite.serving.bridges.players import Full, Player, Turn
+
+_TEXT = {"type": "string"}
+_NAME = {"type": ["string", "null"], "maxLength": 255}
+RESET = Tool(
+    "reset",
+    "Data of a reset; what else there is in it is ignored.",
+    {
+        "type": "object",
+        "properties": {
+            "seed": {"type": ["integer", "null"], "minimum": 0, "maximum": 2**53},
+            "episode_id": _NAME,
+            "task_id": {"type": ["string", "null"]},
+            "split": {"type": ["string", "null"]},
+            "index": {"type": ["integer", "null"], "minimum": 0, "maximum": 2**53},
+        },
+    },
+)
+SPLIT = Tool(
+    "split",
+    "Body of a request for the tasks of a split.",
+    {
+        "type": "object",
+        "properties": {
+            "split": _TEXT,
+            "start": {"type": ["integer", "null"]},
+            "stop": {"type": ["integer", "null"]},
+        },
+        "required": ["split"],
+    },
+)
+TASK = Tool(
+    "task",
+    "Body of a request for one task.",
+    {
+        "type": "object",
+        "properties": {"split": _TEXT, "index": {"type": "integer"}},
+        "required": ["split", "index"],
+    },
+)
+STEP = Tool(
+    "step",
+    "An action as JSON: openenv-core's CallToolAction.",
+    {
+        "type": "object",
+        "properties": {
+            "type": {"const": "call_tool"},
+            "tool_name": _TEXT,
+            "arguments": {"type": "object"},
+            "metadata": {"type": "object"},
+        },
+        "required": ["tool_name"],
+        "additionalProperties": False,
+    },
+)
+REQUEST = Tool(
+    "request",
+    "Body of POST /step.",
+    {
+        "type": "object",
+        "properties": {
+            "action": {"type": "object"},
+            "timeout_s": {"type": ["number", "null"], "exclusiveMinimum": 0},
+            "request_id": _NAME,
+        },
+        "required": ["action"],
+    },
+)
+OBSERVATION = {
+    "type": "object",
+    "properties": {
+        "tool_name": {**_TEXT, "description": "What was called, or reset."},
+        "result": {**_TEXT, "description": "What it led to; after a reset the task, too."},
+        "task": {**_TEXT, "description": "The instruction; after a reset only."},
+        "text": {**_TEXT, "description": "What the world says now."},
+        "commands": {"type": "array", "items": _TEXT, "description": "What may be typed or named now."},
+        "metadata": {
+            "type": "object",
+            "description": "The info: valid, error, success, score, task_id, …, and whether terminated or truncated.",
+        },
+    },
+    "required": ["tool_name", "result", "text", "commands", "metadata"],
+}
+STATE = {
+    "type": "object",
+    "properties": {
+        "episode_id": {"type": ["string", "null"]},
+        "step_count": {"type": "integer", "minimum": 0},
+        "task_id": {"type": ["string", "null"]},
+        "task_type": {"type": ["string", "null"]},
+        "split": {"type": ["string", "null"]},
+    },
+    "required": ["episode_id", "step_count"],
+}
+NO_SESSION = "a single request has no session, and so no episode to step in; play over the WebSocket, {}/ws"
+
+
+class Refused(Exception):
+    """Raised to answer a message with an error.
+
+    Args:
+        code: One of the contract's codes.
+        message: The error.
+        more: Further members of the answer.
+    """
+
+    def __init__(self, code: str, message: str, **more: Any) -> None:
+        super().__init__(message)
+        self.body: dict[str, Any] = {"type": "error", "data": {"message": message, "code": code, **more}}
+
+
+def action_schema(tools: tuple[Tool, ...]) -> dict[str, Any]:
+    """Returns the JSON Schema of the actions that are valid calls of one of ``tools``."""
+    calls = [
+        {
+            "type": "object",
+            "title": tool.name,
+            "description": tool.description,
+            "properties": {
+                "type": {"const": "call_tool"},
+                "tool_name": {"const": tool.name},
+                "arguments": dict(tool.parameters),
+                "metadata": {"type": "object"},
+            },
+            "required": ["tool_name", "arguments"],
+            "additionalProperties": False,
+        }
+        for tool in tools
+    ]
+    return {"type": "object", "title": "Action", "oneOf": calls}
+
+
+def listed(tools: tuple[Tool, ...]) -> list[dict[str, Any]]:
+    """Returns the tools in the contract's format."""
+    return [
+        {"name": tool.name, "description": tool.description, "input_schema": dict(tool.parameters)} for tool in tools
+    ]
+
+
+def told(turn: Turn, tool: str) -> dict[str, Any]:
+    """Returns a turn in the contract's format."""
+    begun = tool == RESET.name
+    result = f"{turn.task}\n\n{turn.text}" if begun else turn.text
+    observation: dict[str, Any] = {"tool_name": tool, "result": result, "text": turn.text, "commands": turn.commands}
+    if begun:
+        observation["task"] = turn.task
+    observation["metadata"] = turn.facts
+    return {"observation": observation, "reward": None if begun else turn.reward, "done": turn.done}
+
+
+class Episodes:
+    """The episodes of one client, in the contract's format.
+
+    Args:
+        player: The client's player.
+    """
+
+    def __init__(self, player: Player) -> None:
+        self._player = player
+        self._name: str | None = None
+
+    async def answer(self, message: object) -> dict[str, Any]:
+        """Answers one message.
+
+        Raises:
+            Refused: The answer is an error.
+        """
+        kind = message.get("type") if isinstance(message, dict) else None
+        if not isinstance(message, dict) or not isinstance(kind, str):
+            raise Refused("VALIDATION_ERROR", "a message is an object with a type, e.g. {'type': 'reset', 'data': {}}")
+        data = message.get("data", {})
+        match kind:
+            case "reset":
+                return {"type": "observation", "data": await self.reset(data)}
+            case "step":
+                return {"type": "observation", "data": await self._step(data)}
+            case "state":
+                return {"type": "state", "data": self.state()}
+        raise Refused("UNKNOWN_TYPE", f"unknown message type {kind[:100]!r}; known: reset, step, state, mcp, close")
+
+    async def reset(self, data: object) -> dict[str, Any]:
+        """Starts an episode.
+
+        Raises:
+            Refused: It cannot be started.
+        """
+        given = fitting(RESET, data)
+        try:
+            turn = await self._player.reset(given.get("seed"), self._task(given))
+        except Full as error:
+            seats = self._player.seats
+            counts = {"active_sessions": seats.taken, "max_sessions": seats.most}
+            raise Refused("CAPACITY_REACHED", str(error), **counts) from error
+        except EnvsuiteError as error:
+            raise Refused("EXECUTION_ERROR", without_paths(str(error))) from error
+        self._name = given.get("episode_id") or str(uuid.uuid4())
+        return told(turn, RESET.name)
+
+    def _task(self, given: dict[str, Any]) -> str | None:
+        """Returns the id of the task that a reset names, by its id or as the task API counts; ``None`` if by neither.
+
+        Raises:
+            Refused: It names a task in two ways, or a split alone.
+            UnknownTask: There is no such split or index.
+        """
+        task_id, split, index = given.get("task_id"), given.get("split"), given.get("index")
+        if split is None and index is None:
+            return task_id
+        if task_id is not None or split is None or index is None:
+            raise Refused("VALIDATION_ERROR", "a task is named by task_id, or by split and index together")
+        found: str = one(self._player.offer.tasks, split, index)["id"]
+        return found
+
+    async def _step(self, data: object) -> dict[str, Any]:
+        if data == {"type": "list_tools"}:
+            tools = listed(self._player.offer.tools)
+            return {"observation": {"tools": tools, "metadata": {}}, "reward": None, "done": False}
+        action = fitting(STEP, data)
+        call = ToolCall(action["tool_name"], action.get("arguments", {}))
+        try:
+            return told(await self._player.step(call), call.name)
+        except EnvsuiteError as error:
+            raise Refused("EXECUTION_ERROR", without_paths(str(error))) from error
+
+    def state(self) -> dict[str, Any]:
+        """Returns the current episode and its number of steps."""
+        info = self._player.info
+        named = {name: None if info is None else info[name] for name in ("task_id", "task_type", "split")}
+        return {"episode_id": self._name, "step_count": self._player.steps, **named}
+
+
+def fitting(tool: Tool, data: object) -> dict[str, Any]:
+    """Returns ``data`` after checking it against the tool's schema.
+
+    Raises:
+        Refused: It does not fit.
+    """
+    if not isinstance(data, dict) or (problem := tool.problem(data)) is not None:
+        what = "is no object" if not isinstance(data, dict) else problem
+        raise Refused("VALIDATION_ERROR", f"{tool.name}: {what}", errors=[{"loc": [tool.name], "msg": what}])
+    return data

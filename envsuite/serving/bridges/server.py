@@ -1,0 +1,165 @@
+"""The bridge: serves both protocols for several environments, in one process."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from types import FrameType
+
+import anyio
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from envsuite.core.errors import UsageError
+from envsuite.remote.protocol import Problem
+from envsuite.serving.bridges.gate import Gate, problem
+from envsuite.serving.bridges.mcp import Endpoint
+from envsuite.serving.bridges.openenv_app import Contract
+from envsuite.serving.bridges.openenv_sessions import Sessions
+from envsuite.serving.bridges.players import Seats, offer
+from envsuite.serving.bridges.settings import Settings
+
+log = logging.getLogger("envsuite.serving.bridges")
+DRAIN_SECONDS = 5
+"""Seconds that running requests have to finish when the bridge ends."""
+TICK_SECONDS = 0.2
+CONNECTIONS = 8
+"""Maximum number of connections per seat: some clients use several, and reading a description takes no seat."""
+
+
+class Bridge:
+    """Serves environments by MCP and by OpenEnv's contract until it is stopped.
+
+    Args:
+        settings: Settings of the bridge.
+
+    Raises:
+        EnvsuiteError: An environment cannot be offered, or the address is in use.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.seats = Seats(settings.max_sessions)
+        offers = [offer(env_id, settings.urls) for env_id in dict.fromkeys(settings.environments)]
+        self.endpoints = {offered.env_id: Endpoint(offered, self.seats, settings) for offered in offers}
+        contracts = [Contract(offered, self.seats, settings) for offered in offers]
+        parts: list[Endpoint | Sessions] = [*self.endpoints.values(), *(contract.sessions for contract in contracts)]
+
+        @contextlib.asynccontextmanager
+        async def lifespan(app: Starlette) -> AsyncIterator[None]:
+            async with contextlib.AsyncExitStack() as stack:
+                for part in parts:
+                    await stack.enter_async_context(part.running())
+                tasks = await stack.enter_async_context(anyio.create_task_group())
+                tasks.start_soon(self._leave)
+                yield
+                tasks.cancel_scope.cancel()
+
+        routes: list[BaseRoute] = [Route(f"/mcp/{env_id}", endpoint) for env_id, endpoint in self.endpoints.items()]
+        routes += [contract.routes() for contract in contracts]
+        known = ", ".join(f"/{protocol}/{offered.env_id}" for offered in offers for protocol in ("mcp", "openenv"))
+
+        async def refuse(request: Request, error: Exception) -> Response:
+            assert isinstance(error, HTTPException)
+            if error.status_code == 404:
+                return problem(Problem(404, "not-found", f"nothing at {request.url.path[:200]!r}; there is: {known}"))
+            kind = "method" if error.status_code == 405 else "malformed"
+            headers = dict(error.headers or {})
+            return problem(Problem(error.status_code, kind, f"{request.method}: {error.detail}"), headers)
+
+        app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: refuse})
+        self._socket = _listening(settings.host, settings.port)
+        config = uvicorn.Config(
+            Gate(app, settings),
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=max(64, CONNECTIONS * settings.max_sessions),
+            timeout_graceful_shutdown=DRAIN_SECONDS,
+            ws_max_size=settings.max_body,
+            ws_per_message_deflate=False,
+        )
+        self._server = uvicorn.Server(config)
+
+    @property
+    def url(self) -> str:
+        """Address at which it listens."""
+        host, port = self._socket.getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def run(self) -> None:
+        """Serves until :meth:`stop`, SIGTERM or SIGINT, then finishes running requests."""
+        self._server.run(sockets=[self._socket])
+
+    async def _leave(self) -> None:
+        """Ends the sessions when the server is to end."""
+        while not self._server.should_exit:
+            await anyio.sleep(TICK_SECONDS)
+        for endpoint in self.endpoints.values():
+            await endpoint.leave()
+
+    def stop(self) -> None:
+        """Ends :meth:`run`, from another thread."""
+        self._server.should_exit = True
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Opens a listening socket.
+
+    Raises:
+        UsageError: The address is in use, or is not of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # TCP by name: only then asyncio sends short messages immediately, and not 40 ms later.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(1024)
+    except OSError as error:
+        listening.close()
+        raise UsageError(f"cannot listen at {host}:{port}: {error.strerror or error}") from error
+    return listening
+
+
+def bridge(settings: Settings) -> None:
+    """Serves until SIGTERM or SIGINT.
+
+    Raises:
+        EnvsuiteError: The bridge cannot start.
+    """
+    running = Bridge(settings)
+
+    def again(number: int, frame: FrameType | None) -> None:
+        """Ignores the signal that uvicorn raises again after the server has ended."""
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, again)
+    open_to = "this machine only" if settings.private else "other machines, too"
+    guarded = "a token is needed" if settings.token is not None else "no token is needed"
+    for env_id in settings.environments:
+        log.warning("%s/mcp/%s and %s/openenv/%s (%s; %s)", running.url, env_id, running.url, env_id, open_to, guarded)
+    running.run()
+
+
+@contextlib.contextmanager
+def bridging(settings: Settings) -> Iterator[Bridge]:
+    """Runs a bridge in a thread of this process for the duration of the block."""
+    running = Bridge(settings)
+    thread = threading.Thread(target=running.run, name="envsuite-bridge", daemon=True)
+    thread.start()
+    try:
+        yield running
+    finally:
+        running.stop()
+        thread.join()

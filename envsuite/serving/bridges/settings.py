@@ -1,0 +1,47 @@
+"""The settings of a bridge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from envsuite.core.errors import UsageError
+from envsuite.remote.tokens import check_token
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of one bridge."""
+
+    environments: tuple[str, ...]
+    """Ids of the offered environments, as ``gymnasium.make`` takes them."""
+    urls: tuple[str, ...] = ()
+    """Addresses of the ``envsuite serve http`` that play the environments; empty to play them in this process."""
+    host: str = "127.0.0.1"
+    """Address to listen at; by default only this machine can connect."""
+    port: int = 8000
+    """Port; 0 for any free one."""
+    token: str | None = field(default=None, repr=False)
+    """Token required from clients; ``None`` for none."""
+    max_sessions: int = 256
+    """Maximum number of concurrent environments, of all protocols together."""
+    idle_seconds: float = 900.0
+    """Seconds after which an idle environment is closed."""
+    max_body: int = 1024 * 1024
+    """Size limit of a request or message in bytes."""
+
+    def __post_init__(self) -> None:
+        for name, value, least in (("port", self.port, 0), ("max_sessions", self.max_sessions, 1)):
+            if value < least:
+                raise UsageError(f"{name} is {value}; it must be at least {least}")
+        if not self.idle_seconds > 0:
+            raise UsageError(f"idle_seconds is {self.idle_seconds}; it must be above 0")
+        if not self.environments:
+            raise UsageError("a bridge offers at least one environment")
+        check_token(self.token)
+
+    @property
+    def private(self) -> bool:
+        """Whether only this machine can connect."""
+        return self.host in LOOPBACK

@@ -1,0 +1,91 @@
+"""``envsuite plan --config FILE --gpus 8xH100``: whether a run fits, and how long an iteration may take."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+
+from trainers.planning.advice import alternatives
+from trainers.planning.hardware import GPUS, machines
+from trainers.planning.plan import Planner
+from trainers.planning.shape import NAMES, check, shape_of
+from trainers.planning.shown import as_json, parts
+from trainers.processes.distributed import guarded
+from trainers.run.cli import ORDER, Command, Program, parse
+from trainers.settings import ConfigError
+
+WORKLOAD = {
+    "--gpus HARDWARE": f"8xH100, 2x8xH100 (machines, GPUs of each), cpu or 2xcpu (processes); {', '.join(GPUS)}.",
+    "--model-shape FILE|NAME": f"A model's config.json in place of model.path's, or one of {', '.join(NAMES)}.",
+    "--steps N": "Steps of an episode, in the mean; by default envs[0].max_episode_steps.",
+    "--prompt-tokens N": "Tokens of a step's prompt, in the mean; by default prompt.max_tokens.",
+    "--response-tokens N": "Tokens of a response, in the mean; by default rollout.sampling.max_tokens.",
+}
+"""Options that give hardware and the sizes of the work."""
+PLAN = Program(
+    "envsuite plan",
+    f"""Plan a run before it is started: memory of one process by part and phase, the largest micro-batch that fits, the
+time of an iteration by phase, and the settings that would help most. No weights are read or downloaded: the trainer's
+own passes run on tensors without memory. Times are estimates. Exit status: 0 it fits, 3 it does not.
+{ORDER}
+examples:
+  envsuite plan --config configs/quickstart.yaml --gpus cpu
+  envsuite plan --gpus 8xH100 --model-shape qwen2.5-7b --model.compute_dtype bfloat16 --model.shard full
+  envsuite plan --gpus 2x8xA100 --model.path Qwen/Qwen2.5-7B-Instruct --model.shard hybrid --steps 20
+  envsuite plan --gpus H100 --model-shape my/config.json --prompt.max_tokens 2048 --json yes
+""",
+    elsewhere=True,
+    options={**WORKLOAD, "--json yes": "Write the plan as JSON, bytes and seconds, instead of tables."},
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line; returns the exit status."""
+    logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
+    return guarded(lambda: _plan(parse(arguments, PLAN)))
+
+
+def _plan(command: Command) -> int:
+    config, given = command.config, command.options
+    tokens = sizes(given)
+    shape = shape_of(config.model.path, given.get("model-shape"))
+    where = machines(given["gpus"])
+    check(config, shape, where, given.get("model-shape", config.model.path))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of passes on fake tensors
+        planner = Planner(shape, where, tokens["steps"], tokens["prompt-tokens"], tokens["response-tokens"])
+        plan = planner.plan(config)
+        largest = planner.largest(plan)
+        advice = alternatives(planner, plan, largest)
+    if "json" in given:
+        sys.stdout.write(json.dumps(as_json(plan, largest, advice), indent=2) + "\n")
+    else:
+        console = Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 110)
+        for part in parts(plan, largest, advice):
+            console.print(part)
+    return 0 if plan.fits else 3
+
+
+def sizes(given: Mapping[str, str]) -> dict[str, int | None]:
+    """Returns ``steps``, ``prompt-tokens`` and ``response-tokens`` of the options; ``None`` where one was not given.
+
+    Raises:
+        ConfigError: One of them cannot be, or ``--gpus`` is missing.
+    """
+    if "gpus" not in given:
+        raise ConfigError("--gpus is missing: say which hardware, like --gpus 8xH100 or --gpus cpu")
+    return {name: _count(given, name) for name in ("steps", "prompt-tokens", "response-tokens")}
+
+
+def _count(given: Mapping[str, str], name: str) -> int | None:
+    word = given.get(name)
+    if word is None:
+        return None
+    if not word.isdecimal() or not 1 <= int(word) <= 10_000_000:
+        raise ConfigError(f"--{name} {word}: it must be a whole number from 1 to 10000000")
+    return int(word)

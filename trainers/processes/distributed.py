@@ -1,0 +1,266 @@
+"""The processes of a run: checks that they form one group, exchanges values between them, and ends them together."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from accelerate import Accelerator, InitProcessGroupKwargs, PartialState
+from accelerate.utils import gather_object
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from envsuite.core.errors import EnvsuiteError, UnknownName
+from envsuite.exits import INTERRUPTED, full, is_full, leave_stdout, raised, say
+from trainers.processes.activity import ACTIVITY
+from trainers.processes.cpu import keep_freed_memory, without_subnormals
+from trainers.processes.memory import ran_out
+from trainers.processes.peers import GRACE_SECONDS, SILENT_SECONDS, Peers
+from trainers.settings import ConfigError
+
+T = TypeVar("T")
+_STORE_SECONDS = 5.0
+"""Seconds that the store at which the processes met may take to answer."""
+
+
+class PeerFailed(EnvsuiteError, RuntimeError):
+    """Another process of the run has ended, so that this one cannot go on; the message names it."""
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Sent in place of a value by a process that failed."""
+
+    message: str
+
+
+def guarded(command: Callable[[], int]) -> int:
+    """The exit status of ``command``; errors that a user can mend become a message, and all processes end together.
+
+    A process whose ``command`` returns waits for the others, which may still have work to do. Subnormal numbers are
+    zero while it runs.
+
+    2: the configuration is wrong. 1: anything else that a user can mend, or another process has failed. 130:
+    interrupted.
+    """
+    try:
+        with without_subnormals(), raised():
+            status = command()
+        if _PEERS is not None:
+            with ACTIVITY.exchanging():
+                PartialState().wait_for_everyone()
+        return status
+    except PeerFailed as error:
+        _say_first(f"error: {error}")
+        return 1
+    except EnvsuiteError as error:
+        _report(str(error))
+        _say(f"error: {error}")
+        return 2 if isinstance(error, ConfigError | UnknownName) else 1
+    except KeyboardInterrupt:
+        _report("interrupted")
+        say()
+        return INTERRUPTED
+    except BrokenPipeError:
+        leave_stdout()
+        return 0
+    except Exception as error:
+        if is_full(error):
+            _report(full(error))
+            _say(f"error: {full(error)}")
+            return 1
+        if _PEERS is not None and _blames(error, _PEERS):
+            return 1
+        _report(f"{type(error).__name__}: {error}")
+        if not ran_out(error):
+            raise
+        first = (str(error) or type(error).__name__).splitlines()[0]
+        _say(f"error: memory ran out ({first}); envsuite plan says what fits, and what takes less")
+        return 1
+    finally:
+        if _PEERS is not None:
+            _PEERS.close()
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+
+def _blames(error: Exception, peers: Peers) -> bool:
+    """Whether another process is behind an error, which one of those that are left then says."""
+    text = str(error).lower() if isinstance(error, RuntimeError) else ""
+    if "timed out" in text or (isinstance(error, torch.distributed.DistError) and "timeout" in text):
+        if late := peers.late():
+            sys.stderr.write(f"error: {late}. Raise process_timeout if one may take longer for its episodes\n")
+        return True
+    # A collective operation fails with an error of its own where another process is gone. One of another machine
+    # gives no further sign of life.
+    gone = peers.waited_for(3.0)
+    if not gone and (isinstance(error, torch.distributed.DistError) or "gloo" in text):
+        gone = peers.waited_for(2 * SILENT_SECONDS, silence=0.0)
+    if gone:
+        _say_first(f"error: {gone}")
+    return bool(gone)
+
+
+def _say(text: str) -> None:
+    if os.environ.get("RANK", "0") == "0":
+        sys.stderr.write(f"{text}\n")
+
+
+def _say_first(text: str) -> None:
+    """Writes ``text`` to standard error in the first process that has not failed itself."""
+    if _PEERS is None or _PEERS.first_alive():
+        sys.stderr.write(f"{text}\n")
+
+
+def _report(message: str) -> None:
+    if _PEERS is not None:
+        _PEERS.report(message)
+
+
+_PEERS: Peers | None = None
+
+
+def peers() -> Peers | None:
+    """The other processes of the run; ``None`` where this one is alone."""
+    return _PEERS
+
+
+def make_accelerator(timeout: float = 30.0) -> Accelerator:
+    """An accelerator whose processes work together, on GPUs where there are some.
+
+    Args:
+        timeout: Minutes that a process waits for the others in a collective operation.
+
+    Raises:
+        ConfigError: The processes that were launched do not know of each other, or the launcher was set to something
+            that training does not do.
+    """
+    global _PEERS
+    check_launch(os.environ)
+    # Gloo raises when the time is up; NCCL aborts, so that the message of Peers has to come before.
+    late = 2 * GRACE_SECONDS if torch.cuda.is_available() else 0.0
+    waits = InitProcessGroupKwargs(timeout=datetime.timedelta(minutes=timeout, seconds=late))
+    # Without cpu=True, processes launched on CPU know nothing of each other.
+    accelerator = Accelerator(cpu=not torch.cuda.is_available(), kwargs_handlers=[waits])
+    check_world(accelerator)
+    if accelerator.device.type == "cpu":
+        keep_freed_memory()
+    if accelerator.num_processes > 1:
+        members = every(accelerator, (socket.gethostname(), os.getpid()))
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = TCPStore(address, port, is_master=False, timeout=datetime.timedelta(seconds=_STORE_SECONDS))
+        hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        _PEERS = Peers(accelerator.process_index, members, store, 60.0 * timeout, hosted)
+    return accelerator
+
+
+_REFUSED = {
+    "ACCELERATE_USE_DEEPSPEED": ("DeepSpeed", "take distributed_type: MULTI_GPU, or NO, and set model.shard: full"),
+    "ACCELERATE_USE_FSDP": ("FSDP", "take distributed_type: MULTI_GPU, or NO, and set model.shard: full"),
+    "ACCELERATE_USE_MEGATRON_LM": ("Megatron-LM", "take distributed_type: MULTI_GPU, or NO"),
+    "ACCELERATE_USE_PARALLELISM_CONFIG": ("a parallelism config", "leave parallelism_config out"),
+    "ACCELERATE_DYNAMO_BACKEND": ("torch.compile (dynamo_backend)", "leave dynamo_config out"),
+    "ACCELERATE_MIXED_PRECISION": ("mixed precision", 'take mixed_precision: "no", and set model.compute_dtype'),
+    "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": (
+        "gradient accumulation", "leave gradient_accumulation_steps out; optim.tokens_per_microbatch bounds memory",
+    ),
+}  # fmt: skip
+_HARMLESS = {"", "0", "1", "false", "no"}
+
+
+def check_launch(environment: os._Environ[str] | dict[str, str]) -> None:
+    """Refuse settings of ``accelerate`` that training would not follow.
+
+    Args:
+        environment: Variables, as ``accelerate launch`` sets them.
+
+    Raises:
+        ConfigError: One is set; names it, and says what to set instead.
+    """
+    for variable, (name, remedy) in _REFUSED.items():
+        value = environment.get(variable, "").lower()
+        on = value not in (_HARMLESS - {"1"} if "_USE_" in variable else _HARMLESS)
+        if on:
+            raise ConfigError(f"accelerate is set to {name} ({variable}={value}), which training does not do; {remedy}")
+
+
+def check_world(accelerator: Accelerator) -> None:
+    """Checks that as many processes work together as the launcher was asked for.
+
+    ``accelerate launch`` with some CPU settings starts processes that do not communicate, or a single one, without a
+    word: each would then train alone and write the same files.
+
+    Raises:
+        ConfigError: The launcher was asked for another number of processes than work together.
+    """
+    remedy = "On CPU, launch with --config_file configs/accelerate/cpu2.yaml"
+    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    if accelerator.num_processes != launched:
+        raise ConfigError(f"{launched} processes were launched but {accelerator.num_processes} work together. {remedy}")
+    # accelerate sets the address where processes meet if it was asked for several, even when it then starts one.
+    if "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_ADDR" in os.environ and "WORLD_SIZE" not in os.environ:
+        raise ConfigError(f"accelerate was asked for several processes but started this one alone. {remedy}")
+
+
+def every(accelerator: Accelerator, value: T) -> list[T]:
+    """The values of all processes, in their order; each process must call this.
+
+    Raises:
+        PeerFailed: A process sent its failure instead of a value (:func:`sharing_failures`).
+    """
+    if accelerator.num_processes == 1:
+        return [value]
+    values: list[T] = _gathered(value)
+    for rank, told in enumerate(values):
+        if isinstance(told, _Failure) and rank != accelerator.process_index:
+            name = f"rank {rank}" if _PEERS is None else _PEERS.name(rank)
+            raise PeerFailed(f"{name} ended: {told.message}")
+    return values
+
+
+def _gathered(value: Any) -> list[Any]:
+    with ACTIVITY.exchanging():
+        found: list[Any] = gather_object([value])
+    return found
+
+
+@contextlib.contextmanager
+def sharing_failures(accelerator: Accelerator) -> Iterator[None]:
+    """Raises in all processes if one fails: the error in that one, ``PeerFailed`` in the others.
+
+    Every process must enter it. A process that waits in :func:`every` within it learns of the failure there.
+
+    Raises:
+        PeerFailed: Another process failed within it.
+    """
+    try:
+        yield
+    except PeerFailed:
+        raise
+    except Exception as error:
+        if accelerator.num_processes > 1:
+            _gathered(_Failure(str(error) or type(error).__name__))
+        raise
+    every(accelerator, None)
+
+
+def on_main(accelerator: Accelerator, work: Callable[[], None]) -> None:
+    """Runs a function in the first process, while the others wait for it; each process must call this.
+
+    Raises:
+        PeerFailed: It failed there; raised in the others.
+    """
+    with sharing_failures(accelerator):
+        if accelerator.is_main_process:
+            work()
+
+
+def agreed(accelerator: Accelerator, value: T) -> T:
+    """Returns the first process's value in every process; each must call this."""
+    return every(accelerator, value)[0]

@@ -1,0 +1,270 @@
+"""Signs of life between the processes of a run, so that each knows which one is missing and what that did last.
+
+Each process writes what it does into the store at which they met, and reads what the others wrote. That needs neither
+the main thread, which may block in a collective operation, nor a collective operation, and it works with any backend.
+``torch.distributed.monitored_barrier`` names missing ranks, too, but for gloo and at a barrier alone; NCCL's watchdog
+aborts a process without saying what the missing one did; ``torchrun`` ends the processes of its own machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import orjson
+import torch
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from trainers.processes.activity import ACTIVITY, Doing, duration
+
+GRACE_SECONDS = 10.0
+"""Seconds that a process has to end by itself after it learns that another has ended."""
+SILENT_SECONDS = 6.0
+"""Seconds without a sign of life, besides the time between two, after which a process counts as silent."""
+_KILLED = "killed, or ended without a word"
+_STORE_ERRORS = (torch.distributed.DistError, RuntimeError)
+
+
+@dataclass
+class _Seen:
+    """The last signs of another process."""
+
+    doing: Doing
+    beat: int = -1
+    """Number of its last sign of life."""
+    at: float = 0.0
+    """When that was read (``time.monotonic``)."""
+    ended: str | None = None
+    """Its reason, once it has reported that it ends."""
+    gone: bool = False
+    """Whether its process is known to be gone; what it reported before has then been read."""
+
+
+class Peers:
+    """The other processes of the run: whether they live, and what they do.
+
+    A thread ends this process when another one has ended, or has been waited for too long, and this one has not ended
+    by itself soon after: a process that blocks in a collective operation notices nothing else.
+
+    Args:
+        rank: Number of this process.
+        members: Host and process id of each process.
+        store: Where they meet; a connection of its own, with a short timeout.
+        timeout: Seconds that a process waits for another.
+        hosted: Whether the store is in the first process (otherwise it is in the launcher).
+    """
+
+    def __init__(
+        self, rank: int, members: Sequence[tuple[str, int]], store: TCPStore, timeout: float, hosted: bool
+    ) -> None:
+        self.rank = rank
+        self.members = tuple(members)
+        self.timeout = timeout
+        self.interval = max(1.0, len(members) / 32)
+        """Seconds between two signs of life; longer with many processes, each of which reads those of all."""
+        self._store = store
+        self._host = 0 if hosted else None
+        self._others = [other for other in range(len(members)) if other != rank]
+        now = time.monotonic()
+        self._seen = {other: _Seen(Doing("start", 0.0), at=now) for other in self._others}
+        self._beats = 0
+        self._ended: str | None = None
+        self._read = self._resumed = now
+        self._lock = threading.RLock()
+        self._closed = threading.Event()
+        self._write()  # before the others look for it
+        self._thread = threading.Thread(target=self._watch, name="peers", daemon=True)
+        self._thread.start()
+
+    # -- for the main thread ----------------------------------------------------------------------------------------
+
+    def report(self, message: str) -> None:
+        """Reports to the others that this process ends, and why."""
+        self._ended = message
+        if self._lock.acquire(timeout=GRACE_SECONDS):
+            try:
+                self._write()
+            except _STORE_ERRORS:
+                pass
+            finally:
+                self._lock.release()
+
+    def close(self) -> None:
+        """Stops watching; a process that has the store, and a reason to tell, gives the others time to read it."""
+        if self._ended is not None and self.rank == self._host and len(self.failed()) < len(self._others):
+            time.sleep(2 * self.interval)
+        self._closed.set()
+        self._thread.join(GRACE_SECONDS)
+
+    def failed(self, silence: float | None = None) -> dict[int, str]:
+        """Returns the other processes that have ended, by rank, each with its reason and what it did last.
+
+        Args:
+            silence: Seconds without a sign of life after which a process counts as ended; by default the timeout.
+        """
+        found: dict[int, str] = {}
+        limit = max(self.timeout if silence is None else silence, SILENT_SECONDS + self.interval)
+        for other, seen in self._seen.items():
+            host, pid = self.members[other]
+            if seen.ended is not None:
+                found[other] = seen.ended
+            elif host == self.members[self.rank][0] and not alive(pid):
+                if not seen.gone:
+                    seen.gone = True
+                    self._exchange()
+                found[other] = seen.ended or f"{_KILLED}; last: {seen.doing}"
+            elif (quiet := self.silence(other)) >= limit:
+                found[other] = f"no sign of life for {duration(quiet)}; last: {seen.doing}"
+        return found
+
+    def waited_for(self, seconds: float, silence: float | None = None) -> str:
+        """Waits at most ``seconds`` for another process to end; returns a message on those that have, empty if none."""
+        end = time.monotonic() + seconds
+        while not (found := self.failed(silence)) and time.monotonic() < end:
+            time.sleep(0.1)
+        return self._said(found)
+
+    def first_alive(self, excused: Sequence[int] = ()) -> bool:
+        """Whether every process before this one has ended, is silent or is ``excused``: this one has to speak then."""
+        return set(range(self.rank)) <= {*self.failed(0.0), *excused}
+
+    def late(self) -> str:
+        """Reports that this process ends because it has waited too long; returns the message, if it is to say it."""
+        missing = self.missing()
+        text = f"waited for longer than process_timeout for {self.described(missing)}"
+        self.report(text)
+        return f"{self.name(self.rank)} {text}" if self.first_alive(missing) else ""
+
+    # -- for any thread -----------------------------------------------------------------------------------------------
+
+    def name(self, rank: int) -> str:
+        """Returns the name of a process in messages."""
+        host, pid = self.members[rank]
+        return f"rank {rank} (pid {pid} on {host})"
+
+    def silence(self, rank: int) -> float:
+        """Seconds since the last sign of life of another process, as far as this one could see one."""
+        now = time.monotonic() if rank == self._host else self._read
+        return max(0.0, now - self._seen[rank].at)
+
+    def silent(self, rank: int) -> bool:
+        """Whether another process gives no sign of life."""
+        return self.silence(rank) >= SILENT_SECONDS + self.interval
+
+    def doing(self, rank: int) -> Doing:
+        """Returns the activity of another process, as far as is known."""
+        seen = self._seen[rank]
+        return seen.doing if self.silent(rank) else seen.doing.later(max(0.0, time.monotonic() - seen.at))
+
+    def missing(self) -> list[int]:
+        """Returns the processes that this one waits for.
+
+        Those that are silent; else those that have not begun the exchange that this one is in; else those that wait for
+        something other than processes; else all others.
+        """
+        mine, doing = ACTIVITY.now(), {other: self.doing(other) for other in self._others}
+        silent = [other for other in self._others if self.silent(other)]
+        behind = [other for other in self._others if doing[other].exchanges < mine.exchanges]
+        elsewhere = [other for other in self._others if doing[other].waits_for and not doing[other].exchanging]
+        return silent or behind or elsewhere or self._others
+
+    def described(self, ranks: Sequence[int]) -> str:
+        """Names processes, the first four of them with what they do or did last."""
+        said = []
+        for rank in ranks[:4]:
+            quiet = f"gives no sign of life for {duration(self.silence(rank))}; last: " if self.silent(rank) else ""
+            said.append(f"{self.name(rank)}, which {quiet or 'is in '}{self.doing(rank)}")
+        more = f"; and {len(ranks) - 4} further processes" if len(ranks) > 4 else ""
+        return "; ".join(said) + more
+
+    def _said(self, found: dict[int, str]) -> str:
+        return "; ".join(f"{self.name(rank)} ended: {reason}" for rank, reason in found.items())
+
+    # -- the thread ---------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        while not self._closed.wait(self.interval):
+            self._exchange()
+            if not (found := self.failed()) and not self._overdue():
+                continue
+            if found and self._closed.wait(GRACE_SECONDS):
+                return
+            if found and self.first_alive():
+                _say(self._said(found))
+            elif not found:
+                if late := self.late():
+                    _say(late)
+                time.sleep(2 * self.interval)  # the others read it
+            os._exit(1)
+
+    def _exchange(self) -> None:
+        """Writes what this process does, and reads what the others wrote."""
+        with self._lock:
+            self._read_all()
+
+    def _read_all(self) -> None:
+        before, began = self._read, time.monotonic()
+        if began - before > self.interval + SILENT_SECONDS:  # this process itself was stopped: it saw no one's signs
+            self._shift(began - before)
+            self._resumed = before = began
+        answered = False
+        with contextlib.suppress(*_STORE_ERRORS):
+            self._write()
+            values = self._store.multi_get([_key(other) for other in self._others])
+            answered = True
+        self._read = now = time.monotonic()
+        if not answered:
+            # Nobody's signs can be read, which is the fault of the process that has the store, if one has.
+            self._shift(now - before, besides=self._host)
+            return
+        for other, value in zip(self._others, values, strict=True):
+            told, seen = orjson.loads(bytes(value)), self._seen[other]
+            if told["beat"] != seen.beat:
+                seen.beat, seen.at, seen.doing = told["beat"], now, Doing(**told["doing"])
+            seen.ended = told["ended"]
+
+    def _write(self) -> None:
+        self._beats += 1
+        told = {"beat": self._beats, "doing": asdict(ACTIVITY.now()), "ended": self._ended}
+        self._store.set(_key(self.rank), orjson.dumps(told).decode())
+
+    def _shift(self, seconds: float, besides: int | None = None) -> None:
+        """Does not count ``seconds`` as silence of any process but ``besides``."""
+        for other, seen in self._seen.items():
+            if other != besides:
+                seen.at += seconds
+
+    def _overdue(self) -> bool:
+        """Whether this process has waited too long, and its collective operation has not noticed."""
+        mine = ACTIVITY.now()
+        waited = min(mine.wait_s, time.monotonic() - self._resumed)
+        return mine.exchanging and waited > self.timeout + GRACE_SECONDS
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"error: {text}\n")
+    sys.stderr.flush()
+
+
+def _key(rank: int) -> str:
+    return f"trainers/process/{rank}"
+
+
+def alive(pid: int) -> bool:
+    """Whether a process of this machine runs; a zombie does not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    stat = Path(f"/proc/{pid}/stat")
+    with contextlib.suppress(OSError, IndexError):
+        return stat.read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return True

@@ -1,0 +1,97 @@
+"""``envsuite export episodes RUN --env ID --out FILE.jsonl``: episodes of a run as demonstrations.
+
+Those that solved their task are played again in the environment, which gives the observations that files of episodes
+leave out (admissible commands); one that takes another course than the recorded one stops the export.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from envsuite.core import ToolEnv, Unparsed
+from envsuite.core.errors import DataError, UsageError
+from envsuite.evaluation.demonstrations import FORMS, Demonstration, write_demonstrations
+from envsuite.evaluation.demonstrations.arguments import add_arguments, made, options_of
+from envsuite.evaluation.demonstrations.playing import taken
+from envsuite.exits import status_of
+from trainers.imitation.demonstrations import episodes_in, thought_of
+from trainers.steps import Episode
+from trainers.steps.parquet import read_episodes
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="envsuite export episodes", description=__doc__)
+    parser.add_argument("run", type=Path, help="Folder of a run or of kept episodes, or one Parquet file of episodes.")
+    parser.add_argument("--env", required=True, metavar="ID", help="Id of the environment.")
+    parser.add_argument("--out", type=Path, required=True, help="File of JSON lines that is written.")
+    parser.add_argument("--form", choices=FORMS, default="native", help="How messages hold calls.")
+    parser.add_argument("--no-commands", action="store_true", help="Leave admissible commands out of the messages.")
+    parser.add_argument("--unsolved", action="store_true", help="Keep episodes that did not solve their task, too.")
+    add_arguments(parser)
+    given = parser.parse_args(arguments)
+
+    def command() -> int:
+        shown, played = exported(given.run, given.env, given.split, options_of(given), unsolved=given.unsolved)
+        write_demonstrations(given.out, shown, given.form, not given.no_commands)
+        sys.stdout.write(f"{len(shown)} of {played} episodes of {given.env} written to {given.out}\n")
+        return 0
+
+    return status_of(command)
+
+
+def exported(
+    source: Path, env_id: str, split: str, env_options: dict[str, Any], *, unsolved: bool = False
+) -> tuple[list[Demonstration], int]:
+    """Returns the demonstrations in ``source``, and the number of its episodes of ``env_id``.
+
+    Args:
+        source: Folder, or file of episodes.
+        env_id: Id of the environment.
+        split: A split of the environment; tasks of others are found, too.
+        env_options: Further arguments with which it is made.
+        unsolved: Keep episodes that did not solve their task, too.
+
+    Raises:
+        DataError: There are no such episodes, or one takes another course here.
+        EnvsuiteError: The environment cannot be made.
+    """
+    if not source.exists():
+        raise DataError(f"{source}: no such file or folder")
+    found = episodes_in(source) if source.is_dir() else read_episodes(source)
+    mine = [one for one in found if one.env_id == env_id and one.error is None]
+    kept = [one for one in mine if one.success or unsolved]
+    if not kept:
+        what = "none of which solved its task; --unsolved takes the others" if mine else "and those of others"
+        raise UsageError(f"{source}: {len(mine)} episodes of {env_id}, {what}")
+    env = made(env_id, **env_options, split=split)
+    try:
+        return [_again(env, one, env_options) for one in kept], len(mine)
+    finally:
+        env.close()
+
+
+def _again(env: ToolEnv, episode: Episode, env_options: dict[str, Any]) -> Demonstration:
+    """Plays a recorded episode in ``env``."""
+    first, info = env.reset(options={"task_id": episode.task_id})
+    seen, steps, same = first["text"], [], first["task"] == episode.task
+    for there in episode.steps:
+        if not same or env.done or seen != there.observation:
+            raise DataError(
+                f"episode {episode.episode_id} (task {episode.task_id!r}) takes another course here at step {there.t}; "
+                "give --source, --split and --option as in the settings of its run (config.yaml, envs)"
+            )
+        action = there.action if there.action is not None else Unparsed(there.parse_error or "no action")
+        step, info = taken(env, action, thought_of(there))
+        steps.append(step)
+        seen = step.observation["text"]
+    shown = Demonstration.of(env, first, steps, info, env_options=env_options, player="policy")
+    if shown.success != episode.success:
+        raise DataError(
+            f"episode {episode.episode_id} (task {episode.task_id!r}) ends otherwise here: {shown.success=}"
+        )
+    return shown

@@ -1,0 +1,87 @@
+"""``envsuite train``: checks the settings of a run, then trains here or in processes that accelerate starts."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import subprocess
+from collections.abc import Sequence
+
+import torch
+from accelerate.commands.launch import launch_command, launch_command_parser
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+from envsuite.exits import INTERRUPTED, say, status_of
+from trainers.run.cli import TRAIN, parse
+from trainers.run.training import main as train
+from trainers.settings import ConfigError
+from trainers.settings.shipped import located
+
+PROCESSES, LAUNCH = "processes", "launch-config"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command line; returns the exit status, that of :func:`trainers.run.training.main`.
+
+    A setting that cannot work is said in one line, whatever the number of processes, before any of them is started.
+    """
+    return status_of(lambda: _main(arguments))
+
+
+def _main(arguments: Sequence[str]) -> int:
+    command = parse(arguments, TRAIN)
+    processes, launch_config = command.options.get(PROCESSES, "1"), command.options.get(LAUNCH)
+    if not processes.isdecimal() or int(processes) < 1:
+        raise ConfigError(f"--processes {processes}: it must be a whole number of at least 1")
+    if launch_config is not None:
+        options = ["--config_file", str(located(launch_config))]
+    elif int(processes) == 1:
+        return train(command.words)
+    elif torch.cuda.is_available():
+        options = ["--multi_gpu", "--mixed_precision", "no"]
+    else:
+        options = ["--config_file", str(located("configs/accelerate/cpu2.yaml"))]
+        os.environ["ACCELERATE_USE_CPU"] = "true"
+    if launch_config is None or PROCESSES in command.options:
+        options += ["--num_processes", processes]
+    threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // int(processes)))
+    return launch([*options, "--num_cpu_threads_per_process", threads, "-m", "trainers.train", *command.words])
+
+
+def launch(words: Sequence[str]) -> int:
+    """``accelerate launch`` in this process; ends without a traceback where the run has ended with a message.
+
+    Args:
+        words: Its command line.
+
+    Returns:
+        The exit status of the run, as a shell gives it.
+    """
+    arguments = launch_command_parser().parse_args([*words])
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the run says itself how it ended
+    try:
+        launch_command(arguments)
+    except subprocess.CalledProcessError as failed:  # one process
+        status = failed.returncode
+    except ChildFailedError as failed:  # several
+        status = failed.get_first_failure()[1].exitcode
+    except SignalException as stopped:  # several, which have ended
+        return 128 + stopped.sigval
+    except KeyboardInterrupt:
+        if not _waited():
+            say()
+        return INTERRUPTED
+    else:
+        return 0
+    return status if status >= 0 else 128 - status
+
+
+def _waited() -> bool:
+    """Waits for the started processes, which write a checkpoint after Ctrl-C; returns whether there were any."""
+    found = False
+    with contextlib.suppress(ChildProcessError):
+        while os.wait():
+            found = True
+    return found

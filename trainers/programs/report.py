@@ -1,0 +1,219 @@
+"""``envsuite report``: reports of runs, comparisons, advantages of an episode, a run followed live."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from envsuite.core.errors import MissingExtra, UsageError
+from envsuite.exits import status_of
+from envsuite.remote.protocol import TOKEN_VARIABLE
+from envsuite.remote.tokens import read_token
+from trainers.report.compare import Comparison, write_comparison
+from trainers.report.graphs import draw, pictures
+from trainers.report.html import printable, write_html
+from trainers.report.methods import DEFAULT, OWN, Advantages, saved_advantages
+from trainers.report.plots import write_plots
+from trainers.report.run import RunData, iteration_of
+from trainers.report.stats import before_after_latex, before_after_markdown, before_after_table
+from trainers.steps.parquet import StepKey, parse_action, read_table
+
+EXAMPLES = """examples:
+  envsuite report runs/quickstart
+  envsuite report runs/quickstart --advantages own grpo gigpo/webshop 'hgpo:{depth: 4}'
+  envsuite report runs/grpo runs/gigpo --out compared.html
+  envsuite report runs/quickstart --serve
+  envsuite report runs/quickstart --episode 17 --advantages own rloo
+  envsuite report runs/quickstart --graph 3 --advantages gigpo --out group-3.png
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Writes the report, the plots and the tables of a run, or compares several; returns the exit status."""
+    options = _parser().parse_args(arguments)
+    problems = Console(stderr=True)
+    return status_of(lambda: _run(options, problems))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="envsuite report", description=main.__doc__, epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run folder; several are compared")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="page that compares several runs")
+    parser.add_argument("--format", choices=("text", "markdown", "latex"), default="text", help="format of the tables")
+    parser.add_argument(
+        "--advantages", nargs="+", metavar="METHOD", default=list(DEFAULT),
+        help="methods under which each step's advantage is computed from the saved episodes: 'own', an estimator, a "
+        "recipe, a composition such as gigpo+scpo, each with settings of its own after a colon; 'none' for none "
+        f"(default: {' '.join(repr(name) if ' ' in name else name for name in DEFAULT)})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--episode", type=int, metavar="ID", help="print the advantages of this training episode's steps; write nothing"
+    )
+    parser.add_argument(
+        "--graph", type=int, metavar="GROUP",
+        help="draw the states that this group of training episodes met to --out, a .png, .svg or .pdf file, with the "
+        "advantages of the first of --advantages (default: as trained)",
+    )  # fmt: skip
+    live = parser.add_argument_group("following a run that goes on")
+    live.add_argument("--serve", action="store_true", help="show the run in a browser as it is now; read-only")
+    live.add_argument("--host", default="127.0.0.1", help="(default: %(default)s, only this machine can connect)")
+    live.add_argument("--port", type=int, default=8090, help="(default: %(default)s; 0: any free one)")
+    live.add_argument(
+        "--token-file", type=Path,
+        help=f"file with the token that readers need where other machines can connect (default: ${TOKEN_VARIABLE})",
+    )  # fmt: skip
+    return parser
+
+
+def _run(options: argparse.Namespace, problems: Console) -> int:
+    methods = [] if options.advantages == ["none"] else options.advantages
+    if options.serve:
+        _serve(options, methods, problems)
+        return 0
+    if len(options.runs) > 1:
+        _compare([RunData.load(folder) for folder in options.runs], options.out, problems)
+        return 0
+    if options.graph is not None:
+        run = RunData.load(options.runs[0])
+        _graph(run, options.graph, OWN if methods == list(DEFAULT) else (methods or [OWN])[0], options.out, problems)
+        return 0
+    if options.out is not None:
+        raise UsageError("--out is the page that compares several runs; the report of one is written to its folder")
+    run = RunData.load(options.runs[0])
+    if options.episode is not None:
+        _episode(run, options.episode, methods, problems)
+        return 0
+    console = Console()
+    for before, after in run.pairs():
+        if options.format == "text":
+            console.print(before_after_table(before, after))
+        else:
+            form = before_after_markdown if options.format == "markdown" else before_after_latex
+            sys.stdout.write(form(before, after))
+    for path in (*write_plots(run), write_html(run, methods)):
+        _tell(problems, f"wrote {path}")
+    return 0
+
+
+def _serve(options: argparse.Namespace, methods: list[str], problems: Console) -> None:
+    """Serves a run until Ctrl-C.
+
+    Raises:
+        MissingExtra: The server is not installed.
+        UsageError: More than one run is named, or the address does not do.
+    """
+    try:
+        from trainers.report.server import ServeSettings, serve
+    except ImportError as error:
+        raise MissingExtra(f"--serve needs {error.name}: pip install 'envsuite[serve]'") from error
+    if len(options.runs) > 1:
+        raise UsageError("--serve follows one run; start one server, with a --port of its own, for each")
+    if (options.runs[0] / "config.yaml").exists():
+        Advantages(RunData.load(options.runs[0]), methods)  # methods that do not exist are told now
+    token = read_token(options.token_file)
+    with contextlib.suppress(KeyboardInterrupt):
+        settings = ServeSettings(options.runs[0], options.host, options.port, token, methods)
+        serve(settings, lambda text: _tell(problems, text))
+
+
+def _compare(runs: list[RunData], out: Path | None, problems: Console) -> None:
+    """Writes the page that compares runs, and says which are not comparable.
+
+    Raises:
+        UsageError: No file is named.
+    """
+    if out is None:
+        raise UsageError("several runs are compared on one page: name it with --out, e.g. --out compared.html")
+    comparison = Comparison(runs)
+    for text in comparison.warnings():
+        _tell(problems, text, style="yellow")
+    _tell(problems, f"wrote {write_comparison(comparison, out)}")
+
+
+def _episode(run: RunData, episode: int, methods: list[str], problems: Console) -> None:
+    """Prints the advantage of each step of an episode under each method.
+
+    Raises:
+        UsageError: No file of training episodes has it.
+    """
+    advantages = Advantages(run, methods)
+    for label, path in run.episode_files():  # noqa: B007  (the last ones are used below)
+        if iteration_of(path) is not None:
+            rows = read_table(path, ["episode_id", "t", "action", "valid"]).to_pylist()
+            if rows := [row for row in rows if row["episode_id"] == episode and row["t"] >= 0]:
+                break
+    else:
+        raise UsageError(f"{run.folder / 'episodes'}: no training episode has the id {episode} and steps")
+    computed, saved = advantages.of_file(path), saved_advantages(path)
+    columns = [("trained with", saved)] * bool(saved) + [
+        (one.method.name, one.values)
+        for one in computed
+        if one.values is not None and not (saved and one.method.name == OWN)
+    ]
+    table = Table(title=f"Episode {episode}, {label}: advantage of each step", title_justify="left")
+    for name in ("step", "action", *(name for name, _ in columns)):
+        table.add_column(Text(name), justify="left" if name == "action" else "right", no_wrap=name != "action")
+    for row in rows:
+        values = [found.get((episode, row["t"])) for _, found in columns if found is not None]
+        shown = ["–" if value is None else f"{value:.4f}" for value in values]  # noqa: RUF001
+        table.add_row(str(row["t"]), Text(_call(row["action"]), style="" if row["valid"] else "red"), *shown)
+    Console().print(table)
+    for one in computed:
+        if one.values is None:
+            _tell(problems, f"{one.method.name}: not computed: {one.lacks}")
+    if advantages.problem:
+        _tell(problems, f"not computed: {advantages.problem}")
+
+
+def _graph(run: RunData, group: int, method: str, out: Path | None, problems: Console) -> None:
+    """Draws the graph of a group, in the last iteration that has it.
+
+    Raises:
+        UsageError: No file is named, or has another suffix; no training episode has the group.
+    """
+    if out is None or out.suffix not in (".png", ".svg", ".pdf"):
+        raise UsageError("--graph draws to a file: name it with --out, e.g. --out group.png (or .svg, .pdf)")
+    trained = [(label, path) for label, path in reversed(run.episode_files()) if iteration_of(path) is not None]
+    there = ((label, path, one) for label, path in trained for one in pictures(path) if one.group == group)
+    label, path, found = next(there, ("", Path(), None))
+    if found is None:
+        raise UsageError(f"{run.folder / 'episodes'}: no training episode of the group {group} has steps")
+    values: Mapping[StepKey, float] | None = saved_advantages(path) if method == OWN else None
+    if not values:
+        advantages = Advantages(run, [method])
+        computed = next(iter(advantages.of_file(path)), None)
+        values = {} if computed is None or computed.values is None else computed.values
+        if not values:
+            why = advantages.problem if computed is None else computed.lacks
+            _tell(problems, f"drawn without advantages: {why}")
+    rows = read_table(path, ["episode_id", "t", "action"]).to_pylist()
+    said = {(row["episode_id"], row["t"]): printable(_words(row["action"])) for row in rows}
+    draw(out, found, values, said, f"{label}, group {group}: {'as trained' if method == OWN else method}")
+    _tell(problems, f"wrote {out}")
+
+
+def _words(action: str | None) -> str:
+    """Returns the values of a step's arguments on one line."""
+    calls = parse_action(action) or ()
+    text = "; ".join(" ".join(map(str, call.arguments.values())) or call.name for call in calls)
+    return " ".join(text.split()) or "no action"
+
+
+def _call(action: str | None) -> str:
+    """Returns the calls of a step on one line."""
+    calls = parse_action(action) or ()
+    return "; ".join(f"{call.name}({', '.join(map(repr, call.arguments.values()))})" for call in calls) or "none"
+
+
+def _tell(problems: Console, text: str, style: str | None = None) -> None:
+    problems.print(text, style=style, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,73 @@
+"""Shows what the prompts of a run look like, and how many of the model's own answers are actions.
+
+``envsuite show-prompt --config FILE`` shows the first steps of an episode; with ``--zero-shot 60`` the model
+answers.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+from trainers.processes.distributed import guarded, make_accelerator
+from trainers.run.cli import ORDER, Command, Program, parse
+from trainers.run.showing import env_of, prompts
+from trainers.run.zero_shot import zero_shot
+from trainers.settings import ConfigError
+
+SHOW = Program(
+    "envsuite show-prompt",
+    f"""Show the prompts of the first steps of an episode, with their numbers of tokens; control tokens are «marked».
+With --zero-shot, the model answers instead, and a table says how many of its answers each codec reads.
+{ORDER}
+examples:
+  envsuite show-prompt --config configs/quickstart.yaml
+  envsuite show-prompt --config configs/quickstart.yaml --prompt.template steps --prompt.memory "window(2)"
+  envsuite show-prompt --config configs/quickstart.yaml --zero-shot 60
+""",
+    options={
+        "--steps N": "Show at most N steps; with --zero-shot, the first N steps of each episode. By default 3.",
+        "--env N": "Number of the environment among envs, from 0. By default 0.",
+        "--task ID": "The task; by default the first one of the split.",
+        "--player expert|nothing": "Who answers: the environment's expert, or nobody, so that every answer is empty.",
+        "--zero-shot N": "Let the model give about N answers under each codec, and count those that are actions.",
+    },
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line; returns the exit status."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    return guarded(lambda: _main(arguments))
+
+
+def _main(arguments: Sequence[str]) -> int:
+    for line in _lines(parse(arguments, SHOW)):
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+    return 0
+
+
+def _lines(command: Command) -> Iterator[str]:
+    config, given = command.config, command.options
+    steps, player = _number(given, "steps", 3), given.get("player", "expert")
+    if player not in ("expert", "nothing"):
+        raise ConfigError(f"--player {player}: it is expert or nothing")
+    env = env_of(config, _number(given, "env", 0, least=0))
+    if "zero-shot" in given:
+        for name in ("task", "player"):
+            if name in given:
+                raise ConfigError(
+                    f"--{name} and --zero-shot: the model plays the first tasks of the split; leave one out"
+                )
+        accelerator = make_accelerator(config.process_timeout)
+        return zero_shot(config, accelerator, env, _number(given, "zero-shot", 0), steps)
+    return prompts(config, env, given.get("task"), steps, player == "expert")
+
+
+def _number(given: Mapping[str, str], name: str, default: int, least: int = 1) -> int:
+    word = given.get(name, str(default))
+    if not word.isdecimal() or not least <= int(word) <= 1_000_000:
+        raise ConfigError(f"--{name} {word}: it must be a whole number from {least} to 1000000")
+    return int(word)

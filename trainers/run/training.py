@@ -1,0 +1,103 @@
+"""Trains an agent in this process, with others where a launcher has started several."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envsuite.core.errors import EnvsuiteError
+from trainers.run.config import TrainConfig
+
+if TYPE_CHECKING:
+    from trainers.run.progress import Progress
+
+_LOG = logging.getLogger("trainers.train")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status.
+
+    0: done. 1: failed. 2: the configuration is wrong. 130, 143: stopped by Ctrl-C or SIGTERM after a checkpoint.
+    """
+    from trainers.run.cli import TRAIN, parse
+
+    try:
+        command = parse(arguments, replace(TRAIN, name="accelerate launch -m trainers.train", options={}))
+    except EnvsuiteError as error:  # said before the libraries are loaded, which takes seconds
+        if os.environ.get("RANK", "0") == "0":
+            sys.stderr.write(f"error: {error}\n")
+        return 2
+    from trainers.processes.distributed import guarded
+
+    return guarded(lambda: _train(command.config, command.resume))
+
+
+def _train(config: TrainConfig, resume: str | None) -> int:
+    from rich.console import Console
+
+    from trainers.processes.distributed import make_accelerator, peers
+    from trainers.report.stats import EvalResult, before_after_table
+    from trainers.rollout.engines import AUTO
+    from trainers.run.assembly import Run
+    from trainers.run.checkpoint import chosen, engine_in
+    from trainers.run.lock import held_by_main
+    from trainers.run.log import run_log
+    from trainers.run.loop import train
+    from trainers.run.progress import Progress
+    from trainers.run.stopping import Interrupted
+    from trainers.run.watchdog import Watchdog
+
+    accelerator = make_accelerator(config.process_timeout)
+    main = accelerator.is_main_process
+    folder = Path(config.output) / config.name
+    log = folder / ("run.log" if main else f"run.rank{accelerator.process_index}.log")
+    display = Progress(config.iterations, console=Console(quiet=not main))
+    hold = held_by_main(accelerator, folder, "trainers.train", "--name")
+    with hold, run_log(log), display as progress, Watchdog(progress, config.wait_notice, peers()):
+        _LOG.info(
+            "%d process(es) work together; this is number %d (pid %d)",
+            accelerator.num_processes, accelerator.process_index, os.getpid(),
+        )  # fmt: skip
+        progress.message(f"{config.name}: {accelerator.num_processes} process(es) on {accelerator.device}, {folder}")
+        try:
+            if resume is not None and config.rollout.engine == AUTO:
+                name, options = engine_in(chosen(folder / "checkpoints", resume))
+                config = replace(config, rollout=replace(config.rollout, engine=name, engine_options=options))
+            evaluations = train(Run(config, accelerator, progress), resume)
+        except Interrupted as stopped:
+            progress.message(str(stopped))
+            return stopped.exit_code
+        except EnvsuiteError as error:
+            _LOG.info("ended by an error: %s", error)
+            raise
+        if main:
+            report = _report(config, folder, progress)
+            first: dict[tuple[str, str, str], EvalResult] = {}
+            last: dict[tuple[str, str, str], EvalResult] = {}
+            for result in evaluations:
+                first.setdefault((result.env_id, result.split, result.manifest_hash), result)
+                last[result.env_id, result.split, result.manifest_hash] = result
+            for key, result in last.items():
+                if result is not first[key]:
+                    progress.table(before_after_table(first[key], result))
+                else:
+                    progress.message(
+                        f"{key[0]}, split {key[1]}: the weights did not change, so there is one evaluation"
+                    )
+            progress.message(f"report: {report}")
+    return 0
+
+
+def _report(config: TrainConfig, folder: Path, progress: Progress) -> Path | str:
+    """Writes the report of a finished run; returns where it is, or how to get it."""
+    if not config.report:
+        return f"not written (report: false); envsuite report {folder} writes it"
+    from trainers.report.write import write_report
+
+    progress.stage("report")
+    return write_report(folder)

@@ -113,7 +113,7 @@ def test_help_says_how_the_page_and_the_terminal_are_opened(capsys: pytest.Captu
     with pytest.raises(SystemExit):
         main(["play", "--help"])
     said = " ".join(capsys.readouterr().out.split())
-    assert "`papers` is papersearch in a browser" in said and "envsuite play papers" in said
+    assert "`papers`: papersearch in a browser" in said and "envsuite play papers" in said
 
 
 def test_a_wheel_has_the_files_of_the_page(root: Path, tmp_path: Path) -> None:

@@ -258,4 +258,4 @@ def test_an_answer_that_is_no_problem_document_raises_the_question_who_answers()
         with pytest.raises(transport.Refused) as refused:
             there.ask("GET", "/v1/environments")
         other.shutdown()
-    assert refused.value.detail == "HTTP 404, and no problem document: is this `envsuite serve http`?"
+    assert refused.value.detail == "HTTP 404 without a problem document: is it `envsuite serve http`?"

@@ -32,7 +32,7 @@ def _settings_of_other_models() -> Iterator[tuple[str, TrainConfig]]:
         for language, body in FENCE.findall(page.read_text(encoding="utf-8")):
             for line in body.replace("\\\n", " ").splitlines() if language == "bash" else ():
                 words = shlex.split(line, comments=True)
-                if "Instruct" in line and any(f"trainers.{name}" in words for name in ("train", "plan", "show_prompt")):
+                if "Instruct" in line and words[0] == "envsuite" and words[1] in ("train", "plan", "show-prompt"):
                     settings = words[words.index("--config") :]
                     program = [i for i, word in enumerate(settings) if word in ("--gpus", "--zero-shot", "--steps")]
                     for i in reversed(program):

@@ -124,7 +124,7 @@ def test_a_model_that_does_not_fit_is_one_line(
     monkeypatch.setattr("trainers.run.assembly.load_model", failing)
     assert main(["--config", str(write_settings(place))]) == 1
     said = capfd.readouterr().err
-    assert "Traceback" not in said and "error: memory ran out (" in said and "trainers.planning.program" in said
+    assert "Traceback" not in said and "error: memory ran out (" in said and "envsuite plan" in said
 
 
 def test_errors_of_memory_are_told_from_others() -> None:

@@ -37,10 +37,11 @@ MEMORIES = ("window(2)", "window(4,2)", "summary(2)", "full", "compact(3000)", "
 TEMPLATES = ("steps", "sections", "shared")
 SHARED = ROOT.parent / "shared"
 RECORDED = (
-    "tests/estimators/test_golden.py", "tests/test_recorded.py", "tests/objectives", "tests/steps", "tests/prompting",
-    "tests/webshop", "tests/searchqa", "tests/papersearch", "tests/mathematics", "tests/sokoban", "tests/textcraft",
-    "tests/alfworld", "tests/retrieval", "tests/panels", "tests/trainers/test_processes.py",
-    "tests/trainers/test_resume.py",
+    "tests/test_recorded.py", "tests/trainers/credit", "tests/trainers/policy",
+    "tests/trainers/steps", "tests/prompting", "tests/webshop", "tests/searchqa", "tests/papersearch",
+    "tests/mathematics", "tests/sokoban", "tests/textcraft", "tests/alfworld", "tests/retrieval",
+    "tests/evaluation/test_panel_files.py", "tests/trainers/processes/test_processes.py",
+    "tests/trainers/run/test_resume.py",
 )  # fmt: skip
 """Tests that compare with recordings or with a second computation; ``--tests`` runs them, slow ones included."""
 

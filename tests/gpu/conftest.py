@@ -6,13 +6,11 @@ A rehearsal shows that a test itself holds together; it says nothing about GPUs.
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "trainers"))
 HERE = Path(__file__).parent
 _SKIPPED: dict[str, int] = {}
 

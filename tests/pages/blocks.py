@@ -39,7 +39,7 @@ BY_LANGUAGE = {
 }
 REASONS = {
     ("docs/bridges.md", "from openenv.core import GenericEnvClient"): "openenv is no part of the extra dev; "
-    "tests/bridges/test_openenv.py runs it where it is installed",
+    "tests/serving/bridges/test_openenv.py runs it where it is installed",
     (
         "docs/data.md",
         "from envsuite.data import data_set",

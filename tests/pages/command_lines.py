@@ -90,7 +90,7 @@ ELSEWHERE = {
     "kubectl": "needs Kubernetes",
     "vf-eval": "of verifiers, no part of the extra dev; tests/examples runs it where it is installed",
     "py-spy": "of another package, attaches to a process",
-    "vllm-env/bin/": "an environment with vLLM; tests/rollout runs it where ENVSUITE_VLLM_PYTHON names one",
+    "vllm-env/bin/": "an environment with vLLM; tests/trainers/rollout runs it where ENVSUITE_VLLM_PYTHON names one",
     ".venv/bin/pre-commit": "writes into .git",
     "tensorboard": "a server that runs on",
     "inspect": "of inspect_ai, no part of the extra dev",

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "estimators"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "prompting"))
 from families import QWEN3, tokenizer_of
 from step_tables import table_of
 

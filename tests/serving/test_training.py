@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from envsuite.serving.server import Server
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "trainers"))
 
 
 @pytest.mark.slow

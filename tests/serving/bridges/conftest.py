@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from envsuite.serving.bridges.server import Bridge, bridging
+from envsuite.serving.bridges.settings import Settings
+
+PATIENT = "talk:Patient-v0"
+
+
+@pytest.fixture(scope="session")
+def bridge(data_folder: Path) -> Iterator[Bridge]:
+    """A bridge in a thread of this process, with free choice among three environments."""
+    with bridging(Settings(("TextCraft-v0", "WebShop-v0", PATIENT), port=0)) as running:
+        yield running
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Bridge]]:
+    """Starts bridges in threads of this process; by default of TextCraft, with a free port."""
+    with ExitStack() as stack:
+
+        def make(*environments: str, **settings: Any) -> Bridge:
+            return stack.enter_context(bridging(Settings(environments or ("TextCraft-v0",), **{"port": 0, **settings})))
+
+        yield make
+
+
+@pytest.fixture(scope="module")
+def http() -> Iterator[httpx2.Client]:
+    with httpx2.Client() as client:
+        yield client

@@ -1,0 +1,47 @@
+"""A method in another package: the one that CONTRIBUTING.md writes, installed and trained with by its name."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from step_tables import table_of
+from third_party import files_of, install
+from tiny_runs import save_model, without_times, write_settings
+
+from trainers.credit.estimators import ESTIMATORS
+from trainers.credit.estimators.dr_grpo import DrGRPO
+from trainers.settings import make
+from trainers.train import main
+
+
+@pytest.fixture(scope="module")
+def site(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder on Python's path, with the package of the page."""
+    folder = tmp_path_factory.mktemp("site")
+    install(folder, files_of(root / "CONTRIBUTING.md", "A method in another package"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        importlib.invalidate_caches()
+        yield folder
+
+
+def test_the_method_of_another_package_is_centred_on_the_median(site: Path) -> None:
+    steps = table_of(
+        [(0, 0, 0, 0.0, "a", True), (0, 0, 1, 1.0, "b", True), (0, 1, 0, 3.0, "a", True), (0, 2, 0, 9.0, "a", True)]
+    )
+    method = make(ESTIMATORS["median"], {"scale": 2.0}, "option")
+    np.testing.assert_allclose(method(steps).per_step, [-1.0, -1.0, 0.0, 3.0])
+    pair = steps.take(np.array([0, 1, 2]))
+    np.testing.assert_allclose(make(ESTIMATORS["median"], {}, "option")(pair).per_step, DrGRPO()(pair).per_step)
+
+
+def test_a_run_trains_with_it_by_its_name(site: Path, tmp_path: Path) -> None:
+    save_model(tmp_path / "model", "llama")
+    config = write_settings(tmp_path, iterations=1, **{"evaluation.envs": [], "recipe": "dr_grpo"})
+    options = ["--method.estimator", "median", "--method.options.scale", "2"]
+    assert main(["--config", str(config), *options]) == 0
+    assert "diag/above_median" in without_times(tmp_path / "runs" / "tiny")[-1]

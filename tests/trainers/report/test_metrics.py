@@ -1,0 +1,91 @@
+"""metrics.jsonl and its documentation."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envsuite.core.errors import DataError, UnknownName, UsageError
+from trainers.report.metrics import METRICS, MetricsWriter, documentation, is_metric, read_metrics
+
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
+
+
+def test_the_page_of_metrics_is_what_the_command_prints() -> None:
+    assert DOCS.read_text(encoding="utf-8") == documentation(), (
+        "run: python -m trainers.report.metrics > docs/metrics.md"
+    )
+
+
+def test_every_metric_is_on_the_page() -> None:
+    assert [name for name in METRICS if f"| `{name}` |" not in documentation()] == []
+
+
+def test_names_belong_to_the_table_or_to_a_family() -> None:
+    assert is_metric("train/loss") and is_metric("eval/success/depth-2") and is_metric("diag/a/b")
+    assert not any(is_metric(name) for name in ("train/los", "diag/", "loss"))
+
+
+def test_an_unknown_name_is_refused_and_the_nearest_named(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path / "m.jsonl") as writer, pytest.raises(UnknownName, match="Nearest: 'train/loss'"):
+        writer.write(1, {"train/los": 1.0})
+
+
+def test_a_value_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path / "m.jsonl") as writer, pytest.raises(UsageError, match="iteration 4"):
+        writer.write(4, {"train/loss": object()})  # type: ignore[dict-item]
+
+
+def test_what_is_not_finite_becomes_null(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path / "m.jsonl") as writer:
+        writer.write(1, {"train/loss": math.nan, "train/kl": math.inf, "train/success": 0.5})
+    assert read_metrics(tmp_path / "m.jsonl") == [
+        {"iteration": 1, "train/loss": None, "train/kl": None, "train/success": 0.5}
+    ]
+
+
+@given(st.integers(1, 200))
+@settings(deadline=None)
+def test_a_file_cut_anywhere_reads_as_its_whole_lines_and_can_be_appended_to(
+    tmp_path_factory: pytest.TempPathFactory, cut: int
+) -> None:
+    path = tmp_path_factory.mktemp("metrics") / "m.jsonl"
+    with MetricsWriter(path) as writer:
+        for i in range(5):
+            writer.write(i, {"train/loss": i / 7})
+    content = path.read_bytes()[:-cut]
+    path.write_bytes(content)
+    whole = content.count(b"\n")
+    assert [record["iteration"] for record in read_metrics(path)] == list(range(whole))
+    with MetricsWriter(path) as writer:
+        writer.write(9, {"train/loss": 1.0})
+    assert [record["iteration"] for record in read_metrics(path)] == [*range(whole), 9]
+
+
+def test_a_resume_drops_what_came_after_the_checkpoint_and_keeps_the_rest_to_the_byte(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    with MetricsWriter(path) as writer:
+        for i in (0, 1, 2):
+            writer.write(i, {"train/loss": i / 3})
+        kept = path.read_bytes()
+        for i in (2, 3, 4):
+            writer.write(i, {"eval/success": 0.1})
+        writer.truncate(2)
+        assert kept.startswith(path.read_bytes())
+        writer.write(2, {"train/loss": 2 / 3})
+    assert path.read_bytes() == kept
+    assert [file.name for file in tmp_path.iterdir()] == ["m.jsonl"]
+
+
+@pytest.mark.parametrize("line", [b"{half", b"[1]", b'{"train/loss": 1}', b"\x00\xff"])
+def test_a_damaged_line_is_named(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_bytes(b'{"iteration":1}\n' + line + b"\n" + b'{"iteration":2}\n')
+    with pytest.raises(DataError, match=r"m\.jsonl, line 2"):
+        read_metrics(path)
+    with pytest.raises(DataError, match=r"none\.jsonl"):
+        read_metrics(tmp_path / "none.jsonl")

@@ -1,0 +1,89 @@
+"""``rollout.engine: auto``: vllm on a GPU where it starts, hf elsewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from protocol_server import ProtocolServer
+from tiny_runs import save_model, tokenizer, write_settings
+from transformers import PreTrainedModel
+
+from trainers.planning.program import PLAN
+from trainers.policy.config import ModelConfig
+from trainers.rollout.config import RolloutConfig
+from trainers.rollout.engine import EngineSetup
+from trainers.rollout.engines import start_engine
+from trainers.rollout.hf_engine import HFEngine
+from trainers.rollout.vllm.engine import VLLMEngine
+from trainers.run.cli import parse
+from trainers.settings import ConfigError
+
+
+class OnGPU(EngineSetup):
+    """Says that the policy will be on a GPU."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device."""
+        return torch.device("cuda", 0)
+
+
+def test_on_a_cpu_auto_is_hf_and_says_so_in_a_line(policy: PreTrainedModel) -> None:
+    told: list[str] = []
+    asked = RolloutConfig(engine="auto", engine_options={"arguments": {"max-model-len": 512}})
+    rollout, engine = start_engine(asked, EngineSetup(policy, tokenizer(), ModelConfig(), 4), told.append)
+    assert isinstance(engine, HFEngine) and (rollout.engine, rollout.engine_options) == ("hf", {})
+    assert told == ["rollout.engine auto: hf, not vllm: there is no CUDA, the device is cpu"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
+def test_on_a_gpu_where_vllm_does_not_start_auto_is_hf_with_the_reason(policy: PreTrainedModel) -> None:
+    told: list[str] = []
+    rollout, engine = start_engine(
+        RolloutConfig(engine="auto"), OnGPU(policy, tokenizer(), ModelConfig(), 4), told.append
+    )
+    assert isinstance(engine, HFEngine) and rollout.engine == "hf"
+    assert told[0].startswith("rollout.engine auto: hf, not vllm: ") and "has no vLLM" in told[0]
+    assert "\n" not in told[0]
+
+
+def test_on_a_gpu_where_vllm_answers_auto_is_vllm_with_its_options(
+    policy: PreTrainedModel, server: ProtocolServer, tmp_path: Path
+) -> None:
+    told: list[str] = []
+    options = {"urls": server.url, "weights_folder": str(tmp_path)}
+    rollout, engine = start_engine(
+        RolloutConfig(engine="auto", engine_options=options), OnGPU(policy, tokenizer(), ModelConfig(), 4), told.append
+    )
+    assert isinstance(engine, VLLMEngine) and (rollout.engine, rollout.engine_options) == ("vllm", options)
+    assert told == ["rollout.engine auto: vllm"]
+    engine.close()
+
+
+def test_options_of_auto_are_those_of_vllm() -> None:
+    with pytest.raises(ConfigError, match="unexpected keyword argument 'cache_tokens'"):
+        parse(["--rollout.engine", "auto", "--rollout.engine_options", "{cache_tokens: 4}"])
+
+
+def test_a_plan_for_another_machine_wants_the_name() -> None:
+    with pytest.raises(ConfigError, match=r"decided on the machine that trains; add --rollout\.engine vllm or hf"):
+        parse(["--rollout.engine", "auto"], PLAN)
+
+
+@pytest.mark.slow
+def test_a_run_writes_down_the_engine_that_it_has_and_keeps_it_when_it_goes_on(tmp_path: Path) -> None:
+    from trainers.train import main
+
+    save_model(tmp_path / "model", "llama")
+    config = write_settings(tmp_path, **{"rollout.engine": "hf", "rollout.engine_options": {"max_length": 400}})
+    assert main(["--config", str(config), "--iterations", "1"]) == 0
+    auto = ["--config", str(config), "--rollout.engine", "auto", "--rollout.engine_options", "{}"]
+    assert main([*auto, "--iterations", "2", "--resume"]) == 0
+    rollout = yaml.safe_load((tmp_path / "runs/tiny/config.yaml").read_text())["rollout"]
+    assert (rollout["engine"], rollout["engine_options"]) == ("hf", {"max_length": 400})
+    assert main([*auto, "--iterations", "1", "--name", "new"]) == 0
+    assert yaml.safe_load((tmp_path / "runs/new/config.yaml").read_text())["rollout"]["engine"] == "hf"

@@ -1,0 +1,169 @@
+"""What the rollout manager asks an engine for: real environments, and an engine that notes its requests."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from tiny_runs import BOOK, tokenizer
+
+from envsuite.textcraft.tasks import load
+from envsuite.vector import EnvFactory
+from trainers.rollout.config import EnvConfig, PromptConfig, RolloutConfig, SamplingConfig
+from trainers.rollout.engine import Completion, Request, Sampling
+from trainers.rollout.environments import factory_of, make_manager, sampling_of
+from trainers.rollout.episode import Ending, EpisodePlan, Playing
+from trainers.rollout.manager import RolloutManager
+from trainers.rollout.rollout import step_seed
+from trainers.rollout.sampler import TaskPool, TaskSampler
+from trainers.rollout.scripted import ScriptedEngine
+from trainers.steps import Episode, StepTable
+
+TASK = load("generated", BOOK["book_seed"], BOOK["goals"])[1].ids("test")[0]
+HORIZON = 3
+SEED = 11
+
+
+class Notes(ScriptedEngine):
+    """Answers "inventory", and notes requests, released sessions and how often it was polled."""
+
+    def __init__(self) -> None:
+        super().__init__(self._note)
+        self.asked: list[Request] = []
+        self.released: list[int] = []
+
+    def _note(self, request: Request) -> Sequence[int]:
+        self.asked.append(request)
+        return [*tokenizer().encode("<action>inventory</action>", add_special_tokens=False), 1]
+
+    def release(self, session: int) -> None:
+        self.released.append(session)
+
+
+def _manager(engine: ScriptedEngine, slots: int = 2, **rollout: object) -> RolloutManager:
+    env = EnvConfig("TextCraft-v0", "test", dict(BOOK), max_episode_steps=HORIZON)
+    prompt = PromptConfig(think=False, instructions=False, memory="full")
+    return make_manager(RolloutConfig(**rollout), prompt, [env], slots, engine, tokenizer())  # type: ignore[arg-type]
+
+
+def _play(engine: ScriptedEngine, plans: Sequence[EpisodePlan], sampling: Sampling | None = None) -> list[Episode]:
+    manager = _manager(engine)
+    with manager.vector:
+        return manager.run(plans, sampling or Sampling(), SEED)
+
+
+def test_each_step_is_sampled_with_a_seed_of_its_run_episode_and_number() -> None:
+    engine = Notes()
+    _play(engine, [EpisodePlan(7, 0, 0, TASK), EpisodePlan(8, 0, 0, TASK)])
+    seeds = {(request.session, request.seed) for request in engine.asked}
+    assert seeds == {(episode, step_seed(SEED, episode, t)) for episode in (7, 8) for t in range(HORIZON)}
+    assert len({seed for _, seed in seeds}) == 2 * HORIZON
+
+
+def test_a_greedy_plan_is_sampled_at_temperature_0_and_left_out_of_the_table() -> None:
+    engine = Notes()
+    plans = [EpisodePlan(0, 0, 0, TASK), EpisodePlan(1, 0, 0, TASK, greedy=True)]
+    episodes = _play(engine, plans, Sampling(temperature=0.7, top_p=0.9, max_tokens=50))
+    assert {(r.session, r.sampling.temperature) for r in engine.asked} == {(0, 0.7), (1, 0.0)}
+    assert {(r.sampling.top_p, r.sampling.max_tokens) for r in engine.asked} == {(0.9, 50)}
+    assert [episode.greedy for episode in episodes] == [False, True]
+    assert set(StepTable.from_episodes(episodes).episode_id) == {0}
+
+
+def test_an_episode_at_its_step_limit_is_truncated_and_says_which_state_each_step_answered() -> None:
+    (episode,) = _play(Notes(), [EpisodePlan(0, 0, 0, TASK)])
+    assert (episode.truncated, episode.terminated, episode.success, episode.context_truncated) == (True, *[False] * 3)
+    assert (episode.env_id, episode.task_id, episode.split, len(episode.steps)) == ("TextCraft-v0", TASK, "test", 3)
+    keys = [step.state_key for step in episode.steps]
+    assert keys[0] != keys[1] == keys[2], "the first observation is the task, the others the same inventory"
+    assert keys[1] == episode.steps[0].info["state_key"], (
+        "the key after a step is that of the observation answered next"
+    )
+
+
+def test_sessions_are_released_when_their_episodes_end() -> None:
+    engine = Notes()
+    manager = _manager(engine, slots=1)
+    told: list[int] = []
+    plans = [EpisodePlan(5, 0, 0, TASK), EpisodePlan(6, 1, 0, TASK), EpisodePlan(7, 2, 0, TASK)]
+    with manager.vector:
+        for group in manager.stream(plans, Sampling(), SEED, lambda ended, waiting: told.append(ended)):
+            assert engine.released[-1] == group[0].episode_id
+    assert engine.released == [5, 6, 7]
+    assert sorted(set(told)) == [0, 1, 2, 3] == list(dict.fromkeys(told)), "and progress is told"
+
+
+class Failing(Notes):
+    """Answers the second request of an episode with an error, each time that the episode is started."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__()
+        self.reason = reason
+        self.steps: Counter[int | None] = Counter()
+
+    def release(self, session: int) -> None:
+        super().release(session)
+        del self.steps[session]
+
+    def _complete(self, request: Request) -> Completion:
+        done = super()._complete(request)
+        self.steps[request.session] += 1
+        if self.steps[request.session] < 2:
+            return done
+        return Completion(request.request_id, [], [], self.reason, [], error="it is so")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("reason", "truncated"), [("context", True), ("error", False)])
+def test_only_a_prompt_without_room_truncates_and_any_other_error_fails(reason: str, truncated: bool) -> None:
+    (episode,) = _play(Failing(reason), [EpisodePlan(0, 0, 0, TASK)])
+    assert len(episode.steps) == 1 and not episode.success and not episode.terminated
+    assert (episode.truncated, episode.context_truncated) == (truncated, truncated)
+    assert episode.error == (None if truncated else "it is so")
+    assert len(StepTable.from_episodes([episode])) == int(truncated)
+
+
+def test_a_truncated_episode_keeps_its_score_and_a_failed_one_has_none() -> None:
+    playing = Playing(EpisodePlan(0, 0, 0, TASK), "X-v0", exchanges={})  # type: ignore
+    playing.info = {"success": True, "score": 0.5, "task_type": "depth-2", "split": "test"}
+    ends = [playing.ended(end) for end in (Ending(context_truncated=True), Ending(terminated=True), Ending(error="x"))]
+    assert [(e.success, e.score, e.truncated, e.terminated) for e in ends] == [
+        (True, 0.5, True, False), (True, 0.5, False, True), (False, 0.0, False, False),
+    ]  # fmt: skip
+
+
+def test_the_manager_is_made_as_the_settings_say() -> None:
+    env = EnvConfig("TextCraft-v0", "test", {**BOOK, "max_distractors": 1}, max_episode_steps=9)
+    assert factory_of(env) == EnvFactory(
+        "TextCraft-v0", {"split": "test", **BOOK, "max_distractors": 1, "max_episode_steps": 9}
+    )
+    assert factory_of(EnvConfig("X-v0", "dev", url="http://h")) == EnvFactory(
+        "X-v0", {"split": "dev", "url": "http://h"}
+    )
+    for instructions, commands in ((True, False), (False, True)):
+        prompt = PromptConfig(think=True, instructions=instructions, commands=commands, memory="window(3)")
+        rollout = RolloutConfig(episode_tokens=77, deadline=5.0)
+        manager = make_manager(rollout, prompt, [env], 2, Notes(), tokenizer())
+        with manager.vector:
+            found = (manager.instructions, manager.commands, manager.episode_tokens, str(manager.memory))
+            assert found == (instructions, commands, 77, "window(3)")
+            assert manager.vector.slots == 2 and manager.env_ids == ("TextCraft-v0",)
+            assert vars(manager.codec).get("think") is True
+    settings = SamplingConfig(temperature=0.3, top_p=0.8, top_k=4, max_tokens=9)
+    assert sampling_of(settings, [5, 6]) == Sampling(0.3, 0.8, 4, 9, (5, 6))
+
+
+def test_generate_gives_each_prompt_a_seed_of_its_own() -> None:
+    engine = Notes()
+    engine.generate([[1], [2], [3]], Sampling(), seed=4)
+    assert [request.seed for request in engine.asked] == [4, 5, 6]
+    engine.generate([[1]], Sampling())
+    assert engine.asked[-1].seed is None
+
+
+def test_pools_get_their_share_by_weight_and_a_fraction_by_chance() -> None:
+    pools = [TaskPool(("a", "b"), 1.0), TaskPool(("c", "d", "e"), 2.0)]
+    drawn = [TaskSampler(pools, seed).draw(4) for seed in range(60)]
+    counts = [sum(pool == 1 for pool, _ in draw) for draw in drawn]
+    assert set(counts) == {2, 3} and 2.5 < sum(counts) / 60 < 2.85, "8 thirds on average"
+    assert any(draw[0][0] == 1 for draw in drawn) and any(draw[0][0] == 0 for draw in drawn), "in random order"

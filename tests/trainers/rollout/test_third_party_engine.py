@@ -1,0 +1,117 @@
+"""An engine in another package: the one that CONTRIBUTING.md writes, installed and used by its name."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from third_party import files_of, install
+from tiny_runs import BOOK, save_model, settings, tokenizer, write_settings
+
+from envsuite.core.errors import UnknownName, UsageError
+from envsuite.textcraft.env import goal_of
+from envsuite.textcraft.planning import plan
+from envsuite.textcraft.tasks import load
+from envsuite.textcraft.world import NAMESPACE
+from trainers.processes.distributed import make_accelerator
+from trainers.programs.evaluate import main as evaluate
+from trainers.report.stats import EvalResult
+from trainers.rollout.engine import ENGINES, Engine, Request
+from trainers.rollout.scripted import ScriptedEngine
+from trainers.run.config import TrainConfig
+from trainers.run.evaluation import Evaluator
+from trainers.settings import checked
+from trainers.settings.registry import Registry
+from trainers.steps.parquet import write_episodes
+
+CHANGES = {
+    "evaluation.episodes": 8,
+    "evaluation.repeats": 2,
+    "evaluation.sampling": {"temperature": 0.3, "max_tokens": 64},
+    "evaluation.envs": [{"id": "TextCraft-v0", "split": "test", "kwargs": dict(BOOK)}],
+}
+
+
+@pytest.fixture(scope="module")
+def site(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder on Python's path, with the package of the page."""
+    folder = tmp_path_factory.mktemp("site")
+    install(folder, files_of(root / "CONTRIBUTING.md", "An engine in another package"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        importlib.invalidate_caches()
+        yield folder
+
+
+def _recorded(place: Path) -> EvalResult:
+    """Plays the evaluation with an expert that solves every second episode, and saves the episodes."""
+    book, _ = load("generated", BOOK["book_seed"], BOOK["goals"])
+    asked: dict[int, int] = {}
+
+    def answer(request: Request) -> Sequence[int]:
+        assert request.session is not None
+        number = asked[request.session] = asked.get(request.session, -1) + 1
+        goal = NAMESPACE + goal_of(plans[request.session].task_id)
+        commands = plan(book, goal) if request.session % 2 else ["inventory"] * 50
+        return [*tokenizer().encode(f"<action>{commands[number]}</action>", add_special_tokens=False), 1]
+
+    config = checked(TrainConfig, settings(place, **CHANGES))
+    evaluator = Evaluator(config, make_accelerator(), ScriptedEngine(answer), tokenizer(), [1])
+    plans = {plan.episode_id: plan for plan in evaluator.plans[0]}
+    episodes = evaluator.play(0)
+    write_episodes(place / "eval-00000.parquet", episodes)
+    return evaluator.result("expert", 0, episodes, 1.0)
+
+
+def test_the_engine_of_another_package_evaluates_by_its_name(
+    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = _recorded(tmp_path)
+    assert 0 < expected.all.successes < expected.all.n == 8
+    save_model(tmp_path / "model", "llama")
+    config = write_settings(tmp_path, **CHANGES)
+    capsys.readouterr()
+    options = f"{{episodes: {tmp_path / 'eval-00000.parquet'}}}"
+    arguments = ["--rollout.engine", "recorded", "--rollout.engine_options", options]
+    assert evaluate(["--config", str(config), *arguments]) == 0
+    (body,) = json.loads(capsys.readouterr().out)
+    result = EvalResult.from_json(body)
+    assert result.strata == expected.strata and result.failed == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"), [("{}", "missing a required argument: 'episodes'"), ("{episode: x}", "'episode")]
+)
+def test_its_options_are_checked_before_anything_is_loaded(
+    site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: str, said: str
+) -> None:
+    config = write_settings(tmp_path, **CHANGES)  # there is no model
+    arguments = ["--rollout.engine", "recorded", "--rollout.engine_options", options]
+    assert evaluate(["--config", str(config), *arguments]) == 2
+    told = capsys.readouterr().err
+    assert "rollout.engine_options: engine 'recorded'" in told and said in told
+
+
+def test_installed_engines_are_listed_and_imported_only_when_asked_for(site: Path) -> None:
+    assert {"hf", "recorded"} <= set(ENGINES) and "recorded" in ENGINES
+    registry: Registry[Engine] = Registry("engine", group=ENGINES.group)
+    sys.modules.pop("encore.engine", None)
+    assert list(registry) == ["recorded"] and "recorded" in registry and "hf" not in registry
+    assert "encore.engine" not in sys.modules
+    assert issubclass(registry["recorded"], Engine) and "encore.engine" in sys.modules
+    with pytest.raises(UnknownName, match="Nearest: 'recorded'"):
+        registry["recordet"]
+
+
+def test_an_engine_that_cannot_be_imported_is_told_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = '[project.entry-points."lost.group"]\nlost = "lost_module:Lost"\n'
+    install(tmp_path, {"pyproject.toml": f'[project]\nname = "lost"\nversion = "1"\n{entry}'})
+    monkeypatch.syspath_prepend(tmp_path)
+    registry: Registry[Engine] = Registry("engine", group="lost.group")
+    assert list(registry) == ["lost"]
+    with pytest.raises(UsageError, match=r"engine 'lost' \(lost_module:Lost\) cannot be imported: No module named"):
+        registry["lost"]

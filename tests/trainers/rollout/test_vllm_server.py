@@ -1,0 +1,230 @@
+"""The engine vllm with vLLM itself, on a CPU.
+
+``ENVSUITE_VLLM_PYTHON`` names an interpreter that has it; docs/engine.md says how to make one.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from policies import PROMPTS, change, check_adapter, check_update_in_flight, corrupting, logprobs, wide_llama
+from tiny_models import greedy
+from tiny_runs import tokenizer
+from transformers import LlamaForCausalLM, PreTrainedModel
+
+from trainers.policy.adapter import adapter_tensors, add_adapter, merged_weights
+from trainers.policy.config import AdapterConfig, ModelConfig
+from trainers.rollout.engine import EngineFailed, EngineSetup, Request, Sampling
+from trainers.rollout.vllm import files
+from trainers.rollout.vllm.child import ChildServer
+from trainers.rollout.vllm.engine import VLLMEngine
+from trainers.settings import ConfigError
+
+PYTHON = os.environ.get("ENVSUITE_VLLM_PYTHON")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(PYTHON is None, reason="ENVSUITE_VLLM_PYTHON names no interpreter with vLLM"),
+]
+
+
+def _setup(policy: PreTrainedModel, **settings: Any) -> EngineSetup:
+    return EngineSetup(policy, tokenizer(), ModelConfig(**settings), 16)
+
+
+@pytest.fixture(scope="module", params=["tied", "untied"])
+def engine(request: pytest.FixtureRequest) -> Iterator[VLLMEngine]:
+    """With a server of its own; its policy is ``engine.setup.model``."""
+    setup = _setup(wide_llama(request.param == "tied"))
+    made = VLLMEngine.from_setup(setup, python=PYTHON)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def policy(engine: VLLMEngine) -> PreTrainedModel:
+    """The trainer's model, changed since the last update of the server."""
+    found = engine._update.setup.model
+    change(found, by=0.01)
+    return found
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.4])
+def test_logprobs_are_the_trainers_after_an_update(
+    engine: VLLMEngine, policy: PreTrainedModel, temperature: float
+) -> None:
+    engine.sync(policy.named_parameters(), 5)
+    stops = tuple(range(3, 23))
+    answers = engine.generate(PROMPTS, Sampling(temperature=temperature, max_tokens=40, stop_ids=stops), seed=1)
+    for prompt, answer in zip(PROMPTS, answers, strict=True):
+        ids = answer.token_ids.tolist()
+        np.testing.assert_allclose(answer.logprobs, logprobs(policy, prompt, ids, temperature), atol=2e-4)
+        assert answer.finish_reason == ("stop" if ids[-1] in stops else "length") and not {*ids[:-1]} & {*stops}
+        assert answer.policy_version.tolist() == [5] * len(ids)
+    again = engine.generate(PROMPTS, Sampling(temperature=temperature, max_tokens=40, stop_ids=stops), seed=1)
+    assert [a.token_ids.tolist() for a in again] == [a.token_ids.tolist() for a in answers]
+
+
+def test_more_prompt_tokens_than_one_pass_takes_come_through(engine: VLLMEngine, policy: PreTrainedModel) -> None:
+    engine.sync(policy.named_parameters(), 1)
+    prompts = [np.random.default_rng(i).integers(4, 500, 490).tolist() for i in range(20)]  # 9,800 tokens
+    answers = engine.generate(prompts, Sampling(max_tokens=4, ignore_eos=True), seed=2)
+    for prompt, answer in zip(prompts, answers, strict=True):
+        np.testing.assert_allclose(answer.logprobs, logprobs(policy, prompt, answer.token_ids.tolist(), 1.0), atol=3e-4)
+
+
+def test_greedy_decoding_is_transformers_and_has_the_logprobs_of_temperature_one(
+    engine: VLLMEngine, policy: PreTrainedModel
+) -> None:
+    engine.sync(policy.named_parameters(), 1)
+    sampling = Sampling(temperature=0.0, max_tokens=12, ignore_eos=True)
+    for prompt, answer in zip(PROMPTS, engine.generate(PROMPTS, sampling), strict=True):
+        ids = answer.token_ids.tolist()
+        assert ids == greedy(policy, prompt, 12)[: len(ids)] and len(ids) == 12
+        np.testing.assert_allclose(answer.logprobs, logprobs(policy, prompt, ids, 1.0), atol=2e-4)
+
+
+def test_a_request_in_flight_goes_on_under_new_weights_with_the_version_of_each_token(
+    engine: VLLMEngine, policy: PreTrainedModel
+) -> None:
+    engine.sync(policy.named_parameters(), 1)
+    before = copy.deepcopy(policy)
+    sampling = Sampling(max_tokens=400, ignore_eos=True)
+    engine.submit([Request(i, prompt, sampling, i, i) for i, prompt in enumerate(PROMPTS)])
+    assert engine.poll(0.5) == []
+    change(policy, by=0.01)
+    engine.sync(policy.named_parameters(), 2)
+    answers = []
+    while engine.pending:
+        answers += engine.poll()
+    check_update_in_flight(answers, before, policy)
+
+
+def test_an_update_that_does_not_reach_the_server_stops_the_run(
+    engine: VLLMEngine, policy: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.sync(policy.named_parameters(), 1)
+    write, old = files.write_weights, [(n, p.detach().clone()) for n, p in policy.named_parameters()]
+
+    def disabled(new: Any, folder: Path, dtype: torch.dtype) -> dict[str, int]:
+        sent = write([*new], folder, dtype)
+        write(old, folder, dtype)
+        return sent
+
+    change(policy, by=0.01)
+    monkeypatch.setattr(files, "write_weights", disabled)
+    with pytest.raises(EngineFailed, match=r"not the trainer's in embed_tokens, layers\.0, layers\.1, layers\.2, norm"):
+        engine.sync(policy.named_parameters(), 2)
+    monkeypatch.undo()
+    engine.sync(policy.named_parameters(), 2)
+
+
+def test_one_layer_that_arrives_otherwise_stops_the_run_and_is_named(
+    engine: VLLMEngine, policy: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = files.write_weights
+
+    def corrupted(new: Any, folder: Path, dtype: torch.dtype) -> dict[str, int]:
+        named = dict(new)
+        sent = write(named.items(), folder, dtype)
+        name = "model.layers.1.self_attn.v_proj.weight"
+        changed = named[name].detach().clone()
+        changed[0, 0] += 1e-6
+        write({**named, name: changed}.items(), folder, dtype)
+        return sent
+
+    monkeypatch.setattr(files, "write_weights", corrupted)
+    with pytest.raises(EngineFailed, match=r"not the trainer's in layers\.1: they are stale, loaded in part"):
+        engine.sync(policy.named_parameters(), 3)
+    monkeypatch.undo()
+    engine.sync(policy.named_parameters(), 3)
+
+
+def test_an_adapter_goes_alone_and_is_proven_like_all_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = wide_llama(tied=True)
+    add_adapter(policy, AdapterConfig(rank=4, alpha=12), "base")
+    engine = VLLMEngine.from_setup(_setup(policy), python=PYTHON)
+    write, whole, sent = files.write_adapter, files.write_weights, []
+    monkeypatch.setattr(files, "write_weights", lambda *given: sent.append(1) or whole(*given))
+    try:
+        engine.sync(merged_weights(policy), 0)
+        for version in (1, 2):
+            with torch.no_grad():
+                for tensor in adapter_tensors(policy).values():
+                    tensor.add_(torch.randn(tensor.shape) * 0.1)
+            engine.sync(merged_weights(policy), version)
+            check_adapter(engine, policy)
+        assert len(sent) == 1, "what is below the adapter is sent once"
+        monkeypatch.setattr(files, "write_adapter", corrupting(write))
+        with pytest.raises(EngineFailed, match=r"not the trainer's in layers\.1: they are stale"):
+            engine.sync(merged_weights(policy), 3)
+    finally:
+        engine.close()
+
+
+def test_a_server_with_another_model_is_refused(engine: VLLMEngine, policy: PreTrainedModel) -> None:
+    config = copy.deepcopy(policy.config)
+    config.intermediate_size = 160
+    setup = _setup(LlamaForCausalLM(config))
+    with pytest.raises(ConfigError, match="another model: intermediate_size is 192 there and 160 in model"):
+        VLLMEngine.from_setup(setup, urls=engine._hosts[0].url)
+
+
+PACKED = """
+import vllm.model_executor.layers.utils as layers
+packed = layers.dispatch_cpu_unquantized_gemm
+from envsuite_worker import TakesWeights
+layers.dispatch_cpu_unquantized_gemm = packed
+"""
+
+
+def test_packed_copies_that_an_update_does_not_reach_stop_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "packed_worker.py").write_text(PACKED)
+    monkeypatch.chdir(tmp_path)  # python -m imports from here
+    policy = wide_llama(tied=True)
+    arguments = {"worker-extension-cls": "packed_worker.TakesWeights"}
+    engine = VLLMEngine.from_setup(_setup(policy), python=PYTHON, arguments=arguments)
+    try:
+        change(policy, by=0.01)
+        with pytest.raises(EngineFailed, match=r"not the trainer's in|log-probabilities of a probe differ"):
+            engine.sync(policy.named_parameters(), 1)
+    finally:
+        engine.close()
+
+
+def test_bfloat16_differs_by_no_more_than_its_tolerance_and_a_killed_server_ends_the_run() -> None:
+    policy = wide_llama(tied=True)
+    engine = VLLMEngine.from_setup(_setup(policy, compute_dtype="bfloat16"), python=PYTHON)
+    try:
+        change(policy, by=0.01)
+        engine.sync(policy.named_parameters(), 1)
+        answers = engine.generate(PROMPTS, Sampling(max_tokens=40, ignore_eos=True), seed=1)
+        own = [logprobs(policy, p, a.token_ids.tolist(), 1.0) for p, a in zip(PROMPTS, answers, strict=True)]
+        gaps = np.abs(np.concatenate(own) - np.concatenate([a.logprobs for a in answers]))
+        assert 1e-5 < gaps.mean() < 0.2  # random weights make sharper predictions than trained ones
+        (server,) = engine._hosts
+        assert isinstance(server, ChildServer)
+        engine.submit([Request(0, [5, 6], Sampling(max_tokens=400, ignore_eos=True))])
+        os.killpg(server._process.pid, signal.SIGKILL)
+        began = time.monotonic()
+        with pytest.raises(EngineFailed, match=r"it was killed by SIGKILL\nThe end of"):
+            engine.poll()
+        assert time.monotonic() - began < 10
+    finally:
+        engine.close()
+
+
+def test_a_server_that_does_not_start_says_why() -> None:
+    setup = _setup(wide_llama(tied=True))
+    with pytest.raises(EngineFailed, match=r"did not start: it exited with code \d+\n(.|\n)*no-such-option"):
+        VLLMEngine.from_setup(setup, python=PYTHON, arguments={"no-such-option": 1})

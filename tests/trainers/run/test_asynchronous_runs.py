@@ -1,0 +1,235 @@
+"""Runs that train on episodes which older weights have begun."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from accelerate import Accelerator
+from folders import SUPPORT
+from safetensors.torch import load_file
+from tiny_runs import BOTH, train, weights, without_times, write_settings
+
+from trainers.policy.config import OptimConfig
+from trainers.report.metrics import read_metrics
+from trainers.run.assembly import Run
+from trainers.run.asynchronous.player import TurnsPlayer
+from trainers.run.asynchronous.pool import GroupPool
+from trainers.run.asynchronous.rollouts import AsynchronousRollouts
+from trainers.run.rollouts import Rollouts, SynchronousRollouts
+from trainers.run.tensors import with_tensors
+from trainers.steps import Episode
+from trainers.steps.parquet import episode_files, read_episodes
+from trainers.train import main
+
+KILLED = (sys.executable, str(SUPPORT / "killed_run.py"))
+PROCESS = pytest.param("process", marks=pytest.mark.slow)
+
+
+def trained(run: Path) -> list[list[Any]]:
+    """The episodes of each iteration."""
+    return [read_episodes(file) for file in episode_files(run / "episodes", "iteration-*")]
+
+
+def check(run: Path, staleness: int, iterations: int = 4, tasks: int = 2, size: int = 3) -> None:
+    """Every iteration trained on the groups of the synchronous loop, none of them too old."""
+    lines = [line for line in read_metrics(run / "metrics.jsonl") if "train/success" in line]
+    assert [line["iteration"] for line in lines] == list(range(1, iterations + 1))
+    assert all(line["async/staleness_max"] <= staleness for line in lines)
+    assert all(0.0 <= line["idle/engine"] <= 1.0 for line in lines)
+    starts = [0, *(line["train/optimizer_steps"] for line in lines)]
+    for number, (line, episodes) in enumerate(zip(lines, trained(run), strict=True)):
+        groups = Counter(episode.group_id for episode in episodes)
+        assert groups == dict.fromkeys(range(number * tasks, (number + 1) * tasks), size), "each once, in order"
+        oldest = starts[max(0, number - staleness)]
+        for episode in episodes:
+            assert episode.versions is None or oldest <= episode.versions[0] <= episode.versions[1] <= starts[number]
+        assert line["train/failed"] == 0 == line["async/dropped_groups"]
+
+
+def _asynchronous(run: Run, ends: Sequence[int]) -> Rollouts:
+    """The rollouts of an asynchronous run, with a staleness of 0."""
+    run.pool = None
+    found = _synchronous(run, ends)
+    assert isinstance(found, SynchronousRollouts)
+    player = TurnsPlayer(found.manager, found.sampling, run.config.seed + 1, run.sync)
+    pool = GroupPool(run.accelerator, run.config.rollout.tasks, 0)
+    common = (run.config, run.accelerator, run.sampler, run.crediting, run.counters, run.stop)
+    return AsynchronousRollouts(*common, pool, player, lambda: run.updater.steps)
+
+
+_synchronous = Run._rollouts
+
+
+def _both(place: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> tuple[Path, Path]:
+    """A synchronous run, and one that takes its groups from a pool, with a staleness of 0."""
+    assert main(["--config", str(write_settings(place, name="one", **changes))]) == 0
+    monkeypatch.setattr(Run, "_rollouts", _asynchronous)
+    assert main(["--config", str(write_settings(place, name="two", **changes))]) == 0
+    return place / "runs/one", place / "runs/two"
+
+
+def _metrics(run: Path) -> list[dict[str, Any]]:
+    return [{k: v for k, v in line.items() if not k.startswith("async/")} for line in without_times(run)]
+
+
+@pytest.mark.slow
+def test_with_a_staleness_of_0_the_pool_gives_the_synchronous_run_bit_for_bit(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = _both(place, monkeypatch, iterations=3, checkpoint_every=3, **{"evaluation.every": 0})
+    assert _metrics(two) == _metrics(one)
+    checkpoints = [weights(run / "checkpoints" / "iteration-00003") for run in (one, two)]
+    assert checkpoints[0] == checkpoints[1]
+    assert trained(one) == trained(two)
+
+
+@pytest.mark.slow
+def test_groups_without_a_signal_are_replaced_by_those_of_the_synchronous_run(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its engine forgets keys and values before each round: log-probabilities round otherwise, prompts cost more."""
+    one, two = _both(place, monkeypatch, **{"method.filters": ["zero_variance"], "method.refill_rounds": 2})
+    tokens = [
+        [[step.response_ids.tolist() for step in e.steps] for episodes in trained(run) for e in episodes]
+        for run in (one, two)
+    ]
+    assert tokens[0] == tokens[1] and len(tokens[0]) > 4 * 6
+    found = [[{k: v for k, v in line.items() if k != "tokens/prefill"} for line in _metrics(run)] for run in (one, two)]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("overlap", ["turns", PROCESS])
+@pytest.mark.parametrize("staleness", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_run_trains_on_the_tasks_of_the_synchronous_one_within_its_staleness(
+    place: Path, staleness: int, overlap: str
+) -> None:
+    settings = {"rollout.staleness": staleness, "rollout.overlap": overlap}
+    assert main(["--config", str(write_settings(place, name="sync"))]) == 0
+    assert main(["--config", str(write_settings(place, name="late", **settings))]) == 0
+    check(place / "runs/late", staleness)
+    tasks = [
+        [[(e.episode_id, e.task_id) for e in episodes] for episodes in trained(place / "runs" / name)]
+        for name in ("sync", "late")
+    ]
+    assert tasks[0] == tasks[1]
+    lines = [line for line in read_metrics(place / "runs/late/metrics.jsonl") if "train/success" in line]
+    assert max(line["train/staleness"] for line in lines) > 0, "the overlap is real"
+    assert all("train/engine_weight_mean" in line for line in lines), "the proximal policy is the trainer's"
+    assert lines[-1]["async/open_groups"] == lines[-1]["async/whole_groups"] == 0, "nothing is played for no update"
+    names = [[line["iteration"] for line in without_times(place / "runs" / name)] for name in ("sync", "late")]
+    assert names[0] == names[1], "the same evaluations"
+
+
+def test_old_logprobs_are_the_trainers_where_the_sampling_weights_may_be_older() -> None:
+    assert not OptimConfig().recomputes("float32", "hf")
+    assert OptimConfig().recomputes("float32", "hf", 1)
+    assert not OptimConfig(old_logprobs="engine").recomputes("float32", "hf", 1)
+
+
+def _struck(moment: str, number: int, kind: signal.Signals, config: Path) -> tuple[int, str]:
+    run = train("--config", str(config), program=(*KILLED, moment, str(number), str(int(kind))), timeout=300)
+    return run.returncode, run.stdout + run.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overlap", ["turns", "process"])
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGKILL])
+def test_a_run_that_is_stopped_keeps_what_was_finished_and_counts_nothing_twice(
+    place: Path, overlap: str, kind: signal.Signals
+) -> None:
+    config = write_settings(place, **{"rollout.staleness": 2, "rollout.overlap": overlap, "rollout.slots": 6})
+    code, said = _struck("metrics", 3, kind, config)
+    assert code == (-kind if kind == signal.SIGKILL else 128 + kind), said
+    run = place / "runs/tiny"
+    newest = sorted((run / "checkpoints").glob("iteration-*"))[-1]
+    pool = orjson.loads((newest / "state.json").read_bytes())["parts"]["pool"]
+    numbers = [group["number"] for group in pool["groups"]]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers))), "in order, none missing"
+    assert main(["--config", str(config), "--resume"]) == 0
+    check(run, 2)
+
+
+def _strike_after(count: int, patched: pytest.MonkeyPatch) -> None:
+    """Sends this process a signal when so many episodes have ended."""
+    enter = GroupPool.enter
+
+    def entering(self: GroupPool, episode: Episode) -> None:
+        enter(self, episode)
+        if self.ended == count:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    patched.setattr(GroupPool, "enter", entering)
+
+
+def test_finished_episodes_of_a_checkpoint_are_those_that_the_resumed_run_trains_on(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal comes in the second iteration, when two of its episodes have ended."""
+    config = write_settings(place, iterations=3, **{"rollout.staleness": 1, "evaluation.every": 0})
+    with monkeypatch.context() as patched:
+        _strike_after(6 + 2, patched)
+        assert main(["--config", str(config)]) == 128 + signal.SIGTERM
+    run = place / "runs/tiny"
+    (folder,) = (run / "checkpoints").glob("iteration-*")
+    state = orjson.loads((folder / "state.json").read_bytes())["parts"]["pool"]
+    pool = GroupPool(Accelerator(cpu=True), 2, 1)
+    pool.load(with_tensors(state, load_file(folder / "pool.safetensors")))
+    lacking = {plan.episode_id for plan in pool.unplayed()}
+    finished = [episode for episode in pool.take(pool.first(len(pool))) if episode.episode_id not in lacking]
+    assert len(finished) >= 2
+    assert main(["--config", str(config), "--resume"]) == 0
+    check(run, 1, iterations=3)
+    found = {episode.episode_id: episode for episodes in trained(run) for episode in episodes}
+    assert [found[episode.episode_id].steps for episode in finished] == [episode.steps for episode in finished]
+
+
+def test_groups_of_an_iteration_that_is_stopped_while_others_are_replaced_are_not_lost(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refilling = {"method.filters": ["zero_variance"], "method.refill_rounds": 1, "rollout.staleness": 1}
+    config = write_settings(place, iterations=2, **refilling, **{"evaluation.every": 0})
+    with monkeypatch.context() as patched:
+        _strike_after(6 + 3, patched)  # the groups of the first round have been taken: none has a signal
+        assert main(["--config", str(config)]) == 128 + signal.SIGTERM
+    assert main(["--config", str(config), "--resume"]) == 0
+    groups = [Counter(e.group_id for e in episodes) for episodes in trained(place / "runs/tiny")]
+    assert groups == [dict.fromkeys(range(4), 3), dict.fromkeys(range(4, 8), 3)]
+
+
+@pytest.mark.slow
+def test_a_run_that_goes_on_with_less_staleness_drops_and_replaces_what_is_too_old(place: Path) -> None:
+    settings = {"rollout.staleness": 3, "rollout.slots": 24, "evaluation.every": 0}
+    config = write_settings(place, **settings, iterations=6)
+    code, said = _struck("checkpoint", 2, signal.SIGTERM, config)
+    assert code == 128 + signal.SIGTERM, said
+    assert main(["--config", str(config), "--resume", "--rollout.staleness", "1"]) == 0
+    lines = [line for line in read_metrics(place / "runs/tiny/metrics.jsonl") if "train/success" in line]
+    dropped = [line["async/dropped_groups"] for line in lines]
+    assert dropped[:2] == [0, 0] and sum(dropped) > 0
+    assert all(line["async/staleness_max"] <= 1 and line["train/groups"] == 2 for line in lines[2:])
+    ids = Counter(episode.group_id for episodes in trained(place / "runs/tiny") for episode in episodes)
+    assert set(ids.values()) == {3} and len(ids) == 12, "as many groups as without, each once"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overlap", ["turns", "process"])
+def test_two_processes_train_on_the_groups_of_one(place: Path, overlap: str) -> None:
+    config = write_settings(place, **{"rollout.staleness": 1, "rollout.overlap": overlap})
+    launch = (*BOTH, "-m", "trainers.train")
+    run = train("--config", str(config), program=launch, timeout=400)
+    assert run.returncode == 0, run.stdout + run.stderr
+    check(place / "runs/tiny", 1)
+
+
+def test_what_cannot_play_beside_the_update_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = write_settings(place, **{"rollout.staleness": 1, "rollout.overlap": "process", "model.shard": "full"})
+    assert main(["--config", str(config)]) == 2
+    assert "rollout.overlap is process" in (said := capsys.readouterr().err) and "set rollout.overlap: turns" in said

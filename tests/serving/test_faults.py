@@ -15,6 +15,7 @@ import gymnasium
 import psutil
 import pytest
 from cutting import cutting
+from folders import SUPPORT
 from raw import connect
 from waiting import until
 
@@ -60,7 +61,7 @@ def begin(*envs: ToolEnv) -> None:
 def processes() -> Iterator[Callable[[int], subprocess.Popen[bytes]]]:
     """Starts ``envsuite serve http`` of the rough world and of TextCraft at a port; a process may open few files."""
     started: list[subprocess.Popen[bytes]] = []
-    path = os.pathsep.join([str(Path(__file__).parents[1] / "vector"), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")])
 
     def start(port: int) -> subprocess.Popen[bytes]:
         command = ["sh", "-c", 'ulimit -Sn 512; exec "$@"', "-", sys.executable, "-m", "envsuite.cli", "serve", "http"]

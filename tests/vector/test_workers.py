@@ -5,12 +5,12 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
 from driving import ROUGH, answers, descriptors, do, gone, one, pids, reset_all
+from folders import SUPPORT
 from waiting import until
 
 from envsuite.core import UsageError
@@ -185,7 +185,7 @@ def test_crashes_leak_no_descriptor_and_no_zombie():
 
 def test_workers_end_when_the_program_is_killed():
     program = f"""
-import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+import sys; sys.path.insert(0, {str(SUPPORT)!r})
 import time
 from envsuite.core import ToolCall
 from envsuite.vector import *

@@ -12,9 +12,9 @@ from trainers.credit.estimators.gigpo import GiGPO
 from trainers.credit.estimators.groups import Floats, episode_codes, first_rows, group_codes, group_statistics
 from trainers.credit.estimators.returns import episode_returns
 from trainers.credit.filters import LowSpread
-from trainers.credit.replay import ReplayBuffer, ReplayConfig, group_means
-from trainers.credit.schedules import cosine_fall, cosine_rise
 from trainers.credit.spear import Spear
+from trainers.credit.spear.replay import ReplayBuffer, ReplayConfig, group_means
+from trainers.credit.spear.schedules import cosine_fall, cosine_rise
 from trainers.steps import StepTable
 from trainers.steps.columns import ITERATION
 

@@ -12,7 +12,7 @@ import torch
 from benchmarks.golden_data import Json, step_table
 from benchmarks.golden_dispatch import Case, Outcome, Rounding, handles
 from benchmarks.golden_estimators import NORMALISE, penalised
-from trainers.credit.estimators.bipace import ACTION, LEAVE_ONE_OUT, PACE, SINGLETON, BiPACE
+from trainers.credit.estimators.bipace import ACTION, LEAVE_ONE_OUT, PACE, SINGLETON, BiPACE, credit_diff, credit_q
 from trainers.credit.estimators.clustering import greedy_clusters
 from trainers.credit.estimators.comparison import Comparison
 from trainers.credit.estimators.gigpo import GiGPO
@@ -188,7 +188,8 @@ def _(case: Case) -> Outcome:
     )
     case.params.done()
     cluster, key = estimator.clusters(steps), estimator.action_keys(steps)
-    step, branch = estimator.pace(discounted_returns(steps, estimator.gamma), cluster, key)
+    by_action = credit_q if estimator.credit == "q" else credit_diff
+    step, branch = by_action(discounted_returns(steps, estimator.gamma), cluster, key)
     values = {
         "cluster_of_row": cluster,
         "action_key_of_row": key,

@@ -32,7 +32,7 @@ from trainers.policy.optimizer import make_optimizer
 from trainers.policy.packing import micro_batches
 from trainers.policy.sharding import shard, spreads
 from trainers.policy.update import Updater
-from trainers.processes.distributed import every, make_accelerator
+from trainers.processes.distributed import all_gather_object, make_accelerator
 from trainers.report.metrics import read_metrics
 from trainers.rollout.engine import Sampling
 from trainers.rollout.hf_engine import HFEngine
@@ -159,7 +159,7 @@ def update(part: Part, accelerator: Accelerator) -> dict[str, float]:
         updater.update(batch, np.random.default_rng(turn))
         told = measure.done()
     pieces = micro_batches(own, size.tokens_per_microbatch, share_prefix=True)
-    parts = every(accelerator, (sum(map(len, pieces)), len(own.response.values), told))
+    parts = all_gather_object(accelerator, (sum(map(len, pieces)), len(own.response.values), told))
     computed, responses = (sum(each[i] for each in parts) for i in (0, 1))
     seconds = max(each[2]["seconds"] for each in parts)
     memory = {key: max(each[2][key] for each in parts) for key in told if key != "seconds"}

@@ -26,7 +26,7 @@ METHODS = {
         mean_of_cluster, size, alike = stats.mean, stats.size, np.bincount(same)[same]
         sum_alike = np.bincount(same, returns - stats.mean)[same]
         others = np.maximum(size - alike, 1e-9)
-        branch = method.pace(returns, cluster, key)[1]
+        branch = credit_q(returns, cluster, key)[1]
         size = np.where(size > 1, size, 2)
     """,
     "dr_grpo": "from trainers.credit.estimators.comparison import Comparison",

@@ -28,7 +28,7 @@ from trainers.credit.rows import as_played
 from trainers.policy.config import OptimConfig
 from trainers.policy.model import Policy
 from trainers.policy.update import Updater
-from trainers.processes.distributed import every, guarded, make_accelerator
+from trainers.processes.distributed import all_gather_object, guarded, make_accelerator
 from trainers.settings import make
 from trainers.steps import Episode, Step, StepTable
 from trainers.steps.columns import (
@@ -179,11 +179,13 @@ def main() -> int:
         greedy = [GreedyReturn()] if config.greedy_baseline else []
         crediting = Crediting(method, accelerator, [*greedy, Random(method.estimator), Signals()])
         own = [e for e in episodes(config.greedy_baseline, team) if e.group_id % ranks == rank]
-        credit = crediting(crediting.shaped(own, iteration=3))
+        credit = crediting(own, iteration=3)
         rows = np.flatnonzero(credit.keep)
         kept = np.isin(credit.table.response.row_of, rows)
         gradient = updater.gradient(credit.table.take(rows), credit.advantage.tokens(credit.table)[kept])
-        parts = every(accelerator, _columns(credit.table, credit.advantage.tokens(credit.table), credit.keep))
+        parts = all_gather_object(
+            accelerator, _columns(credit.table, credit.advantage.tokens(credit.table), credit.keep)
+        )
         if accelerator.is_main_process:
             rows_of_all = np.concatenate(parts)
             found = {"credit": rows_of_all[np.lexsort(rows_of_all.T[::-1])]}

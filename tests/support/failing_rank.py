@@ -14,12 +14,12 @@ from accelerate import Accelerator
 from envsuite.core import DataError
 from trainers.processes import peers
 from trainers.processes.activity import ACTIVITY
-from trainers.processes.distributed import every, guarded, make_accelerator, on_main, sharing_failures
+from trainers.processes.distributed import all_gather_object, guarded, make_accelerator, on_main, sharing_failures
 
 
 def _work(accelerator: Accelerator, how: str, struck: int) -> int:
     rank = accelerator.process_index
-    every(accelerator, rank)
+    all_gather_object(accelerator, rank)
     ACTIVITY.begin("rollout")
     if how in ("killed", "busy", "foreign") and rank == struck:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -41,7 +41,7 @@ def _work(accelerator: Accelerator, how: str, struck: int) -> int:
         with sharing_failures(accelerator):
             if rank == 1:
                 raise DataError("no such file")
-            every(accelerator, 1), every(accelerator, 2)
+            all_gather_object(accelerator, 1), all_gather_object(accelerator, 2)
     if how == "sharded":
         _sharded(accelerator, signal.SIGKILL)
     if how == "sharded-stopped":
@@ -52,7 +52,7 @@ def _work(accelerator: Accelerator, how: str, struck: int) -> int:
         peers.GRACE_SECONDS = 0.5
         time.sleep(4 * (rank == 0))
         return 0
-    every(accelerator, rank)
+    all_gather_object(accelerator, rank)
     return 0
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from trainers.credit.replay import ReplayConfig
+from trainers.credit.spear.replay import ReplayConfig
 from trainers.policy.config import Pooling
 from trainers.policy.loss import ObjectiveConfig
 from trainers.settings import AtLeastOne, ConfigError, Count, Positive, Share, Text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from accelerate import Accelerator
@@ -17,14 +17,14 @@ from trainers.credit.config import MethodConfig
 from trainers.credit.critic import Critic
 from trainers.credit.estimators import ESTIMATORS, Advantage, Calibrating, Estimator, ValueBased
 from trainers.credit.filters import FILTERS, Filter, ZeroVariance
-from trainers.credit.hindsight import Hindsight, Told
+from trainers.credit.hindsight import Hindsight, HindsightPrompts
 from trainers.credit.inertness import Inertness, term_metrics
 from trainers.credit.providers import Entropy, GreedyReturn, HiddenStates, OldLogprobs, Provider, Reference
 from trainers.credit.rows import estimation_order, unshaped
 from trainers.credit.shapers import SHAPERS, Shaper
 from trainers.policy.config import ModelConfig, OptimConfig
 from trainers.policy.model import Policy
-from trainers.processes.distributed import every
+from trainers.processes.distributed import all_gather_object
 from trainers.settings import make
 from trainers.steps import Episode, Ragged, StepTable
 from trainers.steps.columns import GREEDY, SHAPED, check_supply
@@ -46,6 +46,25 @@ class Credit:
     """Rows that each filter keeps, by its name."""
     terms: Mapping[str, float] = field(default_factory=dict)
     """Metrics of each term of the advantage over the steps of all processes, by the names of ``term/<name>``."""
+
+
+class Continued(Protocol):
+    """Episodes that were continued from the states of sampled steps (``method.oracle``)."""
+
+    @property
+    def episodes(self) -> Sequence[Episode]:
+        """Episodes from the states on."""
+        ...
+
+    def valued(self, steps: StepTable, continued: StepTable, gamma: float) -> StepTable:
+        """Returns the steps with the columns ``mc_value`` and ``next_mc_value``.
+
+        Args:
+            steps: The sampled steps.
+            continued: Steps of ``episodes``, rewards shaped.
+            gamma: Discount of the return.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -98,7 +117,7 @@ def make_providers(
     model: ModelConfig,
     optim: OptimConfig,
     reference: Policy | None,
-    told: Told | None,
+    hindsight: HindsightPrompts | None,
     seed: int,
     tokenizer: PreTrainedTokenizerBase,
     lowercase: bool = False,
@@ -114,7 +133,7 @@ def make_providers(
         model: Settings of its model.
         optim: Settings of the optimiser.
         reference: The reference policy, where the method needs one.
-        told: Prompts that say how an episode ended, where the method needs them.
+        hindsight: Prompts that say how an episode ended, where the method needs them.
         seed: The run's seed.
         tokenizer: The policy's.
         lowercase: Whether answers are read in lower case.
@@ -140,8 +159,8 @@ def make_providers(
         made.append(HiddenStates.of(config.embedding, policy.model, optim, model.compute_dtype))
     if config.entropy:
         made.append(Entropy(policy, optim))
-    if told is not None:
-        made.append(Hindsight(policy, told, optim))
+    if hindsight is not None:
+        made.append(Hindsight(policy, hindsight, optim))
     return made
 
 
@@ -183,17 +202,13 @@ class Crediting:
         if isinstance(self.estimator, Calibrating):
             self.estimator = make(type(self.estimator), state["estimator"], "option")
 
-    def shaped(self, episodes: Sequence[Episode], iteration: int, *, rewards_only: bool = False) -> StepTable:
-        """Steps of whole groups of ``episodes``, rewards shaped; failed episodes are left out.
-
-        Greedy episodes are there, too, each in a group of its own (:func:`~trainers.credit.rows.greedy_group`).
+    def shaped(self, table: StepTable, *, rewards_only: bool = False) -> StepTable:
+        """The steps of whole groups of this process with their rewards shaped.
 
         Args:
-            episodes: Episodes of this process.
-            iteration: In which they were played, from 1.
+            table: Steps as :func:`~trainers.credit.rows.unshaped` has them.
             rewards_only: Compute no column that the shapers do not read.
         """
-        table = unshaped(episodes, iteration)
         read = {name for shaper in self.shapers for name in shaper.needs}
         for provider in self.providers:
             if provider.before_shaping and (not rewards_only or read.intersection(provider.supplies)):
@@ -202,26 +217,37 @@ class Crediting:
             table = shaper(table)
         return table
 
-    def informative_groups(self, steps: StepTable) -> int:
+    def informative(self, episodes: Sequence[Episode], iteration: int) -> int:
         """Number of groups of all processes whose episodes differ in their return: those that dynamic sampling counts.
 
         Args:
-            steps: Shaped steps of this process.
+            episodes: Whole groups of this process.
+            iteration: In which they were played, from 1.
         """
+        steps = self.shaped(unshaped(episodes, iteration), rewards_only=True)
         sampled = steps.take(np.flatnonzero(~steps.extra[GREEDY]))
-        return sum(every(self.accelerator, len(np.unique(sampled.group_id[ZeroVariance()(sampled)]))))
+        return sum(all_gather_object(self.accelerator, len(np.unique(sampled.group_id[ZeroVariance()(sampled)]))))
 
-    def __call__(self, steps: StepTable) -> Credit:
-        """Computes advantages of shaped steps, and selects the rows to train on; every process must call this.
+    def __call__(self, episodes: Sequence[Episode], iteration: int, continued: Continued | None = None) -> Credit:
+        """Shapes rewards, computes advantages, and selects the rows to train on; every process must call this.
 
-        Statistics are those of the steps of all processes.
+        Failed episodes are left out. Statistics are those of the steps of all processes.
+
+        Args:
+            episodes: Whole groups of this process.
+            iteration: In which they were played, from 1.
+            continued: Episodes that went on from the states of their steps, where the method reads these values.
         """
+        steps = self.shaped(unshaped(episodes, iteration))
+        if continued is not None:
+            shaped = self.shaped(unshaped(continued.episodes, iteration), rewards_only=True)
+            steps = continued.valued(steps, shaped, self.estimator.gamma)
         for provider in self.providers:
             if not provider.before_shaping:
                 steps = provider.columns(steps)
         steps = steps.take(np.flatnonzero(~steps.extra[GREEDY]))
         if isinstance(self.estimator, ValueBased):
-            steps = self.estimator.taught(steps)
+            steps = self.estimator.with_value_targets(steps)
         needs = {*self.estimator.needs, *(name for filter_ in self.filters.values() for name in filter_.needs)}
         whole, own = gathered(self.accelerator, steps, needs | SHAPED | self.inertness.columns)
         if isinstance(self.estimator, Calibrating) and self.estimator.open:
@@ -260,7 +286,7 @@ def gathered(accelerator: Accelerator, steps: StepTable, needs: set[str]) -> tup
         extra={name: column for name, column in steps.extra.items() if name in needs},
         token_extra={name: column for name, column in steps.token_extra.items() if name in needs},
     )
-    tables = every(accelerator, slim)
+    tables = all_gather_object(accelerator, slim)
     whole = StepTable.joined(tables)
     order = estimation_order(whole)
     place = np.empty(len(whole), np.int64)

@@ -33,7 +33,7 @@ from trainers.policy.precision import computing
 from trainers.policy.sharding import is_sharded, rounds, spread, spreads
 from trainers.policy.stateful import Part
 from trainers.policy.tree import TokenTree, one_token
-from trainers.processes.distributed import every
+from trainers.processes.distributed import all_gather_object
 from trainers.settings import ConfigError
 from trainers.steps import StepTable
 from trainers.steps.columns import STATES, SUPPLIERS, VALUES
@@ -82,7 +82,7 @@ def _zero(layer: nn.Linear) -> nn.Linear:
 
 
 @dataclass(frozen=True)
-class Taught:
+class OutputTargets:
     """One value of each step, or of each response token, that the critic learns."""
 
     tokens: Ints
@@ -96,13 +96,13 @@ class Taught:
 
 
 @dataclass(frozen=True)
-class Lesson:
+class CriticTargets:
     """Steps whose values the critic learns."""
 
     table: StepTable
     """The steps, with some response in each row whose state is valued."""
-    taught: tuple[Taught, ...]
-    """Lessons of each output."""
+    outputs: tuple[OutputTargets, ...]
+    """Targets of each output of the critic."""
 
 
 class Critic(Provider):
@@ -217,19 +217,19 @@ class Critic(Provider):
 
     def learn(self, steps: StepTable, rng: np.random.Generator) -> dict[str, float]:
         """Trains for all epochs and minibatches towards the targets; returns metrics under ``train/``."""
-        lesson = self._lesson(steps)
+        wanted = self._targets(steps)
         self.module.train()
         losses: list[float] = []
         clipped: list[float] = []
         norms: list[float] = []
         for _ in range(self.config.epochs):
-            for rows in minibatches(self.accelerator, lesson.table, self.config.minibatches, rng):
-                chosen = np.isin(lesson.table.response.row_of, rows)
-                counts = [int(chosen[taught.tokens].sum()) for taught in lesson.taught]
-                totals = np.sum(every(self.accelerator, counts), axis=0)
+            for rows in minibatches(self.accelerator, wanted.table, self.config.minibatches, rng):
+                chosen = np.isin(wanted.table.response.row_of, rows)
+                counts = [int(chosen[own.tokens].sum()) for own in wanted.outputs]
+                totals = np.sum(all_gather_object(self.accelerator, counts), axis=0)
                 if not totals.any():
                     continue
-                loss, share = self._accumulate(lesson, rows, totals)
+                loss, share = self._accumulate(wanted, rows, totals)
                 losses.append(loss)
                 clipped.append(share)
                 norm = self._step()
@@ -266,32 +266,32 @@ class Critic(Provider):
                 places.append(table.response.offsets[:-1] + np.clip(at, 0, lengths - 1))
         return table, places
 
-    def _lesson(self, steps: StepTable) -> Lesson:
+    def _targets(self, steps: StepTable) -> CriticTargets:
         table, places = self._places(steps)
-        taught = []
+        outputs = []
         for value, tokens in zip(self.values, places, strict=True):
             columns: Mapping[str, NDArray[Any]] = steps.extra
             if value.per == "token":
                 columns = {name: column.values for name, column in steps.token_extra.items()}
             states = columns[_states_of(value.at)] if self.config.kind == "head" else None
             learns = slice(None) if value.learns is None else np.flatnonzero(columns[value.learns])
-            taught.append(Taught(
+            outputs.append(OutputTargets(
                 tokens[learns], columns[value.name][learns], columns[value.target][learns],
                 None if states is None else states[learns],
             ))  # fmt: skip
-        return Lesson(table, tuple(taught))
+        return CriticTargets(table, tuple(outputs))
 
-    def _accumulate(self, lesson: Lesson, rows: Ints, totals: Ints) -> tuple[float, float]:
+    def _accumulate(self, wanted: CriticTargets, rows: Ints, totals: Ints) -> tuple[float, float]:
         """Runs the backward passes of one optimiser step; returns loss and clipped share of this process's values.
 
         Args:
-            lesson: What is learnt.
+            wanted: What is learnt.
             rows: The rows of this step.
             totals: Number of values of each output in these rows of all processes, shape (outputs,).
         """
         shares = self.accelerator.num_processes / np.maximum(totals, 1)
-        pieces = list(self._pieces(lesson, rows))
-        rounds = max(every(self.accelerator, len(pieces)))
+        pieces = list(self._pieces(wanted, rows))
+        rounds = max(all_gather_object(self.accelerator, len(pieces)))
         loss, clipped = 0.0, 0.0
         for number in range(rounds):
             last = number == rounds - 1
@@ -301,33 +301,33 @@ class Critic(Provider):
                     continue
                 out, losses = self.wrapped(pieces[number].inputs), []
                 for output, (picked, places) in pieces[number].reads.items():
-                    taught, share = lesson.taught[output], float(shares[output])
+                    own, share = wanted.outputs[output], float(shares[output])
                     value = out[to_device(picked, self._device), output]
-                    old, target = (to_device(of[places], self._device).float() for of in (taught.value, taught.target))
+                    old, target = (to_device(of[places], self._device).float() for of in (own.value, own.target))
                     weight = torch.full_like(value, share)
                     found = value_loss(value, old, target, weight, clip=self.config.clip)
                     losses.append(found.loss)
-                    clipped += float(found.clip_fraction) * len(places) * share / len(lesson.taught)
+                    clipped += float(found.clip_fraction) * len(places) * share / len(wanted.outputs)
                 total = sum(losses[1:], start=losses[0])
                 self.accelerator.backward(total)
                 loss += float(total.detach())
         return loss, clipped
 
-    def _pieces(self, lesson: Lesson, rows: Ints) -> Iterator[_Piece]:
-        table = lesson.table
+    def _pieces(self, wanted: CriticTargets, rows: Ints) -> Iterator[_Piece]:
+        table = wanted.table
         chosen = np.isin(table.response.row_of, rows)
         if self.config.kind == "head":
             for outputs in self._reads.values():
-                taught = lesson.taught[outputs[0]]
-                places = np.flatnonzero(chosen[taught.tokens])
+                own = wanted.outputs[outputs[0]]
+                places = np.flatnonzero(chosen[own.tokens])
                 if len(places):
-                    assert taught.states is not None
-                    states = to_device(taught.states[places], self._device)
+                    assert own.states is not None
+                    states = to_device(own.states[places], self._device)
                     yield _Piece(states, dict.fromkeys(outputs, (np.arange(len(places)), places)))
             return
-        place_of = np.full((len(lesson.taught), len(table.response.values)), -1)
-        for output, taught in enumerate(lesson.taught):
-            place_of[output, taught.tokens] = np.arange(len(taught.tokens))
+        place_of = np.full((len(wanted.outputs), len(table.response.values)), -1)
+        for output, own in enumerate(wanted.outputs):
+            place_of[output, own.tokens] = np.arange(len(own.tokens))
         place_of = place_of[:, chosen]  # by token of the chosen rows
         budget, share = self.optim.tokens_per_microbatch, self.optim.share_prefix
         for tree in micro_batches(table.take(rows), budget, share):
@@ -351,7 +351,7 @@ class _Piece:
 
     inputs: Tensor | TokenTree
     reads: dict[int, tuple[Ints, Ints]]
-    """By output: indices of the values that the loss uses in the output's values, and in what it is taught."""
+    """By output: indices of the values that the loss uses in the output's values, and in its targets."""
 
 
 _Read = tuple[Per, str | None, str | None]

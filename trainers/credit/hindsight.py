@@ -26,7 +26,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Told:
+class HindsightPrompts:
     """Prompts with a text about the end of the episode at the end of their last message."""
 
     config: HindsightConfig
@@ -38,7 +38,7 @@ class Told:
     """Most tokens of prompt and response that the model computes; ``None`` where it says nothing."""
 
     @classmethod
-    def of(cls, config: HindsightConfig, render: Renderer, codec: Codec, longest: int | None) -> Told:
+    def of(cls, config: HindsightConfig, render: Renderer, codec: Codec, longest: int | None) -> HindsightPrompts:
         """The texts that the settings describe.
 
         Raises:
@@ -103,7 +103,7 @@ class Hindsight(Provider):
     supplies: ClassVar[tuple[str, ...]] = (HINDSIGHT,)
 
     policy: Policy
-    told: Told
+    told: HindsightPrompts
     optim: OptimConfig
     """Bounds the size of a forward pass."""
 

@@ -22,7 +22,7 @@ from trainers.policy.packing import micro_batches
 from trainers.policy.sharding import is_sharded, rounds
 from trainers.policy.statistics import TokenStats
 from trainers.policy.tree import TokenTree, one_token
-from trainers.processes.distributed import every
+from trainers.processes.distributed import all_gather_object
 from trainers.steps import StepTable
 from trainers.steps.columns import REFERENCE
 
@@ -95,7 +95,7 @@ class Tally:
         """
         counts = np.array([self.computed, self.rows, self.idle])
         own = (merge_metrics(self.losses), self.tokens, self.entropy, self.gap, self.gap_tokens, counts, self.scored)
-        parts = every(accelerator, own)
+        parts = all_gather_object(accelerator, own)
         tokens = sum(part[1] for part in parts)
         found: dict[str, float] = {}
         for name in dict.fromkeys(name for part in parts for name in part[0]):
@@ -152,7 +152,7 @@ class Accumulator:
         table, ranks = batch.table, self.accelerator.num_processes
         lengths, episodes = table.response.lengths, table.episode_id
         totals = BatchTotals.of(lengths, self.objective, episodes)
-        parts = every(self.accelerator, (totals.tokens, totals.sequences, totals.episodes))
+        parts = all_gather_object(self.accelerator, (totals.tokens, totals.sequences, totals.episodes))
         totals = BatchTotals(*(int(sum(column)) for column in zip(*parts, strict=True)))
         if not totals.tokens:
             return False
@@ -178,7 +178,7 @@ class Accumulator:
         pieces = _trees(self.accelerator.unwrap_model(self.policy), table, self.config, _RECOMPUTED)
         # A tree in parts exchanges nothing in its backward pass: another pass follows.
         needed = len(pieces) + any(piece.part is not None for piece in pieces)
-        rounds = max(1, *every(self.accelerator, needed))
+        rounds = max(1, *all_gather_object(self.accelerator, needed))
         for number in range(rounds):
             last = number == rounds - 1
             with contextlib.nullcontext() if last else self.accelerator.no_sync(self.policy):
@@ -242,7 +242,7 @@ class Accumulator:
         draws = [np.random.default_rng([seed, episode, t]).random(length) for episode, t, length in ids]
         draw = np.concatenate([np.zeros(0), *draws])
         return selected_tokens(
-            new, old, batch.advantage, draw, self.objective, lambda value: every(self.accelerator, value)
+            new, old, batch.advantage, draw, self.objective, lambda value: all_gather_object(self.accelerator, value)
         )
 
     def _culprit(self, batch: Batch, piece: TokenTree, stats: TokenStats) -> str:

@@ -19,7 +19,7 @@ from trainers.policy.accumulation import Batch
 from trainers.policy.packing import row_sequences
 from trainers.policy.partition import Ints
 from trainers.policy.tree import depth_first
-from trainers.processes.distributed import every
+from trainers.processes.distributed import all_gather_object
 from trainers.steps import StepTable
 
 _WORTH_A_MOVE = 0.01  # share of the most loaded process's tokens that a move must save
@@ -193,7 +193,7 @@ def balanced(
     if ranks == 1:
         return batch, parts
     mine = Work.of(batch.table, parts[epoch], here, share_prefix, span)
-    work = Work.joined(every(accelerator, mine))
+    work = Work.joined(all_gather_object(accelerator, mine))
     target = evened(work, ranks)
     if (target == work.rank).all():
         return batch, parts
@@ -206,7 +206,7 @@ def balanced(
         rows = np.flatnonzero(where == to)
         sent[to] = needed.take(rows), parts[:, rows]
     stay = np.flatnonzero(where == here)
-    came = [parcels[here] for parcels in every(accelerator, sent) if here in parcels]
+    came = [parcels[here] for parcels in all_gather_object(accelerator, sent) if here in parcels]
     kept = [(needed.take(stay), parts[:, stay]), *came]
     return Batch.joined([one for one, _ in kept]), np.concatenate([of for _, of in kept], axis=1)
 

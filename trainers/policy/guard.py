@@ -11,7 +11,7 @@ from torch import nn
 
 from envsuite.core.errors import EnvsuiteError
 from trainers.policy.sharding import local, total_norm
-from trainers.processes.distributed import every
+from trainers.processes.distributed import all_gather_object
 
 _LOG = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class GuardedStep:
         norm = total_norm(p.grad for p in parameters if p.grad is not None)
         if culprit is None and not bool(torch.isfinite(norm)):
             culprit = self._culprit()
-        found = [each for each in every(self.accelerator, culprit) if each is not None]
+        found = [each for each in all_gather_object(self.accelerator, culprit) if each is not None]
         if found:
             self._skip(found)
             return None
@@ -119,7 +119,7 @@ class GuardedStep:
             Diverged: A weight is not finite, or so large that its square is not.
         """
         norm = total_norm(p.detach() for p in self.module.parameters() if p.requires_grad)
-        if not all(every(self.accelerator, bool(torch.isfinite(norm)))):
+        if not all(all_gather_object(self.accelerator, bool(torch.isfinite(norm)))):
             rate = max(group["lr"] for group in self.optimizer.param_groups)
             raise Diverged(
                 f"{self.trained}: a weight is not finite, or beyond 1e18, after an optimiser step at learning rate "

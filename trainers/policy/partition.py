@@ -11,7 +11,7 @@ import numpy as np
 from accelerate import Accelerator
 from numpy.typing import NDArray
 
-from trainers.processes.distributed import every
+from trainers.processes.distributed import all_gather_object
 from trainers.steps import StepTable
 
 Ints = NDArray[np.int64]
@@ -28,7 +28,7 @@ def minibatch_count(accelerator: Accelerator, table: StepTable, parts: int, rows
     """
     if rows is None:
         return parts
-    return max(1, -(-sum(every(accelerator, len(table))) // rows))
+    return max(1, -(-sum(all_gather_object(accelerator, len(table))) // rows))
 
 
 def minibatches(accelerator: Accelerator, table: StepTable, parts: int, rng: np.random.Generator) -> list[Ints]:
@@ -51,7 +51,7 @@ def minibatch_of(accelerator: Accelerator, table: StepTable, parts: int, rng: np
     episodes, row_of, steps = np.unique(
         np.stack([table.group_id, table.episode_id]), axis=1, return_inverse=True, return_counts=True
     )
-    whole = np.concatenate(every(accelerator, np.vstack([episodes, steps])), axis=1)
+    whole = np.concatenate(all_gather_object(accelerator, np.vstack([episodes, steps])), axis=1)
     whole = whole[:, np.lexsort((whole[1], whole[0]))]
     part_of = {
         (group, episode): part

@@ -18,7 +18,7 @@ from trainers.policy.guard import GuardedStep
 from trainers.policy.loss import ObjectiveConfig
 from trainers.policy.partition import Ints, minibatch_count, minibatch_of
 from trainers.policy.sharding import whole
-from trainers.processes.distributed import every
+from trainers.processes.distributed import all_gather_object
 from trainers.steps import StepTable
 
 
@@ -123,7 +123,9 @@ class Updater:
         norms: list[float] = []
         losses = skipped = 0
         before = self.steps
-        counted = own.table if replay is None or any(every(self.accelerator, len(own.table))) else replay.table
+        counted = (
+            own.table if replay is None or any(all_gather_object(self.accelerator, len(own.table))) else replay.table
+        )
         parts = minibatch_count(self.accelerator, counted, self.config.minibatches, self.config.minibatch_rows)
         epochs = range(self.config.epochs)
         cut = np.stack([minibatch_of(self.accelerator, own.table, parts, rng) for _ in epochs])
@@ -158,7 +160,7 @@ class Updater:
             self._step.check_weights()
         self.policy.eval()
         updated = self._told(own, replay, seen, replayed, norms, max(losses, 1), skipped)
-        stale = every(self.accelerator, own.table.staleness(before) * len(own.table.response.values))
+        stale = all_gather_object(self.accelerator, own.table.staleness(before) * len(own.table.response.values))
         sampled = own.table if sampled is None else sampled
         updated.train["entropy"] = self._entropy(own, sampled, updated.train["entropy"])
         updated.train["staleness"] = sum(stale) / max(updated.train["tokens"], 1.0)
@@ -218,7 +220,7 @@ class Updater:
         logprob = own.table.logprob.values[teaching_rows(own, self.objective)[own.table.response.row_of]]
         counts = [len(logprob), len(sampled.logprob.values)]
         surprisal = float(logprob.sum(dtype=np.float64) - sampled.logprob.values.sum(dtype=np.float64))
-        taught, tokens, others = np.sum(every(self.accelerator, [*counts, surprisal]), axis=0).tolist()
+        taught, tokens, others = np.sum(all_gather_object(self.accelerator, [*counts, surprisal]), axis=0).tolist()
         return float((computed * taught + (others if tokens > taught else 0.0)) / max(tokens, 1.0))
 
     def _told(
@@ -246,7 +248,7 @@ class Updater:
             **{name: merged[key] for name, key in named.items() if key in merged},
             "grad_norm": float(np.mean(norms)) if norms else 0.0,
             "skipped_steps": float(skipped),
-            "tokens": float(sum(every(self.accelerator, len(own.table.response.values)))),
+            "tokens": float(sum(all_gather_object(self.accelerator, len(own.table.response.values)))),
             "computed_tokens": merged["computed_tokens"], "idle_rows": merged["idle_rows"],
             "lr": float(self.optimizer.param_groups[0]["lr"]),
             "optimizer_steps": float(self.steps),
@@ -260,5 +262,5 @@ class Updater:
             "ratio_mean": again.get("ratio_mean", 1.0),
             "ratio_max": again.get("ratio_max", 1.0),
             "entropy": again["entropy"],
-            "tokens": float(sum(every(self.accelerator, len(replay.table.response.values)))),
+            "tokens": float(sum(all_gather_object(self.accelerator, len(replay.table.response.values)))),
         })  # fmt: skip

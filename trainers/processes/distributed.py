@@ -152,7 +152,7 @@ def make_accelerator(timeout: float = 30.0) -> Accelerator:
     if accelerator.device.type == "cpu":
         keep_freed_memory()
     if accelerator.num_processes > 1:
-        members = every(accelerator, (socket.gethostname(), os.getpid()))
+        members = all_gather_object(accelerator, (socket.gethostname(), os.getpid()))
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         store = TCPStore(address, port, is_master=False, timeout=datetime.timedelta(seconds=_STORE_SECONDS))
         hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
@@ -208,7 +208,7 @@ def check_world(accelerator: Accelerator) -> None:
         raise ConfigError(f"accelerate was asked for several processes but started this one alone. {remedy}")
 
 
-def every(accelerator: Accelerator, value: T) -> list[T]:
+def all_gather_object(accelerator: Accelerator, value: T) -> list[T]:
     """The values of all processes, in their order; each process must call this.
 
     Raises:
@@ -247,7 +247,7 @@ def sharing_failures(accelerator: Accelerator) -> Iterator[None]:
         if accelerator.num_processes > 1:
             _gathered(_Failure(str(error) or type(error).__name__))
         raise
-    every(accelerator, None)
+    all_gather_object(accelerator, None)
 
 
 def on_main(accelerator: Accelerator, work: Callable[[], None]) -> None:
@@ -263,4 +263,4 @@ def on_main(accelerator: Accelerator, work: Callable[[], None]) -> None:
 
 def agreed(accelerator: Accelerator, value: T) -> T:
     """Returns the first process's value in every process; each must call this."""
-    return every(accelerator, value)[0]
+    return all_gather_object(accelerator, value)[0]

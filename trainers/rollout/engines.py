@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from envsuite.core.errors import EnvsuiteError
-from trainers.processes.distributed import every
+from trainers.processes.distributed import all_gather_object
 from trainers.rollout import hf_engine  # noqa: F401  (registers itself)
 from trainers.rollout.config import RolloutConfig
 from trainers.rollout.engine import ENGINES, AnyEngine, ChatEngine, Engine, EngineSetup
@@ -100,7 +100,7 @@ def start_engine(
             engine = make_engine("vllm", setup, rollout.engine_options)
         except EnvsuiteError as error:  # also what vLLM itself raises while it starts
             why = str(error).partition("\n")[0]
-    failures = [why] if setup.accelerator is None else every(setup.accelerator, why)
+    failures = [why] if setup.accelerator is None else all_gather_object(setup.accelerator, why)
     why = next(filter(None, failures), "")
     if engine is not None and not why:
         tell("rollout.engine auto: vllm")

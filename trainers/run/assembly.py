@@ -20,8 +20,8 @@ from transformers import PreTrainedModel
 
 from envsuite.prompting import Renderer
 from trainers.credit.crediting import Crediting, Method, make_providers
-from trainers.credit.hindsight import Told
-from trainers.credit.self_imitation import SelfImitation
+from trainers.credit.hindsight import HindsightPrompts
+from trainers.credit.spear.self_imitation import SelfImitation
 from trainers.policy.adapter import is_adapted, keep_reference, merged_weights, trained_weights
 from trainers.policy.loading import load_model, load_outline, load_tokenizer, model_settings
 from trainers.policy.model import Policy, stop_ids
@@ -122,10 +122,10 @@ class Run:
         self.tokenizer = load_tokenizer(config.model)
         codec = check_prompts(config.prompt, self.tokenizer)
         budget, shape = config.optim.tokens_per_microbatch, model_settings(config.model)
-        told = None
+        hindsight = None
         if method.hindsight is not None:
             render = Renderer(self.tokenizer, config.prompt.template_arguments)
-            told = Told.of(method.hindsight, render, codec, longest_sequence(shape))
+            hindsight = HindsightPrompts.of(method.hindsight, render, codec, longest_sequence(shape))
         more = 0 if method.hindsight is None else method.hindsight.max_tokens
         check_limits(config.model.path, shape, config.prompt, rollout, budget, more)
         self.folder = RunFolder(Path(config.output) / config.name, accelerator, self.tokenizer)
@@ -137,7 +137,7 @@ class Run:
         recompute = config.optim.recomputes(config.model.compute_dtype, rollout.engine, rollout.staleness)
         providers = make_providers(
             method, chosen.estimator, accelerator=accelerator, policy=policy, model=config.model,
-            optim=config.optim, reference=self._reference(policy), told=told, seed=config.seed,
+            optim=config.optim, reference=self._reference(policy), hindsight=hindsight, seed=config.seed,
             tokenizer=self.tokenizer, lowercase=config.prompt.lowercase, recompute=recompute,
         )  # fmt: skip
         if method.blocks and not config.prompt.plan:
@@ -190,7 +190,7 @@ class Run:
     def _rollouts(self, ends: Sequence[int]) -> Rollouts:
         """The episodes of the iterations, played as ``rollout.staleness`` and ``rollout.overlap`` say."""
         config, rollout = self.config, self.config.rollout
-        common = (config, self.accelerator, self.sampler, self.crediting, self.counters, self.stop)
+        common = (config, self.accelerator, self.sampler, self.crediting.informative, self.counters, self.stop)
         sampling, seed = sampling_of(rollout.sampling, ends), config.seed + 1
         slots = training_slots(config, self.accelerator.num_processes)
         examples = [examples_of(env, config.prompt) for env in config.envs]
@@ -257,7 +257,7 @@ class Run:
         with ACTIVITY.waiting(f"the engine to take the weights of version {self.updater.steps}", "sync"):
             self.engine.sync(each_whole(merged_weights(self.model)), self.updater.steps)
 
-    def policy_rests(self, iteration: int) -> bool:
+    def critic_warmup(self, iteration: int) -> bool:
         """Whether the critic alone is trained in this iteration (from 1)."""
         critic = self.config.method.critic
         return critic is not None and iteration <= critic.warmup

@@ -32,7 +32,7 @@ from trainers.policy.stateful import Mismatch, Stateful
 from trainers.policy.vision import save_tokenizer
 from trainers.policy.weight_files import SUFFIX, WeightFiles
 from trainers.processes.activity import ACTIVITY
-from trainers.processes.distributed import PeerFailed, every, sharing_failures
+from trainers.processes.distributed import PeerFailed, all_gather_object, sharing_failures
 from trainers.run.tensors import with_tensors, without_tensors, write_tensors
 
 _LOG = logging.getLogger(__name__)
@@ -162,7 +162,7 @@ def _flushed(partial: Path, accelerator: Accelerator, folder: Path) -> dict[str,
             _flush(file)
             own[file.name] = _fingerprint(file)
     found: dict[str, Any] = {}
-    for part in every(accelerator, own):
+    for part in all_gather_object(accelerator, own):
         found |= part
     return dict(sorted(found.items()))
 

@@ -12,7 +12,7 @@ from accelerate import Accelerator
 
 from envsuite.evaluation.protocol import sample_of
 from envsuite.prompting import ChatTokenizer
-from trainers.processes.distributed import every
+from trainers.processes.distributed import all_gather_object
 from trainers.report.stats import EvalResult, Outcome, evaluate_summary
 from trainers.rollout.engine import AnyEngine, ChatEngine, EngineFailed
 from trainers.rollout.environments import make_manager, panel_of_env, sampling_of, tasks_of
@@ -101,7 +101,7 @@ class Evaluator:
         written, types = self._written(env), self.tasks[env].types
         count, rank = self.accelerator.num_processes, self.accelerator.process_index
         try:
-            every(self.accelerator, None)  # all have read what is there before one writes
+            all_gather_object(self.accelerator, None)  # all have read what is there before one writes
             left = written.left(self._all_plans(env))
 
             def write(plan: EpisodePlan, episode: Episode, effort: Effort) -> None:
@@ -174,7 +174,7 @@ class Evaluator:
             seconds: Duration.
             usage: What an engine for messages was asked for.
         """
-        together = [episode for part in every(self.accelerator, tuple(episodes)) for episode in part]
+        together = [episode for part in all_gather_object(self.accelerator, tuple(episodes)) for episode in part]
         return evaluate_summary(
             together,
             name=name,

@@ -17,7 +17,7 @@ from trainers.credit.crediting import Credit
 from trainers.credit.shapers import DIAGNOSTIC
 from trainers.policy.update import Updated
 from trainers.processes.activity import ACTIVITY
-from trainers.processes.distributed import every
+from trainers.processes.distributed import all_gather_object
 from trainers.rollout.timing import Timing
 from trainers.steps import Episode
 from trainers.steps.records import REFUSALS
@@ -155,7 +155,7 @@ def iteration_metrics(
     given_up = {"repeated": lost.repeated, "dropped_tokens": lost.dropped_tokens, "pruned": pruned_tokens}
     tokens = {f"tokens/{name}": count for name, count in vars(SharedTokens.of(credit.table)).items()}
     sums = _sums(episodes, credit) | conduct | given_up | tokens
-    parts = every(accelerator, (sums, dict(learnt), told, _versions(episodes)))
+    parts = all_gather_object(accelerator, (sums, dict(learnt), told, _versions(episodes)))
     total: dict[str, float] = {name: sum(part[0][name] for part in parts) for name in parts[0][0]}
     versions = [version for part in parts for version in part[3]] or [(0, 0)]
     sound, steps, rows = max(total["sound"], 1), max(total["steps"], 1), max(total["rows"], 1)

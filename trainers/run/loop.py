@@ -106,10 +106,10 @@ def iterate(run: Run) -> None:
     run.engine.rest()
     clock.passed("rollout")
 
-    credit = run.crediting(rolled.steps)
-    rests = run.policy_rests(iteration)
-    batch = chosen(credit, rests)
-    imitated, replayed = (None, {}) if run.replay is None or rests else run.replay.advance(
+    credit = run.crediting(rolled.episodes, iteration, rolled.continued)
+    warming_up = run.critic_warmup(iteration)
+    batch = training_batch(credit, warming_up)
+    imitated, replayed = (None, {}) if run.replay is None or warming_up else run.replay.advance(
         credit, iteration, run.updater.logprobs
     )  # fmt: skip
     clock.passed("estimator")
@@ -143,7 +143,7 @@ def iterate(run: Run) -> None:
     run.progress.iteration(iteration, metrics)
 
 
-def chosen(credit: Credit, rests: bool) -> Batch:
-    """The rows that the policy is trained on: those that every filter keeps; none while the policy rests."""
-    rows = np.flatnonzero(credit.keep & (not rests))
+def training_batch(credit: Credit, critic_warmup: bool) -> Batch:
+    """The rows that the policy is trained on: those that every filter keeps; none in the critic's warm-up."""
+    rows = np.flatnonzero(credit.keep & (not critic_warmup))
     return Batch(credit.table, credit.advantage.tokens(credit.table)).take(rows)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from envsuite.core.errors import UsageError
 from envsuite.core.images import digest
-from trainers.credit.crediting import Crediting
 from trainers.credit.estimators.groups import Floats, Ints
 from trainers.credit.estimators.returns import rewards_to_go, steps_in_order
 from trainers.rollout.episode import Branches, EpisodePlan
@@ -82,56 +81,32 @@ class Continuations:
             state[row] = known[key]
         return cls(each, found, state, known, np.array(group, np.int64), pooled)
 
-    def values(self, episodes: Sequence[Episode], crediting: Crediting, iteration: int, gamma: float) -> Floats:
-        """Returns the mean return from each state, not a number where every continuation failed, shape (states,).
-
-        Args:
-            episodes: The continuations that were played, in the order of the plans.
-            crediting: Shapes their rewards.
-            iteration: In which they were played.
-            gamma: Discount of the return.
-        """
-        own = self.continued(episodes)
-        steps = crediting.shaped(own, iteration, rewards_only=True)
-        if self.pooled:
-            return self._pooled(steps, rewards_to_go(steps, gamma))
-        first = np.flatnonzero(steps.t == _starts(steps, self.plans))
-        returns = dict(zip(steps.episode_id[first].tolist(), rewards_to_go(steps, gamma)[first].tolist(), strict=True))
-        each = [np.nan if e.error is not None else returns.get(e.episode_id, 0.0) for e in own]
-        table = np.array(each, np.float64).reshape(-1, self.each)
-        sound = np.isfinite(table)
-        count = sound.sum(1)
-        return np.where(count > 0, np.where(sound, table, 0.0).sum(1) / np.maximum(count, 1), np.nan)
-
-    def _pooled(self, steps: StepTable, returns: Floats) -> Floats:
-        """Returns the mean of ``returns`` over all visits of each state, shape (states,)."""
-        groups = np.repeat(self.group, self.each)
-        of = dict(zip((plan.episode_id for plan in self.plans), groups.tolist(), strict=True))
-        keys = (
-            _identity(steps, row, of[episode], steps.state_key[row])
-            for row, episode in enumerate(steps.episode_id.tolist())
-        )
-        state = np.array([self.known.get(key, -1) for key in keys], np.int64)
-        met = state >= 0
-        count = np.bincount(state[met], minlength=len(self.known))
-        sums = np.bincount(state[met], returns[met], minlength=len(self.known))
-        return np.where(count > 0, sums / np.maximum(count, 1), np.nan)
-
-    def continued(self, episodes: Sequence[Episode]) -> list[Episode]:
-        """Returns the episodes without the steps before the states."""
+    def played(self, episodes: Sequence[Episode]) -> Played:
+        """Returns what was played from the states on: ``episodes``, as planned, without what led there."""
         pairs = zip(episodes, self.plans, strict=True)
-        return [replace(e, steps=e.steps[len(plan.branch.steps) :]) for e, plan in pairs if plan.branch is not None]
+        own = [replace(e, steps=e.steps[len(plan.branch.steps) :]) for e, plan in pairs if plan.branch is not None]
+        return Played(self, own)
 
-    def valued(self, steps: StepTable, values: Floats) -> StepTable:
+
+@dataclass(frozen=True)
+class Played:
+    """Continuations that were played."""
+
+    planned: Continuations
+    episodes: Sequence[Episode]
+    """In the order of the plans, without the steps before the states."""
+
+    def valued(self, steps: StepTable, continued: StepTable, gamma: float) -> StepTable:
         """Returns the steps with the columns ``mc_value`` and ``next_mc_value``; those without a value are left out.
 
         The value after the last step of an episode is 0, whether it was terminated or truncated.
 
         Args:
             steps: The table that the continuations were planned for.
-            values: Values of the states.
+            continued: Steps of ``episodes``, rewards shaped.
+            gamma: Discount of the return.
         """
-        here = np.append(values, 0.0)[self.state]
+        here = np.append(self.values(continued, gamma), 0.0)[self.planned.state]
         order, lengths = steps_in_order(steps)
         after = np.zeros(len(steps))
         after[order[:-1]] = here[order[1:]]
@@ -140,6 +115,38 @@ class Continuations:
         if not known.all():
             _LOG.warning("%d steps are left out: every continuation of their state failed", int((~known).sum()))
         return steps.with_columns(**{MC_VALUE: here, NEXT_MC_VALUE: after}).take(np.flatnonzero(known))
+
+    def values(self, steps: StepTable, gamma: float) -> Floats:
+        """Returns the mean return from each state, not a number where every continuation failed, shape (states,).
+
+        Args:
+            steps: Steps of ``episodes``, rewards shaped.
+            gamma: Discount of the return.
+        """
+        plans = self.planned.plans
+        if self.planned.pooled:
+            return self._pooled(steps, rewards_to_go(steps, gamma))
+        first = np.flatnonzero(steps.t == _starts(steps, plans))
+        returns = dict(zip(steps.episode_id[first].tolist(), rewards_to_go(steps, gamma)[first].tolist(), strict=True))
+        each = [np.nan if e.error is not None else returns.get(e.episode_id, 0.0) for e in self.episodes]
+        table = np.array(each, np.float64).reshape(-1, self.planned.each)
+        sound = np.isfinite(table)
+        count = sound.sum(1)
+        return np.where(count > 0, np.where(sound, table, 0.0).sum(1) / np.maximum(count, 1), np.nan)
+
+    def _pooled(self, steps: StepTable, returns: Floats) -> Floats:
+        """Returns the mean of ``returns`` over all visits of each state, shape (states,)."""
+        groups = np.repeat(self.planned.group, self.planned.each)
+        of = dict(zip((plan.episode_id for plan in self.planned.plans), groups.tolist(), strict=True))
+        keys = (
+            _identity(steps, row, of[episode], steps.state_key[row])
+            for row, episode in enumerate(steps.episode_id.tolist())
+        )
+        state = np.array([self.planned.known.get(key, -1) for key in keys], np.int64)
+        met = state >= 0
+        count = np.bincount(state[met], minlength=len(self.planned.known))
+        sums = np.bincount(state[met], returns[met], minlength=len(self.planned.known))
+        return np.where(count > 0, sums / np.maximum(count, 1), np.nan)
 
 
 def _starts(steps: StepTable, plans: Sequence[EpisodePlan]) -> Ints:

@@ -10,7 +10,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from trainers.processes.distributed import every
+from trainers.processes.distributed import all_gather_object
 
 
 class RandomState:
@@ -25,7 +25,7 @@ class RandomState:
 
     def state(self) -> dict[str, Any]:
         """Returns the states of each process, in their order."""
-        return {"ranks": every(self.accelerator, random_state())}
+        return {"ranks": all_gather_object(self.accelerator, random_state())}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restores the state of this process, if the checkpoint has one for its rank."""

@@ -14,9 +14,10 @@ from accelerate import Accelerator
 from envsuite.core.errors import DataError
 from envsuite.vector import EnvFactory
 from trainers.credit.config import MethodConfig
-from trainers.credit.crediting import Crediting
+from trainers.credit.crediting import Continued
+from trainers.credit.rows import unshaped
 from trainers.processes.activity import ACTIVITY
-from trainers.processes.distributed import every
+from trainers.processes.distributed import all_gather_object
 from trainers.rollout.config import EnvConfig
 from trainers.rollout.engine import EngineFailed, Sampling
 from trainers.rollout.environments import factory_of, with_milestones
@@ -30,7 +31,7 @@ from trainers.run.oracle import Continuations
 from trainers.run.shortage import OutOfMemory
 from trainers.run.stopping import Abandoned, Stopping
 from trainers.run.trees import Tree
-from trainers.steps import Episode, StepTable
+from trainers.steps import Episode
 
 _LOG = logging.getLogger(__name__)
 
@@ -40,8 +41,6 @@ class Rolled:
     """The rollout of one iteration in this process."""
 
     episodes: Sequence[Episode]
-    steps: StepTable
-    """Steps of the episodes, rewards shaped."""
     timing: Timing
     metrics: Mapping[str, float]
     """Metrics of the rollout itself: of replaced groups, where some may be, and of its overlap with updates."""
@@ -53,6 +52,8 @@ class Rolled:
     """Seconds that ``timing`` is of, where these are not the iteration's: nor are evaluations and checkpoints."""
     pruned_tokens: int = 0
     """Response tokens that were sampled for episodes of trees which are not kept."""
+    continued: Continued | None = None
+    """Episodes that went on from the states of the steps, where the method has them."""
 
 
 @dataclass
@@ -62,8 +63,8 @@ class Rollouts(ABC):
     config: TrainConfig
     accelerator: Accelerator
     sampler: TaskSampler
-    crediting: Crediting
-    """Shapes rewards, and counts the informative groups."""
+    informative: Callable[[Sequence[Episode], int], int]
+    """Number of groups of all processes, of these episodes of this one, that give a signal in an iteration."""
     counters: Counters
     stop: Stopping
 
@@ -80,18 +81,16 @@ class Rollouts(ABC):
         episodes, timing = self._play(tasks)
         check_episodes(self.accelerator, episodes, f"iteration {iteration}")
         ACTIVITY.begin("scoring")
-        tables = [self.crediting.shaped(episodes, iteration)]
-        lacking = tasks - self.crediting.informative_groups(tables[0]) if most else 0
+        lacking = tasks - self.informative(episodes, iteration) if most else 0
         while lacking > 0 and rounds < most:
             rounds, further = rounds + 1, further + lacking
             others, more = self._play(lacking)
             episodes, timing = episodes + others, timing + more
             ACTIVITY.begin("scoring")
-            tables.append(self.crediting.shaped(others, iteration))
-            lacking -= self.crediting.informative_groups(tables[-1])
+            lacking -= self.informative(others, iteration)
         played = {"rounds": rounds, "groups": further, "lacking": max(0, lacking)}
         refilled = {f"filter/refill_{name}": float(value) for name, value in played.items()} if most else {}
-        return Rolled(episodes, StepTable.joined(tables), timing, refilled)
+        return Rolled(episodes, timing, refilled)
 
     @abstractmethod
     def _play(self, tasks: int) -> tuple[list[Episode], Timing]:
@@ -203,29 +202,30 @@ class SynchronousRollouts(Rollouts):
         return episodes, self.manager.timing
 
     def _valued(self, rolled: Rolled, iteration: int) -> Rolled:
-        """Continues episodes from the state of every step; returns the rollout with their values."""
-        oracle, gamma = self.config.method.oracle, float(getattr(self.crediting.estimator, "gamma", 1.0))
+        """Continues episodes from the state of every step; returns the rollout with what was played."""
+        oracle = self.config.method.oracle
         assert oracle is not None
         began = time.perf_counter()
         pooled = oracle.states == "key"
-        found = Continuations.of(rolled.steps, oracle.continuations, self.plans, self.branches, pooled)
+        steps = unshaped(rolled.episodes, iteration)
+        found = Continuations.of(steps, oracle.continuations, self.plans, self.branches, pooled)
         self.plans, self.branches = {}, {}
         seed = self.config.seed + 2
         episodes = self.stop.phase(
             "oracle", len(found.plans), lambda watch: self.manager.run(found.plans, self.sampling, seed, watch)
         )
-        values = found.values(episodes, self.crediting, iteration, gamma)
+        played = found.played(episodes)
         counts = {
-            "states": len(values),
+            "states": len(found.known),
             "episodes": len(episodes),
             "failed": sum(episode.error is not None for episode in episodes),
-            "tokens": sum(len(s.response_ids) for episode in found.continued(episodes) for s in episode.steps),
+            "tokens": sum(len(step.response_ids) for episode in played.episodes for step in episode.steps),
         }
-        parts = every(self.accelerator, counts)
+        parts = all_gather_object(self.accelerator, counts)
         metrics = {f"oracle/{name}": float(sum(part[name] for part in parts)) for name in counts}
         return replace(
             rolled,
-            steps=found.valued(rolled.steps, values),
+            continued=played,
             timing=rolled.timing + self.manager.timing,
             metrics={**rolled.metrics, **metrics, "time/oracle": time.perf_counter() - began},
         )
@@ -266,7 +266,7 @@ def check_episodes(accelerator: Accelerator, episodes: Sequence[Episode], what: 
     Raises:
         DataError: All episodes failed.
     """
-    errors = [error for part in every(accelerator, [e.error for e in episodes]) for error in part]
+    errors = [error for part in all_gather_object(accelerator, [e.error for e in episodes]) for error in part]
     failed = [error for error in errors if error is not None]
     if failed and accelerator.is_main_process:
         _LOG.warning("%s: %d of %d episodes failed, e.g. %s", what, len(failed), len(errors), failed[0])

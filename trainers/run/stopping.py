@@ -15,7 +15,7 @@ from accelerate import Accelerator
 
 from envsuite.vector import Wait
 from trainers.processes.activity import ACTIVITY
-from trainers.processes.distributed import every
+from trainers.processes.distributed import all_gather_object
 from trainers.processes.memory import ran_out
 from trainers.rollout.engine import EngineFailed
 from trainers.rollout.manager import Watcher
@@ -99,7 +99,7 @@ class Stopping(StopRequest):
     @property
     def number(self) -> int:
         """Number of the signal that stopped the run, in any process; every process must read this."""
-        return next(number for number in every(self.accelerator, self.signal) if number is not None)
+        return next(number for number in all_gather_object(self.accelerator, self.signal) if number is not None)
 
     def phase(self, name: str, total: int, part: Callable[[Watcher], T]) -> T:
         """Runs a part of the run that a signal can abandon, and returns its result; every process must call this.
@@ -139,7 +139,7 @@ class Stopping(StopRequest):
             EngineFailed: The engine of some process failed in the last phase; raised in all of them.
             OutOfMemory: Memory of some process ran out in the last phase; raised in all of them.
         """
-        told = every(self.accelerator, (self.signal is not None, self._failure, self._lacking))
+        told = all_gather_object(self.accelerator, (self.signal is not None, self._failure, self._lacking))
         signals, failures, lacking = zip(*told, strict=True)
         if failure := next((failure for failure in failures if failure is not None), None):
             raise EngineFailed(failure)

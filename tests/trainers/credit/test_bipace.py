@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from step_tables import step_tables, table_of
 
 from envsuite.core.errors import UnknownName, UsageError
-from trainers.credit.estimators.bipace import LEAVE_ONE_OUT, PACE, SINGLETON, BiPACE
+from trainers.credit.estimators.bipace import LEAVE_ONE_OUT, PACE, SINGLETON, BiPACE, credit_diff, credit_q
 from trainers.credit.estimators.clustering import adaptive_radius, greedy_clusters, ngram_vectors, unit_vectors
 from trainers.credit.estimators.comparison import CENTRED, Comparison
 from trainers.credit.estimators.gigpo import GiGPO
@@ -93,7 +93,7 @@ def test_credit_is_that_of_the_equations(steps: StepTable, credit: str):
     estimator = BiPACE(embedder="identity", credit=credit)
     cluster, key = estimator.clusters(steps), estimator.action_keys(steps)
     returns = discounted_returns(steps, 0.95)
-    values, branch = estimator.pace(returns, cluster, key)
+    values, branch = {"q": credit_q, "diff": credit_diff}[credit](returns, cluster, key)
     for row in range(len(steps)):
         members = cluster == cluster[row]
         alike, unlike = members & (key == key[row]), members & (key != key[row])

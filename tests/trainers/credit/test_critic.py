@@ -36,7 +36,7 @@ def _value(table: StepTable, per: str) -> np.ndarray:
     return table.extra[VALUE] if per == "step" else table.token_extra[VALUE].values
 
 
-def _taught(table: StepTable, per: str, target: np.ndarray) -> StepTable:
+def _with_targets(table: StepTable, per: str, target: np.ndarray) -> StepTable:
     return table.with_columns(**{TARGET: target}) if per == "step" else table.with_token_columns(**{TARGET: target})
 
 
@@ -57,7 +57,7 @@ def test_a_critic_learns_the_returns_of_its_places(kind: str, per: str, tmp_path
     assert value.shape == (len(table) if per == "step" else len(table.response.values),)
     assert not value.any(), "it begins with nothing to say"
     returns = np.random.default_rng(2).normal(1.0, 1.0, len(value))
-    learnt = critic.learn(_taught(read, per, returns), np.random.default_rng(3))
+    learnt = critic.learn(_with_targets(read, per, returns), np.random.default_rng(3))
     assert learnt["value_loss"] > 0 and learnt["value_grad_norm"] > 0
     again = _value(critic.columns(table), per)
     assert ((again - returns) ** 2).mean() < 0.2 * (returns**2).mean()
@@ -84,7 +84,7 @@ def test_a_critic_of_its_own_has_the_gradient_of_each_row_by_itself(per: str, tm
     expected = torch.cat([p.grad.flatten() for p in critic.module.parameters()])
     critic.module.zero_grad()
     rows = np.arange(len(table))
-    critic._accumulate(critic._lesson(_taught(read, per, returns)), rows, np.array([len(returns)]))
+    critic._accumulate(critic._targets(_with_targets(read, per, returns)), rows, np.array([len(returns)]))
     found = torch.cat([p.grad.flatten() for p in critic.module.parameters()])
     assert float((found - expected).norm() / expected.norm()) < 1e-4
 
@@ -96,7 +96,7 @@ def test_a_head_reads_the_policy_and_does_not_change_it(tmp_path: Path) -> None:
     read = critic.columns(table)
     (states,) = at_prompt_ends(critic.policy, table, [Fingerprint()], budget=60, share_prefix=True)
     assert np.array_equal(read.extra[STATES], states)
-    critic.learn(_taught(read, "step", np.ones(len(table))), np.random.default_rng(0))
+    critic.learn(_with_targets(read, "step", np.ones(len(table))), np.random.default_rng(0))
     assert all(torch.equal(tensor, before[name]) for name, tensor in critic.policy.state_dict().items())
     assert all(p.grad is None for p in critic.policy.parameters())
 
@@ -111,7 +111,7 @@ def test_making_a_critic_draws_no_random_number_of_the_run() -> None:
 def test_values_that_moved_further_than_the_clip_teach_nothing_more(tmp_path: Path) -> None:
     far = _critic("head", "step", tmp_path, lr=0.5, epochs=40, clip=0.1)
     table = step_table(np.random.default_rng(1), SIZE)
-    learnt = far.learn(_taught(far.columns(table), "step", np.full(len(table), 100.0)), np.random.default_rng(0))
+    learnt = far.learn(_with_targets(far.columns(table), "step", np.full(len(table), 100.0)), np.random.default_rng(0))
     assert learnt["value_clip_fraction"] > 0.5
 
 

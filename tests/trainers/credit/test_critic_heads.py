@@ -62,7 +62,7 @@ def read(steps: StepTable, value: Valued) -> np.ndarray:
     return steps.extra[value.name] if value.per == "step" else steps.token_extra[value.name].values
 
 
-def taught(steps: StepTable, values: tuple[Valued, ...], targets: list[np.ndarray]) -> StepTable:
+def with_targets(steps: StepTable, values: tuple[Valued, ...], targets: list[np.ndarray]) -> StepTable:
     for value, target in zip(values, targets, strict=True):
         named = {value.target: target}
         steps = steps.with_columns(**named) if value.per == "step" else steps.with_token_columns(**named)
@@ -80,7 +80,7 @@ def test_each_output_learns_the_targets_of_its_places(kind: str, values: tuple[V
     assert not any(read(before, value).any() for value in values)
     rng = np.random.default_rng(2)
     targets = [rng.normal(3.0 * (-1) ** number, 1.0, size) for number, size in enumerate(sizes)]
-    critic.learn(taught(before, values, targets), np.random.default_rng(3))
+    critic.learn(with_targets(before, values, targets), np.random.default_rng(3))
     after = critic.columns(table)
     for value, target in zip(values, targets, strict=True):
         assert ((read(after, value) - target) ** 2).mean() < 0.2 * (target**2).mean(), value
@@ -114,8 +114,8 @@ def test_the_gradient_is_the_sum_of_the_means_over_each_outputs_own_values(kind:
     def gradient(values: tuple[Valued, ...], rows: list[int], own: list[np.ndarray]) -> dict[str, torch.Tensor]:
         critic = critic_of(kind, values, tmp_path)
         critic.module.value.weight.data[:] = weight[rows]
-        lesson = critic._lesson(taught(critic.columns(table), values, own))
-        critic._accumulate(lesson, np.arange(len(table)), [len(target) for target in own])
+        wanted = critic._targets(with_targets(critic.columns(table), values, own))
+        critic._accumulate(wanted, np.arange(len(table)), [len(target) for target in own])
         return {name: p.grad for name, p in critic.module.named_parameters() if not name.startswith("value.")}
 
     both = gradient(TURN_AND_TOKEN, [0, 1], targets)
@@ -190,9 +190,9 @@ def test_an_output_learns_from_the_steps_that_its_column_names_alone(kind: str, 
     found = []
     for high in (targets[0], other):
         critic.module.zero_grad()
-        lesson = critic._lesson(taught(critic.columns(table), values, [high, targets[1]]))
-        assert [len(one.target) for one in lesson.taught] == [int(table.extra["segment"].sum()), len(table)]
-        critic._accumulate(lesson, np.arange(len(table)), [len(one.target) for one in lesson.taught])
+        wanted = critic._targets(with_targets(critic.columns(table), values, [high, targets[1]]))
+        assert [len(one.target) for one in wanted.outputs] == [int(table.extra["segment"].sum()), len(table)]
+        critic._accumulate(wanted, np.arange(len(table)), [len(one.target) for one in wanted.outputs])
         found.append(torch.cat([p.grad.flatten() for p in critic.module.parameters()]))
     assert torch.equal(*found) and found[0].any()
 

@@ -144,7 +144,7 @@ def _said(crediting: Crediting, caplog: pytest.LogCaptureFixture, iterations: in
     caplog.clear()
     with caplog.at_level(logging.INFO, "trainers.credit.crediting"):
         for iteration in range(1, iterations + 1):
-            crediting(crediting.shaped(_episodes(**world), iteration))
+            crediting(_episodes(**world), iteration)
     return "\n".join(f"{record.levelname} {record.getMessage()}" for record in caplog.records)
 
 
@@ -324,7 +324,7 @@ def _silent(method: MethodConfig, rounds: Iterator[list[Episode]], caplog: pytes
     watched = set()
     with caplog.at_level(logging.INFO, "trainers.credit.crediting"):
         for iteration, episodes in enumerate(rounds, 1):
-            credit = crediting(crediting.shaped(episodes, iteration))
+            credit = crediting(episodes, iteration)
             watched |= {name for name, value in credit.terms.items() if name.endswith("/touched") and value >= 0.01}
     assert [r.getMessage() for r in caplog.records if r.name == "trainers.credit.crediting"] == []
     assert all(f"{term}/touched" in watched for term in crediting.estimator.distinguishing), watched

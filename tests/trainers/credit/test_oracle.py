@@ -19,6 +19,7 @@ from envsuite.vector import EnvFactory, make_vector
 from trainers.credit.config import MethodConfig
 from trainers.credit.crediting import Crediting, Method
 from trainers.credit.estimators.oracle_mc import OracleMC
+from trainers.credit.rows import unshaped
 from trainers.imitation.vocabulary import word_tokenizer
 from trainers.rollout.engine import Request, Sampling
 from trainers.rollout.episode import Branches, EpisodePlan
@@ -64,10 +65,15 @@ def _rolled(
     branches: Branches = {}
     with (playing := manager(memory, workers)).vector:
         episodes = playing.run(list(plans.values()), Sampling(), 3, branches=branches)
-        steps = crediting.shaped(episodes, 1)
+        steps = crediting.shaped(unshaped(episodes, 1))
         found = Continuations.of(steps, each, plans, branches, pooled)
         played = playing.run(found.plans, Sampling(), 4)
-    return found.valued(steps, found.values(played, crediting, 1, gamma)), found, played
+    return _valued(steps, found, played, gamma), found, played
+
+
+def _valued(steps: StepTable, found: Continuations, played: list[Episode], gamma: float = 1.0) -> StepTable:
+    continued = found.played(played)
+    return continued.valued(steps, unshaped(continued.episodes, 1), gamma)
 
 
 @pytest.mark.parametrize("gamma", [0.8, pytest.param(1.0, marks=pytest.mark.slow)])
@@ -100,7 +106,7 @@ def test_pooled_visits_measure_places_whatever_the_time() -> None:
     sums, counts = np.zeros(len(found.known)), np.zeros(len(found.known))
     groups = np.repeat(found.group, found.each)
     numbers = {(g, p): n for g, p, n in zip(steps.group_id, place, found.state, strict=True)}
-    for group, episode in zip(groups.tolist(), found.continued(played), strict=True):
+    for group, episode in zip(groups.tolist(), found.played(played).episodes, strict=True):
         rewards = [step.reward for step in episode.steps]
         for i, step in enumerate(episode.steps):
             if (state := numbers.get((group, int(step.state_key)))) is not None:
@@ -117,7 +123,9 @@ def test_a_state_is_measured_once_for_a_group_and_never_with_the_sampled_episode
     assert len({(w, v) for w, v in zip(where, steps.extra[MC_VALUE].tolist(), strict=True)}) == len(set(where))
     own = {plan.episode_id: len(plan.branch.steps) for plan in found.plans if plan.branch is not None}
     assert all(len(e.steps) > own[e.episode_id] for e in played)
-    assert sum(len(e.steps) for e in found.continued(played)) == sum(len(e.steps) - own[e.episode_id] for e in played)
+    assert sum(len(e.steps) for e in found.played(played).episodes) == sum(
+        len(e.steps) - own[e.episode_id] for e in played
+    )
 
 
 def test_a_memory_that_shows_the_past_tells_states_apart_that_have_one_place() -> None:
@@ -132,14 +140,13 @@ def test_workers_measure_the_same() -> None:
 
 def test_steps_whose_continuations_all_failed_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
     steps, found, played = _rolled("full", 2)
-    crediting = Crediting(Method.of(METHOD), Accelerator(cpu=True))
     lost = {plan.episode_id for plan in found.plans[:2]}
     some = [Episode(**{**vars(e), "error": "down" if e.episode_id in lost else None}) for e in played]
-    kept = found.valued(steps, found.values(some, crediting, 1, 1.0))
+    kept = _valued(steps, found, some)
     assert (found.state == 0).sum() == len(steps) - len(kept) == 4, "the first step of the group, and no other"
     assert "4 steps are left out" in caplog.text
     one = [Episode(**{**vars(e), "error": "down" if e.episode_id == min(lost) else None}) for e in played]
-    assert len(found.valued(steps, found.values(one, crediting, 1, 1.0))) == len(steps), "the other one measures it"
+    assert len(_valued(steps, found, one)) == len(steps), "the other one measures it"
 
 
 def test_an_oracle_that_no_method_reads_or_no_world_allows_is_refused(

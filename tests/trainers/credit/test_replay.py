@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envsuite.core.errors import UnknownName, UsageError
-from trainers.credit.covariance import clipped_tokens, mean_of_top
-from trainers.credit.replay import ReplayBuffer, ReplayConfig, group_means, joined_states
+from trainers.credit.spear.covariance import clipped_tokens, mean_of_top
+from trainers.credit.spear.replay import ReplayBuffer, ReplayConfig, group_means, joined_states
 from trainers.policy.loss.selection import TokenMoments, covariances
 from trainers.settings import make
 from trainers.steps import Ragged, StepTable

@@ -9,9 +9,9 @@ from tiny_runs import step_table
 
 from trainers.credit.crediting import Credit
 from trainers.credit.estimators import Advantage
-from trainers.credit.replay import ReplayConfig
-from trainers.credit.schedules import cosine_rise
-from trainers.credit.self_imitation import SelfImitation
+from trainers.credit.spear.replay import ReplayConfig
+from trainers.credit.spear.schedules import cosine_rise
+from trainers.credit.spear.self_imitation import SelfImitation
 from trainers.policy.accumulation import Batch
 from trainers.steps import StepTable
 

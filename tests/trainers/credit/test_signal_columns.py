@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from envsuite.core.errors import UsageError
 from envsuite.prompting import Renderer, TagsCodec
 from trainers.credit.config import HindsightConfig
-from trainers.credit.hindsight import Hindsight, Told
+from trainers.credit.hindsight import Hindsight, HindsightPrompts
 from trainers.credit.providers import Entropy
 from trainers.policy.adapter import add_adapter
 from trainers.policy.config import AdapterConfig, ComputeDtype, ModelConfig, OptimConfig
@@ -36,8 +36,8 @@ TEXT = HindsightConfig(text="\nThe end : {observation}", max_tokens=12)
 SIZE = len(tokenizer())
 
 
-def told(config: HindsightConfig = TEXT, longest: int | None = None) -> Told:
-    return Told.of(config, Renderer(tokenizer()), TagsCodec(), longest)
+def told(config: HindsightConfig = TEXT, longest: int | None = None) -> HindsightPrompts:
+    return HindsightPrompts.of(config, Renderer(tokenizer()), TagsCodec(), longest)
 
 
 def table(seed: int = 4, prompts: int | None = None) -> StepTable:
@@ -131,7 +131,7 @@ def test_a_template_that_ends_a_message_with_plain_text_is_refused() -> None:
     plain = deepcopy(tokenizer())
     plain.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}ASSISTANT:"
     with pytest.raises(ConfigError, match=r"method\.hindsight .*plain text, ' ASSISTANT:'.*model\.chat_template"):
-        Told.of(TEXT, Renderer(plain), TagsCodec(), None)
+        HindsightPrompts.of(TEXT, Renderer(plain), TagsCodec(), None)
 
 
 def spread(accelerator: Accelerator, adapted: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -15,9 +15,9 @@ from envsuite.core.errors import UnknownName, UsageError
 from trainers.credit.estimators.groups import group_statistics
 from trainers.credit.estimators.returns import episode_returns
 from trainers.credit.filters import LowSpread, Overlong, VoidTurn
-from trainers.credit.schedules import cosine_fall, cosine_rise
 from trainers.credit.shapers import KLPenalty
 from trainers.credit.spear import Spear
+from trainers.credit.spear.schedules import cosine_fall, cosine_rise
 from trainers.steps import MissingColumn, Ragged, StepTable
 
 Row = tuple[int, int, int, float, bool, str | None]

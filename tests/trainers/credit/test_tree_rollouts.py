@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from trainers.credit.config import MethodConfig
 from trainers.credit.crediting import Crediting, Method
 from trainers.credit.estimators import ESTIMATORS
 from trainers.credit.recipes import recipe
+from trainers.credit.rows import unshaped
 from trainers.rollout.config import EnvConfig, RolloutConfig, TreeConfig
 from trainers.rollout.engine import Sampling
 from trainers.rollout.sampler import TaskPool, TaskSampler
@@ -27,7 +29,7 @@ from trainers.run.config import TrainConfig
 from trainers.run.counters import Counters
 from trainers.run.rollouts import Rolled, SynchronousRollouts
 from trainers.settings import make
-from trainers.steps import Episode
+from trainers.steps import Episode, StepTable
 from trainers.steps.columns import TREE
 from trainers.steps.parquet import read_episodes, write_episodes
 from trainers.train import main
@@ -42,16 +44,23 @@ class Phases:
         return part(None)
 
 
+def _informative(episodes: Sequence[Episode], iteration: int) -> int:
+    raise AssertionError("no group is replaced")
+
+
+def _steps(rolled: Rolled) -> StepTable:
+    return unshaped(rolled.episodes, 1)
+
+
 def _rolled(tree: TreeConfig, workers: int = 0, seed: int = 0, **method: Any) -> tuple[Rolled, int]:
     """An iteration of two tasks, and the number of tokens that the engine wrote."""
     settings = make(MethodConfig, {**METHOD, **method}, "method")
     config = TrainConfig(seed=seed, envs=[EnvConfig("walk_world:Walk-v0")], method=settings,
                          rollout=RolloutConfig(tasks=2, tree=tree))  # fmt: skip
     accelerator = Accelerator(cpu=True)
-    crediting = Crediting(Method.of(settings), accelerator)
     written: Counter[str] = Counter()
     with (playing := walking("window(1)", workers, written)).vector:
-        common = (config, accelerator, TaskSampler([TaskPool(("one", "two"), 1.0)], 0), crediting, Counters())
+        common = (config, accelerator, TaskSampler([TaskPool(("one", "two"), 1.0)], 0), _informative, Counters())
         rollouts = SynchronousRollouts(*common, Phases(), playing, Sampling(), lambda: None)  # type: ignore[arg-type]
         return rollouts(1), written["tokens"]
 
@@ -77,7 +86,7 @@ def test_leaves_share_their_first_steps_and_every_token_is_counted_once(tree: Tr
             assert not shared or [True] * len(shared) in same
             assert [step.t for step in episode.steps] == list(range(len(episode.steps)))
             assert episode.terminated or len(episode.steps) == 6, "the time limit counts the steps before a branch"
-        table = rolled.steps
+        table = _steps(rolled)
         assert set(table.extra[TREE].tolist()) == {e.tree for e in episodes}
 
 
@@ -97,7 +106,7 @@ def test_workers_play_the_same_trees_and_another_seed_others() -> None:
 
 def test_every_method_that_compares_steps_runs_on_trees() -> None:
     rolled, _ = _rolled(TreeConfig(2, 1, 3))
-    steps = rolled.steps
+    steps = _steps(rolled)
     assert np.bincount(steps.group_id).min() > len(set(zip(steps.group_id, steps.state_key, strict=True)))
     for name in ("grpo", "gigpo", "hgpo", "graphgpo", "g2po", "pgpo", "gagpo", "rewardflow", "tree_grpo"):
         found = ESTIMATORS[name]()(steps).per_step
@@ -108,8 +117,10 @@ def test_the_oracle_measures_the_states_of_a_tree_once() -> None:
     oracle = {"estimator": "oracle_mc", "oracle": {"continuations": 2}}
     rolled, _ = _rolled(TreeConfig(2, 2, 2), **oracle)
     shared = sum(episode.shared for episode in rolled.episodes)
-    assert shared > 0 and rolled.metrics["oracle/states"] <= len(rolled.steps) - shared
-    assert "mc_value" in rolled.steps.extra
+    steps = _steps(rolled)
+    assert shared > 0 and rolled.metrics["oracle/states"] <= len(steps) - shared
+    crediting = Crediting(Method.of(make(MethodConfig, {**METHOD, **oracle}, "method")), Accelerator(cpu=True))
+    assert "mc_value" in crediting(rolled.episodes, 1, rolled.continued).table.extra
 
 
 def test_a_file_of_episodes_keeps_their_trees(tmp_path: Path) -> None:

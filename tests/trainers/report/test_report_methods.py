@@ -48,7 +48,7 @@ def trained(method: dict[str, Any], episodes: list[Episode], crediting: Creditin
     config = checked(MethodConfig, method)
     providers = [GreedyReturn()] if config.greedy_baseline else []
     crediting = crediting or Crediting(TrainingMethod.of(config), Accelerator(cpu=True), providers)
-    return crediting(crediting.shaped(episodes, i))
+    return crediting(episodes, i)
 
 
 def saved_as(credit: Credit) -> dict[tuple[int, int], float]:
@@ -130,7 +130,7 @@ def test_other_methods_give_what_their_estimators_give_on_the_same_rewards(run_o
         crediting = Crediting(
             TrainingMethod.of(checked(MethodConfig, {"estimator": "grpo", "shapers": shapers})), Accelerator(cpu=True)
         )
-        table = crediting(crediting.shaped(episodes_of(2), 2)).table
+        table = crediting(episodes_of(2), 2).table
         estimator = base.partition("/")[0].partition("+")[0]
         options = dict(recipes()[estimator].method.get("options", {})) | (yaml.safe_load(text) if text else {})
         if name == "gigpo/webshop":

@@ -80,6 +80,11 @@ class Estimator(ABC):
         return ()
 
     @property
+    def gamma(self) -> float:
+        """Discount of returns, per step: the setting of that name, where the method has one."""
+        return 1.0
+
+    @property
     def per(self) -> Per:
         """Whether advantages are per step or per response token."""
         return "step"
@@ -158,7 +163,7 @@ class ValueBased(Estimator):
     def returns(self, steps: StepTable) -> tuple[NDArray[np.float64], ...]:
         """Returns the critic's targets: for each of :attr:`values` one number per step, or per response token."""
 
-    def taught(self, steps: StepTable) -> StepTable:
+    def with_value_targets(self, steps: StepTable) -> StepTable:
         """Returns ``steps`` with the columns of the critic's targets."""
         for value, target in zip(self.values, self.returns(steps), strict=True):
             named = {value.target: target}

@@ -92,7 +92,7 @@ class BiPACE(Comparing, Calibrating):
             step = self.compare.within(returns, cluster)
         else:
             key = self.action_keys(steps)
-            step, branch = self.pace(returns, cluster, key)
+            step, branch = (credit_q if self.credit == "q" else credit_diff)(returns, cluster, key)
             diagnostics.update(_pace_diagnostics(cluster, key, branch))
         if self.credit != "mean" and self.action_key == "action_tag":
             parsed = np.array([action is not None for action in steps.extra[ACTION].tolist()], np.bool_)
@@ -142,21 +142,60 @@ class BiPACE(Comparing, Calibrating):
         ]
         return group_codes(keys)
 
-    def pace(self, returns: Floats, cluster: Ints, key: Ints) -> tuple[Floats, Ints]:
-        """A^S before its weight, and the branch that gave it (SINGLETON, LEAVE_ONE_OUT or PACE), both of shape (N,)."""
-        if len(returns) == 0:
-            return np.zeros(0), np.zeros(0, np.int64)
-        same = group_codes(cluster, key)
-        stats = group_statistics(returns, cluster)
-        alike = np.bincount(same)[same]
-        # Relative to the cluster's mean, so that what does not differ is exactly 0.
+
+def credit_q(returns: Floats, cluster: Ints, key: Ints) -> tuple[Floats, Ints]:
+    """Q - V: the mean return of the cluster's steps with the same action, less that of the cluster (credit ``q``).
+
+    A step whose action no other of the cluster has gets its leave-one-out advantage.
+
+    Args:
+        returns: Discounted return of each step, shape (N,).
+        cluster: Cluster of each step, shape (N,).
+        key: Code of each step's action, shape (N,).
+
+    Returns:
+        A^S before its weight, and the branch that gave it (SINGLETON, LEAVE_ONE_OUT or PACE), both of shape (N,).
+    """
+    same = _SameAction.of(returns, cluster, key)
+    return same.credit(returns, same.count > 1, same.total / np.maximum(same.count, 1))
+
+
+def credit_diff(returns: Floats, cluster: Ints, key: Ints) -> tuple[Floats, Ints]:
+    """A step's return, less the mean of the cluster's steps with other actions (credit ``diff``).
+
+    A step of a cluster with one action gets its leave-one-out advantage. Arguments and results are
+    :func:`credit_q`'s.
+    """
+    same = _SameAction.of(returns, cluster, key)
+    others = same.size - same.count
+    return same.credit(returns, others > 0, same.centred + same.total / np.maximum(others, 1))
+
+
+@dataclass(frozen=True)
+class _SameAction:
+    """Sums over the steps of a cluster with the same action, by step; every field has shape (N,)."""
+
+    centred: Floats
+    """Returns relative to the cluster's mean, so that what does not differ is exactly 0."""
+    size: Ints
+    """Steps of the cluster."""
+    count: Ints
+    """Steps of the cluster with the same action."""
+    total: Floats
+    """Sum of ``centred`` over these."""
+
+    @classmethod
+    def of(cls, returns: Floats, cluster: Ints, key: Ints) -> _SameAction:
+        same, stats = group_codes(cluster, key), group_statistics(returns, cluster)
         centred = np.where(stats.std > 0.0, returns - stats.mean, 0.0)
-        sum_alike = np.bincount(same, centred)[same]
-        others = stats.size - alike
-        branch = np.where(alike > 1 if self.credit == "q" else others > 0, PACE, LEAVE_ONE_OUT)
-        branch[stats.size == 1] = SINGLETON
-        by_action = sum_alike / alike if self.credit == "q" else centred + sum_alike / np.maximum(others, 1)
-        rest = centred * stats.size / np.maximum(stats.size - 1, 1)
+        total = np.asarray(np.bincount(same, centred), np.float64)
+        return cls(centred, stats.size, np.bincount(same)[same], total[same])
+
+    def credit(self, returns: Floats, compared: NDArray[np.bool_], by_action: Floats) -> tuple[Floats, Ints]:
+        """``by_action`` where actions are ``compared``, elsewhere the leave-one-out advantage; 0 for a step alone."""
+        branch = np.where(compared, PACE, LEAVE_ONE_OUT)
+        branch[self.size == 1] = SINGLETON
+        rest = self.centred * self.size / np.maximum(self.size - 1, 1)
         out = np.where(branch == PACE, by_action, np.where(branch == SINGLETON, 0.0, rest))
         out[abs(out) <= ROUNDING * np.maximum(1.0, abs(returns))] = 0.0
         return out, branch

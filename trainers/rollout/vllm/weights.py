@@ -15,7 +15,7 @@ from torch import Tensor
 
 from trainers.policy.adapter import adapter_tensors, frozen_weights, is_adapted
 from trainers.policy.sharding import each_whole, kept_whole
-from trainers.processes.distributed import agreed, every
+from trainers.processes.distributed import agreed, all_gather_object
 from trainers.rollout.engine import EngineFailed, EngineSetup
 from trainers.rollout.vllm.host import Host, Refused
 from trainers.rollout.vllm.proof import CALIBRATION, PROBE, ProbeLimit, named, probe_gap, probe_prompts, wrong_groups
@@ -177,7 +177,7 @@ class WeightUpdate(ABC, Generic[H]):
             failure = str(error)
         except Refused as error:
             failure = f"vLLM refused a part of the update (HTTP {error.status}: {error})"
-        failures = [failure] if self.setup.accelerator is None else every(self.setup.accelerator, failure)
+        failures = [failure] if self.setup.accelerator is None else all_gather_object(self.setup.accelerator, failure)
         if told := next((failure for failure in failures if failure is not None), None):
             raise EngineFailed(told)
 

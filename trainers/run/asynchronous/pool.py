@@ -12,7 +12,7 @@ from accelerate import Accelerator
 
 from envsuite.core.errors import UsageError
 from trainers.policy.stateful import Mismatch
-from trainers.processes.distributed import every
+from trainers.processes.distributed import all_gather_object
 from trainers.rollout.engine import EngineFailed
 from trainers.rollout.episode import EpisodePlan
 from trainers.steps import Episode
@@ -140,7 +140,7 @@ class GroupPool:
     def too_old(self, numbers: Sequence[int]) -> list[int]:
         """Those of these groups that are older than ``staleness``; every process must call this, and gets all."""
         mine = [number for number in numbers if number in self._episodes and self.age(number) > self.staleness]
-        return [number for part in every(self.accelerator, mine) for number in part]
+        return [number for part in all_gather_object(self.accelerator, mine) for number in part]
 
     def take(self, numbers: Sequence[int]) -> list[Episode]:
         """Removes groups, in every process; returns the episodes of this process, in the order of their plans."""
@@ -173,7 +173,7 @@ class GroupPool:
         """The groups in order, and the episodes that have ended, of every process, as Parquet."""
         episodes = [episode for ended in self._episodes.values() for episode in ended.values()]
         content = as_bytes(episodes) if episodes else b""
-        parts = every(self.accelerator, content)
+        parts = all_gather_object(self.accelerator, content)
         return {
             "versions": self._versions,
             "groups": [

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from trainers.processes.distributed import every
+from trainers.processes.distributed import all_gather_object
 from trainers.rollout.engine import EngineFailed
 from trainers.rollout.manager import Watcher
 from trainers.rollout.timing import Timing
@@ -98,7 +98,7 @@ class AsynchronousRollouts(Rollouts):
 
     def progress(self) -> int:
         """Number of episodes of all processes that have ended; every process must call this."""
-        return sum(every(self.accelerator, self.pool.ended))
+        return sum(all_gather_object(self.accelerator, self.pool.ended))
 
     def close(self) -> None:
         """Ends the player."""
@@ -146,7 +146,7 @@ class AsynchronousRollouts(Rollouts):
         """
         idle = seconds - meter.waited if meter.idle is None else meter.idle
         own = (meter.ages, self.pool.whole, meter.restarts, meter.waited / seconds, idle / seconds)
-        ages, whole, restarts, waits, idles = zip(*every(self.accelerator, own), strict=True)
+        ages, whole, restarts, waits, idles = zip(*all_gather_object(self.accelerator, own), strict=True)
         together = [age for part in ages for age in part]
         return {
             "async/staleness": float(np.mean(together)) if together else 0.0,

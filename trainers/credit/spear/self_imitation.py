@@ -9,15 +9,15 @@ import numpy as np
 from accelerate import Accelerator
 from numpy.typing import NDArray
 
-from trainers.credit.covariance import clipped_tokens, mean_of_top
 from trainers.credit.crediting import Credit
 from trainers.credit.estimators.groups import Floats, group_codes
 from trainers.credit.providers import Provider
-from trainers.credit.replay import ReplayBuffer, ReplayConfig, group_means, joined_states
-from trainers.credit.schedules import cosine_rise
+from trainers.credit.spear.covariance import clipped_tokens, mean_of_top
+from trainers.credit.spear.replay import ReplayBuffer, ReplayConfig, group_means, joined_states
+from trainers.credit.spear.schedules import cosine_rise
 from trainers.policy.accumulation import Batch
 from trainers.policy.loss.selection import TokenMoments, covariances
-from trainers.processes.distributed import every
+from trainers.processes.distributed import all_gather_object
 from trainers.steps import StepTable
 from trainers.steps.columns import ITERATION
 
@@ -61,14 +61,13 @@ class SelfImitation:
             This process's rows to imitate in the update (``None`` in all processes where the buffer was not full, or no
             row of it beats the baseline any more), and metrics by their names under ``replay/``.
         """
-        ids, means = (
-            np.concatenate(part) for part in zip(*every(self.accelerator, group_means(credit.table)), strict=True)
-        )
+        every_group = all_gather_object(self.accelerator, group_means(credit.table))
+        ids, means = (np.concatenate(part) for part in zip(*every_group, strict=True))
         self.buffer.enter_means(means[np.argsort(ids, kind="stable")])
         if self.bounds is None and self.config.mask > 0.0:
             self.bounds = self._measured(credit)
         forgotten = self.buffer.forget(iteration)
-        counted = sum(every(self.accelerator, self.buffer.counted))
+        counted = sum(all_gather_object(self.accelerator, self.buffer.counted))
         batch, told = None, {"admitted": 0.0, "forgotten": float(forgotten), "updates": 0.0}
         if self.buffer.full(counted):
             batch, found = self._replay(iteration, logprobs)
@@ -80,7 +79,7 @@ class SelfImitation:
                 advantage = _row_means(credit.table, credit.advantage.tokens(credit.table))
             told["admitted"] = float(self.buffer.admit(credit.table, advantage, credit.keep))
         told["stored"] = float(self.buffer.stored)
-        parts = every(self.accelerator, told)
+        parts = all_gather_object(self.accelerator, told)
         summed = {name: sum(part[name] for part in parts) for name in told}
         summed["updates"] /= len(parts)
         return batch, self._metrics(iteration, counted, summed)
@@ -92,13 +91,13 @@ class SelfImitation:
         found = {"rows": float(before), "kept": float(len(table)), "tokens": float(len(table.response.values))}
         found["advantage"], found["age"] = float(advantage.sum()), float((iteration - table.extra[ITERATION]).sum())
         found |= {"masked": 0.0, "candidates": 0.0}
-        if not any(every(self.accelerator, len(table.response.values))):
+        if not any(all_gather_object(self.accelerator, len(table.response.values))):
             return None, found
         per_token = np.repeat(advantage, table.response.lengths)
         factor = np.full(len(per_token), float(cosine_rise(iteration, self.config.warmup)))
         if self.config.mask > 0.0 and self.bounds is not None:
             logprob = logprobs(table)
-            moments = sum(every(self.accelerator, TokenMoments.of(logprob, per_token)), TokenMoments())
+            moments = sum(all_gather_object(self.accelerator, TokenMoments.of(logprob, per_token)), TokenMoments())
             covariance = covariances(logprob, per_token, moments)
             episode = group_codes(table.episode_id)[table.response.row_of]
             draws = token_draws(table, self.seed, iteration)
@@ -117,10 +116,10 @@ class SelfImitation:
         kept = np.isin(credit.table.response.row_of, rows)
         logprob = credit.table.logprob.values[kept].astype(np.float64)
         advantage = credit.advantage.tokens(credit.table)[kept]
-        moments = sum(every(self.accelerator, TokenMoments.of(logprob, advantage)), TokenMoments())
+        moments = sum(all_gather_object(self.accelerator, TokenMoments.of(logprob, advantage)), TokenMoments())
         covariance = covariances(logprob, advantage, moments)
         top = max(1, int(self.config.cov_low_share * moments.count))
-        greatest = np.concatenate(every(self.accelerator, np.sort(covariance)[-top:]))
+        greatest = np.concatenate(all_gather_object(self.accelerator, np.sort(covariance)[-top:]))
         low = mean_of_top(greatest, self.config.cov_low_share, moments.count)
         high = mean_of_top(greatest, self.config.cov_high_share, moments.count)
         if not high > 0.0:
@@ -154,7 +153,7 @@ class SelfImitation:
     def state(self) -> dict[str, NDArray[Any]]:
         """Returns the joint state of all processes as arrays; every process must call this."""
         bounds = np.array((np.nan, np.nan) if self.bounds is None else self.bounds)
-        return {**joined_states(every(self.accelerator, self.buffer.state())), _BOUNDS: bounds}
+        return {**joined_states(all_gather_object(self.accelerator, self.buffer.state())), _BOUNDS: bounds}
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Restores :meth:`state`; each process takes the groups that it would have played."""

@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from envsuite.core.errors import UsageError, unknown
 from trainers.credit.estimators.groups import Floats, episode_codes
 from trainers.credit.estimators.returns import steps_in_order
-from trainers.credit.schedules import cosine_fall
 from trainers.credit.shapers import DIAGNOSTIC, SHAPERS, Shaper
+from trainers.credit.spear.schedules import cosine_fall
 from trainers.steps import StepTable
 from trainers.steps.columns import ITERATION
 

@@ -55,7 +55,8 @@ class Rough(ToolEnv):
         if verb == "sleep":
             time.sleep(float(rest))
         if verb == "wait":
-            Path(f"{rest}.begun").touch()
+            if rest:
+                Path(f"{rest}.begun").touch()
             end = time.monotonic() + 120.0
             time.sleep(0.01)  # a worker sends the answers of calls that take less together
             while not Path(rest).exists() and time.monotonic() < end:

@@ -34,7 +34,7 @@ from rich.table import Table
 from benchmarks.engine import tiny_model
 from benchmarks.pace_world import MEDIANS, SIGMAS, task_of
 from benchmarks.serving import served
-from envsuite.prompting import make_codec, make_memory
+from envsuite.prompting import PromptSpec, make_codec, make_memory
 from envsuite.vector import EnvFactory, Vector, make_vector
 from trainers.imitation.vocabulary import word_tokenizer
 from trainers.report.plots import BLUE, GREEN, GREY, ORANGE, figure
@@ -212,8 +212,8 @@ def measure(
                 for loop, play in LOOPS.items():
                     made = PacedEngine(tokens) if model is None else HFEngine(model, max_batch=slots, max_length=2048)
                     manager = RolloutManager(
-                        made, vector, [WORLD], TOKENIZER, make_codec("tags", think=False), make_memory("window(2)"),
-                        instructions=False,
+                        made, vector, [WORLD], TOKENIZER,
+                        PromptSpec(make_codec("tags", think=False), make_memory("window(2)"), instructions=False),
                     )  # fmt: skip
                     began, cpu = time.perf_counter(), time.process_time()
                     timing, played = play(manager, plans, sampling, seed)

@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import torch
 
-from envsuite.prompting import make_codec, make_memory
+from envsuite.prompting import PromptSpec, make_codec, make_memory
 from envsuite.vector import EnvFactory, make_vector
 from trainers.credit.estimators.comparison import CENTRED
 from trainers.credit.estimators.gigpo import GiGPO
@@ -50,9 +50,11 @@ manager = RolloutManager(
     vector,
     ["TextCraft-v0"],
     tokenizer,
-    make_codec("tags", think=False),  # <action>…</action> to a tool call, or why it is none
-    make_memory("compact(1024)"),  # prompts of successive steps begin with each other's tokens
-    instructions=False,
+    PromptSpec(
+        make_codec("tags", think=False),  # <action>…</action> to a tool call, or why it is none
+        make_memory("compact(1024)"),  # prompts of successive steps begin with each other's tokens
+        instructions=False,
+    ),
     episode_tokens=448,
 )
 

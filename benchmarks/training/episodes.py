@@ -16,7 +16,7 @@ import envsuite  # noqa: F401  (registers the environments)
 from benchmarks.training.rows import Rows
 from envsuite.alfworld.expert import Expert as Housekeeper
 from envsuite.core import Action, Player, ToolEnv, UsageError
-from envsuite.prompting import Conversation, load_prompt_file, make_codec, make_memory
+from envsuite.prompting import Conversation, PromptSpec, load_prompt_file, make_codec, make_memory
 from envsuite.textcraft.expert import Expert as Crafter
 
 ENVIRONMENTS = {"TextCraft": ("TextCraft-v0", Crafter), "ALFWorld": ("ALFWorld-v0", Housekeeper)}
@@ -66,7 +66,7 @@ def record(cell: Cell, tokenizer_folder: Path, seed: int = 0) -> Rows:
         group = episode // cell.group
         env = _made(cell.env)
         actions = _actions(cell.env, group, episode - group * cell.group, cell.turns, seed)
-        conversation = Conversation(tokenizer, codec, memory, env.tools, env.max_calls, prompt_file=file)
+        conversation = Conversation(tokenizer, PromptSpec(codec, memory, prompt_file=file), env.tools, env.max_calls)
         observation, _ = env.reset(options={"task_id": _task(env, group, cell.turns)})
         conversation.start(observation)
         rng = random.Random(f"{seed} {episode}")

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from envsuite.core.env import Observation
 from envsuite.core.errors import UsageError, unknown
 from envsuite.core.tools import Tool
-from envsuite.prompting import Chat, Codec, EndpointCodec, Parsed, make_codec, make_memory
+from envsuite.prompting import Chat, Codec, EndpointCodec, Parsed, PromptSpec, make_codec, make_memory
 from envsuite.prompting.endpoints import Options, Reply, Tokens
 
 Baseline = Literal["direct", "react", "reflexion", "few-shot"]
@@ -93,7 +93,7 @@ class Prompting:
 
     def chat(self, tools: Sequence[Tool], max_calls: int, below: str = "") -> Chat:
         """Returns the writer of an episode's messages, with ``below`` under the instructions."""
-        return Chat(self.codec(), make_memory(self.memory), tools, max_calls, examples=below)
+        return Chat(PromptSpec(self.codec(), make_memory(self.memory), examples=below), tools, max_calls)
 
     def shown(self) -> dict[str, Any]:
         """Returns what prompts follow from, as plain JSON."""
@@ -139,6 +139,7 @@ class Dialogue:
         self._notes: list[str] = []
         self._asked = 0
         self._reply: Reply | None = None
+        self._read: Parsed | None = None
         self._chat = self._begin()
 
     @property
@@ -152,7 +153,7 @@ class Dialogue:
             self.trial += 1
             self._chat.start(observation)
         else:
-            self._chat.add(self._reply.answer, observation)
+            self._chat.add(self._reply.answer, observation, self._read)
 
     def request(self) -> dict[str, Any]:
         """Returns the next request as arguments of :func:`~envsuite.prompting.endpoints.pool.body_of`."""
@@ -175,7 +176,7 @@ class Dialogue:
             self._chat = self._begin()
             return None
         self._reply = reply
-        parsed = self._chat.parse(reply.answer)
+        self._read = parsed = self._chat.parse(reply.answer)
         self.parsed += parsed.action is not None
         self.cut += reply.finish_reason == "length"
         return parsed

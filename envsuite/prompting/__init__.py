@@ -17,6 +17,7 @@ from envsuite.prompting.departure import departure
 from envsuite.prompting.memory import Compact, Full, Memory, Rendered, Summary, Window, make_memory
 from envsuite.prompting.prompt_file import PromptFile, load_prompt_file
 from envsuite.prompting.rendering import ChatTokenizer, Renderer
+from envsuite.prompting.spec import PromptSpec
 
 __all__ = [
     "CODECS",
@@ -35,6 +36,7 @@ __all__ = [
     "NoRoom",
     "Parsed",
     "PromptFile",
+    "PromptSpec",
     "Rendered",
     "Renderer",
     "Summary",

@@ -10,11 +10,11 @@ from typing import Any
 from envsuite.core.env import Observation
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Tool, ToolCall
-from envsuite.prompting.codecs import Codec, NativeCodec, Parsed
+from envsuite.prompting.codecs import NativeCodec, Parsed
 from envsuite.prompting.history import History
-from envsuite.prompting.memory import Compact, Memory, Window
-from envsuite.prompting.prompt_file import PromptFile
+from envsuite.prompting.memory import Compact, Window
 from envsuite.prompting.rendering import Messages
+from envsuite.prompting.spec import PromptSpec
 from envsuite.prompting.text import THOUGHT_END, Malformed, is_unicode, read_arguments
 
 _NOTHING = "(empty)"
@@ -74,47 +74,28 @@ class Chat:
     prompts.
 
     Args:
-        codec: The format of actions.
-        memory: The part of the history in a prompt. After ``full`` as after ``rendered`` all messages are sent.
+        spec: How prompts are written. After the memory ``full`` as after ``rendered`` all messages are sent.
         tools: The tools of the environment.
         max_calls: Maximum number of calls in one step.
-        instructions: Begin with the codec's instructions.
-        commands: Show the admissible commands with each observation that is not history.
-        prompt_file: Renders the user message of each step.
-        examples: Text of demonstrations, below the instructions; in a prompt file a variable.
 
     Raises:
         UsageError: The memory counts tokens, or codec or memory do not go with the rest.
     """
 
-    def __init__(
-        self,
-        codec: Codec,
-        memory: Memory,
-        tools: Sequence[Tool],
-        max_calls: int = 1,
-        *,
-        instructions: bool = True,
-        commands: bool = True,
-        prompt_file: PromptFile | None = None,
-        examples: str = "",
-    ) -> None:
+    def __init__(self, spec: PromptSpec, tools: Sequence[Tool], max_calls: int = 1) -> None:
+        codec, memory = spec.codec, spec.memory
         if isinstance(memory, Compact):
             raise UsageError(f"{memory} counts tokens, which an endpoint does not tell; take window(K) or full")
         if isinstance(codec, NativeCodec):
             raise UsageError(
                 "NativeCodec reads the text of a chat template, which the endpoint has; take EndpointCodec"
             )
-        self.codec = codec
-        self.memory = memory
+        self.spec = spec
         self.tools = tools
         self.max_calls = max_calls
         self.chat_tools = codec.chat_tools(tools)
         """The tools for the endpoint; ``None`` where the messages describe them."""
-        self._history = History(
-            codec, memory, tools, max_calls,
-            instructions=instructions, commands=commands, prompt_file=prompt_file, examples=examples,
-        )  # fmt: skip
+        self._history = History(spec, tools, max_calls)
         self._turns: list[_Turn] = []
         self._calls = 0
 
@@ -151,7 +132,7 @@ class Chat:
         One call that is not well-formed makes the answer invalid, since the others were made along with it.
         """
         if self.chat_tools is None:
-            return self.codec.parse(answer.text, self.tools, self.max_calls)
+            return self.spec.codec.parse(answer.text, self.tools, self.max_calls)
         calls = [_read(call) for call in answer.calls]
         problem = next((call.reason for call in calls if isinstance(call, Malformed)), None)
         if problem is None and not calls:
@@ -161,14 +142,19 @@ class Chat:
         action = tuple(call for call in calls if isinstance(call, ToolCall))
         return Parsed(action, None) if problem is None else Parsed(None, problem)
 
-    def add(self, answer: Answer, observation: Observation) -> None:
+    def add(self, answer: Answer, observation: Observation, parsed: Parsed | None = None) -> None:
         """Records an answer of the endpoint and the environment's.
+
+        Args:
+            answer: The endpoint's answer.
+            observation: The environment's.
+            parsed: The answer as :meth:`parse` returned it, where it was called.
 
         Raises:
             UsageError: Before :meth:`start`.
         """
-        self._history.add(answer.text, self.parse(answer).action, observation)
-        if not isinstance(self.memory, Window):
+        self._history.add(answer.text, (parsed or self.parse(answer)).action, observation)
+        if not isinstance(self.spec.memory, Window):
             message, ids = self._said(answer)
             seen = self._history.said(self._history.observation(self._history.steps))
             self._turns.append(_Turn(message, ids, seen))

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from envsuite.core.env import Observation
 from envsuite.core.errors import UsageError
 from envsuite.core.images import Pixels
 from envsuite.core.tools import Tool
-from envsuite.prompting.codecs import Codec, Turn
+from envsuite.prompting.codecs import Parsed, Turn
 from envsuite.prompting.history import History
 from envsuite.prompting.images import ImageFormat, ImageTokenizer, in_order
-from envsuite.prompting.memory import Compact, Memory, Rendered, Window
-from envsuite.prompting.prompt_file import PromptFile
+from envsuite.prompting.memory import Compact, Rendered, Window
 from envsuite.prompting.rendering import ChatTokenizer, Messages, Renderer
+from envsuite.prompting.spec import PromptSpec
 from envsuite.prompting.template import MARK, chat_template, conversation_ids
 
 __all__ = ["ChatTokenizer", "Conversation", "NoRoom"]
@@ -47,56 +47,33 @@ class Conversation:
 
     Args:
         tokenizer: A transformers tokenizer with a chat template.
-        codec: The format of actions.
-        memory: The part of the history in a prompt.
+        spec: How prompts are written.
         tools: The tools of the environment.
         max_calls: Maximum number of calls in one step.
-        instructions: Begin with the codec's instructions; ``False`` for a model that was trained on the format.
-        commands: Show the admissible commands with each observation that is not history.
-        prompt_file: Renders the user message of each step, in which the codec's instructions are a variable; there is
-            no other message then, and the memory is a window.
-        max_tokens: Maximum number of tokens of a prompt.
-        truncate: Where a prompt is longer: ``"episode"`` raises :class:`NoRoom`, ``"left"`` leaves out its first
-            tokens, the beginning of the chat template included.
-        examples: Text of demonstrations, below the instructions; in a prompt file a variable.
-        template_arguments: Arguments of the chat template, such as ``enable_thinking``; by default the codec's.
         image_format: How the model takes the images of observations; ``None``: it takes none.
 
     Raises:
         UnknownName: The chat template does not read an argument.
-        UsageError: The chat template is missing or cannot be used, or the memory does not go with a prompt file.
+        UsageError: The chat template is missing or cannot be used.
     """
 
     def __init__(
         self,
         tokenizer: ChatTokenizer,
-        codec: Codec,
-        memory: Memory,
+        spec: PromptSpec,
         tools: Sequence[Tool],
         max_calls: int = 1,
         *,
-        instructions: bool = True,
-        commands: bool = True,
-        prompt_file: PromptFile | None = None,
-        max_tokens: int | None = None,
-        truncate: Literal["episode", "left"] = "episode",
-        template_arguments: Mapping[str, Any] | None = None,
-        examples: str = "",
         image_format: ImageFormat | None = None,
     ) -> None:
-        self.codec = codec
-        self.memory = memory
+        self.spec = spec
+        self.codec = codec = spec.codec
         self.tools = tools
         self.max_calls = max_calls
-        self.max_tokens = max_tokens
-        self.truncate: Literal["episode", "left"] = truncate
-        self._history = History(
-            codec, memory, tools, max_calls,
-            instructions=instructions, commands=commands, prompt_file=prompt_file, examples=examples,
-        )  # fmt: skip
+        self._history = History(spec, tools, max_calls)
         gallery = self._history.gallery
         self.tokenizer = tokenizer if image_format is None else ImageTokenizer(tokenizer, image_format, gallery)
-        arguments = codec.template_arguments if template_arguments is None else template_arguments
+        arguments = codec.template_arguments if spec.template_arguments is None else spec.template_arguments
         self._render = Renderer(self.tokenizer, arguments)
         own = Renderer(tokenizer, arguments)
         self._template = chat_template(own, self._history.system, codec.chat_tools(tools))
@@ -114,11 +91,11 @@ class Conversation:
         """
         if "images" in observation and not isinstance(self.tokenizer, ImageTokenizer):
             raise UsageError("the observation has images, but the model takes none; take one that does, or show text")
-        if "images" in observation and self.truncate == "left":
+        if "images" in observation and self.spec.truncate == "left":
             raise UsageError("truncate='left' could cut an image in two; truncate='episode' ends the episode instead")
         self._history.start(observation)
         self._turns, self._left_out = [], 0
-        if isinstance(self.memory, Window) and self._history.prompt_file is None:
+        if isinstance(self.spec.memory, Window) and self.spec.prompt_file is None:
             self._stem = self._template.stem(self.tokenizer, *self._history.opening())
         self._ids = None
         self._fold()
@@ -154,16 +131,16 @@ class Conversation:
             NoRoom: The prompt is longer than it may be.
         """
         ids = self._all_ids()
-        if self.max_tokens is None or len(ids) <= self.max_tokens:
+        if self.spec.max_tokens is None or len(ids) <= self.spec.max_tokens:
             return ids
-        if self.truncate == "left":
-            return ids[len(ids) - self.max_tokens :]
-        raise NoRoom(f"the prompt takes {len(ids)} tokens, at most {self.max_tokens} are allowed")
+        if self.spec.truncate == "left":
+            return ids[len(ids) - self.spec.max_tokens :]
+        raise NoRoom(f"the prompt takes {len(ids)} tokens, at most {self.spec.max_tokens} are allowed")
 
     def _all_ids(self) -> tuple[int, ...]:
         if self._ids is None:
             stem, rest = self._history.opening(self._left_out)
-            if isinstance(self.memory, Rendered) and self._turns:
+            if isinstance(self.spec.memory, Rendered) and self._turns:
                 messages, tools = self._messages(), self.codec.chat_tools(self.tools)
                 self._ids = tuple(conversation_ids(self._render, messages, tools, self._template.specials))
             elif self._stem is None:
@@ -173,21 +150,37 @@ class Conversation:
                 self._ids = (*ids, *self._template.branch(self.tokenizer, ends + rest))
         return self._ids
 
-    def add(self, response_ids: Sequence[int], response_text: str, observation: Observation) -> None:
+    @property
+    def continued(self) -> bool:
+        """Whether a prompt continues the last one with the sampled tokens or their text, control tokens included."""
+        return not isinstance(self.spec.memory, Window)
+
+    def parse(self, response_text: str) -> Parsed:
+        """Parses the action of a response. Never raises."""
+        return self.codec.parse(response_text, self.tools, self.max_calls)
+
+    def add(
+        self,
+        response_ids: Sequence[int],
+        response_text: str,
+        observation: Observation,
+        parsed: Parsed | None = None,
+    ) -> None:
         """Records a response of the policy and the environment's answer.
 
         Args:
             response_ids: The sampled tokens, with the stop token if there is one.
-            response_text: The response as text.
+            response_text: The response as text; with its control tokens where prompts are :attr:`continued`.
             observation: The environment's answer.
+            parsed: The response as :meth:`parse` returned it, where it was called.
 
         Raises:
             UsageError: Before :meth:`start`.
             NoRoom: The memory's budget is too small for the task and the observation.
         """
         response = tuple(response_ids)
-        if isinstance(self.memory, Window):
-            parsed = self.codec.parse(response_text, self.tools, self.max_calls)
+        if not self.continued:
+            parsed = parsed or self.parse(response_text)
             self._history.add(response_text, parsed.action, observation)
             self._ids = None
             return
@@ -195,7 +188,7 @@ class Conversation:
         self._history.add(response_text, None, observation)
         said = self.codec.turn(self._history.gallery.plain(response_text), self.tools)
         answer = self._history.said(self._history.observation(self._history.steps))
-        if isinstance(self.memory, Rendered):
+        if isinstance(self.spec.memory, Rendered):
             self._turns.append(_Turn(response, (), answer, said))
             self._ids = None
             return
@@ -218,7 +211,7 @@ class Conversation:
 
     def _messages(self) -> Messages:
         messages = self._template.messages("".join(self._history.opening(self._left_out)))
-        if not isinstance(self.memory, Window):
+        if not isinstance(self.spec.memory, Window):
             for turn in self._turns[self._left_out :]:
                 messages += [turn.said.message, self.codec.reply(turn.said, turn.answer)]
         return messages
@@ -236,13 +229,13 @@ class Conversation:
 
     def _fold(self) -> None:
         """Leaves out the oldest half of the steps, until the prompt fits the budget."""
-        if not isinstance(self.memory, Compact):
+        if not isinstance(self.spec.memory, Compact):
             return
-        while len(ids := self._all_ids()) > self.memory.budget:
+        while len(ids := self._all_ids()) > self.spec.memory.budget:
             shown = len(self._turns) - self._left_out
             if not shown:
                 raise NoRoom(
-                    f"{self.memory}: the task and the current observation alone take {len(ids)} tokens; "
+                    f"{self.spec.memory}: the task and the current observation alone take {len(ids)} tokens; "
                     f"raise the budget to {len(ids)} or more"
                 )
             self._left_out += (shown + 1) // 2

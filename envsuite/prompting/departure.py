@@ -8,6 +8,7 @@ from envsuite.prompting.codecs import NativeCodec
 from envsuite.prompting.conversation import Conversation
 from envsuite.prompting.memory import Full, Rendered
 from envsuite.prompting.rendering import Refused
+from envsuite.prompting.spec import PromptSpec
 
 _TOOL = Tool(
     "look",
@@ -32,7 +33,9 @@ def departure(codec: NativeCodec) -> str | None:
     """
     thought = "A thought." if codec.dialect.thinks else ""
     responses = [codec.write([ToolCall("look", {"thing": word})], thought, [_TOOL]) for word in ("door", "key")]
-    ours, whole = (Conversation(codec.tokenizer, codec, memory, (_TOOL,)) for memory in (Full(), Rendered()))
+    ours, whole = (
+        Conversation(codec.tokenizer, PromptSpec(codec, memory), (_TOOL,)) for memory in (Full(), Rendered())
+    )
     first = Observation(task="Find the key.", text="You see a door.", commands=())
     ours.start(first)
     whole.start(first)

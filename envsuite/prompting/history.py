@@ -8,57 +8,30 @@ from typing import Any
 from envsuite.core.env import Observation
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Action, Tool
-from envsuite.prompting.codecs import Codec
 from envsuite.prompting.images import Gallery
-from envsuite.prompting.memory import Memory, Summary, Window
-from envsuite.prompting.prompt_file import Past, PromptFile, Situation
+from envsuite.prompting.memory import Summary, Window
+from envsuite.prompting.prompt_file import Past, Situation
+from envsuite.prompting.spec import PromptSpec
 
 
 class History:
     """The observations and actions of one episode, and the texts that the memory makes of them.
 
     Args:
-        codec: The format of actions.
-        memory: The part of the history in a prompt.
+        spec: How prompts are written.
         tools: The tools of the environment.
         max_calls: Maximum number of calls in one step.
-        instructions: Begin with the codec's instructions.
-        commands: Show the admissible commands with each observation that is not history.
-        prompt_file: Renders the user message of each step.
-        examples: Text of demonstrations, below the instructions.
-
-    Raises:
-        UsageError: The memory does not go with a prompt file.
     """
 
-    def __init__(
-        self,
-        codec: Codec,
-        memory: Memory,
-        tools: Sequence[Tool],
-        max_calls: int,
-        *,
-        instructions: bool,
-        commands: bool,
-        prompt_file: PromptFile | None,
-        examples: str,
-    ) -> None:
-        if prompt_file is not None and not isinstance(memory, Window):
-            raise UsageError(
-                f"prompt file {prompt_file.name}: it is rendered anew at each step, but the memory is {memory}, whose "
-                "prompts are continued; take window(K) or summary(K)"
-            )
-        self.codec = codec
-        self.memory = memory
+    def __init__(self, spec: PromptSpec, tools: Sequence[Tool], max_calls: int) -> None:
+        self.spec = spec
         self.tools = tools
         self.max_calls = max_calls
-        self.commands = commands
-        self.prompt_file = prompt_file
-        self.examples = examples
-        told = codec.system(tools, max_calls) if instructions else ""
+        memory, instructions = spec.memory, spec.instructions
+        told = spec.codec.system(tools, max_calls) if instructions else ""
         request = memory.request if isinstance(memory, Summary) and instructions else ""
         first = isinstance(memory, Window) and memory.shares
-        parts = () if prompt_file is not None else (told, request if first else "", examples)
+        parts = () if spec.prompt_file is not None else (told, request if first else "", spec.examples)
         self._request = "" if first else request
         self.system = "\n\n".join(part for part in parts if part)
         """Content of the system message; empty for none."""
@@ -82,9 +55,9 @@ class History:
         self.observation(0)
         plain = self.gallery.plain
         self._observations.append(self.gallery.marked(observation))
-        self._actions.append(plain(self.codec.recalled(response, action)))
-        if isinstance(self.memory, Summary):
-            self._summary = self.memory.updated(self._summary, plain(response))
+        self._actions.append(plain(self.spec.codec.recalled(response, action)))
+        if isinstance(self.spec.memory, Summary):
+            self._summary = self.spec.memory.updated(self._summary, plain(response))
 
     def snapshot(self) -> tuple[Any, ...]:
         """Returns what was recorded, for :meth:`restore` of a history made with the same arguments."""
@@ -113,7 +86,7 @@ class History:
 
     def said(self, observation: Observation) -> str:
         """Returns an :meth:`observation` as the world's answer in a conversation."""
-        if not observation["commands"] or not self.commands:
+        if not observation["commands"] or not self.spec.commands:
             return observation["text"]
         return f"{observation['text']}\nCommands: {' | '.join(observation['commands'])}"
 
@@ -123,17 +96,19 @@ class History:
         Args:
             left_out: Number of a conversation's first steps that the prompt does not show.
         """
-        if self.prompt_file is not None:
-            return "", self.prompt_file.render(self._situation())
+        if self.spec.prompt_file is not None:
+            return "", self.spec.prompt_file.render(self._situation())
         task = f"{self.observation(0)['task']}\n\n"
-        if not isinstance(self.memory, Window):
+        if not isinstance(self.spec.memory, Window):
             note = f"[{left_out} earlier steps left out]\n\n" if left_out else ""
             return task, note + self.said(self.observation(left_out))
-        past = "".join(f"Observation: {past.observation}\nAction: {past.action}\n" for past in self._past(self.memory))
+        past = "".join(
+            f"Observation: {past.observation}\nAction: {past.action}\n" for past in self._past(self.spec.memory)
+        )
         now = f"Observation: {self.said(self.observation(self.steps))}"
-        if isinstance(self.memory, Summary):
+        if isinstance(self.spec.memory, Summary):
             summary = f"Summary so far: {self._summary or 'none'}\n"
-            past = past + summary if self.memory.shares else summary + past
+            past = past + summary if self.spec.memory.shares else summary + past
             now += f"\n\n{self._request}" if self._request else ""
         return task, past + now
 
@@ -148,12 +123,12 @@ class History:
         return Situation(
             task=self.observation(0)["task"],
             observation=now["text"],
-            commands=now["commands"] if self.commands else (),
-            history=self._past(self.memory) if isinstance(self.memory, Window) else (),
+            commands=now["commands"] if self.spec.commands else (),
+            history=self._past(self.spec.memory) if isinstance(self.spec.memory, Window) else (),
             current_step=self.steps + 1,
             tools=self.tools,
             max_calls=self.max_calls,
             instructions=self._told,
             summary=self._summary,
-            examples=self.examples,
+            examples=self.spec.examples,
         )

@@ -22,6 +22,7 @@ from envsuite.prompting import (
     Memory,
     Parsed,
     PromptFile,
+    PromptSpec,
     Summary,
     Window,
     make_codec,
@@ -38,7 +39,7 @@ def said(text: str, *commands: str) -> Observation:
 
 
 def _chat(codec: Codec | None = None, memory: Memory | None = None, max_calls: int = 2, **options: Any) -> Chat:
-    chat = Chat(codec or EndpointCodec(), memory or Full(), TOOLS, max_calls, **options)
+    chat = Chat(PromptSpec(codec or EndpointCodec(), memory or Full(), **options), TOOLS, max_calls)
     chat.start(said("A room.", "go", "wait"))
     return chat
 
@@ -164,7 +165,7 @@ def test_what_needs_tokens_or_a_chat_template_is_refused() -> None:
     with pytest.raises(UsageError, match=r"compact\(5\) counts tokens"):
         _chat(memory=Compact(5))
     with pytest.raises(UsageError, match="before start"):
-        Chat(EndpointCodec(), Full(), TOOLS).messages()
+        Chat(PromptSpec(EndpointCodec(), Full()), TOOLS).messages()
 
 
 TEXT = st.text(st.characters(), max_size=20)  # lone surrogates included

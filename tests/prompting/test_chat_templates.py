@@ -7,7 +7,7 @@ import copy
 import pytest
 
 from envsuite.core import DataError, Observation, Tool, ToolCall, UsageError
-from envsuite.prompting import Conversation, departure, make_codec, make_memory
+from envsuite.prompting import Conversation, PromptSpec, departure, make_codec, make_memory
 from envsuite.prompting.shipped import read_template, shipped
 
 FOLDER = "chat_templates"
@@ -65,7 +65,9 @@ def test_ten_turns_extend_each_other_token_by_token_and_equal_the_whole_conversa
     tokenizer, _ = templated
     codec = make_codec("native", tokenizer=tokenizer)
     assert departure(codec) is None
-    append, whole = (Conversation(tokenizer, codec, make_memory(name), [TOOL], 2) for name in ("full", "rendered"))
+    append, whole = (
+        Conversation(tokenizer, PromptSpec(codec, make_memory(name)), [TOOL], 2) for name in ("full", "rendered")
+    )
     first = Observation(task="Find the key.", text="You see a door.", commands=("go", "look"))
     append.start(first)
     whole.start(first)

@@ -9,7 +9,7 @@ from families import FAMILIES, Family, tokenizer_of
 
 from envsuite.core import Tool, ToolCall
 from envsuite.core.errors import UsageError
-from envsuite.prompting import Conversation, NativeCodec, Renderer, TagsCodec, make_memory
+from envsuite.prompting import Conversation, NativeCodec, PromptSpec, Renderer, TagsCodec, make_memory
 from envsuite.prompting.closing import closings
 
 TOOLS = (Tool("go", "Goes.", {"type": "object", "properties": {"to": {"type": "string"}}, "required": ["to"]}),)
@@ -31,7 +31,8 @@ def test_every_prompt_of_a_family_ends_with_a_closing(smol: Any, family: Family,
         pytest.skip("the template renders no conversation without tools, which the codec tags does not give it")
     ends = closings(Renderer(tokenizer, family.arguments), codec)
     for memory in ("full", "window(2)"):
-        talk = Conversation(tokenizer, codec, make_memory(memory), TOOLS, template_arguments=family.arguments)
+        spec = PromptSpec(codec, make_memory(memory), template_arguments=family.arguments)
+        talk = Conversation(tokenizer, spec, TOOLS)
         talk.start(SEEN)
         call = codec.write((ToolCall("go", {"to": "attic"}),), "", TOOLS)
         for answer in (call, "I do not know.", call, call):

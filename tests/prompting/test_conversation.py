@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, processors
 
 from envsuite.core import Observation, Tool, ToolCall, UsageError
-from envsuite.prompting import Compact, Conversation, Full, Summary, TagsCodec, ToolsCodec, Window
+from envsuite.prompting import Compact, Conversation, Full, PromptSpec, Summary, TagsCodec, ToolsCodec, Window
 from envsuite.prompting.rendering import Renderer
 from envsuite.prompting.template import chat_template
 
@@ -47,8 +47,8 @@ def rendered(tokenizer, conversation):
     )
 
 
-def conversation_of(tokenizer, memory, codec=TAGS, **options):
-    return Conversation(tokenizer, codec, memory, (TOOL,), **options)
+def conversation_of(tokenizer, memory, codec=TAGS, image_format=None, **options):
+    return Conversation(tokenizer, PromptSpec(codec, memory, **options), (TOOL,), image_format=image_format)
 
 
 def answer(conversation, text, world, end=True):

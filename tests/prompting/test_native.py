@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 
 from docs.build import ROOT
 from envsuite.core import Observation, Tool, ToolCall, UnknownName, UsageError
-from envsuite.prompting import Compact, Conversation, Full, Rendered, Renderer, departure, make_codec, make_memory
+from envsuite.prompting import (
+    Compact,
+    Conversation,
+    Full,
+    PromptSpec,
+    Rendered,
+    Renderer,
+    departure,
+    make_codec,
+    make_memory,
+)
 from envsuite.prompting.formats import FORMATS, Found
 from envsuite.prompting.text import listing
 
@@ -47,7 +57,7 @@ def observation(text):
 
 
 def conversation_of(codec, memory=None, **options):
-    conversation = Conversation(codec.tokenizer, codec, memory or Full(), TOOLS, 2, **options)
+    conversation = Conversation(codec.tokenizer, PromptSpec(codec, memory or Full(), **options), TOOLS, 2)
     conversation.start(observation("You see a door."))
     return conversation
 
@@ -246,9 +256,8 @@ def test_template_arguments_reach_the_prompt_and_unknown_ones_are_refused(smol):
 
 def test_template_arguments_go_with_every_codec(smol):
     tokenizer = tokenizer_of(smol, QWEN3)
-    conversation = Conversation(
-        tokenizer, make_codec("tags"), Full(), TOOLS, template_arguments={"enable_thinking": False}
-    )
+    spec = PromptSpec(make_codec("tags"), Full(), template_arguments={"enable_thinking": False})
+    conversation = Conversation(tokenizer, spec, TOOLS)
     conversation.start(observation("You see a door."))
     assert tokenizer.decode(conversation.prompt_ids()).endswith("<think>\n\n</think>\n\n")
 
@@ -318,7 +327,7 @@ def test_the_play_of_an_expert_is_written_in_the_models_format(smol):
     codec = codec_of(smol, BY_NAME["Qwen2.5"])
     tokenizer = codec.tokenizer
     env = gymnasium.make("TextCraft-v0").unwrapped
-    conversation = Conversation(tokenizer, codec, make_memory("full"), env.tools, env.max_calls)
+    conversation = Conversation(tokenizer, PromptSpec(codec, make_memory("full")), env.tools, env.max_calls)
     game = transcribe(env, "oak_button", practice("TextCraft-v0").player(), conversation, 20, random.Random(0))
     (one,) = game.transcripts
     said = tokenizer.decode(one.tokens[one.parts == RESPONSE].tolist()).split("<|im_end|>")

@@ -14,7 +14,7 @@ import envsuite  # noqa: F401
 from docs.build import ROOT
 from envsuite.alfworld.expert import Expert as ALFWorldExpert
 from envsuite.core import Observation, Tool, ToolEnv
-from envsuite.prompting import Codec, Conversation, PromptFile, Window, make_codec
+from envsuite.prompting import Codec, Conversation, PromptFile, PromptSpec, Window, make_codec
 from envsuite.textcraft.expert import Expert as TextCraftExpert
 from envsuite.webshop.expert import Expert as WebShopExpert
 
@@ -129,7 +129,7 @@ def test_a_papers_prompt_renders_as_format_does_and_its_episode_is_played_to_suc
     world = env.unwrapped
     assert isinstance(world, ToolEnv)
     observation, info = env.reset(seed=3)
-    conversation = Conversation(smol, codec, Window(2), world.tools, prompt_file=file)
+    conversation = Conversation(smol, PromptSpec(codec, Window(2), prompt_file=file), world.tools)
     conversation.start(observation)
     history: list[tuple[str, str]] = []
     ended = False

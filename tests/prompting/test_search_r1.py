@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envsuite.core import Observation, Tool, ToolCall, UsageError
-from envsuite.prompting import Conversation, make_codec, make_memory
+from envsuite.prompting import Conversation, PromptSpec, make_codec, make_memory
 from envsuite.prompting.codecs import Parsed, SearchR1Codec
 from envsuite.searchqa.env import SearchQAEnv
 
@@ -78,7 +78,7 @@ def test_two_megabytes_are_read_in_linear_time(piece: str) -> None:
 
 
 def test_prompts_grow_token_by_token_with_information_in_the_model_s_turn(smol: Any) -> None:
-    conversation = Conversation(smol, make_codec("search-r1"), make_memory("full"), TOOLS, 1)
+    conversation = Conversation(smol, PromptSpec(make_codec("search-r1"), make_memory("full")), TOOLS, 1)
     conversation.start(Observation(task="Question: Who?", text="Nothing yet.", commands=()))
     before = conversation.prompt_ids()
     for completion, text, said in (

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from test_conversation import LOOSE, TAGS, TEXTS, TOOL, UNICODE, answer, conversation_of, observation, said
 
 from envsuite.core import Observation, ToolCall
-from envsuite.prompting import Answer, Chat, Conversation, Summary, ToolsCodec, Window, load_prompt_file
+from envsuite.prompting import Answer, Chat, Conversation, PromptSpec, Summary, ToolsCodec, Window, load_prompt_file
 
 
 def common(first, second):
@@ -49,7 +49,7 @@ def test_all_of_a_prompt_up_to_its_observation_begins_the_next_one(words, codec,
 def test_with_any_chat_template_the_tokens_are_shared_as_the_text_is(smol, family, template, memory):
     codec = codec_of(smol, family)
     file = None if template is None else load_prompt_file(template)
-    conversation = Conversation(codec.tokenizer, codec, memory, (TOOL,), prompt_file=file)
+    conversation = Conversation(codec.tokenizer, PromptSpec(codec, memory, prompt_file=file), (TOOL,))
     conversation.start(Observation(task="Find the key.", text="You see thing 0 here.", commands=("go", "look")))
     for step in range(7):
         before = conversation.prompt_ids()
@@ -77,7 +77,7 @@ def test_the_sliding_window_shares_the_task_alone(smol):
 
 @pytest.mark.parametrize("memory", [Window(1, 3), Summary(1, 3)], ids=str)
 def test_an_endpoint_gets_the_messages_of_the_conversation(words, memory):
-    conversation, chat = conversation_of(words, memory), Chat(TAGS, memory, (TOOL,))
+    conversation, chat = conversation_of(words, memory), Chat(PromptSpec(TAGS, memory), (TOOL,))
     for one in (conversation, chat):
         one.start(observation("room 0", ("go", "look")))
     for step in range(6):

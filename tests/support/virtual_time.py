@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from envsuite.core import Tool
 from envsuite.core.tools import Action
-from envsuite.prompting import make_codec, make_memory
+from envsuite.prompting import PromptSpec, make_codec, make_memory
 from envsuite.vector import EnvFactory, Event, Vector, Wait
 from envsuite.vector.base import INNOCENT, failed
 from trainers.imitation.vocabulary import word_tokenizer
@@ -179,8 +179,6 @@ class VirtualEngine(Engine):
 
 def manager_of(engine: Engine, vector: Vector, clock: Clock, **settings: Any) -> RolloutManager:
     """A manager on virtual time."""
-    codec, memory = make_codec("tags", think=False), make_memory("window(2)")
+    prompt = PromptSpec(make_codec("tags", think=False), make_memory("window(2)"), instructions=False)
     ids = [factory.env_id for factory in vector.factories]
-    return RolloutManager(
-        engine, vector, ids, tokenizer(), codec, memory, instructions=False, clock=clock, **settings
-    )  # fmt: skip
+    return RolloutManager(engine, vector, ids, tokenizer(), prompt, clock=clock, **settings)

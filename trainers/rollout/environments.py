@@ -21,6 +21,7 @@ from envsuite.prompting import (
     Full,
     NativeCodec,
     PromptFile,
+    PromptSpec,
     Renderer,
     departure,
     load_prompt_file,
@@ -244,25 +245,33 @@ def prompt_file_of(prompt: PromptConfig) -> PromptFile | None:
     return file
 
 
+def spec_of(prompt: PromptConfig, tokenizer: ChatTokenizer | None, examples: str = "") -> PromptSpec:
+    """How the prompts of a rollout with these settings are written.
+
+    Args:
+        prompt: The settings.
+        tokenizer: The policy's; ``None`` where an endpoint has the chat template.
+        examples: Demonstrations, as text.
+    """
+    return PromptSpec(
+        chat_codec_of(prompt) if tokenizer is None else codec_of(prompt, tokenizer),
+        make_memory(prompt.memory),
+        instructions=prompt.instructions,
+        commands=prompt.commands,
+        prompt_file=prompt_file_of(prompt),
+        examples=examples,
+        max_tokens=prompt.max_tokens,
+        truncate=prompt.truncate,
+        template_arguments=prompt.template_arguments,
+    )
+
+
 def make_conversation(
     prompt: PromptConfig, tokenizer: ChatTokenizer, tools: Sequence[Tool], max_calls: int, examples: str = ""
 ) -> Conversation:
     """A conversation whose prompts are those of a rollout with these settings, and these examples as text."""
-    return Conversation(
-        tokenizer,
-        codec_of(prompt, tokenizer),
-        make_memory(prompt.memory),
-        tools,
-        max_calls,
-        instructions=prompt.instructions,
-        commands=prompt.commands,
-        prompt_file=prompt_file_of(prompt),
-        max_tokens=prompt.max_tokens,
-        truncate=prompt.truncate,
-        template_arguments=prompt.template_arguments,
-        examples=examples,
-        image_format=format_of(tokenizer),
-    )
+    spec = spec_of(prompt, tokenizer, examples)
+    return Conversation(tokenizer, spec, tools, max_calls, image_format=format_of(tokenizer))
 
 
 def make_manager(
@@ -289,7 +298,6 @@ def make_manager(
         factory: How an environment is made.
         snapshots: Take snapshots, from which episodes can start.
     """
-    codec = chat_codec_of(prompt) if tokenizer is None else codec_of(prompt, tokenizer)
     slots = min(slots, engine.most) if isinstance(engine, ChatEngine) else slots
     with ACTIVITY.waiting(f"the environments to start ({', '.join(sorted({env.id for env in envs}))})"):
         vector = make_vector([factory(env) for env in envs], slots, rollout.workers, rollout.deadline, snapshots)
@@ -298,14 +306,7 @@ def make_manager(
         vector,
         [env.id for env in envs],
         tokenizer,
-        codec,
-        make_memory(prompt.memory),
-        instructions=prompt.instructions,
-        commands=prompt.commands,
-        prompt_file=prompt_file_of(prompt),
-        max_prompt_tokens=prompt.max_tokens,
-        truncate=prompt.truncate,
-        template_arguments=prompt.template_arguments,
+        spec_of(prompt, tokenizer),
         episode_tokens=rollout.episode_tokens,
         examples=examples,
         attempts=rollout.attempts,

@@ -71,14 +71,18 @@ class TokenExchange(Exchange):
         self._prompt: Tokens = as_tokens([])
         self._images: tuple[Pixels, ...] = ()
         self._completion: Completion | None = None
+        self._text = ""
+        self._parsed: Parsed | None = None
 
     def ask(self, observation: Observation) -> None:
         """Makes the next prompt."""
         if self._completion is None:
             self.conversation.start(observation)
         else:
-            ids = self._completion.token_ids.tolist()
-            self.conversation.add(ids, self.tokenizer.decode(ids), observation)
+            ids, text = self._completion.token_ids.tolist(), self._text
+            if self.conversation.continued and not self.conversation.codec.special_tokens:
+                text = self.tokenizer.decode(ids)
+            self.conversation.add(ids, text, observation, self._parsed)
         ids, self._images = self.conversation.prompt()
         self._prompt = as_tokens(ids)
 
@@ -91,10 +95,10 @@ class TokenExchange(Exchange):
         self._completion = completion
         self.tokens += len(completion.token_ids)
         self.prompt_tokens += len(self._prompt)
-        conversation = self.conversation
-        shown = conversation.codec.special_tokens
-        text = self.tokenizer.decode(completion.token_ids.tolist(), skip_special_tokens=not shown)
-        return conversation.codec.parse(text, conversation.tools, conversation.max_calls)
+        skip = not self.conversation.codec.special_tokens
+        self._text = self.tokenizer.decode(completion.token_ids.tolist(), skip_special_tokens=skip)
+        self._parsed = self.conversation.parse(self._text)
+        return self._parsed
 
     def columns(self) -> dict[str, Any]:
         """Returns tokens, images, log-probabilities and versions."""
@@ -130,13 +134,14 @@ class ChatExchange(Exchange):
         self.chat = chat
         self._messages: list[dict[str, Any]] = []
         self._completion: ChatCompletion | None = None
+        self._parsed: Parsed | None = None
 
     def ask(self, observation: Observation) -> None:
         """Makes the next messages."""
         if self._completion is None:
             self.chat.start(observation)
         else:
-            self.chat.add(self._completion.answer, observation)
+            self.chat.add(self._completion.answer, observation, self._parsed)
         self._messages = self.chat.messages()
 
     def request(self, number: int, sampling: Sampling, session: int, seed: int) -> ChatRequest:
@@ -150,7 +155,8 @@ class ChatExchange(Exchange):
         self.prompt_tokens += completion.prompt_tokens
         self.cached_tokens += completion.cached_tokens
         self.counted = self.counted and completion.counted
-        return self.chat.parse(completion.answer)
+        self._parsed = self.chat.parse(completion.answer)
+        return self._parsed
 
     def columns(self) -> dict[str, Any]:
         """Returns the texts; there are no tokens."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 from envsuite.core import Tool
 from envsuite.core.errors import UsageError
-from envsuite.prompting import Chat, Codec, Conversation, Memory, PromptFile
+from envsuite.prompting import Chat, Conversation, PromptSpec
 from envsuite.prompting.conversation import ChatTokenizer
 from envsuite.vector import Vector, Wait
 from trainers.policy.vision import format_of
@@ -34,16 +35,9 @@ class RolloutManager:
         vector: Runs environments; its slots bound how many episodes run at a time.
         env_ids: Gymnasium id of each environment of the vector, for the records.
         tokenizer: Renders prompts and decodes completions; ``None`` with an engine for messages.
-        codec: Format of actions.
-        memory: Which part of the history is shown.
-        instructions: Begin prompts with the codec's instructions.
-        commands: Show the admissible commands.
-        prompt_file: Renders the prompts.
-        max_prompt_tokens: Maximum number of tokens of a prompt; ``None`` for no limit.
-        truncate: What happens to a longer one, as :class:`~envsuite.prompting.Conversation` says.
-        template_arguments: Arguments of the chat template; by default the codec's.
+        prompt: How prompts are written; its ``examples`` are those of every environment without its own.
         episode_tokens: An episode that has written so many response tokens is cut; ``None`` for no limit.
-        examples: Text of demonstrations for the prompts of each environment; by default none.
+        examples: Text of demonstrations for the prompts of each environment; by default those of ``prompt``.
         attempts: Times that an episode is started whose environment or engine fails, or does not answer in time.
         engine_deadline: Seconds that the engine may take for one answer.
         clock: Seconds, monotonic; those of :class:`~envsuite.vector.Wait`.
@@ -58,15 +52,8 @@ class RolloutManager:
         vector: Vector,
         env_ids: Sequence[str],
         tokenizer: ChatTokenizer | None,
-        codec: Codec,
-        memory: Memory,
+        prompt: PromptSpec,
         *,
-        instructions: bool = True,
-        commands: bool = True,
-        prompt_file: PromptFile | None = None,
-        max_prompt_tokens: int | None = None,
-        truncate: Literal["episode", "left"] = "episode",
-        template_arguments: Mapping[str, Any] | None = None,
         episode_tokens: int | None = None,
         examples: Sequence[str] = (),
         attempts: int = 2,
@@ -79,16 +66,9 @@ class RolloutManager:
         self.vector = vector
         self.env_ids = tuple(env_ids)
         self.tokenizer = tokenizer
-        self.codec = codec
-        self.memory = memory
-        self.instructions = instructions
-        self.commands = commands
-        self.prompt_file = prompt_file
-        self.max_prompt_tokens = max_prompt_tokens
-        self.truncate: Literal["episode", "left"] = truncate
-        self.template_arguments = template_arguments
+        self.prompt = prompt
         self.episode_tokens = episode_tokens
-        self.examples = tuple(examples) or ("",) * len(self.env_ids)
+        self.examples = tuple(examples) or (prompt.examples,) * len(self.env_ids)
         if any(example and vector.agents(env) for env, example in enumerate(self.examples)):
             raise UsageError("prompt.examples are for environments of one agent: they show the tools of all")
         self.attempts = attempts
@@ -111,18 +91,10 @@ class RolloutManager:
         }
 
     def _exchange(self, env: int, tools: tuple[Tool, ...]) -> Exchange:
-        max_calls, examples = self.vector.max_calls(env), self.examples[env]
-        shown: dict[str, Any] = {
-            "instructions": self.instructions, "commands": self.commands, "prompt_file": self.prompt_file,
-            "examples": examples,
-        }  # fmt: skip
+        spec, max_calls = replace(self.prompt, examples=self.examples[env]), self.vector.max_calls(env)
         if self.tokenizer is None:
-            return ChatExchange(Chat(self.codec, self.memory, tools, max_calls, **shown))
-        conversation = Conversation(
-            self.tokenizer, self.codec, self.memory, tools, max_calls, **shown,
-            max_tokens=self.max_prompt_tokens, truncate=self.truncate, template_arguments=self.template_arguments,
-            image_format=format_of(self.tokenizer),
-        )  # fmt: skip
+            return ChatExchange(Chat(spec, tools, max_calls))
+        conversation = Conversation(self.tokenizer, spec, tools, max_calls, image_format=format_of(self.tokenizer))
         return TokenExchange(conversation, self.tokenizer)
 
     def open(

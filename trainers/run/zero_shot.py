@@ -101,7 +101,7 @@ def zero_shot(config: TrainConfig, accelerator: Accelerator, env: EnvConfig, ans
             try:
                 shown = [examples_of(env, prompt)]
                 manager = make_manager(config.rollout, prompt, [short], slots, engine, tokenizer, shown)
-                stops = replace(sampling, stop_ids=(*ends, *manager.codec.stop_ids))
+                stops = replace(sampling, stop_ids=(*ends, *manager.prompt.codec.stop_ids))
                 if untold:
                     first = next(played(env, prompt, tokenizer, None, 1, expert=False)).prompt
                     _tell_expected(setup, len(codecs) * count * steps, len(first) + sampling.max_tokens)

@@ -8,7 +8,7 @@ import orjson
 
 from envsuite.core.tools import Unparsed
 from envsuite.evaluation.demonstrations.demonstration import Demonstration, Step
-from envsuite.prompting import Answer, Called, Chat, Codec, EndpointCodec, Full, make_codec
+from envsuite.prompting import Answer, Called, Chat, Codec, EndpointCodec, Full, PromptSpec, make_codec
 from envsuite.prompting.rendering import Messages
 
 Form = Literal["native", "tags", "brackets", "tools"]
@@ -33,7 +33,7 @@ def messages_of(
     """
     steps = [step for step in shown.steps if not isinstance(step.action, Unparsed)]
     codec = _codec(form, thinks=any(step.thought for step in steps))
-    chat = Chat(codec, Full(), shown.tools, shown.max_calls, commands=commands)
+    chat = Chat(PromptSpec(codec, Full(), commands=commands), shown.tools, shown.max_calls)
     chat.start(shown.first)
     for step in steps:
         chat.add(_answer(step, codec, shown, chat.chat_tools is not None), step.observation)

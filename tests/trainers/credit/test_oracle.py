@@ -14,7 +14,7 @@ from tiny_runs import BOTH, save_model, train, without_times, write_settings
 from walk_world import LIMIT, PLACES, RIGHT, value
 
 from envsuite.core.errors import EnvsuiteError
-from envsuite.prompting import make_codec, make_memory
+from envsuite.prompting import PromptSpec, make_codec, make_memory
 from envsuite.vector import EnvFactory, make_vector
 from trainers.credit.config import MethodConfig
 from trainers.credit.crediting import Crediting, Method
@@ -53,7 +53,8 @@ def manager(memory: str, workers: int = 0, written: Counter[str] | None = None) 
     vector = make_vector([EnvFactory("walk_world:Walk-v0")], 16, workers, snapshots=True)
     codec = make_codec("tags", think=False)
     engine = ScriptedEngine(answer)
-    return RolloutManager(engine, vector, ["Walk-v0"], TOKENIZER, codec, make_memory(memory), instructions=False)
+    prompt = PromptSpec(codec, make_memory(memory), instructions=False)
+    return RolloutManager(engine, vector, ["Walk-v0"], TOKENIZER, prompt)
 
 
 def _rolled(

@@ -22,7 +22,7 @@ from envsuite.mathematics.env import PythonMathEnv
 from envsuite.mathematics.generate import BY_STRATUM, generated
 from envsuite.papersearch.env import PaperSearchEnv
 from envsuite.papersearch.literature import Literature
-from envsuite.prompting import Codec, Conversation, Full, make_codec
+from envsuite.prompting import Codec, Conversation, Full, PromptSpec, make_codec
 from envsuite.searchqa.encyclopaedia import Encyclopaedia
 from envsuite.searchqa.env import SearchQAEnv
 from envsuite.searchqa.scoring import normalised
@@ -58,8 +58,8 @@ def _written(
     env: ToolEnv, task: str, player: Player, tokenizer: Any, codec: Codec, steps: int, rng: random.Random
 ) -> tuple[Transcript, bool]:
     """The one sequence of an episode under the memory full, and whether the player won."""
-    how = {"instructions": False, "commands": False}
-    conversation = Conversation(tokenizer, codec, Full(), env.tools, env.max_calls, **how)
+    spec = PromptSpec(codec, Full(), instructions=False, commands=False)
+    conversation = Conversation(tokenizer, spec, env.tools, env.max_calls)
     game = transcribe(env, task, player, conversation, steps, rng)
     (one,) = game.transcripts
     return one, game.success

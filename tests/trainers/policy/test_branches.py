@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from envsuite.core import Action, ToolEnv, UsageError
-from envsuite.prompting import ToolsCodec, make_memory
+from envsuite.prompting import PromptSpec, ToolsCodec, make_memory
 from envsuite.vector import EnvFactory, make_vector
 from trainers.rollout.engine import Request, Sampling
 from trainers.rollout.episode import Branch, EpisodePlan
@@ -93,8 +93,7 @@ class Played:
             vector,
             [factory.env_id],
             TOKENIZER,
-            CODEC,
-            make_memory(memory),
+            PromptSpec(CODEC, make_memory(memory)),
             episode_tokens=100_000,
         )
 
@@ -179,7 +178,7 @@ def test_points_are_kept_of_a_vector_that_takes_snapshots_only() -> None:
     factory = EnvFactory("TextCraft-v0", {"split": "train", **SMALL["TextCraft-v0"]})
     with make_vector([factory], 1) as vector:
         engine = ScriptedEngine(Script({}))
-        manager = RolloutManager(engine, vector, ["TextCraft-v0"], TOKENIZER, CODEC, make_memory("full"))
+        manager = RolloutManager(engine, vector, ["TextCraft-v0"], TOKENIZER, PromptSpec(CODEC, make_memory("full")))
         with pytest.raises(UsageError, match="of a vector that takes snapshots"):
             manager.run([], SAMPLING, 0, branches={})
 

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, Qwen2_5_VLCon
 from envsuite.core import ToolCall, UsageError
 from envsuite.core.errors import DataError
 from envsuite.core.images import Pixels
-from envsuite.prompting import Chat, Conversation, make_codec, make_memory
+from envsuite.prompting import Chat, Conversation, PromptSpec, make_codec, make_memory
 from envsuite.prompting.images import images_of, part_id, parts_of, readable, renumbered
 from envsuite.sokoban.env import SokobanEnv
 from trainers.policy.config import AdapterConfig, ModelConfig, OptimConfig
@@ -56,8 +56,9 @@ def processing(tokenizer: PreTrainedTokenizerBase) -> ImageProcessing:
 
 def conversation(tokenizer: Any, memory: str, env: SokobanEnv, **how: Any) -> Conversation:
     codec = make_codec("brackets", think=False)
-    form = {"image_format": format_of(tokenizer), **how}
-    return Conversation(tokenizer, codec, make_memory(memory), env.tools, instructions=False, **form)
+    form = how.pop("image_format", format_of(tokenizer))
+    spec = PromptSpec(codec, make_memory(memory), instructions=False, **how)
+    return Conversation(tokenizer, spec, env.tools, image_format=form)
 
 
 Prompt = tuple[tuple[int, ...], tuple[Pixels, ...]]
@@ -394,7 +395,7 @@ def test_neither_a_world_s_text_nor_a_model_s_can_place_an_image(folder: Path, m
 
 def test_messages_for_endpoints_have_images_as_parts() -> None:
     env = SokobanEnv(observation="both")
-    chat = Chat(make_codec("brackets"), make_memory("full"), env.tools)
+    chat = Chat(PromptSpec(make_codec("brackets"), make_memory("full")), env.tools)
     observation, _ = env.reset(seed=0)
     chat.start(observation)
     system, user = chat.messages()

@@ -145,10 +145,15 @@ def test_the_manager_is_made_as_the_settings_say() -> None:
         rollout = RolloutConfig(episode_tokens=77, deadline=5.0)
         manager = make_manager(rollout, prompt, [env], 2, Notes(), tokenizer())
         with manager.vector:
-            found = (manager.instructions, manager.commands, manager.episode_tokens, str(manager.memory))
+            found = (
+                manager.prompt.instructions,
+                manager.prompt.commands,
+                manager.episode_tokens,
+                str(manager.prompt.memory),
+            )
             assert found == (instructions, commands, 77, "window(3)")
             assert manager.vector.slots == 2 and manager.env_ids == ("TextCraft-v0",)
-            assert vars(manager.codec).get("think") is True
+            assert vars(manager.prompt.codec).get("think") is True
     settings = SamplingConfig(temperature=0.3, top_p=0.8, top_k=4, max_tokens=9)
     assert sampling_of(settings, [5, 6]) == Sampling(0.3, 0.8, 4, 9, (5, 6))
 

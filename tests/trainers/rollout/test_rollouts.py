@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tiny_runs import BOOK, model, tokenizer
 
-from envsuite.prompting import make_codec, make_memory
+from envsuite.prompting import PromptSpec, make_codec, make_memory
 from envsuite.textcraft.env import goal_of
 from envsuite.textcraft.planning import plan
 from envsuite.textcraft.tasks import load
@@ -31,7 +31,8 @@ SAMPLING = Sampling(max_tokens=64)
 def _manager(engine: Engine, vector: Vector, memory: str = "full") -> RolloutManager:
     codec = make_codec("tags", think=False)
     ids = [factory.env_id for factory in vector.factories]
-    return RolloutManager(engine, vector, ids, tokenizer(), codec, make_memory(memory), instructions=False)
+    prompt = PromptSpec(codec, make_memory(memory), instructions=False)
+    return RolloutManager(engine, vector, ids, tokenizer(), prompt)
 
 
 def _written(text: str) -> list[int]:

@@ -17,7 +17,7 @@ from rich.console import Console
 from virtual_time import Clock, VirtualEngine, VirtualVector, answer, manager_of, tokenizer
 from waiting import until
 
-from envsuite.prompting import make_codec, make_memory
+from envsuite.prompting import PromptSpec, make_codec, make_memory
 from envsuite.remote import transport
 from envsuite.serving.server import serving
 from envsuite.serving.settings import Settings
@@ -265,9 +265,9 @@ def _rough_manager(vector: Vector, lines: Callable[[int, int], str]) -> tuple[Ro
         asked[request.session] += 1
         return _written(f"<action>{lines(request.session, asked[request.session])}</action>")
 
-    codec, memory = make_codec("tags", think=False), make_memory("full")
+    prompt = PromptSpec(make_codec("tags", think=False), make_memory("full"), instructions=False)
     engine = ScriptedEngine(answer_to)
-    manager = RolloutManager(engine, vector, [ROUGH], tokenizer(), codec, memory, instructions=False)
+    manager = RolloutManager(engine, vector, [ROUGH], tokenizer(), prompt)
     return manager, asked
 
 

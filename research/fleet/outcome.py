@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from research.fleet.engine import CAUSES
-
-if TYPE_CHECKING:
-    from research.fleet.simulation import Simulation
 
 GENERATING, ROLLOUT_PROCESS = "generating", "rollout process"
 """Parts of an engine's time apart from waiting: generation, or the other work of a process that also plays."""
@@ -34,20 +28,6 @@ class Totals:
     redispatched: int
     failed: int
     lost: float
-
-    @classmethod
-    def of(cls, now: Simulation) -> Totals:
-        """The sums of a simulation as it is."""
-        for engine in now.engines:
-            engine.advance(now.now, now.cause(engine))
-        did = {cause: sum(engine.idle[cause] for engine in now.engines) for cause in CAUSES}
-        aside = sum(engine.aside for engine in now.engines)
-        did |= {GENERATING: sum(engine.busy for engine in now.engines) - aside, ROLLOUT_PROCESS: aside}
-        return cls(
-            now.now + now.lost, now.version, did, sum(engine.sequences for engine in now.engines), now.update_busy,
-            now.cores.busy, now.env_waited, now.calls, now.steps, dict(now.ages), now.redispatched, now.failed,
-            now.lost,
-        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -86,20 +66,28 @@ class Outcome:
     """Events of the simulation."""
 
     @classmethod
-    def between(cls, before: Totals, after: Totals, now: Simulation, events: int) -> Outcome:
-        """The means between two moments."""
+    def between(cls, before: Totals, after: Totals, engines: int, cores: int, events: int) -> Outcome:
+        """The means between two moments.
+
+        Args:
+            before: Sums at the first.
+            after: Sums at the second.
+            engines: Number of engines.
+            cores: Number of environment cores.
+            events: Events of the simulation.
+        """
         seconds, updates = after.seconds - before.seconds, after.updates - before.updates
         worked = max(seconds - (after.lost - before.lost), 1e-12)
-        engines = worked * len(now.engines)
+        engine_seconds = worked * engines
         ages = {age: count - before.ages.get(age, 0.0) for age, count in after.ages.items()}
         tokens = max(sum(ages.values()), 1e-12)
         calls = max(after.calls - before.calls, 1)
         return cls(
             seconds / updates,
-            {name: (total - before.engines[name]) / engines for name, total in after.engines.items()},
-            (after.sequences - before.sequences) / engines,
+            {name: (total - before.engines[name]) / engine_seconds for name, total in after.engines.items()},
+            (after.sequences - before.sequences) / engine_seconds,
             (after.update_busy - before.update_busy) / worked,
-            (after.env_busy - before.env_busy) / (worked * now.fleet.cores),
+            (after.env_busy - before.env_busy) / (worked * cores),
             (after.env_waited - before.env_waited) / calls,
             (after.steps - before.steps) / seconds,
             sum(count for age, count in ages.items() if age) / tokens,

@@ -9,9 +9,9 @@ import numpy as np
 
 from research.fleet.cores import Cores
 from research.fleet.draws import Draws
-from research.fleet.engine import Engine
+from research.fleet.engine import CAUSES, Engine
 from research.fleet.model import EnvironmentSpeed, Fleet, UpdateSpeed, Workload
-from research.fleet.outcome import Outcome, Totals
+from research.fleet.outcome import GENERATING, ROLLOUT_PROCESS, Outcome, Totals
 from research.fleet.state import Group, Playing
 from trainers.planning.engine import EngineSpeed
 from trainers.settings import ConfigError
@@ -104,7 +104,7 @@ class Simulation:
         self._first_failures()
         self._admit()
         events, count = self._events, 0
-        before = Totals.of(self)
+        before = self.totals()
         while self.version < updates:
             if self.empty - self._wasted > MOST_WASTED * self.work.tasks:
                 raise ConfigError(
@@ -116,8 +116,21 @@ class Simulation:
             handlers[kind](one, ticket)
             count += 1
             if kind == SYNCED and self.version == warm_up:
-                before = Totals.of(self)
-        return Outcome.between(before, Totals.of(self), self, count)
+                before = self.totals()
+        return Outcome.between(before, self.totals(), len(self.engines), self.fleet.cores, count)
+
+    def totals(self) -> Totals:
+        """The sums from the beginning until now."""
+        for engine in self.engines:
+            engine.advance(self.now, self.cause(engine))
+        did = {cause: sum(engine.idle[cause] for engine in self.engines) for cause in CAUSES}
+        aside = sum(engine.aside for engine in self.engines)
+        did |= {GENERATING: sum(engine.busy for engine in self.engines) - aside, ROLLOUT_PROCESS: aside}
+        return Totals(
+            self.now + self.lost, self.version, did, sum(engine.sequences for engine in self.engines),
+            self.update_busy, self.cores.busy, self.env_waited, self.calls, self.steps, dict(self.ages),
+            self.redispatched, self.failed, self.lost,
+        )  # fmt: skip
 
     # -- groups -------------------------------------------------------------------------------------------------------
 

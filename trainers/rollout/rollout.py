@@ -8,18 +8,16 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from envsuite.vector import Event, Wait
+from envsuite.vector import Event, Vector, Wait
 from trainers.processes.activity import ACTIVITY
-from trainers.rollout.engine import Sampling
+from trainers.rollout.engine import AnyEngine, Sampling
 from trainers.rollout.episode import Branches, Effort, Ending, EpisodePlan, Playing
+from trainers.rollout.exchange import Exchange
 from trainers.rollout.ledger import Ledger
 from trainers.rollout.timing import Part, Stopwatch, Timing
 from trainers.steps import Episode
-
-if TYPE_CHECKING:
-    from trainers.rollout.manager import RolloutManager
 
 _LOG = logging.getLogger(__name__)
 _PATIENCE = 1.0  # seconds of waiting for environments or engine, after which progress is told
@@ -31,12 +29,28 @@ Keeper = Callable[[EpisodePlan, Episode, Effort], None]
 """Called with an episode when it has ended, its plan, and what it took."""
 
 
+class Resources(Protocol):
+    """Engine, environments and limits of a rollout (:class:`~trainers.rollout.manager.RolloutManager` has them)."""
+
+    engine: AnyEngine[Any, Any]
+    vector: Vector
+    env_ids: tuple[str, ...]
+    episode_tokens: int | None
+    attempts: int
+    engine_deadline: float
+    clock: Callable[[], float]
+
+    def exchanges(self, env: int) -> dict[str, Exchange]:
+        """Returns what each agent of a new episode in environment number ``env`` speaks to the engine by."""
+        ...
+
+
 class Rollout:
     """One rollout: gives slots to waiting plans, and passes on what environments and engine have answered."""
 
     def __init__(
         self,
-        manager: RolloutManager,
+        manager: Resources,
         sampling: Sampling,
         seed: int,
         keep: Keeper | None,

@@ -149,7 +149,7 @@ class Runner:
         episode, slot = self._running[event.slot], event.slot
         if event.error is not None:
             key = (episode.task_id, episode.seed)
-            if event.innocent and key not in self._again:
+            if event.collateral and key not in self._again:
                 self._again.add(key)
                 self._released(slot)
                 self._waiting.append(key)

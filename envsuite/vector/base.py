@@ -48,7 +48,7 @@ class Snapshot:
     """Steps made before it, which count for the time limit."""
 
 
-INNOCENT = "EpisodeLost: "
+COLLATERAL_FAILURE = "EpisodeLost: "
 """Start of the errors of episodes that shared a process with the one whose call crashed or blocked it."""
 
 
@@ -69,9 +69,9 @@ class Event:
     """The state after the call, where the vector takes snapshots and the episode goes on."""
 
     @property
-    def innocent(self) -> bool:
+    def collateral(self) -> bool:
         """Whether another episode's call crashed or blocked the process that they shared."""
-        return self.error is not None and self.error.startswith(INNOCENT)
+        return self.error is not None and self.error.startswith(COLLATERAL_FAILURE)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 from envsuite.core.errors import UsageError
 from envsuite.core.processes import START_SECONDS, Channel, Child
 from envsuite.core.tools import Action, Tool
-from envsuite.vector.base import INNOCENT, Description, EnvFactory, Event, Snapshot, Vector, Wait, failed
+from envsuite.vector.base import COLLATERAL_FAILURE, Description, EnvFactory, Event, Snapshot, Vector, Wait, failed
 from envsuite.vector.local import checked
 from envsuite.vector.worker import READY
 
@@ -244,10 +244,10 @@ class WorkerVector(Vector):
                 self._described.append(why)
             else:
                 called.add(call.slot)
-                self._events.append(failed(call.slot, f"{INNOCENT}{why}" if position else why))
+                self._events.append(failed(call.slot, f"{COLLATERAL_FAILURE}{why}" if position else why))
         for slot in self._live - called:
             if slot % len(self._workers) == worker.index:
-                self._lost[slot] = f"{INNOCENT}{why}"
+                self._lost[slot] = f"{COLLATERAL_FAILURE}{why}"
 
 
 def _end(workers: list[_Worker | None], selector: selectors.BaseSelector, process: int) -> None:

@@ -324,7 +324,7 @@ def test_a_call_in_this_process_that_misses_its_deadline_is_interrupted_and_the_
         assert time.monotonic() - began < 50
         hung, other = (event for _, event in sorted(answers(vector, 2).items()))
         assert hung.error == "DeadlineExceeded: step of slot 0 (vector_worlds:Rough-v0) took more than 0.3 s"
-        assert other.error is None and not hung.innocent
+        assert other.error is None and not hung.collateral
         assert one(vector, 0, lambda: vector.reset(0, 0)).error is None
         assert one(vector, 0, lambda: vector.step(0, do("go"))).observation["text"].endswith(" 1"), "a fresh world"
     time.sleep(0.4)  # no alarm is left

@@ -236,7 +236,7 @@ class Updater:
         """Metrics; the losses of one optimiser step add up, those of several are averaged."""
         merged = seen.merged(self.accelerator)
         named = {
-            "policy_shift": "approx_kl", "clip_fraction": "clip_fraction", "ratio_mean": "ratio_mean",
+            "approx_kl": "approx_kl", "clip_fraction": "clip_fraction", "ratio_mean": "ratio_mean",
             "ratio_max": "ratio_max", "kl": "kl", "entropy": "entropy", "logprob_gap": "logprob_gap",
             "engine_weight_mean": "engine_weight_mean", "engine_weight_max": "engine_weight_max",
             "engine_weight_cut": "engine_weight_cut", "selected_fraction": "selected_fraction",
@@ -244,7 +244,7 @@ class Updater:
         train = {
             "loss": sum(value for name, value in merged.items() if name.endswith("_loss")) / losses,
             "policy_loss": merged.get("policy_loss", 0.0) / losses,
-            "clip_fraction": 0.0, "ratio_mean": 1.0, "ratio_max": 1.0, "policy_shift": 0.0,
+            "clip_fraction": 0.0, "ratio_mean": 1.0, "ratio_max": 1.0, "approx_kl": 0.0,
             **{name: merged[key] for name, key in named.items() if key in merged},
             "grad_norm": float(np.mean(norms)) if norms else 0.0,
             "skipped_steps": float(skipped),

@@ -23,7 +23,7 @@ from trainers.report.stats import EvalResult, comparison
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#8C8C8C"
 PANELS = {
     "loss": ("train/loss", "train/grad_norm", "train/clip_fraction", "train/lr"),
-    "policy": ("train/entropy", "train/kl", "train/policy_shift", "train/logprob_gap"),
+    "policy": ("train/entropy", "train/kl", "train/approx_kl", "train/logprob_gap"),
     "episodes": ("train/return", "train/valid_actions", "train/episode_length", "train/response_length"),
     "tokens": ("tokens/rows", "tokens/distinct", "tokens/shared", "tokens/shareable"),
     "speed": ("time/rollout", "time/update", "time/total", "rate/tokens"),

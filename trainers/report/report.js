@@ -2,7 +2,7 @@
 // Fills the page from the data in it.
 
 let DATA = JSON.parse(document.getElementById("data").textContent);
-const MAIN = ["train/kl", "train/policy_shift", "train/lr", "train/return", "train/valid_actions", "train/episode_length", "train/entropy",
+const MAIN = ["train/kl", "train/approx_kl", "train/lr", "train/return", "train/valid_actions", "train/episode_length", "train/entropy",
   "train/loss", "train/grad_norm", "train/clip_fraction"];
 
 function setting(name) {
@@ -40,7 +40,7 @@ function header() {
     const mean = window > 1 ? `; mean of the last ${window}: ${percent(movingMean(curve.y, window).at(-1))}` : "";
     facts.push(["success in training, other tasks each iteration", percent(curve.y.at(-1)), `iteration ${curve.x.at(-1)}${mean}`]);
   }
-  for (const [metric, label, unit] of [["train/kl", "KL from the reference", "nats a token"], ["train/policy_shift", "KL of the last update", "nats a token"],
+  for (const [metric, label, unit] of [["train/kl", "KL from the reference", "nats a token"], ["train/approx_kl", "KL of the last update", "nats a token"],
     ["train/lr", "learning rate", ""]]) {
     const found = DATA.metrics[metric];
     if (found && found.x.length) facts.push([label, short(found.y.at(-1)), unit]);

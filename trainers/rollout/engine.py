@@ -208,11 +208,11 @@ class ChatCompletion:
         return self.tokens
 
 
-Asked = TypeVar("Asked")
-Answered = TypeVar("Answered")
+RequestT = TypeVar("RequestT")
+CompletionT = TypeVar("CompletionT")
 
 
-class AnyEngine(ABC, Generic[Asked, Answered]):
+class BaseEngine(ABC, Generic[RequestT, CompletionT]):
     """The part of an engine that the rollout manager uses, whether it takes tokens or messages."""
 
     takes_images: ClassVar[bool] = False
@@ -263,16 +263,16 @@ class AnyEngine(ABC, Generic[Asked, Answered]):
         return
 
     @classmethod
-    def from_setup(cls, setup: Any, *args: Any, **options: Any) -> AnyEngine[Asked, Answered]:
+    def from_setup(cls, setup: Any, *args: Any, **options: Any) -> BaseEngine[RequestT, CompletionT]:
         """The engine of a run; ``options`` are the settings ``rollout.engine_options``."""
         raise NotImplementedError(f"{cls.__name__} cannot be chosen by name: it has no from_setup")
 
     @abstractmethod
-    def submit(self, requests: Sequence[Asked]) -> None:
+    def submit(self, requests: Sequence[RequestT]) -> None:
         """Queue requests; returns at once. One that cannot be served is answered with an error by :meth:`poll`."""
 
     @abstractmethod
-    def poll(self, timeout: float | None = None) -> list[Answered]:
+    def poll(self, timeout: float | None = None) -> list[CompletionT]:
         """Wait until at least one request is finished, and return all that are.
 
         Args:
@@ -308,7 +308,7 @@ class AnyEngine(ABC, Generic[Asked, Answered]):
         """End what the engine started. Does nothing the second time."""
 
 
-class ChatEngine(AnyEngine[ChatRequest, ChatCompletion]):
+class ChatEngine(BaseEngine[ChatRequest, ChatCompletion]):
     """Answers messages with a model that is not trained here: no tokens, no log-probabilities, no weights.
 
     For evaluation, baselines and demonstrations; training refuses it. :meth:`from_setup` is called with the number of
@@ -325,7 +325,7 @@ class ChatEngine(AnyEngine[ChatRequest, ChatCompletion]):
         return {}
 
 
-class Engine(AnyEngine[Request, Completion]):
+class Engine(BaseEngine[Request, Completion]):
     """Continues prompts, many at a time, each at its own pace. :meth:`from_setup` gets an :class:`EngineSetup`."""
 
     @abstractmethod
@@ -366,4 +366,4 @@ class Engine(AnyEngine[Request, Completion]):
         return [done[i] for i in range(len(prompts))]
 
 
-ENGINES: Registry[AnyEngine[Any, Any]] = Registry("rollout.engine", group="trainers.engines")
+ENGINES: Registry[BaseEngine[Any, Any]] = Registry("rollout.engine", group="trainers.engines")

@@ -11,7 +11,7 @@ from envsuite.core.errors import EnvsuiteError
 from trainers.processes.distributed import all_gather_object
 from trainers.rollout import hf_engine  # noqa: F401  (registers itself)
 from trainers.rollout.config import RolloutConfig
-from trainers.rollout.engine import ENGINES, AnyEngine, ChatEngine, Engine, EngineSetup
+from trainers.rollout.engine import ENGINES, BaseEngine, ChatEngine, Engine, EngineSetup
 from trainers.rollout.openai import engine as openai_engine  # noqa: F401  (registers itself)
 from trainers.rollout.vllm import engine as vllm_engine  # noqa: F401  (registers itself)
 from trainers.settings import ConfigError
@@ -20,7 +20,7 @@ AUTO = "auto"
 """In the place of an engine's name: vllm on a GPU where it starts, hf elsewhere."""
 
 
-def engine_class(name: str, options: Mapping[str, Any]) -> type[AnyEngine[Any, Any]]:
+def engine_class(name: str, options: Mapping[str, Any]) -> type[BaseEngine[Any, Any]]:
     """The engine that is registered under ``name``, and takes ``options``; under :data:`AUTO` vLLM's.
 
     Raises:

@@ -34,7 +34,7 @@ from envsuite.vector.milestones import Kind, MilestoneFactory
 from trainers.policy.vision import format_of
 from trainers.processes.activity import ACTIVITY
 from trainers.rollout.config import EnvConfig, PromptConfig, RolloutConfig, SamplingConfig
-from trainers.rollout.engine import AnyEngine, ChatEngine, Sampling
+from trainers.rollout.engine import BaseEngine, ChatEngine, Sampling
 from trainers.rollout.manager import RolloutManager
 from trainers.settings import ConfigError
 from trainers.settings.shipped import located
@@ -279,7 +279,7 @@ def make_manager(
     prompt: PromptConfig,
     envs: Sequence[EnvConfig],
     slots: int,
-    engine: AnyEngine[Any, Any],
+    engine: BaseEngine[Any, Any],
     tokenizer: ChatTokenizer | None,
     examples: Sequence[str] = (),
     factory: Callable[[EnvConfig], EnvFactory] = factory_of,

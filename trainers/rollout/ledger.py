@@ -37,14 +37,14 @@ class Ledger:
         self._missing.update(plan.group_id for plan in plans)
         self._place.update((plan.episode_id, number) for number, plan in enumerate(plans, start=len(self._place)))
 
-    def failed(self, episode_id: int, innocent: bool) -> bool:
+    def failed(self, episode_id: int, collateral: bool) -> bool:
         """Enters a failure; returns whether the episode may be started again.
 
         Args:
             episode_id: The episode.
-            innocent: Whether it was lost with the process of another one.
+            collateral: Whether it was lost with the process of another one.
         """
-        (self._losses if innocent else self._failures)[episode_id] += 1
+        (self._losses if collateral else self._failures)[episode_id] += 1
         return self._failures[episode_id] < self.attempts and self._losses[episode_id] < _LOSSES
 
     def enter(self, episode: Episode) -> None:

@@ -13,7 +13,7 @@ from envsuite.prompting import Chat, Conversation, PromptSpec
 from envsuite.prompting.conversation import ChatTokenizer
 from envsuite.vector import Vector, Wait
 from trainers.policy.vision import format_of
-from trainers.rollout.engine import AnyEngine, ChatEngine, Sampling
+from trainers.rollout.engine import BaseEngine, ChatEngine, Sampling
 from trainers.rollout.episode import Branches, EpisodePlan
 from trainers.rollout.exchange import ChatExchange, Exchange, TokenExchange
 from trainers.rollout.rollout import Keeper, Rollout
@@ -48,7 +48,7 @@ class RolloutManager:
 
     def __init__(
         self,
-        engine: AnyEngine[Any, Any],
+        engine: BaseEngine[Any, Any],
         vector: Vector,
         env_ids: Sequence[str],
         tokenizer: ChatTokenizer | None,

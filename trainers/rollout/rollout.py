@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from envsuite.vector import Event, Vector, Wait
 from trainers.processes.activity import ACTIVITY
-from trainers.rollout.engine import AnyEngine, Sampling
+from trainers.rollout.engine import BaseEngine, Sampling
 from trainers.rollout.episode import Branches, Effort, Ending, EpisodePlan, Playing
 from trainers.rollout.exchange import Exchange
 from trainers.rollout.ledger import Ledger
@@ -32,7 +32,7 @@ Keeper = Callable[[EpisodePlan, Episode, Effort], None]
 class Resources(Protocol):
     """Engine, environments and limits of a rollout (:class:`~trainers.rollout.manager.RolloutManager` has them)."""
 
-    engine: AnyEngine[Any, Any]
+    engine: BaseEngine[Any, Any]
     vector: Vector
     env_ids: tuple[str, ...]
     episode_tokens: int | None
@@ -183,7 +183,7 @@ class Rollout:
         """Handles an environment's answer: records the step, and ends the episode or asks the engine again."""
         episode = self.running[event.slot]
         if event.error is not None or event.observation is None or event.info is None:
-            self._failed(event.slot, Ending(error=event.error), innocent=event.innocent)
+            self._failed(event.slot, Ending(error=event.error), collateral=event.collateral)
             return
         episode.observe(event)
         if event.terminated or event.truncated or (episode.steps and self._tokens_left(episode) == 0):
@@ -254,10 +254,10 @@ class Rollout:
             engine.abandon(number, session)
             self._failed(slot, Ending(error=why, unanswered=True))
 
-    def _failed(self, slot: int, ending: Ending, innocent: bool = False) -> None:
+    def _failed(self, slot: int, ending: Ending, collateral: bool = False) -> None:
         """Handles an episode without an answer: it is started again, if it may be, or ends with its error."""
         episode = self.running[slot]
-        again = self.ledger.failed(episode.plan.episode_id, innocent) and self.manager.engine.stopped is None
+        again = self.ledger.failed(episode.plan.episode_id, collateral) and self.manager.engine.stopped is None
         self._told.append(f"{episode}: {ending.error}; {'it is started again' if again else 'it is left out'}")
         if not again:
             self._end(slot, ending)

@@ -14,7 +14,7 @@ from envsuite.evaluation.protocol import sample_of
 from envsuite.prompting import ChatTokenizer
 from trainers.processes.distributed import all_gather_object
 from trainers.report.stats import EvalResult, Outcome, evaluate_summary
-from trainers.rollout.engine import AnyEngine, ChatEngine, EngineFailed
+from trainers.rollout.engine import BaseEngine, ChatEngine, EngineFailed
 from trainers.rollout.environments import make_manager, panel_of_env, sampling_of, tasks_of
 from trainers.rollout.episode import Effort, EpisodePlan
 from trainers.rollout.limits import check_images
@@ -55,7 +55,7 @@ class Evaluator:
         self,
         config: TrainConfig,
         accelerator: Accelerator,
-        engine: AnyEngine[Any, Any],
+        engine: BaseEngine[Any, Any],
         tokenizer: ChatTokenizer | None,
         stop_ids: Sequence[int],
         keep: Path | None = None,

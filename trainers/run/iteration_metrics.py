@@ -188,7 +188,7 @@ def iteration_metrics(
         "train/dropped_tokens": total["dropped_tokens"],
         "train/live_tokens": used / max(used + total["dropped_tokens"], 1),
         "train/groups": total["groups"],
-        "train/flat_groups": total["flat"] / max(total["groups"], 1),
+        "train/zero_variance_groups": total["flat"] / max(total["groups"], 1),
         "train/steps": total["kept"],
         "train/filtered": 1.0 - total["kept"] / steps,
         "train/sampled_tokens": used,

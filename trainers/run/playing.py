@@ -14,7 +14,7 @@ from envsuite.prompting import ChatTokenizer
 from trainers.policy.adapter import merged_weights
 from trainers.policy.loading import load_model, load_tokenizer, model_settings
 from trainers.policy.model import stop_ids
-from trainers.rollout.engine import AnyEngine, ChatEngine, EngineSetup
+from trainers.rollout.engine import BaseEngine, ChatEngine, EngineSetup
 from trainers.rollout.engines import answers_in_text, make_chat_engine, start_engine
 from trainers.rollout.environments import check_chat, check_prompts
 from trainers.rollout.limits import check_limits
@@ -31,7 +31,7 @@ class Playing:
 
     config: TrainConfig
     """All settings, with the name of the engine."""
-    engine: AnyEngine[Any, Any]
+    engine: BaseEngine[Any, Any]
     name: str
     """The model, for people."""
     tokenizer: ChatTokenizer | None
@@ -85,7 +85,7 @@ def playing(config: TrainConfig, accelerator: Accelerator) -> Iterator[Playing]:
         )
 
 
-def usage_of(engine: AnyEngine[Any, Any], before: dict[str, Any] | None = None) -> dict[str, Any] | None:
+def usage_of(engine: BaseEngine[Any, Any], before: dict[str, Any] | None = None) -> dict[str, Any] | None:
     """Returns what an engine for messages was asked for since ``before``; ``None`` for any other engine."""
     if not isinstance(engine, ChatEngine):
         return None

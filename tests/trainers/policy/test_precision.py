@@ -93,7 +93,7 @@ def test_before_the_first_optimiser_step_every_ratio_is_exactly_1(
     updater = Updater(Accelerator(cpu=True), policy, optimizer, optim, ObjectiveConfig(loss=loss), recompute=True)
     advantage = np.random.default_rng(seed).normal(size=len(table.response.values))
     told = updater.update(Batch(table, advantage), np.random.default_rng(seed)).train
-    assert (told["ratio_max"], told["ratio_mean"], told["policy_shift"], told["clip_fraction"]) == (1.0, 1.0, 0.0, 0.0)
+    assert (told["ratio_max"], told["ratio_mean"], told["approx_kl"], told["clip_fraction"]) == (1.0, 1.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.4])

@@ -293,7 +293,7 @@ def test_ratios_compare_with_the_policy_before_the_update_in_every_epoch() -> No
     updater.optimizer.step = step
     told = updater.update(batch, rng()).train
     assert told["ratio_mean"] == pytest.approx((1.0 + np.exp(again - old).mean()) / 2, rel=1e-4)
-    assert told["policy_shift"] == pytest.approx((old - again).mean() / 2, rel=1e-3)
+    assert told["approx_kl"] == pytest.approx((old - again).mean() / 2, rel=1e-3)
 
 
 @pytest.mark.parametrize("parts", [1, 2])

@@ -125,7 +125,7 @@ def test_an_engine_that_works_by_itself_is_busy_while_this_process_steps_environ
 
 FAULTS = st.dictionaries(
     st.tuples(st.integers(0, 7), st.integers(1, 2), st.integers(0, 3)),  # episode, attempt, step
-    st.sampled_from(["hangs", "innocent", "never", "late"]), max_size=6,
+    st.sampled_from(["hangs", "collateral", "never", "late"]), max_size=6,
 )  # fmt: skip
 
 
@@ -138,7 +138,7 @@ def test_whatever_fails_every_episode_ends_once_every_group_comes_once_and_every
 
     def step(task: str, attempt: int, taken: int) -> tuple[float, str]:
         fault = faults.get((int(task), attempt, taken))
-        if fault in ("hangs", "innocent"):
+        if fault in ("hangs", "collateral"):
             return 5.0, fault
         return 0.5, "ends" if taken == steps else "goes on"
 
@@ -161,8 +161,8 @@ def test_whatever_fails_every_episode_ends_once_every_group_comes_once_and_every
         elif 2 not in broken:
             assert episode.error is None and starts == 2, "started again once"
         else:
-            innocent = any(_first(faults, number, attempt) == "innocent" for attempt in (1, 2))
-            assert starts == (3 if innocent else 2) and (episode.error is None) == innocent
+            collateral = any(_first(faults, number, attempt) == "collateral" for attempt in (1, 2))
+            assert starts == (3 if collateral else 2) and (episode.error is None) == collateral
     assert manager.timing.repeated == sum(vector.started.values()) - count
     used = sum(len(s.response_ids) for part in groups for e in part if e.error is None for s in e.steps)
     while engine.pending and not math.isinf(min(engine.left.values())):
@@ -242,7 +242,7 @@ def test_an_episode_is_started_as_often_as_the_setting_says(attempts: int) -> No
 
 def test_a_machine_that_kills_every_process_ends_the_rollout() -> None:
     clock = Clock()
-    vector = VirtualVector(2, clock, lambda task, attempt, taken: (1.0, "innocent"))
+    vector = VirtualVector(2, clock, lambda task, attempt, taken: (1.0, "collateral"))
     episodes = manager_of(VirtualEngine(clock, lambda *_: 1.0), vector, clock).run(
         [EpisodePlan(i, 0, 0, "ab"[i]) for i in range(2)], SAMPLING, 0
     )

@@ -60,7 +60,7 @@ def test_rates_are_those_of_the_episodes_that_did_not_fail_and_were_sampled() ->
         "valid_actions": 3 / 5, "parsed": 4 / 5, "episode_length": 5 / 4, "prompt_length": 10.0,
         "response_length": 16 / 5, "response_cut": 1 / 5, "horizon": 1 / 4, "context_truncated": 1 / 4,
         "token_limit": 0.0, "prompt_cut": 0.0, "tool_calls": 0.0, "version_min": 0, "version_max": 0,
-        "mixed_versions": 0.0, "episodes": 5, "failed": 1, "groups": 2, "flat_groups": 1 / 2, "steps": 4,
+        "mixed_versions": 0.0, "episodes": 5, "failed": 1, "groups": 2, "zero_variance_groups": 1 / 2, "steps": 4,
         "filtered": 1 / 5, "sampled_tokens": 16 + 5, "tokens_total": 1000 + 16 + 5,
         "advantage_mean": 1.0, "advantage_std": 2**0.5,
         "kl": 0.25, "value_loss": 0.5, "repeated": 2, "dropped_tokens": 9, "live_tokens": 21 / 30,

@@ -27,6 +27,7 @@ from envsuite.serving.bridges.server import bridging
 from envsuite.serving.bridges.settings import Settings as BridgeSettings
 from envsuite.serving.server import serving
 from envsuite.serving.settings import Settings
+from envsuite.testing import check_environment, checks
 from envsuite.vector import EnvFactory, Event, Vector, make_vector
 
 
@@ -85,6 +86,14 @@ def test_an_installed_package_is_registered_by_importing_envsuite_whatever_was_i
     command = [sys.executable, "-W", "error", "-c", code]
     run = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": path}, check=False)
     assert run.stdout == "Open the lock.\n", run.stderr
+
+
+def test_it_passes_the_checker(dial: str) -> None:
+    names = [str(check) for check in checks(dial)]
+    assert names == [f"{dial}-{name}" for name in (
+        "contract", "splits", "episodes", "invalid_actions", "snapshots", "rendering", "server"
+    )]  # fmt: skip
+    check_environment(dial)
 
 
 @pytest.mark.filterwarnings("error")

@@ -7,7 +7,6 @@ import pickle
 import random
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Any
 
 import gymnasium
 import pytest
-from gymnasium.utils.env_checker import check_env
 
 from envsuite.core import EnvsuiteError, ToolCall, ToolEnv, UsageError, WorkerLost
 from envsuite.interpreter import Limits, open_interpreter
@@ -66,15 +64,6 @@ def right(task_id: str = TASK) -> str:
     env = PythonMathEnv()
     env.reset(options={"task_id": task_id})
     return env.problem.answer
-
-
-@pytest.mark.parametrize("arguments", SOURCES)
-def test_the_environment_checker_finds_nothing(arguments: dict[str, Any], where: dict[str, Any]) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        env = gymnasium.make("PythonMath-v0", render_mode="ansi", **arguments, **where).unwrapped
-        check_env(env)
-        env.close()
 
 
 def test_variables_stay_in_an_episode_and_not_beyond_it(maths: Callable[..., ToolEnv]) -> None:

@@ -10,7 +10,6 @@ import random
 import re
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -20,7 +19,6 @@ import gymnasium
 import numpy as np
 import pytest
 import yaml
-from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from seven_papers import DOCUMENTS, TASKS
@@ -64,14 +62,6 @@ def search(query: str) -> ToolCall:
 
 def expand(key: str) -> ToolCall:
     return ToolCall("expand", {"paper_id": key})
-
-
-@pytest.mark.parametrize("arguments", [{}, {"selector": "lexical"}])
-def test_gymnasiums_checker_has_nothing_to_say(arguments: dict[str, Any], where: dict[str, Any]) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        env = gymnasium.make("PaperSearch-v0", disable_env_checker=True, **SMALL, **arguments, **where)
-        check_env(env.unwrapped, skip_render_check=True)
 
 
 def test_an_episode_by_hand(seven: Path, papers: Callable[..., ToolEnv]) -> None:

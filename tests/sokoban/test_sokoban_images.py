@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import base64
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,13 +38,6 @@ def pixels(env: gymnasium.Env[Any, Any]) -> list[Any]:
             seen.append(observation["images"])
             action = env.action_space.sample()
     return seen
-
-
-@pytest.mark.parametrize("observation", ["image", "both"])
-def test_the_environment_checker_finds_nothing(observation: str, where: dict[str, Any]) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        check_env(gymnasium.make("Sokoban-v0", observation=observation, **where).unwrapped)
 
 
 def test_a_server_sends_the_pixels_that_the_environment_shows_here(make_env: Callable[..., ToolEnv]) -> None:

@@ -10,14 +10,12 @@ from typing import Any
 import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
-from gymnasium.wrappers import TimeLimit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envsuite.core import ToolCall, ToolEnv, UnknownTask, UsageError
 from envsuite.textcraft.env import TextCraft, instruct
 from envsuite.textcraft.expert import Expert
-from envsuite.textcraft.tasks import HORIZON
 
 SOURCES: list[dict[str, Any]] = [{}, {"source": "generated", "book_seed": 1, "goals": 200}]
 
@@ -32,14 +30,6 @@ BASE = [name.removeprefix("minecraft:").replace("_", " ") for name in sorted(Tex
 
 def act(command: str) -> tuple[ToolCall, ...]:
     return (ToolCall("env_step", {"command": command}),)
-
-
-@pytest.mark.parametrize("arguments", SOURCES)
-@pytest.mark.parametrize("env_id", ["TextCraft-v0", "envsuite:TextCraft-v0"])
-def test_the_environment_checker_finds_nothing(env_id: str, arguments: dict[str, Any], where: dict[str, Any]) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        check_env(gymnasium.make(env_id, render_mode="ansi", **arguments, **where).unwrapped)
 
 
 def test_the_environment_checker_finds_nothing_with_official_data(shared: Path, where: dict[str, Any]) -> None:
@@ -91,19 +81,6 @@ def test_an_unknown_split_or_filter_is_refused_with_the_nearest_name(craft: Call
 def test_tasks_can_be_filtered_by_depth(craft: Callable[..., ToolEnv]) -> None:
     env = craft(tasks=["depth-3"])
     assert {env.reset(seed=seed)[1]["task_type"] for seed in range(20)} == {"depth-3"}
-
-
-@pytest.mark.parametrize("arguments", SOURCES)
-def test_the_expert_solves_what_a_seed_draws(arguments: dict[str, Any], make_open: Callable[..., Any]) -> None:
-    env = TimeLimit(make_open("TextCraft-v0", split="test", **arguments), HORIZON)
-    expert = Expert()
-    for seed in range(10):
-        _, info = env.reset(seed=seed)
-        done = truncated = False
-        while not (done or truncated):
-            _, reward, done, truncated, info = env.step(expert.act(env))
-            assert info["valid"] and info["error"] is None
-        assert (reward, done, info["success"], info["score"]) == (1.0, True, True, 1.0)
 
 
 def test_the_expert_says_what_it_cannot_play() -> None:

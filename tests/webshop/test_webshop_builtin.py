@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import gymnasium
 import pytest
-from gymnasium.utils.env_checker import check_env
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from shop_files import ENTRIES, write_official
@@ -131,12 +130,6 @@ def test_a_family_is_in_the_same_split_in_a_larger_shop_and_for_every_kind_of_go
     small = placed(300, "human")
     assert small.items() <= placed(600, "human").items()
     assert placed(300, "synthetic").items() <= small.items()
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.filterwarnings("error")
-def test_the_environment_checker_finds_nothing(mode: Mode, where: dict[str, Any]) -> None:
-    check_env(gymnasium.make("WebShop-v0", mode=mode, render_mode="ansi", **where).unwrapped)
 
 
 def test_many_are_made_at_once(where: dict[str, Any]) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config
 
+from envsuite.alfworld.practice import texts as alfworld_texts
 from trainers.imitation.vocabulary import word_tokenizer
-from trainers.imitation.worlds import alfworld_texts
 from trainers.steps import StepTable
 from trainers.steps.table import Ragged
 

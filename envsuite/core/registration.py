@@ -38,6 +38,9 @@ class EnvSpec:
     plays from the state of the world; ``lexical`` compares words of task and observation, and sees what agents see."""
     milestones: str = ""
     """``"module:Class"``, the :class:`~envsuite.core.milestones.Milestones` of its tasks; empty if it has none."""
+    practice: str = ""
+    """``"module:function"``, which returns the :class:`~envsuite.core.practice.Practice` for imitation; empty if it has
+    none."""
     official_steps: int | None = None
     """Its horizon for the source ``"official"`` or a path, where that is another."""
     builds: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -66,6 +69,7 @@ BUILTIN = (
         extra="alfworld",
         players={"expert": "envsuite.alfworld.expert:Expert", "lexical": "envsuite.alfworld.lexical:Lexical"},
         milestones="envsuite.alfworld.milestones:Milestones",
+        practice="envsuite.alfworld.practice:practice",
         contents={"alfworld": "envsuite.alfworld.verify_cli"},
     ),
     EnvSpec(
@@ -76,6 +80,7 @@ BUILTIN = (
         inline=True,
         players={"expert": "envsuite.textcraft.expert:Expert", "lexical": "envsuite.textcraft.lexical:Lexical"},
         milestones="envsuite.textcraft.milestones:Milestones",
+        practice="envsuite.textcraft.practice:practice",
     ),
     EnvSpec(
         "Sokoban-v0",
@@ -84,6 +89,7 @@ BUILTIN = (
         official_steps=120,
         players={"expert": "envsuite.sokoban.expert:Expert"},
         milestones="envsuite.sokoban.milestones:Milestones",
+        practice="envsuite.sokoban.practice:practice",
     ),
     EnvSpec(
         "PythonMath-v0",
@@ -92,6 +98,7 @@ BUILTIN = (
         extra="mathematics",
         players={"expert": "envsuite.mathematics.expert:Expert"},
         milestones="envsuite.mathematics.milestones:Milestones",
+        practice="envsuite.mathematics.practice:practice",
     ),
     EnvSpec(
         "PaperSearch-v0",
@@ -99,6 +106,7 @@ BUILTIN = (
         max_episode_steps=5,
         players={"expert": "envsuite.papersearch.expert:Expert", "lexical": "envsuite.papersearch.lexical:Lexical"},
         milestones="envsuite.papersearch.milestones:Milestones",
+        practice="envsuite.papersearch.practice:practice",
         builds={"papers": "envsuite.papersearch.build_command"},
     ),
     EnvSpec(
@@ -116,6 +124,7 @@ BUILTIN = (
         max_episode_steps=5,
         players={"expert": "envsuite.searchqa.expert:Expert", "lexical": "envsuite.searchqa.lexical:Lexical"},
         milestones="envsuite.searchqa.milestones:Milestones",
+        practice="envsuite.searchqa.practice:practice",
         builds={"questions": "envsuite.searchqa.build_command"},
     ),
     EnvSpec(
@@ -125,6 +134,7 @@ BUILTIN = (
         extra="webshop",
         players={"expert": "envsuite.webshop.expert:Expert", "lexical": "envsuite.webshop.expert:Lexical"},
         milestones="envsuite.webshop.milestones:Milestones",
+        practice="envsuite.webshop.practice:practice",
         builds={"webshop": "envsuite.webshop.build_cli"},
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -11,9 +12,10 @@ import gymnasium
 
 from envsuite.core.env import ToolEnv
 from envsuite.core.errors import UsageError
+from envsuite.core.registration import ENVIRONMENTS
 from envsuite.core.tools import Action, Move
 from envsuite.prompting import Codec
-from envsuite.remote.making import make_player
+from envsuite.remote.making import make_player, practice_of
 from envsuite.vector import EnvFactory
 
 SPLIT = "train"
@@ -68,6 +70,19 @@ def _episode(
         if terminated or truncated:
             return [*lines, f"Observation: {observation['text']}"] if info["success"] else None
     return None
+
+
+def teacher_turns(env_id: str) -> Turns:
+    """Returns the moves of an environment's teacher; of one without a teacher, those of its expert.
+
+    Raises:
+        UnknownName: It has neither.
+    """
+    spec = ENVIRONMENTS.get(env_id)
+    if spec is None or not spec.practice:
+        return expert_turns(env_id)
+    teacher = practice_of(env_id).teacher()
+    return lambda env: teacher.turns(env, random.Random(0))
 
 
 def expert_turns(env_id: str) -> Turns:

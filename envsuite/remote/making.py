@@ -13,6 +13,7 @@ from gymnasium.wrappers import TimeLimit
 
 from envsuite.core import Player, ToolEnv
 from envsuite.core.errors import unknown
+from envsuite.core.practice import Practice
 from envsuite.core.registration import ENVIRONMENTS, Default
 from envsuite.remote import RemoteEnv
 
@@ -56,6 +57,20 @@ def horizon_of(env_id: str, arguments: Mapping[str, Any] | None = None) -> int |
     if name in ENVIRONMENTS:
         return ENVIRONMENTS[name].horizon(arguments or {})
     return gymnasium.spec(name).max_episode_steps
+
+
+def practice_of(env_id: str) -> Practice:
+    """Returns teacher and vocabulary of an environment, for imitation.
+
+    Raises:
+        UnknownName: There is no such environment, or it has none.
+    """
+    having = [spec.id for spec in ENVIRONMENTS.values() if spec.practice]
+    if env_id not in having:
+        raise unknown("environment with a teacher to imitate", env_id, having)
+    module, _, function = ENVIRONMENTS[env_id].practice.partition(":")
+    practice: Practice = getattr(importlib.import_module(module), function)()
+    return practice
 
 
 def make_player(env_id: str, name: str) -> Player:

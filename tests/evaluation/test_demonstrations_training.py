@@ -14,11 +14,11 @@ from envsuite.core import DataError, Unparsed
 from envsuite.evaluation.demonstrations import Demonstration, read_demonstrations, write_demonstrations
 from envsuite.evaluation.demonstrations.arguments import made
 from envsuite.evaluation.demonstrations.collecting import Order, collect
+from envsuite.textcraft.practice import texts as textcraft_texts
 from trainers.imitation.config import Architecture, ImitateConfig
 from trainers.imitation.demonstrations import demonstrations
 from trainers.imitation.training import new_model
 from trainers.imitation.vocabulary import word_tokenizer
-from trainers.imitation.worlds import textcraft_texts
 from trainers.programs.export_episodes import main as export_main
 from trainers.programs.imitate import main as imitate_main
 from trainers.steps import Episode, Step

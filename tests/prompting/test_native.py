@@ -321,14 +321,14 @@ def test_the_page_has_a_row_for_every_format_with_an_example_that_is_read():
 def test_the_play_of_an_expert_is_written_in_the_models_format(smol):
     import gymnasium
 
+    from envsuite.remote.making import practice_of
     from trainers.imitation.play import RESPONSE, transcribe
-    from trainers.imitation.worlds import practice
 
     codec = codec_of(smol, BY_NAME["Qwen2.5"])
     tokenizer = codec.tokenizer
     env = gymnasium.make("TextCraft-v0").unwrapped
     conversation = Conversation(tokenizer, PromptSpec(codec, make_memory("full")), env.tools, env.max_calls)
-    game = transcribe(env, "oak_button", practice("TextCraft-v0").player(), conversation, 20, random.Random(0))
+    game = transcribe(env, "oak_button", practice_of("TextCraft-v0").teacher(), conversation, 20, random.Random(0))
     (one,) = game.transcripts
     said = tokenizer.decode(one.tokens[one.parts == RESPONSE].tolist()).split("<|im_end|>")
     actions = [codec.parse(text, env.tools, 1).action for text in said[:-1]]

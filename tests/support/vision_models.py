@@ -22,8 +22,8 @@ from transformers import (
 )
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
+from envsuite.sokoban.practice import texts as sokoban_texts
 from trainers.imitation.vocabulary import word_tokenizer
-from trainers.imitation.worlds import sokoban_texts
 
 NAMES = ("smolvlm", "idefics3", "llava")
 IMAGE = "<image>"

@@ -10,8 +10,8 @@ import numpy as np
 
 from envsuite.core import Action, Move, Observation, ToolEnv, UsageError
 from envsuite.core import Player as Expert
+from envsuite.core.practice import Teacher
 from envsuite.core.spaces import ToolCalls
-from trainers.imitation.play import Player
 
 TRIES = 24
 """Random calls that are tried for one mistake."""
@@ -53,7 +53,7 @@ class Erring:
         UsageError: The share is no probability.
     """
 
-    def __init__(self, player: Player, share: float) -> None:
+    def __init__(self, player: Teacher, share: float) -> None:
         if not 0.0 <= share <= 1.0:
             raise UsageError(f"errs={share} is not a probability; give a number from 0 to 1")
         self.player = player

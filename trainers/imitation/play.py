@@ -6,30 +6,18 @@ import itertools
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from envsuite.core import Action, Move, Observation, ToolEnv, UsageError
+from envsuite.core import ToolEnv, UsageError
 from envsuite.core.images import Pixels
+from envsuite.core.practice import Teacher
 from envsuite.prompting import Conversation, NoRoom
 from envsuite.prompting.images import images_of
 
 PROMPT, ANSWER, RESPONSE, SLIP, IMAGE = 0, 1, 2, 3, 4
 """Origin of a token: a sequence's first prompt, a later observation, the player's output, its mistake, or an image."""
-
-
-class Player(Protocol):
-    """Plays an environment from its state."""
-
-    def turns(self, env: gymnasium.Env[Observation, Action], rng: random.Random) -> Iterator[Move]:
-        """Yields each move in the current episode of ``env``.
-
-        The caller steps ``env`` with each action before it asks for the next.
-        """
-        ...
 
 
 @dataclass(frozen=True)
@@ -88,7 +76,7 @@ class _Writer:
 def transcribe(
     env: ToolEnv,
     task_id: str,
-    player: Player,
+    player: Teacher,
     conversation: Conversation,
     max_steps: int,
     rng: random.Random,

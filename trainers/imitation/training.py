@@ -26,26 +26,16 @@ from transformers import (
 import envsuite  # noqa: F401  # registers the environments
 from envsuite.core import ToolEnv, UsageError
 from envsuite.core.images import Pool
+from envsuite.core.practice import Teacher
 from envsuite.prompting import Conversation
 from envsuite.prompting.images import renumbered
-from envsuite.remote.making import make_player
+from envsuite.remote.making import make_player, practice_of
 from trainers.imitation.attention import look_back
 from trainers.imitation.config import ImitateConfig, Play, Stage
 from trainers.imitation.demonstrations import demonstrations
 from trainers.imitation.erring import Erring, Following
-from trainers.imitation.play import (
-    ANSWER,
-    IMAGE,
-    PROMPT,
-    RESPONSE,
-    Player,
-    Transcript,
-    by_length,
-    repeated_words,
-    transcribe,
-)
+from trainers.imitation.play import ANSWER, IMAGE, PROMPT, RESPONSE, Transcript, by_length, repeated_words, transcribe
 from trainers.imitation.vocabulary import CONTROL, TAGS, word_tokenizer
-from trainers.imitation.worlds import practice
 from trainers.policy.adapter import is_adapted, save_adapter
 from trainers.policy.loading import load_model, load_tokenizer
 from trainers.policy.model import Policy
@@ -73,7 +63,7 @@ class Transcripts:
     def __init__(self, config: ImitateConfig, tokenizer: PreTrainedTokenizerBase) -> None:
         self.config = config
         self.tokenizer = tokenizer
-        self._practice = practice(config.env)
+        self._practice = practice_of(config.env)
         shown = config.demonstrations
         self._shown = None if shown is None else demonstrations(Path(shown), config.env)
         self._fresh = "" if shown is not None else self._practice.fresh
@@ -131,9 +121,9 @@ class Transcripts:
         self.won += game.success
         return game.transcripts
 
-    def _player(self, play: Play) -> Player:
+    def _player(self, play: Play) -> Teacher:
         if play.errs is None or play.player is not None:
-            player = self._practice.player(**(play.player or {}))
+            player = self._practice.teacher(**(play.player or {}))
         else:
             player = Following(make_player(self.config.env, "expert"))
         return player if play.errs is None else Erring(player, play.errs)
@@ -260,7 +250,7 @@ def learner(config: ImitateConfig) -> tuple[PreTrainedModel, PreTrainedTokenizer
         tokenizer = load_tokenizer(config.model)
         check_prompts(config.prompt, tokenizer)
         return load_model(config.model), tokenizer
-    here = practice(config.env)
+    here = practice_of(config.env)
     tokenizer = word_tokenizer(here.texts(), config.architecture.context, here.spelling)
     return (new_model(config, tokenizer) if config.start is None else started(config.start, tokenizer)), tokenizer
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from envsuite.core.errors import UsageError
+from envsuite.core.practice import WORDS, Spelling
 
 PIECE = r"[A-Za-z]+|[0-9]+|[^\sA-Za-z0-9]"
 """A token is a word, a number or a punctuation mark; white space is dropped."""
@@ -30,34 +29,6 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 NUMBERS = range(100)
-
-
-@dataclass(frozen=True)
-class Spelling:
-    """How words are cut into tokens; by default each is one.
-
-    Raises:
-        UsageError: There are parts, and codes or splits.
-    """
-
-    codes: bool = False
-    """Fold to lower case, and split words of letters and digits, words with a hyphen, and numbers above 99; decoding
-    joins them again."""
-    splits: str = ""
-    """Regular expression of further positions at which words are split and joined again."""
-    key: str = ""
-    """With ``codes``, a capital that stays one before a digit, as in ``P3166267``."""
-    parts: Sequence[str] = ()
-    """Syllables, such as names are made of. A word or number that is not in the texts is split into these, the longest
-    first, and for the rest into letters and pairs of digits; decoding joins them again."""
-
-    def __post_init__(self) -> None:
-        if self.parts and (self.codes or self.splits):
-            raise UsageError("a spelling has either parts, or codes and splits")
-
-
-WORDS = Spelling()
-"""Each word is one token."""
 
 
 def word_tokenizer(texts: Iterable[str], max_length: int, spelling: Spelling = WORDS) -> PreTrainedTokenizerFast:

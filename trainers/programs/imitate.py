@@ -18,10 +18,10 @@ from pathlib import Path
 import torch
 
 from envsuite.exits import status_of
+from envsuite.remote.making import practice_of
 from trainers.imitation.config import ImitateConfig
 from trainers.imitation.demonstrations import demonstrations
 from trainers.imitation.training import imitate, learner, save
-from trainers.imitation.worlds import practice
 from trainers.processes.cpu import keep_freed_memory, without_subnormals
 from trainers.processes.distributed import make_accelerator
 from trainers.run.cli import check_names
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _main(words: Sequence[str]) -> int:
     config = parsed(ImitateConfig, words, "envsuite imitate", str(__doc__))
-    practice(config.env)  # whether it has a player is said before a model is loaded
+    practice_of(config.env)  # whether it has a player is said before a model is loaded
     with held(Path(config.output), "envsuite imitate", "--output"):
         _taught(config)
         model, tokenizer = learner(config)

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
-import gymnasium
-
-from envsuite.core import Action, Move
 from envsuite.core.errors import EnvsuiteError
-from envsuite.evaluation.examples import SPLIT, demonstrations
-from trainers.imitation.worlds import practice
+from envsuite.evaluation.examples import SPLIT, demonstrations, teacher_turns
 from trainers.rollout.config import EnvConfig, PromptConfig
 from trainers.rollout.environments import PLAIN, chat_codec_of, factory_of
 from trainers.settings import ConfigError
@@ -30,12 +23,9 @@ def examples_of(env: EnvConfig, prompt: PromptConfig) -> str:
         return ""
     here = replace(env, split=SPLIT, url=None, max_episode_steps=None)
     try:
-        player = practice(env.id).player()
-
-        def turns(made: gymnasium.Env[Any, Action]) -> Iterator[Move]:
-            return player.turns(made, random.Random(0))
-
         thoughts = prompt.think or prompt.codec in PLAIN
-        return demonstrations(factory_of(here), turns, chat_codec_of(prompt), prompt.examples, thoughts=thoughts)
+        return demonstrations(
+            factory_of(here), teacher_turns(env.id), chat_codec_of(prompt), prompt.examples, thoughts=thoughts
+        )
     except EnvsuiteError as error:
         raise ConfigError(f"prompt.examples is {prompt.examples}, but {env.id}: {error}") from error

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import random
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import takewhile
 
 from envsuite.core import Action, ToolEnv
+from envsuite.evaluation.examples import teacher_turns
 from envsuite.prompting import ChatTokenizer, NoRoom
-from trainers.imitation.play import Player
-from trainers.imitation.worlds import practice
 from trainers.policy.loading import load_tokenizer
 from trainers.rollout.config import EnvConfig, PromptConfig
 from trainers.rollout.environments import factory_of, make_conversation, tasks_of
@@ -65,7 +63,7 @@ def played(
         UnknownName: The environment has no expert, or no such task.
         UsageError: The expert cannot play it, or a prompt cannot be rendered.
     """
-    player: Player | None = practice(env.id).player() if expert else None
+    turns = teacher_turns(env.id) if expert else None
     made = factory_of(env).make()
     with closing(made):
         world = made.unwrapped
@@ -74,7 +72,7 @@ def played(
         examples = examples_of(env, prompt)
         conversation = make_conversation(prompt, tokenizer, world.tools, world.max_calls, examples)
         conversation.start(observation)
-        moves = itertools.repeat(None) if player is None else player.turns(made, random.Random(0))
+        moves = itertools.repeat(None) if turns is None else turns(made)
         eos = () if tokenizer.eos_token_id is None else (int(tokenizer.eos_token_id),)
         end = conversation.codec.stop_ids or eos
         for move in itertools.islice(moves, steps):

@@ -9,10 +9,9 @@ import pytest
 
 import envsuite  # noqa: F401  # registers the environments
 from envsuite.core import ToolEnv, UsageError
-from envsuite.remote.making import make_player
+from envsuite.remote.making import make_player, practice_of
 from envsuite.sokoban.player import Pusher
 from trainers.imitation.erring import Erring, Following
-from trainers.imitation.worlds import practice
 
 WORLDS = {
     "Sokoban-v0": {"source": "generated", "levels": 60, "boxes": 2, "pushes": (2, 6)},
@@ -72,7 +71,7 @@ def test_a_demonstration_player_can_err_instead_of_the_expert(env_id: str) -> No
         won, moves = 0, 0
         for seed in range(8):
             env.reset(options={"task_id": tasks[seed]})
-            for move in Erring(practice(env_id).player(), share).turns(env, random.Random(seed)):
+            for move in Erring(practice_of(env_id).teacher(), share).turns(env, random.Random(seed)):
                 assert not move.slip, "mistakes are targets, too"
                 _, _, terminated, truncated, info = env.step(move.action)
                 moves += 1

@@ -16,28 +16,31 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from envsuite.alfworld.env import ALFWorld
+from envsuite.alfworld.practice import texts as alfworld_texts
 from envsuite.core import Move, ToolCall, ToolEnv
 from envsuite.core.errors import DataError, UnknownName, UsageError
+from envsuite.core.practice import Spelling, Teacher
 from envsuite.mathematics.env import PythonMathEnv
 from envsuite.mathematics.generate import BY_STRATUM, generated
 from envsuite.papersearch.env import PaperSearchEnv
 from envsuite.papersearch.literature import Literature
 from envsuite.prompting import Codec, Conversation, Full, PromptSpec, make_codec
+from envsuite.remote.making import practice_of
 from envsuite.searchqa.encyclopaedia import Encyclopaedia
 from envsuite.searchqa.env import SearchQAEnv
 from envsuite.searchqa.scoring import normalised
 from envsuite.sokoban.env import SokobanEnv
 from envsuite.textcraft.env import TextCraft
 from envsuite.textcraft.player import Planner
+from envsuite.textcraft.practice import texts as textcraft_texts
 from envsuite.webshop.env import WebShop
 from envsuite.webshop.generate import Shop
 from trainers.imitation import training
 from trainers.imitation.attention import look_back
 from trainers.imitation.config import Architecture, ImitateConfig, Play, Stage
-from trainers.imitation.play import RESPONSE, SLIP, Player, Transcript, transcribe
+from trainers.imitation.play import RESPONSE, SLIP, Transcript, transcribe
 from trainers.imitation.training import Transcripts, imitate, loss_of, new_model, parts_of, started
-from trainers.imitation.vocabulary import Spelling, word_tokenizer
-from trainers.imitation.worlds import alfworld_texts, practice, textcraft_texts
+from trainers.imitation.vocabulary import word_tokenizer
 from trainers.policy.config import AdapterConfig, ModelConfig
 from trainers.policy.loading import load_model
 from trainers.policy.model import Policy
@@ -55,7 +58,7 @@ def tokenizer():
 
 
 def _written(
-    env: ToolEnv, task: str, player: Player, tokenizer: Any, codec: Codec, steps: int, rng: random.Random
+    env: ToolEnv, task: str, player: Teacher, tokenizer: Any, codec: Codec, steps: int, rng: random.Random
 ) -> tuple[Transcript, bool]:
     """The one sequence of an episode under the memory full, and whether the player won."""
     spec = PromptSpec(codec, Full(), instructions=False, commands=False)
@@ -180,7 +183,7 @@ def test_the_expected_time_is_told_first_and_changes_nothing(
 
 def test_an_environment_that_nobody_plays_for_imitation_is_named_in_the_error_with_those_that_are_played() -> None:
     with pytest.raises(UnknownName, match=r"'CraftText-v0'.*TextCraft-v0"):
-        practice("CraftText-v0")
+        practice_of("CraftText-v0")
 
 
 def test_where_every_transcript_is_too_long_it_says_so_and_does_not_play_for_ever(tokenizer) -> None:
@@ -235,11 +238,11 @@ def test_in_alfworld_nothing_said_is_unknown_and_what_the_player_writes_is_what_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
-    here = practice("ALFWorld-v0")
+    here = practice_of("ALFWorld-v0")
     tokenizer, codec = word_tokenizer(here.texts(), 2048), make_codec("tags", think=False)
     env = ALFWorld("builtin", games=18)
     for task in env.tasks.ids("train"):
-        player, rng = here.player(careless=0.5, idle=0.2, hasty=0.2), random.Random(task)
+        player, rng = here.teacher(careless=0.5, idle=0.2, hasty=0.2), random.Random(task)
         one, won = _written(env, task, player, tokenizer, codec, 200, rng)
         assert won and tokenizer.unk_token_id not in one.tokens.tolist()
         written = tokenizer.decode(one.tokens[(one.parts == RESPONSE) | (one.parts == SLIP)].tolist()).split("<|end|>")
@@ -256,11 +259,11 @@ def test_in_the_built_in_shop_only_brands_are_unknown_and_what_the_player_writes
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
-    here = practice("WebShop-v0")
+    here = practice_of("WebShop-v0")
     tokenizer, codec = word_tokenizer(here.texts(), 2048, here.spelling), make_codec("brackets", think=False)
     env = WebShop("builtin", products=60, mode="structured")
     for task in env.tasks.ids("train"):
-        one, _ = _written(env, task, here.player(hasty=0.3, dreamy=0.2), tokenizer, codec, 100, random.Random(task))
+        one, _ = _written(env, task, here.teacher(hasty=0.3, dreamy=0.2), tokenizer, codec, 100, random.Random(task))
         mine = (one.parts == RESPONSE) | (one.parts == SLIP)
         assert tokenizer.unk_token_id not in one.tokens[mine].tolist()
         score = env.session.state.score
@@ -275,11 +278,11 @@ def test_in_the_built_in_shop_only_brands_are_unknown_and_what_the_player_writes
 
 
 def test_in_sokoban_nothing_said_is_unknown_and_what_the_player_writes_is_what_it_did() -> None:
-    here = practice("Sokoban-v0")
+    here = practice_of("Sokoban-v0")
     tokenizer, codec = word_tokenizer(here.texts(), 512), make_codec("brackets", think=False)
     env = SokobanEnv(style="spaced", end_on_deadlock=True)
     for task in env.tasks.ids("train")[::40]:
-        player = here.player(stray=0.2, rash=0.3)
+        player = here.teacher(stray=0.2, rash=0.3)
         one, won = _written(env, task, player, tokenizer, codec, 100, random.Random(task))
         assert tokenizer.unk_token_id not in one.tokens.tolist()
         played = env.world.boxes, env.world.player
@@ -297,12 +300,12 @@ def test_in_the_generated_literature_nothing_is_unknown_and_what_the_player_writ
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
-    here = practice("PaperSearch-v0")
+    here = practice_of("PaperSearch-v0")
     tokenizer = word_tokenizer(here.texts(), 2048, here.spelling)
     codec = make_codec("brackets", think=False)
     env = PaperSearchEnv(papers=1_500, corpus_seed=3, max_calls=1, shown=5, snippet=0)
     for task in env.tasks.ids("train"):
-        player, rng = here.player(rash=0.3, careless=0.3), random.Random(task)
+        player, rng = here.teacher(rash=0.3, careless=0.3), random.Random(task)
         one, _ = _written(env, task, player, tokenizer, codec, 6, rng)
         assert tokenizer.unk_token_id not in one.tokens.tolist()
         found = env.session.key()
@@ -316,7 +319,7 @@ def test_in_the_generated_literature_nothing_is_unknown_and_what_the_player_writ
 
 
 def test_keys_and_invented_words_of_papers_are_put_together_again_and_other_words_are_whole() -> None:
-    here = practice("PaperSearch-v0")
+    here = practice_of("PaperSearch-v0")
     tokenizer = word_tokenizer(here.texts(), 64, here.spelling)
     assert tokenizer.tokenize("P3166267 Lobretor 2023 (Mantle)") == (
         "P ##3 ##16 ##62 ##67 l ##o ##br ##e ##tor 20 ##23 ( mantle )".split()
@@ -330,7 +333,7 @@ def test_keys_and_invented_words_of_papers_are_put_together_again_and_other_word
 
 
 def test_every_word_of_the_shop_s_pages_is_known_but_the_names_of_brands() -> None:
-    here = practice("WebShop-v0")
+    here = practice_of("WebShop-v0")
     tokenizer = word_tokenizer(here.texts(), 2048, here.spelling)
     for raw in Shop(products=300).raw_products():
         brand = next(word for word in raw.title.split() if word.isalpha())
@@ -341,11 +344,11 @@ def test_every_word_of_the_shop_s_pages_is_known_but_the_names_of_brands() -> No
 
 
 def test_in_arithmetic_nothing_said_is_unknown_and_what_the_player_writes_is_what_it_did() -> None:
-    here = practice("PythonMath-v0")
+    here = practice_of("PythonMath-v0")
     tokenizer, codec = word_tokenizer(here.texts(), 512, here.spelling), make_codec("brackets", think=False)
     env = PythonMathEnv(tasks=["arithmetic-1"])
     for task in env.tasks.ids("train")[:60]:
-        one, won = _written(env, task, here.player(careless=0.3), tokenizer, codec, 8, random.Random(task))
+        one, won = _written(env, task, here.teacher(careless=0.3), tokenizer, codec, 8, random.Random(task))
         assert won and tokenizer.unk_token_id not in one.tokens.tolist() and len(one.tokens) <= 120
         written = tokenizer.decode(one.tokens[(one.parts == RESPONSE) | (one.parts == SLIP)].tolist()).split("<|end|>")
         env.reset(options={"task_id": task})
@@ -359,7 +362,7 @@ def test_in_arithmetic_nothing_said_is_unknown_and_what_the_player_writes_is_wha
 
 
 def test_every_word_of_the_problems_is_known_but_long_numbers() -> None:
-    here = practice("PythonMath-v0")
+    here = practice_of("PythonMath-v0")
     tokenizer = word_tokenizer(here.texts(), 512, here.spelling)
     for number in range(10):
         for task_type in BY_STRATUM:
@@ -372,13 +375,13 @@ def test_in_the_encyclopaedia_nothing_said_is_unknown_and_what_the_player_writes
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
-    here = practice("SearchQA-v0")
+    here = practice_of("SearchQA-v0")
     tokenizer, codec = word_tokenizer(here.texts(), 1024, here.spelling), make_codec("brackets", think=False)
     kinds = [f"encyclopaedia-{kind}-{hops}" for kind in ("composition", "inference") for hops in (2, 3, 4)]
     env = SearchQAEnv(entities=400, questions=300, tasks=kinds, observation="new", results=1)
     wins = 0
     for task in env.tasks.ids("train"):
-        one, won = _written(env, task, here.player(hasty=0.2), tokenizer, codec, 8, random.Random(task))
+        one, won = _written(env, task, here.teacher(hasty=0.2), tokenizer, codec, 8, random.Random(task))
         wins += won
         assert tokenizer.unk_token_id not in one.tokens.tolist()
         known = env.session.saved()
@@ -394,7 +397,7 @@ def test_in_the_encyclopaedia_nothing_said_is_unknown_and_what_the_player_writes
 
 
 def test_every_word_of_the_encyclopaedia_is_known_and_names_are_few_pieces_that_join_as_they_were() -> None:
-    here = practice("SearchQA-v0")
+    here = practice_of("SearchQA-v0")
     tokenizer = word_tokenizer(here.texts(), 1024, here.spelling)
     made = Encyclopaedia(entities=500, questions=300, seed=11)
     for text in (*(page.text for page in made.documents()), *(task["text"] for task in made.tasks())):

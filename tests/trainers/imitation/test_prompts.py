@@ -11,11 +11,11 @@ import pytest
 from envsuite.core import Move, ToolCall, ToolEnv
 from envsuite.core.errors import UsageError
 from envsuite.textcraft.player import Planner
+from envsuite.textcraft.practice import texts as textcraft_texts
 from trainers.imitation.config import ImitateConfig, Play, Stage
 from trainers.imitation.play import RESPONSE, SLIP, Game, transcribe
 from trainers.imitation.training import Transcripts
 from trainers.imitation.vocabulary import word_tokenizer
-from trainers.imitation.worlds import textcraft_texts
 from trainers.programs.imitate import main
 from trainers.rollout.config import EnvConfig, PromptConfig, RolloutConfig
 from trainers.rollout.engine import Request, Sampling

@@ -14,9 +14,9 @@ from scripted_endpoint import NAME, ScriptedEndpoint, completion
 from tiny_runs import BOOK, save_model
 
 from envsuite.core import Move, ToolCall, ToolEnv, UsageError
+from envsuite.remote.making import practice_of
 from trainers import train
 from trainers.imitation.demonstrations import Demonstrations, Recorded, demonstrations
-from trainers.imitation.worlds import practice
 from trainers.programs import evaluate, imitate
 from trainers.rollout.config import EnvConfig
 from trainers.rollout.environments import factory_of
@@ -36,7 +36,7 @@ def answers() -> Answers:
     for task in world.tasks.ids("train"):
         observation, _ = env.reset(options={"task_id": task})
         moves = []
-        for move in practice("TextCraft-v0").player().turns(env, random.Random(0)):
+        for move in practice_of("TextCraft-v0").teacher().turns(env, random.Random(0)):
             moves.append(move.action[0].arguments["command"])
             if any(env.step(move.action)[2:4]):
                 break

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 from tiny_runs import ROOT
 
-from envsuite.core import EnvsuiteError
+from envsuite.core.registration import ENVIRONMENTS, EnvSpec, register
 from trainers.policy.loading import load_tokenizer
 from trainers.programs.show_prompt import main
 from trainers.rollout.config import EnvConfig, PromptConfig, RolloutConfig
@@ -123,10 +124,26 @@ def test_what_cannot_be_shown_is_named(run: Run, arguments: list[str], words: li
     assert "Traceback" not in said and all(word in said for word in words), said
 
 
-def test_an_environment_without_a_player_says_what_else_can_be_shown() -> None:
-    env = EnvConfig("CartPole-v1")
-    with pytest.raises(EnvsuiteError, match="environment to imitate a player of 'CartPole-v1'"):
-        next(played(env, PromptConfig(), load_tokenizer(MODEL), None, 1, expert=True))
+def test_an_environment_with_an_expert_and_no_teacher_shows_the_experts_moves() -> None:
+    env, prompt = EnvConfig("PaperSearchTeam-v0", kwargs={"papers": 2_000}), PromptConfig(codec="brackets")
+    first, second = list(played(env, prompt, load_tokenizer(MODEL), None, 2, expert=True))
+    assert len(first.answer) > 1 and first.prompt != second.prompt
+
+
+@pytest.fixture
+def dull() -> Iterator[None]:
+    """An environment of another package, without expert and teacher."""
+    register(EnvSpec("Dull-v0", "envsuite.textcraft.env:TextCraft", max_episode_steps=5, players={"random": "a:B"}))
+    yield
+    del ENVIRONMENTS["Dull-v0"], gymnasium.registry["Dull-v0"]
+
+
+@pytest.mark.usefixtures("dull")
+def test_an_environment_without_a_player_is_named_with_the_players_there_are(run: Run) -> None:
+    said = run("--envs", '[{"id": "Dull-v0", "split": "test"}]', code=2)
+    assert said == "error: unknown player of Dull-v0 'expert'. Known: random\n"
+    assert "nobody answers" not in run("--envs", '[{"id": "Dull-v0", "split": "test"}]', "--player", "nothing")
+    assert run("--player", "nobody", code=2) == "error: --player nobody: it is expert or nothing\n"
 
 
 def test_the_models_own_answers_are_counted_by_codec(run: Run) -> None:

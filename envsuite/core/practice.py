@@ -1,0 +1,67 @@
+"""Imitation of an environment by a small model: a teacher to imitate, and the words."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import gymnasium
+
+from envsuite.core.errors import UsageError
+from envsuite.core.tools import Action, Move
+
+
+class Teacher(Protocol):
+    """Plays an environment from its state, and says why."""
+
+    def turns(self, env: gymnasium.Env[Any, Action], rng: random.Random) -> Iterator[Move]:
+        """Yields each move in the current episode of ``env``.
+
+        The caller steps ``env`` with each action before it asks for the next.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How words are cut into tokens; by default each is one.
+
+    Raises:
+        UsageError: There are parts, and codes or splits.
+    """
+
+    codes: bool = False
+    """Fold to lower case, and split words of letters and digits, words with a hyphen, and numbers above 99; decoding
+    joins them again."""
+    splits: str = ""
+    """Regular expression of further positions at which words are split and joined again."""
+    key: str = ""
+    """With ``codes``, a capital that stays one before a digit, as in ``P3166267``."""
+    parts: Sequence[str] = ()
+    """Syllables, such as names are made of. A word or number that is not in the texts is split into these, the longest
+    first, and for the rest into letters and pairs of digits; decoding joins them again."""
+
+    def __post_init__(self) -> None:
+        if self.parts and (self.codes or self.splits):
+            raise UsageError("a spelling has either parts, or codes and splits")
+
+
+WORDS = Spelling()
+"""Each word is one token."""
+
+
+@dataclass(frozen=True)
+class Practice:
+    """The teacher to imitate and the vocabulary of an environment."""
+
+    teacher: Callable[..., Teacher]
+    """Makes the teacher, from the arguments of a game in the mixture."""
+    texts: Callable[[], list[str]]
+    """Returns texts with every word of the environment at least once, and every kind of sentence."""
+    fresh: str = ""
+    """Argument of the environment that is increased every few hundred games, for a new world; empty if the number of
+    tasks is an argument, too."""
+    spelling: Spelling = WORDS
+    """How the words are cut into tokens."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,30 @@ GROUP = "envsuite.environments"
 
 class Default(int):
     """A horizon that nobody has asked for: ``gymnasium.make`` hands it on as it is."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How a person types actions of an environment, and sees its texts. Every part may be left out."""
+
+    plain: str = ""
+    """Tool whose only argument is a line that names no tool."""
+    commands: str = ""
+    """Tool whose only argument is an admissible command."""
+    prefixes: Mapping[str, str] = field(default_factory=dict)
+    """Beginning of a line -> tool whose only argument is the rest of the line."""
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Key -> line, while nothing is typed."""
+    code: bool = False
+    """Whether ``plain`` takes Python code, which goes on over several lines."""
+    breaks: str = ""
+    """Text that is shown as the end of a line."""
+    cells: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Symbol of a board -> two characters and their style; shown so are lines of such symbols alone."""
+    attentive: bool = False
+    """Whether the expert has to see every observation, as it remembers them."""
+    about: str = ""
+    """How to type, in one line."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +66,8 @@ class EnvSpec:
     practice: str = ""
     """``"module:function"``, which returns the :class:`~envsuite.core.practice.Practice` for imitation; empty if it has
     none."""
+    profile: Profile = field(default_factory=Profile, hash=False)
+    """How a person types its actions and sees its texts (``envsuite play``)."""
     official_steps: int | None = None
     """Its horizon for the source ``"official"`` or a path, where that is another."""
     builds: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -62,82 +89,24 @@ class EnvSpec:
 
 
 BUILTIN = (
-    EnvSpec(
-        "ALFWorld-v0",
-        "envsuite.alfworld.env:ALFWorld",
-        max_episode_steps=50,
-        extra="alfworld",
-        players={"expert": "envsuite.alfworld.expert:Expert", "lexical": "envsuite.alfworld.lexical:Lexical"},
-        milestones="envsuite.alfworld.milestones:Milestones",
-        practice="envsuite.alfworld.practice:practice",
-        contents={"alfworld": "envsuite.alfworld.verify_cli"},
-    ),
-    EnvSpec(
-        "TextCraft-v0",
-        "envsuite.textcraft.env:TextCraft",
-        max_episode_steps=50,
-        extra="textcraft",
-        inline=True,
-        players={"expert": "envsuite.textcraft.expert:Expert", "lexical": "envsuite.textcraft.lexical:Lexical"},
-        milestones="envsuite.textcraft.milestones:Milestones",
-        practice="envsuite.textcraft.practice:practice",
-    ),
-    EnvSpec(
-        "Sokoban-v0",
-        "envsuite.sokoban.env:SokobanEnv",
-        max_episode_steps=15,
-        official_steps=120,
-        players={"expert": "envsuite.sokoban.expert:Expert"},
-        milestones="envsuite.sokoban.milestones:Milestones",
-        practice="envsuite.sokoban.practice:practice",
-    ),
-    EnvSpec(
-        "PythonMath-v0",
-        "envsuite.mathematics.env:PythonMathEnv",
-        max_episode_steps=8,
-        extra="mathematics",
-        players={"expert": "envsuite.mathematics.expert:Expert"},
-        milestones="envsuite.mathematics.milestones:Milestones",
-        practice="envsuite.mathematics.practice:practice",
-    ),
-    EnvSpec(
-        "PaperSearch-v0",
-        "envsuite.papersearch.env:PaperSearchEnv",
-        max_episode_steps=5,
-        players={"expert": "envsuite.papersearch.expert:Expert", "lexical": "envsuite.papersearch.lexical:Lexical"},
-        milestones="envsuite.papersearch.milestones:Milestones",
-        practice="envsuite.papersearch.practice:practice",
-        builds={"papers": "envsuite.papersearch.build_command"},
-    ),
-    EnvSpec(
-        "PaperSearchTeam-v0",
-        "envsuite.papersearch.team:PaperSearchTeam",
-        max_episode_steps=10,
-        players={
-            "expert": "envsuite.papersearch.team_expert:TeamExpert",
-            "lexical": "envsuite.papersearch.team_lexical:TeamLexical",
-        },
-    ),
-    EnvSpec(
-        "SearchQA-v0",
-        "envsuite.searchqa.env:SearchQAEnv",
-        max_episode_steps=5,
-        players={"expert": "envsuite.searchqa.expert:Expert", "lexical": "envsuite.searchqa.lexical:Lexical"},
-        milestones="envsuite.searchqa.milestones:Milestones",
-        practice="envsuite.searchqa.practice:practice",
-        builds={"questions": "envsuite.searchqa.build_command"},
-    ),
-    EnvSpec(
-        "WebShop-v0",
-        "envsuite.webshop.env:WebShop",
-        max_episode_steps=15,
-        extra="webshop",
-        players={"expert": "envsuite.webshop.expert:Expert", "lexical": "envsuite.webshop.expert:Lexical"},
-        milestones="envsuite.webshop.milestones:Milestones",
-        practice="envsuite.webshop.practice:practice",
-        builds={"webshop": "envsuite.webshop.build_cli"},
-    ),
+    "envsuite.alfworld.spec:SPEC",
+    "envsuite.textcraft.spec:SPEC",
+    "envsuite.sokoban.spec:SPEC",
+    "envsuite.mathematics.spec:SPEC",
+    "envsuite.papersearch.spec:SPEC",
+    "envsuite.papersearch.spec:TEAM",
+    "envsuite.searchqa.spec:SPEC",
+    "envsuite.webshop.spec:SPEC",
 )
+"""Envsuite's own environments: where the :class:`EnvSpec` of each stands."""
+
+
+def builtin() -> list[EnvSpec]:
+    """Returns envsuite's own environments."""
+    places = (place.partition(":") for place in BUILTIN)
+    return [getattr(importlib.import_module(module), name) for module, _, name in places]
+
+
 ENVIRONMENTS: dict[str, EnvSpec] = {}
 """The registered environments, by id."""
 
@@ -172,7 +141,7 @@ def register_envs() -> None:
 
     Warns of a package whose entry point cannot be loaded, and skips it.
     """
-    for spec in BUILTIN:
+    for spec in builtin():
         register(spec)
     for entry in entry_points(group=GROUP):
         try:

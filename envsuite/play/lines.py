@@ -9,8 +9,9 @@ from typing import Any
 
 import orjson
 
+from envsuite.core.registration import Profile
 from envsuite.core.tools import Action, Tool, ToolCall, Unparsed
-from envsuite.play.profiles import Profile, only_argument
+from envsuite.play.profiles import only_argument
 
 
 def read_line(line: str, tools: Sequence[Tool], profile: Profile, commands: Sequence[str] = ()) -> Action:

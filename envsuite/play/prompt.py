@@ -8,8 +8,8 @@ from textual import events
 from textual.message import Message
 from textual.widgets import TextArea
 
+from envsuite.core.registration import Profile
 from envsuite.play.lines import is_incomplete
-from envsuite.play.profiles import Profile
 
 
 class Prompt(TextArea):

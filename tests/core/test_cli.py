@@ -127,4 +127,4 @@ def test_commands_of_a_package_that_lacks_another_say_what_to_install() -> None:
 def test_the_list_of_commands_imports_no_environment_and_no_trainer() -> None:
     code = "import sys, envsuite.cli; envsuite.cli.main(['--help']); print(*sorted(sys.modules), file=sys.stderr)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr.split()
-    assert "envsuite.cli" in loaded and not {"torch", "envsuite.webshop", "envsuite.evaluation"} & {*loaded}
+    assert "envsuite.cli" in loaded and not {"torch", "envsuite.webshop.env", "envsuite.evaluation"} & {*loaded}

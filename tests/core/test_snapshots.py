@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from envsuite.core import ToolEnv, UsageError
-from envsuite.core.registration import BUILTIN
+from envsuite.core.registration import builtin
 
 TWO: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "ALFWorld-v0": ({"source": "generated", "games": 20}, {"source": "generated", "games": 20, "scene_seed": 1}),
@@ -27,7 +27,7 @@ TWO: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.slow_remote
-@pytest.mark.parametrize("env_id", [spec.id for spec in BUILTIN])
+@pytest.mark.parametrize("env_id", [spec.id for spec in builtin()])
 def test_a_snapshot_of_other_data_is_refused_and_the_episode_goes_on(
     env_id: str, make_env: Callable[..., ToolEnv]
 ) -> None:

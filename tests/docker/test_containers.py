@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from envsuite import __version__, cli
-from envsuite.core.registration import BUILTIN
+from envsuite.core.registration import builtin
 from envsuite.remote.protocol import TOKEN_VARIABLE
 from envsuite.serving.server import DRAIN_SECONDS
 
@@ -43,7 +43,7 @@ def environment(container: dict[str, Any]) -> dict[str, Any]:
 
 def test_compose_has_a_service_for_each_environment_and_no_other() -> None:
     played = {name: serve(service["command"]).environments for name, service in SERVERS.items()}
-    assert played == {spec.id.partition("-")[0].lower(): [spec.id] for spec in BUILTIN}
+    assert played == {spec.id.partition("-")[0].lower(): [spec.id] for spec in builtin()}
 
 
 def test_the_page_names_the_ports_of_compose() -> None:
@@ -126,7 +126,7 @@ def test_the_base_image_is_pinned_by_version_and_digest_and_no_other_is_pulled()
 
 def test_the_image_of_the_servers_has_what_every_environment_needs_and_no_more() -> None:
     (extras,) = re.findall(r"^ARG EXTRAS=(\S+)$", DOCKERFILE, re.MULTILINE)
-    assert set(extras.split(",")) == {"serve", "images", *(spec.extra for spec in BUILTIN if spec.extra)}
+    assert set(extras.split(",")) == {"serve", "images", *(spec.extra for spec in builtin() if spec.extra)}
 
 
 def test_everything_that_is_installed_is_pinned_by_the_lock() -> None:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envsuite.cli import main
-from envsuite.core.registration import BUILTIN
+from envsuite.core.registration import builtin
 from envsuite.evaluation.protocol import Setting, panel_of, sample_of, world_of
 from envsuite.evaluation.results import Result, read_results
 
@@ -88,7 +88,7 @@ def test_a_sample_is_a_function_of_the_ids_and_part_of_a_larger_one(ids: list[st
         assert all(hashlib.sha256(task.encode()).digest() > limit for task in set(ids) - set(chosen))
 
 
-@pytest.mark.parametrize("spec", BUILTIN, ids=lambda spec: spec.id)
+@pytest.mark.parametrize("spec", builtin(), ids=lambda spec: spec.id)
 def test_players_are_named_for_every_environment(spec: Any) -> None:
     """Sokoban and PythonMath have no lexical player: a board has no words, an answer is no word of its problem."""
     assert "expert" in spec.players

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from envsuite.cli import main
 from envsuite.core import DataError, ToolCall, ToolEnv, Unparsed, UsageError
-from envsuite.core.registration import BUILTIN
+from envsuite.core.registration import builtin
 from envsuite.evaluation.demonstrations import FORMS, Demonstration, Step, demonstrate, read_demonstrations, replay
 from envsuite.evaluation.demonstrations.arguments import made
 from envsuite.evaluation.demonstrations.collecting import Order, collect
@@ -27,7 +27,7 @@ from envsuite.evaluation.demonstrations.playing import taken
 from envsuite.prompting import make_codec
 from envsuite.remote.making import horizon_of, make_player
 
-IDS = [spec.id for spec in BUILTIN]
+IDS = [spec.id for spec in builtin()]
 FEW = {"ALFWorld-v0": {"source": "builtin", "games": 18}}
 """Arguments that make few games: by default there are hundreds."""
 

@@ -17,13 +17,13 @@ import orjson
 import pytest
 
 from envsuite.core import ToolEnv
-from envsuite.core.registration import BUILTIN
+from envsuite.core.registration import builtin
 from envsuite.evaluation.panels import Panel, PanelTask, panel_of, shipped
 from envsuite.evaluation.panels.files import listed
 from envsuite.sokoban.level import read_level
 
 Key = Callable[[PanelTask], Hashable]
-IDS = [spec.id for spec in BUILTIN]
+IDS = [spec.id for spec in builtin()]
 
 
 def board(pieces: bool) -> Key:

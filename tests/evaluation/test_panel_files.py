@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from envsuite.cli import main
 from envsuite.core import DataError, UnknownName, UnknownTask, UsageError
-from envsuite.core.registration import BUILTIN
+from envsuite.core.registration import builtin
 from envsuite.evaluation.panels import Panel, PanelTask, files, making, read_panel, shipped, write_panel
 from envsuite.evaluation.panels.exports import TARGETS, export
 from envsuite.evaluation.panels.files import FORMAT, from_bytes, listed, shipped_file, to_bytes
@@ -89,7 +89,7 @@ def test_the_command_compares_the_shipped_panels_or_writes_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(files, "SHIPPED", tmp_path)
-    monkeypatch.setattr(making, "BUILTIN", [spec for spec in BUILTIN if spec.id == "Sokoban-v0"])
+    monkeypatch.setattr(making, "builtin", lambda: [spec for spec in builtin() if spec.id == "Sokoban-v0"])
 
     def ended(*arguments: str) -> int | str | None:
         monkeypatch.setattr("sys.argv", ["making", *arguments])

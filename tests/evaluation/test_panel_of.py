@@ -13,12 +13,12 @@ import orjson
 import pytest
 
 from envsuite.core import ToolEnv, UnknownTask, UsageError
-from envsuite.core.registration import BUILTIN
+from envsuite.core.registration import builtin
 from envsuite.evaluation.panels import Panel, panel_of, shipped
 from envsuite.evaluation.panels.files import SHIPPED, listed, shipped_file
 from envsuite.evaluation.panels.making import builtin_panels
 
-IDS = [spec.id for spec in BUILTIN]
+IDS = [spec.id for spec in builtin()]
 BIGGEST = 2_000_000
 """Bytes of all shipped panels together."""
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import gymnasium
 
 from envsuite.core import Action, Observation, StepInfo
-from envsuite.core.registration import BUILTIN
+from envsuite.core.registration import builtin
 from envsuite.remote.making import make_player
 
 _SMALL: dict[str, tuple[str, dict[str, Any]]] = {
@@ -21,7 +21,7 @@ _SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "WebShop-v0": ("TT74HB32GH/human-0", {}),
 }
 """Id -> a task that its expert solves in a few steps, and arguments that keep observations short."""
-IDS = [spec.id for spec in BUILTIN if spec.id != "PaperSearchTeam-v0"]  # whose agents have a conversation each
+IDS = [spec.id for spec in builtin() if spec.id != "PaperSearchTeam-v0"]  # whose agents have a conversation each
 
 
 class Turn(NamedTuple):

@@ -23,7 +23,7 @@ pytest.importorskip("sphinx", reason="needs Sphinx: pip install -e '.[docs]'")
 from docs.build import ROOT
 from docs.site import commands, mathml, pages, reference
 from envsuite.cli import available
-from envsuite.core.registration import BUILTIN
+from envsuite.core.registration import builtin
 
 LOADED = {
     "script": "src",
@@ -95,7 +95,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_site_has_a_page_for_every_environment_method_command_and_setting(site: Path) -> None:
     for name in pages.files().values():
         assert (site / f"{name}.html").is_file(), name
-    for environment in BUILTIN:
+    for environment in builtin():
         found = [page for page in (site / "environments").glob("*.html") if environment.id in page.read_text("utf-8")]
         assert found, environment.id
     for name in available():

@@ -10,10 +10,13 @@ from test_play_session import FEW, IDS
 
 import envsuite  # noqa: F401
 from envsuite.core import Tool, ToolCall, Unparsed
+from envsuite.core.registration import ENVIRONMENTS, Profile
 from envsuite.core.tools import check_action
 from envsuite.evaluation.demonstrations.arguments import made
 from envsuite.play.lines import completions, is_incomplete, read_action, read_line, write_action, write_call
-from envsuite.play.profiles import PROFILES, Profile, profile_of
+from envsuite.play.profiles import profile_of
+
+PROFILES = [spec.profile for spec in ENVIRONMENTS.values()]
 
 
 def tool(name: str, **properties: object) -> Tool:
@@ -42,7 +45,13 @@ def test_every_call_can_be_typed(env_id: str) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.sampled_from(TWO), st.text(), st.integers(), st.booleans(), st.sampled_from([Profile(), *PROFILES.values()]))
+@given(
+    st.sampled_from(TWO),
+    st.text(),
+    st.integers(),
+    st.booleans(),
+    st.sampled_from(PROFILES),
+)
 def test_every_call_of_every_tool_can_be_typed(kind: Tool, text: str, number: int, on: bool, known: Profile) -> None:
     values = {"colour": text, "level": number, "on": on, "text": text, "number": number}
     call = ToolCall(kind.name, {name: values[name] for name in kind.parameters["properties"]})

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from envsuite.core import Observation, Outcome, TaskSet, Tool, ToolCall, ToolEnv, UnknownTask, UsageError, WorkerLost
-from envsuite.core.registration import BUILTIN
+from envsuite.core.registration import builtin
 from envsuite.evaluation.demonstrations import read_demonstrations, replay
 from envsuite.evaluation.demonstrations.arguments import made
 from envsuite.play.session import Session
@@ -19,7 +19,7 @@ from envsuite.remote.making import horizon_of
 from envsuite.serving.server import serving
 from envsuite.serving.settings import Settings
 
-IDS = [spec.id for spec in BUILTIN]
+IDS = [spec.id for spec in builtin()]
 
 
 FEW = {"ALFWorld-v0": {"source": "builtin", "games": 18}}

@@ -13,7 +13,7 @@ import gymnasium
 
 import envsuite  # noqa: F401  (registers the environments)
 from envsuite.core.errors import DataError
-from envsuite.core.registration import BUILTIN
+from envsuite.core.registration import builtin
 from envsuite.evaluation.panels.computing import panel_of
 from envsuite.evaluation.panels.files import read_panel, shipped_file, write_panel
 from envsuite.evaluation.panels.panel import Panel
@@ -38,7 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m envsuite.evaluation.panels.making", description=main.__doc__)
     parser.add_argument("--write", action="store_true", help="write the panels instead of comparing")
     write, same = parser.parse_args().write, True
-    for spec in BUILTIN:
+    for spec in builtin():
         for panel in builtin_panels(spec.id):
             path = shipped_file(panel.env_id, panel.split)
             if write:

@@ -1,0 +1,15 @@
+"""Registration of the environment: what stands where, imported when it is asked for."""
+
+from envsuite.core.registration import EnvSpec, Profile
+
+SPEC = EnvSpec(
+    "ALFWorld-v0",
+    "envsuite.alfworld.env:ALFWorld",
+    max_episode_steps=50,
+    extra="alfworld",
+    players={"expert": "envsuite.alfworld.expert:Expert", "lexical": "envsuite.alfworld.lexical:Lexical"},
+    milestones="envsuite.alfworld.milestones:Milestones",
+    practice="envsuite.alfworld.practice:practice",
+    contents={"alfworld": "envsuite.alfworld.verify_cli"},
+    profile=Profile(attentive=True),
+)

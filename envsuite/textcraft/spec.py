@@ -1,0 +1,14 @@
+"""Registration of the environment: what stands where, imported when it is asked for."""
+
+from envsuite.core.registration import EnvSpec
+
+SPEC = EnvSpec(
+    "TextCraft-v0",
+    "envsuite.textcraft.env:TextCraft",
+    max_episode_steps=50,
+    extra="textcraft",
+    inline=True,
+    players={"expert": "envsuite.textcraft.expert:Expert", "lexical": "envsuite.textcraft.lexical:Lexical"},
+    milestones="envsuite.textcraft.milestones:Milestones",
+    practice="envsuite.textcraft.practice:practice",
+)

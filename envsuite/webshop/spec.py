@@ -1,0 +1,15 @@
+"""Registration of the environment: what stands where, imported when it is asked for."""
+
+from envsuite.core.registration import EnvSpec, Profile
+
+SPEC = EnvSpec(
+    "WebShop-v0",
+    "envsuite.webshop.env:WebShop",
+    max_episode_steps=15,
+    extra="webshop",
+    players={"expert": "envsuite.webshop.expert:Expert", "lexical": "envsuite.webshop.expert:Lexical"},
+    milestones="envsuite.webshop.milestones:Milestones",
+    practice="envsuite.webshop.practice:practice",
+    builds={"webshop": "envsuite.webshop.build_cli"},
+    profile=Profile(commands="click", breaks=" [SEP] ", about="search WORDS, or the text of a button; Tab completes"),
+)

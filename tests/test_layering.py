@@ -24,7 +24,7 @@ LAYERS = {
             *("textcraft", "alfworld", "webshop", "sokoban", "mathematics", "papersearch", "searchqa"),
             *("serving", "evaluation"),
         },
-        {"play", "installation", "cli"},
+        {"play", "installation", "cli", "testing"},
     ),
     "trainers": (
         {"settings"},

@@ -318,7 +318,17 @@ def test_an_environment_without_a_split_plays_what_a_reset_names(
 
 def test_the_command_lists_the_tasks_of_a_folder(native: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     family = "pick_two_obj_and_place"
-    arguments = ["envs", "tasks", "ALFWorld-v0", "--source", str(native["source"]), "--split", "valid_seen", "--type", family]
+    arguments = [
+        "envs",
+        "tasks",
+        "ALFWorld-v0",
+        "--source",
+        str(native["source"]),
+        "--split",
+        "valid_seen",
+        "--type",
+        family,
+    ]
     assert main(arguments) == 0
     out, err = capsys.readouterr()
     rows = [line.split("\t") for line in out.splitlines()]

@@ -1,0 +1,108 @@
+"""Every registered environment passes the checker, and the checker fails environments that do not."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import envsuite  # noqa: F401  (registers the ids)
+from envsuite import testing
+from envsuite.core import ToolEnv
+from envsuite.core.registration import ENVIRONMENTS
+from envsuite.remote import RemoteEnv
+from envsuite.testing import Check, checks
+from envsuite.textcraft.env import TextCraft
+from envsuite.textcraft.expert import Expert
+from envsuite.textcraft.milestones import Milestones
+
+numbers = itertools.count()
+
+
+OTHERS: list[tuple[str, dict[str, Any]]] = [
+    ("ALFWorld-v0", {"source": "generated", "games": 18}),
+    ("TextCraft-v0", {"source": "generated", "goals": 200}),
+    ("Sokoban-v0", {"source": "generated", "levels": 20, "max_episode_steps": 200}),
+    ("Sokoban-v0", {"max_calls": 3}),
+    ("PythonMath-v0", {"source": "generated", "problems": 20}),
+    ("PaperSearch-v0", {"papers": 800}),
+    ("PaperSearchTeam-v0", {"papers": 800}),
+    ("SearchQA-v0", {"source": "generated", "entities": 300, "questions": 60}),
+    ("WebShop-v0", {"source": "generated"}),
+]
+"""Environments that are made otherwise than by default."""
+
+
+@pytest.mark.parametrize("check", [check for env_id in ENVIRONMENTS for check in checks(env_id)], ids=str)
+def test_every_registered_environment_passes(check: Check) -> None:
+    check()
+
+
+@pytest.mark.parametrize("check", [check for env_id, kwargs in OTHERS for check in checks(env_id, **kwargs)], ids=str)
+def test_environments_with_other_sources_pass(check: Check) -> None:
+    check()
+
+
+EPISODES = """
+import gymnasium, envsuite
+from envsuite.core.registration import ENVIRONMENTS
+for env_id in ENVIRONMENTS:
+    env = gymnasium.make(env_id).unwrapped
+    print(env_id, env.tasks.hash, [env.reset(seed=seed)[0] for seed in range(3)])
+"""
+
+
+def test_every_process_has_the_same_tasks_and_episodes() -> None:
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", EPISODES], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True
+        ).stdout
+        for seed in "12"
+    ]
+    assert told[0] == told[1] and told[0].count("\n") == len(ENVIRONMENTS)
+
+
+def unlike(name: str, **changed: Any) -> Any:
+    """A method whose info, or other dictionary, has other values."""
+    method = getattr(TextCraft, name)
+    return lambda *arguments: {**method(*arguments), **changed}
+
+
+WRONG = [
+    ("contract", TextCraft, "_info", lambda env, outcome: {"valid": True}, "are missing"),
+    ("splits", TextCraft, "_draw", lambda env, seed, options: env._split_ids[-1], "reset of 'train': expected"),
+    ("goals", TextCraft, "goal", lambda env, task: "Sing.", "goal of task .* got 'Sing.'"),
+    ("goals", TextCraft, "identity", lambda env, task: {"number": next(numbers)}, "identity of task"),
+    ("episodes", TextCraft, "_state_key", lambda env: str(next(numbers)), "seed 0, reset: expected"),
+    (
+        "malformed_actions",
+        TextCraft,
+        "_refuse",
+        lambda env, problem, shown: env.step(env.action_space.sample()),
+        "valid",
+    ),
+    ("malformed_actions", TextCraft, "_info", unlike("_info", error="Why?"), "expected the error 'Why\\?' in the text"),
+    ("misuse", ToolEnv, "restore", lambda env, token: None, "expected restore of something else to raise"),
+    ("misuse", TextCraft, "goal", lambda env, task: "Sing.", "goal of a task that does not exist to raise"),
+    ("snapshots", TextCraft, "_resume", lambda env, task, world: env._begin(task), "restored: expected"),
+    ("rendering", TextCraft, "render", lambda env: "", "seed 0: expected text, got ''"),
+    ("players", Expert, "act", lambda player, env: (), "success of the expert: expected True, got False"),
+    ("milestones", Milestones, "reached", lambda milestones, action, info: 0, "the last step reaches a milestone"),
+    ("server", RemoteEnv, "_see", lambda env, seen: None, "not within the observation space"),
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "method", "wrong", "message"), WRONG, ids=lambda value: str(value)[:20])
+def test_a_wrong_environment_fails_the_check_which_says_what_came(
+    name: str, kind: type, method: str, wrong: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = Check("TextCraft-v0", getattr(testing, name))
+    monkeypatch.setattr(kind, method, wrong)
+    with pytest.raises(Exception, match=message):
+        check()
+    monkeypatch.undo()
+    check()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import random
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from envsuite.core import Action, Observation, ToolCall, ToolEnv
 from envsuite.core.env import StepInfo
 from envsuite.core.errors import EnvsuiteError
 from envsuite.core.registration import ENVIRONMENTS, EnvSpec, register
-from envsuite.core.tools import Unparsed
+from envsuite.core.tools import Tool, Unparsed
 from envsuite.remote.making import make_player
 from envsuite.vector.milestones import REACHED, TOTAL, UNGUIDED, MilestoneFactory
 
@@ -110,7 +111,7 @@ def checks(environment: str | EnvSpec, **kwargs: Any) -> list[Check]:
         register(environment)
         environment = environment.id
     spec = ENVIRONMENTS[environment]
-    runs = [contract, splits, goals, episodes, malformed_actions, misuse, snapshots, rendering]
+    runs = [contract, splits, goals, episodes, malformed_actions, any_actions, misuse, snapshots, rendering]
     if spec.players:
         runs.append(players)
     if spec.milestones and "expert" in spec.players:
@@ -196,6 +197,26 @@ def malformed_actions(check: Check) -> None:
             check.same(f"{where} counts as a step: ended after 2", True, result[2] or result[3])
 
 
+def any_actions(check: Check, count: int = 200) -> None:
+    """Random actions of any form raise nothing, and are answered within the spaces and with a text that is not endless.
+
+    Args:
+        check: The check.
+        count: Number of actions.
+    """
+    env, draw = check.world(), random.Random(SEEDS[0])
+    for step in range(count):
+        if env.done:
+            _, info = env.reset(seed=step)
+        action = _random_action(env.tools, draw)
+        where = f"task {info['task_id']!r}, random action {step}, {action!r:.200}"
+        observation, _, _, _, info = env.step(action)
+        assert observation in env.observation_space, f"{check}, {where}: expected its space, got {observation!r}"
+        check.same(f"{where}, valid without an error", info["error"] is None, info["valid"])
+        check.same(f"{where}, score in [0, 1]", True, 0 <= info["score"] <= 1)
+        check.same(f"{where}, error of at most 1,000 characters", True, len(info["error"] or "") <= 1_000)
+
+
 def misuse(check: Check) -> None:
     """A mistake of the program raises an error of envsuite, and does not end the episode."""
     env = check.world()
@@ -271,7 +292,18 @@ def server(check: Check) -> None:
 
     with serving(Settings((check.env_id,), port=0, workers=0)) as running:
         remote = {**check.kwargs, "url": running.url}
-        for run in (contract, splits, goals, episodes, malformed_actions, misuse, snapshots, rendering, players):
+        for run in (
+            contract,
+            splits,
+            goals,
+            episodes,
+            malformed_actions,
+            any_actions,
+            misuse,
+            snapshots,
+            rendering,
+            players,
+        ):
             Check(check.env_id, run, remote)()
         here, there = check.make(), check.make(url=running.url)
         check.same("hash of the tasks", check.world().tasks.hash, check.world(url=running.url).tasks.hash)
@@ -310,6 +342,25 @@ def _malformed(env: ToolEnv) -> Iterator[Any]:
     for name in call.arguments:
         yield (ToolCall(call.name, {key: value for key, value in call.arguments.items() if key != name}),)
         yield (ToolCall(call.name, {**call.arguments, name: {"no": "such value"}}),)
+
+
+def _random_action(tools: tuple[Tool, ...], draw: random.Random) -> Any:
+    """Returns an action that may have any form: seldom one that can be executed."""
+    words = ("", " ", "1", "\ud800", "\x00", "🙂" * 9, "y" * 100_000, "look", tools[0].name)
+    anything = (*words, 1, -1.5, True, None, [], {}, {"": ""}, object())
+    names = [tool.name for tool in tools] + ["", "Look"]
+
+    def call() -> Any:
+        tool = draw.choice(tools)
+        arguments = {name: draw.choice((*words, draw.choice(anything))) for name in tool.parameters["properties"]}
+        kind = draw.randrange(5)
+        if kind == 0:
+            return draw.choice(anything)
+        if kind == 1:
+            return ToolCall(draw.choice(names), draw.choice(anything))
+        return ToolCall(tool.name if kind == 2 else draw.choice(names), arguments)
+
+    return draw.choice(anything) if draw.random() < 0.1 else [call() for _ in range(draw.randrange(4))]
 
 
 def _sampled(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,6 +47,34 @@ def test_every_registered_environment_passes(check: Check) -> None:
 @pytest.mark.parametrize("check", [check for env_id, kwargs in OTHERS for check in checks(env_id, **kwargs)], ids=str)
 def test_environments_with_other_sources_pass(check: Check) -> None:
     check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env_id", ENVIRONMENTS)
+def test_none_of_20_000_actions_raises(env_id: str) -> None:
+    testing.any_actions(Check(env_id, testing.any_actions), 20_000)
+
+
+def test_horizons_are_those_of_the_papers() -> None:
+    horizons = {env_id: spec.max_episode_steps for env_id, spec in ENVIRONMENTS.items()}
+    assert horizons == {
+        "ALFWorld-v0": 50, "TextCraft-v0": 50, "Sokoban-v0": 15, "PythonMath-v0": 8,
+        "PaperSearch-v0": 5, "PaperSearchTeam-v0": 10, "SearchQA-v0": 5, "WebShop-v0": 15,
+    }  # fmt: skip
+
+
+PAGES = ("alfworld", "mathematics", "papersearch", "searchqa", "sokoban", "textcraft", "webshop")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_transcript_on_a_page_is_what_its_code_prints(
+    name: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (root / f"docs/environments/{name}.md").read_text(encoding="utf-8")
+    transcript, code = (re.search(rf"```{kind}\n(.*?)```", page, re.DOTALL) for kind in ("text", "python"))
+    assert transcript is not None and code is not None
+    exec(code[1], {})
+    assert capsys.readouterr().out == transcript[1]
 
 
 EPISODES = """

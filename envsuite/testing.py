@@ -347,7 +347,7 @@ def _malformed(env: ToolEnv) -> Iterator[Any]:
 def _random_action(tools: tuple[Tool, ...], draw: random.Random) -> Any:
     """Returns an action that may have any form: seldom one that can be executed."""
     words = ("", " ", "1", "\ud800", "\x00", "🙂" * 9, "y" * 100_000, "look", tools[0].name)
-    anything = (*words, 1, -1.5, True, None, [], {}, {"": ""}, object())
+    anything: tuple[Any, ...] = (*words, 1, -1.5, True, None, [], {}, {"": ""}, object())
     names = [tool.name for tool in tools] + ["", "Look"]
 
     def call() -> Any:

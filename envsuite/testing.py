@@ -19,6 +19,7 @@ import random
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -261,12 +262,22 @@ def rendering(check: Check) -> None:
 
 
 def players(check: Check) -> None:
-    """Each player ends its episodes, the same way each time; the expert, which plays here only, solves them."""
+    """Each player ends its episodes, the same way each time; the expert, which plays here only, solves them.
+
+    It refuses to play where no episode is running.
+    """
     for name in ENVIRONMENTS[check.env_id].players.keys() - ({"expert"} if "url" in check.kwargs else set()):
         for seed in SEEDS:
             played = [(action, info["score"]) for action, info in _played(check, check.make(), seed, name)]
             again = [(action, info["score"]) for action, info in _played(check, check.make(), seed, name)]
             check.same(f"seed {seed}, player {name!r}", played, again)
+        player = make_player(check.env_id, name)
+        check.refuses(f"player {name!r} before reset", partial(player.act, check.make()))
+        ended = check.make()
+        for _ in _played(check, ended, SEEDS[0], name):
+            pass
+        if ended.unwrapped.done:  # type: ignore[attr-defined]
+            check.refuses(f"player {name!r} after the end", partial(player.act, ended))
 
 
 def milestones(check: Check) -> None:

@@ -10,13 +10,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 
 import envsuite  # noqa: F401  (registers the ids)
 from envsuite import testing
-from envsuite.core import ToolEnv
+from envsuite.core import ToolEnv, UsageError
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.remote import RemoteEnv
+from envsuite.remote.making import make_player
 from envsuite.testing import Check, checks
 from envsuite.textcraft.env import TextCraft
 from envsuite.textcraft.expert import Expert
@@ -34,7 +36,7 @@ OTHERS: list[tuple[str, dict[str, Any]]] = [
     ("PaperSearch-v0", {"papers": 800}),
     ("PaperSearchTeam-v0", {"papers": 800}),
     ("SearchQA-v0", {"source": "generated", "entities": 300, "questions": 60}),
-    ("WebShop-v0", {"source": "generated"}),
+    ("WebShop-v0", {"source": "generated", "products": 300}),
 ]
 """Environments that are made otherwise than by default."""
 
@@ -78,22 +80,32 @@ def test_the_transcript_on_a_page_is_what_its_code_prints(
 
 
 EPISODES = """
-import gymnasium, envsuite
-from envsuite.core.registration import ENVIRONMENTS
-for env_id in ENVIRONMENTS:
-    env = gymnasium.make(env_id).unwrapped
-    print(env_id, env.tasks.hash, [env.reset(seed=seed)[0] for seed in range(3)])
+import sys, gymnasium, envsuite
+for env_id, kwargs in eval(sys.argv[1]):
+    env = gymnasium.make(env_id, **kwargs).unwrapped
+    print(env_id, env.tasks.hash, [env.reset(seed=seed)[0] for seed in range(8)])
 """
 
 
-def test_every_process_has_the_same_tasks_and_episodes() -> None:
+def test_every_process_makes_the_same_tasks_and_episodes(tmp_path: Path) -> None:
     told = [
         subprocess.run(
-            [sys.executable, "-c", EPISODES], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True
+            [sys.executable, "-c", EPISODES, str(OTHERS)],
+            env={**os.environ, "PYTHONHASHSEED": seed, "TZ": f"UTC+{seed}", "ENVSUITE_DATA": str(tmp_path / seed)},
+            capture_output=True, text=True,
         ).stdout
         for seed in "12"
-    ]
-    assert told[0] == told[1] and told[0].count("\n") == len(ENVIRONMENTS)
+    ]  # fmt: skip
+    assert told[0] == told[1] and told[0].count("\n") == len(OTHERS)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "player"), [(env_id, name) for env_id, spec in ENVIRONMENTS.items() for name in spec.players]
+)
+def test_a_player_refuses_another_environment(env_id: str, player: str) -> None:
+    other = gymnasium.make("Sokoban-v0" if env_id != "Sokoban-v0" else "TextCraft-v0")
+    with pytest.raises(UsageError, match=f"this plays {env_id}, not |this needs the state of {env_id} itself"):
+        make_player(env_id, player).act(other)
 
 
 def unlike(name: str, **changed: Any) -> Any:

@@ -102,15 +102,6 @@ def test_refusals_name_the_commands_that_share_most_words() -> None:
     assert "Admissible are e.g. 'go to desk 1'" in refusal("dance 1", commands)
 
 
-def test_sampled_actions_are_admissible(made: dict[str, Any], alfworld: Callable[..., ToolEnv]) -> None:
-    env = alfworld(**made)
-    env.reset(options={"task_id": LAPTOP})
-    env.action_space.seed(0)
-    for _ in range(5):
-        assert env.step(env.action_space.sample())[4]["valid"]
-    env.close()
-
-
 def test_an_episode_continues_from_a_snapshot_in_another_environment(
     made: dict[str, Any], alfworld: Callable[..., ToolEnv]
 ) -> None:
@@ -202,14 +193,6 @@ def test_misuse_is_told_with_what_there_is(
     games_of.cache_clear()
     with pytest.raises(UnknownTask, match="is marked as not solvable"):
         alfworld(**(native | {"source": tmp_path})).reset(options={"task_id": LAPTOP.replace("328", "329")})
-
-
-def test_gymnasiums_vector_environment_carries_observations_and_infos(native: dict[str, Any]) -> None:
-    envs = gymnasium.make_vec("ALFWorld-v0", num_envs=2, vectorization_mode="sync", **native)
-    _, infos = envs.reset(seed=[0, 1])
-    assert list(infos["split"]) == ["valid_seen"] * 2
-    assert list(infos["versions"]["source"]) == ["official"] * 2
-    envs.close()
 
 
 def test_an_episode_whose_worker_dies_is_recorded_as_lost_and_the_slot_plays_on(made: dict[str, Any]) -> None:

@@ -71,11 +71,6 @@ def test_tasks_can_be_filtered_by_depth(craft: Callable[..., ToolEnv]) -> None:
     assert {env.reset(seed=seed)[1]["task_type"] for seed in range(20)} == {"depth-3"}
 
 
-def test_the_expert_says_what_it_cannot_play() -> None:
-    with pytest.raises(UsageError, match="call reset"):
-        Expert().act(TextCraft())
-
-
 def test_the_state_key_tells_inventories_apart_that_look_the_same(craft: Callable[..., ToolEnv]) -> None:
     env = craft()
     env.reset(seed=0)

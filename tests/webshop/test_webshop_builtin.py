@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import pytest
 from shop_files import ENTRIES, write_official
 
@@ -123,13 +122,6 @@ def test_a_family_is_in_the_same_split_in_a_larger_shop_and_for_every_kind_of_go
     small = placed(300, "human")
     assert small.items() <= placed(600, "human").items()
     assert placed(300, "synthetic").items() <= small.items()
-
-
-def test_many_are_made_at_once() -> None:
-    envs = gymnasium.make_vec("WebShop-v0", num_envs=2, vectorization_mode="sync", products=100)
-    observations, infos = envs.reset(seed=3)
-    assert len(observations["task"]) == len(set(infos["task_id"])) == 2
-    envs.close()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -4,36 +4,40 @@
     from envsuite.testing import checks
 
     @pytest.mark.parametrize("check", checks("Dial-v0"), ids=str)
-    def test_it_keeps_the_contract(check):
+    def test_dial_keeps_the_contract(check):
         check()
 
-``check_environment("Dial-v0")`` runs all of them. A failed check raises an ``AssertionError`` that names the check, the
-environment, the seed or task id, what was expected, and what came.
+:func:`check_environment` runs all of them. A check that fails raises an ``AssertionError`` that names the check, the
+environment, the seed or task id, what was expected, and what came. Neither pytest nor Hypothesis is needed.
 """
 
 from __future__ import annotations
 
+import json
+import pickle
+import random
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
 import gymnasium
 from gymnasium.utils.env_checker import check_env, data_equivalence
 
-from envsuite.core import Action, ToolCall, ToolEnv
+from envsuite.core import Action, Observation, ToolCall, ToolEnv
 from envsuite.core.env import StepInfo
+from envsuite.core.errors import EnvsuiteError
 from envsuite.core.registration import ENVIRONMENTS, EnvSpec, register
+from envsuite.core.tools import Tool, Unparsed
 from envsuite.remote.making import make_player
 from envsuite.vector.milestones import REACHED, TOTAL, UNGUIDED, MilestoneFactory
 
 SEEDS = (0, 1, 2)
-OF_TEAMS = {"agent", "rewards"}
-"""Keys of infos of environments of several agents."""
 STEPS = 4
 """Sampled actions of an episode."""
-Env = gymnasium.Env[Any, Action]
+Env = gymnasium.Env[Observation, Action]
 
 
 @dataclass(frozen=True)
@@ -42,14 +46,15 @@ class Check:
 
     env_id: str
     run: Callable[[Check], None]
+    """One of the functions of this module."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of ``gymnasium.make``."""
-    made: list[Env] = field(default_factory=list, repr=False)
-    """Environments that are closed after the check."""
+    opened: list[Env] = field(default_factory=list, init=False, repr=False)
+    """Environments that the check has made, and closes."""
 
     def __str__(self) -> str:
-        made = [self.env_id, *(f"{name}={value}" for name, value in self.kwargs.items())]
-        return f"{' '.join(made)}-{self.run.__name__}"
+        made = ", ".join(f"{name}={value}" for name, value in self.kwargs.items())
+        return f"{self.env_id}{made and f'({made})'}-{self.run.__name__}"
 
     def __call__(self) -> None:
         """Runs the check.
@@ -60,199 +65,335 @@ class Check:
         try:
             self.run(self)
         finally:
-            self.close()
-
-    def close(self) -> None:
-        """Closes the environments that the check has made."""
-        while self.made:
-            self.made.pop().close()
+            while self.opened:
+                self.opened.pop().close()
 
     def make(self, **more: Any) -> Env:
-        """Makes the environment, without Gymnasium's passive checker."""
+        """Makes the environment, without Gymnasium's passive checker; it is closed after the check."""
         env: Env = gymnasium.make(self.env_id, disable_env_checker=True, **{**self.kwargs, **more})
-        self.made.append(env)
+        self.opened.append(env)
+        assert isinstance(env.unwrapped, ToolEnv), f"{self}: expected a ToolEnv, got {type(env.unwrapped).__name__}"
         return env
 
+    def world(self, **more: Any) -> ToolEnv:
+        """Makes the environment, without wrappers."""
+        return self.make(**more).unwrapped  # type: ignore[return-value]
+
     def same(self, where: str, expected: object, came: object) -> None:
-        """Asserts that two values are equal, arrays in them too."""
+        """Asserts that two values are equal, also arrays in them."""
         assert data_equivalence(expected, came), f"{self}, {where}: expected {expected!r}, got {came!r}"
+
+    def refuses(self, what: str, call: Callable[[], object]) -> None:
+        """Asserts that a call raises an error of envsuite."""
+        try:
+            came = call()
+        except EnvsuiteError:
+            return
+        raise AssertionError(f"{self}: expected {what} to raise an EnvsuiteError, got {came!r}")
 
 
 def check_environment(environment: str | EnvSpec, **kwargs: Any) -> None:
-    """Runs all checks on an environment, made with ``kwargs``.
+    """Runs all checks on an environment.
+
+    Args:
+        environment: Id of a registered environment, or a specification, which is registered first.
+        kwargs: Arguments of ``gymnasium.make``.
 
     Raises:
-        AssertionError: It fails one.
+        AssertionError: The environment fails a check.
     """
     for check in checks(environment, **kwargs):
         check()
 
 
 def checks(environment: str | EnvSpec, **kwargs: Any) -> list[Check]:
-    """Returns the checks that apply to an environment, made with ``kwargs``; a specification is registered first."""
+    """Returns the checks that apply to an environment; arguments as of :func:`check_environment`."""
     if isinstance(environment, EnvSpec):
         register(environment)
         environment = environment.id
     spec = ENVIRONMENTS[environment]
-    runs = [contract, splits, episodes, invalid_actions, snapshots, rendering]
-    runs += [expert] if "expert" in spec.players else []
-    runs += [milestones] if spec.milestones and "expert" in spec.players else []
-    runs += [server] if find_spec("waitress") is not None and "url" not in kwargs else []
+    runs = [contract, splits, goals, episodes, malformed_actions, any_actions, misuse, snapshots, rendering]
+    if spec.players:
+        runs.append(players)
+    if spec.milestones and "expert" in spec.players:
+        runs.append(milestones)
+    if find_spec("flask") is not None and "url" not in kwargs:
+        runs.append(server)
     return [Check(environment, run, kwargs) for run in runs]
 
 
 def contract(check: Check) -> None:
-    """Gymnasium's checker finds nothing, and infos have the keys of the contract."""
-    _gymnasium_finds_nothing(check, check.make(render_mode="ansi"))
+    """Gymnasium's checker warns of nothing, and infos have the keys of the contract."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(check.world(render_mode="ansi"))
     _, info = check.make().reset(seed=SEEDS[0])
-    missing = StepInfo.__annotations__.keys() - OF_TEAMS - info.keys()
-    assert not missing, f"{check}, seed {SEEDS[0]}: info lacks {sorted(missing)}"
+    required = {name for name, kind in StepInfo.__annotations__.items() if "NotRequired" not in str(kind)}
+    missing = required - info.keys()
+    assert not missing, f"{check}, seed {SEEDS[0]}: expected all keys of StepInfo, {sorted(missing)} are missing"
 
 
 def splits(check: Check) -> None:
-    """Task ids are in one split each, have a type, and are the same each time."""
-    tasks, again = _world(check.make()).tasks, _world(check.make()).tasks
+    """A task is in one split, the tasks are the same each time, and are drawn from their split, in its order."""
+    tasks, again = check.world(split=None).tasks, check.world(split=None).tasks
     check.same("hash of the tasks", tasks.hash, again.hash)
-    ids = [task for split in tasks.splits.values() for task in split]
+    ids = [task for members in tasks.splits.values() for task in members]
     check.same("number of different task ids", len(ids), len(set(ids)))
+    check.same("ids with a type", set(ids), set(tasks.types))
     for split, members in tasks.splits.items():
-        for task in members[:1]:
-            check.same(f"split of task {task!r}", split, check.make().reset(options={"task_id": task})[1]["split"])
+        env = check.make(split=split)
+        for expected in members[:2]:
+            _, info = env.reset()
+            where = f"reset of {split!r}"
+            check.same(where, (expected, split, tasks.types[expected]), _named(info))
+
+
+def goals(check: Check) -> None:
+    """The goal of a task is told without starting it, and its identity is plain JSON."""
+    env, other, third = check.world(), check.world(), check.world()
+    for seed in SEEDS:
+        observation, info = env.reset(seed=seed)
+        task = info["task_id"]
+        (told,) = other.identified([task])
+        check.same(f"goal of task {task!r}", observation["task"], told.goal)
+        check.same(f"identity of task {task!r}", json.loads(json.dumps(told.identity)), third.identity(task))
 
 
 def episodes(check: Check) -> None:
-    """A seed, or the id of its task, gives the same episode in each environment; sampled actions fit the space."""
+    """A seed, or the id of its task, gives the same episode in each environment; all of it fits the spaces."""
     for seed in SEEDS:
-        one, other = check.make(), check.make()
+        one, other, third = check.make(), check.make(), check.make()
         first = one.reset(seed=seed)
-        check.same(f"seed {seed}, reset", first, other.reset(seed=seed))
         task = first[1]["task_id"]
-        check.same(f"task {task!r}, reset", first, check.make().reset(options={"task_id": task}))
-        one.action_space.seed(seed)
-        for step in range(STEPS):
-            action = one.action_space.sample()
-            where = f"task {task!r}, step {step}, {action!r}"
-            assert one.action_space.contains(action), f"{check}, {where}: the sample is not in the action space"
+        check.same(f"seed {seed}, reset", first, other.reset(seed=seed))
+        check.same(f"task {task!r}, reset", first, third.reset(options={"task_id": task}))
+        for where, action in _sampled(check, one, seed, task):
             result = one.step(action)
-            check.same(where, _seen(result), _seen(other.step(action)))
+            assert result[0] in one.observation_space, f"{check}, {where}: expected its space, got {result[0]!r}"
+            for env in (other, third):
+                check.same(where, _comparable(result), _comparable(env.step(action)))
             if result[2] or result[3]:
                 break
 
 
-def invalid_actions(check: Check) -> None:
-    """A malformed action costs a step, changes nothing, and is answered with the reason."""
-    name = _world(check.make()).tools[0].name
-    for action in ((), None, "words", (ToolCall("no such tool", {}),), (ToolCall(name, {"no such argument": 1}),)):
+def malformed_actions(check: Check) -> None:
+    """A malformed action costs a step, changes nothing, and the text says why it was refused."""
+    for malformed in _malformed(check.world()):
         env, untouched = check.make(max_episode_steps=2), check.make(max_episode_steps=2)
-        _, info = env.reset(seed=SEEDS[0])
+        begun, info = env.reset(seed=SEEDS[0])
         untouched.reset(seed=SEEDS[0])
-        where = f"task {info['task_id']!r}, {action!r}"
-        observation, reward, terminated, truncated, info = env.step(action)  # type: ignore[arg-type]
-        came = (reward, terminated, truncated, info["valid"])
-        check.same(f"{where}: reward, terminated, truncated, valid", (0.0, False, False, False), came)
-        assert info["error"] and info["error"] in observation["text"], f"{check}, {where}: the text gives no reason"
-        env.action_space.seed(0)
-        call = env.action_space.sample()
-        result = env.step(call)
-        check.same(f"{where}, then {call!r}", _seen(untouched.step(call))[:3], _seen(result)[:3])
-        assert result[2] or result[3], f"{check}, {where}: the step was not counted"
+        where = f"task {info['task_id']!r}, {malformed!r}"
+        observation, reward, terminated, truncated, info = env.step(malformed)
+        came = (reward, terminated, truncated, info["valid"], observation["commands"])
+        expected = (0.0, False, False, False, begun["commands"])
+        check.same(f"{where}: reward, terminated, truncated, valid, commands", expected, came)
+        assert info["error"] and info["error"] in observation["text"], (
+            f"{check}, {where}: expected the error {info['error']!r} in the text, got {observation['text']!r}"
+        )
+        for place, action in _sampled(check, env, SEEDS[0], info["task_id"], 1):
+            result = env.step(action)
+            check.same(
+                f"{place}, after {malformed!r}", _comparable(untouched.step(action))[:3], _comparable(result)[:3]
+            )
+            check.same(f"{where} counts as a step: ended after 2", True, result[2] or result[3])
+
+
+def any_actions(check: Check, count: int = 200) -> None:
+    """Random actions of any form raise nothing, and are answered within the spaces and with a text that is not endless.
+
+    Args:
+        check: The check.
+        count: Number of actions.
+    """
+    env, draw = check.world(), random.Random(SEEDS[0])
+    for step in range(count):
+        if env.done:
+            _, info = env.reset(seed=step)
+        action = _random_action(env.tools, draw)
+        where = f"task {info['task_id']!r}, random action {step}, {action!r:.200}"
+        observation, _, _, _, info = env.step(action)
+        assert observation in env.observation_space, f"{check}, {where}: expected its space, got {observation!r}"
+        check.same(f"{where}, valid without an error", info["error"] is None, info["valid"])
+        check.same(f"{where}, score in [0, 1]", True, 0 <= info["score"] <= 1)
+        check.same(f"{where}, error of at most 1,000 characters", True, len(info["error"] or "") <= 1_000)
+
+
+def misuse(check: Check) -> None:
+    """A mistake of the program raises an error of envsuite, and does not end the episode."""
+    env = check.world()
+    check.refuses("step before reset", lambda: env.step(()))
+    check.refuses("snapshot before reset", env.snapshot)
+    observation, _ = env.reset(seed=SEEDS[0])
+    check.refuses("reset of a task that does not exist", lambda: env.reset(options={"task_id": "no such task"}))
+    check.refuses("an unknown option of reset", lambda: env.reset(options={"no such option": 1}))
+    check.refuses("goal of a task that does not exist", lambda: env.goal("no such task"))
+    check.refuses("restore of something else", lambda: env.restore({}))
+    check.refuses("an unknown split", lambda: check.make(split="no such split"))
+    check.refuses("an unknown render mode", lambda: check.make(render_mode="no such mode").reset())
+    check.same("observation after refused calls", observation, env.observation)
 
 
 def snapshots(check: Check) -> None:
-    """A restored episode goes on as the one that the snapshot was taken of."""
-    env, other = check.make(), check.make()
-    if not _world(env).restorable:
-        return
-    _, info = env.reset(seed=SEEDS[0])
-    world, twin = _world(env), _world(other)
-    env.action_space.seed(SEEDS[0])
-    env.step(env.action_space.sample())
-    if world.done:
-        return
-    seen, token = world.observation, world.snapshot()
-    check.same(f"task {info['task_id']!r}, restored", seen, twin.restore(token))
-    action = env.action_space.sample()
-    result = world.step(action)
-    check.same(f"task {info['task_id']!r}, {action!r}", _seen(result), _seen(twin.step(action)))
+    """A restored episode goes on as the one that the snapshot was taken of, in any environment made alike."""
+    for seed in SEEDS:
+        env, other = check.world(), check.world()
+        if not env.restorable:
+            check.refuses("snapshot of what is not restorable", env.snapshot)
+            return
+        _, info = env.reset(seed=seed)
+        for where, action in _sampled(check, env, seed, info["task_id"]):
+            before, token = env.observation, pickle.dumps(env.snapshot())
+            result = env.step(action)
+            for place in (other, env):
+                check.same(f"{where}, restored", before, place.restore(pickle.loads(token)))
+                check.same(f"{where}, restored", _comparable(result), _comparable(place.step(action)))
+            if result[2]:
+                break
 
 
 def rendering(check: Check) -> None:
-    """``render_mode="ansi"`` gives text, once an episode has begun."""
-    env = check.make(render_mode="ansi")
+    """``render_mode="ansi"`` gives text once an episode has begun; without it there is none."""
+    env, silent = check.make(render_mode="ansi"), check.world()
     env.reset(seed=SEEDS[0])
+    silent.reset(seed=SEEDS[0])
     text: object = env.render()
     assert isinstance(text, str) and text, f"{check}, seed {SEEDS[0]}: expected text, got {text!r}"
+    check.same("render() without render_mode", None, silent.render())
 
 
-def expert(check: Check) -> None:
-    """The expert's actions fit the action space, and solve a task that the seeds draw."""
-    ends = {seed: _play(check, check.make(), seed)[-1] for seed in SEEDS}
-    scores = {seed: info["score"] for seed, info in ends.items()}
-    assert any(info["success"] for info in ends.values()), f"{check}: the expert solves none; scores by seed: {scores}"
+def players(check: Check) -> None:
+    """Each player ends its episodes, the same way each time; the expert, which plays here only, solves them.
+
+    It refuses to play where no episode is running.
+    """
+    for name in ENVIRONMENTS[check.env_id].players.keys() - ({"expert"} if "url" in check.kwargs else set()):
+        for seed in SEEDS:
+            played = [(action, info["score"]) for action, info in _played(check, check.make(), seed, name)]
+            again = [(action, info["score"]) for action, info in _played(check, check.make(), seed, name)]
+            check.same(f"seed {seed}, player {name!r}", played, again)
+        player = make_player(check.env_id, name)
+        check.refuses(f"player {name!r} before reset", partial(player.act, check.make()))
+        ended = check.make()
+        for _ in _played(check, ended, SEEDS[0], name):
+            pass
+        if ended.unwrapped.done:  # type: ignore[attr-defined]
+            check.refuses(f"player {name!r} after the end", partial(player.act, ended))
 
 
 def milestones(check: Check) -> None:
-    """The expert reaches a milestone of each task that has any, and the count of them is right."""
+    """The expert reaches milestones, the last one with the solution; counting them changes nothing else."""
     for seed in SEEDS:
-        reached = 0
-        check.made.append(MilestoneFactory(check.env_id, check.kwargs).make())
-        for info in _play(check, check.made[-1], seed):
-            reached += info[REACHED]
-            total = info["metrics"][TOTAL]
-            assert total >= reached, (
-                f"{check}, seed {seed}: {reached} steps reached a milestone, but {TOTAL} is {total}"
-            )
-            unguided = info["metrics"][UNGUIDED]
-        assert reached or unguided or not total, f"{check}, seed {seed}: the expert reached no milestone of {total}"
+        plain = check.make()
+        plain.reset(seed=seed)
+        total, last = 0.0, False
+        for action, info in _played(check, MilestoneFactory(check.env_id, check.kwargs).make(), seed, "expert"):
+            where = f"task {info['task_id']!r}, {action!r}"
+            *_, expected = plain.step(action)
+            added = {**expected, "metrics": info["metrics"], REACHED: info[REACHED]}
+            check.same(where, added, info)
+            last, before, total = info[REACHED], total, info["metrics"][TOTAL]
+            check.same(f"{where}, {REACHED}", total > before, last)
+        check.same(f"seed {seed}, the last step reaches a milestone", True, last or bool(info["metrics"][UNGUIDED]))
 
 
 def server(check: Check) -> None:
-    """The same episode is played over HTTP."""
+    """An environment on a server passes the same checks, and plays the same episodes as one here."""
     from envsuite.serving.server import serving
     from envsuite.serving.settings import Settings
 
     with serving(Settings((check.env_id,), port=0, workers=0)) as running:
+        remote = {**check.kwargs, "url": running.url}
+        for run in (
+            contract,
+            splits,
+            goals,
+            episodes,
+            malformed_actions,
+            any_actions,
+            misuse,
+            snapshots,
+            rendering,
+            players,
+        ):
+            Check(check.env_id, run, remote)()
         here, there = check.make(), check.make(url=running.url)
-        check.same(f"seed {SEEDS[0]}, reset", here.reset(seed=SEEDS[0]), there.reset(seed=SEEDS[0]))
-        here.action_space.seed(SEEDS[0])
-        for _ in range(STEPS):
-            action = here.action_space.sample()
-            result = here.step(action)
-            check.same(f"seed {SEEDS[0]}, {action!r}", _seen(result), _seen(there.step(action)))
-            if result[2] or result[3]:
-                break
-        _gymnasium_finds_nothing(check, there)
-        check.close()
+        check.same("hash of the tasks", check.world().tasks.hash, check.world(url=running.url).tasks.hash)
+        for seed in SEEDS:
+            first = here.reset(seed=seed)
+            check.same(f"seed {seed}, reset", first, there.reset(seed=seed))
+            there.action_space.seed(seed)
+            for where, action in _sampled(check, here, seed, first[1]["task_id"]):
+                check.same(f"{where}, sampled on the server", action, there.action_space.sample())
+                result = here.step(action)
+                check.same(where, _comparable(result), _comparable(there.step(action)))
+                if result[2] or result[3]:
+                    break
+        for env in check.opened:
+            env.close()
 
 
-def _gymnasium_finds_nothing(check: Check, env: Env) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        try:
-            check_env(env.unwrapped)
-        except (AssertionError, Warning) as error:
-            raise AssertionError(f"{check}: {error}") from error
+def _named(info: dict[str, Any]) -> tuple[str, str, str]:
+    return info["task_id"], info["split"], info["task_type"]
 
 
-def _world(env: Env) -> ToolEnv:
-    world = env.unwrapped
-    assert isinstance(world, ToolEnv), f"{type(world).__name__} is not a ToolEnv"
-    return world
+def _comparable(result: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Returns what must be equal of a step's result; metrics may hold times."""
+    *start, info = result
+    return (*start, {name: value for name, value in info.items() if name != "metrics"})
 
 
-def _seen(result: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns what must be equal of a step's result: metrics may hold times."""
-    return (*result[:4], result[4]["valid"], result[4]["error"], result[4]["score"], result[4]["state_key"])
+def _malformed(env: ToolEnv) -> Iterator[Any]:
+    """Yields actions that do not fit the tools of an environment."""
+    yield from ((), None, "words", (ToolCall("no such tool", {}),), Unparsed("no call in the completion"))
+    env.reset(seed=SEEDS[0])
+    env.action_space.seed(SEEDS[0])
+    (call, *_) = env.action_space.sample()
+    yield (call,) * (env.max_calls + 1)
+    yield (ToolCall(call.name, {**call.arguments, "no such argument": 1}),)
+    for name in call.arguments:
+        yield (ToolCall(call.name, {key: value for key, value in call.arguments.items() if key != name}),)
+        yield (ToolCall(call.name, {**call.arguments, name: {"no": "such value"}}),)
 
 
-def _play(check: Check, env: Env, seed: int) -> list[dict[str, Any]]:
-    """Has the expert solve a task; returns the info of each step."""
-    player, infos, ended = make_player(check.env_id, "expert"), [], False
-    task = env.reset(seed=seed)[1]["task_id"]
+def _random_action(tools: tuple[Tool, ...], draw: random.Random) -> Any:
+    """Returns an action that may have any form: seldom one that can be executed."""
+    words = ("", " ", "1", "\ud800", "\x00", "🙂" * 9, "y" * 100_000, "look", tools[0].name)
+    anything: tuple[Any, ...] = (*words, 1, -1.5, True, None, [], {}, {"": ""}, object())
+    names = [tool.name for tool in tools] + ["", "Look"]
+
+    def call() -> Any:
+        tool = draw.choice(tools)
+        arguments = {name: draw.choice((*words, draw.choice(anything))) for name in tool.parameters["properties"]}
+        kind = draw.randrange(5)
+        if kind == 0:
+            return draw.choice(anything)
+        if kind == 1:
+            return ToolCall(draw.choice(names), draw.choice(anything))
+        return ToolCall(tool.name if kind == 2 else draw.choice(names), arguments)
+
+    return draw.choice(anything) if draw.random() < 0.1 else [call() for _ in range(draw.randrange(4))]
+
+
+def _sampled(
+    check: Check, env: gymnasium.Env[Any, Any], seed: int, task: str, count: int = STEPS
+) -> Iterator[tuple[str, Action]]:
+    """Yields actions that the space samples, one after the other, each with its place for messages."""
+    env.action_space.seed(seed)
+    for step in range(count):
+        action = env.action_space.sample()
+        where = f"task {task!r}, step {step}, {action!r}"
+        assert env.action_space.contains(action), f"{check}, {where}: expected an action of the space"
+        yield where, action
+
+
+def _played(check: Check, env: Env, seed: int, name: str) -> Iterator[tuple[Action, dict[str, Any]]]:
+    """Has a player play an episode; yields each action with its info. The expert must solve the task."""
+    player, ended = make_player(check.env_id, name), False
+    _, info = env.reset(seed=seed)
     while not ended:
         action = player.act(env)
-        assert env.action_space.contains(action), f"{check}, task {task!r}: {action!r} is not in the action space"
         _, _, terminated, truncated, info = env.step(action)
-        infos.append(info)
+        yield action, info
         ended = terminated or truncated
-    return infos
+    if name == "expert":
+        check.same(f"task {info['task_id']!r}, success of the expert", True, info["success"])

@@ -7,7 +7,6 @@ import os
 import signal
 import tarfile
 from collections.abc import Callable, Generator, Iterator
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,6 @@ from hypothesis import settings
 from hypothesis.internal.conjecture import engine
 
 if TYPE_CHECKING:
-    import gymnasium
     from transformers import PreTrainedTokenizerBase
 
     from envsuite.core import ToolEnv
@@ -119,9 +117,8 @@ def server(data_folder: Path) -> Iterator[str]:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """What asks for ``where``, directly or through a fixture, is tested twice: on environments here, and on a server.
 
-    That is every test of what an environment promises to those who play it. Tests of what is behind that promise
-    (readers, indices, grammars, generators, rewards, pages) ask for none of it and are made here, once: on a server it
-    is the same code. ``slow_remote`` marks those whose remote half costs seconds, and is slow therefore.
+    Those are tests of the contract; that each environment plays on a server as it does here is for the checker to tell
+    (``conformance/test_checker.py``). ``slow_remote`` marks those whose remote half costs seconds, and is slow.
     """
     if "where" in metafunc.fixturenames:
         slow = metafunc.definition.get_closest_marker("slow_remote")
@@ -136,20 +133,10 @@ def where(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def make_env(where: dict[str, Any]) -> Callable[..., ToolEnv]:
-    """Makes the environment of an id, here or on a server, without wrappers."""
-    from places import made
+def make_env() -> Callable[..., ToolEnv]:
+    """Makes the environment of an id, without wrappers."""
+    import gymnasium
 
-    return partial(made, **where)
+    import envsuite  # noqa: F401
 
-
-@pytest.fixture(scope="session")
-def make_open(where: dict[str, Any]) -> Callable[..., gymnasium.Env[Any, Any]]:
-    """Makes an environment for players that look into its world: here, and there with one on a server that follows."""
-    from places import Followed, made
-
-    def make(env_id: str, **arguments: Any) -> gymnasium.Env[Any, Any]:
-        env = made(env_id, **arguments)
-        return Followed(env, made(env_id, **arguments, **where)) if where else env
-
-    return make
+    return lambda env_id, **arguments: gymnasium.make(env_id, disable_env_checker=True, **arguments).unwrapped  # type: ignore[return-value]

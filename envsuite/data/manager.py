@@ -17,7 +17,7 @@ from envsuite.core.errors import DataError, UsageError
 from envsuite.data import catalog
 from envsuite.data.catalog import DataSet, RemoteFile, Unpack
 from envsuite.data.download import Patience, download
-from envsuite.data.part import sha256_of, shape_trouble
+from envsuite.data.part import Part, sha256_of, shape_trouble
 from envsuite.data.places import WRITABLE, data_root
 from envsuite.data.progress import Progress, Silent
 from envsuite.data.record import Damage, Record, Source, damages, expected_files, read_record, write_record
@@ -144,6 +144,7 @@ def _source(
     if path.is_file():
         found = sha256_of(path)
         if found == right or (right is None and shape_trouble(path, file.name) is None):
+            Part(folder / f".{file.name}.part").drop()  # what an interruption left between the two steps of its end
             return before or Source(path.resolve().as_uri(), path.stat().st_size, found, file.sha256 is not None, now)
     urls = [f"{mirror.rstrip('/')}/{quote(file.name)}" for mirror in mirrors] or file.urls
     got = download(file, urls, folder, patience, progress)

@@ -26,8 +26,9 @@ class Expert:
         Raises:
             UsageError: ``env`` is another environment, or has no running episode.
         """
-        world = looked_into(env, ENV_ID, TextCraft).world
-        commands = plan(world.book, world.goal, world.inventory)
+        inner = looked_into(env, ENV_ID, TextCraft)
+        world = inner.world
+        commands = [] if inner.done else plan(world.book, world.goal, world.inventory)
         if not commands:
             raise UsageError("Expert.act called before reset; call reset() first")
         return (ToolCall("env_step", {"command": commands[0]}),)

@@ -11,7 +11,6 @@ import pytest
 from envsuite.alfworld.player import LABELS, Planner
 from envsuite.core import ToolEnv, UsageError
 
-pytestmark = pytest.mark.slow_remote
 FORMS = (
     r"find [a-z]+( and [a-z]+)?: [A-F] [a-z]+ \d+(, [A-F] [a-z]+ \d+)*",
     r"[a-z]+ none\. [B-F]",

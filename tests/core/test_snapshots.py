@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,6 +25,12 @@ TWO: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "WebShop-v0": ({"source": "generated", "products": 50}, {"source": "generated", "products": 50, "shop_seed": 1}),
 }
 """Arguments of two environments of one id with other data."""
+
+
+@pytest.fixture(scope="module")
+def make_env(make_env: Callable[..., ToolEnv], where: dict[str, Any]) -> Callable[..., ToolEnv]:
+    """Makes the environment of an id, here and on a server."""
+    return partial(make_env, **where)
 
 
 @pytest.mark.slow_remote

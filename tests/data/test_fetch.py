@@ -180,18 +180,20 @@ def test_an_archive_that_cannot_be_unpacked_goes_aside(server: Faulty, tmp_path:
 
 
 @pytest.mark.parametrize("when", ["os.replace", "os.fsync"])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("count", range(6))
 def test_an_interruption_at_any_time_is_gone_on_with(
-    server: Faulty, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, count: int
+    server: Faulty, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, after: bool, count: int
 ) -> None:
     house, left = data_set("house"), [count]
     real = {"os.replace": os.replace, "os.fsync": os.fsync}[when]
 
     def stop(*arguments: object) -> None:
         left[0] -= 1
+        if after or left[0] >= 0:
+            real(*arguments)  # type: ignore[operator]
         if left[0] < 0:
             raise KeyboardInterrupt
-        real(*arguments)  # type: ignore[operator]
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(when, stop)
@@ -202,7 +204,7 @@ def test_an_interruption_at_any_time_is_gone_on_with(
         assert not verify(house, tmp_path).damages
     fetch(house, tmp_path)
     assert _there(tmp_path / "house" / "json") == {name.removeprefix("json/"): text for name, text in HOUSE.items()}
-    assert not [name for name in os.listdir(tmp_path / "house") if name.endswith((".unpacking", ".old", ".part"))]
+    assert {name for name in os.listdir(tmp_path / "house") if name.startswith(".")} == {".lock"}
 
 
 def test_two_processes_fetch_once(server: Faulty, tmp_path: Path) -> None:

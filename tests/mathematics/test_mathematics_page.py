@@ -21,13 +21,6 @@ def page(root: Path) -> str:
     return (root / "docs" / "environments" / "mathematics.md").read_text(encoding="utf-8")
 
 
-def test_the_transcript_on_the_page_is_what_its_code_prints(page: str, capsys: pytest.CaptureFixture[str]) -> None:
-    transcript, code = (re.search(rf"```{kind}\n(.*?)```", page, re.DOTALL) for kind in ("text", "python"))
-    assert transcript is not None and code is not None
-    exec(code[1], {})
-    assert capsys.readouterr().out == transcript[1]
-
-
 def test_the_counts_on_the_page_are_those_of_the_task_sets(page: str) -> None:
     assert f"| `builtin`, each of the {len(BY_STRATUM)} types | {' | '.join(map(str, COUNTS.values()))} |" in page
     assert f"| {sum(COUNTS.values())} of each type below" in page

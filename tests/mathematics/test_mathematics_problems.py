@@ -103,24 +103,6 @@ def test_the_check_of_the_builtin_problems_passes(root: Path) -> None:
     assert run.returncode == 0 and "matches the code" in run.stdout, run.stdout + run.stderr
 
 
-SAME = """
-import hashlib
-from envsuite.mathematics.generate import KINDS, LEVELS
-from envsuite.mathematics.tasks import content, load
-problems, tasks = load("generated", 7, 60, KINDS, LEVELS)
-print(tasks.hash, content(problems, list(tasks.types)))
-"""
-
-
-def test_a_seed_is_the_same_problems_in_every_process() -> None:
-    runs = []
-    for seed in ("1", "2"):
-        env = {"PYTHONPATH": ":".join(sys.path), "PYTHONHASHSEED": seed}
-        done = subprocess.run([sys.executable, "-c", SAME], capture_output=True, text=True, check=True, env=env)
-        runs.append(done.stdout)
-    assert runs[0] == runs[1] and len(runs[0]) > 128
-
-
 def test_an_id_is_the_same_problem_whatever_the_other_arguments_are() -> None:
     few, tasks = load("generated", 3, 30, ["lattice"], [2])
     many, more = load("generated", 3, 3000, KINDS, LEVELS)

@@ -1,17 +1,11 @@
 from __future__ import annotations
 
-import os
-import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from question_files import HOTPOT, MUSIQUE, TWO_WIKI, UNANSWERABLE, without, write_json, write_lines
 
 from envsuite.core import DataError, ToolCall, UnknownName, UsageError
@@ -188,17 +182,6 @@ def test_the_state_key_is_that_of_question_passages_and_queries_in_any_order(thr
     assert started(three, "w1").step([search("moon"), search("lee")])[4]["state_key"] != keys[0]
 
 
-def test_a_snapshot_is_plain_and_is_restored_in_another_environment(three: Path) -> None:
-    env, other = started(three, "h1"), SearchQAEnv(three, split="validation")
-    seen = env.step([search("moon")])[0]
-    token = pickle.loads(pickle.dumps(env.snapshot()))
-    assert other.restore(token) == seen
-    after = [one.step([search("lee"), answer("Rome")]) for one in (env, other)]
-    assert after[0] == after[1]
-    with pytest.raises(UsageError, match="snapshot"):
-        other.restore({"task_id": "h1"})
-
-
 def test_goal_identity_and_types(three: Path) -> None:
     env = SearchQAEnv(three, split="validation")
     assert env.goal("h1").endswith("Question: Where was the director of Blue Moon born?")
@@ -315,73 +298,6 @@ def test_milestones_are_the_supporting_pages_and_the_answer(three: Path) -> None
     for action in ([search("moon film")], [search("moon film")], [search("director Ann")], [answer("Rome")]):
         reached.append(milestones.reached(action, env.step(action)[4]))
     assert reached == [1, 0, 1, 1]
-
-
-def test_an_episode_is_the_same_in_every_process() -> None:
-    code = (
-        "from envsuite.searchqa.env import SearchQAEnv\n"
-        "from envsuite.searchqa.lexical import Lexical\n"
-        "env = SearchQAEnv(entities=200, questions=40)\n"
-        "print(env.tasks.hash)\n"
-        "for seed in range(5):\n"
-        "    print(env.reset(seed=seed))\n"
-        "    while not env.done: print(env.step(Lexical().act(env)))\n"
-    )
-    said = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={**os.environ, "PYTHONHASHSEED": seed},
-        ).stdout
-        for seed in ("0", "77")
-    }
-    assert len(said) == 1
-
-
-anything: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=5,
-)
-names = st.sampled_from(["search", "open", "answer", "Search", ""]) | st.text(max_size=3)
-wild = st.text(max_size=40) | st.sampled_from(
-    ["", " ", "\ud800", "\x00", 'AND OR NOT "(', "x" * 2000, "Ann Lee", "Rome"]
-)
-calls = st.builds(
-    ToolCall,
-    names,
-    st.fixed_dictionaries({}, optional={n: wild | anything for n in ("query", "page", "text")}) | anything,
-)
-actions = st.lists(calls | anything, max_size=5) | anything
-
-
-def _no_action_raises(env: SearchQAEnv, steps: list[Any]) -> None:
-    env.reset(options={"task_id": "h1"})
-    for action in steps:
-        observation, reward, terminated, _, info = env.step(action)
-        assert env.observation_space.contains(observation) and 0.0 <= reward <= 1.0
-        assert info["valid"] == (info["error"] is None)
-        if terminated:
-            return
-
-
-@given(steps=st.lists(actions, max_size=4))
-def test_no_action_raises(three: Path, steps: list[Any]) -> None:
-    _no_action_raises(SearchQAEnv(three, split="validation", open_pages=True), steps)
-
-
-@pytest.mark.slow
-def test_none_of_100_000_actions_raises(three: Path) -> None:
-    env = SearchQAEnv(three, split="validation", open_pages=True)
-
-    @settings(max_examples=25_000, deadline=None, database=None)
-    @given(steps=st.lists(actions, min_size=4, max_size=4))
-    def try_four(steps: list[Any]) -> None:
-        _no_action_raises(env, steps)
-
-    try_four()
 
 
 def test_a_file_of_questions_is_a_source(tmp_path: Path) -> None:

@@ -49,8 +49,8 @@ def test_a_server_sends_the_pixels_that_the_environment_shows_here(make_env: Cal
     assert len({ours[0].tobytes() for ours in here}) > 5
 
 
-def test_the_image_is_that_of_the_board_after_every_step_and_restored_snapshot(make_open: Callable[..., Any]) -> None:
-    env, expert = make_open("Sokoban-v0", observation="image", split="test"), Expert()
+def test_the_image_is_that_of_the_board_after_every_step_and_restored_snapshot(make_env: Callable[..., Any]) -> None:
+    env, expert = make_env("Sokoban-v0", observation="image", split="test"), Expert()
     observation, _ = env.reset(seed=1)
     token, first, done = env.unwrapped.snapshot(), observation["images"][0], False
     while not done:
@@ -88,8 +88,8 @@ def _answer(vector: Any) -> Event:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_vectors_hand_on_images(workers: int, where: dict[str, Any]) -> None:
-    factory = EnvFactory("Sokoban-v0", {"observation": "both", **where})
+def test_vectors_hand_on_images(workers: int) -> None:
+    factory = EnvFactory("Sokoban-v0", {"observation": "both"})
     alone, _ = gymnasium.make("Sokoban-v0", observation="both").reset(options={"task_id": "boxes-1/test#0"})
     vector = make_vector([factory], 1, workers, 60.0)
     try:

@@ -17,7 +17,6 @@ def recordings(shared: Path) -> tuple[Path, Path]:
     return shared / "data" / "textcraft" / "recipes", shared / "golden" / "textcraft"
 
 
-@pytest.mark.slow_remote
 def test_the_world_equals_the_original_on_every_recorded_step(
     recordings: tuple[Path, Path], make_env: Callable[..., ToolEnv]
 ) -> None:

@@ -14,14 +14,13 @@ from envsuite.core.errors import UsageError
 from envsuite.textcraft.env import TextCraft
 from envsuite.textcraft.player import Planner, label, outline, say
 
-pytestmark = pytest.mark.slow_remote
 Move = tuple[str, str, bool]
 """Thought, command and whether it worked."""
 
 
 @pytest.fixture
-def craft(make_open: Callable[..., Any]) -> Callable[..., Any]:
-    return partial(make_open, "TextCraft-v0")
+def craft(make_env: Callable[..., Any]) -> Callable[..., Any]:
+    return partial(make_env, "TextCraft-v0")
 
 
 def play(env: Any, task_id: str, player: Planner, steps: int, seed: int = 0) -> tuple[bool, list[Move]]:

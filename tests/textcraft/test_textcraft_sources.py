@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -122,28 +121,6 @@ def test_draws_depend_on_nothing_but_the_key() -> None:
     draw = Draw("a key")
     assert [draw.below(1000) for _ in range(4)] == [828, 534, 795, 433]
     assert draw.sample("abcdef", 3) == ["e", "f", "c"]
-
-
-@pytest.mark.parametrize("hash_seed", ["0", "1"])
-def test_books_and_tasks_are_the_same_in_another_process(hash_seed: str) -> None:
-    code = (
-        "from envsuite.textcraft.tasks import load\n"
-        "from envsuite.textcraft.env import TextCraft\n"
-        "print(load('builtin')[1].hash, load('generated', 4, 200)[1].hash)\n"
-        "print(hash(tuple(load('generated', 4, 200)[0].recipes)) and TextCraft().reset(seed=11)[0]['task'])"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(Path(source.__file__).parents[2])},
-    )
-    from envsuite.textcraft.env import TextCraft
-
-    hashes, _, task = run.stdout.partition("\n")
-    assert hashes.split() == [load("builtin")[1].hash, load("generated", 4, 200)[1].hash]
-    assert task.rstrip("\n") == TextCraft().reset(seed=11)[0]["task"]
 
 
 def test_a_folder_is_read_in_the_order_of_names_and_only_its_crafting_recipes(tmp_path: Path) -> None:

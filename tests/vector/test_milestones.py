@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import gymnasium
@@ -77,30 +76,6 @@ def test_the_expert_reaches_every_milestone_and_the_last_one_with_the_solution(e
         totals = [info["metrics"][TOTAL] for info in infos]
         assert [b > a for a, b in zip([0, *totals], totals, strict=False)] == [info[REACHED] for info in infos]
     env.close()
-
-
-@every_world
-def test_random_actions_reach_no_more_than_there_are_and_change_nothing_else(env_id: str) -> None:
-    env, plain = factory(env_id).make(), EnvFactory(env_id, factory(env_id).kwargs).make()
-    assert isinstance(env, MilestoneEnv)
-    rng = random.Random(env_id)
-    for task in tasks(env)[:4]:
-        env.action_space.seed(rng.randrange(2**31))
-        first, _ = env.reset(options={"task_id": task})
-        assert str(first) == str(plain.reset(options={"task_id": task})[0])
-        for _ in range(30):
-            action = env.action_space.sample()
-            observation, reward, terminated, truncated, info = env.step(action)
-            other = plain.step(action)
-            assert (str(observation), reward, terminated, truncated) == (str(other[0]), *other[1:4])
-            metrics = {k: v for k, v in info["metrics"].items() if k not in (TOTAL, UNGUIDED)}
-            assert {**info, "metrics": metrics} == {**other[4], REACHED: info[REACHED]}
-            assert info["metrics"][TOTAL] <= env._milestones.count
-            assert info["valid"] or not info[REACHED]
-            if terminated or truncated:
-                break
-    env.close()
-    plain.close()
 
 
 def command(text: str) -> tuple[ToolCall, ...]:

@@ -18,13 +18,6 @@ def page(root: Path) -> str:
     return (root / "docs" / "environments" / "webshop.md").read_text(encoding="utf-8")
 
 
-def test_the_transcript_on_the_page_is_what_its_code_prints(page: str, capsys: pytest.CaptureFixture[str]) -> None:
-    transcript, code = (re.search(rf"```{kind}\n(.*?)```", page, re.DOTALL) for kind in ("text", "python"))
-    assert transcript is not None and code is not None
-    exec(code[1], {})
-    assert capsys.readouterr().out == transcript[1]
-
-
 def test_every_goal_is_in_both_pools_of_verl_agent_as_the_page_shows(
     page: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,7 +14,6 @@ from envsuite.webshop.nouns import Spacy
 from envsuite.webshop.source import Files
 
 
-@pytest.mark.slow_remote
 def test_rewards_rankings_and_episodes_equal_the_recordings(
     shared: Path, official_files: Files, recorded_nouns: Recorded, make_env: Callable[..., ToolEnv]
 ) -> None:

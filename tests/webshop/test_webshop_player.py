@@ -12,15 +12,14 @@ from envsuite.core.errors import UsageError
 from envsuite.webshop.player import Shopper, judged, query
 from envsuite.webshop.products import Card
 
-pytestmark = pytest.mark.slow_remote
 EASY = {"attributes": 2, "hidden": 0, "vagueness": 0}
 FORMS = (r"([a-z]{2} \d+ > \d+\. )*[a-z]{2} \d+ < \d+", r"[a-z0-9 -]+(, [a-z0-9 -]+)*")
 """All that the player ever says: which product is cheap enough, and which options it will choose."""
 
 
 @pytest.fixture(scope="module")
-def env(make_open: Callable[..., Any]) -> Any:
-    return make_open("WebShop-v0", source="builtin", goals="human", products=300, mode="structured", difficulty=EASY)
+def env(make_env: Callable[..., Any]) -> Any:
+    return make_env("WebShop-v0", source="builtin", goals="human", products=300, mode="structured", difficulty=EASY)
 
 
 def play(env: Any, task_id: str, player: Shopper) -> tuple[float, list[tuple[str, str, str]]]:

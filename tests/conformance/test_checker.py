@@ -1,0 +1,150 @@
+"""Every registered environment passes the checker, and the checker fails environments that do not."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+import envsuite  # noqa: F401  (registers the ids)
+from envsuite import testing
+from envsuite.core import ToolEnv, UsageError
+from envsuite.core.registration import ENVIRONMENTS
+from envsuite.remote import RemoteEnv
+from envsuite.remote.making import make_player
+from envsuite.testing import Check, checks
+from envsuite.textcraft.env import TextCraft
+from envsuite.textcraft.expert import Expert
+from envsuite.textcraft.milestones import Milestones
+
+numbers = itertools.count()
+
+
+OTHERS: list[tuple[str, dict[str, Any]]] = [
+    ("ALFWorld-v0", {"source": "generated", "games": 18}),
+    ("TextCraft-v0", {"source": "generated", "goals": 200}),
+    ("Sokoban-v0", {"source": "generated", "levels": 20, "max_episode_steps": 200}),
+    ("Sokoban-v0", {"max_calls": 3}),
+    ("PythonMath-v0", {"source": "generated", "problems": 20}),
+    ("PaperSearch-v0", {"papers": 800}),
+    ("PaperSearchTeam-v0", {"papers": 800}),
+    ("SearchQA-v0", {"source": "generated", "entities": 300, "questions": 60}),
+    ("WebShop-v0", {"source": "generated", "products": 300}),
+]
+"""Environments that are made otherwise than by default."""
+
+
+@pytest.mark.parametrize("check", [check for env_id in ENVIRONMENTS for check in checks(env_id)], ids=str)
+def test_every_registered_environment_passes(check: Check) -> None:
+    check()
+
+
+@pytest.mark.parametrize("check", [check for env_id, kwargs in OTHERS for check in checks(env_id, **kwargs)], ids=str)
+def test_environments_with_other_sources_pass(check: Check) -> None:
+    check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env_id", ENVIRONMENTS)
+def test_none_of_20_000_actions_raises(env_id: str) -> None:
+    testing.any_actions(Check(env_id, testing.any_actions), 20_000)
+
+
+def test_horizons_are_those_of_the_papers() -> None:
+    horizons = {env_id: spec.max_episode_steps for env_id, spec in ENVIRONMENTS.items()}
+    assert horizons == {
+        "ALFWorld-v0": 50, "TextCraft-v0": 50, "Sokoban-v0": 15, "PythonMath-v0": 8,
+        "PaperSearch-v0": 5, "PaperSearchTeam-v0": 10, "SearchQA-v0": 5, "WebShop-v0": 15,
+    }  # fmt: skip
+
+
+PAGES = ("alfworld", "mathematics", "papersearch", "searchqa", "sokoban", "textcraft", "webshop")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_transcript_on_a_page_is_what_its_code_prints(
+    name: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (root / f"docs/environments/{name}.md").read_text(encoding="utf-8")
+    transcript, code = (re.search(rf"```{kind}\n(.*?)```", page, re.DOTALL) for kind in ("text", "python"))
+    assert transcript is not None and code is not None
+    exec(code[1], {})
+    assert capsys.readouterr().out == transcript[1]
+
+
+EPISODES = """
+import sys, gymnasium, envsuite
+for env_id, kwargs in eval(sys.argv[1]):
+    env = gymnasium.make(env_id, **kwargs).unwrapped
+    print(env_id, env.tasks.hash, [env.reset(seed=seed)[0] for seed in range(8)])
+"""
+
+
+def test_every_process_makes_the_same_tasks_and_episodes(tmp_path: Path) -> None:
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", EPISODES, str(OTHERS)],
+            env={**os.environ, "PYTHONHASHSEED": seed, "TZ": f"UTC+{seed}", "ENVSUITE_DATA": str(tmp_path / seed)},
+            capture_output=True, text=True,
+        ).stdout
+        for seed in "12"
+    ]  # fmt: skip
+    assert told[0] == told[1] and told[0].count("\n") == len(OTHERS)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "player"), [(env_id, name) for env_id, spec in ENVIRONMENTS.items() for name in spec.players]
+)
+def test_a_player_refuses_another_environment(env_id: str, player: str) -> None:
+    other = gymnasium.make("Sokoban-v0" if env_id != "Sokoban-v0" else "TextCraft-v0")
+    with pytest.raises(UsageError, match=f"this plays {env_id}, not |this needs the state of {env_id} itself"):
+        make_player(env_id, player).act(other)
+
+
+def unlike(name: str, **changed: Any) -> Any:
+    """A method whose info, or other dictionary, has other values."""
+    method = getattr(TextCraft, name)
+    return lambda *arguments: {**method(*arguments), **changed}
+
+
+WRONG = [
+    ("contract", TextCraft, "_info", lambda env, outcome: {"valid": True}, "are missing"),
+    ("splits", TextCraft, "_draw", lambda env, seed, options: env._split_ids[-1], "reset of 'train': expected"),
+    ("goals", TextCraft, "goal", lambda env, task: "Sing.", "goal of task .* got 'Sing.'"),
+    ("goals", TextCraft, "identity", lambda env, task: {"number": next(numbers)}, "identity of task"),
+    ("episodes", TextCraft, "_state_key", lambda env: str(next(numbers)), "seed 0, reset: expected"),
+    (
+        "malformed_actions",
+        TextCraft,
+        "_refuse",
+        lambda env, problem, shown: env.step(env.action_space.sample()),
+        "valid",
+    ),
+    ("malformed_actions", TextCraft, "_info", unlike("_info", error="Why?"), "expected the error 'Why\\?' in the text"),
+    ("misuse", ToolEnv, "restore", lambda env, token: None, "expected restore of something else to raise"),
+    ("misuse", TextCraft, "goal", lambda env, task: "Sing.", "goal of a task that does not exist to raise"),
+    ("snapshots", TextCraft, "_resume", lambda env, task, world: env._begin(task), "restored: expected"),
+    ("rendering", TextCraft, "render", lambda env: "", "seed 0: expected text, got ''"),
+    ("players", Expert, "act", lambda player, env: (), "success of the expert: expected True, got False"),
+    ("milestones", Milestones, "reached", lambda milestones, action, info: 0, "the last step reaches a milestone"),
+    ("server", RemoteEnv, "_see", lambda env, seen: None, "not within the observation space"),
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "method", "wrong", "message"), WRONG, ids=lambda value: str(value)[:20])
+def test_a_wrong_environment_fails_the_check_which_says_what_came(
+    name: str, kind: type, method: str, wrong: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = Check("TextCraft-v0", getattr(testing, name))
+    monkeypatch.setattr(kind, method, wrong)
+    with pytest.raises(Exception, match=message):
+        check()
+    monkeypatch.undo()
+    check()

@@ -20,13 +20,16 @@ from envsuite.searchqa.scoring import normalised
 SIZES = ((3000, None, 0), (3000, 1000, 7), (100, 20, 1), (12_000, 4000, 3))
 
 
+EVERY_SIZE = pytest.mark.parametrize("size", [*SIZES[:-1], pytest.param(SIZES[-1], marks=pytest.mark.slow)])
+
+
 @cache
 def made(entities: int, questions: int | None, seed: int) -> tuple[Encyclopaedia, list[Document], list[dict[str, Any]]]:
     source = Encyclopaedia(entities, questions, seed)
     return source, list(source.documents()), list(source.tasks())
 
 
-@pytest.mark.parametrize("size", SIZES)
+@EVERY_SIZE
 def test_a_search_over_all_facts_finds_the_answer_of_each_question_and_no_other(
     size: tuple[int, int | None, int],
 ) -> None:
@@ -47,7 +50,7 @@ def test_a_search_over_all_facts_finds_the_answer_of_each_question_and_no_other(
         assert str(value) in task["answers"], task
 
 
-@pytest.mark.parametrize("size", SIZES)
+@EVERY_SIZE
 def test_a_description_fits_one_entity_even_by_facts_that_no_page_states(size: tuple[int, int | None, int]) -> None:
     source, _, tasks = made(*size)
     world = source.world
@@ -62,7 +65,7 @@ def test_a_description_fits_one_entity_even_by_facts_that_no_page_states(size: t
     assert all(len(facts.start(task["query"]["from"])) == 1 for task in described)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@EVERY_SIZE
 def test_supporting_pages_state_the_facts_and_hidden_ones_are_on_no_page(size: tuple[int, int | None, int]) -> None:
     source, documents, tasks = made(*size)
     world = source.world
@@ -104,7 +107,7 @@ def test_some_names_are_shared_and_then_pages_and_questions_tell_them_apart() ->
     assert any("(" in title for task in tasks for title in task["support"])
 
 
-@pytest.mark.parametrize("size", SIZES)
+@EVERY_SIZE
 def test_no_question_chain_start_or_settling_fact_is_in_two_splits(size: tuple[int, int | None, int]) -> None:
     _, _, tasks = made(*size)
     assert len({task["id"] for task in tasks}) == len(tasks) == len({task["text"] for task in tasks})

@@ -272,23 +272,6 @@ def test_a_vector_without_slots_or_environments_is_refused(workers):
         make_vector([ROUGH], slots=1, workers=-1)
 
 
-@pytest.mark.parametrize(
-    ("mode", "options"), [("sync", {}), ("async", {}), ("async", {"shared_memory": False})], ids=str
-)
-def test_gymnasiums_own_vectors_take_the_environments(mode, options, where):
-    envs = gymnasium.make_vec("TextCraft-v0", num_envs=2, vectorization_mode=mode, vector_kwargs=options, **where)
-    try:
-        observations, infos = envs.reset(seed=[1, 2])
-        assert len(observations["text"]) == 2 and len(infos["task_id"]) == 2
-        assert infos["task_id"][0] != infos["task_id"][1]
-        action = (ToolCall("env_step", {"command": "inventory"}),)
-        observations, rewards, terminated, truncated, infos = envs.step((action, action))
-        assert list(rewards) == [0.0, 0.0] and not terminated.any() and not truncated.any()
-        assert list(infos["valid"]) == [True, True]
-    finally:
-        envs.close()
-
-
 def test_a_poll_waits_no_longer_than_it_may(vector_of, tmp_path):
     with vector_of([ROUGH], slots=2) as vector:
         reset_all(vector)

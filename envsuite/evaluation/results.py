@@ -230,13 +230,14 @@ class ResultFile:
     Args:
         path: The file; its folder is made if need be.
         conditions: Those of every result in it.
+        others: Files of other processes of the evaluation, whose results under these conditions count, too.
 
     Raises:
-        DataError: The file cannot be read or written, or another process writes it.
+        DataError: A file cannot be read or written, or another process writes it.
         UsageError: It has results of other conditions; the message names what differs.
     """
 
-    def __init__(self, path: Path, conditions: Conditions) -> None:
+    def __init__(self, path: Path, conditions: Conditions, others: Iterable[Path] = ()) -> None:
         self.path = path
         self.conditions = conditions
         self.results: dict[tuple[str, int], Result] = {}
@@ -254,6 +255,11 @@ class ResultFile:
                     if result.conditions.canonical != self._canonical:
                         raise UsageError(f"{path}: {_differing(result.conditions, conditions)}; name another folder")
                     self.results[result.key] = result
+                for result in (result for other in others for result in _lines(other)):
+                    if result.conditions.canonical == self._canonical:
+                        known = self.results.get(result.key)
+                        if known is None or known.broken is not None or result.broken is None:
+                            self.results[result.key] = result
                 self._size = path.read_bytes().rfind(b"\n") + 1
                 self._file.truncate(self._size)
             except OSError as error:

@@ -16,7 +16,7 @@ import orjson
 from trainers.processes.distributed import guarded, make_accelerator
 from trainers.run.cli import EVALUATE, parse
 from trainers.run.evaluation import evaluate
-from trainers.run.written import read_seeds, seeded
+from trainers.run.results import read_seeds, seeded
 
 INCOMPLETE = 3
 """Exit status where some episodes were not played to their end, because the engine gave no answer."""

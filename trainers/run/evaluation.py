@@ -21,11 +21,11 @@ from trainers.rollout.limits import check_images
 from trainers.rollout.manager import Watcher
 from trainers.rollout.rollout import Keeper
 from trainers.run.config import EvalConfig, TrainConfig
+from trainers.run.episode_folder import EpisodeFolder, played_with
 from trainers.run.examples import examples_of
-from trainers.run.kept import Kept, played_with
 from trainers.run.origin import origin_of
 from trainers.run.playing import playing, usage_of
-from trainers.run.written import Written, conditions_of
+from trainers.run.results import EvaluationResults, conditions_of
 from trainers.settings import ConfigError
 from trainers.steps import Episode
 
@@ -98,24 +98,24 @@ class Evaluator:
 
     def record(self, env: int) -> list[Outcome]:
         """Plays what ``out`` has no results of; returns this process's share of the outcomes of all episodes."""
-        written, types = self._written(env), self.tasks[env].types
+        results, types = self._results(env), self.tasks[env].types
         count, rank = self.accelerator.num_processes, self.accelerator.process_index
         try:
             all_gather_object(self.accelerator, None)  # all have read what is there before one writes
-            left = written.left(self._all_plans(env))
+            left = results.left(self._all_plans(env))
 
             def write(plan: EpisodePlan, episode: Episode, effort: Effort) -> None:
                 if not (episode.unanswered and self.engine.stopped is not None):  # not asked: it is missing, not broken
-                    written.add(plan, episode, effort, types[plan.task_id])
+                    results.add(plan, episode, effort, types[plan.task_id])
 
             self._played(env, left[rank::count], None, write)
         finally:
-            written.close()
+            results.close()
         there = {plan.episode_id for plan in self._all_plans(env)} - {plan.episode_id for plan in left}
         mine = {plan.episode_id for plan in left[rank::count]} | (there if rank == 0 else set())
-        return written.outcomes([plan for plan in self._all_plans(env) if plan.episode_id in mine], types)
+        return results.outcomes([plan for plan in self._all_plans(env) if plan.episode_id in mine], types)
 
-    def _written(self, env: int) -> Written:
+    def _results(self, env: int) -> EvaluationResults:
         """Opens the results of environment number ``env``."""
         assert self.out is not None
         chosen, messages = self.config.evaluation.envs[env], isinstance(self.engine, ChatEngine)
@@ -126,18 +126,20 @@ class Evaluator:
         conditions = replace(conditions, policy=self.policy)
         prices = self.config.rollout.engine_options.get("prices") if messages else None
         repeats = self.config.evaluation.repeats
-        return Written(self.out, conditions, self.accelerator.process_index, self.chosen[env], repeats, prices)
+        return EvaluationResults(
+            self.out, conditions, self.accelerator.process_index, self.chosen[env], repeats, prices
+        )
 
     def _played(
         self, env: int, plans: list[EpisodePlan], watch: Watcher | None, also: Keeper | None = None
     ) -> list[Episode]:
         """Plays ``plans`` but those whose episodes are kept already."""
         chosen, settings = self.config.evaluation.envs[env], self.config.evaluation
-        kept: Kept | None = None
+        kept: EpisodeFolder | None = None
         found: list[Episode] = []
         if self.keep is not None:
             what = played_with(self.config, chosen, settings.sampling, self.tasks[env].hash)
-            kept = Kept(self.keep / f"{env}-{chosen.id}-{chosen.split}", what)
+            kept = EpisodeFolder(self.keep / f"{env}-{chosen.id}-{chosen.split}", what)
             by_id = {plan.episode_id: plan for plan in plans}
             found, plans = kept.split(plans)
             if also is not None:

@@ -15,7 +15,7 @@ import orjson
 from envsuite import __version__
 from envsuite.evaluation.panels.panel import Panel
 from envsuite.evaluation.protocol import SEEDS, stem_of
-from envsuite.evaluation.results import Conditions, Result, ResultFile, read_results
+from envsuite.evaluation.results import Conditions, Result, ResultFile
 from envsuite.evaluation.results import Ending as ResultEnding
 from envsuite.prompting.endpoints import Tokens, cost_of
 from envsuite.remote.making import horizon_of
@@ -32,7 +32,7 @@ _PASSING = ("key_variable", "concurrency", "patience", "timeout", "budget", "pri
 """Options of an engine that change no answer."""
 
 
-class Written:
+class EvaluationResults:
     """The results of one environment of an evaluation; each process of it writes a file of its own.
 
     Args:
@@ -61,16 +61,10 @@ class Written:
         self.tasks = tuple(tasks)
         self.seeds = seeds
         self.prices = prices
-        self._file = ResultFile(folder / (f"{stem}.{rank}.jsonl" if rank else f"{stem}.jsonl"), conditions)
-        self.results: dict[tuple[str, int], Result] = {}
-        """The result of each episode, of all processes until now."""
-        for file in sorted(folder.glob("*.jsonl")):
-            if file.name == f"{stem}.jsonl" or re.fullmatch(re.escape(stem) + r"\.[0-9]+\.jsonl", file.name):
-                for result in read_results(file):
-                    if result.conditions.canonical == conditions.canonical and (
-                        result.broken is None or result.key not in self.results
-                    ):
-                        self.results[result.key] = result
+        path = folder / (f"{stem}.{rank}.jsonl" if rank else f"{stem}.jsonl")
+        pattern = re.compile(re.escape(stem) + r"(\.[0-9]+)?\.jsonl")
+        others = (file for file in sorted(folder.glob("*.jsonl")) if pattern.fullmatch(file.name) and file != path)
+        self._file = ResultFile(path, conditions, others)
 
     def seed(self, plan: EpisodePlan) -> int:
         """Returns the number of the repetition that an episode is."""
@@ -78,11 +72,8 @@ class Written:
 
     def left(self, plans: Sequence[EpisodePlan]) -> list[EpisodePlan]:
         """Returns the plans that have no sound result yet."""
-        return [plan for plan in plans if not self._sound(plan)]
-
-    def _sound(self, plan: EpisodePlan) -> bool:
-        result = self.results.get((plan.task_id, self.seed(plan)))
-        return result is not None and result.broken is None
+        missing = {*self._file.missing(self.tasks, range(self.seeds))}
+        return [plan for plan in plans if (plan.task_id, self.seed(plan)) in missing]
 
     def add(self, plan: EpisodePlan, episode: Episode, effort: Effort, stratum: str) -> None:
         """Writes an episode that has ended."""
@@ -112,13 +103,12 @@ class Written:
             broken=broken,
         )
         self._file.add(result)
-        self.results[result.key] = result
 
     def outcomes(self, plans: Sequence[EpisodePlan], types: Mapping[str, str]) -> list[Outcome]:
         """Returns what counts of each episode; one without a result was not asked for."""
         found = []
         for plan in plans:
-            result, stratum = self.results.get((plan.task_id, self.seed(plan))), types[plan.task_id]
+            result, stratum = self._file.results.get((plan.task_id, self.seed(plan))), types[plan.task_id]
             if result is None:
                 found.append(Outcome(plan.task_id, stratum, False, 0.0, 0, "it was not played", unanswered=True))
             else:

@@ -18,7 +18,7 @@ from trainers.rollout.scripted import ScriptedEngine
 from trainers.run.config import EvalConfig, TrainConfig
 from trainers.run.evaluation import Evaluator
 from trainers.run.origin import origin_of, weights_of
-from trainers.run.written import seeded
+from trainers.run.results import seeded
 from trainers.settings import ConfigError, checked
 from trainers.train import main as train
 

@@ -22,7 +22,7 @@ _PASSING = ("key_variable", "concurrency", "patience", "timeout", "budget", "pri
 """Options of an engine that change no answer."""
 
 
-class Kept:
+class EpisodeFolder:
     """A folder of episodes, one file each.
 
     Args:

@@ -198,10 +198,7 @@ def _effort(episode: Episode) -> Effort:
 
 
 def chosen_tasks(ids: Sequence[str], config: EvalConfig, where: str) -> list[str]:
-    """The tasks that an evaluation plays, each ``config.repeats`` times, in the order of the split.
-
-    A sample is a function of the ids alone: those with the smallest SHA-256. So it does not follow the order of the
-    split, which may be by difficulty, and a smaller sample is part of a larger one.
+    """The tasks that an evaluation plays, each ``config.repeats`` times: all of the split, or a :func:`sample_of` them.
 
     Args:
         ids: All tasks of the split.

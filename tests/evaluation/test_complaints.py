@@ -1,6 +1,7 @@
 """The complaints about today's frameworks, one test each.
 
-``tests/trainers/run/test_evaluation_results.py`` has those of the trainers: slots, workers and processes change no result there.
+``tests/trainers/run/test_evaluation_results.py`` has those of the trainers: slots, workers and processes change no
+result there.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import pytest
 
 import envsuite  # noqa: F401  (registers the ids)
 from envsuite import testing
-from envsuite.core import ToolEnv, UsageError
+from envsuite.core import ToolCall, ToolEnv, UsageError
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.remote import RemoteEnv
 from envsuite.remote.making import make_player
@@ -114,6 +114,7 @@ def unlike(name: str, **changed: Any) -> Any:
     return lambda *arguments: {**method(*arguments), **changed}
 
 
+LOOK = (ToolCall("env_step", {"command": "inventory"}),)
 WRONG = [
     ("contract", TextCraft, "_info", lambda env, outcome: {"valid": True}, "are missing"),
     ("splits", TextCraft, "_draw", lambda env, seed, options: env._split_ids[-1], "reset of 'train': expected"),
@@ -124,7 +125,7 @@ WRONG = [
         "malformed_actions",
         TextCraft,
         "_refuse",
-        lambda env, problem, shown: env.step(env.action_space.sample()),
+        lambda env, problem, shown: env.step(LOOK),
         "valid",
     ),
     ("malformed_actions", TextCraft, "_info", unlike("_info", error="Why?"), "expected the error 'Why\\?' in the text"),

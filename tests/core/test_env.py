@@ -27,27 +27,16 @@ def switch(lamp: int) -> ToolCall:
 Make = Callable[..., ToolEnv]
 
 
-def made_lamps(url: str | None = None, **arguments: Any) -> ToolEnv:
-    return Lamps(**arguments) if url is None else RemoteEnv(url, "Lamps-v0", **arguments)
-
-
 @pytest.fixture(scope="module")
-def lamps_where(where: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Arguments of ``gymnasium.make`` for ``LampsAnywhere-v0``, which is registered meanwhile."""
-    gymnasium.register("Lamps-v0", entry_point=Lamps, max_episode_steps=10)
-    gymnasium.register("LampsAnywhere-v0", entry_point=made_lamps, max_episode_steps=10)
-    if where:
-        with serving(Settings(("Lamps-v0",), port=0, workers=0)) as server:
-            yield {"url": server.url}
-    else:
-        yield {}
-    del gymnasium.registry["Lamps-v0"], gymnasium.registry["LampsAnywhere-v0"]
-
-
-@pytest.fixture(scope="module")
-def lamps(lamps_where: dict[str, Any]) -> Make:
+def lamps(where: dict[str, Any]) -> Iterator[Make]:
     """Makes the environment, here or on a server."""
-    return partial(made_lamps, **lamps_where)
+    if not where:
+        yield Lamps
+        return
+    gymnasium.register("Lamps-v0", entry_point=Lamps, max_episode_steps=10)
+    with serving(Settings(("Lamps-v0",), port=0, workers=0)) as server:
+        yield partial(RemoteEnv, server.url, "Lamps-v0")
+    del gymnasium.registry["Lamps-v0"]
 
 
 @pytest.fixture
@@ -65,11 +54,6 @@ def started(lamps: Make) -> Make:
 def seen(env: ToolEnv) -> str:
     """Which lamps are on."""
     return env.step([LOOK])[0]["text"]
-
-
-@pytest.mark.filterwarnings("error")
-def test_an_environment_of_the_contract_passes_gymnasiums_checker(lamps_where: dict[str, Any]) -> None:
-    check_env(gymnasium.make("LampsAnywhere-v0", render_mode="ansi", **lamps_where).unwrapped)
 
 
 @pytest.mark.parametrize(
@@ -237,15 +221,6 @@ def test_ansi_rendering_shows_the_task_and_where_the_episode_stands(lamps: Make)
     env.reset(options={"task_id": "two"})
     env.step([switch(1)])
     assert env.render() == "Switch two lamps on.\n\n.o"
-
-
-@pytest.mark.filterwarnings("error")
-def test_gymnasiums_own_vector_environment_carries_the_infos(lamps_where: dict[str, Any]) -> None:
-    envs = gymnasium.make_vec("LampsAnywhere-v0", num_envs=2, vectorization_mode="sync", **lamps_where)
-    _, infos = envs.reset(seed=[0, 1])
-    assert list(infos["task_id"]) == [Lamps().reset(seed=seed)[1]["task_id"] for seed in (0, 1)]
-    _, _, _, _, infos = envs.step([[LOOK], [ToolCall("lock", {})]])
-    assert list(infos["valid"]) == [True, False]
 
 
 class LampsInSight(Lamps):

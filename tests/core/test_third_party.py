@@ -49,13 +49,10 @@ def dial(site: Path) -> Iterator[str]:
         del ENVIRONMENTS["Dial-v0"], gymnasium.registry["Dial-v0"]
 
 
-@pytest.fixture(scope="module", params=["here", "server", "server with workers"])
-def anywhere(request: pytest.FixtureRequest, dial: str) -> Iterator[dict[str, Any]]:
-    """Arguments of ``gymnasium.make``: here, and on servers, over real sockets."""
-    if request.param == "here":
-        yield {}
-        return
-    with serving(Settings((dial,), port=0, workers=int(request.param != "server"))) as running:
+@pytest.fixture(scope="module")
+def there(dial: str) -> Iterator[dict[str, Any]]:
+    """Arguments of ``gymnasium.make`` that play it on a server with a worker, over real sockets."""
+    with serving(Settings((dial,), port=0, workers=1)) as running:
         yield {"url": running.url}
 
 
@@ -88,8 +85,8 @@ def test_an_installed_package_is_registered_by_importing_envsuite_whatever_was_i
 
 
 @pytest.mark.filterwarnings("error")
-def test_it_is_played_here_and_on_servers(dial: str, anywhere: dict[str, Any]) -> None:
-    env = gymnasium.make(dial, split="test", **anywhere)
+def test_it_is_played_by_a_worker_of_a_server(dial: str, there: dict[str, Any]) -> None:
+    env = gymnasium.make(dial, split="test", **there)
     _, info = env.reset(seed=3)
     assert info["split"] == "test" and info["versions"]["source"] == "builtin"
     _, _, _, _, refused = env.step(turn(100))
@@ -122,9 +119,9 @@ def answers(vector: Vector) -> dict[int, Event]:
     return events
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_it_is_played_by_a_vector(dial: str, anywhere: dict[str, Any], workers: int) -> None:
-    with make_vector([EnvFactory(dial, anywhere)], 3, workers) as vector:
+@pytest.mark.parametrize(("workers", "remote"), [(1, False), (0, True)])
+def test_it_is_played_by_a_vector(dial: str, there: dict[str, Any], workers: int, remote: bool) -> None:
+    with make_vector([EnvFactory(dial, there if remote else {})], 3, workers) as vector:
         for slot in range(3):
             vector.reset(slot, 0, task_id=f"lock-{slot + 48}")
         assert set(answers(vector)) == {0, 1, 2}

@@ -50,7 +50,7 @@ class Engine:
         self.busy = 0.0
         """Seconds of generation, and of the rollout process's other work where that is the engine's own."""
         self.aside = 0.0
-        """Those of the other work."""
+        """Seconds of the rollout process's other work."""
         self.sequences = 0.0
         """Running sequences, times seconds."""
         self.idle = dict.fromkeys(CAUSES, 0.0)

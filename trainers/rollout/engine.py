@@ -297,7 +297,7 @@ class BaseEngine(ABC, Generic[RequestT, CompletionT]):
     def abandon(self, request_id: int, session: int | None) -> None:
         """Give up a request that was not answered in time; what it is answered later is ignored.
 
-        The next request of the session should go elsewhere, where there is an elsewhere.
+        The next request of the session should go to another server, if there is one.
         """
 
     def where(self, session: int | None) -> str:

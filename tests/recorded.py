@@ -12,8 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import orjson
-from places import made
 
 from envsuite.alfworld.player import Planner as Searcher
 from envsuite.core import Move, ToolCall, ToolEnv
@@ -55,9 +55,15 @@ def played(env: ToolEnv, task: str, calls: Iterable[ToolCall]) -> dict[str, Any]
     return {"task": task, "type": info["task_type"], "asked": asked, "score": round(info["score"], 9), "steps": steps}
 
 
+def _made(env_id: str, **arguments: Any) -> ToolEnv:
+    env = gymnasium.make(env_id, disable_env_checker=True, **arguments).unwrapped
+    assert isinstance(env, ToolEnv)
+    return env
+
+
 def replayed(env_id: str, episodes: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The recorded calls, made again."""
-    env = made(env_id, **PLAYS[env_id][0])
+    env = _made(env_id, **PLAYS[env_id][0])
     for episode in episodes:
         yield played(env, episode["task"], [ToolCall(name, arguments) for name, arguments, *_ in episode["steps"]])
     env.close()
@@ -75,7 +81,7 @@ def erring(moves: Iterable[Move]) -> Iterator[ToolCall]:
 def recorded(env_id: str) -> list[dict[str, Any]]:
     """Episodes of a player that errs, some of each type of task."""
     arguments, player = PLAYS[env_id]
-    env, found = made(env_id, **arguments), list[dict[str, Any]]()
+    env, found = _made(env_id, **arguments), list[dict[str, Any]]()
     for seed in range(SEEDS):
         task = env.reset(seed=seed)[1]
         if sum(episode["type"] == task["task_type"] for episode in found) < OF_A_TYPE:

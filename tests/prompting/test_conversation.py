@@ -47,8 +47,8 @@ def rendered(tokenizer, conversation):
     )
 
 
-def conversation_of(tokenizer, memory, codec=TAGS, image_format=None, **options):
-    return Conversation(tokenizer, PromptSpec(codec, memory, **options), (TOOL,), image_format=image_format)
+def conversation_of(tokenizer, memory, codec=TAGS, max_calls=1, image_format=None, **options):
+    return Conversation(tokenizer, PromptSpec(codec, memory, **options), (TOOL,), max_calls, image_format=image_format)
 
 
 def answer(conversation, text, world, end=True):

@@ -298,6 +298,7 @@ def make_manager(
         factory: How an environment is made.
         snapshots: Take snapshots, from which episodes can start.
     """
+    spec = spec_of(prompt, tokenizer)  # what is wrong with it is said before an environment starts
     slots = min(slots, engine.most) if isinstance(engine, ChatEngine) else slots
     with ACTIVITY.waiting(f"the environments to start ({', '.join(sorted({env.id for env in envs}))})"):
         vector = make_vector([factory(env) for env in envs], slots, rollout.workers, rollout.deadline, snapshots)
@@ -306,7 +307,7 @@ def make_manager(
         vector,
         [env.id for env in envs],
         tokenizer,
-        spec_of(prompt, tokenizer),
+        spec,
         episode_tokens=rollout.episode_tokens,
         examples=examples,
         attempts=rollout.attempts,

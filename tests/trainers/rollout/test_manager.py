@@ -18,6 +18,7 @@ from trainers.rollout.manager import RolloutManager
 from trainers.rollout.rollout import step_seed
 from trainers.rollout.sampler import TaskPool, TaskSampler
 from trainers.rollout.scripted import ScriptedEngine
+from trainers.settings import ConfigError
 from trainers.steps import Episode, StepTable
 
 TASK = load("generated", BOOK["book_seed"], BOOK["goals"])[1].ids("test")[0]
@@ -156,6 +157,15 @@ def test_the_manager_is_made_as_the_settings_say() -> None:
             assert vars(manager.prompt.codec).get("think") is True
     settings = SamplingConfig(temperature=0.3, top_p=0.8, top_k=4, max_tokens=9)
     assert sampling_of(settings, [5, 6]) == Sampling(0.3, 0.8, 4, 9, (5, 6))
+
+
+def test_a_prompt_that_cannot_be_made_is_refused_before_an_environment_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[object] = []
+    monkeypatch.setattr("trainers.rollout.environments.make_vector", lambda *given: started.append(given))
+    prompt = PromptConfig(template="no-such-file.jinja")
+    with pytest.raises(ConfigError, match="no-such-file"):
+        make_manager(RolloutConfig(), prompt, [EnvConfig("TextCraft-v0", "test")], 2, Notes(), tokenizer())
+    assert not started
 
 
 def test_generate_gives_each_prompt_a_seed_of_its_own() -> None:

@@ -112,7 +112,7 @@ def checks(environment: str | EnvSpec, **kwargs: Any) -> list[Check]:
         register(environment)
         environment = environment.id
     spec = ENVIRONMENTS[environment]
-    runs = [contract, splits, goals, episodes, malformed_actions, any_actions, misuse, snapshots, rendering]
+    runs = [*ANYWHERE]
     if spec.players:
         runs.append(players)
     if spec.milestones and "expert" in spec.players:
@@ -261,6 +261,10 @@ def rendering(check: Check) -> None:
     check.same("render() without render_mode", None, silent.render())
 
 
+ANYWHERE = (contract, splits, goals, episodes, malformed_actions, any_actions, misuse, snapshots, rendering)
+"""Checks of every environment, here and on a server."""
+
+
 def players(check: Check) -> None:
     """Each player ends its episodes, the same way each time; the expert, which plays here only, solves them.
 
@@ -303,18 +307,7 @@ def server(check: Check) -> None:
 
     with serving(Settings((check.env_id,), port=0, workers=0)) as running:
         remote = {**check.kwargs, "url": running.url}
-        for run in (
-            contract,
-            splits,
-            goals,
-            episodes,
-            malformed_actions,
-            any_actions,
-            misuse,
-            snapshots,
-            rendering,
-            players,
-        ):
+        for run in (*ANYWHERE, players):
             Check(check.env_id, run, remote)()
         here, there = check.make(), check.make(url=running.url)
         check.same("hash of the tasks", check.world().tasks.hash, check.world(url=running.url).tasks.hash)
@@ -349,10 +342,14 @@ def _malformed(env: ToolEnv) -> Iterator[Any]:
     env.action_space.seed(SEEDS[0])
     (call, *_) = env.action_space.sample()
     yield (call,) * (env.max_calls + 1)
-    yield (ToolCall(call.name, {**call.arguments, "no such argument": 1}),)
+    (tool,) = (tool for tool in env.tools if tool.name == call.name)
+    changed = [{**call.arguments, "no such argument": 1}]
     for name in call.arguments:
-        yield (ToolCall(call.name, {key: value for key, value in call.arguments.items() if key != name}),)
-        yield (ToolCall(call.name, {**call.arguments, name: {"no": "such value"}}),)
+        changed.append({key: value for key, value in call.arguments.items() if key != name})
+        changed.append({**call.arguments, name: {"no": "such value"}})
+    for arguments in changed:
+        if tool.problem(arguments) is not None:  # a schema may have optional arguments, or take any
+            yield (ToolCall(call.name, arguments),)
 
 
 def _random_action(tools: tuple[Tool, ...], draw: random.Random) -> Any:
@@ -363,7 +360,9 @@ def _random_action(tools: tuple[Tool, ...], draw: random.Random) -> Any:
 
     def call() -> Any:
         tool = draw.choice(tools)
-        arguments = {name: draw.choice((*words, draw.choice(anything))) for name in tool.parameters["properties"]}
+        arguments = {
+            name: draw.choice((*words, draw.choice(anything))) for name in tool.parameters.get("properties", {})
+        }
         kind = draw.randrange(5)
         if kind == 0:
             return draw.choice(anything)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +82,8 @@ def test_the_transcript_on_a_page_is_what_its_code_prints(
 
 
 EPISODES = """
-import sys, gymnasium, envsuite
-for env_id, kwargs in eval(sys.argv[1]):
+import json, sys, gymnasium, envsuite
+for env_id, kwargs in json.loads(sys.argv[1]):
     env = gymnasium.make(env_id, **kwargs).unwrapped
     print(env_id, env.tasks.hash, [env.reset(seed=seed)[0] for seed in range(8)])
 """
@@ -90,7 +92,7 @@ for env_id, kwargs in eval(sys.argv[1]):
 def test_every_process_makes_the_same_tasks_and_episodes(tmp_path: Path) -> None:
     told = [
         subprocess.run(
-            [sys.executable, "-c", EPISODES, str(OTHERS)],
+            [sys.executable, "-c", EPISODES, json.dumps(OTHERS)],
             env={**os.environ, "PYTHONHASHSEED": seed, "TZ": f"UTC+{seed}", "ENVSUITE_DATA": str(tmp_path / seed)},
             capture_output=True, text=True,
         ).stdout
@@ -126,7 +128,7 @@ WRONG = [
         TextCraft,
         "_refuse",
         lambda env, problem, shown: env.step(LOOK),
-        "valid",
+        "valid, commands: expected",
     ),
     ("malformed_actions", TextCraft, "_info", unlike("_info", error="Why?"), "expected the error 'Why\\?' in the text"),
     ("misuse", ToolEnv, "restore", lambda env, token: None, "expected restore of something else to raise"),
@@ -137,6 +139,26 @@ WRONG = [
     ("milestones", Milestones, "reached", lambda milestones, action, info: 0, "the last step reaches a milestone"),
     ("server", RemoteEnv, "_see", lambda env, seen: None, "not within the observation space"),
 ]
+
+
+def test_a_schema_may_have_optional_arguments_and_take_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    (tool,) = TextCraft.tools
+    properties = {**tool.parameters["properties"], "note": {}}
+    loose = replace(tool, parameters={"type": "object", "properties": properties, "required": ["command"]})
+    monkeypatch.setattr(TextCraft, "tools", (loose,))
+    propose = TextCraft._propose
+
+    def noted(env: TextCraft, rng: Any) -> ToolCall:
+        call = propose(env, rng)
+        return ToolCall(call.name, {**call.arguments, "note": "1"})
+
+    monkeypatch.setattr(TextCraft, "_propose", noted)
+    check = Check("TextCraft-v0", testing.malformed_actions)
+    check()
+    env = check.world()
+    tried = [action for action in testing._malformed(env) if action and isinstance(action, tuple)]
+    lacking = [call for (call, *_) in tried if call.name == tool.name and "command" not in call.arguments]
+    assert lacking, "a required argument is still left out"
 
 
 @pytest.mark.parametrize(("name", "kind", "method", "wrong", "message"), WRONG, ids=lambda value: str(value)[:20])

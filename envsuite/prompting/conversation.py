@@ -95,7 +95,7 @@ class Conversation:
             raise UsageError("truncate='left' could cut an image in two; truncate='episode' ends the episode instead")
         self._history.start(observation)
         self._turns, self._left_out = [], 0
-        if isinstance(self.spec.memory, Window) and self.spec.prompt_file is None:
+        if not self.continued and self.spec.prompt_file is None:
             self._stem = self._template.stem(self.tokenizer, *self._history.opening())
         self._ids = None
         self._fold()
@@ -211,7 +211,7 @@ class Conversation:
 
     def _messages(self) -> Messages:
         messages = self._template.messages("".join(self._history.opening(self._left_out)))
-        if not isinstance(self.spec.memory, Window):
+        if self.continued:
             for turn in self._turns[self._left_out :]:
                 messages += [turn.said.message, self.codec.reply(turn.said, turn.answer)]
         return messages

@@ -103,7 +103,7 @@ class Hindsight(Provider):
     supplies: ClassVar[tuple[str, ...]] = (HINDSIGHT,)
 
     policy: Policy
-    told: HindsightPrompts
+    prompts: HindsightPrompts
     optim: OptimConfig
     """Bounds the size of a forward pass."""
 
@@ -111,6 +111,6 @@ class Hindsight(Provider):
         """``steps`` with the token column ``hindsight_logprob``; 0 where the episode did not succeed."""
         won = np.asarray(steps.extra[SUCCESS], np.bool_)
         found = np.zeros(len(steps.response.values))
-        told = self.told(steps.take(np.flatnonzero(won)))
-        found[won[steps.response.row_of]] = log_probabilities(self.policy, told, self.optim)
+        prompted = self.prompts(steps.take(np.flatnonzero(won)))
+        found[won[steps.response.row_of]] = log_probabilities(self.policy, prompted, self.optim)
         return steps.with_token_columns(**{HINDSIGHT: found})

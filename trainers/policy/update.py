@@ -235,17 +235,15 @@ class Updater:
     ) -> Updated:
         """Metrics; the losses of one optimiser step add up, those of several are averaged."""
         merged = seen.merged(self.accelerator)
-        named = {
-            "approx_kl": "approx_kl", "clip_fraction": "clip_fraction", "ratio_mean": "ratio_mean",
-            "ratio_max": "ratio_max", "kl": "kl", "entropy": "entropy", "logprob_gap": "logprob_gap",
-            "engine_weight_mean": "engine_weight_mean", "engine_weight_max": "engine_weight_max",
-            "engine_weight_cut": "engine_weight_cut", "selected_fraction": "selected_fraction",
-        }  # fmt: skip
+        names = (
+            "approx_kl", "clip_fraction", "ratio_mean", "ratio_max", "kl", "entropy", "logprob_gap",
+            "engine_weight_mean", "engine_weight_max", "engine_weight_cut", "selected_fraction",
+        )  # fmt: skip
         train = {
             "loss": sum(value for name, value in merged.items() if name.endswith("_loss")) / losses,
             "policy_loss": merged.get("policy_loss", 0.0) / losses,
             "clip_fraction": 0.0, "ratio_mean": 1.0, "ratio_max": 1.0, "approx_kl": 0.0,
-            **{name: merged[key] for name, key in named.items() if key in merged},
+            **{name: merged[name] for name in names if name in merged},
             "grad_norm": float(np.mean(norms)) if norms else 0.0,
             "skipped_steps": float(skipped),
             "tokens": float(sum(all_gather_object(self.accelerator, len(own.table.response.values)))),

@@ -88,7 +88,7 @@ def alfworld(arguments: argparse.Namespace) -> list[Game]:
     """ALFWorld-v0: every game of a folder (``--split``: of one split) or of the built-in set."""
     source = arguments.games or "builtin"
     splits = [arguments.split] if arguments.split else list(load(source)[1].splits)
-    env = ALFWorld(source, engine=arguments.engine, split=splits[0])
+    env = ALFWorld(source=source, engine=arguments.engine, split=splits[0])
     ids = [task_id for split in splits for task_id in env.tasks.ids(split)]
     games = []
     for task_id in track(ids, "playing", console=Console(stderr=True)):

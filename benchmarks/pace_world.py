@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 from itertools import product
-from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -54,7 +53,6 @@ class Pace(ToolEnv):
     """Waits, and counts its steps."""
 
     tools = (Tool("go", "Go on.", {"type": "object", "properties": {}, "additionalProperties": False}),)
-    arguments: ClassVar[dict[str, Any]] = dict(ToolEnv.arguments)
 
     def __init__(self, split: str | None = "train", render_mode: str | None = None) -> None:
         super().__init__(TASKS, split, render_mode)

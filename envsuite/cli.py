@@ -24,6 +24,7 @@ COMMANDS = {
         "The exit code is 0 if the quick start can run, else 1.",
     ),
     "envs list": Command("list the environments", "envsuite.core.listing:environments"),
+    "envs options": Command("list what an environment can be made with", "envsuite.core.listing:options"),
     "envs tasks": Command(
         "list the tasks of an environment",
         "envsuite.core.listing",

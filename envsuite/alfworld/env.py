@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,28 +17,41 @@ from envsuite.alfworld.scenes import Difficulty
 from envsuite.alfworld.tasks import load
 from envsuite.core.env import Outcome, ToolEnv
 from envsuite.core.errors import DataError, UnknownTask, UsageError, unknown
+from envsuite.core.options import SEED, Options, option, source
 from envsuite.core.settings import settings_of
 from envsuite.core.tools import Tool, ToolCall
 
 ENGINES = ("native", "textworld")
 
 
+@dataclass(frozen=True, kw_only=True)
+class ALFWorldOptions(Options):
+    """The options of ``ALFWorld-v0``."""
+
+    env_id: ClassVar[str] = "ALFWorld-v0"
+    source: str | Path | None = source(
+        None,
+        '"official" (the folder alfworld in $ENVSUITE_DATA), "builtin" or "generated" (games made from a seed on first '
+        "use), or the path of the folder that holds json_2.1.1; null: official where it is there, else built-in; "
+        'info["versions"] says which',
+    )
+    engine: str = option("native", '"textworld" is the reference; it needs the extra alfworld-reference', enum=ENGINES)
+    scene_seed: int = option(0, "seed of the built-in games", **SEED)
+    games: int = option(600, "number of built-in games, of all splits together", clients={"maximum": 10_000})
+    difficulty: Mapping[str, int] | None = option(
+        None,
+        'difficulty of the built-in games, e.g. {"receptacles": 40} for rooms with two fifths of the usual number; '
+        "keys are the fields of envsuite.alfworld.scenes.Difficulty",
+    )
+
+
 class ALFWorld(ToolEnv):
     """Household tasks: find objects, clean, heat or cool them, put them in a receptacle, or examine them under a lamp.
 
+    Splits are ``"train"``, ``"valid_seen"``, ``"valid_unseen"``, or other folders.
+
     Args:
-        source: ``"official"`` (the folder ``alfworld`` in ``$ENVSUITE_DATA``), ``"builtin"`` or ``"generated"``
-            (games made from a seed on first use), or the path of the folder that holds ``json_2.1.1``. By default
-            official where it is there, else built-in; ``info["versions"]`` says which.
-        split: The split from which a reset draws: ``"train"``, ``"valid_seen"``, ``"valid_unseen"``, or another folder;
-            with ``None``, each reset must name its task.
-        tasks: Task ids, or families such as ``"pick_heat_then_place_in_recep"``, to keep; all of them by default.
-        render_mode: ``"ansi"`` or ``None``.
-        engine: ``"native"``, or ``"textworld"``, the reference, which needs the extra ``alfworld-reference``.
-        scene_seed: Seed of the built-in games.
-        games: Number of built-in games, of all splits together.
-        difficulty: Difficulty of the built-in games, e.g. ``{"receptacles": 40}`` for rooms with two fifths of the
-            usual number; keys are the fields of :class:`envsuite.alfworld.scenes.Difficulty`.
+        given: Values of :class:`ALFWorldOptions`.
 
     A task id is ``<task folder>/<trial folder>``. The text is exactly the game's; to a command that is not admissible
     it is "Nothing happens.", and ``info["error"]`` lists similar admissible commands.
@@ -45,30 +59,15 @@ class ALFWorld(ToolEnv):
 
     tools = (Tool.of_string("env_step", prompts.TOOL, "command", prompts.COMMAND),)
 
-    arguments: Mapping[str, Any] = {
-        **ToolEnv.arguments,
-        "engine": {"type": "string", "examples": list(ENGINES)},
-        "scene_seed": {"type": "integer", "maximum": 2**63 - 1},
-        "games": {"type": "integer", "maximum": 10_000},
-        "difficulty": {"type": ["object", "null"], "additionalProperties": {"type": "integer"}},
-    }
+    takes = ALFWorldOptions
 
-    def __init__(
-        self,
-        source: str | Path | None = None,
-        split: str | None = "train",
-        tasks: Iterable[str] | None = None,
-        render_mode: str | None = None,
-        engine: str = "native",
-        scene_seed: int = 0,
-        games: int = 600,
-        difficulty: Mapping[str, int] | None = None,
-    ) -> None:
-        self.engine = engine_of(engine)
-        self.games, task_set = load(
-            source, scene_seed, games, settings_of(Difficulty, "difficulty of ALFWorld-v0", difficulty or {})
-        )
-        super().__init__(task_set.select(tasks), split, render_mode, {"engine": self.engine.version})
+    def __init__(self, **given: Any) -> None:
+        options = ALFWorldOptions.of(given)
+        self.engine = engine_of(options.engine)
+        difficulty = settings_of(Difficulty, "difficulty of ALFWorld-v0", options.difficulty or {})
+        self.games, task_set = load(options.source, options.scene_seed, options.games, difficulty)
+        versions = {"engine": self.engine.version}
+        super().__init__(task_set.select(options.tasks), options.split, options.render_mode, versions)
         self._game: Game | None = None
 
     def _describe(self, task_id: str) -> tuple[str, str]:

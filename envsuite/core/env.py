@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ import numpy as np
 
 from envsuite.core.errors import UsageError, unknown
 from envsuite.core.images import Images, Pixels
+from envsuite.core.options import Options
 from envsuite.core.snapshots import Snapshot, checked
 from envsuite.core.spaces import AnyText, TextTuple, ToolCalls
 from envsuite.core.tasks import TaskSet
@@ -107,14 +109,10 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
     Such an environment puts ``agent`` and ``rewards`` into each info, and refuses a tool of another agent than the one
     whose turn it is.
     """
-    arguments: Mapping[str, Any] = {
-        "split": {"type": ["string", "null"]},
-        "source": {"type": "string", "maxLength": 4096, "examples": ["builtin", "generated", "official"]},
-        "tasks": {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": {"type": "string"}}]},
-    }
-    """JSON Schema of each constructor argument that a server accepts from its clients.
+    takes: type[Options] = Options
+    """The options of the environment, which its constructor takes by name: ``self.takes.of(given)`` checks them.
 
-    A ``source`` other than the examples is a path, which a server opens only where it is allowed to.
+    A constructor may have parameters instead; then clients of a server may give those that are options, too.
     """
 
     def __init__(
@@ -146,6 +144,14 @@ class ToolEnv(gymnasium.Env[Observation, Action]):
         }
         self.observation_space = gymnasium.spaces.Dict(seen)  # type: ignore[assignment]
         self.action_space = ToolCalls(self.tools, self.max_calls, self._propose)
+
+    @classmethod
+    def offered(cls) -> dict[str, dict[str, Any]]:
+        """Returns the JSON Schema of each argument of the constructor that clients of a server may give."""
+        forms, taken = cls.takes.schema(client=True), inspect.signature(cls).parameters
+        if any(one.kind == one.VAR_KEYWORD for one in taken.values()):
+            return forms
+        return {name: form for name, form in forms.items() if name in taken}
 
     @abstractmethod
     def _begin(self, task_id: str) -> tuple[str, Outcome]:

@@ -1,17 +1,22 @@
-"""The commands ``envsuite envs list`` and ``envsuite envs tasks``."""
+"""The commands ``envsuite envs list``, ``envsuite envs options`` and ``envsuite envs tasks``."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import fields
+from textwrap import fill
 from typing import Any
 
 import gymnasium
+from gymnasium.envs.registration import load_env_creator
 
 from envsuite.core.env import ToolEnv
 from envsuite.core.errors import UsageError, unknown
+from envsuite.core.options import Options, values_of
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.core.tasks import TaskSet
 
@@ -19,6 +24,15 @@ EXAMPLES = """examples:
   envsuite envs tasks TextCraft-v0 --split test
   envsuite envs tasks TextCraft-v0 --split test --type depth-3 | shuf -n 5
   envsuite envs tasks TextCraft-v0 --source path/to/recipes > tasks.tsv
+"""
+
+
+PAGE = """# Options of the environments
+
+What `gymnasium.make(ENV, NAME=VALUE)`, `env.kwargs` of a training and `--option NAME=VALUE` of commands take.
+A server sets its clients narrower limits. In a terminal: `envsuite envs options ENV`.
+
+This page is made by `python -m envsuite.cli envs options --markdown > docs/environments/options.md`.
 """
 
 
@@ -30,6 +44,42 @@ def environments(words: Sequence[str]) -> int:
     for spec in ENVIRONMENTS.values():
         sys.stdout.write(f"{spec.id:{width}}  {spec.max_episode_steps:7}  {spec.package}\n")
     return 0
+
+
+def options(words: Sequence[str]) -> int:
+    """Prints the options of environments; returns the exit status.
+
+    Raises:
+        UnknownName: There is no such environment.
+    """
+    about = "Lists what an environment can be made with: gymnasium.make(ENV, NAME=VALUE), or --option NAME=VALUE."
+    parser = argparse.ArgumentParser(prog="envsuite envs options", description=about)
+    parser.add_argument("env_id", metavar="ENV", nargs="*", help="an environment's id (default: all)")
+    parser.add_argument("--markdown", action="store_true", help="print a page of the documentation")
+    given = parser.parse_args([*words])
+    kinds: dict[str, type[Options]] = {env_id: _kind(env_id).takes for env_id in given.env_id or ENVIRONMENTS}
+    common = {one.name for one in fields(Options)}
+    if given.markdown:
+        sys.stdout.write(PAGE)
+        kinds = {"Every environment": Options, **kinds}
+    for name, kind in kinds.items():
+        if given.markdown:
+            sys.stdout.write(f"\n## {name}\n\n| option | default | values | meaning |\n|---|---|---|---|\n")
+        for one in fields(kind):
+            default, about, values = json.dumps(one.default), one.metadata["about"], values_of(kind.schema()[one.name])
+            if not given.markdown:
+                text = f"{about} (default {default}; {values})"
+                sys.stdout.write(fill(text, 110, initial_indent=f"{one.name:16}", subsequent_indent=" " * 16) + "\n")
+            elif kind is Options or one.name not in common:
+                sys.stdout.write(f"| `{one.name}` | `{default}` | {values} | {about} |\n")
+    return 0
+
+
+def _kind(env_id: str) -> type[ToolEnv]:
+    if env_id not in ENVIRONMENTS:
+        raise unknown("environment", env_id, ENVIRONMENTS)
+    kind: Any = load_env_creator(ENVIRONMENTS[env_id].entry_point)
+    return kind  # type: ignore[no-any-return]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

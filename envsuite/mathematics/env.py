@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 
 from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
-from envsuite.core.errors import UsageError, WorkerLost, unknown
-from envsuite.core.settings import whole
+from envsuite.core.errors import UsageError, WorkerLost
+from envsuite.core.options import SEED, Options, option, source
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.interpreter import Interpreter, Limits, Session, open_interpreter
 from envsuite.interpreter.registry import ISOLATED
@@ -34,32 +36,55 @@ WELL_FORMED = 0.1
 """Added by ``reward="format"`` if no action of the episode was invalid."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class PythonMathOptions(Options):
+    """The options of ``PythonMath-v0``."""
+
+    env_id: ClassVar[str] = "PythonMath-v0"
+    source: str | Path = source(
+        about='"builtin", "generated" (drawn from problem_seed), "official" (the files in the folder mathematics in '
+        "$ENVSUITE_DATA), or the path of a file of problems or of a folder of such"
+    )
+    problem_seed: int = option(0, "seed of the generated problems", **SEED)
+    problems: int = option(1000, "number of generated problems", minimum=1, maximum=MOST_PROBLEMS)
+    kinds: Collection[str] = option(
+        KINDS, "kinds of generated problems", items={"enum": KINDS}, minItems=1, clients={"maxItems": 5}
+    )
+    difficulty: Collection[int] = option(
+        LEVELS, "levels of generated problems", items={"enum": LEVELS}, minItems=1, clients={"maxItems": 3}
+    )
+    reward: str = option(
+        "exact",
+        '"exact": 1 for a right answer, else 0; "signed": 1 or -1; "format": as "exact", and 0.1 more if no action of '
+        "the episode was invalid",
+        enum=tuple(REWARDS),
+    )
+    scorer: str = option(
+        "value",
+        'an answer is right: "value": if it has the value of the right one, in whatever form; "dapo": if it has its '
+        "text, as DAPO's trainer compares it",
+        enum=tuple(SCORERS),
+    )
+    interpreter: str = option(
+        "auto",
+        "name or address of the interpreter that runs the code; clients of a server choose among the sandboxes of its "
+        "machine",
+        clients={"enum": ("auto", *ISOLATED)},
+    )
+    seconds: float = option(5.0, "wall-clock time of a call of python, in seconds", exclusiveMinimum=0, maximum=60)
+    max_calls: int = option(1, "most calls in one step", minimum=1, maximum=MOST_CALLS)
+
+
 class PythonMathEnv(ToolEnv):
     """Mathematical problems, to be answered with the help of Python code.
 
     Args:
-        source: ``"builtin"``, ``"generated"`` (drawn from ``problem_seed``), ``"official"`` (the files in the folder
-            ``mathematics`` in ``$ENVSUITE_DATA``), or the path of a file of problems or of a folder of such.
-        split: The split from which a reset draws: ``"train"``, ``"validation"`` or ``"test"``;
-            with ``None``, each reset must name its task.
-        tasks: Task ids, or types such as ``"arithmetic-1"``, to keep; all of them by default.
-        render_mode: ``"ansi"`` or ``None``.
-        problem_seed: Seed of the generated problems.
-        problems: Number of generated problems.
-        kinds: Kinds of generated problems; see :data:`~envsuite.mathematics.generate.KINDS`.
-        difficulty: Levels of generated problems: 1, 2 or 3.
-        reward: For the answer: ``"exact"``: 1 if it is right, else 0. ``"signed"``: 1 or -1. ``"format"``: as
-            ``"exact"``, and 0.1 more if no action of the episode was invalid.
-        scorer: ``"value"``: an answer is right if it has the value of the right one, in whatever form. ``"dapo"``: if
-            it has its text, as DAPO's trainer compares it.
-        interpreter: Name or address of the interpreter, for :func:`envsuite.interpreter.open_interpreter`; clients of
-            a server choose among the sandboxes of its machine.
-        seconds: Wall-clock time of a call of ``python``, up to 60.
-        max_calls: Most calls in one step, up to 8.
+        given: Values of :class:`PythonMathOptions`; for ``interpreter`` see
+            :func:`envsuite.interpreter.open_interpreter`.
 
     Raises:
         DataError: The file or folder is missing, or a line of it is no problem.
-        UsageError: An argument is out of range, or the interpreter cannot be isolated on this machine.
+        UsageError: An option is out of range, or the interpreter cannot be isolated on this machine.
         MissingExtra: math-verify, with which ``scorer="value"`` compares, is not installed.
     """
 
@@ -67,55 +92,17 @@ class PythonMathEnv(ToolEnv):
         Tool.of_string("python", prompts.PYTHON, "code", prompts.CODE),
         Tool.of_string("answer", prompts.ANSWER, "text", prompts.TEXT),
     )
-    arguments: Mapping[str, Any] = {
-        **ToolEnv.arguments,
-        "problem_seed": {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
-        "problems": {"type": "integer", "minimum": 1, "maximum": MOST_PROBLEMS},
-        "kinds": {"type": "array", "items": {"type": "string", "enum": list(KINDS)}, "minItems": 1, "maxItems": 5},
-        "difficulty": {
-            "type": "array",
-            "items": {"type": "integer", "enum": list(LEVELS)},
-            "minItems": 1,
-            "maxItems": 3,
-        },
-        "reward": {"type": "string", "enum": list(REWARDS)},
-        "scorer": {"type": "string", "enum": list(SCORERS)},
-        "interpreter": {"type": "string", "enum": ["auto", *ISOLATED]},
-        "seconds": {"type": "number", "exclusiveMinimum": 0, "maximum": 60},
-        "max_calls": {"type": "integer", "minimum": 1, "maximum": MOST_CALLS},
-    }
+    takes = PythonMathOptions
 
-    def __init__(
-        self,
-        source: str = "builtin",
-        split: str | None = "train",
-        tasks: Iterable[str] | None = None,
-        render_mode: str | None = None,
-        problem_seed: int = 0,
-        problems: int = 1000,
-        kinds: Collection[str] = KINDS,
-        difficulty: Collection[int] = LEVELS,
-        reward: str = "exact",
-        interpreter: str = "auto",
-        seconds: float = 5.0,
-        max_calls: int = 1,
-        scorer: str = "value",
-    ) -> None:
-        if reward not in REWARDS:
-            raise unknown("reward of PythonMath-v0", reward, REWARDS)
-        if scorer not in SCORERS:
-            raise unknown("scorer of PythonMath-v0", scorer, SCORERS)
-        if not 0 < seconds <= 60:
-            raise UsageError(f"seconds={seconds}: give more than 0, and at most 60")
-        for name, value, most in (("problems", problems, MOST_PROBLEMS), ("max_calls", max_calls, MOST_CALLS)):
-            whole(name, value, 1, most)
-        whole("problem_seed", problem_seed)
-        versions = {"math-verify": version()} if scorer == "value" else {"scorer": scorer}
-        self.problems, task_set = load(str(source), problem_seed, problems, kinds, difficulty)
-        self.reward, self.scorer = reward, scorer
-        self.max_calls = max_calls
-        self._interpreter: Interpreter = open_interpreter(interpreter, Limits(seconds=float(seconds)))
-        super().__init__(task_set.select(tasks), split, render_mode, versions)
+    def __init__(self, **given: Any) -> None:
+        options = PythonMathOptions.of(given)
+        self.problems, task_set = load(
+            str(options.source), options.problem_seed, options.problems, options.kinds, options.difficulty
+        )
+        self.reward, self.scorer, self.max_calls = options.reward, options.scorer, options.max_calls
+        versions = {"math-verify": version()} if self.scorer == "value" else {"scorer": self.scorer}
+        self._interpreter: Interpreter = open_interpreter(options.interpreter, Limits(seconds=float(options.seconds)))
+        super().__init__(task_set.select(options.tasks), options.split, options.render_mode, versions)
         self._session: Session | None = None
         self._problem: Problem | None = None
         self._forget()

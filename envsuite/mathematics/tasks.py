@@ -13,7 +13,6 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from envsuite.core.errors import UsageError, unknown
 from envsuite.core.tasks import TaskSet
 from envsuite.data.files import write_atomically
 from envsuite.mathematics.generate import KINDS, LEVELS, stratum
@@ -47,8 +46,6 @@ def load(
 
     Raises:
         DataError: The file or folder is missing, or a line of it is no problem.
-        UnknownName: There is no such kind.
-        UsageError: There is no such level, or no kind or level is given.
     """
     types = _types(kinds, difficulty)
     if source == "builtin":
@@ -61,14 +58,6 @@ def load(
 
 
 def _types(kinds: Collection[str], difficulty: Collection[int]) -> tuple[str, ...]:
-    for kind in kinds:
-        if kind not in KINDS:
-            raise unknown("kind of problems of PythonMath-v0", str(kind), KINDS)
-    for level in difficulty:
-        if level not in LEVELS:
-            raise UsageError(f"difficulty={list(difficulty)}: the levels are {', '.join(map(str, LEVELS))}")
-    if not kinds or not difficulty:
-        raise UsageError(f"kinds={list(kinds)}, difficulty={list(difficulty)}: give at least one of each")
     return tuple(stratum(kind, level) for kind in KINDS if kind in kinds for level in LEVELS if level in difficulty)
 
 

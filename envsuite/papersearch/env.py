@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
-from envsuite.core.errors import UsageError, unknown
-from envsuite.core.settings import whole
+from envsuite.core.errors import UsageError
+from envsuite.core.options import SEED, Options, option, source
 from envsuite.core.tools import Action, Tool, ToolCall
 from envsuite.papersearch import prompts
 from envsuite.papersearch.question import Scorer
@@ -20,99 +19,99 @@ from envsuite.papersearch.selectors import NAMES, selector_of
 from envsuite.papersearch.tasks import ENV_ID, load
 from envsuite.papersearch.world import REWARDS, Rules, Saved, Session
 from envsuite.retrieval.documents import Retriever
-from envsuite.retrieval.retrievers import SCHEMA, Description
+from envsuite.retrieval.retrievers import RETRIEVER, SEARCHED, Description
 
 MOST_CALLS = 5
 """Calls in one step (StepPO, B.2)."""
+COUNT: dict[str, Any] = {"minimum": 1, "clients": {"maximum": 1000}}
+CHARGE: dict[str, Any] = {"minimum": 0, "clients": {"maximum": 100}}
+SHARE: dict[str, Any] = {"minimum": 0, "clients": {"maximum": 1}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiteratureOptions(Options):
+    """The options of both environments with papers to find."""
+
+    source: str | Path = source(
+        about='"builtin" (a literature from corpus_seed, built on first use), "official" (papers and queries in the '
+        "folder papersearch in $ENVSUITE_DATA), or the path of a corpus"
+    )
+    papers: int = option(10_000, "number of papers of the built-in literature", minimum=200, maximum=20_000)
+    corpus_seed: int = option(0, "its seed", **SEED)
+    retriever: Description | Retriever = option("bm25", RETRIEVER, **SEARCHED)
+    results: int = option(Rules.results, "papers that a search returns", **COUNT)
+    citing: int = option(Rules.citing, "most papers citing an expanded one that are returned", **COUNT)
+    cited: int = option(Rules.cited, "most papers cited by an expanded one that are returned", **COUNT)
+    best: int = option(Rules.best, "number of new papers whose scores are the reward of a call, or of a step", **COUNT)
+    penalty: float = option(
+        Rules.penalty, "charged for a repeated search, and for an invalid or repeated expansion", **CHARGE
+    )
+    cost: float = option(Rules.cost, "charged for each other call", **CHARGE)
+    shown: int = option(20, "number of papers that an observation shows", minimum=1, maximum=1000)
+    snippet: int = option(120, "characters of their abstracts that it shows", minimum=0, maximum=10_000)
+    max_calls: int = option(MOST_CALLS, "most calls in one step", minimum=1, maximum=MOST_CALLS)
+    end_when_found: bool = option(True, "whether an episode ends when all gold papers are in the final list")
+    reward: str = option(
+        Rules.reward,
+        'whether the best scores are those of each "call", added up over the step as StepPO\'s code does, or of the '
+        '"step"',
+        enum=tuple(REWARDS),
+    )
+
+    def rules(self) -> Rules:
+        """Returns the rules of an episode."""
+        names = {one.name for one in fields(self)} & {one.name for one in fields(Rules)}
+        return Rules(**{name: getattr(self, name) for name in names})
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperSearchOptions(LiteratureOptions):
+    """The options of ``PaperSearch-v0``."""
+
+    env_id: ClassVar[str] = ENV_ID
+    selector: str | Path | Scorer = option(
+        "gold",
+        'what scores papers, for the reward and the final list: "gold" (the annotations), "lexical" (the query\'s '
+        "words), the path of a language model, or in Python a function",
+        clients={"enum": tuple(NAMES)},
+    )
+    discard: float = option(
+        Rules.discard, "papers with a lower score are discarded, unless the selector is gold", **SHARE
+    )
+    threshold: float = option(
+        Rules.threshold,
+        "papers with at least this score make the final list, of which recall and F1 are computed",
+        **SHARE,
+    )
 
 
 class PaperSearchEnv(ToolEnv):
     """Find the papers that a research query asks for, by searches and by following citations.
 
     Args:
-        source: ``"builtin"`` (a literature from ``corpus_seed``, built on first use), ``"official"`` (papers and
-            queries in the folder ``papersearch`` in ``$ENVSUITE_DATA``), or the path of a corpus.
-        split: The split from which a reset draws: ``"train"``, ``"validation"`` or ``"test"``;
-            with ``None``, each reset must name its task.
-        tasks: Task ids, or kinds such as ``"method-problem"``, to keep; all of them by default.
-        render_mode: ``"ansi"`` or ``None``.
-        papers: Number of papers of the built-in literature.
-        corpus_seed: Its seed.
-        retriever: The search: ``"bm25"``, another by its description (:mod:`envsuite.retrieval.retrievers`), or a
-            :class:`~envsuite.retrieval.documents.Retriever` of the same documents.
-        selector: What scores papers, for the reward and the final list: ``"gold"`` (the annotations), ``"lexical"``
-            (the query's words), the path of a language model, or a function
-            (:data:`~envsuite.papersearch.question.Scorer`).
-        results: Papers that a search returns.
-        citing: Most papers citing an expanded one that are returned.
-        cited: Most papers cited by an expanded one that are returned.
-        best: Number of new papers whose scores are the reward of a call, or of a step.
-        penalty: Charged for a repeated search, and for an invalid or repeated expansion.
-        cost: Charged for each other call.
-        discard: Papers with a lower score are discarded, unless the selector is ``"gold"``.
-        threshold: Papers with at least this score make the final list, of which recall and F1 are computed.
-        shown: Number of papers that an observation shows.
-        snippet: Characters of their abstracts that it shows.
-        max_calls: Most calls in one step, up to 5.
-        end_when_found: Whether an episode ends when all gold papers are in the final list.
-        reward: Whether the ``best`` scores are those of each ``"call"``, added up over the step as StepPO's code does,
-            or of the ``"step"``.
+        given: Values of :class:`PaperSearchOptions`.
     """
 
     tools: tuple[Tool, ...] = (
         Tool.of_string("search", prompts.SEARCH, "query", prompts.QUERY),
         Tool.of_string("expand", prompts.EXPAND, "paper_id", prompts.PAPER_ID),
     )
-    arguments: Mapping[str, Any] = {
-        **ToolEnv.arguments,
-        "papers": {"type": "integer", "minimum": 200, "maximum": 20_000},
-        "corpus_seed": {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
-        "retriever": SCHEMA,
-        "selector": {"type": "string", "enum": list(NAMES)},
-        **{name: {"type": "integer", "minimum": 1, "maximum": 1000} for name in ("results", "citing", "cited", "best")},
-        **{name: {"type": "number", "minimum": 0, "maximum": 100} for name in ("penalty", "cost")},
-        **{name: {"type": "number", "minimum": 0, "maximum": 1} for name in ("discard", "threshold")},
-        "shown": {"type": "integer", "minimum": 1, "maximum": 1000},
-        "snippet": {"type": "integer", "minimum": 0, "maximum": 10_000},
-        "max_calls": {"type": "integer", "minimum": 1, "maximum": MOST_CALLS},
-        "end_when_found": {"type": "boolean"},
-        "reward": {"type": "string", "enum": list(REWARDS)},
-    }
+    takes: type[Options] = PaperSearchOptions
 
-    def __init__(
-        self,
-        source: str | Path = "builtin",
-        split: str | None = "train",
-        tasks: Iterable[str] | None = None,
-        render_mode: str | None = None,
-        papers: int = 10_000,
-        corpus_seed: int = 0,
-        retriever: Description | Retriever = "bm25",
-        selector: str | Path | Scorer = "gold",
-        results: int = Rules.results,
-        citing: int = Rules.citing,
-        cited: int = Rules.cited,
-        best: int = Rules.best,
-        penalty: float = Rules.penalty,
-        cost: float = Rules.cost,
-        discard: float = Rules.discard,
-        threshold: float = Rules.threshold,
-        shown: int = 20,
-        snippet: int = 120,
-        max_calls: int = MOST_CALLS,
-        end_when_found: bool = True,
-        reward: str = Rules.reward,
-    ) -> None:
-        given = {"results": results, "citing": citing, "cited": cited, "best": best, "penalty": penalty, "cost": cost}
-        self.rules = Rules(**given, discard=discard, threshold=threshold, reward=reward)  # type: ignore[arg-type]
-        _check(self.rules, shown, snippet, max_calls)
-        self.collection = load(source, papers, corpus_seed)
-        self.library = self.collection.searched_by(retriever)
+    def __init__(self, **given: Any) -> None:
+        options = PaperSearchOptions.of(given)
+        self._open(options, options.selector)
+
+    def _open(self, options: LiteratureOptions, selector: str | Path | Scorer) -> None:
+        """Makes the environment."""
+        self.rules = options.rules()
+        self.collection = load(options.source, options.papers, options.corpus_seed)
+        self.library = self.collection.searched_by(options.retriever)
         self.selector = selector_of(selector, self.collection.corpus, self.library.words)
-        self.shown, self.snippet, self.max_calls = shown, snippet, max_calls
-        self.end_when_found = end_when_found
+        self.shown, self.snippet, self.max_calls = options.shown, options.snippet, options.max_calls
+        self.end_when_found = options.end_when_found
         versions = {"search": self.library.retriever.name, "selector": self.selector.name}
-        super().__init__(self.collection.task_set.select(tasks), split, render_mode, versions)
+        super().__init__(self.collection.task_set.select(options.tasks), options.split, options.render_mode, versions)
         self._session: Session | None = None
 
     @property
@@ -207,19 +206,3 @@ class PaperSearchEnv(ToolEnv):
     def _resume(self, task_id: str, world: Saved) -> None:
         self._begin(task_id)
         self.session.load(world)
-
-
-def _check(rules: Rules, shown: int, snippet: int, max_calls: int) -> None:
-    """Raises :class:`UsageError` for a number that is out of range."""
-    for field in fields(rules):
-        value = getattr(rules, field.name)
-        if field.name in ("results", "citing", "cited", "best"):
-            whole(field.name, value, 1)
-        elif field.name == "reward":
-            if value not in REWARDS:
-                raise unknown(f"reward of {ENV_ID}", str(value), REWARDS)
-        elif isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-            raise UsageError(f"{field.name}={value!r}: give a number from 0")
-    whole("shown", shown, 1, 1000)
-    whole("snippet", snippet, 0, 10_000)
-    whole("max_calls", max_calls, 1, MOST_CALLS)

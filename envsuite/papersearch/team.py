@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
 from envsuite.core.env import Observation, Outcome, StepInfo
-from envsuite.core.settings import whole
+from envsuite.core.options import option
 from envsuite.core.tools import Action, Tool, ToolCall, check_action
 from envsuite.papersearch import prompts
-from envsuite.papersearch.env import MOST_CALLS, PaperSearchEnv
+from envsuite.papersearch.env import LiteratureOptions, PaperSearchEnv
 from envsuite.papersearch.tasks import TEAM_ID
-from envsuite.papersearch.world import Finder, Rules, Session
-from envsuite.retrieval.documents import Retriever
-from envsuite.retrieval.retrievers import Description
+from envsuite.papersearch.world import Finder, Session
 
 SEARCHER, SELECTOR = "searcher_0", "selector_0"
 """The agents, named as PettingZoo recommends."""
@@ -89,6 +86,16 @@ class TeamSession(Session):
         return f"{super().key()} {sorted(self.kept)} {self.candidates}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class TeamOptions(LiteratureOptions):
+    """The options of ``PaperSearchTeam-v0``; the searcher's selector is ``gold``."""
+
+    env_id: ClassVar[str] = TEAM_ID
+    judged: int = option(
+        JUDGED, "most candidates of a step: of more new papers, the best by the query's words", minimum=1, maximum=1000
+    )
+
+
 class PaperSearchTeam(PaperSearchEnv):
     """Find papers as a team: a searcher searches and expands, a selector keeps of what was found what fits the query.
 
@@ -97,8 +104,7 @@ class PaperSearchTeam(PaperSearchEnv):
     choice against the gold papers among the candidates. Recall and F1 are those of the kept papers.
 
     Args:
-        source: As for :class:`PaperSearchEnv`, and so all but ``judged``; there is no selector to choose.
-        judged: Most candidates of a step: of more new papers, the best by the query's words.
+        given: Values of :class:`TeamOptions`.
     """
 
     tools: tuple[Tool, ...] = (
@@ -121,44 +127,13 @@ class PaperSearchTeam(PaperSearchEnv):
         ),
     )
     agents: Mapping[str, tuple[str, ...]] = {SEARCHER: ("search", "expand"), SELECTOR: ("keep",)}
-    arguments: Mapping[str, Any] = {
-        **{
-            name: schema
-            for name, schema in PaperSearchEnv.arguments.items()
-            if name not in ("selector", "discard", "threshold")
-        },
-        "judged": {"type": "integer", "minimum": 1, "maximum": 1000},
-    }
+    takes = TeamOptions
 
-    def __init__(
-        self,
-        source: str | Path = "builtin",
-        split: str | None = "train",
-        tasks: Iterable[str] | None = None,
-        render_mode: str | None = None,
-        papers: int = 10_000,
-        corpus_seed: int = 0,
-        retriever: Description | Retriever = "bm25",
-        results: int = Rules.results,
-        citing: int = Rules.citing,
-        cited: int = Rules.cited,
-        best: int = Rules.best,
-        penalty: float = Rules.penalty,
-        cost: float = Rules.cost,
-        shown: int = 20,
-        snippet: int = 120,
-        max_calls: int = MOST_CALLS,
-        end_when_found: bool = True,
-        judged: int = JUDGED,
-        reward: str = Rules.reward,
-    ) -> None:
-        self.judged = whole("judged", judged, 1, 1000)
+    def __init__(self, **given: Any) -> None:
+        options = TeamOptions.of(given)
+        self.judged = options.judged
         self._rewards = {SEARCHER: 0.0, SELECTOR: 0.0}
-        super().__init__(
-            source, split, tasks, render_mode, papers, corpus_seed, retriever, "gold", results, citing, cited, best,
-            penalty, cost, shown=shown, snippet=snippet, max_calls=max_calls, end_when_found=end_when_found,
-            reward=reward,
-        )  # fmt: skip
+        self._open(options, "gold")
         self.tasks = replace(self.tasks, env_id=TEAM_ID)
 
     @property

@@ -32,7 +32,7 @@ def make(env_id: str, url: str | Sequence[str] | None = None, **arguments: Any) 
     if url is not None:
         return RemoteEnv(url, env_id, **arguments)
     kind = load_env_creator(ENVIRONMENTS[env_id].entry_point)
-    taken = inspect.signature(kind).parameters
+    taken = inspect.signature(kind).parameters  # of an environment that takes options by name, these check the names
     if all(parameter.kind != parameter.VAR_KEYWORD for parameter in taken.values()):
         for name in arguments:
             if name not in taken:

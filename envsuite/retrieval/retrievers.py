@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar, get_args
 import orjson
 
 from envsuite.core.errors import UsageError, unknown
+from envsuite.core.options import SEARCH
 from envsuite.retrieval.corpus import Corpus
 from envsuite.retrieval.documents import Retriever
 from envsuite.retrieval.hybrid import Fusion, Hybrid, Reranked
@@ -28,11 +29,16 @@ from envsuite.retrieval.vectors import Vectors
 
 Description = str | Mapping[str, Any]
 """A search that is described, as above."""
-SCHEMA: Mapping[str, Any] = {"type": ["string", "object"], "maxLength": 2000}
-"""JSON Schema of an argument of an environment that is a description, for :attr:`ToolEnv.arguments`.
+SEARCHED: Mapping[str, Any] = {"format": SEARCH, "maxLength": 2000}
+"""Limits of an environment's option that is a description (:func:`envsuite.core.options.option`).
 
-A server checks what such an argument reads (:meth:`Search.reads`) before it makes the environment.
+A server checks what such an option reads (:meth:`Search.reads`) before it makes the environment.
 """
+RETRIEVER = (
+    '"bm25", another search by its description (envsuite.retrieval.retrievers), or in Python a Retriever of the same '
+    "documents"
+)
+"""Meaning of the option ``retriever``."""
 DEPTH = 50
 """Documents that a reranker reads by default."""
 _DEEPEST = 4

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
-from envsuite.core.errors import UsageError, unknown
-from envsuite.core.settings import whole
+from envsuite.core.errors import UsageError
+from envsuite.core.options import SEED, Options, option, source
 from envsuite.core.tools import Action, Tool, ToolCall
 from envsuite.retrieval.documents import Retriever
-from envsuite.retrieval.retrievers import SCHEMA, Description
+from envsuite.retrieval.retrievers import RETRIEVER, SEARCHED, Description
 from envsuite.searchqa import prompts
 from envsuite.searchqa.tasks import ENV_ID, load
 from envsuite.searchqa.world import Saved, Session
@@ -30,6 +30,47 @@ _OPEN = Tool.of_string("open", prompts.OPEN, "page", prompts.PAGE)
 _ANSWER = Tool.of_string("answer", prompts.ANSWER, "text", prompts.TEXT)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SearchQAOptions(Options):
+    """The options of ``SearchQA-v0``."""
+
+    env_id: ClassVar[str] = ENV_ID
+    source: str | Path = source(
+        about='"builtin" (an encyclopaedia from corpus_seed, built on first use), "official" (the folder questions in '
+        "$ENVSUITE_DATA), or the path of a corpus, or of official files of questions"
+    )
+    entities: int = option(3000, "number of pages of the built-in encyclopaedia", minimum=100, maximum=20_000)
+    questions: int | None = option(
+        None, "number of its questions; null: one for three pages", minimum=1, clients={"maximum": 20_000}
+    )
+    corpus_seed: int = option(0, "its seed", **SEED)
+    retriever: Description | Retriever = option("bm25", RETRIEVER, **SEARCHED)
+    results: int = option(3, "passages that a search returns", minimum=1, maximum=100)
+    open_pages: bool = option(False, "whether there is the tool open, which StepPO does not have")
+    reward: str = option(
+        "em",
+        'reward s of an answer: "em" (1 for a normalised exact match with the answer or an alias, else 0; StepPO, B.1, '
+        'and Search-R1) or "f1"',
+        enum=REWARDS,
+    )
+    format_reward: float = option(
+        0.0,
+        "weight w of the form: the reward is (1 - w) s + w if no action of the episode was invalid, and (1 - w) s "
+        "else; 0 in StepPO and Search-R1; the latter's format reward, without its retrieval term, is 0.2",
+        minimum=0,
+        maximum=1,
+    )
+    observation: str = option(
+        "all",
+        '"all": the passages found so far, and earlier queries (StepPO\'s prompt); "new": those of the last step, for '
+        'memories that show all steps; "search-r1": those, in Search-R1\'s words',
+        enum=VIEWS,
+    )
+    shown: int = option(20, "most passages that an observation shows: the last ones found", minimum=1, maximum=1000)
+    passage_length: int = option(1000, "characters of a passage that it shows", minimum=20, maximum=100_000)
+    max_calls: int = option(MOST_CALLS, "most calls in one step", minimum=1, maximum=MOST_CALLS)
+
+
 class SearchQAEnv(ToolEnv):
     """Answer a question whose facts are on several pages, by searching for passages.
 
@@ -37,82 +78,25 @@ class SearchQAEnv(ToolEnv):
     (appendix B.1, "Multi-Hop Question Answering", and B.2), but for the search, which is BM25 unless another is given.
 
     Args:
-        source: ``"builtin"`` (an encyclopaedia from ``corpus_seed``, built on first use), ``"official"`` (the folder
-            ``questions`` in ``$ENVSUITE_DATA``), or the path of a corpus, or of official files of questions.
-        split: The split from which a reset draws: ``"train"``, ``"validation"`` or ``"test"``;
-            with ``None``, each reset must name its task.
-        tasks: Task ids, or types such as ``"hotpotqa-bridge-2"``, to keep; all of them by default.
-        render_mode: ``"ansi"`` or ``None``.
-        entities: Number of pages of the built-in encyclopaedia.
-        questions: Number of its questions; one for three pages by default.
-        corpus_seed: Its seed.
-        retriever: The search: ``"bm25"``, another by its description (:mod:`envsuite.retrieval.retrievers`), or a
-            :class:`~envsuite.retrieval.documents.Retriever` of the same documents.
-        results: Passages that a search returns.
-        open_pages: Whether there is the tool ``open``, which StepPO does not have.
-        reward: Reward s of an answer: ``"em"`` (1 for a normalised exact match with the answer or an alias, else 0;
-            StepPO, B.1, and Search-R1) or ``"f1"``.
-        format_reward: Weight w of the form: the reward is (1 - w) s + w if no action of the episode was invalid, and
-            (1 - w) s else. 0 in StepPO and Search-R1; the latter's format reward, without its retrieval term, is 0.2.
-        observation: ``"all"``: the passages found so far, and earlier queries (StepPO's prompt), or ``"new"``: those of
-            the last step, for memories that show all steps; ``"search-r1"``: those, in Search-R1's words.
-        shown: Most passages that an observation shows: the last ones found.
-        passage_length: Characters of a passage that it shows.
-        max_calls: Most calls in one step, up to 4.
+        given: Values of :class:`SearchQAOptions`.
     """
 
     tools: tuple[Tool, ...] = (_SEARCH, _ANSWER)
-    arguments: Mapping[str, Any] = {
-        **ToolEnv.arguments,
-        "entities": {"type": "integer", "minimum": 100, "maximum": 20_000},
-        "questions": {"type": ["integer", "null"], "minimum": 1, "maximum": 20_000},
-        "corpus_seed": {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
-        "retriever": SCHEMA,
-        "results": {"type": "integer", "minimum": 1, "maximum": 100},
-        "open_pages": {"type": "boolean"},
-        "reward": {"type": "string", "enum": list(REWARDS)},
-        "format_reward": {"type": "number", "minimum": 0, "maximum": 1},
-        "observation": {"type": "string", "enum": list(VIEWS)},
-        "shown": {"type": "integer", "minimum": 1, "maximum": 1000},
-        "passage_length": {"type": "integer", "minimum": 20, "maximum": 100_000},
-        "max_calls": {"type": "integer", "minimum": 1, "maximum": MOST_CALLS},
-    }
+    takes = SearchQAOptions
 
-    def __init__(
-        self,
-        source: str | Path = "builtin",
-        split: str | None = "train",
-        tasks: Iterable[str] | None = None,
-        render_mode: str | None = None,
-        entities: int = 3000,
-        questions: int | None = None,
-        corpus_seed: int = 0,
-        retriever: Description | Retriever = "bm25",
-        results: int = 3,
-        open_pages: bool = False,
-        reward: str = "em",
-        format_reward: float = 0.0,
-        observation: str = "all",
-        shown: int = 20,
-        passage_length: int = 1000,
-        max_calls: int = MOST_CALLS,
-    ) -> None:
-        for name, value, known in (("reward", reward, REWARDS), ("observation", observation, VIEWS)):
-            if value not in known:
-                raise unknown(f"{name} of {ENV_ID}", str(value), known)
-        if isinstance(format_reward, bool) or not 0 <= format_reward <= 1:
-            raise UsageError(f"format_reward={format_reward!r}: give a number from 0 to 1")
-        self.results, self.shown = whole("results", results, 1, 100), whole("shown", shown, 1, 1000)
-        self.passage_length = whole("passage_length", passage_length, 20, 100_000)
-        self.max_calls = whole("max_calls", max_calls, 1, MOST_CALLS)
-        self.collection = load(source, entities, questions, corpus_seed)
-        self.library = self.collection.searched_by(retriever)
-        self.reward, self.format_reward, self.shows = reward, float(format_reward), observation
-        self.tools = (_SEARCH, _OPEN, _ANSWER) if open_pages else (_SEARCH, _ANSWER)
-        versions = {"search": self.library.retriever.name, "reward": reward}
+    def __init__(self, **given: Any) -> None:
+        options = SearchQAOptions.of(given)
+        self.results, self.shown, self.max_calls = options.results, options.shown, options.max_calls
+        self.passage_length = options.passage_length
+        self.collection = load(options.source, options.entities, options.questions, options.corpus_seed)
+        self.library = self.collection.searched_by(options.retriever)
+        self.reward, self.format_reward = options.reward, float(options.format_reward)
+        self.shows = options.observation
+        self.tools = (_SEARCH, _OPEN, _ANSWER) if options.open_pages else (_SEARCH, _ANSWER)
+        versions = {"search": self.library.retriever.name, "reward": self.reward}
         if self.collection.problems:
             versions["data_problems"] = self.collection.problems
-        super().__init__(self.collection.task_set.select(tasks), split, render_mode, versions)
+        super().__init__(self.collection.task_set.select(options.tasks), options.split, options.render_mode, versions)
         self._session: Session | None = None
 
     @property

@@ -17,13 +17,15 @@ import gymnasium
 from gymnasium.envs.registration import load_env_creator
 
 from envsuite.core import EnvsuiteError, ToolEnv, UsageError
-from envsuite.core.errors import unknown
+from envsuite.core.errors import DataError, unknown
+from envsuite.core.options import PATH, SEARCH, Options
 from envsuite.core.registration import ENVIRONMENTS
+from envsuite.core.tools import shortened
 from envsuite.remote.protocol import Problem
-from envsuite.retrieval.retrievers import SCHEMA, Description, parsed
+from envsuite.retrieval.retrievers import parsed
 from envsuite.serving.host import Answer, Host
 from envsuite.serving.metrics import Metrics
-from envsuite.serving.schemas import REQUEST_CHECKS, Checker
+from envsuite.serving.schemas import REQUEST_CHECKS
 from envsuite.serving.settings import Settings
 
 log = logging.getLogger("envsuite.serving")
@@ -62,8 +64,9 @@ class Offer:
 
     env_id: str
     max_episode_steps: int | None
+    options: type[Options]
     arguments: Mapping[str, Any]
-    """JSON Schema of each argument that a client may choose."""
+    """JSON Schema of each option that a client may choose."""
     inline: bool
     """Whether it is played in the process that answers HTTP."""
     quick: bool = False
@@ -99,10 +102,6 @@ class Front:
         self.metrics = Metrics()
         self.draining = False
         self._place = place
-        self._checks = {
-            offer.env_id: Checker({"type": "object", "properties": dict(offer.arguments)}, "arguments")
-            for offer in self.offers.values()
-        }
         self._lock = threading.Lock()
         self._records: OrderedDict[str, _Record] = OrderedDict()  # least recently used first
         self._keys: dict[str, str] = {}
@@ -262,42 +261,37 @@ class Front:
             return record
 
     def _check_arguments(self, offer: Offer, arguments: Mapping[str, Any]) -> None:
-        for name in arguments:
-            if name not in offer.arguments:
-                wrong = unknown(f"argument of {offer.env_id}", name, offer.arguments)
-                raise Problem(422, "invalid", str(wrong), field="arguments", error="UnknownName")
-        self._checks[offer.env_id](arguments)
-        source, named = arguments.get("source"), offer.arguments.get("source", {}).get("examples", ())
-        if source is not None and source not in named and not self._opens(source):
-            names = ", ".join(named)
-            detail = (
-                f"arguments.source: {source!r} is none of {names}, and not below a folder that this server opens to "
-                "its clients (--source-folder)"
-            )
-            raise Problem(422, "invalid", detail, field="arguments.source", error="DataError")
-        for name, schema in offer.arguments.items():
-            if schema == SCHEMA and name in arguments:
-                self._check_search(name, arguments[name])
+        for name, value in arguments.items():
+            field = f"arguments.{name}"
+            try:
+                if name not in offer.arguments:
+                    field = "arguments"
+                    raise unknown(f"argument of {offer.env_id}", name, offer.arguments)
+                offer.options.check({name: value}, client=True)
+                self._check_access(name, value, offer.arguments[name])
+            except EnvsuiteError as error:
+                problem = f"arguments.{name}: {error}" if name in offer.arguments else str(error)
+                raise Problem(422, "invalid", shortened(problem), field=field, error=type(error).__name__) from error
+
+    def _check_access(self, name: str, value: Any, form: Mapping[str, Any]) -> None:
+        """Raises :class:`DataError` where an argument reads what this server does not open to its clients."""
+        files: tuple[str, ...] = ()
+        addresses: tuple[str, ...] = ()
+        if form.get("format") == PATH and value is not None and value not in form["examples"]:
+            files = (value,)
+        elif form.get("format") == SEARCH:
+            files, addresses = parsed(value).reads()
+        closed = [f"the path {file!r} (--source-folder)" for file in files if not self._opens(file)]
+        servers = self.settings.search_servers
+        closed += [f"the server {address!r} (--search-server)" for address in addresses if address not in servers]
+        if closed:
+            names = f", and none of {', '.join(form['examples'])}" if "examples" in form else ""
+            raise DataError(f"this server does not open {closed[0]} to its clients{names}")
 
     def _opens(self, path: str) -> bool:
         """Returns whether clients may name the path."""
         folders = self.settings.source_folders
         return "\0" not in path and any(Path(path).resolve().is_relative_to(folder.resolve()) for folder in folders)
-
-    def _check_search(self, name: str, description: Description) -> None:
-        """Raises :class:`Problem` where a search is malformed, or reads what this server does not open."""
-        try:
-            files, addresses = parsed(description).reads()
-        except EnvsuiteError as error:
-            raise Problem(
-                422, "invalid", f"arguments.{name}: {error}", field=f"arguments.{name}", error=type(error).__name__
-            ) from error
-        closed = [f"the file {file!r} (--source-folder)" for file in files if not self._opens(file)]
-        servers = self.settings.search_servers
-        closed += [f"the server {address!r} (--search-server)" for address in addresses if address not in servers]
-        if closed:
-            detail = f"arguments.{name}: this server does not open {closed[0]} to its clients"
-            raise Problem(422, "invalid", detail, field=f"arguments.{name}", error="DataError")
 
     def _settle(
         self,
@@ -358,7 +352,9 @@ class Front:
 def _offer(env_id: str, workers: int) -> Offer:
     if (known := ENVIRONMENTS.get(env_id)) is not None:
         entry: Any = load_env_creator(known.entry_point)
-        return Offer(env_id, known.max_episode_steps, entry.arguments, known.inline or workers == 0, known.inline)
+        return Offer(
+            env_id, known.max_episode_steps, entry.takes, entry.offered(), known.inline or workers == 0, known.inline
+        )
     try:
         module, _, name = env_id.rpartition(":")
         if module:
@@ -369,4 +365,4 @@ def _offer(env_id: str, workers: int) -> Offer:
     entry = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
     if not isinstance(entry, type) or not issubclass(entry, ToolEnv):
         raise UsageError(f"{env_id} is not a ToolEnv; a server offers environments of envsuite's contract")
-    return Offer(env_id, spec.max_episode_steps, entry.arguments, workers == 0)
+    return Offer(env_id, spec.max_episode_steps, entry.takes, entry.offered(), workers == 0)

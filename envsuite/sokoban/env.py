@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 
 from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
-from envsuite.core.errors import UsageError, unknown
+from envsuite.core.errors import UsageError
 from envsuite.core.images import Pixels
-from envsuite.core.settings import whole
+from envsuite.core.options import SEED, Options, option, source
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.sokoban import prompts
 from envsuite.sokoban.generate import Kind
@@ -25,31 +27,48 @@ REWARDS = ("sparse", "ragen", "gym-sokoban")
 VIEWS = ("text", "image", "both")
 
 
+@dataclass(frozen=True, kw_only=True)
+class SokobanOptions(Options):
+    """The options of ``Sokoban-v0``."""
+
+    env_id: ClassVar[str] = "Sokoban-v0"
+    source: str | Path = source(
+        about='"builtin" (levels of 6x6 cells with one or two boxes), "generated" (drawn from level_seed), "official" '
+        "(Boxoban's, in the folder boxoban in $ENVSUITE_DATA), or the path of a folder of level files"
+    )
+    level_seed: int = option(0, "seed of the generated levels", **SEED)
+    levels: int = option(1000, "number of generated levels", minimum=1, maximum=MOST_LEVELS)
+    width: int = option(6, "columns of generated levels, walls included", clients={"minimum": 4, "maximum": 10})
+    height: int = option(6, "rows of generated levels, walls included", clients={"minimum": 4, "maximum": 10})
+    boxes: int = option(2, "number of boxes of generated levels", clients={"minimum": 1, "maximum": 4})
+    pushes: Sequence[int] = option(
+        (2, 30),
+        "fewest and most pushes of a best solution of generated levels",
+        minItems=2,
+        maxItems=2,
+        clients={"items": {"minimum": 1, "maximum": 100}},
+    )
+    observation: str = option(
+        "text", "how the board is shown: as text, as an image of 16 pixels a cell, or both", enum=VIEWS
+    )
+    style: str = option("symbols", 'how boards are written; "symbols" is as in level files', enum=tuple(prompts.STYLES))
+    reward: str = option(
+        "sparse",
+        '"sparse": 1 when solved; "ragen": -0.1 a move, +1 for a box that comes onto a target, -1 for one that leaves '
+        'it, +10 when solved; "gym-sokoban": the same, but its count of boxes on targets begins at 0, so the first '
+        "move of an episode earns +1 more if a box is on a target then",
+        enum=REWARDS,
+    )
+    max_calls: int = option(1, "most moves in one step", minimum=1, maximum=MOST_CALLS)
+    end_on_deadlock: bool = option(False, "whether a level ends when it is known to be lost")
+
+
 class SokobanEnv(ToolEnv):
     """Levels of Sokoban: push every box onto a target.
 
     Args:
-        source: ``"builtin"`` (levels of 6x6 cells with one or two boxes), ``"generated"`` (drawn from ``level_seed``),
-            ``"official"`` (Boxoban's, in the folder ``boxoban`` in ``$ENVSUITE_DATA``), or the path of a folder of
-            level files.
-        split: The split from which a reset draws: ``"train"``, ``"validation"`` or ``"test"``;
-            with ``None``, each reset must name its task.
-        tasks: Task ids, or types such as ``"boxes-2"``, to keep; all of them by default.
-        render_mode: ``"ansi"``, ``"rgb_array"`` (16 pixels a cell) or ``None``.
-        level_seed: Seed of the generated levels.
-        levels: Number of generated levels.
-        width: Columns of generated levels, walls included.
-        height: Rows of generated levels, walls included.
-        boxes: Number of boxes of generated levels.
-        pushes: Fewest and most pushes of a best solution of generated levels.
-        observation: How the board is shown: as ``"text"``, as an ``"image"`` of 16 pixels a cell, or ``"both"``.
-        style: How boards are written: ``"symbols"`` (as in level files), ``"ragen"``, ``"tabbed"``, ``"spaced"`` or
-            ``"coordinates"``.
-        reward: ``"sparse"``: 1 when solved. ``"ragen"``: -0.1 a move, +1 for a box that comes onto a target, -1 for one
-            that leaves it, +10 when solved. ``"gym-sokoban"``: the same, but its count of boxes on targets begins at 0,
-            so the first move of an episode earns +1 more if a box is on a target then.
-        max_calls: Most moves in one step, up to 50.
-        end_on_deadlock: Whether a level ends when it is known to be lost.
+        given: Values of :class:`SokobanOptions`. ``render_mode`` may be ``"ansi"`` or ``"rgb_array"`` (16 pixels a
+            cell).
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # noqa: RUF012
@@ -67,61 +86,19 @@ class SokobanEnv(ToolEnv):
             },
         ),
     )
-    arguments: Mapping[str, Any] = {
-        **ToolEnv.arguments,
-        "level_seed": {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
-        "levels": {"type": "integer", "minimum": 1, "maximum": MOST_LEVELS},
-        "width": {"type": "integer", "minimum": 4, "maximum": 10},
-        "height": {"type": "integer", "minimum": 4, "maximum": 10},
-        "boxes": {"type": "integer", "minimum": 1, "maximum": 4},
-        "pushes": {
-            "type": "array",
-            "items": {"type": "integer", "minimum": 1, "maximum": 100},
-            "minItems": 2,
-            "maxItems": 2,
-        },
-        "observation": {"type": "string", "enum": list(VIEWS)},
-        "style": {"type": "string", "enum": list(prompts.STYLES)},
-        "reward": {"type": "string", "enum": list(REWARDS)},
-        "max_calls": {"type": "integer", "minimum": 1, "maximum": MOST_CALLS},
-        "end_on_deadlock": {"type": "boolean"},
-    }
+    takes = SokobanOptions
 
-    def __init__(
-        self,
-        source: str = "builtin",
-        split: str | None = "train",
-        tasks: Iterable[str] | None = None,
-        render_mode: str | None = None,
-        level_seed: int = 0,
-        levels: int = 1000,
-        width: int = 6,
-        height: int = 6,
-        boxes: int = 2,
-        pushes: Sequence[int] = (2, 30),
-        observation: str = "text",
-        style: str = "symbols",
-        reward: str = "sparse",
-        max_calls: int = 1,
-        end_on_deadlock: bool = False,
-    ) -> None:
-        if observation not in VIEWS:
-            raise unknown("observation of Sokoban-v0", observation, VIEWS)
-        if style not in prompts.STYLES:
-            raise unknown("style of Sokoban-v0", style, prompts.STYLES)
-        if reward not in REWARDS:
-            raise unknown("reward of Sokoban-v0", reward, REWARDS)
-        if len(pushes) != 2:
-            raise UsageError(f"pushes={pushes}: give the fewest and the most pushes of a best solution")
-        low, high = (whole("pushes", number) for number in pushes)
-        kind = Kind(whole("width", width), whole("height", height), whole("boxes", boxes), (low, high))
-        count = whole("levels", levels, 1, MOST_LEVELS)
-        self.levels, task_set = load(str(source), kind, whole("level_seed", level_seed), count)
-        self._style = prompts.PICTURE if observation == "image" else prompts.STYLES[style]
-        self.reward = reward
-        self.max_calls = whole("max_calls", max_calls, 1, MOST_CALLS)
-        self.end_on_deadlock = end_on_deadlock
-        super().__init__(task_set.select(tasks), split, render_mode, images=observation != "text")
+    def __init__(self, **given: Any) -> None:
+        options = SokobanOptions.of(given)
+        low, high = options.pushes
+        kind = Kind(options.width, options.height, options.boxes, (low, high))
+        self.levels, task_set = load(str(options.source), kind, options.level_seed, options.levels)
+        image_alone = options.observation == "image"
+        self._style = prompts.PICTURE if image_alone else prompts.STYLES[options.style]
+        self.reward, self.max_calls, self.end_on_deadlock = options.reward, options.max_calls, options.end_on_deadlock
+        super().__init__(
+            task_set.select(options.tasks), options.split, options.render_mode, images=options.observation != "text"
+        )
         self._world: Sokoban | None = None
         self._moves = 0
 

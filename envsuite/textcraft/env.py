@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 
 from envsuite.core.caches import remembered
 from envsuite.core.draws import Draw
 from envsuite.core.env import Observation, Outcome, ToolEnv
-from envsuite.core.errors import UsageError
+from envsuite.core.options import SEED, Options, option, source
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.textcraft import prompts
 from envsuite.textcraft.planning import plan
@@ -21,24 +22,36 @@ from envsuite.textcraft.tasks import load
 from envsuite.textcraft.world import EMPTY, NAMESPACE, Crafting, Recipe, RecipeBook, item_id, spoken
 
 
+@dataclass(frozen=True, kw_only=True)
+class TextCraftOptions(Options):
+    """The options of ``TextCraft-v0``."""
+
+    env_id: ClassVar[str] = "TextCraft-v0"
+    source: str | Path = source(
+        about='"builtin" (the recipes of Minecraft 1.16), "generated" (a recipe book drawn from book_seed), "official" '
+        "(the folder textcraft in $ENVSUITE_DATA), or the path of a folder of Minecraft recipe files"
+    )
+    book_seed: int = option(0, "seed of the generated book", **SEED)
+    goals: int = option(1000, "number of goals of the generated book", clients={"maximum": 10_000})
+    max_distractors: int = option(10, "most recipes shown that the goal does not need", clients={"maximum": 1_000})
+    show_inventory: bool = option(
+        False, "whether each observation ends with the inventory; otherwise the command inventory shows it"
+    )
+    spare: int | None = option(
+        None,
+        "limits the stock of base items, so that what is wasted may be missed in the end: of each one in a recipe that "
+        "is shown, an episode has this many more than a best plan takes, or than one craft of any recipe shown takes "
+        "where that is more, and each observation ends with what is left; null: no limit, as in the original",
+        minimum=0,
+        clients={"maximum": 1_000},
+    )
+
+
 class TextCraft(ToolEnv):
     """Crafting tasks: make a goal item from base items, by recipes that the instruction lists among distractors.
 
     Args:
-        source: ``"builtin"`` (the recipes of Minecraft 1.16), ``"generated"`` (a recipe book drawn from ``book_seed``),
-            ``"official"`` (the folder ``textcraft`` in ``$ENVSUITE_DATA``), or the path of a folder of Minecraft recipe
-            files.
-        split: The split from which a reset draws: ``"train"``, ``"validation"`` or ``"test"``;
-            with ``None``, each reset must name its task.
-        tasks: Task ids, or types such as ``"depth-2"``, to keep; all of them by default.
-        render_mode: ``"ansi"`` or ``None``.
-        book_seed: Seed of the generated book.
-        goals: Number of goals of the generated book.
-        max_distractors: Maximum number of recipes shown that the goal does not need.
-        show_inventory: Whether each observation ends with the inventory; otherwise the command ``inventory`` shows it.
-        spare: Limits the stock of base items, so that what is wasted may be missed in the end. Of each one in a recipe
-            that is shown, an episode has this many more than a best plan takes, or than one craft of any recipe shown
-            takes where that is more; each observation ends with what is left. ``None``: no limit, as in the original.
+        given: Values of :class:`TextCraftOptions`.
 
     A task id is the name of the goal, e.g. ``cyan_banner``. The id alone determines the order of the recipes and the
     distractors; ``cyan_banner#7`` is the same goal with other draws.
@@ -46,34 +59,14 @@ class TextCraft(ToolEnv):
 
     tools = (Tool.of_string("env_step", prompts.TOOL, "command", prompts.COMMAND),)
 
-    arguments: Mapping[str, Any] = {
-        **ToolEnv.arguments,
-        "book_seed": {"type": "integer", "maximum": 2**63 - 1},
-        "goals": {"type": "integer", "maximum": 10_000},
-        "max_distractors": {"type": "integer", "maximum": 1_000},
-        "show_inventory": {"type": "boolean"},
-        "spare": {"type": ["integer", "null"], "minimum": 0, "maximum": 1_000},
-    }
+    takes = TextCraftOptions
 
-    def __init__(
-        self,
-        source: str = "builtin",
-        split: str | None = "train",
-        tasks: Iterable[str] | None = None,
-        render_mode: str | None = None,
-        book_seed: int = 0,
-        goals: int = 1000,
-        max_distractors: int = 10,
-        show_inventory: bool = False,
-        spare: int | None = None,
-    ) -> None:
-        if spare is not None and (not isinstance(spare, int) or spare < 0):
-            raise UsageError(f"spare={spare!r}: give a number of items from 0, or None for no limit")
-        self.book, task_set = load(str(source), book_seed, goals)
-        self.max_distractors = max_distractors
-        self.show_inventory = show_inventory
-        self.spare = spare
-        super().__init__(task_set.select(tasks), split, render_mode)
+    def __init__(self, **given: Any) -> None:
+        options = TextCraftOptions.of(given)
+        self.book, task_set = load(str(options.source), options.book_seed, options.goals)
+        self.max_distractors, self.show_inventory = options.max_distractors, options.show_inventory
+        self.spare = options.spare
+        super().__init__(task_set.select(options.tasks), options.split, options.render_mode)
         self.world = Crafting(self.book, "")
         self._shown: tuple[Recipe, ...] = ()
 

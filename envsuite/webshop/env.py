@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
 from envsuite.core.env import Outcome, ToolEnv
-from envsuite.core.errors import UsageError, unknown
+from envsuite.core.errors import UsageError
+from envsuite.core.options import SEED, Options, option, source
 from envsuite.core.settings import settings_of
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.webshop import pages, prompts
@@ -31,28 +33,56 @@ REWARDS: Mapping[str, Callable[[Score], float]] = {
 """Reward of a purchase, by name."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class WebShopOptions(Options):
+    """The options of ``WebShop-v0``."""
+
+    env_id: ClassVar[str] = "WebShop-v0"
+    source: str | Path | None = source(
+        None,
+        '"official-1k" or "official-full" (1,000 or 1.18 million products, in the folder webshop in $ENVSUITE_DATA), '
+        '"builtin" or "generated" (a shop made from a seed on first use), or the path of a folder with the official '
+        "files, or of a catalogue; null: the official set that is there (with both, it must be named), else built-in",
+        ("builtin", "generated", *SETS),
+    )
+    mode: str = option(
+        "text",
+        '"text": the original\'s observation; "structured": plain lines, chosen options marked',
+        enum=tuple(MODES),
+    )
+    goals: str | None = option(
+        None,
+        '"human" (written by people) or "synthetic" (composed of a product\'s options); null: human where there are a '
+        "thousand or more, and in a built-in shop, which imitates them",
+        enum=(*KINDS, None),
+    )
+    search: str | Search = option(
+        "bm25",
+        '"bm25" (the index of the catalogue), "lucene" (Lucene itself, the same ranking; needs the extra '
+        "webshop-lucene), or in Python a function",
+        offered=False,
+    )
+    shop_seed: int = option(0, "seed of the built-in shop", **SEED)
+    products: int = option(1000, "number of its products", clients={"maximum": 10_000})
+    difficulty: Mapping[str, int] | None = option(
+        None,
+        'difficulty of its goals, e.g. {"near_misses": 7}; keys are the fields of envsuite.webshop.generate.Difficulty',
+    )
+    reward: str = option(
+        "graded",
+        '"graded": the purchase\'s score, as in the original; "binary": 1 for a success, else 0; the score in info is '
+        "the same for both",
+        enum=tuple(REWARDS),
+    )
+
+
 class WebShop(ToolEnv):
     """Shopping tasks: buy the product and options that an instruction describes, within its price limit.
 
+    Splits are ``"train"`` and ``"dev"``, of a built-in shop also ``"test"``.
+
     Args:
-        source: ``"official-1k"`` or ``"official-full"`` (1,000 or 1.18 million products, in the folder ``webshop`` in
-            ``$ENVSUITE_DATA``), ``"builtin"`` or ``"generated"`` (a shop made from a seed on first use), or the path of
-            a folder with the official files, or of a catalogue. By default the official set that is there (with both,
-            it must be named), else built-in.
-        split: The split from which a reset draws: ``"train"`` or ``"dev"``, of a built-in shop also ``"test"``.
-        tasks: Task ids, or departments such as ``"fashion"``, to keep; all of them by default.
-        render_mode: ``"ansi"`` or ``None``.
-        mode: ``"text"`` (the original's observation) or ``"structured"`` (plain lines, chosen options marked).
-        goals: ``"human"`` (written by people) or ``"synthetic"`` (composed of a product's options). By default human
-            where there are a thousand or more, and in a built-in shop, which imitates them.
-        search: The search engine: ``"bm25"`` (the index of the catalogue), ``"lucene"`` (Lucene itself, the same
-            ranking; needs the extra ``webshop-lucene``), or a function.
-        shop_seed: Seed of the built-in shop.
-        products: Number of its products.
-        difficulty: Difficulty of its goals, e.g. ``{"near_misses": 7}``; keys are the fields of
-            :class:`envsuite.webshop.generate.Difficulty`.
-        reward: ``"graded"`` (the purchase's score, as in the original) or ``"binary"`` (1 for a success, else 0). The
-            score in ``info`` is the same for both.
+        given: Values of :class:`WebShopOptions`.
 
     The commands of an observation are the elements that ``click`` accepts. A task id is the ASIN of the target product
     and the number of the goal among the product's goals.
@@ -63,45 +93,19 @@ class WebShop(ToolEnv):
         Tool.of_string("click", prompts.CLICK, "element", prompts.ELEMENT),
     )
 
-    arguments: Mapping[str, Any] = {
-        **ToolEnv.arguments,
-        "source": {**ToolEnv.arguments["source"], "examples": ["builtin", "generated", *SETS]},
-        "mode": {"type": "string", "examples": list(MODES)},
-        "goals": {"type": ["string", "null"], "examples": list(KINDS)},
-        "shop_seed": {"type": "integer", "maximum": 2**63 - 1},
-        "products": {"type": "integer", "maximum": 10_000},
-        "difficulty": {"type": ["object", "null"], "additionalProperties": {"type": "integer"}},
-        "reward": {"type": "string", "examples": list(REWARDS)},
-    }
+    takes = WebShopOptions
 
-    def __init__(
-        self,
-        source: str | Path | None = None,
-        split: str = "train",
-        tasks: Iterable[str] | None = None,
-        render_mode: str | None = None,
-        mode: Literal["text", "structured"] = "text",
-        goals: Literal["human", "synthetic"] | None = None,
-        search: Literal["bm25", "lucene"] | Search = "bm25",
-        shop_seed: int = 0,
-        products: int = 1000,
-        difficulty: Mapping[str, int] | None = None,
-        reward: Literal["graded", "binary"] = "graded",
-    ) -> None:
-        if mode not in MODES:
-            raise unknown("mode of WebShop-v0", mode, MODES)
-        if reward not in REWARDS:
-            raise unknown("reward of WebShop-v0", reward, REWARDS)
-        self.catalogue = load(
-            source, shop_seed, products, settings_of(Difficulty, "difficulty of WebShop-v0", difficulty or {})
-        )
-        self.mode, self.reward = mode, reward
+    def __init__(self, **given: Any) -> None:
+        options = WebShopOptions.of(given)
+        difficulty = settings_of(Difficulty, "difficulty of WebShop-v0", options.difficulty or {})
+        self.catalogue = load(options.source, options.shop_seed, options.products, difficulty)
+        self.mode, self.reward, search = options.mode, options.reward, options.search
         self._search = search_of(search, self.catalogue) if isinstance(search, str) else search
-        self._kind = goals if goals is not None else self.catalogue.default_kind
-        chosen = task_set(self.catalogue, self._kind).select(tasks)
-        found_by = search if isinstance(search, str) else "own"
-        versions = {"nouns": self.catalogue.meta["tagger"], "search": found_by, "reward": reward}
-        super().__init__(chosen, split, render_mode, versions)
+        self._kind = options.goals if options.goals is not None else self.catalogue.default_kind
+        tasks = task_set(self.catalogue, self._kind).select(options.tasks)
+        searched_by = search if isinstance(search, str) else "own"
+        versions = {"nouns": self.catalogue.meta["tagger"], "search": searched_by, "reward": self.reward}
+        super().__init__(tasks, options.split, options.render_mode, versions)
         self._session: Session | None = None
 
     @property

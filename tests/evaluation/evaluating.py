@@ -28,7 +28,6 @@ TASKS = TaskSet("Frail-v0", "builtin", "1", IDS, {task: "word" for ids in IDS.va
 
 class Frail(ToolEnv):
     tools = (SAY,)
-    arguments = {"split": ToolEnv.arguments["split"]}
 
     def __init__(self, split="train", render_mode=None, tasks=None):
         super().__init__(TASKS.select(tasks), split, render_mode)

@@ -217,7 +217,10 @@ LONG = {"source": "generated", "levels": 30, "boxes": 3, "width": 7, "height": 7
         (["TextCraft-v0", "--n", "1", "--types", "depth-9"], "depth-9"),
         (["TextCraft-v0", "--n", "1", "--player", "nobody"], "unknown player of TextCraft-v0 'nobody'"),
         (["TextCraft-v0", "--n", "1", "--option", "golas=3"], "unknown argument of TextCraft-v0 'golas'"),
-        (["TextCraft-v0", "--n", "1", "--option", "max_distractors=few"], "TextCraft-v0"),
+        (
+            ["TextCraft-v0", "--n", "1", "--option", "max_distractors=few"],
+            "max_distractors='few': expected whole number",
+        ),
         (["TextCraft-v0", "--n", "1", "--form", "atif"], "converts a file"),
         (["nothing.jsonl"], "nothing.jsonl: cannot be read"),
     ],

@@ -43,7 +43,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def started(three: Path, task: str, **arguments: Any) -> SearchQAEnv:
-    env = SearchQAEnv(three, split="validation", **arguments)
+    env = SearchQAEnv(source=three, split="validation", **arguments)
     env.reset(options={"task_id": task})
     return env
 
@@ -183,7 +183,7 @@ def test_the_state_key_is_that_of_question_passages_and_queries_in_any_order(thr
 
 
 def test_goal_identity_and_types(three: Path) -> None:
-    env = SearchQAEnv(three, split="validation")
+    env = SearchQAEnv(source=three, split="validation")
     assert env.goal("h1").endswith("Question: Where was the director of Blue Moon born?")
     assert 'answer "unanswerable"' in env.goal("h1"), "said of all questions where some cannot be answered"
     assert env.identity(HIDDEN)["question_id"] == "3hop1__1_2_3" and env.identity(HIDDEN)["answerable"] is False
@@ -193,7 +193,7 @@ def test_goal_identity_and_types(three: Path) -> None:
         "3hop1__1_2_3": "musique-composition-3",
         HIDDEN: "musique-composition-3-unanswerable",
     }
-    assert SearchQAEnv(three, split="validation", tasks=["hotpotqa-bridge-2"]).tasks.ids("validation") == ("h1",)
+    assert SearchQAEnv(source=three, split="validation", tasks=["hotpotqa-bridge-2"]).tasks.ids("validation") == ("h1",)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_a_corpus_without_questions_or_with_other_tasks_is_refused(tmp_path: Pat
         (Mixed(100, 10), "generated questions among published"),
     ):
         with pytest.raises(DataError, match=message):
-            SearchQAEnv(build(source, tmp_path / "some.corpus"))
+            SearchQAEnv(source=build(source, tmp_path / "some.corpus"))
 
 
 def play(env: SearchQAEnv, player: Player, task: str) -> tuple[float, list[str], dict[str, float]]:
@@ -260,7 +260,7 @@ def test_the_expert_answers_every_question_and_lexical_some() -> None:
 
 @pytest.mark.parametrize("data_set", ["hotpotqa", "2wikimultihopqa", "musique"])
 def test_the_expert_answers_the_published_questions(shared: Path, data_set: str) -> None:
-    env = SearchQAEnv(shared / "data" / "questions" / data_set)
+    env = SearchQAEnv(source=shared / "data" / "questions" / data_set)
     results = [play(env, Expert(), task) for task in env.tasks.ids("train")[:60]]
     assert all(reward == 1.0 for reward, *_ in results)
     assert np.mean([metrics["support_recall"] for *_, metrics in results]) > 0.9
@@ -301,7 +301,7 @@ def test_milestones_are_the_supporting_pages_and_the_answer(three: Path) -> None
 
 
 def test_a_file_of_questions_is_a_source(tmp_path: Path) -> None:
-    env = SearchQAEnv(write_json(tmp_path / "dev.json", [HOTPOT]), split="validation")
+    env = SearchQAEnv(source=write_json(tmp_path / "dev.json", [HOTPOT]), split="validation")
     assert env.tasks.source == "official" and env.tasks.ids("validation") == ("h1",)
 
 
@@ -310,16 +310,16 @@ def test_questions_that_are_left_out_are_counted_in_every_info_and_on_the_termin
 ) -> None:
     rows = [{**HOTPOT, "_id": f"h{number}"} for number in range(5)]
     file = write_json(tmp_path / "dev.json", [*rows[:3], *(without(row, "context") for row in rows[3:])])
-    env = SearchQAEnv(file, split="validation")
+    env = SearchQAEnv(source=file, split="validation")
     assert len(env.tasks.ids("validation")) == 3
     left_out = "a question without passages, and no corpus is given (left out): 2"
     assert env.reset(seed=0)[1]["versions"]["data_problems"] == left_out
     assert f"dev.json: {left_out}" in caplog.messages
     file = write_json(tmp_path / "whole.json", rows)
-    assert "data_problems" not in SearchQAEnv(file, split="test").reset(seed=0)[1]["versions"]
+    assert "data_problems" not in SearchQAEnv(source=file, split="test").reset(seed=0)[1]["versions"]
 
 
 def test_a_corpus_of_generated_questions_says_so_wherever_it_lies(tmp_path: Path) -> None:
-    env = SearchQAEnv(build(Encyclopaedia(100, 10), tmp_path / "some.corpus"))
+    env = SearchQAEnv(source=build(Encyclopaedia(100, 10), tmp_path / "some.corpus"))
     assert env.tasks.source == "builtin" and set(env.tasks.types.values())
     assert all(kind.startswith("encyclopaedia-") for kind in env.tasks.types.values())

@@ -136,7 +136,7 @@ def test_a_page_that_is_cut_is_read_no_further_than_an_agent_sees(env: Any) -> N
 
 def test_questions_that_start_from_no_name_are_refused_with_the_types_to_set(tmp_path: Path) -> None:
     bridges = SearchQAEnv(**{**SMALL, "tasks": ["encyclopaedia-bridge-2"]})
-    published = SearchQAEnv(write_json(tmp_path / "hotpot_dev_distractor_v1.json", [HOTPOT]))
+    published = SearchQAEnv(source=write_json(tmp_path / "hotpot_dev_distractor_v1.json", [HOTPOT]))
     for other in (bridges, published):
         split = next(split for split in ("train", "validation", "test") if other.tasks.ids(split))
         other.reset(options={"task_id": other.tasks.ids(split)[0]})

@@ -6,12 +6,13 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import gymnasium
 
 from envsuite.core import Outcome, TaskSet, Tool, ToolCall, ToolEnv
+from envsuite.core.options import Options, option
 
 TASKS = TaskSet("Rough-v0", "builtin", "1", {"train": ("a", "b", "c")}, dict.fromkeys("abc", "plain"))
 COMMAND = {
@@ -22,9 +23,14 @@ COMMAND = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class RoughOptions(Options):
+    broken: str = option("", "how it fails")
+
+
 class Rough(ToolEnv):
     tools = (Tool("do", "Do something.", COMMAND),)
-    arguments: ClassVar = {**ToolEnv.arguments, "broken": {"type": "string"}}
+    takes = RoughOptions
 
     def __init__(self, split="train", render_mode=None, broken=""):
         if broken == "make":

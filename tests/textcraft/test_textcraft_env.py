@@ -118,7 +118,10 @@ def test_a_sample_before_the_first_reset_is_of_the_whole_book() -> None:
 
 
 def test_the_defaults_are_those_of_the_page() -> None:
-    assert TextCraft().tasks == TextCraft("builtin", "train", None, None, 0, 1000, 10).tasks
+    assert (
+        TextCraft().tasks
+        == TextCraft(source="builtin", split="train", book_seed=0, goals=1000, max_distractors=10).tasks
+    )
     generated = TextCraft(source="generated")
     assert generated.tasks == TextCraft(source="generated", book_seed=0, goals=1000).tasks
     assert len(generated.tasks.types) == 1000 and generated.split == "train"
@@ -224,7 +227,7 @@ def test_a_shown_inventory_makes_no_two_states_of_one(craft: Callable[..., ToolE
 
 
 def _limited(spare: int) -> TextCraft:
-    return TextCraft("generated", goals=60, max_distractors=3, tasks=["depth-2", "depth-3"], spare=spare)
+    return TextCraft(source="generated", goals=60, max_distractors=3, tasks=["depth-2", "depth-3"], spare=spare)
 
 
 @pytest.mark.parametrize("spare", [0, 2])

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from typing import Any
 
 import orjson
-from gymnasium.envs.registration import load_env_creator
 
 from envsuite.core.env import ToolEnv
 from envsuite.core.errors import UsageError, unknown
 from envsuite.core.registration import ENVIRONMENTS
-from envsuite.core.tools import Tool
 from envsuite.remote.making import make
 
 
@@ -48,22 +45,10 @@ def made(env_id: str, **arguments: Any) -> ToolEnv:
     """
     if env_id not in ENVIRONMENTS:
         raise unknown("environment", env_id, ENVIRONMENTS)
-    if "url" not in arguments:
-        _check(env_id, arguments)
     env = make(env_id, **arguments)
     if not isinstance(env, ToolEnv):
         raise UsageError(f"{env_id} is a {type(env).__name__}, not a ToolEnv")
     return env
-
-
-def _check(env_id: str, arguments: Mapping[str, Any]) -> None:
-    """Refuses values of another type than the environment says."""
-    kind: Any = load_env_creator(ENVIRONMENTS[env_id].entry_point)
-    # The environment says itself which values of the right type it takes: some are for callers in the process alone.
-    types = {name: {"type": form["type"]} for name, form in kind.arguments.items() if "type" in form}
-    given = {name: value for name, value in arguments.items() if name in types}
-    if (problem := Tool(env_id, "", {"type": "object", "properties": types}).problem(given)) is not None:
-        raise UsageError(f"{env_id}: {problem}")
 
 
 def _option(text: str) -> tuple[str, Any]:

@@ -240,7 +240,7 @@ def test_in_alfworld_nothing_said_is_unknown_and_what_the_player_writes_is_what_
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
     here = practice_of("ALFWorld-v0")
     tokenizer, codec = word_tokenizer(here.texts(), 2048), make_codec("tags", think=False)
-    env = ALFWorld("builtin", games=18)
+    env = ALFWorld(source="builtin", games=18)
     for task in env.tasks.ids("train"):
         player, rng = here.teacher(careless=0.5, idle=0.2, hasty=0.2), random.Random(task)
         one, won = _written(env, task, player, tokenizer, codec, 200, rng)
@@ -261,7 +261,7 @@ def test_in_the_built_in_shop_only_brands_are_unknown_and_what_the_player_writes
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
     here = practice_of("WebShop-v0")
     tokenizer, codec = word_tokenizer(here.texts(), 2048, here.spelling), make_codec("brackets", think=False)
-    env = WebShop("builtin", products=60, mode="structured")
+    env = WebShop(source="builtin", products=60, mode="structured")
     for task in env.tasks.ids("train"):
         one, _ = _written(env, task, here.teacher(hasty=0.3, dreamy=0.2), tokenizer, codec, 100, random.Random(task))
         mine = (one.parts == RESPONSE) | (one.parts == SLIP)

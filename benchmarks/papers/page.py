@@ -53,16 +53,18 @@ def _paper(paper: Paper, index: Index, plans: Mapping[Run, Planned]) -> Iterator
     yield f"## {NAMES[paper.key]}"
     yield ""
     yield f"{paper.authors}, *{paper.title}*{where}."
+    others = [table for table in paper.tables if table.kind != "results"]
     for table in paper.tables:
-        yield from ("", f"### {NAMES[paper.key]}, table {table.number}", "")
-        if table.kind != "results":
-            said = "settings, which are not in the text that was read." if table.absent else _KINDS[table.kind]
-            yield f"{_capital(table.caption)}: {said}"
-            continue
-        yield f"{_capital(table.caption)}."
-        yield from ("", "| model | row | environment | published | file | ours |", "|---|---|---|---|---|---|")
-        for row in table.rows:
-            yield from _row(row, table, index, plans)
+        if table not in others:
+            yield from ("", f"### {NAMES[paper.key]}, table {table.number}", "", f"{_capital(table.caption)}.")
+            yield from ("", "| model | row | published | file | ours |", "|---|---|---|---|---|")
+            for row in table.rows:
+                yield _row(row, table, index, plans)
+    if others:
+        yield ""
+    for table in others:
+        said = "settings, which are not in the text that was read." if table.absent else _KINDS[table.kind]
+        yield f"- Table {table.number}, {table.caption}: {said}"
 
 
 _KINDS = {
@@ -72,11 +74,12 @@ _KINDS = {
 }
 
 
-def _row(row: Row, table: Table, index: Index, plans: Mapping[Run, Planned]) -> Iterator[str]:
+def _row(row: Row, table: Table, index: Index, plans: Mapping[Run, Planned]) -> str:
     model = MODELS.get(row.model, row.model).rpartition("/")[2] or "none"
     label = row.label.replace("|", "\\|") + (f" ({row.note})" if row.note else "")
     metric = f"`{row.metric}`: " if row.metric else ""
     shown = [env for env in table.metrics if env in row.values or env in row.runs] or list(table.metrics)
+    cells: list[tuple[str, str, str]] = []
     for env in shown:
         figures = figures_of(row, env, table) or "not in the text that was read"
         figures += f" [{row.source}]" if row.source and env in row.values else ""
@@ -89,7 +92,9 @@ def _row(row: Row, table: Table, index: Index, plans: Mapping[Run, Planned]) -> 
             ours = f"not run: prompted, `--baseline {row.evaluate}`" if row.evaluate else ""
             if env in row.missing:
                 ours = f"not covered: {index.reasons[row.missing[env]]}"
-        yield f"| {model} | {label} | {ENVIRONMENTS.get(env, env)} | {metric}{figures} | {file} | {ours} |"
+        cells.append((f"{ENVIRONMENTS.get(env, env)}: {metric}{figures}", file, ours))
+    published, files, ours_of = ("<br>".join(dict.fromkeys(column)) for column in zip(*cells, strict=True))
+    return f"| {model} | {label} | {published} | {files} | {ours_of} |"
 
 
 def _needs(run: Run, plan: Planned) -> str:

@@ -25,12 +25,12 @@ C = TypeVar("C")
 SEE = "\nSee --help for the settings."
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML loader that reads 1e-5 as a number."""
+class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """YAML loader that reads 1e-5 as a number, in C where PyYAML has it."""
 
 
-_Loader.yaml_implicit_resolvers = {key: list(value) for key, value in yaml.SafeLoader.yaml_implicit_resolvers.items()}
-_Loader.add_implicit_resolver(
+Loader.yaml_implicit_resolvers = {key: list(value) for key, value in yaml.SafeLoader.yaml_implicit_resolvers.items()}
+Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*(?:\.[0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
 )
 
@@ -56,7 +56,7 @@ def read_file(name: str) -> dict[str, Any]:
         ConfigError: It cannot be read, or holds something else.
     """
     try:
-        settings = yaml.load(located(name).read_text(encoding="utf-8"), _Loader)
+        settings = yaml.load(located(name).read_text(encoding="utf-8"), Loader)
     except FileNotFoundError as error:
         near = nearest(name, shipped_configs(), 1)
         hint = f" Nearest of those that are installed: {near[0]}." if near else ""
@@ -150,7 +150,7 @@ def _value(name: str, word: str | None, shape: Any) -> Any:
     if texts and not (word == "null" and types.NoneType in alternatives(shape)):
         return word
     try:
-        return yaml.load(word, _Loader)
+        return yaml.load(word, Loader)
     except (yaml.YAMLError, ValueError):
         return word
 

@@ -23,13 +23,13 @@ from pathlib import Path
 from envsuite.alfworld.families import FAMILIES, draw_game, walkthrough
 from envsuite.alfworld.game_writer import folder_name, game_file, problem_text, record_file, scene_names
 from envsuite.alfworld.plan_validator import is_plan
-from envsuite.alfworld.progress import shown
 from envsuite.alfworld.scenes import EDITION, Difficulty, layouts
 from envsuite.core.draws import Draw
 from envsuite.core.errors import EnvsuiteError, UsageError
 from envsuite.data.files import write_atomically
 from envsuite.data.locks import locked
 from envsuite.data.places import WRITABLE
+from envsuite.data.progress import tracked
 
 logger = logging.getLogger(__name__)
 
@@ -152,7 +152,7 @@ def _build(folder: Path, game_set: GameSet, lock: int) -> None:
             shutil.rmtree(leftover)
     workers = min(_cores(), game_set.games // ALONE)
     made = _share(partial, game_set, 0, 1) if workers < 2 else _shared(partial, game_set, workers, lock)
-    for _ in shown(chain.from_iterable(map(range, made)), "ALFWorld: making games", game_set.games):
+    for _ in tracked(chain.from_iterable(map(range, made)), "ALFWorld: making games", game_set.games):
         pass
     top = partial / "json_2.1.1"
     manifest = {

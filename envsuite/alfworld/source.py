@@ -20,9 +20,9 @@ from pathlib import Path
 import orjson
 
 from envsuite.alfworld.game_file import GAME, REMEDY, TRAJECTORY, parse_family, parse_game
-from envsuite.alfworld.progress import shown
 from envsuite.core.errors import DataError
 from envsuite.data import cache_root, data_root, write_atomically
+from envsuite.data.progress import tracked
 
 LAYOUT = "json_2.1.1"
 """Name of the folder that holds a folder for each split."""
@@ -233,7 +233,7 @@ def _read(root: Path, places: Sequence[str], stamps: Mapping[str, tuple[Stamp, S
     if not places:
         return []
     with ThreadPoolExecutor(READERS) as readers:
-        outcomes = list(shown(readers.map(read, places), "ALFWorld: reading games", len(places)))
+        outcomes = list(tracked(readers.map(read, places), "ALFWorld: reading games", len(places)))
     errors = [str(outcome) for outcome in outcomes if isinstance(outcome, DataError)]
     if errors:
         more = [f"and {len(errors) - 3} more"] if len(errors) > 3 else []

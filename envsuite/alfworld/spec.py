@@ -6,7 +6,6 @@ SPEC = EnvSpec(
     "ALFWorld-v0",
     "envsuite.alfworld.env:ALFWorld",
     max_episode_steps=50,
-    extra="alfworld",
     players={"expert": "envsuite.alfworld.expert:Expert", "lexical": "envsuite.alfworld.lexical:Lexical"},
     milestones="envsuite.alfworld.milestones:Milestones",
     practice="envsuite.alfworld.practice:practice",

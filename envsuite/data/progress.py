@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
-from collections.abc import Callable
-from typing import Protocol, TextIO
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol, TextIO, TypeVar
+
+T = TypeVar("T")
 
 
 class Progress(Protocol):
@@ -39,6 +43,36 @@ class Silent:
         """Does nothing."""
 
 
+class Line:
+    """A line at the end of a terminal that is written over; where there is no terminal it is not written.
+
+    Args:
+        out: Output stream.
+    """
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self.live = out.isatty()
+        """Whether there is a terminal."""
+        self._width = 0
+
+    def show(self, text: str) -> None:
+        """Writes the line anew, cut to the width of the terminal."""
+        if self.live:
+            text = text[: columns()]
+            self._out.write(f"\r{text:{self._width}}")
+            self._out.flush()
+            self._width = len(text)
+
+    def note(self, text: str) -> None:
+        """Writes a whole line in its place."""
+        if self.live:
+            self._out.write(f"\r{'':{self._width}}\r")
+            self._width = 0
+        self._out.write(f"{text}\n")
+        self._out.flush()
+
+
 class Shown:
     """Writes an updating line on a terminal (size, rate, time left), elsewhere one line for each name and note.
 
@@ -46,20 +80,24 @@ class Shown:
         out: Output stream.
         clock: Returns the time in seconds.
         unit: Formats a size; by default as bytes.
+        delay: Seconds until the line is shown.
     """
 
     def __init__(
-        self, out: TextIO, clock: Callable[[], float] = time.monotonic, unit: Callable[[int], str] | None = None
+        self,
+        out: TextIO,
+        clock: Callable[[], float] = time.monotonic,
+        unit: Callable[[int], str] | None = None,
+        delay: float = 0.0,
     ) -> None:
-        self._out = out
+        self._line = Line(out)
         self._clock = clock
         self._sized = unit if unit is not None else sized
-        self._live = out.isatty()
+        self._delay = delay
         self._name = ""
         self._total: int | None = None
         self._start = self._now = 0
         self._since = self._shown = 0.0
-        self._width = 0
 
     def start(self, name: str, total: int | None, offset: int) -> None:
         """Begins the line."""
@@ -72,9 +110,9 @@ class Shown:
         """Updates the line, at most five times a second."""
         self._now += size
         now = self._clock()
-        if self._live and now - self._shown >= 0.2:
+        if now - self._shown >= 0.2 and now - self._since >= self._delay:
             self._shown = now
-            self._line(self._moving(now - self._since))
+            self._line.show(self._moving(now - self._since))
 
     def _moving(self, seconds: float) -> str:
         rate = (self._now - self._start) / seconds if seconds > 0 else 0.0
@@ -83,24 +121,39 @@ class Shown:
         if seconds > 1 and rate > 0:
             parts.append(f"{self._sized(int(rate))}/s")
             if self._total is not None:
-                parts.append(f"{_time(max(0, self._total - self._now) / rate)} left")
+                parts.append(f"{spoken(max(0, self._total - self._now) / rate)} left")
         return "  ".join(parts)
 
     def note(self, text: str) -> None:
         """Writes a line above the one that is updated."""
-        self._line("")
-        self._out.write(f"{text}\n")
-        self._out.flush()
+        self._line.note(text)
 
     def done(self, name: str, size: int) -> None:
         """Writes the final line."""
-        self.note(f"{name}  {self._sized(size)}")
+        if not self._delay or self._clock() - self._since >= self._delay:
+            self.note(f"{name}  {self._sized(size)}")
 
-    def _line(self, text: str) -> None:
-        if self._live:
-            self._out.write(f"\r{text:{self._width}}" + ("" if text else "\r"))
-            self._out.flush()
-            self._width = len(text)
+
+def tracked(pieces: Iterable[T], name: str, total: int, clock: Callable[[], float] = time.monotonic) -> Iterator[T]:
+    """Passes ``pieces`` on; shows their number where standard error is a terminal and the work takes over a second.
+
+    Args:
+        pieces: The results of the work, one after the other.
+        name: Name of the work.
+        total: Number of pieces.
+        clock: Returns the time in seconds.
+    """
+    shown = Shown(sys.stderr, clock, "{:,}".format, delay=1.0) if sys.stderr.isatty() else Silent()
+    shown.start(name, total, 0)
+    for piece in pieces:
+        yield piece
+        shown.advance(1)
+    shown.done(name, total)
+
+
+def columns() -> int:
+    """Returns the characters that a line of the terminal may have."""
+    return max(20, shutil.get_terminal_size().columns - 1)
 
 
 def sized(size: int) -> str:
@@ -115,7 +168,9 @@ def sized(size: int) -> str:
     return f"{amount:.1f} {unit}"
 
 
-def _time(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes}:{rest:02}"
+def spoken(seconds: float) -> str:
+    """Formats a duration for people."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02} min"

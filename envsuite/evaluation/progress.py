@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import time
 from collections.abc import Callable
 from typing import TextIO
 
+from envsuite.data.progress import Line, columns, spoken
 from envsuite.evaluation.results import Result
 
 _LIVE_SECONDS = 0.2
@@ -27,14 +27,12 @@ class Shown:
     """
 
     def __init__(self, out: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        self._out = out
+        self._line = Line(out)
         self._clock = clock
-        self._live = out.isatty()
-        self._every = _LIVE_SECONDS if self._live else _SPARSE_SECONDS
+        self._every = _LIVE_SECONDS if self._line.live else _SPARSE_SECONDS
         self._label = ""
         self._total = self._there = self._played = self._solved = self._broken = 0
         self._since = self._shown = self._last = 0.0
-        self._width = 0
 
     def begin(self, label: str, total: int, there: int) -> None:
         """Begins an evaluation.
@@ -47,10 +45,9 @@ class Shown:
         self._label, self._total, self._there = label, total, there
         self._played = self._solved = self._broken = 0
         self._since = self._last = self._clock()
-        self._shown = 0.0 if self._live else self._since
-        if not self._live:
-            self._out.write(f"{self._line(None)}\n")
-            self._out.flush()
+        self._shown = 0.0 if self._line.live else self._since
+        if not self._line.live:
+            self._line.note(self._text(None))
 
     def ended(self, result: Result) -> None:
         """Counts an episode."""
@@ -64,28 +61,21 @@ class Shown:
         now = self._clock()
         if now - self._shown >= self._every:
             self._shown = now
-            self._write(self._line(what if now - self._last > _PATIENCE else None))
+            self._write(self._text(what if now - self._last > _PATIENCE else None))
 
     def end(self) -> None:
         """Leaves the last line."""
-        self._write(self._line(None))
-        if self._live:
-            self._out.write("\n")
-        self._width = 0
-        self._out.flush()
+        self._line.note(self._text(None))
 
     def note(self, text: str) -> None:
         """Writes a line of its own."""
-        if self._live:
-            self._out.write(f"\r{'':{self._width}}\r")
-        self._out.write(f"{text}\n")
-        self._out.flush()
+        self._line.note(text)
 
-    def _line(self, what: str | None) -> str:
+    def _text(self, what: str | None) -> str:
         """Returns the line; on a terminal that is too narrow the label is shortened, not what changes."""
         rest = f": {', '.join(self._parts())}"
         waits = "" if what is None else f", waits for {what}"
-        room = _columns() - len(rest) - min(len(waits), _WAITS) if self._live else len(self._label)
+        room = columns() - len(rest) - min(len(waits), _WAITS) if self._line.live else len(self._label)
         label = self._label if len(self._label) <= room else self._label[: max(_LABEL, room) - 1].rstrip(" ,") + "…"
         return label + rest + waits
 
@@ -97,22 +87,14 @@ class Shown:
             parts.append(f"{self._broken} broken")
         left = self._total - self._there - self._played
         if self._played and left:
-            parts.append(f"about {_spoken(left * (self._clock() - self._since) / self._played)} left")
+            parts.append(f"about {spoken(left * (self._clock() - self._since) / self._played)} left")
         return parts
 
-    def _write(self, line: str) -> None:
-        if not self._live:
-            self._out.write(f"{line}\n")
+    def _write(self, text: str) -> None:
+        if self._line.live:
+            self._line.show(text)
         else:
-            line = line[: _columns()]
-            self._out.write(f"\r{line:{self._width}}")
-            self._width = len(line)
-        self._out.flush()
-
-
-def _columns() -> int:
-    """Returns the characters that a line may have."""
-    return max(20, shutil.get_terminal_size().columns - 1)
+            self._line.note(text)
 
 
 class Notes(logging.Handler):
@@ -140,11 +122,3 @@ class Notes(logging.Handler):
             return
         self._last = what, now
         self._display.note(f"{record.levelname.lower()}: {text}")
-
-
-def _spoken(seconds: float) -> str:
-    """Formats a duration for people."""
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02} min"

@@ -15,19 +15,19 @@ from transformers import PreTrainedTokenizerBase
 from trainers.credit.blocks import Blocks
 from trainers.credit.config import MethodConfig
 from trainers.credit.critic import Critic
-from trainers.credit.estimators import ESTIMATORS, Advantage, Calibrating, Estimator, ValueBased
-from trainers.credit.filters import FILTERS, Filter, ZeroVariance
+from trainers.credit.estimators import Advantage, Calibrating, Estimator, ValueBased
+from trainers.credit.filters import ZeroVariance
 from trainers.credit.hindsight import Hindsight, HindsightPrompts
 from trainers.credit.inertness import Inertness, term_metrics
+from trainers.credit.method import Method
 from trainers.credit.providers import Entropy, GreedyReturn, HiddenStates, OldLogprobs, Provider, Reference
 from trainers.credit.rows import estimation_order, unshaped
-from trainers.credit.shapers import SHAPERS, Shaper
 from trainers.policy.config import ModelConfig, OptimConfig
 from trainers.policy.model import Policy
 from trainers.processes.distributed import all_gather_object
 from trainers.settings import make
 from trainers.steps import Episode, Ragged, StepTable
-from trainers.steps.columns import GREEDY, SHAPED, check_supply
+from trainers.steps.columns import GREEDY, SHAPED
 
 _LOG = logging.getLogger(__name__)
 
@@ -65,47 +65,6 @@ class Continued(Protocol):
             gamma: Discount of the return.
         """
         ...
-
-
-@dataclass(frozen=True)
-class Method:
-    """Estimator, shapers and filters of a run, made from their settings."""
-
-    estimator: Estimator
-    shapers: Mapping[str, Shaper]
-    """Shapers by name, in the order in which they are applied."""
-    filters: Mapping[str, Filter]
-    name: str = "the method"
-    """The estimator's, for messages."""
-
-    @classmethod
-    def of(cls, config: MethodConfig) -> Method:
-        """The method that the settings describe.
-
-        Raises:
-            UnknownName: A name or an option does not exist.
-            MissingColumn: The method needs a column that nothing supplies.
-            ConfigError: A setting supplies what the method does not read.
-        """
-        name = config.estimator
-        made = cls(
-            make(ESTIMATORS[name], config.options, f"option of estimator {name}"),
-            {key: make(SHAPERS[key], found, f"option of shaper {key}") for key, found in config.shapers.items()},
-            {
-                key: make(FILTERS[key], found, f"option of filter {key}")
-                for key, found in config.filter_settings.items()
-            },
-            name,
-        )
-        for key, shaper in made.shapers.items():
-            check_supply(f"shaper {key}", shaper.needs, {})
-        for key, filter_ in made.filters.items():
-            check_supply(f"filter {key}", filter_.needs, {})
-        supplied = config.supplied
-        if "critic" in supplied and isinstance(made.estimator, ValueBased):
-            supplied["critic"] = tuple(value.name for value in made.estimator.values)  # a package's may have others
-        check_supply(name, made.estimator.needs, supplied)
-        return made
 
 
 def make_providers(

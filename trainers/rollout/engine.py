@@ -366,4 +366,12 @@ class Engine(BaseEngine[Request, Completion]):
         return [done[i] for i in range(len(prompts))]
 
 
-ENGINES: Registry[BaseEngine[Any, Any]] = Registry("rollout.engine", group="trainers.engines")
+ENGINES: Registry[BaseEngine[Any, Any]] = Registry(
+    "rollout.engine",
+    group="trainers.engines",
+    places={
+        "hf": "trainers.rollout.hf_engine:HFEngine",
+        "openai": "trainers.rollout.openai.engine:OpenAIEngine",
+        "vllm": "trainers.rollout.vllm.engine:VLLMEngine",
+    },
+)

@@ -8,16 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from envsuite.core.errors import EnvsuiteError
-from trainers.processes.distributed import all_gather_object
-from trainers.rollout import hf_engine  # noqa: F401  (registers itself)
 from trainers.rollout.config import RolloutConfig
 from trainers.rollout.engine import ENGINES, BaseEngine, ChatEngine, Engine, EngineSetup
-from trainers.rollout.openai import engine as openai_engine  # noqa: F401  (registers itself)
-from trainers.rollout.vllm import engine as vllm_engine  # noqa: F401  (registers itself)
 from trainers.settings import ConfigError
 
 AUTO = "auto"
 """In the place of an engine's name: vllm on a GPU where it starts, hf elsewhere."""
+HF = "hf"
+"""The engine that takes no options and needs nothing of a machine: it is checked without the seconds of its import."""
 
 
 def engine_class(name: str, options: Mapping[str, Any]) -> type[BaseEngine[Any, Any]]:
@@ -37,15 +35,25 @@ def engine_class(name: str, options: Mapping[str, Any]) -> type[BaseEngine[Any, 
     return engine
 
 
+def check_engine(name: str, options: Mapping[str, Any]) -> None:
+    """Refuses an engine that does not exist, or does not take these options.
+
+    Raises:
+        UnknownName, ConfigError, UsageError: As :func:`engine_class`.
+    """
+    if name != HF or options:
+        engine_class(name, options)
+
+
 def check_machine(name: str, options: Mapping[str, Any]) -> None:
     """Refuses options of the engine ``name`` that this machine lacks something for; :data:`AUTO` needs nothing.
 
     Raises:
         UnknownName, UsageError, ConfigError: As :func:`engine_class`; or the machine lacks something.
     """
-    engine = engine_class(name, options)
-    if name != AUTO:
-        engine.check_machine(options)
+    check_engine(name, options)
+    if name not in (AUTO, HF):
+        engine_class(name, options).check_machine(options)
 
 
 def answers_in_text(name: str) -> bool:
@@ -54,7 +62,7 @@ def answers_in_text(name: str) -> bool:
     Raises:
         UnknownName, UsageError: As :func:`engine_class`.
     """
-    return name != AUTO and issubclass(ENGINES[name], ChatEngine)
+    return name not in (AUTO, HF) and issubclass(ENGINES[name], ChatEngine)
 
 
 def make_engine(name: str, setup: EngineSetup, options: Mapping[str, Any]) -> Engine:
@@ -100,6 +108,8 @@ def start_engine(
             engine = make_engine("vllm", setup, rollout.engine_options)
         except EnvsuiteError as error:  # also what vLLM itself raises while it starts
             why = str(error).partition("\n")[0]
+    from trainers.processes.distributed import all_gather_object  # settings are checked without PyTorch, in a second
+
     failures = [why] if setup.accelerator is None else all_gather_object(setup.accelerator, why)
     why = next(filter(None, failures), "")
     if engine is not None and not why:

@@ -31,10 +31,10 @@ from envsuite.prompting import (
 from envsuite.prompting.shipped import shipped
 from envsuite.vector import EnvFactory, make_vector
 from envsuite.vector.milestones import Kind, MilestoneFactory
-from trainers.policy.vision import format_of
 from trainers.processes.activity import ACTIVITY
 from trainers.rollout.config import EnvConfig, PromptConfig, RolloutConfig, SamplingConfig
 from trainers.rollout.engine import BaseEngine, ChatEngine, Sampling
+from trainers.rollout.exchange import conversation_of
 from trainers.rollout.manager import RolloutManager
 from trainers.settings import ConfigError
 from trainers.settings.shipped import located
@@ -271,7 +271,7 @@ def make_conversation(
 ) -> Conversation:
     """A conversation whose prompts are those of a rollout with these settings, and these examples as text."""
     spec = spec_of(prompt, tokenizer, examples)
-    return Conversation(tokenizer, spec, tools, max_calls, image_format=format_of(tokenizer))
+    return conversation_of(tokenizer, spec, tools, max_calls)
 
 
 def make_manager(

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
-from envsuite.core import Observation
+from envsuite.core import Observation, Tool
 from envsuite.core.errors import UsageError
 from envsuite.core.images import Pixels
-from envsuite.prompting import Chat, Conversation, Parsed
+from envsuite.prompting import Chat, Conversation, Parsed, PromptSpec
 from envsuite.prompting.conversation import ChatTokenizer
 from trainers.rollout.engine import ChatCompletion, ChatRequest, Completion, Request, Sampling
 from trainers.steps.records import Tokens, as_tokens
+
+
+def conversation_of(tokenizer: ChatTokenizer, spec: PromptSpec, tools: Sequence[Tool], max_calls: int) -> Conversation:
+    """Returns the conversation of an episode, whose images are those of the tokenizer's model."""
+    from trainers.policy.vision import format_of  # settings are checked without PyTorch, in a second
+
+    return Conversation(tokenizer, spec, tools, max_calls, image_format=format_of(tokenizer))
 
 
 class Exchange(ABC):

@@ -25,7 +25,7 @@ from trainers.policy.precision import computing, float32_weights, rounded_weight
 from trainers.policy.selfcheck import REMEDY
 from trainers.policy.vision import model_inputs
 from trainers.processes.memory import free
-from trainers.rollout.engine import ENGINES, Completion, Engine, EngineSetup, Request, check_length, refusal
+from trainers.rollout.engine import Completion, Engine, EngineSetup, Request, check_length, refusal
 from trainers.rollout.model_copy import ModelCopy
 from trainers.rollout.radix_cache import Node, RadixCache
 from trainers.rollout.radix_cache import Sequence as Cached
@@ -67,7 +67,6 @@ class PromptTokens:
     """Those of them that no sequence had computed before."""
 
 
-@ENGINES.register("hf")
 class HFEngine(Engine):
     """Samples from a transformers model in this process, without a copy of its weights.
 

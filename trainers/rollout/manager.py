@@ -9,13 +9,12 @@ from typing import Any
 
 from envsuite.core import Tool
 from envsuite.core.errors import UsageError
-from envsuite.prompting import Chat, Conversation, PromptSpec
+from envsuite.prompting import Chat, PromptSpec
 from envsuite.prompting.conversation import ChatTokenizer
 from envsuite.vector import Vector, Wait
-from trainers.policy.vision import format_of
 from trainers.rollout.engine import BaseEngine, ChatEngine, Sampling
 from trainers.rollout.episode import Branches, EpisodePlan
-from trainers.rollout.exchange import ChatExchange, Exchange, TokenExchange
+from trainers.rollout.exchange import ChatExchange, Exchange, TokenExchange, conversation_of
 from trainers.rollout.rollout import Keeper, Rollout
 from trainers.rollout.timing import Timing
 from trainers.steps import Episode
@@ -94,8 +93,7 @@ class RolloutManager:
         spec, max_calls = replace(self.prompt, examples=self.examples[env]), self.vector.max_calls(env)
         if self.tokenizer is None:
             return ChatExchange(Chat(spec, tools, max_calls))
-        conversation = Conversation(self.tokenizer, spec, tools, max_calls, image_format=format_of(self.tokenizer))
-        return TokenExchange(conversation, self.tokenizer)
+        return TokenExchange(conversation_of(self.tokenizer, spec, tools, max_calls), self.tokenizer)
 
     def open(
         self, sampling: Sampling, seed: int, keep: Keeper | None = None, branches: Branches | None = None

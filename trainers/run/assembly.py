@@ -19,8 +19,9 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from envsuite.prompting import Renderer
-from trainers.credit.crediting import Crediting, Method, make_providers
+from trainers.credit.crediting import Crediting, make_providers
 from trainers.credit.hindsight import HindsightPrompts
+from trainers.credit.method import Method
 from trainers.credit.spear.self_imitation import SelfImitation
 from trainers.policy.adapter import is_adapted, keep_reference, merged_weights, trained_weights
 from trainers.policy.loading import load_model, load_outline, load_tokenizer, model_settings

@@ -13,10 +13,10 @@ import yaml
 from envsuite.core.errors import UnknownName
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.prompting import make_memory
-from trainers.credit.crediting import Method
+from trainers.credit.method import Method
 from trainers.credit.recipes import COMPOSITIONS, recipe, recipes
 from trainers.credit.shapers import KLPenalty
-from trainers.rollout.engines import AUTO, answers_in_text, check_machine, engine_class, no_training
+from trainers.rollout.engines import AUTO, answers_in_text, check_engine, check_machine, no_training
 from trainers.rollout.environments import prompt_file_of
 from trainers.run.config import TrainConfig
 from trainers.run.help_page import here, on_page
@@ -229,7 +229,7 @@ def check_names(config: TrainConfig) -> None:
     check_trackers(config.tracking.trackers)
     make_memory(config.prompt.memory)
     prompt_file_of(config.prompt)
-    engine_class(config.rollout.engine, config.rollout.engine_options)
+    check_engine(config.rollout.engine, config.rollout.engine_options)
     _check_minibatches(config)
     method, objective = Method.of(config.method), config.method.objective
     if config.rollout.episodes == 1 and not method.estimator.credits_lone_episodes:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar
 
@@ -18,11 +19,13 @@ class Registry(Generic[T]):
         kind: Kind of the registered classes, for messages.
         group: Entry points by which installed packages register classes of their own: the name of an entry point is
             the name in the registry. They are imported when their name is asked for.
+        places: Name -> ``"module:Class"`` of own classes that are imported when their name is asked for.
     """
 
-    def __init__(self, kind: str, group: str | None = None) -> None:
+    def __init__(self, kind: str, group: str | None = None, places: Mapping[str, str] | None = None) -> None:
         self.kind = kind
         self.group = group
+        self._places = places or {}
         self._entries: dict[str, type[T]] = {}
 
     def register(self, name: str) -> Callable[[type[T]], type[T]]:
@@ -45,6 +48,10 @@ class Registry(Generic[T]):
         """
         if name in self._entries:
             return self._entries[name]
+        if name in self._places:
+            module, _, attribute = self._places[name].partition(":")
+            own: type[T] = getattr(import_module(module), attribute)
+            return own
         installed = self._installed()
         if name not in installed:
             raise unknown(self.kind, name, self)
@@ -56,11 +63,11 @@ class Registry(Generic[T]):
 
     def __iter__(self) -> Iterator[str]:
         """The names, sorted."""
-        return iter(sorted({*self._entries, *self._installed()}))
+        return iter(sorted({*self._entries, *self._places, *self._installed()}))
 
     def __contains__(self, name: object) -> bool:
         """Whether the name is taken."""
-        return name in self._entries or name in self._installed()
+        return name in self._entries or name in self._places or name in self._installed()
 
     def _installed(self) -> dict[str, EntryPoint]:
         return {} if self.group is None else {entry.name: entry for entry in entry_points(group=self.group)}

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from fnmatch import fnmatch
 from functools import cache
 from typing import Any
 
 import pytest
 import yaml
+from gymnasium.envs.registration import load_env_creator
 
 from benchmarks.papers.index import FOLDER, ROOT, read_index
 from benchmarks.papers.plans import config_of
@@ -63,9 +62,8 @@ def settings(path: str) -> dict[str, Any]:
 
 def defaults(env_id: str) -> dict[str, Any]:
     """The defaults of an environment's arguments, and its horizon."""
-    module, _, name = ENVIRONMENTS[env_id].entry_point.partition(":")
-    parameters = inspect.signature(getattr(importlib.import_module(module), name)).parameters
-    return {name: one.default for name, one in parameters.items()} | {
+    kind: Any = load_env_creator(ENVIRONMENTS[env_id].entry_point)
+    return {one.name: one.default for one in fields(kind.takes)} | {
         "max_episode_steps": ENVIRONMENTS[env_id].max_episode_steps
     }
 

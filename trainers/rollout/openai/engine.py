@@ -9,13 +9,12 @@ from envsuite.core.errors import UsageError
 from envsuite.prompting import Answer
 from envsuite.prompting.endpoints import Options, Replied, Tokens, body_of
 from envsuite.prompting.endpoints.pool import Pool
-from trainers.rollout.engine import ENGINES, ChatCompletion, ChatEngine, ChatRequest
+from trainers.rollout.engine import ChatCompletion, ChatEngine, ChatRequest
 from trainers.settings import ConfigError
 
 PREFIX = "rollout.engine_options."
 
 
-@ENGINES.register("openai")
 class OpenAIEngine(ChatEngine):
     """Has any endpoint with OpenAI's chat completions answer, for evaluation, baselines and demonstrations.
 

@@ -15,7 +15,6 @@ from transformers import PreTrainedConfig
 
 from envsuite.core.errors import UsageError
 from trainers.rollout.engine import (
-    ENGINES,
     Completion,
     Engine,
     EngineFailed,
@@ -43,7 +42,6 @@ _LOG = logging.getLogger(__name__)
 H = TypeVar("H", bound=Host)
 
 
-@ENGINES.register("vllm")
 class VLLMEngine(Engine, Generic[H]):
     """Samples with vLLM, which has a copy of the weights: in servers, or in this process.
 

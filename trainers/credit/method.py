@@ -1,0 +1,54 @@
+"""The method of a run: estimator, shapers and filters by their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trainers.credit.config import MethodConfig
+from trainers.credit.estimators import ESTIMATORS, Estimator, ValueBased
+from trainers.credit.filters import FILTERS, Filter
+from trainers.credit.shapers import SHAPERS, Shaper
+from trainers.settings import make
+from trainers.steps.columns import check_supply
+
+
+@dataclass(frozen=True)
+class Method:
+    """Estimator, shapers and filters of a run, made from their settings."""
+
+    estimator: Estimator
+    shapers: Mapping[str, Shaper]
+    """Shapers by name, in the order in which they are applied."""
+    filters: Mapping[str, Filter]
+    name: str = "the method"
+    """The estimator's, for messages."""
+
+    @classmethod
+    def of(cls, config: MethodConfig) -> Method:
+        """The method that the settings describe.
+
+        Raises:
+            UnknownName: A name or an option does not exist.
+            MissingColumn: The method needs a column that nothing supplies.
+            ConfigError: A setting supplies what the method does not read.
+        """
+        name = config.estimator
+        made = cls(
+            make(ESTIMATORS[name], config.options, f"option of estimator {name}"),
+            {key: make(SHAPERS[key], found, f"option of shaper {key}") for key, found in config.shapers.items()},
+            {
+                key: make(FILTERS[key], found, f"option of filter {key}")
+                for key, found in config.filter_settings.items()
+            },
+            name,
+        )
+        for key, shaper in made.shapers.items():
+            check_supply(f"shaper {key}", shaper.needs, {})
+        for key, filter_ in made.filters.items():
+            check_supply(f"filter {key}", filter_.needs, {})
+        supplied = config.supplied
+        if "critic" in supplied and isinstance(made.estimator, ValueBased):
+            supplied["critic"] = tuple(value.name for value in made.estimator.values)  # a package's may have others
+        check_supply(name, made.estimator.needs, supplied)
+        return made

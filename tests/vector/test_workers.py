@@ -170,6 +170,7 @@ def test_closing_is_quick_with_a_hung_worker_and_leaves_no_process_and_no_descri
     assert not descriptors() - before
 
 
+@pytest.mark.slow
 def test_crashes_leak_no_descriptor_and_no_zombie():
     with WorkerVector([ROUGH], slots=2, workers=2) as vector:
         reset_all(vector)

@@ -179,6 +179,7 @@ class Largest(TorchDispatchMode):
         return out
 
 
+@pytest.mark.slow
 def test_long_prompts_and_a_large_vocabulary_take_bounded_memory() -> None:
     words, most = 150_000, 20
     own = model("qwen2", words)

@@ -112,6 +112,7 @@ def test_few_functions_are_compiled_for_rows_of_any_length(name: str, compiled: 
         assert counts[1:] == [budget] * 4, "with and without gradients, and the mask"
 
 
+@pytest.mark.slow
 def test_at_the_limit_of_compilations_a_row_is_refused_and_not_computed_by_a_matrix_of_all_scores(
     compiled: list[torch.fx.GraphModule], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -144,7 +144,10 @@ PLANS = {"tiles": (3, 1000), "chains": (3, 4), "default": (64, 256)}
 """Widths of tiles, and lengths from which a chain is attended to by itself."""
 
 
-@pytest.mark.parametrize("way", ["kept", "recomputed", "adapter", "adapter, recomputed"])
+@pytest.mark.parametrize(
+    "way",
+    ["kept", *(pytest.param(way, marks=pytest.mark.slow) for way in ("recomputed", "adapter")), "adapter, recomputed"],
+)
 @pytest.mark.parametrize("name", STYLES)
 @settings(max_examples=3)
 @given(some=rows, budget=st.sampled_from([1, 40, 10_000]))

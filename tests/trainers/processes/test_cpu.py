@@ -90,6 +90,7 @@ def test_the_speed_of_products_is_measured(dtype: str) -> None:
     assert 1e6 < cpu.product_speed(dtype) < 1e14 and torch.get_num_threads() == threads
 
 
+@pytest.mark.slow
 def test_make_smollm2_takes_float32_where_bfloat16_is_slow(root: Path) -> None:
     command = ["make", "-n", "smollm2", f"BIN={Path(sys.executable).parent}"]
     said = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout

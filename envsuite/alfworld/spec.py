@@ -8,6 +8,7 @@ SPEC = EnvSpec(
     max_episode_steps=50,
     players={"expert": "envsuite.alfworld.expert:Expert", "lexical": "envsuite.alfworld.lexical:Lexical"},
     milestones="envsuite.alfworld.milestones:Milestones",
+    downloads="envsuite.alfworld.downloads:DATA_SETS",
     practice="envsuite.alfworld.practice:practice",
     contents={"alfworld": "envsuite.alfworld.verify_cli"},
     profile=Profile(attentive=True),

@@ -73,6 +73,12 @@ class EnvSpec:
     builds: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Name after ``envsuite data build`` -> module with ``HELP``, ``add_arguments(parser)`` and ``run(arguments)``,
     which builds a file that the environment reads."""
+    downloads: str = ""
+    """``"module:DATA_SETS"``: each :class:`~envsuite.data.catalog.DataSet` that ``envsuite data fetch`` fetches for it;
+    empty if there is none."""
+    page: str = ""
+    """Module of the page that ``envsuite play --browser`` serves, with ``add_arguments(group)`` and
+    ``run(arguments, make)``, which serves it and returns the exit code; empty if it has none."""
     contents: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Name of a data set -> module with ``present()``, whether it is there, and ``run(folder, play)``, which looks at
     what is in its files for ``envsuite data verify`` and returns the exit code."""

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="list the data sets",
         description="Lists the data sets with state, size, version and folder.",
     )
-    names = ", ".join(data.name for data in catalog.CATALOG)
+    names = ", ".join(data.name for data in catalog.data_sets())
     fetching = commands.add_parser(
         "fetch",
         help="download a data set",
@@ -123,7 +123,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _list() -> None:
     rows = [("name", "state", "size", "version", "where")]
-    for data in catalog.CATALOG:
+    for data in catalog.data_sets():
         found = state(data)
         size = sized(found.size) if found.size else _to_fetch(data)
         rows.append((data.name, found.state, size, found.version, str(found.folder / (data.tree or ""))))
@@ -156,7 +156,7 @@ def _verify(name: str | None, folder: Path | None, play: bool) -> int:
         raise UsageError(f"DIR and --play are for {known} alone: type, e.g., envsuite data verify {known} DIR")
     if name is not None and folder is not None:
         return int(contents[name].run(folder, play))
-    present = (data for data in catalog.CATALOG if _is_here(data, contents.get(data.name)))
+    present = (data for data in catalog.data_sets() if _is_here(data, contents.get(data.name)))
     chosen = [data_set(name)] if name is not None else [*present]
     if not chosen:
         sys.stderr.write(f"envsuite: nothing is in {data_root()}; envsuite data list shows what can be fetched\n")

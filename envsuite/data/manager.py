@@ -242,7 +242,7 @@ def state(data: DataSet, root: Path | None = None) -> State:
         return State(folder, "complete", sum(there.values()), version)
     others = {
         file.name
-        for other in catalog.CATALOG
+        for other in catalog.data_sets()
         if other.folder == data.folder and other.name != data.name
         for file in other.files
     }

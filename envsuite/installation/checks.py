@@ -118,7 +118,7 @@ def conflicts() -> list[Check]:
 
 def data() -> list[Check]:
     """The official data of each benchmark, and what was derived from it."""
-    return [*(_data_set(one) for one in catalog.CATALOG), _cache()]
+    return [*(_data_set(one) for one in catalog.data_sets()), _cache()]
 
 
 def _data_set(one: DataSet) -> Check:

@@ -162,7 +162,6 @@ def _imports(*modules: str) -> Step:
 
 STEPS: Mapping[str, Step] = {
     "textcraft": lambda _: _plays("TextCraft-v0"),
-    "alfworld": lambda _: _plays("ALFWorld-v0"),
     "alfworld-reference": _imports("textworld", "alfworld"),
     "webshop": lambda _: _plays("WebShop-v0"),
     "mathematics": _same_expression,

@@ -9,6 +9,7 @@ SPEC = EnvSpec(
     extra="mathematics",
     players={"expert": "envsuite.mathematics.expert:Expert"},
     milestones="envsuite.mathematics.milestones:Milestones",
+    downloads="envsuite.mathematics.downloads:DATA_SETS",
     practice="envsuite.mathematics.practice:practice",
     profile=Profile(
         plain="python",

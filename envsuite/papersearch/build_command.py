@@ -19,8 +19,8 @@ EXAMPLES = """examples:
   envsuite data build papers cacm --out cacm.corpus
 
 PATH is a file or folder of JSON lines (Semantic Scholar, arXiv, paperlists), the table of IEEE VIS, or the folder of
-CACM. Then: gymnasium.make("PaperSearch-v0", source="pasa.corpus"), or: envsuite play papers --option source=vis.corpus
-"graph drawing". The same command resumes an interrupted build where it stopped.
+CACM. Then: gymnasium.make("PaperSearch-v0", source="pasa.corpus"), or: envsuite play papersearch --source vis.corpus.
+The same command resumes an interrupted build where it stopped.
 """
 
 

@@ -8,6 +8,7 @@ SPEC = EnvSpec(
     max_episode_steps=5,
     players={"expert": "envsuite.papersearch.expert:Expert", "lexical": "envsuite.papersearch.lexical:Lexical"},
     milestones="envsuite.papersearch.milestones:Milestones",
+    page="envsuite.papersearch.page.command",
     practice="envsuite.papersearch.practice:practice",
     builds={"papers": "envsuite.papersearch.build_command"},
 )

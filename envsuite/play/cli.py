@@ -5,20 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from envsuite.core.errors import MissingExtra, UsageError, unknown
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.evaluation.demonstrations.arguments import add_arguments as add_env_arguments
 from envsuite.evaluation.demonstrations.arguments import made, options_of
-from envsuite.papersearch.page import command as papers
-from envsuite.papersearch.tasks import ENV_ID as PAPERS
 from envsuite.play.session import Session
 from envsuite.remote.making import horizon_of
 from envsuite.remote.pages import address
-from envsuite.webshop.catalogue import ENV_ID as SHOP
-from envsuite.webshop.page import command as shop
 
 EXAMPLES = """examples:
   envsuite play TextCraft-v0
@@ -26,11 +24,8 @@ EXAMPLES = """examples:
   envsuite play pythonmath --type lattice-2 --save mine.jsonl
   envsuite play ALFWorld-v0 --url http://127.0.0.1:8080
   envsuite play webshop --browser
-  envsuite play papers
-  envsuite play papers --source vis.corpus --split test --task q-17 --port 0
+  envsuite play papersearch --browser --source vis.corpus --split test --task q-17 --port 0
 """
-PAGE_OF_PAPERS = "papers"
-"""Name by which the page of PaperSearch-v0 is opened; its id and short name open the terminal."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "env",
         metavar="ENV",
-        help="id that `envsuite envs list` shows, or its short name, e.g. sokoban; `papers`: papersearch in a browser",
+        help="id that `envsuite envs list` shows, or its short name, e.g. sokoban",
     )
     parser.add_argument("--task", metavar="ID", help="the first task; `envsuite envs tasks ENV` lists them")
     parser.add_argument("--type", help="only tasks of this type, e.g. depth-3")
@@ -49,11 +44,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--light", action="store_true", help="colours for a terminal with a light background")
     add_env_arguments(parser)
     pages = parser.add_argument_group("pages in a browser")
+    having = _pages()
     pages.add_argument(
-        "--browser", action="store_true", help="serve a page to a browser instead: of WebShop-v0 or PaperSearch-v0"
+        "--browser", action="store_true", help=f"serve a page to a browser instead; there is one of {', '.join(having)}"
     )
     address.add_arguments(pages)
-    shop.add_arguments(pages)
+    for page in having.values():
+        page.add_arguments(pages)
+
+
+def _pages() -> dict[str, ModuleType]:
+    """Returns the page of each environment that has one."""
+    return {spec.id: import_module(spec.page) for spec in ENVIRONMENTS.values() if spec.page}
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -66,14 +68,9 @@ def run(arguments: argparse.Namespace) -> int:
         WorkerLost: The server does not answer.
         EnvsuiteError: As the environment's own.
     """
-    if arguments.env == PAGE_OF_PAPERS:
-        return _papers(arguments)
     env_id = id_of(arguments.env)
     if arguments.browser:
-        if env_id not in (SHOP, PAPERS):
-            pages = f"--browser opens the pages of {SHOP} and {PAPERS}"
-            raise UsageError(f"{pages}; {env_id} is played in a terminal, without it")
-        return shop.run(arguments) if env_id == SHOP else _papers(arguments)
+        return _in_browser(env_id, arguments)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("play needs a terminal; run it in one, without pipes")
     try:
@@ -91,12 +88,17 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _papers(arguments: argparse.Namespace) -> int:
-    """Serves the page of PaperSearch-v0 until Ctrl-C; returns the exit code."""
+def _in_browser(env_id: str, arguments: argparse.Namespace) -> int:
+    """Serves the page of an environment until Ctrl-C; returns the exit code."""
+    pages = _pages()
+    if env_id not in pages:
+        having = " and ".join(pages)
+        raise UsageError(f"--browser opens the pages of {having}; {env_id} is played in a terminal, without it")
     for option, given in (("--url", arguments.url), ("--save", arguments.save)):
         if given is not None:
-            raise UsageError(f"{option} is for play in a terminal: envsuite play papersearch {option} …")
-    return papers.run(arguments, lambda: made(PAPERS, **options_of(arguments), split=arguments.split))
+            raise UsageError(f"{option} is for play in a terminal, without --browser")
+    options = options_of(arguments)
+    return int(pages[env_id].run(arguments, lambda: made(env_id, **options, split=arguments.split)))
 
 
 def _steps(text: str) -> int:

@@ -14,6 +14,7 @@ SPEC = EnvSpec(
     official_steps=120,
     players={"expert": "envsuite.sokoban.expert:Expert"},
     milestones="envsuite.sokoban.milestones:Milestones",
+    downloads="envsuite.sokoban.downloads:DATA_SETS",
     practice="envsuite.sokoban.practice:practice",
     profile=Profile(keys=_ARROWS, cells=_BOARD, about="the arrow keys move"),
 )

@@ -10,5 +10,6 @@ SPEC = EnvSpec(
     inline=True,
     players={"expert": "envsuite.textcraft.expert:Expert", "lexical": "envsuite.textcraft.lexical:Lexical"},
     milestones="envsuite.textcraft.milestones:Milestones",
+    downloads="envsuite.textcraft.downloads:DATA_SETS",
     practice="envsuite.textcraft.practice:practice",
 )

@@ -9,6 +9,8 @@ SPEC = EnvSpec(
     extra="webshop",
     players={"expert": "envsuite.webshop.expert:Expert", "lexical": "envsuite.webshop.expert:Lexical"},
     milestones="envsuite.webshop.milestones:Milestones",
+    downloads="envsuite.webshop.downloads:DATA_SETS",
+    page="envsuite.webshop.page.command",
     practice="envsuite.webshop.practice:practice",
     builds={"webshop": "envsuite.webshop.build_cli"},
     profile=Profile(commands="click", breaks=" [SEP] ", about="search WORDS, or the text of a button; Tab completes"),

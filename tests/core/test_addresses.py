@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from envsuite.core.addresses import address, shown
 from envsuite.core.errors import UsageError
-from envsuite.data.catalog import CATALOG
+from envsuite.data.catalog import data_sets
 from envsuite.data.manager import fetch
 from envsuite.interpreter.base import Limits
 from envsuite.interpreter.remote import ServerInterpreter
@@ -41,7 +41,7 @@ WITH_A_SECRET = (
         lambda url: ServerInterpreter(url, Limits()),
         JsonServer,
         lambda url: Options(url=url, model="m"),
-        lambda url: fetch(CATALOG[0], mirrors=[url]),
+        lambda url: fetch(data_sets()[0], mirrors=[url]),
     ],
     ids=["server", "interpreter", "search", "endpoint", "mirror"],
 )

@@ -16,5 +16,5 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faulty]:
     """Has the files of :func:`small_catalog`, which is the catalogue meanwhile."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with serving(Faulty(dict(CONTENT))) as faulty:
-        monkeypatch.setattr(catalog, "CATALOG", small_catalog(faulty.url))
+        monkeypatch.setattr(catalog, "data_sets", lambda: small_catalog(faulty.url))
         yield faulty

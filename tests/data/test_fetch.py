@@ -16,7 +16,7 @@ from faulty_server import Faulty
 from small_catalog import BOOK, CONTENT, HOUSE, SHOP, zipped
 
 from envsuite.core.errors import DataError, UnknownName, UsageError
-from envsuite.data import CATALOG, DataSet, catalog, data_set
+from envsuite.data import DataSet, catalog, data_set, data_sets
 from envsuite.data.download import Patience
 from envsuite.data.manager import fetch, state, verify
 from envsuite.data.progress import Shown
@@ -143,7 +143,7 @@ def test_data_sets_may_share_a_folder_and_files(
 ) -> None:
     shop = data_set("shop")
     human = replace(shop, name="human", version="people", files=shop.files[1:])
-    monkeypatch.setattr(catalog, "CATALOG", (shop, human))
+    monkeypatch.setattr(catalog, "data_sets", lambda: (shop, human))
     fetch(human, tmp_path)
     assert state(shop, tmp_path).state == "absent"
     server.seen.clear()
@@ -264,9 +264,9 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, server: Faulty
 
 
 def test_every_published_file_has_a_place_a_bound_and_a_checksum_of_the_right_form() -> None:
-    names = [data.name for data in CATALOG]
+    names = [data.name for data in data_sets()]
     assert len(set(names)) == len(names)
-    for data in CATALOG:
+    for data in data_sets():
         assert (data.tree is not None) == any(file.unpack is not None for file in data.files)
         for file in data.files:
             assert file.urls and all(urlsplit(url).scheme == "https" for url in file.urls)
@@ -279,7 +279,7 @@ def test_every_published_file_has_a_place_a_bound_and_a_checksum_of_the_right_fo
 
 def test_recorded_webshop_files_agree_with_the_catalogue(shared: Path) -> None:
     attributes = shared / "data" / "webshop" / "items_ins_v2_1000.json"
-    known = {file.name: file for data in CATALOG for file in data.files}[attributes.name]
+    known = {file.name: file for data in data_sets() for file in data.files}[attributes.name]
     content = attributes.read_bytes()
     assert (len(content), hashlib.sha256(content).hexdigest()) == (known.size, known.sha256)
 

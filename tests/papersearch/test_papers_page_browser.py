@@ -64,7 +64,7 @@ def driver() -> Iterator[Any]:
 @contextlib.contextmanager
 def opened(*arguments: str) -> Iterator[str]:
     """The address at which the command serves the page."""
-    command = [sys.executable, "-m", "envsuite.cli", "play", "papers", "--port", "0", *arguments]
+    command = [sys.executable, "-m", "envsuite.cli", "play", "papersearch", "--browser", "--port", "0", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""``envsuite play papers``: the command that serves the page."""
+"""``envsuite play papersearch --browser``: the command that serves the page."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def begun(address: str) -> dict[str, object]:
 
 
 def test_the_page_opens_on_this_machine_alone_says_so_and_closes_with_ctrl_c(hundred: Path) -> None:
-    with opened("papers", "--source", str(hundred)) as (said, address, process):
+    with opened("papersearch", "--browser", "--source", str(hundred)) as (said, address, process):
         assert said.startswith("The search for papers (102 papers, 2 tasks) is open at http://127.0.0.1:")
         assert "for this machine alone" in said
         with urllib.request.urlopen(address, timeout=60) as response:
@@ -73,14 +73,14 @@ def test_task_split_steps_and_arguments_of_the_environment_are_taken(hundred: Pa
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["papers", "--split", "validation"], "has no such task; give another: --split train, test"),
-        (["papers", "--split", "nowhere"], "unknown split"),
-        (["papers", "--type", "nothing"], "nothing"),
-        (["papers", "--task", "nothing"], "nothing"),
-        (["papers", "--option", "colour=red"], "unknown argument of PaperSearch-v0"),
-        (["papers", "--host", "192.0.2.1"], "--host 127.0.0.1"),
-        (["papers", "--url", "http://127.0.0.1:1"], "envsuite play papersearch --url"),
-        (["papers", "--save", "mine.jsonl"], "envsuite play papersearch --save"),
+        (["papersearch", "--browser", "--split", "validation"], "has no such task; give another: --split train, test"),
+        (["papersearch", "--browser", "--split", "nowhere"], "unknown split"),
+        (["papersearch", "--browser", "--type", "nothing"], "nothing"),
+        (["papersearch", "--browser", "--task", "nothing"], "nothing"),
+        (["papersearch", "--browser", "--option", "colour=red"], "unknown argument of PaperSearch-v0"),
+        (["papersearch", "--browser", "--host", "192.0.2.1"], "--host 127.0.0.1"),
+        (["papersearch", "--browser", "--url", "http://127.0.0.1:1"], "--url is for play in a terminal"),
+        (["papersearch", "--browser", "--save", "mine.jsonl"], "--save is for play in a terminal"),
         (["papersearch"], "needs a terminal"),
         (["PaperSearch-v0"], "needs a terminal"),
     ],
@@ -96,7 +96,7 @@ def test_what_a_user_can_mend_is_one_message(
 def test_a_port_in_use_is_named_with_what_to_type(hundred: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        assert main(["play", "papers", "--source", str(hundred), "--port", port]) == 2
+        assert main(["play", "papersearch", "--browser", "--source", str(hundred), "--port", port]) == 2
     said = capsys.readouterr().err
     assert f"port {port}" in said and "--port 0" in said
 
@@ -104,16 +104,21 @@ def test_a_port_in_use_is_named_with_what_to_type(hundred: Path, capsys: pytest.
 @pytest.mark.parametrize("missing", ["flask", "waitress"])
 def test_without_the_extra_the_message_is_the_command_that_mends_it(missing: str) -> None:
     code = f"import sys; sys.modules[{missing!r}] = None; from envsuite.cli import main; sys.exit(main(sys.argv[1:]))"
-    run = subprocess.run([sys.executable, "-c", code, "play", "papers"], capture_output=True, text=True, timeout=120)
+    run = subprocess.run(
+        [sys.executable, "-c", code, "play", "papersearch", "--browser"], capture_output=True, text=True, timeout=120
+    )
     assert run.returncode == 2
-    assert run.stderr == "envsuite: `envsuite play papers` needs Flask and waitress: pip install 'envsuite[serve]'\n"
+    assert (
+        run.stderr
+        == "envsuite: `envsuite play papersearch --browser` needs Flask and waitress: pip install 'envsuite[serve]'\n"
+    )
 
 
 def test_help_says_how_the_page_and_the_terminal_are_opened(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["play", "--help"])
     said = " ".join(capsys.readouterr().out.split())
-    assert "`papers`: papersearch in a browser" in said and "envsuite play papers" in said
+    assert "there is one of PaperSearch-v0, WebShop-v0" in said and "envsuite play papersearch --browser" in said
 
 
 def test_a_wheel_has_the_files_of_the_page(root: Path, tmp_path: Path) -> None:

@@ -237,7 +237,7 @@ def test_a_limit_that_is_no_number_of_steps_is_refused(steps: str, capsys: pytes
     ("arguments", "said"),
     [
         (["chess"], "unknown environment 'chess'"),
-        (["sokoban", "--browser"], "--browser opens the pages of WebShop-v0 and PaperSearch-v0"),
+        (["sokoban", "--browser"], "--browser opens the pages of PaperSearch-v0 and WebShop-v0"),
         (["sokoban"], "needs a terminal"),
     ],
 )

@@ -27,7 +27,9 @@ try:
 
     from envsuite.remote.pages.serving import HEADERS, check_host, check_origin, constant, serve
 except ImportError as error:
-    raise MissingExtra("`envsuite play papers` needs Flask and waitress: pip install 'envsuite[serve]'") from error
+    raise MissingExtra(
+        "`envsuite play papersearch --browser` needs Flask and waitress: pip install 'envsuite[serve]'"
+    ) from error
 
 __all__ = ["create_app", "serve"]
 

@@ -1,4 +1,4 @@
-"""The command ``envsuite play papers``: serves the search for papers to a browser."""
+"""The command ``envsuite play papersearch --browser``: serves the search for papers to a browser."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from envsuite.core.errors import UsageError
 from envsuite.papersearch.tasks import ENV_ID
 from envsuite.remote.making import horizon_of
 from envsuite.remote.pages.address import address_of, listening
+
+
+def add_arguments(parser: argparse._ArgumentGroup) -> None:
+    """Adds the options of this page alone, of which there is none, to the group ``parser`` of ``envsuite play``."""
 
 
 def run(arguments: argparse.Namespace, make: Callable[[], ToolEnv]) -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from functools import partial
-from typing import Any
+from collections.abc import Callable
 
+from envsuite.core.env import ToolEnv
 from envsuite.core.errors import UsageError
 from envsuite.remote.pages.address import address_of, listening
+from envsuite.webshop.catalogue import ENV_ID
 
 
 def add_arguments(parser: argparse._ArgumentGroup) -> None:
@@ -20,8 +21,12 @@ def add_arguments(parser: argparse._ArgumentGroup) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace, make: Callable[[], ToolEnv]) -> int:
     """Serves the shop until Ctrl-C; returns the exit code.
+
+    Args:
+        arguments: The arguments of ``envsuite play``.
+        make: Makes the environment.
 
     Raises:
         MissingExtra: Flask, waitress or rapidfuzz is not installed.
@@ -34,11 +39,13 @@ def run(arguments: argparse.Namespace) -> int:
     from envsuite.webshop.page.app import create_app, serve
     from envsuite.webshop.page.customers import Customers
 
-    choice: dict[str, Any] = {"split": arguments.split}
-    if arguments.source is not None:
-        choice["source"] = arguments.source
-    make = partial(WebShop, **choice)
-    env = make()
+    def shop() -> WebShop:
+        env = make()
+        if not isinstance(env, WebShop):
+            raise UsageError(f"the page plays {ENV_ID} of this package; here {ENV_ID} is a {type(env).__name__}")
+        return env
+
+    env = shop()
     ids = env.tasks.ids(arguments.split)
     if arguments.task is not None:
         env.tasks.split_of(arguments.task)
@@ -49,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         address = address_of(listener, arguments.host)
         app = create_app(
             env.catalogue,
-            Customers(make, ids, arguments.task),
+            Customers(shop, ids, arguments.task),
             cookie=f"webshop-{listener.getsockname()[1]}",
             hosts=address.hosts,
             remote_images=arguments.remote_images,

@@ -182,21 +182,6 @@ def test_links_lead_to_pages_and_to_files_and_code_is_left_alone() -> None:
     assert linker.shown == {"trainers/train.py"} and linker.images == {"docs/images/recipes.png"}
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs/methods").glob("*.md")), ids=lambda page: page.stem)
-def test_the_result_on_the_page_of_a_method_is_that_of_the_benchmark(page: Path) -> None:
-    section = page.read_text("utf-8").split("## Command and result\n")[1].split("\n## ")[0]
-    (recipe,) = re.findall(r"benchmarks\.recipes --only (\S+)", section)
-    assert page.stem in recipe.split("+")
-    table = (ROOT / "docs/benchmarks.md").read_text("utf-8")
-    measured = dict(re.findall(r"^\| ([\w+ ]+) \| \d \| (\S+ \[[^]]+\]) \|", table, re.M))
-    if recipe not in measured:
-        assert "was not run yet" in section and not re.search(r"\d %", section)
-        return
-    assert re.findall(r"(\d+\.\d) % (\[[^]]+\])", section) == [
-        tuple(measured[name].split(" ", 1)) for name in (recipe, "base model")
-    ]
-
-
 def test_every_section_of_the_index_becomes_one_of_the_site() -> None:
     text = (ROOT / pages.CONTENTS).read_text(encoding="utf-8")
     parts = pages.sections(text)

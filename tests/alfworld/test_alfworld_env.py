@@ -238,6 +238,7 @@ def check_threads(make: Callable[[], ToolEnv], threads: int, episodes: int, step
     assert together == [play(seeds) for seeds in jobs]
 
 
+@pytest.mark.slow
 def test_threads_play_as_one_would_play_their_episodes_one_after_another(
     native: dict[str, Any], alfworld: Callable[..., ToolEnv]
 ) -> None:

@@ -128,6 +128,7 @@ def test_what_takes_too_long_is_ended_and_the_next_answer_is_judged_as_ever(bomb
         one.close()
 
 
+@pytest.mark.slow
 def test_a_judge_that_is_killed_is_asked_again_and_one_that_cannot_live_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -22,6 +22,7 @@ SMALL: dict[type[ToolEnv], dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [PaperSearchEnv, SearchQAEnv])
 def test_disk_and_memory_do_not_grow_with_the_number_of_seeds(
     kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

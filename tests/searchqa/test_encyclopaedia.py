@@ -139,6 +139,7 @@ def test_the_splits_are_80_10_10_and_all_kinds_and_hops_are_there() -> None:
     assert abs(said["yes"] - said["no"]) <= 3
 
 
+@pytest.mark.slow
 def test_no_question_but_a_comparison_says_its_answer() -> None:
     for size in SIZES:
         for task in made(*size)[2]:

@@ -20,8 +20,9 @@ from tiny_runs import in_float64, model
 
 from envsuite.core import ToolCall
 from trainers.credit.config import MethodConfig
-from trainers.credit.crediting import Crediting, Method
+from trainers.credit.crediting import Crediting
 from trainers.credit.estimators import ESTIMATORS, Estimator, ValueBased
+from trainers.credit.method import Method
 from trainers.credit.providers import GreedyReturn, Provider
 from trainers.credit.recipes import COMPOSITIONS, recipe, recipes
 from trainers.credit.rows import as_played
@@ -165,10 +166,11 @@ def methods() -> Iterator[tuple[str, MethodConfig]]:
         yield name, make(MethodConfig, settings, "method")
 
 
-def main() -> int:
+def main(folder: Path, team: bool) -> int:
+    """Writes the credit and the gradient of each method into ``folder``; returns the exit status."""
     accelerator = make_accelerator()
     rank, ranks = accelerator.process_index, accelerator.num_processes
-    seen, team = set(), sys.argv[2:] == ["team"]
+    seen = set()
     policy, optimizer = accelerator.prepare(
         Policy(m := in_float64(model("qwen2", SIZE))), torch.optim.SGD(m.parameters())
     )
@@ -192,7 +194,7 @@ def main() -> int:
             found |= {f"gradient/{key}": value.numpy() for key, value in gradient.items()}
             told = {**credit.advantage.diagnostics, **credit.terms}
             found["diagnostics"] = np.array([told[key] for key in sorted(told)], np.float64)
-            save_file(found, Path(sys.argv[1]) / f"{name}-{ranks}.safetensors")
+            save_file(found, folder / f"{name}-{ranks}.safetensors")
     assert seen == set(ESTIMATORS), f"no method uses {set(ESTIMATORS) - seen}"
     return 0
 
@@ -205,4 +207,5 @@ def _columns(table: StepTable, advantage: np.ndarray, keep: np.ndarray) -> np.nd
     return np.stack([episode, t, place, keep[row], advantage], axis=1).astype(np.float64)
 
 
-sys.exit(guarded(main))
+if __name__ == "__main__":
+    sys.exit(guarded(lambda: main(Path(sys.argv[1]), sys.argv[2:] == ["team"])))

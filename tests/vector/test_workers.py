@@ -153,6 +153,7 @@ def test_a_worker_that_cannot_start_fails_the_calls_not_the_program():
         WorkerVector([EnvFactory(ROUGH.env_id, {"broken": "exit on make"})], slots=1)
 
 
+@pytest.mark.slow
 def test_closing_is_quick_with_a_hung_worker_and_leaves_no_process_and_no_descriptor(tmp_path):
     before = descriptors()
     vector = WorkerVector([ROUGH], slots=3, workers=3)

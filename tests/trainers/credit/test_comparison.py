@@ -10,13 +10,14 @@ from hypothesis import given
 from step_tables import step_tables
 
 from envsuite.core.errors import EnvsuiteError
-from trainers.credit.crediting import Crediting, Method
+from trainers.credit.crediting import Crediting
 from trainers.credit.estimators import ESTIMATORS
 from trainers.credit.estimators.bipace import BiPACE
 from trainers.credit.estimators.comparison import CENTRED, PRESETS, Comparing, Comparison
 from trainers.credit.estimators.dr_grpo import DrGRPO
 from trainers.credit.estimators.gigpo import GiGPO
 from trainers.credit.estimators.opo import OPO
+from trainers.credit.method import Method
 from trainers.settings import make
 from trainers.steps import StepTable
 

@@ -25,9 +25,10 @@ from envsuite.core.errors import UsageError
 from envsuite.core.registration import ENVIRONMENTS
 from research.arena.tasks import CONFIGS as ARENA
 from trainers.credit.config import EmbeddingConfig, MethodConfig
-from trainers.credit.crediting import Crediting, Method
+from trainers.credit.crediting import Crediting
 from trainers.credit.estimators import ESTIMATORS, Estimator, ValueBased
 from trainers.credit.inertness import PATIENCE, Inertness
+from trainers.credit.method import Method
 from trainers.credit.providers import GreedyReturn, Provider
 from trainers.credit.recipes import COMPOSITIONS, recipe, recipes
 from trainers.credit.scpo import SCPO
@@ -37,6 +38,7 @@ from trainers.rollout.environments import with_milestones
 from trainers.run.cli import parse
 from trainers.settings import make
 from trainers.settings.shipped import shipped_configs
+from trainers.settings.words import Loader
 from trainers.steps import Episode, Step, StepTable
 from trainers.steps.columns import (
     BLOCK,
@@ -335,7 +337,7 @@ CONFIGS = {**shipped_configs(), **{f"arena/{file.name}": file for file in sorted
 
 def _training(name: str) -> bool:
     """Whether a configuration trains in an environment that is here: configs/own-environment.yaml has another's."""
-    body = yaml.safe_load(CONFIGS[name].read_text("utf-8"))
+    body = yaml.load(CONFIGS[name].read_text("utf-8"), Loader)
     here = all(env["id"] in ENVIRONMENTS for env in body.get("envs", []))
     return not name.startswith("configs/papers/") and "recipe" in body and here
 

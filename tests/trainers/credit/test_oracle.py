@@ -17,8 +17,9 @@ from envsuite.core.errors import EnvsuiteError
 from envsuite.prompting import PromptSpec, make_codec, make_memory
 from envsuite.vector import EnvFactory, make_vector
 from trainers.credit.config import MethodConfig
-from trainers.credit.crediting import Crediting, Method
+from trainers.credit.crediting import Crediting
 from trainers.credit.estimators.oracle_mc import OracleMC
+from trainers.credit.method import Method
 from trainers.credit.rows import unshaped
 from trainers.imitation.vocabulary import word_tokenizer
 from trainers.rollout.engine import Request, Sampling

@@ -17,8 +17,9 @@ from tiny_runs import save_model, without_times, write_settings
 
 from envsuite.core.errors import EnvsuiteError
 from trainers.credit.config import MethodConfig
-from trainers.credit.crediting import Crediting, Method
+from trainers.credit.crediting import Crediting
 from trainers.credit.estimators import ESTIMATORS
+from trainers.credit.method import Method
 from trainers.credit.recipes import recipe
 from trainers.credit.rows import unshaped
 from trainers.rollout.config import EnvConfig, RolloutConfig, TreeConfig

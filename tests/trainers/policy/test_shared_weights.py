@@ -40,6 +40,7 @@ def test_weights_arrive_as_they_were_sent(weights: dict[str, np.ndarray], rounde
         assert found[name].reshape(-1).view(torch.uint8).equal(tensor.reshape(-1).view(torch.uint8)), "every bit"
 
 
+@pytest.mark.slow
 def test_another_process_reads_them_and_they_are_gone_when_they_are_closed() -> None:
     shared = SharedWeights([("a", torch.arange(3.0).expand(2, 3))], 7)
     note = shared.note

@@ -32,6 +32,7 @@ print(int(kept), fresh, faults(8))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 def test_tensors_take_the_memory_of_those_before_them() -> None:
     run = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, timeout=120, check=True)

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import credit_of_ranks
 import orjson
 import pytest
 import recorded_credit
@@ -18,7 +19,7 @@ from folders import SUPPORT
 from safetensors.torch import load_file
 from tiny_runs import BOTH, LAUNCH, ROOT, environment, gradient_cases, train, without_times, write_settings
 
-from trainers.processes.distributed import check_world
+from trainers.processes.distributed import check_world, guarded
 from trainers.settings import ConfigError
 from trainers.steps.parquet import read_episodes
 
@@ -40,8 +41,7 @@ def test_two_processes_have_the_gradient_of_one_however_the_rows_are_spread(tmp_
 def credit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the credit and the gradient of every method lie, as one process computes them."""
     folder = tmp_path_factory.mktemp("credit")
-    run = train(str(folder), program=(sys.executable, str(SUPPORT / "credit_of_ranks.py")), timeout=300)
-    assert run.returncode == 0, run.stderr
+    assert guarded(lambda: credit_of_ranks.main(folder, team=False)) == 0
     return folder
 
 

@@ -38,7 +38,7 @@ def test_without_the_extra_the_trainer_names_it() -> None:
 def test_a_reader_that_stops_early_ends_a_program_without_a_word() -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    shown = [sys.executable, "-m", "envsuite.cli", "show-prompt", "--config", "configs/quickstart.yaml"]
+    shown = [sys.executable, "-m", "envsuite.cli", "train", "--help-all"]
     run = subprocess.run(
         shown, cwd=ROOT, env=environment(), stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False
     )

@@ -38,6 +38,7 @@ def _clauses(path: Path) -> list[str]:
     ]
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("place", PLACES)
 def test_no_docstring_begins_with_what_or_of(place: str) -> None:
     files = sorted((ROOT / place).rglob("*.py"))

@@ -56,6 +56,7 @@ def walkthrough(games_root: Path, task_id: str = LAPTOP) -> tuple[str, ...]:
     return read_game(games_root / "json_2.1.1" / "valid_seen" / task_id / GAME).walkthrough
 
 
+@pytest.mark.seconds
 def test_the_walkthrough_of_a_game_earns_one_and_ends_the_episode(made: dict[str, Any], games_root: Path) -> None:
     env = gymnasium.make("ALFWorld-v0", **made)
     observation, info = env.reset(options={"task_id": LAPTOP})

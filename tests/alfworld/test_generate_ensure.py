@@ -64,6 +64,7 @@ def test_unseen_rooms_have_other_receptacles_than_those_of_train_and_valid_seen(
     assert unseen and not seen & unseen
 
 
+@pytest.mark.seconds
 def test_several_processes_make_what_one_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envsuite.alfworld.generate._cores", lambda: 1)
     alone = content(ensure(tmp_path / "alone", 0, 240))
@@ -107,6 +108,7 @@ def test_a_folder_that_is_not_whole_is_made_anew(harm: str, tmp_path: Path) -> N
     assert content(ensure(tmp_path, 0, 18)) == whole
 
 
+@pytest.mark.seconds
 def test_a_run_that_was_killed_leaves_nothing_that_is_used(tmp_path: Path) -> None:
     games = 300
     name = GameSet(0, games).name

@@ -187,6 +187,7 @@ def measured(index: int) -> Iterator[tuple[str, dict[str, float]]]:
     )
 
 
+@pytest.mark.seconds
 def test_rooms_and_tasks_are_in_numbers_like_the_benchmarks() -> None:
     samples: dict[str, list[dict[str, float]]] = defaultdict(list)
     for index in range(360):

@@ -48,6 +48,7 @@ def test_every_registered_environment_passes(check: Check) -> None:
     check()
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("check", [check for env_id, kwargs in OTHERS for check in checks(env_id, **kwargs)], ids=str)
 def test_environments_with_other_sources_pass(check: Check) -> None:
     check()
@@ -89,6 +90,7 @@ for env_id, kwargs in json.loads(sys.argv[1]):
 """
 
 
+@pytest.mark.seconds
 def test_every_process_makes_the_same_tasks_and_episodes(tmp_path: Path) -> None:
     told = [
         subprocess.run(

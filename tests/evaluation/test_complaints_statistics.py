@@ -39,6 +39,7 @@ def test_a_rate_over_strata_of_different_size_is_no_mean_of_the_strata() -> None
     assert (rare.success, common.success) == (1.0, 0.0) and whole.success == 3 / 90
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("correlation", [0.05, 0.5, 0.9])
 def test_one_frozen_policy_on_five_seeds_lies_within_its_own_interval(correlation: float) -> None:
     inside = total = 0

@@ -178,6 +178,7 @@ def test_published_games_are_disjoint_and_share_tasks(games_root: Path) -> None:
         assert env.reset(options={"task_id": task.task_id})[0]["task"] == task.goal
 
 
+@pytest.mark.seconds
 def test_published_goals_of_the_small_shop_are_not_disjoint(shared: Path) -> None:
     """One goal of dev is a goal of training word for word; most products are targets in both."""
     _, panels = played("WebShop-v0", shared / "data" / "webshop", goals="synthetic")

@@ -179,6 +179,7 @@ def test_few_shot_shows_the_experts_episodes_of_training_tasks_alone(tmp_path: P
     assert played(tmp_path)["elk", 0].conditions.prompt["examples"] == 3
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     "fault",
     [

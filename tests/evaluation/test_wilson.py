@@ -48,6 +48,7 @@ def test_counts_that_cannot_be_are_refused() -> None:
         wilson(3, 2)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("tasks", "repeats", "alpha", "beta"),
     [

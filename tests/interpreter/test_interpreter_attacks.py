@@ -63,6 +63,7 @@ except OSError as error:
     assert session.run(code).stdout in most[sandbox]
 
 
+@pytest.mark.seconds
 def test_memory_is_limited_whether_it_is_taken_at_once_or_in_pieces(box: Interpreter, sandbox: str) -> None:
     pieces = ("x = []\nwhile True: x.append(bytearray(2**20))", "x = 1\nwhile True: x = [x] * 2")
     with opened(sandbox, Limits(seconds=60.0, memory=128 * 2**20)).open() as session:
@@ -171,6 +172,7 @@ def test_a_session_that_kills_itself_or_everything_says_so(session: Session) -> 
     assert "SIGSEGV" in session.run("import ctypes\nctypes.string_at(0)").stderr
 
 
+@pytest.mark.seconds
 def test_a_gigabyte_of_output_is_cut_and_fills_no_memory_here(box: Interpreter, sandbox: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with opened(sandbox, Limits(seconds=60.0, output=2000)).open() as session:
@@ -183,6 +185,7 @@ def test_a_gigabyte_of_output_is_cut_and_fills_no_memory_here(box: Interpreter, 
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB
 
 
+@pytest.mark.seconds
 def test_sleep_ends_with_the_clock(box: Interpreter, sandbox: str) -> None:
     with opened(sandbox, Limits(seconds=2.0, memory=128 * 2**20)).open() as session:
         began = time.monotonic()
@@ -284,6 +287,7 @@ print('started')
     until(lambda: processes() <= before, 10.0)
 
 
+@pytest.mark.seconds
 def test_background_work_stands_still_between_calls(sandbox: str) -> None:
     code = """
 import threading, time

@@ -52,6 +52,7 @@ def created(server: Server, key: str, **limits: object) -> tuple[int, dict[str, 
     return ask(server, "POST", "/v1/sessions", orjson.dumps({"key": key, "limits": limits}))
 
 
+@pytest.mark.seconds
 def test_a_session_on_a_server_is_as_one_here(server: Server) -> None:
     codes = (
         "x = 20\nprint('é', x)", "x + 1", "1 / 0", "'\ud800'", "\0", "import os\nos._exit(1)", "x",
@@ -233,6 +234,7 @@ def test_a_call_that_begins_while_idle_sessions_end_is_refused_or_keeps_its_sess
     sessions.close_all()
 
 
+@pytest.mark.seconds
 def test_idle_sessions_end_and_their_clients_are_told() -> None:
     with serving(Settings(port=0, idle_seconds=0.4)) as server, ThreadPoolExecutor(1) as pool:
 
@@ -275,6 +277,7 @@ def test_an_address_that_is_no_interpreter_is_refused(server: Server) -> None:
         open_interpreter("http://", LIMITS)
 
 
+@pytest.mark.seconds
 def test_the_command_serves_until_it_is_ended_and_leaves_nothing() -> None:
     command = [sys.executable, "-m", "envsuite.cli", "serve", "interpreter", "--port", "0", "--idle-seconds", "60"]
     run = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

@@ -167,6 +167,7 @@ f(f)
 """
 
 
+@pytest.mark.seconds
 def test_the_same_code_gives_the_same_result_in_two_processes_and_in_each_session(sandbox: str) -> None:
     program = (
         "import sys\nfrom envsuite.interpreter import Limits, open_interpreter\n"
@@ -231,6 +232,7 @@ def _gone(parent: int) -> bool:
     return not processes(parent)
 
 
+@pytest.mark.seconds
 def test_interpreters_are_shared_by_name_and_limits_and_end_with_the_process(sandbox: str) -> None:
     assert open_interpreter(sandbox, LIMITS) is open_interpreter(sandbox, LIMITS)
     assert open_interpreter(sandbox, Limits(seconds=1.0)) is not open_interpreter(sandbox, LIMITS)
@@ -244,6 +246,7 @@ def test_interpreters_are_shared_by_name_and_limits_and_end_with_the_process(san
         until(partial(_gone, int(run.stdout)), 10.0)
 
 
+@pytest.mark.seconds
 def test_a_sandbox_that_was_killed_is_an_error_and_the_next_session_starts_another(sandbox: str) -> None:
     box = opened(sandbox)
     session = box.open()

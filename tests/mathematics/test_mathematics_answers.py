@@ -147,6 +147,7 @@ def test_a_judge_that_is_killed_is_asked_again_and_one_that_cannot_live_is_said(
         one.close()
 
 
+@pytest.mark.seconds
 def test_verdicts_do_not_depend_on_how_busy_the_machine_is() -> None:
     one = judge.Judge()
     try:
@@ -266,6 +267,7 @@ def changed(gold: str, rng: random.Random) -> str | None:
     return gold[: place.start()] + str(int(place[0]) + rng.choice((1, 2, 10))) + gold[place.end() :]
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("name", FILES)
 def test_published_answers_with_another_number_are_wrong(name: str, shared: Path) -> None:
     rng, tried = random.Random(0), 0

@@ -86,6 +86,7 @@ def test_what_a_run_prints_and_says_on_stderr_is_shown_with_a_hint(maths: Callab
     env.close()
 
 
+@pytest.mark.seconds
 def test_a_run_without_end_is_stopped_and_the_episode_goes_on(maths: Callable[..., ToolEnv]) -> None:
     env = begun(maths(seconds=2.0))
     env.step(python("x = 1"))
@@ -153,6 +154,7 @@ def test_keys_of_states_are_the_history_of_calls_and_results(made: Callable[...,
     assert other.step(python("x = 2"))[4]["state_key"] != env.step(python("x = 3"))[4]["state_key"]
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     "codes", [[], ["x = 1"], ["x = 1", "1/0", "x += 1"], ["x = 1", "while True: pass", "y = 5", "1/0"]]
 )
@@ -182,6 +184,7 @@ def test_a_closed_environment_goes_on_where_it_was(made: Callable[..., PythonMat
     assert env.step(python("x + 1"))[0]["text"] == "42"
 
 
+@pytest.mark.seconds
 def test_an_episode_whose_code_no_longer_ends_in_time_is_not_restored_in_another_state(
     made: Callable[..., PythonMathEnv],
 ) -> None:
@@ -231,6 +234,7 @@ def test_the_expert_runs_its_code_again_where_something_came_between(made: Calla
     assert env.step(Expert().act(env))[4]["success"]
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("task_type", BY_STRATUM)
 def test_the_expert_solves_builtin_problems(task_type: str, made: Callable[..., PythonMathEnv]) -> None:
     solves_all(made(split="test", tasks=[task_type]), every=10)
@@ -335,6 +339,7 @@ env.close()
 """
 
 
+@pytest.mark.seconds
 def test_an_episode_is_the_same_in_every_process() -> None:
     runs = []
     for seed in ("1", "2"):

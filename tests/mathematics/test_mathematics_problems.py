@@ -98,6 +98,7 @@ def test_the_published_manifest_is_the_task_set() -> None:
     assert TaskSet.from_manifest(MANIFEST) == load("builtin", 0, 1, KINDS, LEVELS)[1]
 
 
+@pytest.mark.seconds
 def test_the_check_of_the_builtin_problems_passes(root: Path) -> None:
     run = subprocess.run([sys.executable, "-m", "envsuite.mathematics.tasks"], capture_output=True, text=True, cwd=root)
     assert run.returncode == 0 and "matches the code" in run.stdout, run.stdout + run.stderr

@@ -193,6 +193,7 @@ HEADERS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.seconds
 @given(st.sampled_from(POSTS), JSON)
 @settings(max_examples=200, deadline=None)
 def test_no_body_breaks_the_server(client: FlaskClient, path: str, body: object) -> None:
@@ -202,6 +203,7 @@ def test_no_body_breaks_the_server(client: FlaskClient, path: str, body: object)
     assert isinstance(response.json, dict)
 
 
+@pytest.mark.seconds
 @given(STEPS)
 @settings(max_examples=40, deadline=None)
 def test_any_calls_give_a_state_that_fits_together(client: FlaskClient, steps: list[list[dict[str, str]]]) -> None:

@@ -305,6 +305,7 @@ def test_cacm_is_read_and_the_newer_of_two_linked_articles_cites(tmp_path: Path)
     assert source.problems.counts["no title and no abstract (left out)"] == 1
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("name", "papers", "links", "tasks", "gold"),
     [

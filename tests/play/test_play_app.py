@@ -59,6 +59,7 @@ def shown(app: Play) -> str:
     return "\n".join("".join(segment.text for segment in line) for line in app.screen._compositor.render_strips())
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("size", [SMALL, pytest.param(LARGE, marks=pytest.mark.slow)], ids=["80x24", "160x50"])
 @pytest.mark.parametrize("env_id", [one if one in QUICK else pytest.param(one, marks=pytest.mark.slow) for one in IDS])
 def test_hints_and_enter_solve_a_task_of_every_environment(

@@ -33,6 +33,7 @@ TWO = (
 )  # fmt: skip
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("env_id", IDS)
 def test_every_call_can_be_typed(env_id: str) -> None:
     env = made(env_id, **FEW.get(env_id, {}))

@@ -162,6 +162,7 @@ def test_an_unknown_tool_or_wrong_arguments_are_left_to_the_environment_to_answe
     assert "unknown tool 'fly'" in check_action(parsed.action, (COMMAND,), 1)
 
 
+@pytest.mark.seconds
 @CODEC
 @pytest.mark.parametrize(
     "piece",

@@ -238,6 +238,7 @@ def test_reasoning_that_the_template_drops_is_dropped_where_it_renders_the_promp
     assert prompts[1].endswith("<think>\n") and "a key" in prompts[1]
 
 
+@pytest.mark.seconds
 def test_template_arguments_reach_the_prompt_and_unknown_ones_are_refused(smol):
     def prompt(file, **arguments):
         tokenizer = tokenizer_of(smol, file)

@@ -116,6 +116,7 @@ def filled_in(text: str, observation: Observation, history: list[tuple[str, str]
     )
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("case", CASES)
 def test_a_papers_prompt_renders_as_format_does_and_its_episode_is_played_to_success(
     case: str, shared: Path, smol: Any

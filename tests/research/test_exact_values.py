@@ -116,6 +116,7 @@ def test_a_world_whose_chances_do_not_add_up_is_refused() -> None:
         delayed(0)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("world", [*SMALL, textcraft()], ids=lambda world: world.name)
 def test_probabilities_in_hindsight_are_the_shares_of_actions_among_successful_visits(world: World) -> None:
     rng = np.random.default_rng(2)

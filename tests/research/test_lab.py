@@ -21,6 +21,7 @@ def without_times(records: list[dict[str, str | float]]) -> list[dict[str, str |
     return [{k: str(v) for k, v in record.items() if k != "ms_per_1000"} for record in records]
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("make", experiments.WORLDS.values(), ids=experiments.WORLDS)
 def test_the_same_seed_measures_the_same(make) -> None:  # type: ignore[no-untyped-def]
     setting = experiments.Setting("worlds", make(), 0.0)
@@ -103,6 +104,7 @@ def test_the_command_leaves_tables_figures_and_a_report(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "records.jsonl").open().readline())["world"] == "delayed"
 
 
+@pytest.mark.seconds
 def test_jobs_come_back_in_their_order_whoever_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     setting = experiments.Setting("worlds", delayed(2), 0.0)
     work = [program.Job(f"seed {seed}", experiments.measure, (setting, seed, 2)) for seed in range(3)]

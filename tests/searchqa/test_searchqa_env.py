@@ -258,6 +258,7 @@ def test_the_expert_answers_every_question_and_lexical_some() -> None:
     assert 0.02 < np.mean(guesses) < 0.5
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("data_set", ["hotpotqa", "2wikimultihopqa", "musique"])
 def test_the_expert_answers_the_published_questions(shared: Path, data_set: str) -> None:
     env = SearchQAEnv(source=shared / "data" / "questions" / data_set)

@@ -105,6 +105,7 @@ def _perturbed(text: str, rng: random.Random) -> str:
     return text
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("file", ["hotpotqa/train100.json", "2wikimultihopqa/train500.json", "musique/train100.json"])
 def test_scores_equal_the_official_scripts_on_perturbed_gold_answers(shared: Path, file: str) -> None:
     rng = random.Random(file)

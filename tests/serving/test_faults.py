@@ -80,6 +80,7 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+@pytest.mark.seconds
 def test_a_server_that_is_killed_and_started_anew_costs_no_episode_and_sigterm_lets_calls_end(
     processes: Callable[[int], subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -148,6 +149,7 @@ def test_a_lost_answer_to_a_batch_takes_each_step_once(start: Start) -> None:
         assert proxy.lost >= 3
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_slow_environment_does_not_delay_others(start: Start, workers: int) -> None:
     running = start(ROUGH, workers=workers)
@@ -173,6 +175,7 @@ def test_a_worker_that_is_killed_costs_no_episode(start: Start) -> None:
     assert running.front.sessions == 0
 
 
+@pytest.mark.seconds
 def test_a_call_that_crashes_every_worker_ends_its_episode_and_no_other(start: Start) -> None:
     running = start(ROUGH, workers=2)
     env, other = RemoteEnv(running.url, ROUGH), RemoteEnv(running.url, ROUGH)
@@ -185,6 +188,7 @@ def test_a_call_that_crashes_every_worker_ends_its_episode_and_no_other(start: S
     assert text(env, "go") == text(other, "go") == "b 1"
 
 
+@pytest.mark.seconds
 def test_a_call_that_hangs_is_ended_at_the_deadline(start: Start) -> None:
     running = start(ROUGH, workers=1)
     hung, other = RemoteEnv(running.url, ROUGH), RemoteEnv(running.url, ROUGH)

@@ -72,6 +72,7 @@ def seconds() -> Iterator[list[float]]:
     took.append(time.monotonic() - began)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("servers", [1, 2, 3])
 def test_a_vector_whose_servers_are_all_gone_says_so_for_all_slots_within_the_patience(
     start: Start, slept: defaultdict[int, float], servers: int
@@ -95,6 +96,7 @@ def test_a_vector_whose_servers_are_all_gone_says_so_for_all_slots_within_the_pa
             assert max(slept.values(), default=0) < LATEST and (again or took[0] > 0.9 * PATIENCE / servers)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("servers", [1, 4])
 def test_an_environment_whose_servers_are_all_gone_says_so_within_the_patience(
     start: Start, slept: defaultdict[int, float], servers: int
@@ -185,6 +187,7 @@ def full() -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("kind", [closing, full])
 def test_what_takes_no_request_is_gone_as_well(
     kind: Callable[[], contextlib.AbstractContextManager[str]], slept: defaultdict[int, float]

@@ -58,6 +58,7 @@ def test_a_vector_on_servers_plays_the_same_episodes_as_one_here(start: Callable
     assert one.front.sessions == two.front.sessions == 0
 
 
+@pytest.mark.seconds
 def test_steps_that_are_quick_are_answered_together_however_busy_a_server_is(
     start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +203,7 @@ def test_a_refused_request_to_close_sessions_keeps_no_others_open(
     assert not refusals and running.front.sessions == 2, "those of the first of three requests"
 
 
+@pytest.mark.seconds
 def test_a_server_that_did_not_answer_gets_no_new_episodes_until_it_had_time_to_come_back(
     start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -235,6 +235,7 @@ def test_only_the_call_that_hangs_is_lost_and_the_other_sessions_of_its_worker_c
     assert "envsuite_workers_replaced_total 1\n" in metrics(running.url)
 
 
+@pytest.mark.seconds
 def test_another_request_that_was_under_way_when_a_call_hung_can_be_played_again(start: Start, tmp_path: Path) -> None:
     running = start(ROUGH, workers=1)
     hung, other = name(rough(running.url)), name(rough(running.url))
@@ -274,6 +275,7 @@ def test_a_call_that_comes_before_it_is_known_how_a_worker_has_ended_is_told_a_w
         until(lambda: not running.front.sessions)
 
 
+@pytest.mark.seconds
 def test_what_a_worker_answered_before_it_hung_is_told(start: Start) -> None:
     running = start(ROUGH, workers=1)
     quick, hung = name(rough(running.url)), name(rough(running.url))
@@ -286,6 +288,7 @@ def test_what_a_worker_answered_before_it_hung_is_told(start: Start) -> None:
     assert [result["status"] for result in results] == [200, 410] and kind(results[1]) == "session-lost"
 
 
+@pytest.mark.seconds
 def test_the_deadline_of_a_worker_is_for_each_call_of_a_batch(start: Start) -> None:
     running = start(ROUGH, workers=1)
     sessions = [name(rough(running.url)) for _ in range(6)]
@@ -294,6 +297,7 @@ def test_the_deadline_of_a_worker_is_for_each_call_of_a_batch(start: Start) -> N
     assert [result["status"] for result in batch(running.url, *calls)] == [200] * 6
 
 
+@pytest.mark.seconds
 def test_sessions_are_spread_over_workers_and_places_are_given_back(start: Start) -> None:
     running = start(ROUGH, workers=2)
     until(lambda: running._pool.ready)

@@ -51,6 +51,7 @@ def _moves(plain: PlainSokoban, direction: str) -> bool:
     return able
 
 
+@pytest.mark.seconds
 def test_random_play_in_a_thousand_levels_of_boxoban_is_that_of_the_plain_world(shared: Path) -> None:
     levels = boards(shared / "data" / "sokoban" / "unfiltered" / "valid_000.txt")
     assert len(levels) == 1000

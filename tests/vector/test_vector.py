@@ -180,6 +180,7 @@ def test_a_task_that_does_not_exist_comes_back_with_the_class_of_the_error(vecto
         assert event.error.startswith("UnknownTask: ") and "cyan_banner" in event.error and "\n" not in event.error
 
 
+@pytest.mark.seconds
 @BOTH
 @pytest.mark.parametrize(
     ("factory", "message"),
@@ -247,6 +248,7 @@ def play(vector, script):
     return history
 
 
+@pytest.mark.seconds
 def test_local_and_worker_vectors_play_the_same_episodes():
     commands = ["inventory", "get 2 oak logs", "get 1 bamboo", "craft 1 stick using 2 bamboo", "nonsense", "\x00"]
     script = [lambda v, s: v.reset(s, s % 2, task_id=None if s % 2 else "cyan_banner", seed=s)]

@@ -26,6 +26,7 @@ def leap(monkeypatch):
     return ahead.append
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("command", "ending"),
     [("exit 7", "exited with code 7"), ("kill", "was killed by SIGKILL"), ("segfault", "was killed by SIGSEGV")],
@@ -124,6 +125,7 @@ def test_a_program_that_was_busy_elsewhere_kills_no_worker_that_has_answered(lea
         assert [len(events[slot].observation["text"]) for slot in (0, 1)] == [3000000] * 2
 
 
+@pytest.mark.seconds
 def test_a_worker_killed_from_outside_in_mid_step_or_stopped_is_replaced():
     with WorkerVector([ROUGH], slots=2, workers=2) as vector:
         reset_all(vector)

@@ -124,6 +124,7 @@ def test_a_family_is_in_the_same_split_in_a_larger_shop_and_for_every_kind_of_go
     assert placed(300, "synthetic").items() <= small.items()
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_expert_earns_one_for_every_goal_and_words_alone_do_not(kind: Any, make_env: Callable[..., Any]) -> None:
     env = make_env("WebShop-v0", split=None, goals=kind, products=300, mode="structured")

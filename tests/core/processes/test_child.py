@@ -64,6 +64,7 @@ def test_a_child_computes_in_one_thread_unless_the_user_says_otherwise(
     assert start("tell_variable", COLOUR="blue").socket.recv(100) == b"3 blue\n"
 
 
+@pytest.mark.seconds
 def test_a_child_says_and_reads_nothing_where_its_program_does_and_ends_with_it_in_the_middle_of_a_call() -> None:
     program = (
         "import os; from envsuite.core.processes import Child\n"

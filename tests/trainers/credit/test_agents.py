@@ -75,6 +75,7 @@ def _alone(episodes: list[Episode], agent: str) -> list[Episode]:
     return found
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("name", "options"),
     [("grpo", {}), ("gigpo", {}), ("hgpo", {}), ("rloo", {}), ("graphgpo", {})],

@@ -102,6 +102,7 @@ def test_the_span_of_attention_is_its_share_of_a_models_products() -> None:
     assert attention_span(policy) == pytest.approx(products / (2 * 4 * 8), rel=0.02), "scores and means of 4 heads of 8"
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_episodes_move_whole_and_unchanged(ranks: int) -> None:
     found: list[dict[str, Any]] = on_ranks(exchanged, ranks)

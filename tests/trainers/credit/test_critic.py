@@ -47,6 +47,7 @@ def _critic(kind: str, per: str, folder: Path, optim: OptimConfig = OPTIM, **set
     return Critic(config, Accelerator(cpu=True), model("qwen2", SIZE), ModelConfig(), optim, [Valued(per=per)], seed=1)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("kind", ["head", "model"])
 @pytest.mark.parametrize("per", ["step", "token"])
 def test_a_critic_learns_the_returns_of_its_places(kind: str, per: str, tmp_path: Path) -> None:

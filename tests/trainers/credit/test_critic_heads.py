@@ -69,6 +69,7 @@ def with_targets(steps: StepTable, values: tuple[Valued, ...], targets: list[np.
     return steps
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("kind", ["head", "model", "truncated"])
 @pytest.mark.parametrize("values", [TURN_AND_TOKEN, THREE], ids=["turn and token", "three"])
 def test_each_output_learns_the_targets_of_its_places(kind: str, values: tuple[Valued, ...], tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ def test_every_file_of_a_method_enters_its_name():
     assert set(ESTIMATORS) == written
 
 
+@pytest.mark.seconds
 @given(steps=step_tables(), seed=st.integers(0, 2**32 - 1))
 @for_each(name=ESTIMATORS)
 def test_permuting_the_rows_permutes_the_advantages(name: str, steps: StepTable, seed: int):
@@ -70,6 +71,7 @@ def test_permuting_the_rows_permutes_the_advantages(name: str, steps: StepTable,
     )
 
 
+@pytest.mark.seconds
 @given(steps=step_tables())
 @for_each(name=ESTIMATORS)
 def test_other_names_for_groups_episodes_and_states_change_nothing(name: str, steps: StepTable):

@@ -97,6 +97,7 @@ def test_a_run_whose_states_never_repeat_warns_and_a_resumed_one_goes_on_countin
     assert "its term 'step' touched 0 of" in line and "Likely cause: state key that never repeats: 100.0%" in line
 
 
+@pytest.mark.seconds
 def test_a_run_without_a_success_says_so_and_one_that_works_says_nothing(tmp_path: Path, arms: Path) -> None:
     for folder in ("without", "working"):
         (tmp_path / folder).mkdir()
@@ -342,6 +343,7 @@ def _training(name: str) -> bool:
     return not name.startswith("configs/papers/") and "recipe" in body and here
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("name", [name for name in CONFIGS if _training(name)])
 def test_every_configuration_is_silent(name: str, caplog: pytest.LogCaptureFixture) -> None:
     config = parse(["--config", str(CONFIGS[name])]).config
@@ -362,6 +364,7 @@ def craft() -> dict[bool, list[list[Episode]]]:
     return {greedy: [_played(env, 4, 6, seed, 0.6, greedy) for seed in range(ITERATIONS)] for greedy in (False, True)}
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("name", [*recipes(), *COMPOSITIONS])
 def test_every_recipe_is_silent_in_the_world_of_the_quick_start(
     name: str, craft: dict[bool, list[list[Episode]]], caplog: pytest.LogCaptureFixture

@@ -78,6 +78,7 @@ def _valued(steps: StepTable, found: Continuations, played: list[Episode], gamma
     return continued.valued(steps, unshaped(continued.episodes, 1), gamma)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("gamma", [0.8, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_values_approach_the_exact_ones(gamma: float) -> None:
     steps, _, _ = _rolled("window(0)", 150, gamma)

@@ -151,6 +151,7 @@ def spread(accelerator: Accelerator, adapted: bool) -> tuple[np.ndarray, np.ndar
     return entropy, hindsight
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("adapted", [pytest.param(False, marks=pytest.mark.slow), True], ids=["whole", "adapter"])
 def test_a_sharded_policy_gives_the_columns_of_one_process(adapted: bool) -> None:
     (alone,), both = on_ranks(spread, 1, adapted), on_ranks(spread, 2, adapted)
@@ -202,6 +203,7 @@ def test_long_prompts_and_a_large_vocabulary_take_bounded_memory() -> None:
     assert np.isfinite(hindsight.values).all() and abs(hindsight[1][:2] - logprob).max() > 1e-4
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("name", ["hcapo", pytest.param("empg", marks=pytest.mark.slow)])
 def test_a_run_trains_on_the_signal_and_reports_it(place: Path, name: str) -> None:
     config = write_settings(place, recipe=name, iterations=1, **{"evaluation.envs": []})

@@ -58,6 +58,7 @@ def _made(case: str) -> Estimator:
     return make(ESTIMATORS[name], options, "option")
 
 
+@pytest.mark.seconds
 @given(steps=step_tables())
 @for_each(case=CASES)
 def test_the_terms_sum_to_the_advantage(case: str, steps: StepTable) -> None:
@@ -75,6 +76,7 @@ def _ordered(options: dict[str, Any]) -> bool:
     return bool(options.get("similarity")) or options.get("arrival") == "first"
 
 
+@pytest.mark.seconds
 @given(steps=step_tables())
 @for_each(case=[case for case, (_, options) in CASES.items() if not _ordered(options)])
 def test_what_the_terms_do_does_not_depend_on_the_order_of_rows(case: str, steps: StepTable) -> None:

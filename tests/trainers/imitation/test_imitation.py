@@ -147,6 +147,7 @@ def test_a_head_that_looks_back_attends_to_that_token_whatever_the_tokens_are(to
     assert (weights.argmax(-1)[:, 3:] == torch.arange(27)).all()
 
 
+@pytest.mark.seconds
 def test_the_same_seed_gives_the_same_model(tokenizer) -> None:
     games = [Play(kwargs={"source": "generated", "goals": 60, "max_distractors": 0})]
     tiny = Architecture(layers=2, width=32)
@@ -343,6 +344,7 @@ def test_every_word_of_the_shop_s_pages_is_known_but_the_names_of_brands() -> No
             assert tokenizer.unk_token_id not in ids, text
 
 
+@pytest.mark.seconds
 def test_in_arithmetic_nothing_said_is_unknown_and_what_the_player_writes_is_what_it_did() -> None:
     here = practice_of("PythonMath-v0")
     tokenizer, codec = word_tokenizer(here.texts(), 512, here.spelling), make_codec("brackets", think=False)
@@ -484,6 +486,7 @@ def test_the_loss_is_the_cross_entropy_of_the_plain_model(tokenizer) -> None:
     assert float(loss_of(Policy(model), batch, 0.5)[0].detach()) == pytest.approx(both, rel=1e-5)
 
 
+@pytest.mark.seconds
 def test_a_model_that_others_have_trained_learns_by_an_adapter(tokenizer, tmp_path: Path) -> None:
     base = new_model(ImitateConfig(architecture=Architecture(layers=2, width=32)), tokenizer)
     base.save_pretrained(tmp_path / "base")

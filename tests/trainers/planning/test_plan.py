@@ -69,6 +69,7 @@ def test_full_training_in_float32_holds_sixteen_bytes_a_weight() -> None:
     assert (sizes.weights, sizes.gradients, sizes.moments) == (4 * count, 4 * count, 8 * count)
 
 
+@pytest.mark.seconds
 def test_lora_trains_only_its_adapter_and_halves_frozen_weights_in_bfloat16() -> None:
     model = ModelConfig(compute_dtype="bfloat16", adapter=AdapterConfig(rank=4, base="bfloat16"))
     sizes, whole = dry(model).sizes, dry().sizes
@@ -96,6 +97,7 @@ def test_eight_bit_moments_take_about_a_quarter() -> None:
     assert dry(state="8bit").sizes.moments == pytest.approx(dry().sizes.moments / 4, rel=0.1)
 
 
+@pytest.mark.seconds
 def test_checkpointing_takes_less_memory_and_more_products() -> None:
     plain, saving = dry(layers=4), dry(ModelConfig(gradient_checkpointing=True), layers=4)
     assert saving.update.peak < 0.7 * plain.update.peak
@@ -145,6 +147,7 @@ def test_the_largest_micro_batch_is_the_last_that_fits() -> None:
     assert not planner.with_tokens(config, largest + 2 * 512).fits
 
 
+@pytest.mark.seconds
 def test_vllm_takes_its_share_throughout_or_while_the_model_does_not_train() -> None:
     where = Machines(1, 1, GPUS["H100"])
     planner, config = Planner(shape(), where, steps=5, prompt=40, response=24), TrainConfig()

@@ -112,6 +112,7 @@ def test_log_probabilities_and_gradients_are_those_of_peft(name: str, checkpoint
         assert float((found[key] - gradient).abs().max()) < 1e-5 * scale, key
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("name", SAMPLED)
 def test_the_engine_and_the_merged_model_give_the_trainers_log_probabilities(name: str, tmp_path: Path) -> None:
     adapted = _adapted(name)
@@ -369,6 +370,7 @@ def test_the_base_is_named_with_its_folder_wherever_the_run_stood(
 # -- several processes -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_several_processes_train_the_adapter_that_one_trains(ranks: int) -> None:
     """To 1e-5 of the norm in float32; in bfloat16, where a row's rounding depends on its micro-batch, to a tenth."""

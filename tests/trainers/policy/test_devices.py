@@ -20,6 +20,9 @@ WAITS = {
 }
 
 
+pytestmark = pytest.mark.seconds
+
+
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, Outcome]:
     (found,) = on_ranks(run, 1, list(CASES), timeout=600.0)

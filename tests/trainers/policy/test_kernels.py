@@ -58,6 +58,7 @@ def _logits(model: PreTrainedModel, tree: TokenTree, name: str) -> torch.Tensor:
         return model(**flat.arguments, logits_to_keep=flat.place).logits[0]
 
 
+@pytest.mark.seconds
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("name", COMPUTED)
 def test_flex_attention_gives_the_log_probabilities_of_pytorchs_attention(name: str) -> None:

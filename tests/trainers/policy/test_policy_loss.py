@@ -64,6 +64,7 @@ def test_micro_batches_add_up_to_the_loss_and_the_gradient_of_the_whole(name: st
     assert merged == pytest.approx(merge_metrics([whole]), abs=1e-9)
 
 
+@pytest.mark.seconds
 @each_config
 @settings(max_examples=30)
 @given(batch=batches, seed=st.integers(0, 1000))

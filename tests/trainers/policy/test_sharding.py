@@ -59,6 +59,7 @@ def _spread(found: list[Result], one: Result, parts: int) -> None:
         assert result.held == pytest.approx(one.held / parts, rel=0.02)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     "ranks, names", [(2, QUICK), *(pytest.param(ranks, EXACT, marks=pytest.mark.slow) for ranks in (2, 4))]
 )
@@ -87,6 +88,7 @@ def test_in_float32_and_bfloat16_sharded_processes_have_the_gradient_of_one() ->
             assert off < (2e-2 if bfloat16 else 1e-5), (name, off)
 
 
+@pytest.mark.seconds
 def test_a_critic_of_its_own_is_spread_and_learns_what_one_process_learns(tmp_path: Path) -> None:
     model("qwen2", SIZE, seed=3).save_pretrained(tmp_path)
     (one,), many = on_ranks(critics, 1, str(tmp_path), "none"), on_ranks(critics, 2, str(tmp_path), "full")
@@ -153,6 +155,7 @@ def test_an_engine_with_a_copy_samples_bit_for_bit_as_one_without(dtype: Compute
     assert equal(), "the update had the memory of the copy"
 
 
+@pytest.mark.seconds
 def test_vllm_is_sent_the_whole_adapter_of_a_sharded_policy_as_it_is_and_what_is_below_it_once(tmp_path: Path) -> None:
     updates = {spread: on_ranks(sent_to_servers, 2, spread, str(tmp_path))[0] for spread in ("none", "full")}
     first, second = updates["full"]

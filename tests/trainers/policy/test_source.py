@@ -75,6 +75,7 @@ def test_a_model_that_cannot_be_had_is_answered_with_the_remedy(hub: Hub, monkey
     _refused("owner/tiny", "HF_HUB_OFFLINE is set", "unset it")
 
 
+@pytest.mark.seconds
 def test_a_download_that_is_cut_off_goes_on_when_the_run_is_started_again(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

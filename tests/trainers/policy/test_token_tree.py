@@ -243,6 +243,7 @@ def test_what_is_gathered_is_not_kept_for_the_backward_pass() -> None:
     assert kept[1] < 1.1 * kept[0]
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "recomputed"])
 @pytest.mark.parametrize("name", [*STYLES, "gpt2", "gemma2", "gpt_oss"])
 @settings(max_examples=3)
@@ -278,6 +279,7 @@ def test_a_pass_of_a_tree_in_parts_has_no_more_tokens_than_are_allowed_and_compu
     assert max(widths) == 7 and sum(widths) == len(tree)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "recomputed"])
 def test_nothing_of_a_tree_in_parts_is_left_after_its_backward_pass(
     checkpointing: bool, monkeypatch: pytest.MonkeyPatch

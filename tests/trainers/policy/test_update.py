@@ -296,6 +296,7 @@ def test_ratios_compare_with_the_policy_before_the_update_in_every_epoch() -> No
     assert told["approx_kl"] == pytest.approx((old - again).mean() / 2, rel=1e-3)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("level", ["token", "sequence"])
 def test_where_engine_and_trainer_agree_recomputing_changes_no_bit(parts: int, level: str) -> None:
@@ -447,6 +448,7 @@ def test_an_entropy_bonus_of_nothing_changes_no_bit() -> None:
     assert torch.equal(ends[0], ends[1]) and not torch.equal(ends[0], ends[2])
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("loss", ["clip_cov", "kl_cov"])
 def test_micro_batches_do_not_change_which_tokens_are_picked(loss: str) -> None:
     batch, found = some(), []

@@ -196,6 +196,7 @@ def test_log_probabilities_and_gradients_are_the_model_s_own(folder: Path, memor
     assert float((gradient(model) - wanted).norm() / wanted.norm()) < 1e-5
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("change", ["adapter", "checkpointing", "bfloat16", "bfloat16 base"])
 def test_adapters_checkpointing_and_bfloat16_compute_the_same(folder: Path, change: str) -> None:
     how: dict[str, Any] = {

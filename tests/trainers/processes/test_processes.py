@@ -45,6 +45,7 @@ def credit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_every_method_gives_the_same_credit_and_gradient_on_any_number_of_processes(count: int, credit: Path) -> None:
     script = str(SUPPORT / "credit_of_ranks.py")

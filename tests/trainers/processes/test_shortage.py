@@ -48,6 +48,7 @@ def _failed(config: Path, capfd: pytest.CaptureFixture[str]) -> str:
     return next(line for line in said.splitlines() if line.startswith("error: memory ran out in the "))
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("owner", "name", "call", "phase", "setting", "iteration"),
     [

@@ -126,6 +126,7 @@ def hostile_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.seconds
 def test_the_report_is_one_file_that_names_no_other(hostile_run: Path) -> None:
     page = (hostile_run / "report.html").read_text(encoding="utf-8")
     without_data = re.sub(r"<script type=.*?</script>", "", page, flags=re.DOTALL)
@@ -135,6 +136,7 @@ def test_the_report_is_one_file_that_names_no_other(hostile_run: Path) -> None:
     assert "\0" not in page
 
 
+@pytest.mark.seconds
 def test_what_a_run_says_adds_no_script_to_the_page(hostile_run: Path, run_folder: Path) -> None:
     write_report(run_folder)
     counts = []
@@ -170,6 +172,7 @@ def test_a_browser_shows_results_curves_times_and_the_last_iteration(run_folder:
     assert last["prompt_text"] in shown and last["response_text"] in shown
 
 
+@pytest.mark.seconds
 def test_a_browser_shows_the_step_that_the_address_names(run_folder: Path) -> None:
     write_report(run_folder)
     rows = read_table(run_folder / "episodes" / "iteration-00002.parquet").to_pylist()
@@ -190,6 +193,7 @@ def test_a_browser_shows_hostile_text_as_text(hostile_run: Path) -> None:
     assert "Failed, not trained on" in dom(hostile_run / "report.html", "#episodes/iteration-2/6")
 
 
+@pytest.mark.seconds
 def test_a_browser_shows_the_images_of_an_observation_and_none_of_its_history(run_folder: Path) -> None:
     rng = np.random.default_rng(0)
     past, now = (rng.integers(0, 256, (8, 8, 3), np.uint8) for _ in range(2))
@@ -216,6 +220,7 @@ def test_a_run_that_has_just_begun_has_a_report(tmp_path: Path) -> None:
     assert write_plots(RunData.load(tmp_path)) == []
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("file", "content"),
     [("config.yaml", b"a: [1"), ("config.yaml", b"\xff"), ("config.yaml", b"just text"), ("summary.json", b'{"evalu'),
@@ -230,6 +235,7 @@ def test_a_damaged_file_of_a_run_is_named(run_folder: Path, tmp_path: Path, file
     assert not list(folder.glob(".report*"))
 
 
+@pytest.mark.seconds
 def test_the_command_rebuilds_report_plots_and_tables(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run_folder / "report.html").unlink(missing_ok=True)
     assert main([str(run_folder), "--format", "markdown"]) == 0

@@ -134,6 +134,7 @@ def test_hostile_texts_stay_texts(tmp_path: Path) -> None:
     assert not [element for element in root.iter() if element.tag.endswith("script")]
 
 
+@pytest.mark.seconds
 def test_the_command_draws_a_group_under_a_method(run_folder: Path, tmp_path: Path, capsys: Any) -> None:
     for name in ("g.png", "g.svg", "g.pdf"):
         assert main([str(run_folder), "--graph", "1", "--advantages", "grpo", "--out", str(tmp_path / name)]) == 0

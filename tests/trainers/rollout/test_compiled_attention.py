@@ -34,6 +34,7 @@ def plain(
     return (scores.softmax(-1) @ values)[:, 0]
 
 
+@pytest.mark.seconds
 @settings(max_examples=15)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 150), st.integers(1, 40)), min_size=1, max_size=12),

@@ -144,6 +144,7 @@ def test_different_prompts_that_begin_alike_attend_together(monkeypatch: pytest.
     assert per_step.max() <= 3, "the beginning that all share, that of the first, and what is their own"
 
 
+@pytest.mark.seconds
 def test_prompts_of_eight_thousand_tokens_with_room_for_less_than_one(kernel: None) -> None:
     torch.manual_seed(0)
     shape = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}

@@ -75,6 +75,7 @@ def test_seeds_fit_31_bits_and_differ() -> None:
     assert [body["seed"] for body in endpoint.asked] == [5, 6]
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     "fault",
     [
@@ -97,6 +98,7 @@ def test_a_fault_that_may_pass_is_tried_again(fault: Any) -> None:
     assert engine.usage()["repeated_calls"] == 2 and engine.usage()["requests"] == 1
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("form", [lambda s: str(s), lambda s: formatdate(time.time() + s + 1, usegmt=True)])
 def test_retry_after_is_waited_for_by_all_requests(form: Callable[[int], str]) -> None:
     times: list[float] = []
@@ -128,6 +130,7 @@ def test_no_one_listening_is_said_so() -> None:
     assert done.finish_reason == "error" and "refused" in str(done.error).lower() and url in str(done.error)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("fault", "told"),
     [
@@ -153,6 +156,7 @@ def test_what_no_repetition_mends_stops_at_once(
     assert "sk-secret-1" not in caplog.text + str(done.error) + repr(engine.options)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     "model", ["scripted", "scripted-2026-01-31", "org/scripted", "scripted@main", "scripted:8b", ""]
 )

@@ -85,6 +85,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[list[str], in
     yield run
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("codec", ["native", "tags"])
 def test_success_usage_and_cost_are_measured_with_calls_and_with_text(
     codec: str, answers: Answers, options: Any, said: Any
@@ -163,6 +164,7 @@ def test_an_endpoint_that_answers_nothing_is_an_error_not_a_result(options: Any,
     assert none is None and "HTTP 503" in err
 
 
+@pytest.mark.seconds
 def test_an_answer_at_its_limit_is_a_step_cut_by_length(answers: Answers, options: Any, tmp_path: Path) -> None:
     cut = completion("<think>Well, let me")
     cut["choices"][0]["finish_reason"] = "length"
@@ -181,6 +183,7 @@ def test_an_episode_is_cut_by_the_endpoints_count_of_tokens(options: Any, said: 
     assert {body["max_tokens"] for body in endpoint.asked} == {12, 7, 2}
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -222,6 +225,7 @@ def _teacher(endpoint: ScriptedEndpoint) -> dict[str, Any]:
     }
 
 
+@pytest.mark.seconds
 def test_a_stronger_model_is_imitated_in_the_students_own_format_and_asked_once(
     answers: Answers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -39,6 +39,7 @@ Made = Callable[..., Engine]
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("temperature", [1.0, 0.4])
 def test_tokens_come_with_their_logprobs_at_the_temperature_they_were_sampled_at(
     policy: PreTrainedModel, server: ProtocolServer, make: Made, temperature: float
@@ -178,6 +179,7 @@ def test_what_the_server_refuses_is_an_error_of_that_request_alone(server: Proto
 PLAIN = {"index": 0, "token_ids": [4, 5], "logprobs": {"token_logprobs": [-1.0, -2.0]}, "finish_reason": "length"}
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("answer", "said"),
     [

@@ -108,6 +108,7 @@ def test_an_update_that_changes_nothing_stops_the_run(
     assert engine.poll(0.2) == [] and not server.asked, "nothing is sampled with stale weights"
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("name", "group"),
     [
@@ -166,6 +167,7 @@ def test_a_server_with_the_weights_that_computes_something_else_stops_the_run(
         engine.sync(policy.named_parameters(), 1)
 
 
+@pytest.mark.seconds
 def test_in_bfloat16_the_probe_only_warns_until_its_own_gaps_show_what_rounding_is(
     policy: PreTrainedModel, make: Made, caplog: pytest.LogCaptureFixture
 ) -> None:

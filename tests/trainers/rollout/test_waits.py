@@ -272,6 +272,7 @@ def _rough_manager(vector: Vector, lines: Callable[[int, int], str]) -> tuple[Ro
     return manager, asked
 
 
+@pytest.mark.seconds
 def test_a_hung_environment_is_named_and_takes_the_episodes_of_its_worker_along_without_harm() -> None:
     told: list[str] = []
     with make_vector([EnvFactory(ROUGH)], 3, 1, deadline=3.0) as vector:
@@ -334,6 +335,7 @@ def test_a_server_that_dies_in_the_middle_of_a_rollout_costs_no_episode(monkeypa
     assert (manager.timing.repeated, manager.timing.dropped_tokens) == (0, 0)
 
 
+@pytest.mark.seconds
 def test_the_display_names_what_a_rollout_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopping, "_SHOWN_SECONDS", 0.0)
     progress = Progress(1, console=Console(quiet=True))

@@ -99,6 +99,7 @@ def test_whichever_of_three_processes_is_lost_one_of_the_others_names_it(
         assert any("rollout" in line and "the answer of server nine" in line for line in lines), lines
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("struck", [1, pytest.param(0, marks=pytest.mark.slow)])
 def test_a_process_waits_no_longer_than_process_timeout_and_says_for_whom_and_what_that_does(
     ended: Callable[..., Ended], struck: int
@@ -121,6 +122,7 @@ def test_a_stopped_process_of_a_sharded_policy_is_named(ended: Callable[..., End
     assert "Traceback" not in found.said[0]
 
 
+@pytest.mark.seconds
 def test_a_full_disk_in_the_first_process_ends_both_at_once(ended: Callable[..., Ended]) -> None:
     found = ended("disk")
     codes, said, pids, seconds = found.codes, found.said, found.pids, found.seconds
@@ -131,6 +133,7 @@ def test_a_full_disk_in_the_first_process_ends_both_at_once(ended: Callable[...,
     assert seconds < 45
 
 
+@pytest.mark.seconds
 def test_a_process_that_has_finished_waits_for_the_one_that_still_writes(ended: Callable[..., Ended]) -> None:
     found = ended("late")
     codes, said = found.codes, found.said

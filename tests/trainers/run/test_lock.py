@@ -60,6 +60,7 @@ def without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fcntl, "flock", flock)
 
 
+@pytest.mark.seconds
 def test_a_second_start_is_refused_in_one_line_until_the_first_process_is_killed(
     place: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -71,6 +71,7 @@ def test_each_process_reads_its_own_rows_of_every_architecture(tmp_path: Path) -
     assert on_ranks(begun, 2, configs) == [[""] * len(configs)] * 2, "and none was loaded whole"
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_an_adapter_begins_as_in_one_process_on_weights_that_are_read_in_parts(tmp_path: Path, ranks: int) -> None:
     path = str(save_model(tmp_path / "model"))

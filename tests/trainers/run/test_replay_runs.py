@@ -70,6 +70,7 @@ def test_the_buffer_fills_is_imitated_once_and_is_empty_again(reference: Path) -
     assert len({record["replay/cov_high"] for record in records}) == 1, "bounds are those of the first iteration"
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("stop", [2, *(pytest.param(stop, marks=pytest.mark.slow) for stop in (1, 3))])
 def test_a_run_stopped_while_its_buffer_fills_and_resumed_equals_one_that_was_not(
     reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int

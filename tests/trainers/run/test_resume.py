@@ -57,6 +57,7 @@ def test_a_run_killed_between_two_checkpoints_and_resumed_equals_one_that_was_no
     assert (run / "metrics.jsonl").read_bytes() == before, "and repeats nothing"
 
 
+@pytest.mark.seconds
 def test_damaged_metrics_forbid_no_resuming(reference: Path, caplog: pytest.LogCaptureFixture) -> None:
     config, metrics = str(reference.parents[1] / "config.yaml"), reference / "metrics.jsonl"
     first, _, *rest = metrics.read_bytes().splitlines(keepends=True)

@@ -82,6 +82,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     "wrote_it, reads_it", [(1, 2), (2, 1), *(pytest.param(2, ranks, marks=pytest.mark.slow) for ranks in (2, 3))]
 )
@@ -145,6 +146,7 @@ def full_disk(accelerator: Accelerator, path: str, folder: str, failing: int) ->
     raise AssertionError("it was written")
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("failing", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_process_that_cannot_write_leaves_the_older_checkpoint_and_the_others_name_it(
     place: Path, tmp_path: Path, failing: int

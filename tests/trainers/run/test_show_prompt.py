@@ -76,6 +76,7 @@ def test_only_control_tokens_are_marked(smol: Any) -> None:
     assert marked(smol, ids) == "«<|im_end|>»«<|im_end|>»craft <|im_end|> 1"
 
 
+@pytest.mark.seconds
 def test_the_page_shows_each_step_with_its_tokens_and_what_is_new(run: Run) -> None:
     text = run("--steps", "2", "--env", "1", "--task", "oak_button")
     heads = re.findall(r"^=== (.+) ===$", text, re.MULTILINE)
@@ -146,6 +147,7 @@ def test_an_environment_without_a_player_is_named_with_the_players_there_are(run
     assert run("--player", "nobody", code=2) == "error: --player nobody: it is expert or nothing\n"
 
 
+@pytest.mark.seconds
 def test_the_models_own_answers_are_counted_by_codec(run: Run) -> None:
     text = run("--zero-shot", "8", "--steps", "1")
     rows = {row.split()[0]: row.split()[1:] for row in text.splitlines() if row.split()[:1] and "%" in row}

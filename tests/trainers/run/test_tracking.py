@@ -96,6 +96,7 @@ def _episode() -> Episode:
     return Episode(0, 0, "TextCraft-v0", "t", "depth-1", "train", "Craft a stick.", (step,), False, True, False, 0.0)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("name", NAMES)
 def test_a_tracker_holds_what_the_metrics_file_holds(name: str, tmp_path: Path) -> None:
     run = Followed(tmp_path, [name], episodes=1)
@@ -117,6 +118,7 @@ def test_a_tracker_holds_what_the_metrics_file_holds(name: str, tmp_path: Path) 
         assert "Craft a stick." in texts["episodes/0"]
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_that_goes_on_from_an_earlier_line_is_one_run_without_a_step_twice(name: str, tmp_path: Path) -> None:
     run = Followed(tmp_path, [name])

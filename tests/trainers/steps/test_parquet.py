@@ -76,6 +76,7 @@ batches = st.lists(st.integers(0, 2**40), unique=True, max_size=4).flatmap(
 )
 
 
+@pytest.mark.seconds
 @given(batches)
 @settings(max_examples=60, deadline=None)
 def test_episodes_come_back_exactly_as_they_were_written(tmp_path_factory: pytest.TempPathFactory, batch) -> None:

@@ -10,7 +10,7 @@ from types import UnionType
 from typing import Any, ClassVar, Self, Union, get_args, get_origin, get_type_hints
 
 from envsuite.core.errors import UsageError, unknown
-from envsuite.core.tools import Tool
+from envsuite.core.tools import Tool, shortened
 
 SEED: Mapping[str, Any] = {"minimum": -(2**63), "maximum": 2**63 - 1}
 """Limits of a seed."""
@@ -66,14 +66,18 @@ class Options:
     env_id: ClassVar[str] = "the environment"
     """The environment, for errors."""
     split: str | None = option("train", "split from which a reset draws; with null, each reset must name its task")
-    tasks: Iterable[str] | str | None = option(None, "task ids, or types of tasks, to keep; null keeps all")
+    tasks: str | Iterable[str] | None = option(None, "task ids, or types of tasks, to keep; null keeps all")
     render_mode: str | None = option(None, "what render() returns", offered=False)
 
     def __post_init__(self) -> None:
         """Checks all values; makes tuples of sequences."""
         for name, form in self.schema().items():
             value = getattr(self, name)
-            if "array" in form["type"] and not isinstance(value, str | tuple | None) and isinstance(value, Iterable):
+            if (
+                "array" in form.get("type", ())
+                and not isinstance(value, str | tuple | None)
+                and isinstance(value, Iterable)
+            ):
                 object.__setattr__(self, name, tuple(value))
         self.check({one.name: getattr(self, one.name) for one in fields(self)})
 
@@ -117,7 +121,7 @@ class Options:
                 continue
             if _tool(cls, client, name).problem({name: value}) is not None or _inexact(value, forms[name]):
                 _refuse_unknown(f"{name} of {cls.env_id}", value, forms[name])
-                raise UsageError(f"{name}={value!r}: expected {values_of(forms[name])}")
+                raise UsageError(f"{name}={shortened(repr(value))}: expected {values_of(forms[name])}")
 
 
 _hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)

@@ -81,6 +81,12 @@ def test_values_that_only_python_knows_are_taken_as_they_are() -> None:
     assert made.kinds == ("a", "b") and made.tasks == ("one",), "what can be read once is kept"
 
 
+def test_a_long_value_is_told_in_short() -> None:
+    with pytest.raises(UsageError, match="pair=") as caught:
+        Some.of({"pair": range(100_000)})
+    assert len(str(caught.value)) < 1000
+
+
 def test_clients_have_narrower_limits() -> None:
     assert Some.of({"rooms": 10, "judge": "model", "loud": True}).rooms == 10
     for values in ({"rooms": 10}, {"judge": "model"}, {"loud": True}, {"judge": len}):

@@ -111,7 +111,8 @@ def test_a_crash_and_a_hang_break_their_episodes_alone_and_retry_plays_these_alo
     assert set(broken) == {"bee", "cat"}
     assert str(broken["bee"]).startswith("WorkerCrashed") and str(broken["cat"]).startswith("DeadlineExceeded")
     out, err = capsys.readouterr()
-    assert "75.0 %" in out and "2 episodes broke and are in no rate; play them again: envsuite eval run retry" in err
+    assert "75.0 %" in out
+    assert "2 episodes broke and are in no rate; play them again with envsuite eval run retry" in err
 
     frail.unlink()
     (file,) = folder.glob("*.jsonl")

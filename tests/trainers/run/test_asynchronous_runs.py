@@ -61,7 +61,7 @@ def _asynchronous(run: Run, ends: Sequence[int]) -> Rollouts:
     assert isinstance(found, SynchronousRollouts)
     player = TurnsPlayer(found.manager, found.sampling, run.config.seed + 1, run.sync)
     pool = GroupPool(run.accelerator, run.config.rollout.tasks, 0)
-    common = (run.config, run.accelerator, run.sampler, run.crediting, run.counters, run.stop)
+    common = (run.config, run.accelerator, run.sampler, run.crediting.informative, run.counters, run.stop)
     return AsynchronousRollouts(*common, pool, player, lambda: run.updater.steps)
 
 
@@ -102,8 +102,11 @@ def test_groups_without_a_signal_are_replaced_by_those_of_the_synchronous_run(
         for run in (one, two)
     ]
     assert tokens[0] == tokens[1] and len(tokens[0]) > 4 * 6
-    found = [[{k: v for k, v in line.items() if k != "tokens/prefill"} for line in _metrics(run)] for run in (one, two)]
+    rounded = ("tokens/prefill", "train/entropy")
+    found = [[{k: v for k, v in line.items() if k not in rounded} for line in _metrics(run)] for run in (one, two)]
     assert found[0] == found[1]
+    entropies = [[line["train/entropy"] for line in _metrics(run) if "train/entropy" in line] for run in (one, two)]
+    assert entropies[0] == pytest.approx(entropies[1], rel=1e-7)
 
 
 @pytest.mark.parametrize("overlap", ["turns", PROCESS])

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 from pathlib import Path
 
 from transformers import LlamaConfig, LlamaForCausalLM
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # of mallopt
 SHAPE = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 12}
 
 
 def begin() -> float:
     """Forgets the peak; returns what the process takes now, in MB."""
-    # Else glibc keeps what is freed, to use it again, as the trainer has it do in its own processes.
-    for setting, value in ((_MMAP_MAX, 2**16), (_MMAP_THRESHOLD, 2**16), (_TRIM_THRESHOLD, 2**17)):
-        ctypes.CDLL(None).mallopt(setting, value)
     Path("/proc/self/clear_refs").write_text("5")
     return peak()
 

@@ -26,6 +26,7 @@ from trainers.policy.config import ModelConfig
 from trainers.policy.model import Policy
 from trainers.policy.outline import Weights, fill, is_outline, own_rows
 from trainers.policy.tree import one_token
+from trainers.processes.cpu import return_freed_memory
 from trainers.processes.distributed import sharing_failures
 from trainers.settings import ConfigError
 
@@ -87,6 +88,8 @@ def spread(root: nn.Module, model: PreTrainedModel, config: ModelConfig, acceler
             "gathered one at a time; set model.shard: none, or take a model such as Llama, Qwen, Mistral or Gemma"
         )
     mesh = _mesh(config, accelerator)
+    if accelerator.device.type == "cpu":
+        return_freed_memory()
     for parameter in root.parameters():
         if parameter.requires_grad and not parameter.is_meta:
             first = parameter.data.to(accelerator.device)

@@ -19,7 +19,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from envsuite.core.errors import EnvsuiteError, UnknownName
 from envsuite.exits import INTERRUPTED, full, is_full, leave_stdout, raised, say
 from trainers.processes.activity import ACTIVITY
-from trainers.processes.cpu import keep_freed_memory, without_subnormals
+from trainers.processes.cpu import without_subnormals
 from trainers.processes.memory import ran_out
 from trainers.processes.peers import GRACE_SECONDS, SILENT_SECONDS, Peers
 from trainers.settings import ConfigError
@@ -149,8 +149,6 @@ def make_accelerator(timeout: float = 30.0) -> Accelerator:
     # Without cpu=True, processes launched on CPU know nothing of each other.
     accelerator = Accelerator(cpu=not torch.cuda.is_available(), kwargs_handlers=[waits])
     check_world(accelerator)
-    if accelerator.device.type == "cpu":
-        keep_freed_memory()
     if accelerator.num_processes > 1:
         members = all_gather_object(accelerator, (socket.gethostname(), os.getpid()))
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])

@@ -31,6 +31,7 @@ from trainers.policy.sharding import each_whole, is_sharded, shard, spreads
 from trainers.policy.stateful import OptimizerState, Stateful
 from trainers.policy.update import Updater
 from trainers.processes.activity import ACTIVITY
+from trainers.processes.cpu import keep_freed_memory
 from trainers.processes.distributed import agreed, on_main, sharing_failures
 from trainers.report.stats import EvalResult
 from trainers.rollout.engine import EngineSetup, longest_sequence
@@ -220,6 +221,8 @@ class Run:
         if not spread:
             model = load_model(config.model)
             policy = self._policy(model.to(accelerator.device))
+            if accelerator.device.type == "cpu":
+                keep_freed_memory()
             if keeps and is_adapted(model):
                 keep_reference(model)
             return policy, None

@@ -14,6 +14,7 @@ from envsuite.prompting import ChatTokenizer
 from trainers.policy.adapter import merged_weights
 from trainers.policy.loading import load_model, load_tokenizer, model_settings
 from trainers.policy.model import stop_ids
+from trainers.processes.cpu import keep_freed_memory
 from trainers.rollout.engine import BaseEngine, ChatEngine, EngineSetup
 from trainers.rollout.engines import answers_in_text, make_chat_engine, start_engine
 from trainers.rollout.environments import check_chat, check_prompts
@@ -72,6 +73,8 @@ def playing(config: TrainConfig, accelerator: Accelerator) -> Iterator[Playing]:
     check_limits(config.model.path, model_settings(config.model), config.prompt, config.rollout)
     model = load_model(config.model).requires_grad_(False)
     model.to(accelerator.device)
+    if accelerator.device.type == "cpu":
+        keep_freed_memory()
     setup = EngineSetup(model, tokenizer, config.model, rollout.slots, accelerator)
     rollout, engine = start_engine(rollout, setup, _LOG.warning)
     with closing(engine):

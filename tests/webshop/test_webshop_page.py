@@ -45,7 +45,7 @@ def test_the_knobs_and_figures_on_the_page_are_those_of_the_shop(page: str) -> N
         assert f"| `{name}` | {default} |" in page
     products = list(Shop().raw_products())
     assert f"{len(kinds())} kinds" in page
-    assert f"titles shorter ({mean(len(raw.title.split()) for raw in products):.0f} words" in page
+    assert f"titles are shorter ({mean(len(raw.title.split()) for raw in products):.0f} words" in page
     assert f"({mean(len(raw.description.split()) for raw in products):.0f} words, the official 79)" in page
     assert f"({mean(len(raw.options) for raw in products):.1f} options" in page
     assert mean(len(raw.prices) == 2 for raw in products) == pytest.approx(0.1, abs=0.02), "one in ten a range"

@@ -35,7 +35,7 @@ def test_the_code_for_parquet_makes_lines_that_are_read(page: str, tmp_path: Pat
         "reward_model": {"ground_truth": "34", "style": "rule"},
     }
     pq.write_table(pa.Table.from_pylist([row, row]), tmp_path / "dapo-math-17k.parquet")
-    code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[1]
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     names: dict[str, Any] = {}
     exec(code, names)
     names["lines"](tmp_path / "dapo-math-17k.parquet", tmp_path)

@@ -38,11 +38,8 @@ from trainers.settings import checked
 COMMANDS = [(block, line) for block in of_kind("commands") for line in lines(block.text)]
 RUN = list(dict.fromkeys(block.page for block in of_kind("run")))
 TRANSFORMERS = "docs/prompting.md"
-SLOW_PAGES = (
-    *(TRANSFORMERS, "docs/engine.md", "docs/interpreter.md"),
-    *("docs/environments/alfworld.md", "docs/environments/webshop.md"),
-)
-"""Pages whose Python needs a language model, waits for a limit, or builds a data set."""
+SLOW_PAGES = (TRANSFORMERS, "docs/engine.md", "docs/interpreter.md")
+"""Pages whose Python needs a language model, or waits for a limit."""
 
 
 def shown(items: list[Block]) -> Any:

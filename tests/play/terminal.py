@@ -1,4 +1,4 @@
-"""A real terminal for tests and for the screens in docs/play.md: tmux, 80 columns and 24 lines."""
+"""A real terminal for tests and for the screen in docs/play.md: tmux, 80 columns and 24 lines."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def playing(*arguments: str, size: tuple[int, int] = (80, 24)) -> Iterator[Termi
 
 
 def show() -> None:
-    """Prints the screens of docs/play.md."""
+    """Prints screens of five environments; docs/play.md has the first."""
     with playing("TextCraft-v0", "--split", "test") as terminal:
         terminal.until(lambda screen: "F1 Help" in screen)
         for number in range(1, 4):

@@ -16,7 +16,6 @@ from playing import WAY, Tab, action, app_of, played
 
 from envsuite.papersearch.env import PaperSearchEnv
 from envsuite.papersearch.page import state as states
-from envsuite.papersearch.page.app import CAPACITY
 from envsuite.papersearch.page.exports import bibtex
 from envsuite.papersearch.page.visits import UNDOS, Tasks, Visit
 from envsuite.retrieval.corpus_build import LONGEST_TEXT
@@ -255,15 +254,3 @@ def test_tabs_have_episodes_of_their_own_at_the_same_time(hundred: Path) -> None
         thread.join()
     assert [tab.state["total"] for tab in tabs] == [1, COUNT, COUNT + 1] * 2
     assert [tab.get("/api/state").json["state"]["total"] for tab in tabs] == [1, COUNT, COUNT + 1] * 2
-
-
-def test_the_server_keeps_a_bounded_number_of_episodes_and_drops_the_longest_idle(hundred: Path) -> None:
-    client = app_of(hundred).test_client()
-    first, second = Tab(client), Tab(client)
-    for _ in range(CAPACITY - 1):
-        assert first.get("/api/state").status_code == 200
-        Tab(client)
-    assert first.get("/api/state").status_code == 200
-    response = second.get("/api/state")
-    assert response.status_code == 410 and response.json == {"error": "This episode is no longer on the server."}
-    assert second.step([("search", "graph")], 410)

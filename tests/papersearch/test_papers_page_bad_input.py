@@ -15,11 +15,14 @@ from hundred_papers import HUB
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from playing import Tab, app_of
+from served_pages import FOREIGN, METHODS, ODD_HEADERS
 from werkzeug.test import TestResponse
 
 from envsuite.core.errors import DataError
 from envsuite.papersearch.page.app import FILES, LARGEST_BODY
 from envsuite.papersearch.page.visits import Visit
+
+POSTS = ["visit", "step", "undo", "score", "move", "begin"]
 
 
 @pytest.fixture
@@ -33,47 +36,25 @@ def test_without_its_key_no_episode_is_shown(tab: Tab, headers: dict[str, str]) 
         assert tab.client.get(path, headers=headers).status_code == 410
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"Origin": "https://elsewhere.example"},
-        {"Origin": "null"},
-        {"Origin": "http://localhost.elsewhere.example"},
-        {"Sec-Fetch-Site": "cross-site"},
-        {"Sec-Fetch-Site": "same-site"},
-    ],
-)
-@pytest.mark.parametrize("path", ["visit", "step", "undo", "score", "move", "begin"])
+@pytest.mark.parametrize("headers", FOREIGN)
+@pytest.mark.parametrize("path", POSTS)
 def test_another_site_can_do_nothing(tab: Tab, path: str, headers: dict[str, str]) -> None:
     response = tab.client.post(f"/api/{path}", json={}, headers=tab.headers | headers)
     assert response.status_code == 403 and "another site" in response.json["error"]
     assert tab.client.post("/api/visit", json={}, headers={"Origin": "http://localhost"}).status_code == 200
 
 
-def test_names_that_the_page_does_not_go_by_are_refused(hundred: Path) -> None:
-    client = app_of(hundred, hosts=("127.0.0.1", "localhost", "[::1]")).test_client()
-    for host in ("127.0.0.1:8765", "localhost:8765", "[::1]:8765"):
-        assert client.get("/", headers={"Host": host}).status_code == 200
-    for host in ("elsewhere.example", "elsewhere.example:8765"):
-        assert client.get("/", headers={"Host": host}).status_code == 421
-
-
 @pytest.mark.parametrize(
     ("path", "body", "said"),
     [
         ("step", {"calls": []}, "change"),
-        ("step", {"change": 1, "calls": []}, "calls"),
         ("step", {"change": 1, "calls": [{"tool": "search", "argument": "x"}] * 6}, "calls"),
         ("step", {"change": 1, "calls": [{"tool": "keep", "argument": "x"}]}, "keep"),
         ("step", {"change": 1, "calls": [{"tool": "search", "argument": 3}]}, "calls.0.argument"),
-        ("step", {"change": 1, "calls": [{"tool": "search"}]}, "argument"),
-        ("step", {"change": True, "calls": [{"tool": "search", "argument": "x"}]}, "change"),
         ("step", [], "object"),
         ("undo", {"change": "1"}, "change"),
         ("score", {"show": 1}, "show"),
-        ("move", {"to": "next"}, "change"),
         ("move", {"change": 1, "to": "elsewhere"}, "elsewhere"),
-        ("begin", {"task": "short"}, "change"),
         ("begin", {"change": 1, "task": "x" * 1_001}, "task"),
     ],
 )
@@ -121,13 +102,7 @@ def test_every_answer_forbids_what_is_not_from_here(tab: Tab) -> None:
     for path in (*FILES, "/api/state", "/nowhere"):
         headers = tab.get(path).headers
         policy = dict(part.split(" ", 1) for part in headers["Content-Security-Policy"].split("; "))
-        assert (
-            policy["default-src"]
-            == policy["base-uri"]
-            == policy["form-action"]
-            == policy["frame-ancestors"]
-            == "'none'"
-        )
+        assert {policy[name] for name in ("default-src", "base-uri", "form-action", "frame-ancestors")} == {"'none'"}
         assert {policy[f"{kind}-src"] for kind in ("script", "style", "img", "connect")} == {"'self'"}
         assert policy["require-trusted-types-for"] == "'script'"
         assert headers["X-Content-Type-Options"] == "nosniff" and headers["X-Frame-Options"] == "DENY"
@@ -170,7 +145,6 @@ def client(hundred: Path) -> FlaskClient:
     return app_of(hundred).test_client()
 
 
-POSTS = ["visit", "step", "undo", "score", "move", "begin"]
 GETS = ["state", "hint", "tasks", "tasks?words=%ff", "paper?id=%00", "export/csv", "export/"]
 NAMES = st.sampled_from(["change", "calls", "tool", "argument", "show", "to", "task", ""])
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["search", "next", HUB])
@@ -182,13 +156,9 @@ TYPES = ["application/json", "application/json; charset=utf-16", "text/plain", "
 HEADERS = st.fixed_dictionaries(
     {},
     optional={
+        **ODD_HEADERS,
         "Content-Type": st.sampled_from(TYPES),
-        "Origin": st.sampled_from(["http://localhost", "null", "http://[", "", "\u00ff"]),
-        "Host": st.sampled_from(["localhost", "a b", "", "[", "\u00ff", "x:99999999"]),
         "X-Visit": st.sampled_from(["", "x", "\u00ff", "x" * 5_000]),
-        "Content-Length": st.sampled_from(["0", "3", "-1", "x"]),
-        "If-None-Match": st.sampled_from(['"x"', "W/", "\u00ff"]),
-        "Range": st.sampled_from(["bytes=0-1", "bytes=9-1", "x"]),
     },
 )
 
@@ -221,7 +191,7 @@ def test_any_calls_give_a_state_that_fits_together(client: FlaskClient, steps: l
 
 
 @given(
-    st.sampled_from(["GET", "POST", "PUT", "HEAD", "OPTIONS", "DELETE", "TRACE", "NONE"]),
+    METHODS,
     st.sampled_from([*FILES, *(f"/api/{path}" for path in [*POSTS, *GETS])])
     | st.binary(max_size=20).map(lambda path: "/" + quote(path)),
     st.binary(max_size=200),

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import re
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,13 +9,13 @@ from typing import Any
 import pytest
 from hundred_papers import COUNT, HUB, LONG, MARKUP
 from playing import WAY, played
+from served_pages import chrome, opened
 
 from envsuite.papersearch.page.exports import as_csv
 from envsuite.retrieval.corpus_build import LONGEST_TEXT
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium: pip install selenium")
 
-from selenium.webdriver.chrome.service import Service  # noqa: E402
 from selenium.webdriver.common.actions.action_builder import ActionBuilder  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
@@ -40,46 +34,12 @@ GRAPH = "document.getElementById('graph')._cyreg.cy"
 
 @pytest.fixture(scope="module")
 def driver() -> Iterator[Any]:
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    chromedriver = shutil.which("chromedriver")
-    if chromium is None or chromedriver is None:
-        pytest.skip("needs a browser and its driver: apt-get install chromium chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for argument in (
-        *("--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
-        *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-quic"),
-    ):
-        options.add_argument(argument)
-    if os.geteuid() == 0:
-        options.add_argument("--no-sandbox")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(chromedriver))
-    driver.set_page_load_timeout(120)
-    driver.set_script_timeout(120)
-    yield driver
-    driver.quit()
-
-
-@contextlib.contextmanager
-def opened(*arguments: str) -> Iterator[str]:
-    """The address at which the command serves the page."""
-    command = [sys.executable, "-m", "envsuite.cli", "play", "papersearch", "--browser", "--port", "0", *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        assert process.stdout is not None
-        said = process.stdout.readline()
-        address = re.search(r"http://\S+/", said)
-        assert address is not None, said
-        yield address[0]
-    finally:
-        process.kill()
-        process.wait()
+    yield from chrome()
 
 
 @pytest.fixture(scope="module")
 def address(hundred: Path) -> Iterator[str]:
-    with opened("--source", str(hundred)) as found:
+    with opened("papersearch", "--source", str(hundred)) as (_, found, _):
         yield found
 
 

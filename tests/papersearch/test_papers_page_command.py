@@ -3,39 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import orjson
 import pytest
+from served_pages import opened
 
 from envsuite.cli import main
 from envsuite.papersearch.page.app import FILES
-
-
-@contextmanager
-def opened(*arguments: str) -> Iterator[tuple[str, str, subprocess.Popen[str]]]:
-    """What the command says, the address in it, and its process."""
-    command = [sys.executable, "-m", "envsuite.cli", "play", *arguments, "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        assert process.stdout is not None
-        said = process.stdout.readline()
-        address = re.search(r"http://\S+/", said)
-        assert address is not None, said
-        yield said, address[0], process
-    finally:
-        process.kill()
-        process.wait()
 
 
 def begun(address: str) -> dict[str, object]:
@@ -47,7 +28,7 @@ def begun(address: str) -> dict[str, object]:
 
 
 def test_the_page_opens_on_this_machine_alone_says_so_and_closes_with_ctrl_c(hundred: Path) -> None:
-    with opened("papersearch", "--browser", "--source", str(hundred)) as (said, address, process):
+    with opened("papersearch", "--source", str(hundred)) as (said, address, process):
         assert said.startswith("The search for papers (102 papers, 2 tasks) is open at http://127.0.0.1:")
         assert "for this machine alone" in said
         with urllib.request.urlopen(address, timeout=60) as response:
@@ -63,8 +44,8 @@ def test_the_page_opens_on_this_machine_alone_says_so_and_closes_with_ctrl_c(hun
 
 
 def test_task_split_steps_and_arguments_of_the_environment_are_taken(hundred: Path) -> None:
-    given = ["papersearch", "--browser", "--source", str(hundred), "--split", "test", "--task", "other"]
-    with opened(*given, "--steps", "0", "--option", "max_calls=2") as (_, address, _):
+    given = ["--source", str(hundred), "--split", "test", "--task", "other", "--steps", "0", "--option", "max_calls=2"]
+    with opened("papersearch", *given) as (_, address, _):
         state = begun(address)
     assert isinstance(state["task"], dict) and (state["task"]["id"], state["task"]["split"]) == ("other", "test")
     assert (state["horizon"], state["max_calls"]) == (None, 2)
@@ -74,15 +55,11 @@ def test_task_split_steps_and_arguments_of_the_environment_are_taken(hundred: Pa
     ("arguments", "said"),
     [
         (["papersearch", "--browser", "--split", "validation"], "has no such task; give another: --split train, test"),
-        (["papersearch", "--browser", "--split", "nowhere"], "unknown split"),
         (["papersearch", "--browser", "--type", "nothing"], "nothing"),
         (["papersearch", "--browser", "--task", "nothing"], "nothing"),
         (["papersearch", "--browser", "--option", "colour=red"], "unknown argument of PaperSearch-v0"),
-        (["papersearch", "--browser", "--host", "192.0.2.1"], "--host 127.0.0.1"),
         (["papersearch", "--browser", "--url", "http://127.0.0.1:1"], "--url is for play in a terminal"),
         (["papersearch", "--browser", "--save", "mine.jsonl"], "--save is for play in a terminal"),
-        (["papersearch"], "needs a terminal"),
-        (["PaperSearch-v0"], "needs a terminal"),
     ],
 )
 def test_what_a_user_can_mend_is_one_message(
@@ -93,25 +70,14 @@ def test_what_a_user_can_mend_is_one_message(
     assert said in told and told.startswith("envsuite: ") and "Traceback" not in told
 
 
-def test_a_port_in_use_is_named_with_what_to_type(hundred: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        assert main(["play", "papersearch", "--browser", "--source", str(hundred), "--port", port]) == 2
-    said = capsys.readouterr().err
-    assert f"port {port}" in said and "--port 0" in said
-
-
+@pytest.mark.parametrize(("page", "extra"), [("papersearch", "serve"), ("webshop", "webshop-play")])
 @pytest.mark.parametrize("missing", ["flask", "waitress"])
-def test_without_the_extra_the_message_is_the_command_that_mends_it(missing: str) -> None:
+def test_without_the_extra_the_message_is_the_command_that_mends_it(missing: str, page: str, extra: str) -> None:
     code = f"import sys; sys.modules[{missing!r}] = None; from envsuite.cli import main; sys.exit(main(sys.argv[1:]))"
-    run = subprocess.run(
-        [sys.executable, "-c", code, "play", "papersearch", "--browser"], capture_output=True, text=True, timeout=120
-    )
-    assert run.returncode == 2
-    assert (
-        run.stderr
-        == "envsuite: `envsuite play papersearch --browser` needs Flask and waitress: pip install 'envsuite[serve]'\n"
-    )
+    command = [sys.executable, "-c", code, "play", page, "--browser"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    needs = f"`envsuite play {page} --browser` needs Flask and waitress: pip install 'envsuite[{extra}]'"
+    assert (run.returncode, run.stderr) == (2, f"envsuite: {needs}\n")
 
 
 def test_help_says_how_the_page_and_the_terminal_are_opened(capsys: pytest.CaptureFixture[str]) -> None:

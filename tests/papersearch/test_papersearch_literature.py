@@ -221,9 +221,3 @@ def test_citations_stay_in_their_group_and_go_back_in_time() -> None:
             assert (cited[paper] == -1).all()
         else:
             assert (group[cited[paper]] == group[paper]).all() and (rank[cited[paper]] < rank[paper]).all()
-
-
-def test_days_become_dates() -> None:
-    assert calendar_days(np.array([0, 31, 59, 60, 9_131]), "2000-01-01").tolist() == [
-        20000101, 20000201, 20000229, 20000301, 20241231,
-    ]  # fmt: skip

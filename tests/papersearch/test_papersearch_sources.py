@@ -17,7 +17,7 @@ from envsuite.papersearch import lines as lines_module
 from envsuite.papersearch.cacm import Cacm
 from envsuite.papersearch.ieee_vis import COLUMNS, IeeeVis
 from envsuite.papersearch.lines import records
-from envsuite.papersearch.paper_files import PaperFiles, arxiv_month, paper_of, plain_arxiv_id
+from envsuite.papersearch.paper_files import PaperFiles, paper_of, plain_arxiv_id
 from envsuite.papersearch.pasa import WithQueries, alike
 from envsuite.papersearch.source import official_source, source_of
 from envsuite.retrieval.corpus import Corpus
@@ -75,6 +75,8 @@ def test_a_paper_of_arxivs_snapshot_is_dated_by_its_first_version() -> None:
         ({"year": 2018, "arxiv_id": "1910.09070"}, 20181231, None),
         ({"date": "2020-02-03", "arxiv_id": "1910.09070"}, 20200203, None),
         ({"arxiv_id": "hep-th/9901001v2"}, 19990131, None),
+        ({"arxiv_id": "2313.00001"}, 0, "no date (counts as older than all others)"),
+        ({"arxiv_id": "x"}, 0, "no date (counts as older than all others)"),
         ({"year": None}, 0, "no date (counts as older than all others)"),
         ({"year": "soon"}, 0, "a date that cannot be read (counts as older than all others)"),
         ({"publicationDate": "2020-13-01", "year": 2020}, 20201231, None),
@@ -196,12 +198,6 @@ def test_no_object_makes_the_reader_fail(row: dict[str, Any]) -> None:
 )  # fmt: skip
 def test_versions_of_arxiv_ids_are_taken_off(written: str, plain: str) -> None:
     assert plain_arxiv_id(written) == plain
-
-
-def test_arxiv_ids_say_their_month() -> None:
-    assert [arxiv_month(one) for one in ("0704.0001", "cs/9912001", "2302.07241", "x", "2313.00001")] == [
-        20070430, 19991231, 20230228, None, None,
-    ]  # fmt: skip
 
 
 def _queries(folder: Path, rows: list[Any], name: str = "AutoScholarQuery_dev.jsonl") -> Source:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 from pathlib import Path
@@ -127,15 +126,6 @@ def test_the_expert_finds_all_of_the_built_in_literature() -> None:
             over = terminated or truncated
         found.append(info["score"])
     assert sum(found) / len(found) > 0.9
-
-
-def test_a_snapshot_goes_on_at_the_same_turn(corpus: str) -> None:
-    env, other = _made(corpus), _made(corpus)
-    env.reset()
-    env.step(_call("search", "walking robots"))
-    token = json.loads(json.dumps(env.snapshot()))
-    assert other.restore(token) == env.observation
-    assert env.step(_call("keep", ["g2"])) == other.step(_call("keep", ["g2"]))
 
 
 @pytest.mark.parametrize("place", ["here", "server"])

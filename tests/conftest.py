@@ -65,6 +65,12 @@ def root() -> Path:
     return ROOT
 
 
+@pytest.fixture
+def page(root: Path, request: pytest.FixtureRequest) -> str:
+    """The page of the environment whose tests are in the folder of this name."""
+    return (root / "docs" / "environments" / f"{request.path.parent.name}.md").read_text(encoding="utf-8")
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """Recordings and vectors of the original implementations, which are not part of the repository."""

@@ -16,11 +16,6 @@ from envsuite.mathematics.source import COUNTS, Files
 from envsuite.mathematics.tasks import load
 
 
-@pytest.fixture
-def page(root: Path) -> str:
-    return (root / "docs" / "environments" / "mathematics.md").read_text(encoding="utf-8")
-
-
 def test_the_counts_on_the_page_are_those_of_the_task_sets(page: str) -> None:
     assert f"| `builtin`, each of the {len(BY_STRATUM)} types | {' | '.join(map(str, COUNTS.values()))} |" in page
     assert f"| {sum(COUNTS.values())} of each type below" in page

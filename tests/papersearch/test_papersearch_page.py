@@ -9,11 +9,6 @@ import pytest
 from envsuite.papersearch.tasks import load
 
 
-@pytest.fixture
-def page(root: Path) -> str:
-    return (root / "docs" / "environments" / "papersearch.md").read_text(encoding="utf-8")
-
-
 def test_the_counts_on_the_page_are_those_of_the_task_set(page: str) -> None:
     tasks = load("builtin").task_set
     for split, ids in tasks.splits.items():

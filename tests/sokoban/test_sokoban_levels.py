@@ -135,28 +135,24 @@ def test_a_folder_of_level_files_is_read_as_boxoban_lays_it_out(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("name", "split", "kind"),
+    ("folder", "name", "split", "kind"),
     [
-        ("training/000", "train", "levels"),
-        ("trainset1/easy/7", "train", "easy"),
-        ("sets/Val_2/a", "validation", "sets"),
-        ("hard/000", "test", "hard"),
-        ("a", "test", "levels"),
-        ("train/test/a", "test", "levels"),
+        ("levels", "training/000", "train", "levels"),
+        ("levels", "trainset1/easy/7", "train", "easy"),
+        ("levels", "sets/Val_2/a", "validation", "sets"),
+        ("levels", "hard/000", "test", "hard"),
+        ("levels", "a", "test", "levels"),
+        ("levels", "train/test/a", "test", "levels"),
+        ("unfiltered/train", "000", "train", "train"),
     ],
 )
-def test_split_and_type_of_a_level_are_said_by_names_above_it(name: str, split: str, kind: str, tmp_path: Path) -> None:
-    path = tmp_path / "levels" / f"{name}.txt"
+def test_split_and_type_of_a_level_are_said_by_names_above_it(
+    folder: str, name: str, split: str, kind: str, tmp_path: Path
+) -> None:
+    path = tmp_path / folder / f"{name}.txt"
     path.parent.mkdir(parents=True)
     path.write_text(WON)
-    assert list(Folder(tmp_path / "levels").listed.values()) == [(split, kind)]
-
-
-def test_the_name_of_the_folder_itself_says_the_split_too(tmp_path: Path) -> None:
-    inner = tmp_path / "unfiltered" / "train"
-    inner.mkdir(parents=True)
-    (inner / "000.txt").write_text(WON)
-    assert Folder(inner).listed == {"000#0": ("train", "train")}
+    assert list(Folder(tmp_path / folder).listed.values()) == [(split, kind)]
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,7 @@
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from envsuite.sokoban.generate import Kind
 from envsuite.sokoban.tasks import load
-
-
-@pytest.fixture
-def page(root: Path) -> str:
-    return (root / "docs" / "environments" / "sokoban.md").read_text(encoding="utf-8")
 
 
 def test_the_counts_on_the_page_are_those_of_the_task_sets(page: str) -> None:

@@ -12,7 +12,7 @@ from envsuite.core import DataError
 from envsuite.core.draws import Draw
 from envsuite.sokoban.generate import Kind, generate
 from envsuite.sokoban.level import DIRECTIONS, Level, read_level
-from envsuite.sokoban.world import BLOCKED, PUSHED, WALKED, Sokoban
+from envsuite.sokoban.world import BLOCKED, PUSHED, Sokoban
 
 SMALL = st.integers(0, 10**6).map(lambda seed: generate(Kind(5, 6, 1 + seed % 3, (1, 30)), Draw(f"{seed}"))[0])
 OPEN = ["########", "#@     #", "# $  . #", "#   $. #", "#      #", "########"]
@@ -62,15 +62,6 @@ def test_random_play_in_a_thousand_levels_of_boxoban_is_that_of_the_plain_world(
 @given(SMALL, st.integers())
 def test_random_play_in_generated_levels_is_that_of_the_plain_world(level: Level, seed: int) -> None:
     random_play(rows(level), seed, 40)
-
-
-def test_a_box_is_pushed_and_neither_two_nor_one_against_a_wall() -> None:
-    level = read_level(["######", "#@$$ #", "#..  #", "######"], "a test")
-    world = Sokoban(level)
-    assert world.move("right") == BLOCKED and world.move("up") == BLOCKED and world.pushes == 0
-    assert world.move("down") == WALKED
-    world = Sokoban(read_level(["######", "#@$  #", "#.   #", "######"], "a test"))
-    assert [world.move("right") for _ in range(3)] == [PUSHED, PUSHED, BLOCKED] and world.pushes == 2
 
 
 @given(SMALL, st.lists(st.sampled_from(DIRECTIONS), max_size=40))

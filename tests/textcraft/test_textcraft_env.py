@@ -38,11 +38,6 @@ def test_a_reset_shows_the_recipes_needed_and_at_most_ten_others(make_env: Calla
         assert observation["text"] == "You are not carrying anything." and observation["commands"] == ()
 
 
-def test_the_distractors_can_be_left_out(craft: Callable[..., ToolEnv]) -> None:
-    observation, _ = craft(max_distractors=0).reset(options={"task_id": "chest"})
-    assert observation["task"].count("craft ") == 9 + 1
-
-
 def test_the_same_task_is_the_same_episode_and_a_variant_is_another(craft: Callable[..., ToolEnv]) -> None:
     first, _ = craft().reset(options={"task_id": "cyan_banner"})
     again, info = craft(split="test").reset(options={"task_id": "cyan_banner"})
@@ -57,18 +52,6 @@ def test_the_same_task_is_the_same_episode_and_a_variant_is_another(craft: Calla
 def test_an_unknown_task_is_refused(task_id: str, craft: Callable[..., ToolEnv]) -> None:
     with pytest.raises(UnknownTask, match="has no task"):
         craft().reset(options={"task_id": task_id})
-
-
-def test_an_unknown_split_or_filter_is_refused_with_the_nearest_name(craft: Callable[..., ToolEnv]) -> None:
-    with pytest.raises(UnknownTask, match="Nearest: 'validation'"):
-        craft(split="valid")
-    with pytest.raises(UnknownTask, match="Nearest: 'depth-2'"):
-        craft(tasks=["depth2"])
-
-
-def test_tasks_can_be_filtered_by_depth(craft: Callable[..., ToolEnv]) -> None:
-    env = craft(tasks=["depth-3"])
-    assert {env.reset(seed=seed)[1]["task_type"] for seed in range(20)} == {"depth-3"}
 
 
 def test_the_state_key_tells_inventories_apart_that_look_the_same(craft: Callable[..., ToolEnv]) -> None:
@@ -185,12 +168,6 @@ def test_snapshots_are_equal_only_if_the_inventory_is_in_the_same_order() -> Non
     assert said[0] != said[1] and tokens[0] != tokens[1]
 
 
-def test_environments_share_one_book() -> None:
-    assert TextCraft().book is TextCraft(split="test").book
-    generated = [TextCraft(source="generated", book_seed=2, goals=50) for _ in range(2)]
-    assert generated[0].book is generated[1].book
-
-
 def test_observations_end_with_the_inventory_on_demand(craft: Callable[..., ToolEnv]) -> None:
     plain, shown = craft(), craft(show_inventory=True)
     commands = ("get 1 oak logs", "get 2 bamboo", "craft 4 oak planks using 1 oak logs", "fly", "inventory")
@@ -281,9 +258,3 @@ def test_states_that_differ_in_the_stock_alone_are_two() -> None:
     item = next(iter(left))
     left[item] -= 1
     assert env.step(act("inventory"))[4]["state_key"] != start
-
-
-@pytest.mark.parametrize("wrong", [-1, 1.5, "2"])
-def test_a_stock_that_is_no_number_is_refused(wrong: object) -> None:
-    with pytest.raises(UsageError, match="spare"):
-        TextCraft(spare=wrong)  # type: ignore[arg-type]

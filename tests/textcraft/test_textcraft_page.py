@@ -1,15 +1,8 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from envsuite.textcraft.tasks import load
-
-
-@pytest.fixture
-def page(root: Path) -> str:
-    return (root / "docs" / "environments" / "textcraft.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("source", ["builtin", "generated"])

@@ -44,9 +44,3 @@ def test_a_difference_is_found_listed_and_told_by_the_exit_status(
     assert "4 differences" in printed
     assert "episode 0 (minecraft:cyan_banner), step 1" in printed and "craft 1 moon using 1 egg" in printed
     assert "recipe book: not compared" in printed
-
-
-def test_a_missing_recording_is_named(tmp_path: Path, shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    recipes = shared / "data" / "textcraft" / "recipes"
-    assert main(["textcraft", "--recipes", str(recipes), "--episodes", str(tmp_path / "none.json")]) == 2
-    assert "none.json: not a readable recording" in capsys.readouterr().err

@@ -130,10 +130,14 @@ def test_a_folder_is_read_in_the_order_of_names_and_only_its_crafting_recipes(tm
     assert texts(folder_book(folder)) == {"craft 4 oak planks using 1 oak logs"}
 
 
-def test_a_folder_may_hold_the_folder_recipes(tmp_path: Path) -> None:
-    (tmp_path / "recipes").mkdir()
-    write(tmp_path / "recipes", planks=OAK_PLANKS)
-    assert texts(folder_book(tmp_path)) == {"craft 4 oak planks using 1 oak logs"}
+@pytest.mark.parametrize("inner", ["", "recipes"])
+def test_official_data_is_found_in_the_data_folder_or_its_folder_recipes(
+    inner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "textcraft" / inner).mkdir(parents=True)
+    write(tmp_path / "textcraft" / inner, planks=OAK_PLANKS)
+    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
+    assert texts(load("official")[0]) == {"craft 4 oak planks using 1 oak logs"}
 
 
 @pytest.mark.parametrize(
@@ -154,27 +158,18 @@ def test_a_corrupt_recipe_is_named(tmp_path: Path, body: str) -> None:
         folder_book(write(tmp_path, planks=OAK_PLANKS, broken=body))
 
 
-def test_a_folder_without_recipes_says_what_to_pass(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no crafting recipe among 0 \.json files; source= must name"):
-        load(str(tmp_path))
-
-
-def test_a_folder_that_is_missing_says_what_source_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DataError, match="source= takes 'builtin', 'generated', 'official'"):
-        load("buildin")
-    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
-    with pytest.raises(DataError, match=str(tmp_path / "textcraft")):
-        load("official")
-
-
-def test_official_data_is_found_in_the_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "textcraft").mkdir()
-    write(tmp_path / "textcraft", planks=OAK_PLANKS)
-    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
-    assert texts(load("official")[0]) == {"craft 4 oak planks using 1 oak logs"}
-
-
 def test_a_missing_package_is_answered_with_the_command_that_mends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "minecraft_data", None)
     with pytest.raises(MissingExtra, match=r"pip install \"envsuite\[textcraft\]\""):
         source._minecraft("items.json")
+
+
+def test_a_folder_that_is_missing_or_has_no_recipes_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
+    for source_, said in (
+        (str(tmp_path), r"no crafting recipe among 0 \.json files; source= must name"),
+        ("buildin", "source= takes 'builtin', 'generated', 'official'"),
+        ("official", str(tmp_path / "textcraft")),
+    ):
+        with pytest.raises(DataError, match=said):
+            load(source_)

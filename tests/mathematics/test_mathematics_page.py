@@ -9,7 +9,6 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from envsuite.mathematics.generate import BY_STRATUM, KINDS, LEVELS
 from envsuite.mathematics.source import COUNTS, Files

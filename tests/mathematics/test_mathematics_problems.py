@@ -66,12 +66,6 @@ def numbers_in(text: str) -> list[str]:
     return [*words, *(word.lstrip("-") for word in words), *("0" if part == "" else part for part in words)]
 
 
-def test_every_kind_has_every_level_and_two_families_at_least() -> None:
-    assert len(set(NAMES)) == len(NAMES)
-    assert len(BY_STRATUM) == len(KINDS) * len(LEVELS) == 15
-    assert all(len(families) >= 2 for families in BY_STRATUM.values())
-
-
 def test_arithmetic_of_level_one_is_short_and_small() -> None:
     for number in range(300):
         problem = generated(f"short {number}", "arithmetic-1", "train")
@@ -226,14 +220,14 @@ def test_a_change_of_a_file_is_another_version(tmp_path: Path) -> None:
     assert len(versions) == 3
 
 
-def test_missing_and_empty_files_are_said(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no file or folder"):
-        Files(tmp_path / "none")
-    with pytest.raises(DataError, match="there are no problems"):
-        Files(tmp_path)
-    write(tmp_path, "empty.jsonl", "", "")
-    with pytest.raises(DataError, match="there are no problems"):
-        Files(tmp_path / "empty.jsonl")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("none", "no file or folder"), ("", "there are no problems"), ("empty.txt", "there are no problems")],
+)
+def test_missing_and_empty_files_are_said(name: str, said: str, tmp_path: Path) -> None:
+    write(tmp_path, "empty.txt", "", "")
+    with pytest.raises(DataError, match=said):
+        Files(tmp_path / name)
 
 
 def test_the_published_files_are_read(shared: Path) -> None:

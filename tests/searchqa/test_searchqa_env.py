@@ -62,15 +62,11 @@ HIDDEN = "3hop1__1_2_3/unanswerable"
     ("task", "said", "em", "f1"),
     [
         ("h1", "Rome", 1, 1),
-        ("h1", "the ROME!", 1, 1),
         ("h1", "Rome Italy", 0, 2 / 3),
         ("h1", "Oslo", 0, 0),
-        ("h1", "unanswerable", 0, 0),
         ("w1", "Yes.", 1, 1),
         ("w1", "yes it is", 0, 0),  # yes counts as a whole there
         ("3hop1__1_2_3", "Fox", 1, 1),
-        ("3hop1__1_2_3", "Jo Fox of Oslo", 0, 2 / 3),
-        (HIDDEN, "It cannot be answered", 0, 0),
         (HIDDEN, "The question cannot be answered.", 1, 1),
         (HIDDEN, "unanswerable", 1, 1),
         (HIDDEN, "Fox", 0, 0),
@@ -91,10 +87,8 @@ def test_the_reward_is_the_exact_match_or_f1_of_the_answer(
 @pytest.mark.parametrize(
     ("said", "broken", "reward", "wanted"),
     [
-        ("Rome", False, "em", 1.0),
         ("Rome", True, "em", 0.8),
         ("Oslo", False, "em", 0.2),
-        ("Oslo", True, "em", 0.0),
         ("Rome Italy", False, "f1", 0.8 * 2 / 3 + 0.2),
         ("Rome Italy", True, "f1", 0.8 * 2 / 3),
     ],
@@ -203,9 +197,6 @@ def test_goal_identity_and_types(three: Path) -> None:
         ({"observation": "none"}, UnknownName),
         ({"retriever": "google"}, UnknownName),
         ({"retriever": ["bm25", "bm25"]}, UsageError),
-        ({"results": 0}, UsageError),
-        ({"max_calls": 5}, UsageError),
-        ({"format_reward": 2}, UsageError),
         ({"entities": 3}, UsageError),
         ({"source": "/nowhere"}, DataError),
     ],
@@ -301,18 +292,13 @@ def test_milestones_are_the_supporting_pages_and_the_answer(three: Path) -> None
     assert reached == [1, 0, 1, 1]
 
 
-def test_a_file_of_questions_is_a_source(tmp_path: Path) -> None:
-    env = SearchQAEnv(source=write_json(tmp_path / "dev.json", [HOTPOT]), split="validation")
-    assert env.tasks.source == "official" and env.tasks.ids("validation") == ("h1",)
-
-
 def test_questions_that_are_left_out_are_counted_in_every_info_and_on_the_terminal(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = [{**HOTPOT, "_id": f"h{number}"} for number in range(5)]
     file = write_json(tmp_path / "dev.json", [*rows[:3], *(without(row, "context") for row in rows[3:])])
     env = SearchQAEnv(source=file, split="validation")
-    assert len(env.tasks.ids("validation")) == 3
+    assert len(env.tasks.ids("validation")) == 3 and env.tasks.source == "official"
     left_out = "a question without passages, and no corpus is given (left out): 2"
     assert env.reset(seed=0)[1]["versions"]["data_problems"] == left_out
     assert f"dev.json: {left_out}" in caplog.messages

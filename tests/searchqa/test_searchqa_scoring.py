@@ -13,7 +13,6 @@ from official_scripts import hotpot_em, hotpot_f1, hotpot_support, musique_f1, s
 from envsuite.searchqa.scoring import (
     CANNOT_BE_ANSWERED,
     Judgement,
-    Support,
     exact_match,
     f1,
     judged,
@@ -41,29 +40,6 @@ def test_normalisation_is_lower_case_then_punctuation_then_articles_then_blanks(
     assert normalised(text) == wanted == squad_normal_form(text)
 
 
-def test_exact_match_is_over_the_answer_and_its_aliases() -> None:
-    assert exact_match("the Big-Apple", ["New York City", "Big Apple"]) is False  # "bigapple"
-    assert exact_match("The big apple.", ["New York City", "Big Apple"]) is True
-    assert exact_match("", []) is False
-
-
-def test_f1_by_hand() -> None:
-    assert f1("Barack Hussein Obama", ["Barack Obama"]) == pytest.approx(2 * (2 / 3) * 1 / (2 / 3 + 1))  # 0.8
-    assert f1("Obama", ["Barack Obama", "Obama"]) == 1.0
-    assert f1("new new york", ["new york york"]) == pytest.approx(2 / 3)  # a word counts as often as both have it
-    assert f1("Paris", ["London"]) == 0.0
-    assert f1("Paris", []) == 0.0
-
-
-def test_yes_and_no_count_as_a_whole_in_hotpotqa_and_as_words_in_musique() -> None:
-    assert f1("yes it is", ["yes"]) == 0.0
-    assert f1("yes", ["yes it is"]) == 0.0
-    assert f1("Yes.", ["yes"]) == 1.0
-    assert f1("yes it is", ["yes"], closed=()) == pytest.approx(0.5)
-    assert f1("the", ["a"]) == 0.0
-    assert f1("the", ["a"], closed=()) == 1.0
-
-
 def test_of_an_unanswerable_question_the_claim_that_it_is_is_right_and_the_hidden_answer_wrong() -> None:
     assert judged("Unanswerable.", ["Rome"], answerable=False) == Judgement(1.0, 1.0)
     assert judged("The question cannot be answered", ["Rome"], answerable=False) == Judgement(1.0, 1.0)
@@ -71,12 +47,6 @@ def test_of_an_unanswerable_question_the_claim_that_it_is_is_right_and_the_hidde
     assert judged("unanswerable", ["Rome"]) == Judgement(0.0, 0.0)
     assert judged("Rome", ["Rome"]) == Judgement(1.0, 1.0)
     assert all(normalised(text) == text and says_unanswerable(text) for text in CANNOT_BE_ANSWERED)
-
-
-def test_scores_of_supporting_pages_by_hand() -> None:
-    assert support_scores(["A", "B", "C", "A"], ["A", "B"]) == Support(0.0, pytest.approx(0.8), 2 / 3, 1.0)
-    assert support_scores([], ["A"]) == Support(0.0, 0.0, 0.0, 0.0)
-    assert support_scores([], []) == Support(1.0, 0.0, 0.0, 0.0)
 
 
 def _perturbed(text: str, rng: random.Random) -> str:
@@ -125,15 +95,19 @@ def test_scores_equal_the_official_scripts_on_perturbed_gold_answers(shared: Pat
     assert compared == 20 * len(questions)
 
 
-texts = st.text(max_size=30) | st.text(alphabet="aathe n.'yeso-_ İßé", max_size=20)
+texts = (
+    st.text(max_size=30)
+    | st.text(alphabet="aathe n.'yeso-_ İßé", max_size=20)
+    | st.lists(st.sampled_from(["yes", "no", "the", "York", "york", "Obama"]), max_size=4).map(" ".join)
+)
 
 
-@given(texts, texts)
-def test_scores_equal_the_official_scripts_on_any_text(answer: str, gold: str) -> None:
-    assert exact_match(answer, [gold]) == bool(hotpot_em(answer, gold))
-    assert f1(answer, [gold]) == hotpot_f1(answer, gold)
-    assert f1(answer, [gold], closed=()) == musique_f1(answer, gold)
-    assert 0.0 <= judged(answer, [gold]).f1 <= 1.0
+@given(texts, st.lists(texts, max_size=3))
+def test_scores_equal_the_official_scripts_on_any_text(answer: str, golds: list[str]) -> None:
+    assert exact_match(answer, golds) == any(hotpot_em(answer, gold) for gold in golds)
+    assert f1(answer, golds) == max((hotpot_f1(answer, gold) for gold in golds), default=0.0)
+    assert f1(answer, golds, closed=()) == max((musique_f1(answer, gold) for gold in golds), default=0.0)
+    assert 0.0 <= judged(answer, golds).f1 <= 1.0
 
 
 pages = st.lists(st.sampled_from("ABCDEF"), max_size=8)

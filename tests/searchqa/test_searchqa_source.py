@@ -318,17 +318,6 @@ def test_keys_are_unique_short_lines(names: list[str]) -> None:
     assert all(0 < len(key) <= LONGEST_KEY and key == key.strip() and len(key.splitlines()) == 1 for key in found)
 
 
-def test_titles_that_repeat_are_numbered() -> None:
-    keys = Keys()
-    assert [keys.key(title) for title in ("A", "A", "A (2)", "A", "A (2)")] == [
-        "A",
-        "A (2)",
-        "A (2) (2)",
-        "A (3)",
-        "A (2) (3)",
-    ]
-
-
 PAIRED = ["title", "sentences", "sent_id"]
 values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),

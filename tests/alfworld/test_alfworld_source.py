@@ -19,7 +19,7 @@ from envsuite.alfworld import source
 from envsuite.alfworld.game_file import FAMILIES, GAME, TRAJECTORY, parse_family, parse_game
 from envsuite.alfworld.source import Games, find_root, games_of, index_file
 from envsuite.alfworld.tasks import load
-from envsuite.core import DataError, UnknownTask
+from envsuite.core import DataError
 
 TICK = 0.02
 """Longer than file systems take between two times that they tell apart."""
@@ -174,11 +174,6 @@ def test_the_version_is_that_of_the_content_wherever_it_lies(root: Path, tmp_pat
     assert load(copy / "data")[1] == load(root)[1]
 
 
-@pytest.mark.parametrize("given_path", [".", "json_2.1.1"])
-def test_a_path_may_be_the_folder_of_the_splits_or_the_one_that_holds_it(root: Path, given_path: str) -> None:
-    assert load(root / given_path)[1].summary()["splits"] == {"train": 3, "valid_seen": 3, "valid_unseen": 3}
-
-
 def test_what_is_no_task_of_alfworld_is_left_out(root: Path) -> None:
     write_game(root, "train", f"{FAMILY}-BreadSliced-None-Desk-1")
     write_game(root, "train", "pick_and_place_with_movable_recep-Pen-Mug-Desk-1")
@@ -298,30 +293,6 @@ def test_a_game_that_is_edited_or_removed_after_the_start_is_noticed_when_it_is_
     assert load(root)[0].path(edited).is_file(), "made anew it is played as it is now"
 
 
-def test_families_and_ids_filter_and_unknown_ones_are_told(root: Path) -> None:
-    write_game(root, "train", "pick_two_obj_and_place-Pen-None-Desk-1")
-    tasks = load(root)[1]
-    assert tasks.select(["pick_two_obj_and_place"]).ids("train") == ("pick_two_obj_and_place-Pen-None-Desk-1/trial_T1",)
-    with pytest.raises(UnknownTask, match="Nearest: 'pick_two_obj_and_place'"):
-        tasks.select(["pick_two_obj"])
-    with pytest.raises(UnknownTask, match="Nearest: 'valid_seen'"):
-        tasks.ids("valid_sen")
-
-
-def test_the_official_games_are_the_default_where_they_are(root: Path, cache: Path, monkeypatch: Any) -> None:
-    root.rename(cache / "alfworld")
-    assert load()[1].source == "official"
-    assert load("official")[1].hash == load(cache / "alfworld")[1].hash
-
-
-def test_official_games_that_are_not_all_there_are_played_with_a_warning(
-    root: Path, cache: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    root.rename(cache / "alfworld")
-    load("official")
-    assert "envsuite data verify alfworld" in caplog.text
-
-
 def test_the_real_games_are_all_there(cache: Path, games_root: Path) -> None:
     tasks = load(games_root)[1]
     assert tasks.summary()["splits"] == {"valid_seen": 140, "valid_train": 200}
@@ -345,3 +316,14 @@ def test_whatever_a_file_holds_it_is_read_or_named(content: bytes) -> None:
             parse(path, content)
         except DataError as error:
             assert str(error).startswith(str(path))
+
+
+def test_official_games_are_the_default_where_they_are_and_said_not_to_be_all_there(
+    root: Path, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root.rename(cache / "alfworld")
+    assert load()[1].source == "official"
+    assert "envsuite data verify alfworld" in caplog.text
+    assert (
+        load("official")[1].hash == load(cache / "alfworld")[1].hash == load(cache / "alfworld" / "json_2.1.1")[1].hash
+    )

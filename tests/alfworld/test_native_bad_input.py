@@ -93,30 +93,12 @@ def test_a_file_that_is_missing_too_large_or_not_a_game_is_refused(tmp_path: Pat
             NativeEngine().open(path)
 
 
-def test_a_file_that_is_mended_can_be_opened(tmp_path: Path) -> None:
-    engine = NativeEngine()
-    path = toy_house.write(tmp_path, grammar="action")
-    with pytest.raises(DataError):
-        engine.open(path)
-    assert engine.open(toy_house.write(tmp_path)).reset().commands
-
-
 def test_a_game_marked_as_unsolvable_can_be_opened(tmp_path: Path) -> None:
     assert NativeEngine().open(toy_house.write(tmp_path, solvable=False)).reset().commands
 
 
 SNIPPETS = (
-    "not ",
-    "and",
-    "or",
-    "exists",
-    "object",
-    "rex",
-    ":action",
-    "when",
-    "(:goal",
-    "é",
-    '"""',
+    *("not ", "and", "or", "exists", "object", "rex", ":action", "when", "(:goal", "é", '"""'),
     *"()\"{}[]#|&;\n ?-\\'+\0",
 )
 edits = st.lists(

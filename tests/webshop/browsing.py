@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from html.parser import HTMLParser
@@ -135,23 +131,3 @@ def _app(path: Path, task: str | None, capacity: int, settings: tuple[tuple[str,
     env = WebShop(source=str(path), split="dev")
     customers = Customers(lambda: WebShop(source=str(path), split="dev"), env.tasks.ids("dev"), task, capacity)
     return create_app(env.catalogue, customers, **dict(settings))  # type: ignore[arg-type]
-
-
-@contextlib.contextmanager
-def opened(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """What the command says when it has opened the shop, and its process."""
-    command = [sys.executable, "-m", "envsuite.cli", "play", "webshop", "--browser", *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        assert process.stdout is not None
-        yield process.stdout.readline(), process
-    finally:
-        process.kill()
-        process.wait()
-
-
-def found(said: str) -> str:
-    """The address in what the command says."""
-    address = re.search(r"http://\S+/", said)
-    assert address is not None, said
-    return address[0]

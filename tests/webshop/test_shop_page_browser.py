@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browsing import TASK, found, opened
+from browsing import TASK
+from served_pages import chrome, opened
 from shop_files import MARKUP
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium: pip install selenium")
 
-from selenium.webdriver.chrome.service import Service  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.remote.webelement import WebElement  # noqa: E402
@@ -27,27 +25,13 @@ SMALL, WIDE = (400, 800), (1400, 900)
 
 @pytest.fixture(scope="module")
 def driver() -> Iterator[webdriver.Chrome]:
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    chromedriver = shutil.which("chromedriver")
-    if chromium is None or chromedriver is None:
-        pytest.skip("needs a browser and its driver: apt-get install chromium chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for argument in ("--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"):
-        options.add_argument(argument)
-    if os.geteuid() == 0:
-        options.add_argument("--no-sandbox")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(chromedriver))
-    driver.set_page_load_timeout(60)
-    yield driver
-    driver.quit()
+    yield from chrome()
 
 
 @pytest.fixture
 def address(shop_path: Path) -> Iterator[str]:
-    with opened("--source", str(shop_path), "--split", "dev", "--task", TASK, "--port", "0") as (said, _):
-        yield found(said)
+    with opened("webshop", "--source", str(shop_path), "--split", "dev", "--task", TASK) as (_, address, _):
+        yield address
 
 
 class Typist:

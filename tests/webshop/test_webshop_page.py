@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import asdict
-from pathlib import Path
 from statistics import mean
 
 import pytest

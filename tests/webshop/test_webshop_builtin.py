@@ -3,41 +3,26 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from shop_files import ENTRIES, write_official
+from shopping import play
 
-from envsuite.core import DataError, ToolEnv, UnknownName, UsageError
+from envsuite.core import DataError, ToolEnv
 from envsuite.data import cache_root
 from envsuite.webshop.catalogue import KINDS
 from envsuite.webshop.env import WebShop
 from envsuite.webshop.expert import Expert, Lexical
 from envsuite.webshop.generate import Difficulty, Shop
 from envsuite.webshop.nouns import Builtin
-from envsuite.webshop.tasks import HORIZON, load
-
-
-@pytest.fixture(scope="session")
-def webshop(make_env: Callable[..., ToolEnv]) -> Callable[..., ToolEnv]:
-    return partial(make_env, "WebShop-v0")
+from envsuite.webshop.tasks import load
 
 
 def tagger_named_builtin(name: str) -> Builtin:
     """Stands in for :func:`envsuite.webshop.nouns.tagger`."""
     return Builtin()
-
-
-def play(env: Any, player: Expert | Lexical, task_id: str) -> float:
-    env.reset(options={"task_id": task_id})
-    for _ in range(HORIZON):
-        _, reward, terminated, _, info = env.step(player.act(env))
-        assert info["valid"], info["error"]
-        if terminated:
-            return float(reward)
-    return 0.0
 
 
 def test_without_official_files_the_shop_is_the_built_in_one(webshop: Callable[..., ToolEnv]) -> None:
@@ -86,15 +71,6 @@ def test_a_shop_is_made_once_with_a_note_and_found_again(caplog: pytest.LogCaptu
     (note,) = caplog.messages
     assert "building the WebShop catalogue" in note and "once" in note and str(cache_root()) in note
     assert took < 5, "seconds of this processor"
-
-
-def test_the_arguments_of_the_shop_are_checked(webshop: Callable[..., ToolEnv]) -> None:
-    with pytest.raises(UnknownName, match=r"difficulty of WebShop-v0.*near_mises"):
-        webshop(difficulty={"near_mises": 1})
-    with pytest.raises(UsageError, match="must be a whole number from 0 to 3, got 4"):
-        webshop(difficulty={"options": 4})
-    with pytest.raises(UsageError, match="products, got -5"):
-        webshop(products=-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,7 +13,7 @@ from shop_files import write_shop
 from envsuite.core import DataError, UnknownName
 from envsuite.webshop.build import build
 from envsuite.webshop.catalogue import REMEDY, Catalogue, open_catalogue
-from envsuite.webshop.nouns import Builtin, tagger
+from envsuite.webshop.nouns import Builtin
 from envsuite.webshop.pages import text
 from envsuite.webshop.source import Files
 from envsuite.webshop.world import Session
@@ -35,10 +35,6 @@ def test_attributes_come_from_their_file_and_prices_are_drawn(shop: Catalogue) -
     assert shop.product("B000000006").attributes == ("DUMMY_ATTR",)
     assert 10.0 <= shop.product("B000000001").price <= 30.0
     assert shop.product("B000000001").nouns == ("steel", "kettle", "tea")
-
-
-def test_the_order_of_options_is_that_of_the_file(shop: Catalogue) -> None:
-    assert list(shop.product("B000000001").options) == ["color", "size"]
 
 
 def test_goals_are_those_of_products_that_are_sold(shop: Catalogue) -> None:
@@ -144,25 +140,22 @@ def test_a_damaged_row_raises_an_error_with_the_remedy(shop_path: Path, tmp_path
 
 
 def test_a_foreign_file_and_another_version_are_refused_with_the_remedy(shop_path: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other.db"
-    with sqlite3.connect(other) as connection:
-        connection.execute("CREATE TABLE meta (key TEXT, value TEXT)")
-    connection.close()
-    text = tmp_path / "text"
-    text.write_text("no database" * 20)
-    old = tmp_path / "old"
-    old.write_bytes(shop_path.read_bytes())
-    with sqlite3.connect(old) as connection:
-        connection.execute("PRAGMA user_version = 999")
-    connection.close()
-    for path, said in (
-        (other, "not a WebShop catalogue, but another SQLite file"),
-        (text, "not a catalogue"),
-        (old, "a catalogue of format 999"),
-        (tmp_path / "none", "no catalogue there"),
+    (tmp_path / "text").write_text("no database" * 20)
+    (tmp_path / "old").write_bytes(shop_path.read_bytes())
+    for name, statement in (
+        ("other", "CREATE TABLE meta (key TEXT, value TEXT)"),
+        ("old", "PRAGMA user_version = 999"),
+    ):
+        with closing(sqlite3.connect(tmp_path / name)) as connection, connection:
+            connection.execute(statement)
+    for name, said in (
+        ("other", "not a WebShop catalogue, but another SQLite file"),
+        ("text", "not a catalogue"),
+        ("old", "a catalogue of format 999"),
+        ("none", "no catalogue there"),
     ):
         with pytest.raises(DataError, match=said) as caught:
-            Catalogue(path)
+            Catalogue(tmp_path / name)
         assert REMEDY in str(caught.value)
 
 
@@ -183,11 +176,6 @@ def test_a_session_takes_next_to_no_memory(shop_path: Path) -> None:
     tracemalloc.stop()
     assert taken < 4_000, f"{taken:.0f} bytes a session"
     assert open_catalogue(shop_path) is catalogue
-
-
-def test_an_unknown_tagger_is_refused() -> None:
-    with pytest.raises(UnknownName, match=r"Nearest: 'spacy'\. Known: spacy, auto, builtin"):
-        tagger("spacey")
 
 
 def test_the_official_catalogue_is_what_it_is_said_to_be(official: Catalogue, official_files: Files) -> None:

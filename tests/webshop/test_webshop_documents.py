@@ -8,7 +8,7 @@ import pytest
 
 from envsuite.retrieval.builder import IndexBuilder
 from envsuite.retrieval.index import Index
-from envsuite.webshop.documents import document, documents, options
+from envsuite.webshop.documents import document, documents
 
 PRODUCT: dict[str, Any] = {
     "asin": "B000000001",
@@ -36,10 +36,6 @@ def test_a_document_is_name_description_first_bullet_and_options_in_lower_case()
 )
 def test_what_is_null_or_empty_adds_nothing(field: str, value: object, text: str) -> None:
     assert document({**PRODUCT, field: value}) == text
-
-
-def test_options_have_values_in_lower_case() -> None:
-    assert options(PRODUCT) == {"color": ["red | blue", "green"], "size": ["xl"]}
 
 
 def test_a_product_with_no_asin_of_its_own_is_left_out() -> None:

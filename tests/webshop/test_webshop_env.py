@@ -9,6 +9,7 @@ from typing import Any, Literal
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from shopping import play
 
 from envsuite.core import DataError, ToolCall, ToolEnv, UnknownName, UnknownTask, UsageError
 from envsuite.webshop.catalogue import Catalogue
@@ -28,11 +29,6 @@ def search(query: str) -> tuple[ToolCall, ...]:
 
 def click(element: str) -> tuple[ToolCall, ...]:
     return (ToolCall("click", {"element": element}),)
-
-
-@pytest.fixture(scope="session")
-def webshop(make_env: Make) -> Make:
-    return partial(make_env, "WebShop-v0")
 
 
 @pytest.fixture(scope="session")
@@ -82,11 +78,6 @@ def test_a_reward_is_the_score_or_by_choice_the_success_alone(small: Make, rewar
         assert info["success"] is (len(options) == 2)
 
 
-def test_a_reward_that_there_is_not_is_refused_with_those_that_there_are(small: Make) -> None:
-    with pytest.raises(UnknownName, match=r"reward of WebShop-v0 'binray'. Nearest: 'binary'. Known: binary, graded"):
-        small(reward="binray")
-
-
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("action", [click("buy now"), click(""), search(""), click("x" * 10_000)])
 def test_what_is_not_there_costs_a_step_changes_nothing_and_is_said(
@@ -102,22 +93,6 @@ def test_what_is_not_there_costs_a_step_changes_nothing_and_is_said(
         assert observation == before, "as in the original"
     else:
         assert info["error"] in observation["text"] and before["text"] in observation["text"]
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
-        "kettle " * 10_000,
-        '"steel kettle" AND (tea OR *) -x ~2 ^3 title:y',
-        "\u0447\u0430\u0439\u043d\u0438\u043a \u8336",
-        " ",
-    ],
-)
-def test_every_query_is_words(small: Make, query: str) -> None:
-    env = small()
-    env.reset(options={"task_id": KETTLE})
-    observation, _, _, _, info = env.step(search(query))
-    assert info["valid"] and "back to search" in observation["commands"]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -147,19 +122,26 @@ def test_tasks_can_be_chosen_by_department_and_kind(small: Make, webshop: Make, 
     assert summary["splits"] == {"dev": 500, "train": 6410} and "nouns by recorded" in summary["version"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ({"mode": "html"}, UnknownName, "Known: structured, text"),
+        ({"goals": "humans"}, UnknownName, "human"),
+        ({"reward": "binray"}, UnknownName, r"reward of WebShop-v0 'binray'. Nearest: 'binary'. Known: binary, graded"),
+        ({"search": "lucen"}, UnknownName, r"Nearest: 'lucene'\. Known: lucene, bm25"),
+        ({"split": "test"}, UnknownTask, "Known: dev, train"),
+        ({"source": "."}, DataError, "no WebShop data"),
+        ({"source": "items_shuffle.json"}, DataError, "give the folder"),
+        ({"source": None, "difficulty": {"near_mises": 1}}, UnknownName, r"difficulty of WebShop-v0.*near_mises"),
+        ({"source": None, "products": -5}, UsageError, "products, got -5"),
+    ],
+)
 def test_wrong_arguments_are_refused_with_what_exists(
-    small: Make, webshop: Make, shop_path: Path, tmp_path: Path
+    arguments: dict[str, Any], error: type[Exception], said: str, small: Make, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    with pytest.raises(UnknownName, match=r"Known: structured, text"):
-        small(mode="html")
-    with pytest.raises(UnknownName, match="human"):
-        small(goals="humans")
-    with pytest.raises(UnknownTask, match="Known: dev, train"):
-        webshop(source=shop_path, split="test")
-    with pytest.raises(DataError, match="no WebShop data"):
-        webshop(source=tmp_path)
-    with pytest.raises(DataError, match="give the folder"):
-        webshop(source=tmp_path / "items_shuffle.json")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=said):
+        small(**arguments)
     with pytest.raises(UnknownTask, match="B000000001/synthetic"):
         small().reset(options={"task_id": "B000000001/synthetic-9"})
 
@@ -179,16 +161,6 @@ def test_no_action_raises_and_commands_are_what_can_be_clicked(small: Make, call
             assert info["valid"]
         if terminated:
             break
-
-
-def play(env: Any, player: Expert | Lexical, task_id: str) -> float:
-    env.reset(options={"task_id": task_id})
-    for _ in range(15):
-        _, reward, terminated, _, info = env.step(player.act(env))
-        assert info["valid"], info["error"]
-        if terminated:
-            return reward
-    return 0.0
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -132,14 +132,8 @@ def test_near_misses_differ_in_attribute_option_or_price_by_turns() -> None:
 
 def _document(raw: RawProduct) -> str:
     options = {name: [{"value": value} for value in values] for name, values in raw.options.items()}
-    return document(
-        {
-            "name": raw.title,
-            "full_description": raw.description,
-            "small_description": raw.bullets,
-            "customization_options": options,
-        }
-    )
+    texts = {"name": raw.title, "full_description": raw.description, "small_description": raw.bullets}
+    return document({**texts, "customization_options": options})
 
 
 def test_a_hidden_attribute_stands_in_features_and_nowhere_else() -> None:
@@ -209,12 +203,9 @@ def test_a_large_shop_has_no_more_instructions_of_people_than_the_official_one()
     ("make", "said"),
     [
         (lambda: Shop(products=0), "a shop has from 1 to 4,294,967,296 products, got 0"),
-        (lambda: Shop(products=2**32 + 1), "a shop has from 1 to"),
         (lambda: Shop(products=1.5), "got 1.5"),
         (lambda: Shop(seed=-1), "the seed of a shop is a whole number from 0, got -1"),
-        (lambda: Shop(seed=True), "got True"),
         (lambda: Difficulty(near_misses=21), "Difficulty.near_misses must be a whole number from 0 to 20, got 21"),
-        (lambda: Difficulty(attributes=0), "Difficulty.attributes must be a whole number from 1 to 6, got 0"),
         (lambda: Difficulty(hidden="all"), "Difficulty.hidden must be a whole number from 0 to 100, got 'all'"),
     ],
 )

@@ -8,10 +8,7 @@ from hypothesis import strategies as st
 
 from envsuite.webshop.catalogue import Catalogue
 from envsuite.webshop.goals import (
-    DEV,
     NO_LIMIT,
-    ORDER_SEED,
-    PRICE_SEED,
     Wish,
     choose,
     composed,
@@ -88,7 +85,3 @@ def test_goals_of_people_come_with_their_options(official: Catalogue) -> None:
     goal = next(official.goals_of("B09R4RJSFP", "human"))
     assert goal.instruction.startswith("i need a 120 ml hair mask treatment, and price lower than ")
     assert goal.options == ("120ml",)
-
-
-def test_the_numbers_of_the_published_split_are_kept() -> None:
-    assert (PRICE_SEED, ORDER_SEED, DEV) == (0, 233, 500)

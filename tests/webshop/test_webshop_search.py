@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envsuite.core import MissingExtra, ToolCall, UnknownName
+from envsuite.core import MissingExtra, ToolCall
 from envsuite.webshop.build import build
 from envsuite.webshop.env import WebShop
 from envsuite.webshop.generate import Shop
@@ -80,8 +80,3 @@ def test_a_search_of_ones_own_is_asked(path: Path) -> None:
     assert env.reset(seed=0)[1]["versions"]["search"] == "own"
     observation, *_ = env.step([ToolCall("search", {"query": "Red Mug"})])
     assert asked == [("red mug", 50)] and observation["commands"] == ("back to search", "next >")
-
-
-def test_an_unknown_search_is_refused(path: Path) -> None:
-    with pytest.raises(UnknownName, match=r"Nearest: 'lucene'\. Known: lucene, bm25"):
-        WebShop(source=path, search="lucen")  # type: ignore[arg-type]

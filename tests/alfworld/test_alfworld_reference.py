@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -344,19 +343,6 @@ def test_a_game_is_the_same_in_every_process_and_workers_end_with_the_program(sm
     assert runs[0].stdout == runs[1].stdout and runs[0].stdout.startswith("textworld ")
     for run in runs:
         assert not psutil.pid_exists(int(run.stderr.split()[-1]))
-
-
-@pytest.mark.slow
-def test_threads_that_play_at_the_same_time_do_not_disturb_each_other(engine: TextWorldEngine, small: Path) -> None:
-    alone = [walk(engine.open(small), seed, 5) for seed in range(3)]
-    barrier = threading.Barrier(3)
-
-    def play(seed: int) -> list[Turn]:
-        barrier.wait()
-        return walk(engine.open(small), seed, 5)
-
-    with ThreadPoolExecutor(3) as threads:
-        assert list(threads.map(play, range(3))) == alone
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -247,10 +247,7 @@ def test_tabs_have_episodes_of_their_own_at_the_same_time(hundred: Path) -> None
         for calls in WAY[: 1 + number % 3]:
             tab.step(calls)
 
-    threads = [threading.Thread(target=play, args=(tab, number)) for number, tab in enumerate(tabs)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(tabs)) as threads:
+        list(threads.map(play, tabs, range(len(tabs))))
     assert [tab.state["total"] for tab in tabs] == [1, COUNT, COUNT + 1] * 2
     assert [tab.get("/api/state").json["state"]["total"] for tab in tabs] == [1, COUNT, COUNT + 1] * 2

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -172,12 +172,8 @@ def test_goals_are_numbered_by_depth_and_then_in_the_order_of_the_book(shared: P
 
 
 def test_sessions_that_ask_for_one_book_at_the_same_time_share_it_and_no_more_than_eight_are_kept() -> None:
-    books: list[RecipeBook] = []
-    threads = [threading.Thread(target=lambda: books.append(load("generated", 1234, 200)[0])) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        books = [load_[0] for load_ in threads.map(lambda _: load("generated", 1234, 200), range(4))]
     assert len(books) == 4 and len({id(book) for book in books}) == 1
     gone = weakref.ref(books[0])
     TextCraft(source="generated", book_seed=1234, goals=200).reset()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from browsing import TASK, Browser, Page, client
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from shop_files import MARKUP
 
@@ -68,18 +68,6 @@ def said(page: Page, env: WebShop) -> None:
         assert " ".join(piece.split()) in text, piece
 
 
-def test_a_purchase_through_the_page_is_that_of_the_environment(shop_path: Path) -> None:
-    env = WebShop(source=str(shop_path), split="dev")
-    env.reset(options={"task_id": TASK})
-    reward = 0.0
-    pages = iter(walk(Browser(client(shop_path))))
-    said(next(pages), env)
-    for action, page in zip(WAY, pages, strict=True):
-        _, reward, done, _, _ = env.step(call(*action))
-        said(page, env)
-    assert done and reward == 1.0
-
-
 ACTIONS = st.one_of(
     st.tuples(st.just("search"), st.sampled_from(["kettle", "shirt", "red kettle", "", "zzz", "<b>", "KETTLE \u0130"])),
     st.tuples(st.just("click"), st.integers(0, 40)),
@@ -87,6 +75,7 @@ ACTIONS = st.one_of(
 )
 
 
+@example([*WAY], TASK)
 @given(st.lists(ACTIONS, max_size=12), st.sampled_from([TASK, "B000000005/synthetic-2", "B000000003/synthetic-0"]))
 @settings(max_examples=30)
 def test_whatever_is_done_page_and_environment_go_on_alike(

@@ -1,12 +1,12 @@
 """The player that a base model imitates in ALFWorld."""
 
-import itertools
 import random
 import re
 from collections.abc import Callable
 
 import gymnasium
 import pytest
+from teaching import played
 
 from envsuite.alfworld.player import LABELS, Planner
 from envsuite.core import ToolEnv, UsageError
@@ -27,44 +27,32 @@ def env(make_env: Callable[..., ToolEnv]) -> ToolEnv:
     return make_env("ALFWorld-v0", source="builtin", scene_seed=3, games=60)
 
 
-def play(env: ToolEnv, task_id: str, player: Planner, steps: int) -> tuple[bool, list[tuple[str, str, str]]]:
-    """Whether it won, and thought, command and the game's answer of each step."""
-    env.reset(options={"task_id": task_id})
-    moves: list[tuple[str, str, str]] = []
-    for thought, action, _ in itertools.islice(player.turns(env, random.Random(task_id)), steps):
-        observation, _, done, _, info = env.step(action)
-        assert info["valid"]
-        moves.append((thought, action[0].arguments["command"], observation["text"]))
-        if done:
-            return info["success"], moves
-    return False, moves
-
-
 def test_a_careful_player_wins_every_game_and_each_name_stands_in_its_plan_its_thought_or_the_last_answer(
     env: ToolEnv,
 ) -> None:
     for task_id in env.tasks.ids("train"):
-        won, moves = play(env, task_id, Planner(), 60)
-        assert won
+        turns = played(env, task_id, Planner(), 60)
+        assert turns[-1].info["success"] and all(turn.info["valid"] for turn in turns)
         said = shown = ""
         plan: dict[str, str] = {}
-        for thought, command, answer in moves:
+        for turn in turns:
+            thought = turn.thought
             assert not thought or any(re.fullmatch(form, thought) for form in FORMS), thought
             said = thought or said
             if thought.startswith("find"):
                 plan = dict(re.findall(r"([A-F]) ([a-z]+ \d+)", thought))
             elif " none. " in thought:
                 said = plan[thought[-1]]
-            for name in re.findall(r"[a-z]+ \d+", command):
-                assert name in said or name in shown, (command, said, shown)
-            shown = answer
+            for name in re.findall(r"[a-z]+ \d+", turn.argument):
+                assert name in said or name in shown, (turn, said, shown)
+            shown = turn.text
 
 
 def test_a_plan_names_few_places_and_is_followed_in_its_order(env: ToolEnv) -> None:
     for task_id in env.tasks.ids("train"):
-        _, moves = play(env, task_id, Planner(careless=0.5), 200)
         plan: list[str] = []
-        for thought, command, _ in moves:
+        for turn in played(env, task_id, Planner(careless=0.5), 200):
+            thought, command = turn.thought, turn.argument
             if thought and " none. " not in thought:
                 plan = re.findall(r"[a-z]+ \d+", thought) if thought.startswith("find") else []
                 assert len(plan) <= len(LABELS)
@@ -77,41 +65,36 @@ def test_a_plan_names_few_places_and_is_followed_in_its_order(env: ToolEnv) -> N
 
 @pytest.mark.parametrize("slips", [{"careless": 1.0}, {"idle": 0.3}, {"hasty": 0.3}])
 def test_a_player_who_errs_needs_longer_and_still_wins(env: ToolEnv, slips: dict[str, float]) -> None:
-    steps = {"careful": 0, "slips": 0}
+    steps = [0, 0]
     for task_id in env.tasks.ids("train"):
-        for name, player in (("careful", Planner()), ("slips", Planner(**slips))):
-            won, moves = play(env, task_id, player, 600)
-            assert won
-            steps[name] += len(moves)
-    assert steps["slips"] > 1.2 * steps["careful"]
+        for number, player in enumerate((Planner(), Planner(**slips))):
+            turns = played(env, task_id, player, 600)
+            assert turns[-1].info["success"] and all(turn.info["valid"] for turn in turns)
+            steps[number] += len(turns)
+    assert steps[1] > 1.2 * steps[0]
 
 
 @pytest.mark.parametrize("slips", [{"clumsy": 0.3}, {"dreamy": 0.3}])
 def test_a_player_whose_commands_are_refused_at_times_goes_on_and_wins(env: ToolEnv, slips: dict[str, float]) -> None:
     refused = 0
     for task_id in env.tasks.ids("train"):
-        env.reset(options={"task_id": task_id})
-        success = False
-        for _, action, slip in itertools.islice(Planner(**slips).turns(env, random.Random(task_id)), 600):
-            _, _, done, _, info = env.step(action)
-            refused += not info["valid"]
-            assert info["valid"] or slip
-            if done:
-                success = info["success"]
-                break
-        assert success
+        turns = played(env, task_id, Planner(**slips), 600)
+        refused += sum(not turn.info["valid"] for turn in turns)
+        assert all(turn.info["valid"] or turn.slip for turn in turns) and turns[-1].info["success"]
     assert refused > 20
 
 
 def test_a_rash_player_says_nothing_and_wins_where_nothing_is_to_be_done_to_one_thing(env: ToolEnv) -> None:
     for task_id in env.tasks.ids("train"):
-        won, moves = play(env, task_id, Planner(rash=1.0), 120)
-        assert not any(thought for thought, _, _ in moves)
-        assert won == (env.tasks.types[task_id] in ("pick_and_place_simple", "look_at_obj_in_light"))
+        turns = played(env, task_id, Planner(rash=1.0), 120)
+        assert not any(turn.thought for turn in turns)
+        assert turns[-1].info["success"] == (
+            env.tasks.types[task_id] in ("pick_and_place_simple", "look_at_obj_in_light")
+        )
 
 
 def test_a_player_is_rash_for_a_whole_episode_or_not_at_all(env: ToolEnv) -> None:
-    spoken = [bool(play(env, task_id, Planner(rash=0.5), 3)[1][0][0]) for task_id in env.tasks.ids("train")]
+    spoken = [bool(played(env, task_id, Planner(rash=0.5), 3)[0].thought) for task_id in env.tasks.ids("train")]
     assert 0.25 < sum(spoken) / len(spoken) < 0.75
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,9 @@ import gymnasium
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from teaching import played
 
-from envsuite.core import ToolCall, UsageError
+from envsuite.core import UsageError
 from envsuite.papersearch import prompts
 from envsuite.papersearch.env import PaperSearchEnv
 from envsuite.papersearch.lexical import Lexical
@@ -24,43 +24,36 @@ SETTING: dict[str, Any] = {"papers": 1_500, "corpus_seed": 1, "max_calls": 1, "s
 STEPS = 6
 
 
-def played(player: Scholar, task_id: str, env: PaperSearchEnv) -> tuple[float, float, list[tuple[ToolCall, bool, Any]]]:
-    """Recall, reward, and each call with whether it was a slip and what came of it."""
-    env.reset(options={"task_id": task_id})
-    moves: list[tuple[ToolCall, bool, Any]] = []
-    total = 0.0
-    for _, (call,), slip in player.turns(env, random.Random(task_id)):
-        _, reward, done, _, info = env.step((call,))
-        total += reward
-        moves.append((call, slip, info))
-        if done or len(moves) == STEPS:
-            break
-    return info["score"], total, moves
+@pytest.fixture(scope="module")
+def env() -> PaperSearchEnv:
+    return PaperSearchEnv(**SETTING)
 
 
 def means(env: PaperSearchEnv, player: Scholar) -> tuple[float, float]:
-    found = [played(player, task_id, env)[:2] for task_id in env.tasks.ids("test")]
-    return sum(recall for recall, _ in found) / len(found), sum(reward for _, reward in found) / len(found)
+    """Mean recall and reward."""
+    found = [played(env, task_id, player, STEPS) for task_id in env.tasks.ids("test")]
+    rewards = [turn.reward for turns in found for turn in turns]
+    return sum(turns[-1].info["score"] for turns in found) / len(found), sum(rewards) / len(found)
 
 
-def test_a_careful_player_searches_once_then_expands_a_paper_each_step_and_is_never_refused() -> None:
-    env = PaperSearchEnv(**SETTING)
+def test_a_careful_player_searches_once_then_expands_a_paper_each_step_and_is_never_refused(
+    env: PaperSearchEnv,
+) -> None:
     for task_id in env.tasks.ids("train"):
-        _, _, moves = played(Scholar(), task_id, env)
-        assert [call.name for call, _, _ in moves] == ["search"] + ["expand"] * (len(moves) - 1)
-        assert all(info["valid"] and not slip for _, slip, info in moves)
+        turns = played(env, task_id, Scholar(), STEPS)
+        assert [turn.call.name for turn in turns] == ["search"] + ["expand"] * (len(turns) - 1)
+        assert all(turn.info["valid"] and not turn.slip for turn in turns)
 
 
-def test_each_word_that_a_careful_player_searches_stands_in_the_query_and_each_key_in_the_list() -> None:
-    env = PaperSearchEnv(**SETTING)
+def test_each_word_that_a_careful_player_searches_stands_in_the_query_and_each_key_in_the_list(
+    env: PaperSearchEnv,
+) -> None:
     for task_id in env.tasks.ids("train")[::3]:
-        env.reset(options={"task_id": task_id})
-        for _, (call,), slip in islice(Scholar(careless=0.3).turns(env, random.Random(0)), STEPS):
-            (argument,) = call.arguments.values()
-            seen = query_of(env.observation["task"]) if call.name == "search" else env.observation["text"]
-            assert slip or all(word in seen for word in argument.split())
-            if env.step((call,))[2]:
-                break
+        listed = ""
+        for turn in played(env, task_id, Scholar(careless=0.3), STEPS):
+            seen = query_of(env.goal(task_id)) if turn.call.name == "search" else listed
+            assert turn.slip or all(word in seen for word in turn.argument.split())
+            listed = turn.text
 
 
 def test_the_parts_of_a_query_are_the_words_of_its_two_concepts_and_its_subject_is_all_between_them() -> None:
@@ -100,34 +93,26 @@ def test_a_careful_player_finds_more_than_the_lexical_one_and_a_rash_one_far_les
     assert careful[0] > lexical > rash[0] + 0.2 and careful[1] > rash[1] + 2.0
 
 
-def test_a_rash_player_only_searches_parts_of_the_query() -> None:
-    env = PaperSearchEnv(**SETTING)
+def test_a_rash_player_only_searches_parts_of_the_query(env: PaperSearchEnv) -> None:
     for task_id in env.tasks.ids("train")[::3]:
         parts = parts_of(query_of(env.goal(task_id)))
-        _, _, moves = played(Scholar(rash=1.0), task_id, env)
-        assert all(call.name == "search" and call.arguments["query"] in parts and not slip for call, slip, _ in moves)
+        for turn in played(env, task_id, Scholar(rash=1.0), STEPS):
+            assert turn.call.name == "search" and turn.argument in parts and not turn.slip
 
 
-def test_who_is_careless_slips_now_and_then_and_goes_on_all_the_same() -> None:
-    env = PaperSearchEnv(**SETTING)
-    moves = [move for task_id in env.tasks.ids("train") for move in played(Scholar(careless=0.3), task_id, env)[2]]
-    slips = sum(slip for _, slip, _ in moves)
-    assert 0.2 < slips / len(moves) < 0.4
-    assert all(info["valid"] for _, slip, info in moves if not slip)
-    said = " ".join(info["error"] or "" for _, slip, info in moves if slip)
+def test_who_is_careless_slips_now_and_then_and_goes_on_all_the_same(env: PaperSearchEnv) -> None:
+    turns = [turn for task_id in env.tasks.ids("train") for turn in played(env, task_id, Scholar(careless=0.3), STEPS)]
+    assert 0.2 < sum(turn.slip for turn in turns) / len(turns) < 0.4
+    assert all(turn.info["valid"] for turn in turns if not turn.slip)
+    said = " ".join(turn.info["error"] or "" for turn in turns if turn.slip)
     assert prompts.NOT_THERE in said and prompts.REPEATED_EXPANSION in said and prompts.REPEATED_SEARCH in said
 
 
 def test_it_has_an_answer_to_every_state(seven: Path) -> None:
     env = PaperSearchEnv(source=seven, end_when_found=False, max_calls=1, snippet=20)
-    env.reset(options={"task_id": "q-test"})
-    calls = []
-    for _, action, _ in Scholar().turns(env, random.Random(0)):
-        assert env.step(action)[4]["valid"]
-        calls += action
-        if len(calls) == 25:
-            break
-    assert len({*map(str, calls)}) == 25 and {call.name for call in calls} == {"search", "expand"}
+    turns = played(env, "q-test", Scholar(), 25)
+    assert all(turn.info["valid"] for turn in turns)
+    assert len({str(turn.call) for turn in turns}) == 25 and {turn.call.name for turn in turns} == {"search", "expand"}
 
 
 def test_a_probability_that_is_none_and_another_environment_are_refused() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import pytest
 from question_files import HOTPOT, write_json
+from teaching import Turn, played
 
 import envsuite  # noqa: F401  # registers the environments
 from envsuite.core.errors import UsageError
@@ -23,26 +24,17 @@ TYPES = [f"encyclopaedia-{kind}-{hops}" for kind in ("composition", "inference")
 SMALL = {"entities": 300, "questions": 300, "tasks": TYPES, "observation": "new"}
 
 
+def right(turns: list[Turn]) -> bool:
+    """Whether an episode's answer, after at most 12 valid steps, is."""
+    assert len(turns) <= 12 and all(turn.info["valid"] for turn in turns)
+    return bool(turns[-1].info["success"])
+
+
 @pytest.fixture(scope="module")
 def env(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ENVSUITE_DATA", str(tmp_path_factory.mktemp("data")))
         yield SearchQAEnv(**SMALL)
-
-
-def play(env: Any, task_id: str, player: Reader, steps: int = 12) -> tuple[bool, list[tuple[str, str, str, bool, str]]]:
-    """Whether it was right; thought, tool, argument, slip and observation of each step."""
-    env.reset(options={"task_id": task_id})
-    moves: list[tuple[str, str, str, bool, str]] = []
-    info: Any = {"success": False}
-    for thought, (call,), slip in player.turns(env, random.Random(task_id)):
-        observation, _, done, _, info = env.step((call,))
-        assert info["valid"]
-        moves.append((thought, call.name, next(iter(call.arguments.values())), slip, observation["text"]))
-        assert len(moves) <= steps
-        if done:
-            break
-    return bool(info["success"]), moves
 
 
 def test_every_fact_of_every_page_is_read_as_it_was_written() -> None:
@@ -67,53 +59,46 @@ def test_a_page_that_does_not_state_a_fact_has_none_of_it() -> None:
 
 def test_a_careful_reader_answers_nearly_every_question_rightly(env: Any) -> None:
     tasks = env.tasks.ids("train")
-    right = [play(env, task, Reader())[0] for task in tasks]
-    assert len(tasks) > 100 and sum(right) > 0.97 * len(tasks)
+    assert len(tasks) > 100 and sum(right(played(env, task, Reader())) for task in tasks) > 0.97 * len(tasks)
 
 
 def test_it_searches_and_answers_only_what_the_question_or_a_page_says(env: Any) -> None:
     for task in env.tasks.ids("train"):
         seen = env.goal(task)
-        for thought, tool, argument, _, text in play(env, task, Reader())[1]:
-            said = argument.removeprefix("town ") if tool == "search" else argument
-            assert said.removeprefix("town of ") in seen or argument == "unanswerable", (argument, seen)
-            assert re.fullmatch(r"[a-z]+(, [a-z]+)*", thought), thought
-            seen += text
+        for turn in played(env, task, Reader()):
+            said = turn.argument.removeprefix("town ") if turn.call.name == "search" else turn.argument
+            assert said.removeprefix("town of ") in seen or said == "unanswerable", (said, seen)
+            assert re.fullmatch(r"[a-z]+(, [a-z]+)*", turn.thought), turn.thought
+            seen += turn.text
 
 
 def test_it_states_the_facts_that_it_needs_then_each_where_it_reads_it(env: Any) -> None:
     task = next(task for task in env.tasks.ids("train") if "inference-2" in task)
-    _, moves = play(env, task, Reader())
-    first, *later = [thought for thought, *_ in moves]
+    first, *later = [turn.thought for turn in played(env, task, Reader())]
     assert first.split(", ") == later
 
 
 def test_what_no_page_says_is_unanswerable(env: Any) -> None:
     with_none = SearchQAEnv(**{**SMALL, "tasks": ["encyclopaedia-composition-2-unanswerable"]})
     for task in with_none.tasks.ids("train"):
-        right, moves = play(with_none, task, Reader())
-        assert right and moves[-1][2] == "unanswerable"
+        turns = played(with_none, task, Reader())
+        assert right(turns) and turns[-1].argument == "unanswerable"
 
 
 def test_a_rash_reader_answers_with_the_first_fact_of_the_first_page(env: Any) -> None:
     tasks = env.tasks.ids("train")
     rights = 0
     for task in tasks:
-        right, moves = play(env, task, Reader(rash=1.0))
-        rights += right
-        assert [tool for _, tool, *_ in moves] in (["search", "answer"], ["search"])
-        assert not any("," in thought for thought, *_ in moves)
+        turns = played(env, task, Reader(rash=1.0))
+        rights += right(turns)
+        assert [turn.call.name for turn in turns] in (["search", "answer"], ["search"])
+        assert not any("," in turn.thought for turn in turns)
     assert rights < 0.02 * len(tasks)
 
 
 def test_a_reader_that_slips_searches_again_and_is_right(env: Any) -> None:
-    tasks = env.tasks.ids("train")[:80]
-    slips = rights = 0
-    for task in tasks:
-        right, moves = play(env, task, Reader(hasty=0.5))
-        slips += sum(slip for _, _, _, slip, _ in moves)
-        rights += right
-    assert slips > 40 and rights > 0.9 * len(tasks)
+    turns = [played(env, task, Reader(hasty=0.5)) for task in env.tasks.ids("train")[:80]]
+    assert sum(turn.slip for one in turns for turn in one) > 40 and sum(map(right, turns)) > 0.9 * len(turns)
 
 
 def test_a_reader_goes_on_from_a_restored_snapshot(env: Any) -> None:
@@ -130,8 +115,7 @@ def test_a_reader_goes_on_from_a_restored_snapshot(env: Any) -> None:
 
 def test_a_page_that_is_cut_is_read_no_further_than_an_agent_sees(env: Any) -> None:
     short = SearchQAEnv(**{**SMALL, "passage_length": 25})
-    right = sum(play(short, task, Reader())[0] for task in short.tasks.ids("train"))
-    assert right == 0
+    assert not any(right(played(short, task, Reader())) for task in short.tasks.ids("train"))
 
 
 def test_questions_that_start_from_no_name_are_refused_with_the_types_to_set(tmp_path: Path) -> None:

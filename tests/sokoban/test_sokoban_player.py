@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from teaching import played
 
 from envsuite.core import UsageError
 from envsuite.sokoban.env import SokobanEnv
@@ -10,18 +11,13 @@ from envsuite.sokoban.expert import Expert
 from envsuite.sokoban.player import Pusher
 
 
-def games(player: Pusher, count: int, most: int = 15) -> list[tuple[bool, int]]:
+def games(player: Pusher, count: int) -> list[tuple[bool, int]]:
     """Success and number of moves of the player's games on the test split."""
     env, found = SokobanEnv(split="test"), []
     for seed in range(count):
-        env.reset(seed=seed)
-        moves = 0
-        for _, action, _ in player.turns(env, random.Random(seed)):
-            info = env.step(action)[4]
-            moves += 1
-            if env.done or moves == most:
-                break
-        found.append((info["success"], moves))
+        _, info = env.reset(seed=seed)
+        turns = played(env, info["task_id"], player, 15, f"{seed}")
+        found.append((turns[-1].info["success"], len(turns)))
     return found
 
 

@@ -1,7 +1,6 @@
 """The player that the base model imitates."""
 
 import itertools
-import random
 import re
 import string
 from collections.abc import Callable
@@ -9,29 +8,16 @@ from functools import partial
 from typing import Any
 
 import pytest
+from teaching import played
 
 from envsuite.core.errors import UsageError
 from envsuite.textcraft.env import TextCraft
 from envsuite.textcraft.player import Planner, label, outline, say
 
-Move = tuple[str, str, bool]
-"""Thought, command and whether it worked."""
-
 
 @pytest.fixture
 def craft(make_env: Callable[..., Any]) -> Callable[..., Any]:
     return partial(make_env, "TextCraft-v0")
-
-
-def play(env: Any, task_id: str, player: Planner, steps: int, seed: int = 0) -> tuple[bool, list[Move]]:
-    env.reset(options={"task_id": task_id})
-    moves: list[Move] = []
-    for thought, action, _ in itertools.islice(player.turns(env, random.Random(f"{seed} {task_id}")), steps):
-        _, _, done, _, info = env.step(action)
-        moves.append((thought, action[0].arguments["command"], info["valid"] and info.get("error") is None))
-        if done:
-            return info["success"], moves
-    return False, moves
 
 
 @pytest.mark.parametrize("source", ["builtin", "generated"])
@@ -40,50 +26,51 @@ def test_a_careful_player_solves_every_training_task_and_never_fails_at_a_step(
 ) -> None:
     env = craft(source=source, goals=400)
     for task in env.tasks.ids("train"):
-        success, moves = play(env, task, Planner(), steps=300)
-        assert success and all(worked for _, _, worked in moves)
+        turns = played(env, task, Planner(), 300)
+        assert turns[-1].info["success"] and all(turn.info["valid"] for turn in turns)
 
 
 def test_a_player_who_errs_plans_anew_until_it_succeeds(craft: Callable[..., Any]) -> None:
     env = craft(source="generated", book_seed=5, goals=400)
     failures = 0
     for task in env.tasks.ids("train"):
-        success, moves = play(env, task, Planner(careless=0.3, hasty=0.1), steps=3000)
-        assert success
-        for (_, _, worked), (thought, _, _) in itertools.pairwise(moves):
-            failures += not worked
-            if not worked:
-                assert thought.startswith(f"{task.replace('_', ' ')}: A craft")
+        turns = played(env, task, Planner(careless=0.3, hasty=0.1), 3000)
+        assert turns[-1].info["success"]
+        for turn, after in itertools.pairwise(turns):
+            if not turn.info["valid"]:
+                failures += 1
+                assert after.thought.startswith(f"{task.replace('_', ' ')}: A craft")
     assert failures > 100
 
 
 def test_a_rash_player_says_nothing_and_fails_at_all_that_takes_more_than_one_craft(craft: Callable[..., Any]) -> None:
     env = craft(source="generated", book_seed=5, goals=400)
     for task in env.tasks.ids("test"):
-        success, moves = play(env, task, Planner(rash=1.0), steps=30)
-        assert len(moves) == 30 and not any(thought for thought, _, _ in moves)
-        commands = [command for _, command, _ in moves]
+        turns = played(env, task, Planner(rash=1.0), 30)
+        assert len(turns) == 30 and not any(turn.thought for turn in turns)
+        commands = [turn.argument for turn in turns]
         around = commands.index(next(command for command in commands if command.startswith("craft"))) + 1
-        assert not success and commands == [*itertools.islice(itertools.cycle(commands[:around]), 30)]
+        assert not turns[-1].info["success"] and commands == [*itertools.islice(itertools.cycle(commands[:around]), 30)]
 
 
 def test_a_player_is_rash_for_a_whole_episode_or_not_at_all(craft: Callable[..., Any]) -> None:
     env = craft(source="generated", book_seed=5, goals=400)
     rash = 0
     for task in env.tasks.ids("train"):
-        success, moves = play(env, task, Planner(rash=0.5), steps=100)
-        assert success == bool(moves[0][0])
-        rash += not success
+        turns = played(env, task, Planner(rash=0.5), seed=f"0 {task}")
+        assert turns[-1].info["success"] == bool(turns[0].thought)
+        rash += not turns[-1].info["success"]
     assert 100 < rash < 220
 
 
 def test_every_amount_it_gets_stands_in_a_recipe_shown(craft: Callable[..., Any]) -> None:
     env = craft(source="generated", book_seed=3, goals=300)
     for task in env.tasks.ids("test"):
-        _, moves = play(env, task, Planner(), steps=300)
+        turns = played(env, task, Planner(), 300)
         observation, _ = env.reset(options={"task_id": task})
         parts = {part for line in observation["task"].splitlines() for part in line.split(" using ")[-1].split(", ")}
-        assert {command.removeprefix("get ") for _, command, _ in moves if command.startswith("get ")} <= parts
+        commands = [turn.argument for turn in turns]
+        assert {command.removeprefix("get ") for command in commands if command.startswith("get ")} <= parts
 
 
 def test_its_plan_names_every_craft_with_its_times(craft: Callable[..., Any]) -> None:
@@ -95,9 +82,9 @@ def test_its_plan_names_every_craft_with_its_times(craft: Callable[..., Any]) ->
         labels = re.findall(r": ([A-Z]) craft", ". ".join(clauses))
         assert labels == list(string.ascii_uppercase[: len(recipes)])
         assert set(recipes) <= set(observation["task"].splitlines())
-        _, moves = play(env, task, Planner(), steps=300)
+        turns = played(env, task, Planner(), 300)
         times = [int(found) for clause in clauses for found in re.findall(r"; (\d+) times", clause)]
-        assert sum(times) + 1 == sum(command.startswith("craft") for _, command, _ in moves)
+        assert sum(times) + 1 == sum(turn.argument.startswith("craft") for turn in turns)
 
 
 def test_labels_never_run_out() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium
 import pytest
+from teaching import played
 
 from envsuite.core.errors import UsageError
 from envsuite.webshop.player import Shopper, judged, query
@@ -22,24 +23,10 @@ def env(make_env: Callable[..., Any]) -> Any:
     return make_env("WebShop-v0", source="builtin", goals="human", products=300, mode="structured", difficulty=EASY)
 
 
-def play(env: Any, task_id: str, player: Shopper) -> tuple[float, list[tuple[str, str, str]]]:
-    """What it earned, and thought, argument of the call and the shop's answer of each step."""
-    env.reset(options={"task_id": task_id})
-    moves: list[tuple[str, str, str]] = []
-    reward = 0.0
-    for thought, (call,), slip in player.turns(env, random.Random(task_id)):
-        observation, reward, done, _, info = env.step((call,))
-        assert info["valid"]
-        (argument,) = call.arguments.values()
-        moves.append(("slip" if slip else thought, argument, observation["text"]))
-        assert len(moves) < 100
-        if done:
-            break
-    return reward, moves
-
-
 def test_a_careful_player_earns_full_reward_for_nearly_every_goal(env: Any) -> None:
-    rewards = [play(env, task_id, Shopper())[0] for task_id in env.tasks.ids("train")]
+    turns = [played(env, task_id, Shopper()) for task_id in env.tasks.ids("train")]
+    assert all(turn.info["valid"] for one in turns for turn in one)
+    rewards = [one[-1].reward for one in turns]
     assert sum(reward == 1.0 for reward in rewards) > 0.9 * len(rewards)
     assert sum(rewards) > 0.97 * len(rewards)
 
@@ -49,12 +36,13 @@ def test_each_word_that_a_careful_player_says_or_does_stands_in_the_instruction_
     for task_id in env.tasks.ids("train"):
         env.reset(options={"task_id": task_id})
         task = page = env.session.goal.instruction
-        for thought, argument, answer in play(env, task_id, Shopper())[1]:
-            assert not thought or any(re.fullmatch(form, thought) for form in FORMS), thought
+        for turn in played(env, task_id, Shopper()):
+            assert not turn.thought or any(re.fullmatch(form, turn.thought) for form in FORMS), turn.thought
             known = f"{task} {page}".lower()
-            for word in re.findall(r"[\w'-]+", thought + ("" if argument in buttons else f" {argument}")):
+            said = turn.thought + ("" if turn.argument in buttons else f" {turn.argument}")
+            for word in re.findall(r"[\w'-]+", said):
                 assert word in known, (word, known)
-            page = answer
+            page = turn.text
 
 
 def test_the_first_product_that_is_cheap_enough_is_opened_and_those_before_it_are_said_to_be_too_dear() -> None:
@@ -74,30 +62,27 @@ def test_with_vague_wishes_and_hidden_facts_it_asks_in_the_shop_s_words(env: Any
 
 
 def test_a_player_that_slips_still_buys_what_was_asked_for(env: Any) -> None:
-    slips = won = 0
     tasks = env.tasks.ids("train")[:200]
-    for task_id in tasks:
-        reward, moves = play(env, task_id, Shopper(hasty=0.2, dreamy=0.2))
-        slips += sum(thought == "slip" for thought, _, _ in moves)
-        won += reward == 1.0
-    assert slips > 50 and won > 0.8 * len(tasks)
+    turns = [played(env, task_id, Shopper(hasty=0.2, dreamy=0.2)) for task_id in tasks]
+    assert sum(turn.slip for one in turns for turn in one) > 50
+    assert sum(one[-1].reward == 1.0 for one in turns) > 0.8 * len(tasks)
 
 
 def test_a_dreamy_player_clicks_wrong_values_of_options_and_nothing_else_that_is_wrong(env: Any) -> None:
     slips = []
     for task_id in env.tasks.ids("train")[:40]:
-        _, moves = play(env, task_id, Shopper(dreamy=0.3))
+        turns = played(env, task_id, Shopper(dreamy=0.3))
         options = env.session.catalogue.product(env.session.goal.asin).options.values()
-        slips += [any(argument in values for values in options) for said, argument, _ in moves if said == "slip"]
+        slips += [any(turn.argument in values for values in options) for turn in turns if turn.slip]
     assert len(slips) > 10 and all(slips)
 
 
 def test_a_rash_player_says_nothing_chooses_nothing_and_mostly_earns_a_part(env: Any) -> None:
     rewards = []
     for task_id in env.tasks.ids("train"):
-        reward, moves = play(env, task_id, Shopper(rash=1.0))
-        assert [thought for thought, _, _ in moves] == ["", "", ""] and moves[-1][1] == "buy now"
-        rewards.append(reward)
+        turns = played(env, task_id, Shopper(rash=1.0))
+        assert [turn.thought for turn in turns] == ["", "", ""] and turns[-1].argument == "buy now"
+        rewards.append(turns[-1].reward)
     assert sum(reward == 1.0 for reward in rewards) < 0.25 * len(rewards)
     assert 0.2 < sum(rewards) / len(rewards) < 0.6
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pickle
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -113,24 +112,6 @@ def test_refusals_name_the_commands_that_share_most_words() -> None:
         "put mug 1 to desk 1", commands
     )
     assert "Admissible are e.g. 'go to desk 1'" in refusal("dance 1", commands)
-
-
-def test_an_episode_continues_from_a_snapshot_in_another_environment(
-    made: dict[str, Any], alfworld: Callable[..., ToolEnv]
-) -> None:
-    env, other = alfworld(**made), alfworld(**made)
-    env.reset(options={"task_id": LAPTOP})
-    env.step(act("go to desk 1"))
-    for command in ("dance", "examine desk 1"):
-        observation, *_ = env.step(act(command))
-        token = pickle.loads(pickle.dumps(env.snapshot()))
-        assert other.restore(token) == observation
-        assert other.step(act("look")) == env.step(act("look"))
-    assert other.step(act("use desklamp 1")) == env.step(act("use desklamp 1"))
-    with pytest.raises(UnknownTask):
-        alfworld(**made, tasks=TASKS[1:]).restore(token)
-    env.close()
-    other.close()
 
 
 def test_an_episode_that_is_won_is_over_after_restoring_it(

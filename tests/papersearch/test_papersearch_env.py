@@ -216,15 +216,6 @@ def test_arguments_out_of_range_are_refused(arguments: dict[str, Any], error: ty
         PaperSearchEnv(**{**SMALL, **arguments})
 
 
-def test_a_damaged_corpus_is_named(tmp_path: Path, seven: Path) -> None:
-    whole = seven.read_bytes()
-    for content in (b"", whole[: len(whole) // 2], b"{}\n" * 100):
-        path = tmp_path / "broken.corpus"
-        path.write_bytes(content)
-        with pytest.raises(DataError, match=r"broken\.corpus"):
-            PaperSearchEnv(source=path)
-
-
 def test_another_search_can_be_used(seven: Path) -> None:
     class Backwards:
         name = "backwards"

@@ -61,28 +61,24 @@ ENTRIES: list[dict[str, Any]] = [
     entry("b00000000x", "Lower-Case Kettle", pricing="$0.99"),
 ]
 
+
+def wish(instruction: str, *attributes: str, asked: tuple[str, ...] | None = None) -> dict[str, Any]:
+    """What is known of a product, and asked for."""
+    wanted = list(attributes if asked is None else asked)
+    return {"attributes": [*attributes], "instruction": f"Find me {instruction}", "instruction_attributes": wanted}
+
+
 ATTRIBUTES: dict[str, Any] = {
-    "B000000001": {
-        "attributes": ["stainless steel", "easy clean"],
-        "instruction": "Find me easy clean kettles with stainless steel",
-        "instruction_attributes": ["easy clean", "stainless steel"],
-    },
-    "B000000002": {"attributes": ["bright red"], "instruction": "Find me kettles", "instruction_attributes": []},
-    "B000000003": {
-        "attributes": ["huge"],
-        "instruction": "Find me huge kettles",
-        "instruction_attributes": ["huge"],
-    },
-    "B000000005": {
-        "attributes": ["machine wash"],
-        "instruction": "Find me machine wash shirts",
-        "instruction_attributes": ["machine wash"],
-    },
-    "B000000007": {
-        "attributes": ["plain"],
-        "instruction": "Find me plain kettles",
-        "instruction_attributes": ["plain"],
-    },
+    "B000000001": wish(
+        "easy clean kettles with stainless steel",
+        "stainless steel",
+        "easy clean",
+        asked=("easy clean", "stainless steel"),
+    ),
+    "B000000002": wish("kettles", "bright red", asked=()),
+    "B000000003": wish("huge kettles", "huge"),
+    "B000000005": wish("machine wash shirts", "machine wash"),
+    "B000000007": wish("plain kettles", "plain"),
     "B000000099": {"attributes": ["of nothing that is sold"]},
 }
 

@@ -22,9 +22,6 @@ from envsuite.vector import EnvFactory, LocalVector
 
 LAPTOP = "look_at_obj_in_light-Laptop-None-DeskLamp-328/trial_T20190908_201550_622420"
 NOTHING = "Nothing happens."
-TASKS = [LAPTOP, "pick_and_place_simple-Candle-None-Toilet-407/trial_T20190909_055248_059513"]
-
-
 @pytest.fixture(params=["native", pytest.param("textworld", marks=pytest.mark.slow)])
 def made(request: pytest.FixtureRequest, games_root: Path) -> dict[str, Any]:
     """Arguments of an environment on the real games, with each engine."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -112,13 +112,24 @@ def test_lexical_scores_are_the_weighted_share_of_the_querys_words(begin: Callab
     assert pool(session) == {"g1", "g4", "old"}
 
 
-@pytest.mark.parametrize("again", ["beta", " BETA ", "Beta\n"])
-def test_a_repeated_search_is_charged(again: str, begin: Callable[..., Session]) -> None:
+@pytest.mark.parametrize(
+    ("tool", "arguments", "reward", "error"),
+    [
+        ("search", ("beta", " BETA ", "Beta\n"), -0.5, "this query was searched before"),
+        ("expand", ("g2", "none", "", "late", "g1 g1", "\ud800", "x" * 5_000), -0.5, "no paper with this id is in the"),
+        ("search", ("", " \n\t", "x" * (LONGEST_QUERY + 1)), 0.0, "the query "),
+    ],
+)
+def test_a_refused_call_is_charged_unless_it_has_no_query(
+    tool: str, arguments: tuple[str, ...], reward: float, error: str, begin: Callable[..., Session]
+) -> None:
     session = begin("gold")
     session.step([("search", "beta")])
-    done = session.step([("search", again)])
-    assert done.reward == -0.5 and done.errors == ("this query was searched before",)
-    assert session.searches == 1
+    before = pool(session)
+    for argument in arguments:
+        done = session.step([(tool, argument)])
+        assert done.reward == reward and len(done.errors) == 1 and done.errors[0].startswith(error)
+    assert (pool(session), session.searches, session.expansions) == (before, 1, 0)
 
 
 @pytest.mark.parametrize(("reward", "penalty"), [("step", 0.5), ("call", 0.0)])
@@ -131,15 +142,6 @@ def test_a_search_that_is_repeated_within_a_step_is_refused_and_charged_where_th
     assert session.step([("search", "beta"), ("search", "beta")]).reward == -1.0
 
 
-@pytest.mark.parametrize("key", ["g2", "none", "", "late", "g1 g1", "\ud800", "x" * 5_000])
-def test_an_expansion_of_what_is_not_in_the_pool_is_charged(key: str, begin: Callable[..., Session]) -> None:
-    session = begin("gold")
-    session.step([("search", "delta")])
-    done = session.step([("expand", key)])
-    assert done.reward == -0.5 and done.errors == ("no paper with this id is in the list",)
-    assert session.expansions == 0 and pool(session) == {"g4"}
-
-
 def test_each_penalty_of_a_step_counts(begin: Callable[..., Session]) -> None:
     session = begin("gold", penalty=0.25, cost=0.1)
     session.step([("search", "delta")])
@@ -147,13 +149,6 @@ def test_each_penalty_of_a_step_counts(begin: Callable[..., Session]) -> None:
         [("search", "delta"), ("expand", "g1"), ("expand", "g4"), ("search", "omega"), ("expand", "g4")]
     )
     assert done.reward == pytest.approx(1.0 - 3 * 0.25 - 2 * 0.1)
-
-
-@pytest.mark.parametrize("query", ["", " \n\t", "x" * (LONGEST_QUERY + 1)])
-def test_an_empty_or_endless_query_is_refused_without_charge(query: str, begin: Callable[..., Session]) -> None:
-    session = begin("gold")
-    done = session.step([("search", query)])
-    assert done.reward == 0.0 and len(done.errors) == 1 and not session.asked
 
 
 def test_operators_are_words(begin: Callable[..., Session]) -> None:
@@ -176,7 +171,7 @@ def test_nothing_newer_than_the_query_is_found(begin: Callable[..., Session]) ->
 def test_calls_see_the_pool_as_it_was_before_the_step_in_any_order(reward: str, begin: Callable[..., Session]) -> None:
     calls = [("search", "delta"), ("expand", "g4"), ("expand", "g1"), ("search", "omega"), ("search", "delta")]
     seen = set()
-    for order in itertools.permutations(calls):
+    for order in permutations(calls):
         session = begin("gold", reward=reward)
         session.step([("search", "beta")])  # g1, g4 and old
         done = session.step(order)

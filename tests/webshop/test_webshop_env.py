@@ -37,12 +37,6 @@ def small(webshop: Make, shop_path: Path) -> Make:
     return partial(webshop, source=shop_path, split="dev")
 
 
-@pytest.fixture(scope="session")
-def official_shop(make_env: Callable[..., Any], official_path: Path) -> Callable[..., Any]:
-    """Makes an environment of the official products, for players that look into it."""
-    return partial(make_env, "WebShop-v0", source=official_path)
-
-
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("reward", "partly"), [("graded", 4 / 5), ("binary", 0.0)])
 def test_a_reward_is_the_score_or_by_choice_the_success_alone(
@@ -64,9 +58,9 @@ def test_a_reward_is_the_score_or_by_choice_the_success_alone(
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("action", [click("buy now"), click(""), search(""), click("x" * 10_000)])
 def test_what_is_not_there_costs_a_step_changes_nothing_and_is_said(
-    shop_path: Path, mode: Mode, action: Any, make_env: Callable[..., Any]
+    small: Callable[..., Any], mode: Mode, action: Any
 ) -> None:
-    env = make_env("WebShop-v0", source=shop_path, split="dev", mode=mode)
+    env = small(mode=mode)
     before, _ = env.reset(options={"task_id": KETTLE})
     state = env.session.state
     observation, reward, terminated, _, info = env.step(action)
@@ -148,9 +142,9 @@ def test_no_action_raises_and_commands_are_what_can_be_clicked(small: Make, call
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_expert_earns_one_wherever_the_options_of_the_product_allow_it(
-    official_shop: Callable[..., Any], mode: Mode
+    webshop: Callable[..., Any], official_path: Path, mode: Mode
 ) -> None:
-    env = official_shop(mode=mode)
+    env = webshop(source=official_path, mode=mode)
     catalogue: Catalogue = env.catalogue
     solved = 0
     for task_id in env.tasks.ids("train")[:150]:
@@ -163,8 +157,8 @@ def test_the_expert_earns_one_wherever_the_options_of_the_product_allow_it(
     assert solved > 130
 
 
-def test_the_expert_and_the_baseline_play_goals_of_people(official_shop: Callable[..., Any]) -> None:
-    env = official_shop(goals="human", split="dev")
+def test_the_expert_and_the_baseline_play_goals_of_people(webshop: Callable[..., Any], official_path: Path) -> None:
+    env = webshop(source=official_path, goals="human", split="dev")
     rewards = [play(env, Expert(), task_id) for task_id in env.tasks.ids("dev")]
     assert sum(rewards) / len(rewards) > 0.9
     assert all(play(env, Lexical(), task_id) >= 0.0 for task_id in env.tasks.ids("dev"))

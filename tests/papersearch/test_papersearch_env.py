@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 import re
 from collections.abc import Callable
@@ -76,15 +75,6 @@ def test_an_episode_goes_on_after_all_gold_is_found_if_asked_to(seven: Path, pap
     env.reset()
     _, _, terminated, _, info = env.step([search("alpha beta"), search("gamma")])
     assert info["success"] and not terminated
-
-
-def test_the_same_knowledge_has_the_same_state_key(seven: Path, papers: Callable[..., ToolEnv]) -> None:
-    keys = []
-    for calls in ([search("delta"), search("omega")], [search("OMEGA"), search("delta")], [search("delta")]):
-        env = papers(source=str(seven))
-        env.reset()
-        keys.append(env.step(calls)[4]["state_key"])
-    assert keys[0] == keys[1] != keys[2]
 
 
 @pytest.mark.parametrize("selector", ["gold", "lexical"])
@@ -228,12 +218,3 @@ def test_another_search_can_be_used(seven: Path) -> None:
     _, info = env.reset()
     assert info["versions"]["search"] == "backwards"
     assert env.step([search("delta")])[1] == 1.0
-
-
-def test_goal_and_identity_are_told_without_an_episode(seven: Path, papers: Callable[..., ToolEnv]) -> None:
-    env = papers(source=str(seven), split=None)
-    assert env.goal("q-test") == "Find all papers that this query asks for.\n\nQuery: alpha omega"
-    assert env.identity("q-test") == {
-        "corpus": Corpus(seven).digest, "query": "alpha omega", "date": 0,
-        "gold_sha256": hashlib.sha256(b"side").hexdigest(),
-    }  # fmt: skip

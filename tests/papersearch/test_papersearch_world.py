@@ -179,6 +179,7 @@ def test_calls_see_the_pool_as_it_was_before_the_step_in_any_order(reward: str, 
     assert len(seen) == 1
     session = begin("gold", reward=reward)
     assert session.step([("search", "delta"), ("expand", "g4")]).reward == 1.0 - 0.5
+    assert session.key() not in {key for *_, key in seen}
 
 
 def test_metrics_are_those_of_the_papers_above_the_threshold(begin: Callable[..., Session]) -> None:

@@ -91,14 +91,6 @@ def test_a_snapshot_goes_on_as_the_episode_did(small: Make, mode: Mode) -> None:
     assert other.restore(ended)["commands"] == ()
 
 
-def test_tasks_can_be_chosen_by_department_and_kind(small: Make, webshop: Make, official_path: Path) -> None:
-    assert small(tasks=["fashion"]).tasks.ids("dev")[0].startswith("B000000005/")
-    assert small(goals="human").tasks.ids("dev") == ("B000000001/human-0",)
-    summary = webshop(source=official_path).tasks.summary()
-    assert webshop(source=official_path).reset(seed=0)[1]["versions"]["nouns"] == "recorded"
-    assert summary["splits"] == {"dev": 500, "train": 6410} and "nouns by recorded" in summary["version"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "said"),
     [

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -13,15 +11,17 @@ import gymnasium
 import orjson
 import pytest
 
-from envsuite.alfworld.env import refusal
+from envsuite.alfworld.env import ALFWorld, refusal
 from envsuite.alfworld.game_file import GAME, read_game
 from envsuite.alfworld.reference import default_pool
 from envsuite.alfworld.source import games_of
-from envsuite.core import DataError, ToolCall, ToolEnv, UnknownTask, UsageError
+from envsuite.core import DataError, ToolCall, UnknownTask, UsageError
 from envsuite.vector import EnvFactory, LocalVector
 
 LAPTOP = "look_at_obj_in_light-Laptop-None-DeskLamp-328/trial_T20190908_201550_622420"
 NOTHING = "Nothing happens."
+
+
 @pytest.fixture(params=["native", pytest.param("textworld", marks=pytest.mark.slow)])
 def made(request: pytest.FixtureRequest, games_root: Path) -> dict[str, Any]:
     """Arguments of an environment on the real games, with each engine."""
@@ -36,11 +36,6 @@ def made(request: pytest.FixtureRequest, games_root: Path) -> dict[str, Any]:
 @pytest.fixture
 def native(games_root: Path) -> dict[str, Any]:
     return {"source": games_root, "split": "valid_seen"}
-
-
-@pytest.fixture(scope="session")
-def alfworld(make_env: Callable[..., ToolEnv]) -> Callable[..., ToolEnv]:
-    return partial(make_env, "ALFWorld-v0")
 
 
 def act(command: str) -> tuple[ToolCall, ...]:
@@ -85,9 +80,9 @@ def test_the_walkthrough_of_a_game_earns_one_and_ends_the_episode(made: dict[str
 
 
 def test_a_command_that_is_not_admissible_costs_a_step_and_is_explained_beside_the_games_text(
-    made: dict[str, Any], alfworld: Callable[..., ToolEnv]
+    made: dict[str, Any],
 ) -> None:
-    env = alfworld(**made)
+    env = ALFWorld(**made)
     first, _ = env.reset(options={"task_id": LAPTOP})
     for command in ("goto desk 1", "", "xyzzy", "fly " * 1000, "go to desk 1\ud800x", "Look"):
         observation, reward, terminated, _, info = env.step(act(command))
@@ -111,10 +106,8 @@ def test_refusals_name_the_commands_that_share_most_words() -> None:
     assert "Admissible are e.g. 'go to desk 1'" in refusal("dance 1", commands)
 
 
-def test_an_episode_that_is_won_is_over_after_restoring_it(
-    made: dict[str, Any], games_root: Path, alfworld: Callable[..., ToolEnv]
-) -> None:
-    env = alfworld(**made)
+def test_an_episode_that_is_won_is_over_after_restoring_it(made: dict[str, Any], games_root: Path) -> None:
+    env = ALFWorld(**made)
     env.reset(options={"task_id": LAPTOP})
     for command in walkthrough(games_root):
         env.step(act(command))
@@ -127,10 +120,10 @@ def test_an_episode_that_is_won_is_over_after_restoring_it(
 
 
 def test_a_reset_that_fails_leaves_the_running_episode_as_it_was(
-    made: dict[str, Any], games_root: Path, tmp_path: Path, alfworld: Callable[..., ToolEnv]
+    made: dict[str, Any], games_root: Path, tmp_path: Path
 ) -> None:
     _, folder = copied(games_root, tmp_path), copied(games_root, tmp_path, OTHER)
-    env = alfworld(**(made | {"source": tmp_path}))
+    env = ALFWorld(**(made | {"source": tmp_path}))
     env.reset(options={"task_id": LAPTOP})
     env.step(act("go to desk 1"))
     (folder / GAME).write_bytes((folder / GAME).read_bytes()[:3000])
@@ -140,26 +133,24 @@ def test_a_reset_that_fails_leaves_the_running_episode_as_it_was(
     assert info["valid"] and info["task_id"] == LAPTOP
     env.close()
     with pytest.raises(DataError, match="truncated"):
-        alfworld(**(made | {"source": tmp_path / "json_2.1.1"}))  # a client asks once about the same arguments
+        ALFWorld(**(made | {"source": tmp_path / "json_2.1.1"}))  # a client asks once about the same arguments
 
 
-def test_a_game_that_does_not_say_its_task_is_named(
-    made: dict[str, Any], games_root: Path, tmp_path: Path, alfworld: Callable[..., ToolEnv]
-) -> None:
+def test_a_game_that_does_not_say_its_task_is_named(made: dict[str, Any], games_root: Path, tmp_path: Path) -> None:
     copied(games_root, tmp_path, LAPTOP, b"Your task is to: ")
-    env = alfworld(**(made | {"source": tmp_path}))
+    env = ALFWorld(**(made | {"source": tmp_path}))
     with pytest.raises(DataError, match="does not state its task"):
         env.reset()
 
 
 def test_a_game_that_is_marked_as_not_solvable_is_no_task_and_said_to_be_so(
-    native: dict[str, Any], tmp_path: Path, games_root: Path, alfworld: Callable[..., ToolEnv]
+    native: dict[str, Any], tmp_path: Path, games_root: Path
 ) -> None:
     for task, solvable in ((LAPTOP, True), (OTHER, False)):
         game = copied(games_root, tmp_path, task) / GAME
         game.write_bytes(orjson.dumps(orjson.loads(game.read_bytes()) | {"solvable": solvable}))
     games_of.cache_clear()
-    env = alfworld(**(native | {"source": tmp_path}))
+    env = ALFWorld(**(native | {"source": tmp_path}))
     with pytest.raises(UnknownTask, match="is marked as not solvable"):
         env.reset(options={"task_id": OTHER})
     with pytest.raises(UnknownTask, match='Nearest:\n  "look_at_obj_in_light-Laptop'):
@@ -184,13 +175,11 @@ def test_an_episode_whose_worker_dies_is_recorded_as_lost_and_the_slot_plays_on(
 
 
 @pytest.mark.slow
-def test_32_threads_play_20_episodes_each_as_one_would_play_them_one_after_another(
-    native: dict[str, Any], alfworld: Callable[..., ToolEnv]
-) -> None:
+def test_32_threads_play_20_episodes_each_as_one_would_play_them_one_after_another(native: dict[str, Any]) -> None:
     def play(seeds: range) -> list[Any]:
         records = []
         for seed in seeds:
-            env, draw = alfworld(**native), random.Random(seed)
+            env, draw = ALFWorld(**native), random.Random(seed)
             records.append([env.reset(seed=seed)])
             while len(records[-1]) <= 20 and not (len(records[-1]) > 1 and records[-1][-1][2]):
                 command = draw.choice([*records[-1][-1][0]["commands"], "put mug 1 in/on desk 1"])
@@ -204,12 +193,10 @@ def test_32_threads_play_20_episodes_each_as_one_would_play_them_one_after_anoth
     assert together == [play(seeds) for seeds in jobs]
 
 
-def test_both_engines_play_alike(
-    made: dict[str, Any], native: dict[str, Any], alfworld: Callable[..., ToolEnv]
-) -> None:
+def test_both_engines_play_alike(made: dict[str, Any], native: dict[str, Any]) -> None:
     if made["engine"] == "native":
         pytest.skip("compares the reference with the native engine")
-    ours, theirs = alfworld(**native), alfworld(**made)
+    ours, theirs = ALFWorld(**native), ALFWorld(**made)
 
     def same(method: str, *arguments: Any, **more: Any) -> None:
         answers = [getattr(env, method)(*arguments, **more) for env in (ours, theirs)]
@@ -226,19 +213,15 @@ def test_both_engines_play_alike(
     theirs.close()
 
 
-def test_an_environment_without_a_split_plays_what_a_reset_names(
-    native: dict[str, Any], alfworld: Callable[..., ToolEnv]
-) -> None:
-    env = alfworld(**(native | {"split": None}))
+def test_an_environment_without_a_split_plays_what_a_reset_names(native: dict[str, Any]) -> None:
+    env = ALFWorld(**(native | {"split": None}))
     assert env.reset(options={"task_id": LAPTOP})[1]["split"] == "valid_seen"
     with pytest.raises(UsageError, match="was made without split"):
         env.reset()
 
 
-def test_every_recorded_episode_is_played_as_it_was(
-    games_root: Path, shared: Path, alfworld: Callable[..., ToolEnv]
-) -> None:
-    env = alfworld(source=games_root, split=None)
+def test_every_recorded_episode_is_played_as_it_was(games_root: Path, shared: Path) -> None:
+    env = ALFWorld(source=games_root, split=None)
     for line in (shared / "data" / "alfworld" / "transcripts.jsonl").read_bytes().splitlines():
         recorded = orjson.loads(line)
         split, task, trial, _ = recorded["gamefile"].split("/")

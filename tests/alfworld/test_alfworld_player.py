@@ -2,12 +2,12 @@
 
 import random
 import re
-from collections.abc import Callable
 
 import gymnasium
 import pytest
 from teaching import played
 
+from envsuite.alfworld.env import ALFWorld
 from envsuite.alfworld.player import LABELS, Planner
 from envsuite.core import ToolEnv, UsageError
 
@@ -23,8 +23,8 @@ FORMS = (
 
 
 @pytest.fixture(scope="module")
-def env(make_env: Callable[..., ToolEnv]) -> ToolEnv:
-    return make_env("ALFWorld-v0", source="builtin", scene_seed=3, games=60)
+def env() -> ToolEnv:
+    return ALFWorld(source="builtin", scene_seed=3, games=60)
 
 
 def test_a_careful_player_wins_every_game_and_each_name_stands_in_its_plan_its_thought_or_the_last_answer(

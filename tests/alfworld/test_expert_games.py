@@ -1,12 +1,12 @@
 """The expert on real games."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import gymnasium
 import pytest
 
 from benchmarks import experts
+from envsuite.alfworld.env import ALFWorld
 from envsuite.alfworld.expert import Expert
 from envsuite.core import ToolEnv
 
@@ -29,8 +29,8 @@ def test_it_wins_real_games_of_all_six_families_within_the_horizon(games_root: P
     assert len(families) == 6
 
 
-def test_one_expert_plays_many_episodes_at_once(games_root: Path, make_env: Callable[..., ToolEnv]) -> None:
-    envs = [make_env("ALFWorld-v0", source=games_root, split="valid_seen") for _ in range(4)]
+def test_one_expert_plays_many_episodes_at_once(games_root: Path) -> None:
+    envs = [ALFWorld(source=games_root, split="valid_seen") for _ in range(4)]
     expert, playing = Expert(), set(envs)
     for number, env in enumerate(envs):
         env.reset(seed=number)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import pytest
 import yaml
 from seven_papers import DOCUMENTS, TASKS
 
-from envsuite.core import ToolCall, ToolEnv, UsageError
+from envsuite.core import ToolCall, UsageError
 from envsuite.core.errors import DataError, UnknownName
 from envsuite.papersearch.env import PaperSearchEnv
 from envsuite.papersearch.expert import Expert
@@ -28,11 +26,6 @@ from envsuite.retrieval.documents import InMemory
 SMALL: dict[str, Any] = {"papers": 1_500, "corpus_seed": 1}
 
 
-@pytest.fixture(scope="session")
-def papers(make_env: Callable[..., ToolEnv]) -> Callable[..., ToolEnv]:
-    return partial(make_env, "PaperSearch-v0")
-
-
 def search(query: str) -> ToolCall:
     return ToolCall("search", {"query": query})
 
@@ -41,8 +34,8 @@ def expand(key: str) -> ToolCall:
     return ToolCall("expand", {"paper_id": key})
 
 
-def test_an_episode_by_hand(seven: Path, papers: Callable[..., ToolEnv]) -> None:
-    env = papers(source=str(seven))
+def test_an_episode_by_hand(seven: Path) -> None:
+    env = PaperSearchEnv(source=str(seven))
     observation, info = env.reset()
     assert observation["task"] == (
         "Find all papers that this query asks for. Papers after 2015-01-01 do not count, and are not shown.\n\n"
@@ -70,16 +63,16 @@ def test_an_episode_by_hand(seven: Path, papers: Callable[..., ToolEnv]) -> None
     assert info["metrics"]["f1_all"] == 1.0 and info["metrics"]["calls"] == 3.0
 
 
-def test_an_episode_goes_on_after_all_gold_is_found_if_asked_to(seven: Path, papers: Callable[..., ToolEnv]) -> None:
-    env = papers(source=str(seven), end_when_found=False)
+def test_an_episode_goes_on_after_all_gold_is_found_if_asked_to(seven: Path) -> None:
+    env = PaperSearchEnv(source=str(seven), end_when_found=False)
     env.reset()
     _, _, terminated, _, info = env.step([search("alpha beta"), search("gamma")])
     assert info["success"] and not terminated
 
 
 @pytest.mark.parametrize("selector", ["gold", "lexical"])
-def test_nothing_of_the_gold_is_seen_before_it_is_found(selector: str, papers: Callable[..., ToolEnv]) -> None:
-    env = papers(**SMALL, selector=selector, shown=1_000)
+def test_nothing_of_the_gold_is_seen_before_it_is_found(selector: str) -> None:
+    env = PaperSearchEnv(**SMALL, selector=selector, shown=1_000)
     inside = PaperSearchEnv(**SMALL, split=None)
     rng = random.Random(1)
     for task_id in env.tasks.ids("train")[:25]:
@@ -114,8 +107,8 @@ def test_the_list_under_gold_is_the_same_whatever_is_gold(tmp_path: Path, seven:
     assert seen[0] == seen[1]
 
 
-def test_observations_are_bounded(papers: Callable[..., ToolEnv]) -> None:
-    env = papers(**SMALL, shown=5, snippet=30)
+def test_observations_are_bounded() -> None:
+    env = PaperSearchEnv(**SMALL, shown=5, snippet=30)
     env.reset()
     for number in range(3):
         observation = env.step([search(f"{word} {'x' * 900} {number}") for word in ("fast", "error", "study")])[0]

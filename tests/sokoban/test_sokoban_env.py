@@ -20,18 +20,13 @@ from envsuite.sokoban.prompts import STYLES
 CORNER = "######\n#@$ .#\n#    #\n# $. #\n#    #\n######\n"
 
 
-@pytest.fixture(scope="session")
-def sokoban(make_env: Callable[..., ToolEnv]) -> Callable[..., ToolEnv]:
-    return partial(make_env, "Sokoban-v0")
-
-
 @pytest.fixture
-def level(tmp_path: Path, sokoban: Callable[..., ToolEnv]) -> Callable[..., ToolEnv]:
+def level(tmp_path: Path) -> Callable[..., ToolEnv]:
     """Makes an environment of one level, by its rows, and begins it."""
 
     def made(rows: str, **arguments: Any) -> ToolEnv:
         (tmp_path / "levels.txt").write_text(rows)
-        env = sokoban(source=str(tmp_path), split="test", **arguments)
+        env = SokobanEnv(source=str(tmp_path), split="test", **arguments)
         env.reset(seed=0)
         return env
 
@@ -133,8 +128,8 @@ def test_a_level_that_is_lost_is_known_and_ends_if_it_is_to(end: bool, corner: C
     assert observation["commands"] == (() if end else ("up", "left", "right"))
 
 
-def test_the_style_changes_the_text_alone(sokoban: Callable[..., ToolEnv]) -> None:
-    envs = {style: sokoban(style=style) for style in STYLES}
+def test_the_style_changes_the_text_alone() -> None:
+    envs = {style: SokobanEnv(style=style) for style in STYLES}
     seen: dict[str, list[Any]] = {}
     for style, env in envs.items():
         observation, info = env.reset(seed=4)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -12,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envsuite.core import DataError, ToolCall, ToolEnv, Unparsed
+from envsuite.core import DataError, ToolCall, Unparsed
 from envsuite.core.images import MOST_PIXELS, Images, as_png, from_png
 from envsuite.remote.protocol import from_json
+from envsuite.sokoban.env import SokobanEnv
 from envsuite.sokoban.expert import Expert
 from envsuite.sokoban.level import read_level
 from envsuite.sokoban.tiles import SIZE, image
@@ -48,23 +48,23 @@ def test_a_server_sends_the_pixels_that_the_environment_shows_here(server: str) 
     assert len({ours[0].tobytes() for ours in here}) > 5
 
 
-def test_the_image_is_that_of_the_board_after_every_step_and_restored_snapshot(make_env: Callable[..., Any]) -> None:
-    env, expert = make_env("Sokoban-v0", observation="image", split="test"), Expert()
+def test_the_image_is_that_of_the_board_after_every_step_and_restored_snapshot() -> None:
+    env, expert = SokobanEnv(observation="image", split="test"), Expert()
     observation, _ = env.reset(seed=1)
-    token, first, done = env.unwrapped.snapshot(), observation["images"][0], False
+    token, first, done = env.snapshot(), observation["images"][0], False
     while not done:
         observation, _, done, _, _ = env.step(expert.act(env))
-        world = env.unwrapped.world
+        world = env.world
         assert np.array_equal(observation["images"][0], image(world.level, world.boxes, world.player))
-    assert np.array_equal(env.unwrapped.restore(token)["images"][0], first)
+    assert np.array_equal(env.restore(token)["images"][0], first)
 
 
-def test_text_alone_has_no_images_and_the_same_keys_as_ever(make_env: Callable[..., ToolEnv]) -> None:
-    observation, _ = make_env("Sokoban-v0").reset(seed=0)
+def test_text_alone_has_no_images_and_the_same_keys_as_ever() -> None:
+    observation, _ = SokobanEnv().reset(seed=0)
     assert list(observation) == ["task", "text", "commands"]
-    both, _ = make_env("Sokoban-v0", observation="both").reset(seed=0)
+    both, _ = SokobanEnv(observation="both").reset(seed=0)
     assert observation == {name: both[name] for name in observation}  # type: ignore[literal-required]
-    alone, _ = make_env("Sokoban-v0", observation="image").reset(seed=0)
+    alone, _ = SokobanEnv(observation="image").reset(seed=0)
     assert "#" not in alone["text"] and alone["text"] == "The image shows the board."
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envsuite.core import DataError, ToolEnv, UnknownTask, UsageError
+from envsuite.core import DataError, UnknownTask, UsageError
 from envsuite.core.draws import Draw
 from envsuite.core.tasks import TaskSet
 from envsuite.sokoban import tasks as module
+from envsuite.sokoban.env import SokobanEnv
 from envsuite.sokoban.expert import Expert
 from envsuite.sokoban.generate import Kind, generate, share
 from envsuite.sokoban.level import read_level
@@ -197,8 +197,8 @@ def test_a_folder_without_levels_is_refused(tmp_path: Path) -> None:
         Folder(tmp_path / "missing")
 
 
-def test_official_levels_are_played(shared: Path, make_env: Callable[..., ToolEnv]) -> None:
-    env = make_env("Sokoban-v0", source=str(shared / "data" / "sokoban"), split="train", tasks=["medium"])
+def test_official_levels_are_played(shared: Path) -> None:
+    env = SokobanEnv(source=str(shared / "data" / "sokoban"), split="train", tasks=["medium"])
     assert len(env.tasks.ids("train")) == 1000
     observation, info = env.reset(options={"task_id": "medium/train_000#1"})
     assert observation["text"].startswith("##########\n# .@######\n#$$#######")

@@ -1,23 +1,14 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envsuite.core import ToolCall, ToolEnv, UnknownTask, UsageError
+from envsuite.core import ToolCall, UnknownTask, UsageError
 from envsuite.textcraft.env import TextCraft, instruct
 from envsuite.textcraft.expert import Expert
-
-
-@pytest.fixture(scope="session")
-def craft(make_env: Callable[..., ToolEnv]) -> Callable[..., ToolEnv]:
-    return partial(make_env, "TextCraft-v0")
-
 
 BASE = [name.removeprefix("minecraft:").replace("_", " ") for name in sorted(TextCraft().book.base)]
 
@@ -26,8 +17,8 @@ def act(command: str) -> tuple[ToolCall, ...]:
     return (ToolCall("env_step", {"command": command}),)
 
 
-def test_a_reset_shows_the_recipes_needed_and_at_most_ten_others(make_env: Callable[..., Any]) -> None:
-    env = make_env("TextCraft-v0")
+def test_a_reset_shows_the_recipes_needed_and_at_most_ten_others() -> None:
+    env = TextCraft()
     for task_id in env.tasks.ids("validation"):
         observation, _ = env.reset(options={"task_id": task_id})
         head, _, tail = observation["task"].partition("\n\n")
@@ -38,9 +29,9 @@ def test_a_reset_shows_the_recipes_needed_and_at_most_ten_others(make_env: Calla
         assert observation["text"] == "You are not carrying anything." and observation["commands"] == ()
 
 
-def test_a_variant_of_a_task_is_another_episode_of_the_same_goal(craft: Callable[..., ToolEnv]) -> None:
-    first, info = craft().reset(options={"task_id": "cyan_banner"})
-    variant, other = craft().reset(options={"task_id": "cyan_banner#7"})
+def test_a_variant_of_a_task_is_another_episode_of_the_same_goal() -> None:
+    first, info = TextCraft().reset(options={"task_id": "cyan_banner"})
+    variant, other = TextCraft().reset(options={"task_id": "cyan_banner#7"})
     assert variant["task"] != first["task"] and variant["task"].endswith("Goal: craft cyan banner.")
     assert [other[name] for name in ("task_id", "split", "task_type")] == [
         "cyan_banner#7",
@@ -50,16 +41,14 @@ def test_a_variant_of_a_task_is_another_episode_of_the_same_goal(craft: Callable
 
 
 @pytest.mark.parametrize("task_id", ["cyan_baner", "cyan_banner#", "cyan_banner#x", "#7", "minecraft:cyan_banner", ""])
-def test_an_unknown_task_is_refused(task_id: str, craft: Callable[..., ToolEnv]) -> None:
+def test_an_unknown_task_is_refused(task_id: str) -> None:
     with pytest.raises(UnknownTask, match="has no task"):
-        craft().reset(options={"task_id": task_id})
+        TextCraft().reset(options={"task_id": task_id})
 
 
 @pytest.mark.parametrize("show_inventory", [False, True])
-def test_the_state_key_tells_inventories_apart_and_not_their_orders(
-    show_inventory: bool, craft: Callable[..., ToolEnv]
-) -> None:
-    env = craft(show_inventory=show_inventory)
+def test_the_state_key_tells_inventories_apart_and_not_their_orders(show_inventory: bool) -> None:
+    env = TextCraft(show_inventory=show_inventory)
     keys = []
     for first, second in ((0, 1), (1, 0), (1, 1)):
         env.reset(seed=0)
@@ -69,18 +58,16 @@ def test_the_state_key_tells_inventories_apart_and_not_their_orders(
     assert keys[0] == keys[1] != keys[2]
 
 
-def test_the_state_key_tells_texts_apart_over_the_same_inventory(craft: Callable[..., ToolEnv]) -> None:
-    env = craft()
+def test_the_state_key_tells_texts_apart_over_the_same_inventory() -> None:
+    env = TextCraft()
     _, info = env.reset(seed=0)
     keys = {info["state_key"], *(env.step(act(command))[4]["state_key"] for command in ("dance", "sing", "inventory"))}
     assert len(keys) == 4
     assert env.step(act("dance"))[4]["state_key"] in keys
 
 
-def test_what_is_sampled_are_the_recipes_that_are_shown_their_ingredients_and_looks_at_the_inventory(
-    craft: Callable[..., ToolEnv],
-) -> None:
-    env = craft()
+def test_what_is_sampled_are_the_recipes_that_are_shown_their_ingredients_and_looks_at_the_inventory() -> None:
+    env = TextCraft()
     observation, _ = env.reset(options={"task_id": "cyan_banner"})
     recipes = {line for line in observation["task"].split("\n") if line.startswith("craft ")}
     parts = {part.split(" ", 1)[1] for line in recipes for part in line.split(" using ")[1].split(", ")}
@@ -116,10 +103,8 @@ COMMANDS = st.one_of(st.text(), st.sampled_from(["inventory", "get 2 string", "g
 
 @given(seed=st.integers(0, 2**32 - 1), commands=st.lists(COMMANDS, max_size=8), steps=st.integers(0, 8))
 @settings(max_examples=60)
-def test_a_restored_episode_goes_on_as_the_one_it_was_taken_from(
-    seed: int, commands: list[str], steps: int, craft: Callable[..., ToolEnv]
-) -> None:
-    env, other, twin, expert = craft(), craft(split="test"), TextCraft(), Expert()
+def test_a_restored_episode_goes_on_as_the_one_it_was_taken_from(seed: int, commands: list[str], steps: int) -> None:
+    env, other, twin, expert = TextCraft(), TextCraft(split="test"), TextCraft(), Expert()
     for one in (env, twin):
         one.reset(seed=seed)
     for command in commands:
@@ -143,8 +128,8 @@ def test_a_restored_episode_goes_on_as_the_one_it_was_taken_from(
         assert results[0] == results[1]
 
 
-def test_restoring_does_not_change_the_token(craft: Callable[..., ToolEnv]) -> None:
-    env = craft()
+def test_restoring_does_not_change_the_token() -> None:
+    env = TextCraft()
     env.reset(seed=3)
     token = env.snapshot()
     for _ in range(2):
@@ -165,8 +150,8 @@ def test_snapshots_are_equal_only_if_the_inventory_is_in_the_same_order() -> Non
     assert said[0] != said[1] and tokens[0] != tokens[1]
 
 
-def test_observations_end_with_the_inventory_on_demand(craft: Callable[..., ToolEnv]) -> None:
-    plain, shown = craft(), craft(show_inventory=True)
+def test_observations_end_with_the_inventory_on_demand() -> None:
+    plain, shown = TextCraft(), TextCraft(show_inventory=True)
     commands = ("get 1 oak logs", "get 2 bamboo", "craft 4 oak planks using 1 oak logs", "fly", "inventory")
     for env in (plain, shown):
         env.reset(options={"task_id": "oak_button"})

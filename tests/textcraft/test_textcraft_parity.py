@@ -1,15 +1,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from benchmarks.parity import main
 from benchmarks.parity_textcraft import compare
-from envsuite.core import ToolEnv
+from envsuite.textcraft.env import TextCraft
 
 
 @pytest.fixture
@@ -17,12 +15,9 @@ def recordings(shared: Path) -> tuple[Path, Path]:
     return shared / "data" / "textcraft" / "recipes", shared / "golden" / "textcraft"
 
 
-def test_the_world_equals_the_original_on_every_recorded_step(
-    recordings: tuple[Path, Path], make_env: Callable[..., ToolEnv]
-) -> None:
+def test_the_world_equals_the_original_on_every_recorded_step(recordings: tuple[Path, Path]) -> None:
     recipes, golden = recordings
-    make = partial(make_env, "TextCraft-v0")
-    report = compare(recipes, [golden / "episodes_a.json"], golden / "tree.json", make)
+    report = compare(recipes, [golden / "episodes_a.json"], golden / "tree.json", TextCraft)
     assert not report.differences, report.text()
     assert report.counts["craftable items with their recipes"] == 544
     assert report.counts["steps of the world"] == report.counts["steps of the environment"] == 1755

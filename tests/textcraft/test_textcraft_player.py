@@ -3,9 +3,6 @@
 import itertools
 import re
 import string
-from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 import pytest
 from teaching import played
@@ -15,23 +12,16 @@ from envsuite.textcraft.env import TextCraft
 from envsuite.textcraft.player import Planner, label, outline, say
 
 
-@pytest.fixture
-def craft(make_env: Callable[..., Any]) -> Callable[..., Any]:
-    return partial(make_env, "TextCraft-v0")
-
-
 @pytest.mark.parametrize("source", ["builtin", "generated"])
-def test_a_careful_player_solves_every_training_task_and_never_fails_at_a_step(
-    craft: Callable[..., Any], source: str
-) -> None:
-    env = craft(source=source, goals=400)
+def test_a_careful_player_solves_every_training_task_and_never_fails_at_a_step(source: str) -> None:
+    env = TextCraft(source=source, goals=400)
     for task in env.tasks.ids("train"):
         turns = played(env, task, Planner(), 300)
         assert turns[-1].info["success"] and all(turn.info["valid"] for turn in turns)
 
 
-def test_a_player_who_errs_plans_anew_until_it_succeeds(craft: Callable[..., Any]) -> None:
-    env = craft(source="generated", book_seed=5, goals=400)
+def test_a_player_who_errs_plans_anew_until_it_succeeds() -> None:
+    env = TextCraft(source="generated", book_seed=5, goals=400)
     failures = 0
     for task in env.tasks.ids("train"):
         turns = played(env, task, Planner(careless=0.3, hasty=0.1), 3000)
@@ -43,8 +33,8 @@ def test_a_player_who_errs_plans_anew_until_it_succeeds(craft: Callable[..., Any
     assert failures > 100
 
 
-def test_a_rash_player_says_nothing_and_fails_at_all_that_takes_more_than_one_craft(craft: Callable[..., Any]) -> None:
-    env = craft(source="generated", book_seed=5, goals=400)
+def test_a_rash_player_says_nothing_and_fails_at_all_that_takes_more_than_one_craft() -> None:
+    env = TextCraft(source="generated", book_seed=5, goals=400)
     for task in env.tasks.ids("test"):
         turns = played(env, task, Planner(rash=1.0), 30)
         assert len(turns) == 30 and not any(turn.thought for turn in turns)
@@ -53,8 +43,8 @@ def test_a_rash_player_says_nothing_and_fails_at_all_that_takes_more_than_one_cr
         assert not turns[-1].info["success"] and commands == [*itertools.islice(itertools.cycle(commands[:around]), 30)]
 
 
-def test_a_player_is_rash_for_a_whole_episode_or_not_at_all(craft: Callable[..., Any]) -> None:
-    env = craft(source="generated", book_seed=5, goals=400)
+def test_a_player_is_rash_for_a_whole_episode_or_not_at_all() -> None:
+    env = TextCraft(source="generated", book_seed=5, goals=400)
     rash = 0
     for task in env.tasks.ids("train"):
         turns = played(env, task, Planner(rash=0.5), seed=f"0 {task}")
@@ -63,8 +53,8 @@ def test_a_player_is_rash_for_a_whole_episode_or_not_at_all(craft: Callable[...,
     assert 100 < rash < 220
 
 
-def test_every_amount_it_gets_stands_in_a_recipe_shown(craft: Callable[..., Any]) -> None:
-    env = craft(source="generated", book_seed=3, goals=300)
+def test_every_amount_it_gets_stands_in_a_recipe_shown() -> None:
+    env = TextCraft(source="generated", book_seed=3, goals=300)
     for task in env.tasks.ids("test"):
         turns = played(env, task, Planner(), 300)
         observation, _ = env.reset(options={"task_id": task})
@@ -73,8 +63,8 @@ def test_every_amount_it_gets_stands_in_a_recipe_shown(craft: Callable[..., Any]
         assert {command.removeprefix("get ") for command in commands if command.startswith("get ")} <= parts
 
 
-def test_its_plan_names_every_craft_with_its_times(craft: Callable[..., Any]) -> None:
-    env = craft(source="generated", book_seed=4, goals=300)
+def test_its_plan_names_every_craft_with_its_times() -> None:
+    env = TextCraft(source="generated", book_seed=4, goals=300)
     for task in env.tasks.ids("train"):
         observation, _ = env.reset(options={"task_id": task})
         clauses = say(outline(env.world.book, env.world.goal)).split(". ")

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
 from shop_files import write_shop
 
 from benchmarks.parity_webshop import Recorded
-from envsuite.core import ToolEnv
 from envsuite.webshop.build import build
 from envsuite.webshop.catalogue import Catalogue
 from envsuite.webshop.nouns import Builtin
@@ -50,8 +47,3 @@ def official_path(official_files: Files, recorded_nouns: Recorded, tmp_path_fact
 @pytest.fixture(scope="session")
 def official(official_path: Path) -> Catalogue:
     return Catalogue(official_path)
-
-
-@pytest.fixture(scope="session")
-def webshop(make_env: Callable[..., ToolEnv]) -> Callable[..., ToolEnv]:
-    return partial(make_env, "WebShop-v0")

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from shop_files import ENTRIES, write_official
 from shopping import play
 
-from envsuite.core import DataError, ToolEnv
+from envsuite.core import DataError
 from envsuite.data import cache_root
 from envsuite.webshop.catalogue import KINDS
 from envsuite.webshop.env import WebShop
@@ -25,14 +24,14 @@ def tagger_named_builtin(name: str) -> Builtin:
     return Builtin()
 
 
-def test_without_official_files_the_shop_is_the_built_in_one(webshop: Callable[..., ToolEnv]) -> None:
-    env = webshop()
+def test_without_official_files_the_shop_is_the_built_in_one() -> None:
+    env = WebShop()
     _, info = env.reset(seed=0)
     versions = info["versions"]
     assert (versions["source"], versions["nouns"]) == ("builtin", "builtin-1")
     assert versions["data"] == f"1000 products {Shop().digest()[:12]}, nouns by builtin-1"
     assert load().meta["stock"] == "built-in shop 3, seed 0"
-    assert env.tasks.hash == webshop(source="builtin", goals="human").tasks.hash
+    assert env.tasks.hash == WebShop(source="builtin", goals="human").tasks.hash
 
 
 def test_where_official_files_are_they_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,10 +74,10 @@ def test_a_shop_is_made_once_with_a_note_and_found_again(caplog: pytest.LogCaptu
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("near_misses", [0, 3])
-def test_no_family_of_products_is_in_two_splits(kind: str, near_misses: int, webshop: Callable[..., ToolEnv]) -> None:
+def test_no_family_of_products_is_in_two_splits(kind: str, near_misses: int) -> None:
     shop = Shop(products=600, difficulty=Difficulty(near_misses))
     numbers = {shop.asin(number): number for number in range(shop.products)}
-    env = webshop(products=600, goals=kind, difficulty={"near_misses": near_misses})
+    env = WebShop(products=600, goals=kind, difficulty={"near_misses": near_misses})
     families = {
         split: {numbers[task_id.partition("/")[0]] // shop.family for task_id in ids}
         for split, ids in env.tasks.splits.items()
@@ -101,8 +100,8 @@ def test_a_family_is_in_the_same_split_in_a_larger_shop_and_for_every_kind_of_go
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_expert_earns_one_for_every_goal_and_words_alone_do_not(kind: Any, webshop: Callable[..., Any]) -> None:
-    env = webshop(split=None, goals=kind, products=300, mode="structured")
+def test_the_expert_earns_one_for_every_goal_and_words_alone_do_not(kind: Any) -> None:
+    env = WebShop(split=None, goals=kind, products=300, mode="structured")
     ids = [task_id for split in env.tasks.splits.values() for task_id in split]
     assert all(play(env, Expert(), task_id) == 1.0 for task_id in ids)
     rewards = [play(env, Lexical(), task_id) for task_id in ids[:200]]
@@ -111,6 +110,6 @@ def test_the_expert_earns_one_for_every_goal_and_words_alone_do_not(kind: Any, w
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_expert_earns_one_for_every_goal_of_the_default_shop(kind: Any, webshop: Callable[..., Any]) -> None:
-    env = webshop(split=None, goals=kind)
+def test_the_expert_earns_one_for_every_goal_of_the_default_shop(kind: Any) -> None:
+    env = WebShop(split=None, goals=kind)
     assert all(play(env, Expert(), task_id) == 1.0 for task_id in env.tasks.types)

@@ -32,9 +32,9 @@ def click(element: str) -> tuple[ToolCall, ...]:
 
 
 @pytest.fixture(scope="session")
-def small(webshop: Make, shop_path: Path) -> Make:
+def small(shop_path: Path) -> Make:
     """Makes an environment of the small shop."""
-    return partial(webshop, source=shop_path, split="dev")
+    return partial(WebShop, source=shop_path, split="dev")
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -133,10 +133,8 @@ def test_no_action_raises_and_commands_are_what_can_be_clicked(small: Make, call
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_expert_earns_one_wherever_the_options_of_the_product_allow_it(
-    webshop: Callable[..., Any], official_path: Path, mode: Mode
-) -> None:
-    env = webshop(source=official_path, mode=mode)
+def test_the_expert_earns_one_wherever_the_options_of_the_product_allow_it(official_path: Path, mode: Mode) -> None:
+    env = WebShop(source=official_path, mode=mode)
     catalogue: Catalogue = env.catalogue
     solved = 0
     for task_id in env.tasks.ids("train")[:150]:
@@ -149,18 +147,16 @@ def test_the_expert_earns_one_wherever_the_options_of_the_product_allow_it(
     assert solved > 130
 
 
-def test_the_expert_and_the_baseline_play_goals_of_people(webshop: Callable[..., Any], official_path: Path) -> None:
-    env = webshop(source=official_path, goals="human", split="dev")
+def test_the_expert_and_the_baseline_play_goals_of_people(official_path: Path) -> None:
+    env = WebShop(source=official_path, goals="human", split="dev")
     rewards = [play(env, Expert(), task_id) for task_id in env.tasks.ids("dev")]
     assert sum(rewards) / len(rewards) > 0.9
     assert all(play(env, Lexical(), task_id) >= 0.0 for task_id in env.tasks.ids("dev"))
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_baseline_does_better_than_nothing_and_worse_than_the_expert(
-    webshop: Make, official_path: Path, mode: Mode
-) -> None:
-    env = webshop(source=official_path, mode=mode, split="dev")
+def test_the_baseline_does_better_than_nothing_and_worse_than_the_expert(official_path: Path, mode: Mode) -> None:
+    env = WebShop(source=official_path, mode=mode, split="dev")
     rewards = [play(env, Lexical(), task_id) for task_id in env.tasks.ids("dev")[:100]]
     assert 0.3 < sum(rewards) / len(rewards) < 0.8
 

@@ -1,21 +1,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from benchmarks.parity import main
 from benchmarks.parity_webshop import Recorded, Recordings, webshop
-from envsuite.core import ToolEnv
+from envsuite.webshop.env import WebShop
 from envsuite.webshop.nouns import Spacy
 from envsuite.webshop.source import Files
 
 
 def test_rewards_rankings_and_episodes_equal_the_recordings(
-    shared: Path, official_files: Files, recorded_nouns: Recorded, make_env: Callable[..., ToolEnv]
+    shared: Path, official_files: Files, recorded_nouns: Recorded
 ) -> None:
     golden = shared / "golden" / "webshop"
     recordings = Recordings(
@@ -24,7 +22,7 @@ def test_rewards_rankings_and_episodes_equal_the_recordings(
         episodes=[golden / "episodes_a.json"],
         sessions=shared / "data" / "webshop" / "sessions",
     )
-    report = webshop(official_files, recordings, recorded_nouns, partial(make_env, "WebShop-v0"))
+    report = webshop(official_files, recordings, recorded_nouns, WebShop)
     assert not report.differences, report.text()
     assert report.counts["rewards within 1e-9"] == 2000
     assert report.counts["goals that are among ours"] == 2040

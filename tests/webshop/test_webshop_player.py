@@ -2,7 +2,6 @@
 
 import random
 import re
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -10,6 +9,7 @@ import pytest
 from teaching import played
 
 from envsuite.core.errors import UsageError
+from envsuite.webshop.env import WebShop
 from envsuite.webshop.player import Shopper, judged, query
 from envsuite.webshop.products import Card
 
@@ -19,8 +19,8 @@ FORMS = (r"([a-z]{2} \d+ > \d+\. )*[a-z]{2} \d+ < \d+", r"[a-z0-9 -]+(, [a-z0-9 
 
 
 @pytest.fixture(scope="module")
-def env(make_env: Callable[..., Any]) -> Any:
-    return make_env("WebShop-v0", source="builtin", goals="human", products=300, mode="structured", difficulty=EASY)
+def env() -> Any:
+    return WebShop(source="builtin", goals="human", products=300, mode="structured", difficulty=EASY)
 
 
 def test_a_careful_player_earns_full_reward_for_nearly_every_goal(env: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from driving import one
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +19,7 @@ from envsuite.sokoban.env import SokobanEnv
 from envsuite.sokoban.expert import Expert
 from envsuite.sokoban.level import read_level
 from envsuite.sokoban.tiles import SIZE, image
-from envsuite.vector import EnvFactory, Event, make_vector
+from envsuite.vector import EnvFactory, make_vector
 
 MOVE = (ToolCall("move", {"direction": "left"}),)
 BOARD = "######\n#@$ .#\n# *  #\n######"
@@ -81,23 +82,16 @@ def test_every_cell_is_drawn_as_its_symbol_says() -> None:
     assert len(set.union(*tiles.values())) == len(tiles) == 6, "and another for each"
 
 
-def _answer(vector: Any) -> Event:
-    (event,) = vector.poll()
-    return event  # type: ignore[no-any-return]
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_vectors_hand_on_images(workers: int) -> None:
     factory = EnvFactory("Sokoban-v0", {"observation": "both"})
     alone, _ = gymnasium.make("Sokoban-v0", observation="both").reset(options={"task_id": "boxes-1/test#0"})
     vector = make_vector([factory], 1, workers, 60.0)
     try:
-        vector.reset(0, 0, task_id="boxes-1/test#0")
-        event = _answer(vector)
+        event = one(vector, 0, lambda: vector.reset(0, 0, task_id="boxes-1/test#0"))
         assert event.observation is not None, event.error
         assert np.array_equal(event.observation["images"][0], alone["images"][0])
-        vector.step(0, MOVE)
-        event = _answer(vector)
+        event = one(vector, 0, lambda: vector.step(0, MOVE))
         assert event.observation is not None and event.observation["images"][0].shape == (96, 96, 3)
     finally:
         vector.close()
@@ -123,7 +117,7 @@ def test_the_space_contains_what_it_draws_and_nothing_else() -> None:
     drawn = [space.sample() for _ in range(50)]
     assert all(map(space.contains, drawn)) and {len(images) for images in drawn} == {0, 1, 2}
     wrong = (np.zeros((2, 2), np.uint8), np.zeros((2, 2, 3)), np.zeros((2, 0, 3), np.uint8), [[0]])
-    assert not any(space.contains((one,)) for one in wrong) and not space.contains([drawn[0]])
+    assert not any(space.contains((array,)) for array in wrong) and not space.contains([drawn[0]])
     assert space == Images() and repr(space) == "Images()" and not space.is_np_flattenable
 
 

@@ -72,7 +72,9 @@ def test_rooms_with_their_targets_are_in_one_split_alone_built_in_and_generated(
 
 
 @given(st.integers(0, 10**6), st.integers(1, 3), st.integers(1, 3), st.booleans())
-def test_the_share_of_a_level_is_that_of_every_image_of_it(seed: int, boxes: int, turns: int, mirror: bool) -> None:
+def test_share_and_canonical_rows_of_a_level_are_those_of_every_image_of_it(
+    seed: int, boxes: int, turns: int, mirror: bool
+) -> None:
     level, _ = generate(Kind(7, 6, boxes), Draw(f"{seed}"))
     rows = level.text().split("\n")
     for _ in range(turns):
@@ -80,6 +82,7 @@ def test_the_share_of_a_level_is_that_of_every_image_of_it(seed: int, boxes: int
     image = read_level(rows[::-1] if mirror else rows, "a test")
     kinds = (Kind(7, 6, boxes), Kind(image.width, image.height, boxes))
     assert share(kinds[0], level.floor, level.targets) == share(kinds[1], image.floor, image.targets)
+    assert image.canonical() == level.canonical()
 
 
 def test_an_id_is_the_same_level_however_many_there_are() -> None:

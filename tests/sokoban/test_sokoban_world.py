@@ -90,16 +90,6 @@ def test_a_level_is_read_as_it_is_written(level: Level) -> None:
     assert read_level(rows(level), "a test") == level
 
 
-@given(SMALL, st.integers(0, 3), st.booleans())
-def test_a_turned_or_mirrored_level_has_the_same_canonical_rows(level: Level, turns: int, mirror: bool) -> None:
-    board = rows(level)
-    for _ in range(turns):
-        board = ["".join(column) for column in zip(*board[::-1], strict=True)]
-    if mirror:
-        board = board[::-1]
-    assert read_level(board, "a test").canonical() == level.canonical()
-
-
 def test_spaces_at_the_end_of_a_row_and_what_is_outside_the_walls_do_not_matter() -> None:
     level = read_level(["  ####", "###  #", "#@$ .###", "#     #", "#######"], "a test")
     assert level.text().split("\n") == ["########", "###  ###", "#@$ .###", "#     ##", "########"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import re
 from pathlib import Path
@@ -211,3 +212,19 @@ def test_another_search_can_be_used(seven: Path) -> None:
     _, info = env.reset()
     assert info["versions"]["search"] == "backwards"
     assert env.step([search("delta")])[1] == 1.0
+
+
+def test_an_action_that_is_none_leaves_the_list_in_sight(seven: Path) -> None:
+    env = PaperSearchEnv(source=seven)
+    env.reset()
+    env.step([search("delta")])
+    text = env.step([ToolCall("open", {})])[0]["text"]
+    assert text.startswith("Invalid action: ") and "g4 (2013) Delta beta" in text
+
+
+def test_goal_and_identity_are_told_without_an_episode(seven: Path) -> None:
+    env = PaperSearchEnv(source=seven, split=None)
+    assert env.goal("q-test") == "Find all papers that this query asks for.\n\nQuery: alpha omega"
+    gold = hashlib.sha256(b"side").hexdigest()
+    identity = {"corpus": Corpus(seven).digest, "query": "alpha omega", "date": 0, "gold_sha256": gold}
+    assert env.identity("q-test") == identity

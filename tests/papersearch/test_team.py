@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
 from pathlib import Path
@@ -183,3 +184,12 @@ def test_any_calls_leave_the_episode_sound(corpus: str, actions: list[Any]) -> N
         assert reward == pytest.approx(sum(info["rewards"].values()))
         assert 0.0 <= info["score"] <= 1.0
         assert {*env.team.papers.tolist()} == {*env.team.kept} <= env.team.pool
+
+
+def test_a_snapshot_goes_on_at_the_same_turn(corpus: str) -> None:
+    env, other = _made(corpus), _made(corpus)
+    env.reset()
+    env.step(_call("search", "walking robots"))
+    token = json.loads(json.dumps(env.snapshot()))
+    assert other.restore(token) == env.observation
+    assert env.step(_call("keep", ["g2"])) == other.step(_call("keep", ["g2"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import gymnasium
 import pytest
@@ -28,21 +29,12 @@ from envsuite.vector.milestones import (
     milestones_of,
 )
 
-WORLDS: dict[str, dict[str, Any]] = {
-    "TextCraft-v0": {},
-    "ALFWorld-v0": {"source": "generated", "games": 18},
-    "WebShop-v0": {"source": "builtin"},
-    "PaperSearch-v0": {"papers": 800},
-    "Sokoban-v0": {"source": "generated", "levels": 20},
-    "PythonMath-v0": {"source": "generated", "problems": 20, "interpreter": "unisolated"},
-    "SearchQA-v0": {"source": "generated", "entities": 300, "questions": 60},
-}
+GENERATED = {"Sokoban-v0": {"source": "generated", "levels": 20}, "WebShop-v0": {"source": "builtin"}}
 TASKS = 12
-every_world = pytest.mark.parametrize("env_id", [name for name in WORLDS if name in ENVIRONMENTS])
 
 
-def factory(env_id: str, of: str = "world", **more: Any) -> MilestoneFactory:
-    return MilestoneFactory(env_id, {**WORLDS[env_id], "max_episode_steps": 200}, of=of, **more)  # type: ignore[arg-type]
+def factory(env_id: str, of: str = "world") -> MilestoneFactory:
+    return MilestoneFactory(env_id, {**GENERATED.get(env_id, {}), "max_episode_steps": 200}, of=of)  # type: ignore[arg-type]
 
 
 def tasks(env: gymnasium.Env[Any, Any]) -> tuple[str, ...]:
@@ -63,7 +55,7 @@ def by_expert(env: gymnasium.Env[Any, Any], task: str) -> list[dict[str, Any]]:
             return infos
 
 
-@every_world
+@pytest.mark.parametrize("env_id", ["TextCraft-v0", "WebShop-v0", "Sokoban-v0"])
 @pytest.mark.parametrize("of", ["world", "expert"])
 def test_the_expert_reaches_every_milestone_and_the_last_one_with_the_solution(env_id: str, of: str) -> None:
     env = factory(env_id, of).make()
@@ -98,67 +90,38 @@ def test_goods_are_what_the_expert_crafts_in_any_order() -> None:
             inner.world.inventory[book.members[name][0] if name in book.families else name] = 1
             assert env.step(command("inventory"))[4][REACHED]
         assert not env.step(command("inventory"))[4][REACHED]
+        assert goods(book, "moonstone") == set(), "a goal that cannot be made"
 
 
-def test_a_goal_that_cannot_be_made_has_no_milestones() -> None:
-    env = factory("TextCraft-v0").make()
-    env.reset(options={"task_id": tasks(env)[0]})
-    inner: Any = env.unwrapped
-    assert goods(inner.world.book, "moonstone") == set()
+HOT = (
+    *("go to shelf 2", "take mug 2 from shelf 2", "take mug 1 from shelf 2", "heat mug 2 with microwave 1"),
+    *("move mug 2 to shelf 1", "move mug 2 to cabinet 4"),
+)
+TWO = (
+    *("take mug 1 from shelf 2", "move mug 1 to cabinet 1", "take mug 1 from cabinet 1", "move mug 1 to cabinet 1"),
+    *("take mug 2 from shelf 1", "move mug 2 to cabinet 1"),
+)
+TAKE, USE = "take mug 1 from desk 1", "use desklamp 1"
 
 
-class TestALFWorld:
-    """Objects count by their type; a second one must be another."""
-
-    def reached(self, task: str, *commands: str, wins: str = "") -> list[int]:
-        class Told(ToolEnv):
-            tools = ()
-
-            def __init__(self) -> None: ...
-
-            @property
-            def observation(self) -> Any:
-                return {"task": task, "text": "", "commands": ()}
-
-            @property
-            def tasks(self) -> Any:  # type: ignore[override]
-                return type("Tasks", (), {"env_id": "ALFWorld-v0"})
-
-            def _begin(self, task_id: str) -> Any: ...
-            def _call(self, call: ToolCall) -> Any: ...
-            def _state_key(self) -> str:
-                return ""
-
-            def _propose(self, rng: Any) -> Any: ...
-
-        found = milestones_of("ALFWorld-v0")(Told())
-        infos = [{"valid": True, "success": text == wins} for text in commands]
-        return [found.reached(command(text), info) for text, info in zip(commands, infos, strict=True)]  # type: ignore[arg-type]
-
-    def test_any_object_of_the_type_counts_and_each_milestone_once(self) -> None:
-        done = self.reached(
-            "Your task is to: put a hot mug in cabinet.", "go to shelf 2", "take mug 2 from shelf 2",
-            "take mug 1 from shelf 2", "heat mug 2 with microwave 1", "move mug 2 to shelf 1",
-            "move mug 2 to cabinet 4",
-        )  # fmt: skip
-        assert done == [0, 1, 0, 1, 0, 1]
-
-    def test_the_same_object_does_not_count_as_the_second(self) -> None:
-        done = self.reached(
-            "Your task is to: put two mug in cabinet.", "take mug 1 from shelf 2", "move mug 1 to cabinet 1",
-            "take mug 1 from cabinet 1", "move mug 1 to cabinet 1", "take mug 2 from shelf 1",
-            "move mug 2 to cabinet 1",
-        )  # fmt: skip
-        assert done == [1, 1, 0, 0, 1, 1]
-
-    def test_a_lamp_counts_where_it_solves_the_task(self) -> None:
-        sentence = "Your task is to: look at mug under the desklamp."
-        assert self.reached(sentence, "use desklamp 1", "take mug 1 from desk 1", "use desklamp 1") == [0, 1, 0]
-        lit = self.reached(sentence, "take mug 1 from desk 1", "use desklamp 1", wins="use desklamp 1")
-        assert lit == [1, 1]
-
-    def test_a_task_whose_sentence_is_unknown_has_none(self) -> None:
-        assert self.reached("Your task is to: sing.", "take mug 1 from desk 1") == [0]
+@pytest.mark.parametrize(
+    ("task", "commands", "wins", "expected"),
+    [
+        ("put a hot mug in cabinet", HOT, "", [0, 1, 0, 1, 0, 1]),  # any object of the type, each milestone once
+        ("put two mug in cabinet", TWO, "", [1, 1, 0, 0, 1, 1]),  # the same object is not the second
+        ("look at mug under the desklamp", (USE, TAKE, USE), "", [0, 1, 0]),
+        ("look at mug under the desklamp", (TAKE, USE), USE, [1, 1]),  # where it solves the task
+        ("sing", (TAKE,), "", [0]),
+    ],
+)
+def test_alfworlds_objects_count_by_their_type_and_a_second_one_must_be_another(
+    task: str, commands: tuple[str, ...], wins: str, expected: list[int]
+) -> None:
+    env = Mock(spec=ToolEnv, tasks=Mock(env_id="ALFWorld-v0"), observation={"task": f"Your task is to: {task}."})
+    env.unwrapped = env
+    found = milestones_of("ALFWorld-v0")(env)
+    told: list[Any] = [{"valid": True, "success": text == wins} for text in commands]
+    assert [found.reached(command(text), info) for text, info in zip(commands, told, strict=True)] == expected
 
 
 def test_webshops_milestones_are_the_targets_and_come_in_order() -> None:
@@ -184,7 +147,7 @@ def test_webshops_milestones_are_the_targets_and_come_in_order() -> None:
 
 
 def test_boxes_count_when_more_are_on_targets_than_ever() -> None:
-    env = MilestoneFactory("Sokoban-v0", {"source": "generated", "levels": 20, "max_calls": 50}).make()
+    env = MilestoneFactory("Sokoban-v0", {**GENERATED["Sokoban-v0"], "max_calls": 50}).make()
     inner: Any = env.unwrapped
     for task in tasks(env):
         env.reset(options={"task_id": task})
@@ -194,7 +157,7 @@ def test_boxes_count_when_more_are_on_targets_than_ever() -> None:
 
 
 def test_a_box_that_comes_back_to_a_target_counts_once() -> None:
-    env = MilestoneFactory("Sokoban-v0", {"source": "generated", "levels": 20}).make()
+    env = factory("Sokoban-v0").make()
     env.reset(options={"task_id": tasks(env)[0]})
     inner: Any = env.unwrapped
     milestones: Any = env._milestones  # type: ignore[attr-defined]
@@ -239,17 +202,16 @@ def test_a_task_that_its_expert_does_not_solve_has_no_milestone_and_is_counted()
 
 def test_what_has_no_milestones_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ENVIRONMENTS, "Bare-v0", EnvSpec("Bare-v0", "nowhere:Bare", 5))
-    with pytest.raises(UsageError, match=r"Bare-v0 has no milestones of its world; .* have: .*TextCraft"):
-        MilestoneFactory("Bare-v0").check()
-    with pytest.raises(UnknownName, match="player of Bare-v0"):
-        MilestoneFactory("Bare-v0", of="expert").check()
-    with pytest.raises(UnknownName, match="environment 'Moon-v0'"):
-        MilestoneFactory("Moon-v0").check()
-    there = {"url": "http://127.0.0.1:1"}
-    with pytest.raises(UsageError, match="which a server does not give"):
-        MilestoneFactory("TextCraft-v0", there).check()
-    with pytest.raises(UsageError, match="plays here, and not on a server"):
-        MilestoneFactory("ALFWorld-v0", there, of="expert").check()
+    there: dict[str, Any] = {"url": "http://127.0.0.1:1"}
+    for env_id, kwargs, of, error, message in (
+        ("Bare-v0", {}, "world", UsageError, r"Bare-v0 has no milestones of its world; .* have: .*TextCraft"),
+        ("Bare-v0", {}, "expert", UnknownName, "player of Bare-v0"),
+        ("Moon-v0", {}, "world", UnknownName, "environment 'Moon-v0'"),
+        ("TextCraft-v0", there, "world", UsageError, "which a server does not give"),
+        ("ALFWorld-v0", there, "expert", UsageError, "plays here, and not on a server"),
+    ):
+        with pytest.raises(error, match=message):
+            MilestoneFactory(env_id, kwargs, of=of).check()
     MilestoneFactory("ALFWorld-v0", there).check()
 
 

@@ -51,14 +51,6 @@ def test_a_crashed_worker_loses_its_own_episodes_only_and_is_replaced(command, e
         assert pids(vector)[1] == before[1] and pids(vector)[0] != before[0] and gone(before[0])
 
 
-def test_a_slot_that_was_lost_between_two_calls_may_be_reset_at_once():
-    with WorkerVector([ROUGH], slots=2, workers=1) as vector:
-        reset_all(vector)
-        assert "exited with code 5" in one(vector, 0, lambda: vector.step(0, do("exit 5"))).error
-        assert one(vector, 1, lambda: vector.reset(1, 0, task_id="c")).error is None
-        assert one(vector, 1, lambda: vector.step(1, do("go"))).observation["text"] == "c 1"
-
-
 def test_slots_are_dealt_to_workers_in_turn_and_no_worker_is_without_a_slot():
     with WorkerVector([ROUGH], slots=5, workers=2) as vector:
         reset_all(vector)
@@ -71,17 +63,13 @@ def test_slots_are_dealt_to_workers_in_turn_and_no_worker_is_without_a_slot():
         assert len(pids(vector)) == 1
 
 
-def test_a_poll_waits_for_as_long_as_it_is_told_and_says_for_what():
+def test_what_is_waited_for_is_the_call_that_takes_the_longest():
     with WorkerVector([ROUGH], slots=2, workers=2) as vector:
         reset_all(vector)
-        assert vector.waiting_for() is None and vector.poll(None) == []
-        vector.step(0, do("sleep 600"))
-        time.sleep(0.1)
-        vector.step(1, do("sleep 600"))
-        began = time.monotonic()
-        assert vector.poll(0.3) == [] and vector.pending == 2
-        assert 0.3 <= time.monotonic() - began < 60
-        assert str(vector.waiting_for()).startswith("step of slot 0"), "which takes the longest"
+        for slot in (0, 1):
+            vector.step(slot, do("sleep 600"))
+            assert vector.poll(0.1) == []
+        assert str(vector.waiting_for()).startswith("step of slot 0")
 
 
 def test_a_hung_worker_is_killed_at_the_deadline_and_the_others_go_on():
@@ -102,9 +90,10 @@ def test_a_hung_worker_is_killed_at_the_deadline_and_the_others_go_on():
         assert one(vector, 0, lambda: vector.reset(0, 0)).error is None
 
 
-def test_the_deadline_is_for_each_call_not_for_all_that_wait_in_line(leap, tmp_path):
+def test_the_deadline_is_for_each_call_not_for_all_that_wait_in_line_or_for_an_idle_worker(leap, tmp_path):
     with WorkerVector([ROUGH], slots=5, workers=1, deadline=600.0) as vector:
         reset_all(vector)
+        leap(1000.0)
         for slot in range(5):
             vector.step(slot, do(f"wait {tmp_path / str(slot)}"))
         for slot in range(5):
@@ -236,15 +225,6 @@ def test_an_action_of_a_megabyte_goes_through_in_both_directions():
         assert all(event.error is None for event in answers(vector, 8).values())
 
 
-def test_hundreds_of_episodes_run_in_two_workers():
-    with WorkerVector([ROUGH], slots=300, workers=2) as vector:
-        reset_all(vector)
-        for step in range(1, 4):
-            for slot in range(300):
-                vector.step(slot, do("go"))
-            assert {event.observation["text"] for event in answers(vector, 300).values()} == {f"a {step}"}
-
-
 def test_a_forgotten_vector_ends_its_workers():
     vector = LocalVector([ROUGH], slots=1)
     vector = WorkerVector([ROUGH], slots=2, workers=2)
@@ -252,17 +232,6 @@ def test_a_forgotten_vector_ends_its_workers():
     del vector
     gc.collect()
     assert all(gone(pid) for pid in processes)
-
-
-def test_a_worker_that_idled_for_longer_than_the_deadline_has_all_of_it_for_its_next_call(leap, tmp_path):
-    with WorkerVector([ROUGH], slots=1, workers=1, deadline=600.0) as vector:
-        reset_all(vector)
-        leap(1000.0)
-        vector.step(0, do(f"wait {tmp_path / 'file'}"))
-        leap(400.0)
-        assert vector.poll(0.0) == []
-        (tmp_path / "file").touch()
-        assert answers(vector, 1)[0].error is None
 
 
 def test_an_episode_that_was_lost_between_calls_is_told_once_and_a_reset_forgets_it():

@@ -42,31 +42,11 @@ def small_catalog(url: str) -> tuple[DataSet, ...]:
     """``house`` is unpacked from two archives, ``shop`` used as it is, the checksum of ``book`` not known."""
     wanted = Unpack(("json/*/*/*",), strip=1, at_most=10_000)
     book = _file(url, "book.zip", Unpack(("book-*/recipes/*.json",), strip=2, at_most=1000))
+    book = replace(book, size=None, sha256=None, at_most=10_000)
+    house = (_file(url, "games.zip", wanted), _file(url, "states.zip", wanted))
+    shop = (_file(url, "items.json"), _file(url, "human.json"))
     return (
-        DataSet(
-            name="house",
-            folder="house",
-            version="json",
-            purpose="chores",
-            license="MIT",
-            files=(_file(url, "games.zip", wanted), _file(url, "states.zip", wanted)),
-            tree="json",
-        ),
-        DataSet(
-            name="shop",
-            folder="shop",
-            version="3 products",
-            purpose="errands",
-            license="MIT",
-            files=(_file(url, "items.json"), _file(url, "human.json")),
-        ),
-        DataSet(
-            name="book",
-            folder="book",
-            version="first edition",
-            purpose="bread",
-            license="none",
-            files=(replace(book, size=None, sha256=None, at_most=10_000),),
-            tree="recipes",
-        ),
+        DataSet("house", "house", "json", "chores", "MIT", house, tree="json"),
+        DataSet("shop", "shop", "3 products", "errands", "MIT", shop),
+        DataSet("book", "book", "first edition", "bread", "none", (book,), tree="recipes"),
     )

@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from envsuite.data.progress import Shown, tracked
+from envsuite.data.progress import Shown, sized, tracked
 
 
 class Terminal(io.StringIO):
@@ -14,16 +14,23 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_moving_line_shows_amount_rate_and_time_left_in_its_unit() -> None:
-    now = [0.0]
-    out = Terminal()
-    shown = Shown(out, lambda: now[0], lambda number: f"{number:,} lamps")
-    shown.start("lamps", 5000, 1000)
-    now[0] = 2.0
-    shown.advance(1000)
-    assert out.getvalue() == "\rlamps  2,000 lamps of 5,000 lamps  500 lamps/s  6 s left"
-    shown.done("lamps", 5000)
-    assert out.getvalue().endswith("lamps  5,000 lamps\n")
+@pytest.mark.parametrize(("out", "live"), [(Terminal(), True), (io.StringIO(), False)], ids=["terminal", "file"])
+def test_a_moving_line_shows_amount_rate_and_time_left_in_its_unit_on_a_terminal_only(
+    out: io.StringIO, live: bool
+) -> None:
+    for unit, line, last in (
+        (sized, "50.0 MiB of 100.0 MiB  7.5 MiB/s  7 s left", "100.0 MiB"),
+        (lambda number: f"{number >> 20} lamps", "50 lamps of 100 lamps  7 lamps/s  7 s left", "100 lamps"),
+    ):
+        out.truncate(out.seek(0))
+        shown = Shown(out, iter([0.0, 2.0, 2.1, 4.0]).__next__, unit)
+        shown.start("set", 100 << 20, 20 << 20)
+        for _ in range(3):
+            shown.advance(10 << 20)
+        shown.done("set", 100 << 20)
+        assert out.getvalue().endswith(f"set  {last}\n") and (f"set  {line}" in out.getvalue()) is live
+        assert out.getvalue().count("\r") == (4 if live else 0)
+    assert [sized(n) for n in (5, 2048, 3 << 29, 5000 << 30)] == ["5 B", "2.0 KiB", "1.5 GiB", "5000.0 GiB"]
 
 
 def test_work_that_is_tracked_shows_itself_on_a_terminal_after_a_second(monkeypatch: pytest.MonkeyPatch) -> None:

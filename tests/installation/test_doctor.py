@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,24 +22,12 @@ from envsuite.installation.packages import Installed, Requirement
 from envsuite.installation.probes import Said
 
 GIB = 1 << 30
-
-
-def executable(path: Path, script: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return path
+StandIn = Callable[[str, str], None]
+Program = Callable[[str, str], None]
 
 
 def by_name(found: list[Check]) -> dict[str, Check]:
     return {check.name: check for check in found}
-
-
-def broken_package(folder: Path, name: str, body: str) -> str:
-    """A module that shadows an installed one, in a folder for PYTHONPATH."""
-    (folder / name).mkdir(parents=True)
-    (folder / name / "__init__.py").write_text(body)
-    return os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
 
 
 @pytest.mark.parametrize(
@@ -53,15 +42,17 @@ def broken_package(folder: Path, name: str, body: str) -> str:
     ids=["fails", "crashes", "exits", "vanishes", "fails without a word"],
 )
 def test_a_module_that_cannot_be_imported_is_named_and_the_others_are_tried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, words: str
+    stand_in: StandIn, body: str, words: str
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", broken_package(tmp_path, "yaml", body))
+    stand_in("yaml", body)
     told = probes.imported(["json", "yaml", "csv"])
     assert told["json"] == told["csv"] == "" and words in told["yaml"]
 
 
-def test_a_torch_that_breaks_at_import_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", broken_package(tmp_path, "torch", "raise OSError('undefined symbol: x')"))
+def test_a_torch_that_breaks_at_import_is_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stand_in: StandIn
+) -> None:
+    stand_in("torch", "raise OSError('undefined symbol: x')")
     monkeypatch.setenv("PATH", str(tmp_path))  # and no nvidia-smi
     driver, view = machine.accelerators()
     assert driver.status == "absent" and "no nvidia-smi" in driver.found
@@ -79,11 +70,8 @@ def test_a_torch_that_breaks_at_import_is_an_answer(tmp_path: Path, monkeypatch:
     ],
     ids=["a GPU", "mismatch", "silent", "killed", "no text"],
 )
-def test_whatever_nvidia_smi_says_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, status: str, words: str
-) -> None:
-    executable(tmp_path / "nvidia-smi", script)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+def test_whatever_nvidia_smi_says_is_told(program: Program, script: str, status: str, words: str) -> None:
+    program("nvidia-smi", script)
     found = machine._driver()
     assert found.status == status and words in found.found
 
@@ -102,10 +90,9 @@ H100 = {"name": "H100", "memory": 80 * GIB, "capability": [9, 0]}
     ids=["CPU build", "old driver", "works"],
 )
 def test_a_torch_that_does_not_see_what_the_driver_sees_is_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: dict[str, Any], status: str, words: str
+    monkeypatch: pytest.MonkeyPatch, program: Program, told: dict[str, Any], status: str, words: str
 ) -> None:
-    executable(tmp_path / "nvidia-smi", "echo 'NVIDIA H100, 570.1, 81559 MiB, 9.0'")
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    program("nvidia-smi", "echo 'NVIDIA H100, 570.1, 81559 MiB, 9.0'")
     answer = json.dumps({**TORCH, "mps": False, "flex": True, **told})
     monkeypatch.setattr(machine, "python", lambda code: Said(0, answer, ""))
     view = by_name(machine.accelerators())["torch's view"]
@@ -114,10 +101,12 @@ def test_a_torch_that_does_not_see_what_the_driver_sees_is_a_warning(
 
 
 @pytest.mark.parametrize("name", ["java", "docker"])
-def test_programs_that_fail_or_are_missing_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_programs_that_fail_or_are_missing_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Program, name: str
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert {check.status for check in machine.programs()} == {"absent"}
-    executable(tmp_path / name, "echo it is broken >&2; exit 1")
+    program(name, "echo it is broken >&2; exit 1")
     (failing,) = [check for check in machine.programs() if "broken" in check.found]
     assert failing.status in ("absent", "warning") and failing.remedy
 
@@ -151,45 +140,36 @@ def test_damaged_data_comes_with_the_command_that_fetches_it_again(
 
 
 def test_a_full_disk_stops_the_quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Usage:
-        total, used, free = 100 * GIB, 100 * GIB, 1 << 20
-
-    monkeypatch.setattr(machine.shutil, "disk_usage", lambda folder: Usage)
+    full = SimpleNamespace(total=100 * GIB, used=100 * GIB, free=1 << 20)
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda folder: full)
     found = by_name(machine.limits())
     assert found["this folder"].stops_quickstart and "make room" in found["this folder"].remedy
     assert found["data folder"].status == "warning"
 
 
 def test_small_limits_come_with_what_raises_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine.resource, "getrlimit", lambda which: (256, 4096))
-    assert machine._open_files().remedy == "ulimit -n 4096"
-    monkeypatch.setattr(machine.resource, "getrlimit", lambda which: (256, 256))
-    assert "limits.conf" in machine._open_files().remedy
+    for hard, remedy in ((4096, "ulimit -n 4096"), (256, "limits.conf")):
+        monkeypatch.setattr(machine.resource, "getrlimit", lambda which, hard=hard: (256, hard))
+        assert remedy in machine._open_files().remedy
     monkeypatch.setattr(machine.resource, "getrlimit", lambda which: (2 * GIB, 2 * GIB))
     assert machine._memory().status == "warning"
-    monkeypatch.setattr(
-        machine.shutil, "disk_usage", lambda folder: type("Usage", (), {"total": 64 << 20, "free": 64 << 20})
-    )
-    assert machine._shared_memory()[0].remedy.startswith("docker run --shm-size 8g")
 
 
 def test_an_extra_tells_what_is_missing_from_what_is_of_another_version() -> None:
     torch, yaml = Requirement("torch", (("==", "2.13.0"),)), Requirement("pyyaml", ((">=", "6"),))
-    need = [torch, yaml]
-    absent = checks._extra("train", [Installed(torch, None), Installed(yaml, "6.0")], need)
-    assert absent.stops_quickstart and "torch==2.13.0" in absent.found
-    unfit = checks._extra("train", [Installed(torch, "2.12.0"), Installed(yaml, "6.0")], need)
-    assert unfit.status == "broken" and "torch 2.12.0, but torch==2.13.0" in unfit.found
-    assert unfit.remedy == "pip install 'envsuite[train]'"
-    assert not checks._extra("lora", [Installed(torch, None)], need).stops_quickstart
-    assert checks._extra("train", [Installed(torch, "2.13.0+cpu")], need).status == "ok"
-
-
-def test_what_an_extra_includes_is_named_and_its_versions_are_told_once() -> None:
-    torch, sphinx = Requirement("torch"), Requirement("sphinx")
-    found = [Installed(sphinx, "9.0"), Installed(torch, "2.13")]
-    whole = Requirement("envsuite", extras=("train",))
-    assert checks._extra("docs", found, [whole, sphinx]).found == "sphinx 9.0, [train]"
+    for extra, version, status, words, stops in (
+        ("train", None, "absent", "torch==2.13.0", True),
+        ("train", "2.12.0", "broken", "torch 2.12.0, but torch==2.13.0", True),
+        ("train", "2.13.0+cpu", "ok", "torch 2.13.0+cpu", False),
+        ("lora", None, "absent", "torch==2.13.0", False),
+    ):
+        told = checks._extra(extra, [Installed(torch, version), Installed(yaml, "6.0")], [torch, yaml])
+        assert (told.status, told.stops_quickstart) == (status, stops) and words in told.found
+        assert told.remedy == ("" if status == "ok" else f"pip install 'envsuite[{extra}]'")
+    included = [Requirement("envsuite", extras=("train",)), yaml]
+    assert checks._extra("docs", [Installed(yaml, "6.0"), Installed(torch, "2.13")], included).found == (
+        "pyyaml 6.0, [train]"
+    )
 
 
 @given(
@@ -219,11 +199,13 @@ def test_lines_fit_the_terminal_and_no_word_is_broken(found: list[Check], width:
 
 def test_a_conflict_is_told_as_pip_words_it(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = "fastmcp 3.4 has requirement mcp<2, but you have mcp 2.3.\nx 1 requires y, which is not installed.\n"
-    monkeypatch.setattr(checks, "module", lambda *words, seconds: Said(1, lines, ""))
-    (conflict,) = checks.conflicts()
-    assert conflict.status == "warning" and conflict.found.startswith("fastmcp 3.4 has requirement")
-    monkeypatch.setattr(checks, "module", lambda *words, seconds: Said(1, "", "No module named pip"))
-    assert checks.conflicts()[0].status == "absent"
+    for said, status, words in (
+        (Said(1, lines, ""), "warning", "fastmcp 3.4 has requirement"),
+        (Said(1, "", "No module named pip"), "absent", ""),
+    ):
+        monkeypatch.setattr(checks, "module", lambda *words, seconds, said=said: said)
+        (conflict,) = checks.conflicts()
+        assert conflict.status == status and conflict.found.startswith(words)
 
 
 def test_a_check_that_fails_leaves_the_others() -> None:
@@ -251,33 +233,30 @@ def test_text_and_json_and_exit_status_agree(
         assert text.endswith("can run: envsuite quickstart\n" if code == 0 else "cannot run: mend [train] first\n")
 
 
+def answer(cwd: Path, **variables: str) -> tuple[int, dict[str, Any]]:
+    """The exit status and what the command tells."""
+    command = [sys.executable, "-m", "envsuite.cli", "doctor", "--json"]
+    run = subprocess.run(command, cwd=cwd, env={**os.environ, **variables}, capture_output=True, text=True, timeout=300)
+    assert not run.stderr
+    return run.returncode, json.loads(run.stdout)
+
+
 @pytest.mark.slow
 def test_the_doctor_says_that_this_installation_can_run_the_quick_start(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "envsuite.cli", "doctor", "--json"]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    told = json.loads(run.stdout)
-    assert (run.returncode, told["quickstart"], run.stderr) == (0, True, ""), told
+    code, told = answer(tmp_path)
+    assert (code, told["quickstart"]) == (0, True), told
     assert {one["section"] for one in told["checks"]} == {section for section, _ in doctor.PARTS}
 
 
 @pytest.mark.slow
-def test_the_doctor_survives_a_broken_installation(tmp_path: Path) -> None:
+def test_the_doctor_survives_a_broken_installation(tmp_path: Path, stand_in: StandIn) -> None:
     """A torch and a PyYAML that break at import, no programs on the path, a file where the data folder should be."""
-    path = broken_package(tmp_path / "shadow", "torch", "raise ImportError('libcudart.so.13')")
-    broken_package(tmp_path / "shadow", "yaml", "1 / 0")
+    stand_in("torch", "raise ImportError('libcudart.so.13')")
+    stand_in("yaml", "1 / 0")
     (tmp_path / "data").write_text("")
-    empty = tmp_path / "bin"
-    empty.mkdir()
-    run = subprocess.run(
-        [sys.executable, "-m", "envsuite.cli", "doctor", "--json"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path, "PATH": str(empty), "ENVSUITE_DATA": str(tmp_path / "data")},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    told = json.loads(run.stdout)
-    assert (run.returncode, told["quickstart"], run.stderr) == (1, False, ""), run.stderr
+    (tmp_path / "bin").mkdir()
+    code, told = answer(tmp_path, PATH=str(tmp_path / "bin"), ENVSUITE_DATA=str(tmp_path / "data"))
+    assert (code, told["quickstart"]) == (1, False)
     broken = {one["name"]: one for one in told["checks"] if one["status"] == "broken"}
     assert "libcudart" in broken["torch"]["found"] and "ZeroDivisionError" in broken["pyyaml"]["found"]
     assert all(one["remedy"] for one in broken.values())

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement as Theirs
 from packaging.version import Version
 
 from envsuite.installation import packages
-from envsuite.installation.packages import Requirement, fits, lacking, needed, parse, requirements
+from envsuite.installation.packages import Requirement, fits, lacking, needed, parse
 
 NUMBERS = st.lists(st.integers(0, 30), min_size=1, max_size=4).map(lambda parts: ".".join(map(str, parts)))
 OPERATORS = st.sampled_from([">=", "<=", "==", "!=", "<", ">"])
@@ -66,10 +66,6 @@ def test_what_an_extra_lacks_is_named_as_pip_takes_it(monkeypatch: pytest.Monkey
     monkeypatch.setattr(packages, "version_of", lambda name: {"flask": "3.0"}.get(name))
     flask, waitress = lacking("serve")
     assert flask.startswith("flask>=3.1") and waitress.startswith("waitress>=")
-
-
-def test_extras_are_those_of_pyproject() -> None:
-    assert {"", "train", "serve", "bridges", "dev"} <= requirements().keys()
 
 
 def test_nothing_is_imported_to_look_at_packages() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
-import threading
-from functools import partial
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -29,19 +32,17 @@ def test_what_a_call_defines_later_calls_see(session: Session) -> None:
 
 def test_the_value_of_a_last_expression_is_printed_unless_it_is_none(session: Session) -> None:
     assert session.run("1; 2\n'3'").stdout == "'3'\n"
-    assert session.run("None").stdout == ""
-    assert session.run("x = 3").stdout == ""
-    assert session.run("if True:\n    4").stdout == ""
-    assert session.run("").stdout == ""
-    assert session.run("# nothing").stdout == ""
+    for code in ("None", "x = 3", "if True:\n    4", "", "# nothing"):
+        assert session.run(code).stdout == ""
 
 
 def test_numpy_and_sympy_are_there(session: Session) -> None:
-    assert session.run("import numpy as np\nnp.linalg.det(np.eye(3))").stdout == "np.float64(1.0)\n"
-    assert session.run("from sympy import *\nx = symbols('x')\nsolve(x**2 - 2, x)").stdout == "[-sqrt(2), sqrt(2)]\n"
-    assert session.run("integrate(exp(-x**2), (x, -oo, oo)), factorint(2**32 + 1)").stdout == (
-        "(sqrt(pi), {641: 1, 6700417: 1})\n"
-    )
+    for code, shown in (
+        ("import numpy as np\nnp.linalg.det(np.eye(3))", "np.float64(1.0)"),
+        ("from sympy import *\nx = symbols('x')\nsolve(x**2 - 2, x)", "[-sqrt(2), sqrt(2)]"),
+        ("integrate(exp(-x**2), (x, -oo, oo)), factorint(2**32 + 1)", "(sqrt(pi), {641: 1, 6700417: 1})"),
+    ):
+        assert session.run(code).stdout == f"{shown}\n"
 
 
 def test_the_usual_parts_of_the_standard_library_run(session: Session, sandbox: str) -> None:
@@ -49,11 +50,9 @@ def test_the_usual_parts_of_the_standard_library_run(session: Session, sandbox: 
     names = "decimal statistics heapq bisect string textwrap datetime typing dataclasses enum copy operator time pprint"
     for name in f"{names} hashlib sqlite3 multiprocessing zlib csv queue contextlib io os pathlib tempfile".split():
         assert session.run(code.format(name)).stdout == f"'{name}'\n"
-    if sandbox == "namespaces":
-        pool = "import multiprocessing as m\nwith m.Pool(2) as p: print(p.map(abs, [-1, 2]))"
-        assert session.run(pool).stdout == "[1, 2]\n"
-        several = "from concurrent.futures import *\nwith ThreadPoolExecutor(2) as p: print(list(p.map(abs, [-1, 2])))"
-        assert session.run(several).stdout == "[1, 2]\n"
+    for pool in ("multiprocessing.Pool", "concurrent.futures.ThreadPoolExecutor") if sandbox == "namespaces" else ():
+        code = f"import multiprocessing, concurrent.futures\nwith {pool}(2) as p: print(list(p.map(abs, [-1, 2])))"
+        assert session.run(code).stdout == "[1, 2]\n"
 
 
 def test_a_traceback_has_the_code_s_own_lines_and_nothing_of_the_machine(session: Session) -> None:
@@ -103,10 +102,6 @@ def test_code_that_is_none_is_answered_as_an_error(session: Session, code: str, 
     assert "/" not in result.stderr.replace("1 / 0", ""), "no path of the machine"
 
 
-def test_a_megabyte_of_code_is_run(session: Session) -> None:
-    assert session.run(f"x = '{'é€𝄞' * 349_000}'\nlen(x)").stdout == "1047000\n"
-
-
 def test_output_that_is_no_text_is_made_some(session: Session) -> None:
     result = session.run(
         "import sys\nsys.stdout.buffer.write(b'a\\xffb\\xc3')\nsys.stderr.buffer.write(b'\\x00\\xfe')\nNone"
@@ -144,8 +139,9 @@ def test_output_within_the_limit_is_whole_and_other_output_is_its_ends(
         assert text.startswith(head) and text.endswith(tail.partition(" …\n")[2])
 
 
-def test_large_integers_are_printed_within_limits(session: Session) -> None:
+def test_large_integers_are_printed_within_limits_and_a_megabyte_of_code_is_run(session: Session) -> None:
     assert session.run("len(str(2**100_000))").stdout == "30103\n"
+    assert session.run(f"x = '{'é€𝄞' * 349_000}'\nlen(x)").stdout == "1047000\n"
     result = session.run("2**100_000")
     assert len(result.stdout) == 2000 and "left out" in result.stdout
 
@@ -194,42 +190,22 @@ def test_a_session_ends_when_it_is_closed_and_not_before(box: Interpreter) -> No
 
 def test_a_call_under_way_ends_when_its_session_is_closed(box: Interpreter) -> None:
     session = box.open()
-    raised: list[type[BaseException]] = []
-
-    def call() -> None:
-        try:
-            session.run("import time\ntime.sleep(4)")
-        except UsageError as error:
-            raised.append(type(error))
-
-    thread = threading.Thread(target=call)
-    before = len(processes())
-    thread.start()
-    until(lambda: len(processes()) >= before)
-    threading.Event().wait(0.2)
-    session.close()
-    thread.join(3.0)
-    assert raised == [UsageError]
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(session.run, "import time\ntime.sleep(4)")
+        time.sleep(0.2)
+        session.close()
+        with pytest.raises(UsageError):
+            call.result(3.0)
 
 
 def test_many_sessions_run_at_once_from_many_threads(box: Interpreter) -> None:
-    told: list[str] = []
-
-    def play(number: int) -> None:
+    def play(number: int) -> str:
         with box.open() as session:
             session.run(f"x = {number}")
-            told.append(session.run("x * x").stdout)
+            return session.run("x * x").stdout
 
-    threads = [threading.Thread(target=play, args=(number,)) for number in range(24)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(told) == sorted(f"{number * number}\n" for number in range(24))
-
-
-def _gone(parent: int) -> bool:
-    return not processes(parent)
+    with ThreadPoolExecutor(24) as pool:
+        assert list(pool.map(play, range(24))) == [f"{number * number}\n" for number in range(24)]
 
 
 @pytest.mark.seconds
@@ -243,7 +219,7 @@ def test_interpreters_are_shared_by_name_and_limits_and_end_with_the_process(san
     )
     for number in ("0", "9"):
         run = subprocess.run([sys.executable, "-c", program, sandbox, number], capture_output=True, text=True, cwd="/")
-        until(partial(_gone, int(run.stdout)), 10.0)
+        until(lambda run=run: not processes(int(run.stdout)), 10.0)
 
 
 @pytest.mark.seconds
@@ -251,10 +227,8 @@ def test_a_sandbox_that_was_killed_is_an_error_and_the_next_session_starts_anoth
     box = opened(sandbox)
     session = box.open()
     for process in processes():
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
     with pytest.raises(WorkerLost, match="lost"):
         session.run("1")
     assert session.run("1").stdout == "1\n"
@@ -264,16 +238,10 @@ def test_a_sandbox_that_was_killed_is_an_error_and_the_next_session_starts_anoth
 def test_unknown_names_and_limits_out_of_range_are_refused_with_what_there_is() -> None:
     with pytest.raises(KeyError, match="Nearest: 'namespaces'"):
         open_interpreter("namespace")
-    for wrong in (
-        {"seconds": 0},
-        {"memory": 10},
-        {"processes": 0},
-        {"disk": 1},
-        {"output": 0},
-        {"seconds": float("nan")},
-    ):
-        with pytest.raises(UsageError, match=next(iter(wrong))):
-            Limits(**wrong)
+    limits: list[tuple[str, Any]] = [("seconds", 0), ("seconds", float("nan")), ("memory", 10), ("processes", 0)]
+    for name, wrong in (*limits, ("disk", 1), ("output", 0)):
+        with pytest.raises(UsageError, match=name):
+            Limits(**{name: wrong})
 
 
 def test_where_one_sandbox_does_not_work_the_next_is_taken_and_where_none_does_it_is_refused(
@@ -310,7 +278,9 @@ def test_who_names_it_gets_an_interpreter_without_isolation_and_nobody_else() ->
         assert session.run("open('f', 'w').write('x')\nimport os\nos.listdir()").stdout.endswith("['f']\n")
 
 
-_BOXES: dict[str, Session] = {}
+@cache
+def small() -> Session:
+    return opened("auto", Limits(seconds=1.0, memory=64 * 2**20, output=500)).open()
 
 
 @settings(max_examples=30)
@@ -324,9 +294,7 @@ _BOXES: dict[str, Session] = {}
     )
 )
 def test_whatever_is_run_ends_as_a_result(code: str) -> None:
-    if "x" not in _BOXES:
-        _BOXES["x"] = opened("auto", Limits(seconds=1.0, memory=64 * 2**20, output=500)).open()
-    result = _BOXES["x"].run(code)
+    result = small().run(code)
     assert isinstance(result, Result)
     assert result.status in ("ok", "error", "timeout", "memory", "died")
     assert len(result.stdout) <= 500 and len(result.stderr) <= 500

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from envsuite.remote import transport
 from envsuite.serving import front
 from envsuite.serving.server import Server, serving
 from envsuite.serving.settings import Settings
@@ -32,10 +31,3 @@ def leap(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     ahead: list[float] = []
     monkeypatch.setattr(front, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + sum(ahead)))
     return ahead.append
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients give up early."""
-    monkeypatch.setattr(transport, "UNREACHABLE_SECONDS", 0.5)
-    monkeypatch.setattr(transport, "LONGEST_PAUSE", 0.1)

@@ -14,7 +14,6 @@ import pytest
 from raw import ask, command, connect, everything, new
 from waiting import until
 
-from envsuite.remote import RemoteEnv
 from envsuite.serving import connections
 from envsuite.serving.connections import Listener
 from envsuite.serving.host import Host
@@ -96,16 +95,6 @@ def test_a_connection_beyond_the_limit_is_told_when_to_come_back_and_not_reset(s
     until(lambda: not running._http.active_channels)
     text = ask(running.url, "GET", "/metrics").raw.decode()
     assert "\nenvsuite_connections_refused_total 2\n" in text
-
-
-def test_a_client_beyond_the_limit_gets_its_turn_when_another_one_has_left(start: Start) -> None:
-    running = start()
-    running._http.limit = 1
-    first = connect(running.url)
-    until(lambda: len(running._http.active_channels) == 1)
-    threading.Timer(0.5, first.close).start()
-    env = RemoteEnv(running.url, "TextCraft-v0")
-    assert env.reset(seed=0)[1]["valid"]
 
 
 def test_beyond_what_can_be_refused_at_a_time_connections_wait_and_the_thread_sleeps(

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ import gymnasium
 import psutil
 import pytest
 from cutting import cutting
+from driving import answers, do, reset_all
 from folders import SUPPORT
-from raw import connect
 from waiting import until
 
 from envsuite.core import ToolCall, ToolEnv, UsageError, WorkerLost
@@ -35,21 +36,8 @@ def act(command: str) -> tuple[ToolCall, ...]:
     return (ToolCall("env_step", {"command": command}),)
 
 
-def do(command: str) -> tuple[ToolCall, ...]:
-    return (ToolCall("do", {"command": command}),)
-
-
 def text(env: ToolEnv, command: str) -> str:
     return env.step(do(command))[0]["text"]
-
-
-def gone(url: str) -> bool:
-    """Nobody listens there."""
-    try:
-        connect(url).close()
-    except OSError:
-        return True
-    return False
 
 
 def begin(*envs: ToolEnv) -> None:
@@ -102,13 +90,11 @@ def test_a_server_that_is_killed_and_started_anew_costs_no_episode_and_sigterm_l
     assert env.restore(token)["text"] == "Got 1 oak log"
     slow = RemoteEnv(f"http://127.0.0.1:{port}", ROUGH)
     begin(slow)
-    answers: list[str] = []
-    thread = threading.Thread(target=lambda: answers.append(text(slow, f"touch {tmp_path / 'begun'} and sleep 1")))
-    thread.start()
-    until((tmp_path / "begun").exists)
-    second.send_signal(signal.SIGTERM)
-    thread.join()
-    assert answers == ["b 1"] and second.wait(60) == 0
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(text, slow, f"touch {tmp_path / 'begun'} and sleep 1")
+        until((tmp_path / "begun").exists)
+        second.send_signal(signal.SIGTERM)
+    assert answer.result() == "b 1" and second.wait(60) == 0
 
 
 def test_an_answer_that_is_lost_is_asked_for_again_and_the_step_is_taken_once(start: Start) -> None:
@@ -134,18 +120,13 @@ def test_a_lost_answer_to_the_making_of_a_session_leaves_no_second_session(start
 
 def test_a_lost_answer_to_a_batch_takes_each_step_once(start: Start) -> None:
     with cutting(start(ROUGH).url) as proxy, make_vector([EnvFactory(ROUGH, {"url": proxy.url})], 5) as vector:
-        for slot in range(5):
-            vector.reset(slot, 0, task_id="a")
-        for count in range(4):
-            events = []
-            while len(events) < 5:
-                events += vector.poll(30.0)
-            assert {(event.error, event.observation and event.observation["text"]) for event in events} == {
-                (None, f"a {count}" if count else "0")
-            }
+        reset_all(vector, task_id="a")
+        for count in range(1, 5):
             proxy.cut = 1
             for slot in range(5):
                 vector.step(slot, do("go"))
+            for event in answers(vector, 5).values():
+                assert event.error is None and event.observation and event.observation["text"] == f"a {count}"
         assert proxy.lost >= 3
 
 
@@ -188,20 +169,6 @@ def test_a_call_that_crashes_every_worker_ends_its_episode_and_no_other(start: S
     assert text(env, "go") == text(other, "go") == "b 1"
 
 
-@pytest.mark.seconds
-def test_a_call_that_hangs_is_ended_at_the_deadline(start: Start) -> None:
-    running = start(ROUGH, workers=1)
-    hung, other = RemoteEnv(running.url, ROUGH), RemoteEnv(running.url, ROUGH)
-    begin(hung, other)
-    (worker,) = running._pool.workers
-    worker.deadline = 1.0  # that of the one that will replace it is a minute
-    with pytest.raises(WorkerLost, match="took more than 1 s"):
-        hung.step(do("sleep 600"))
-    assert text(other, "go") == "b 1"
-    begin(hung)
-    assert text(hung, "go") == "b 1"
-
-
 def test_a_world_that_fails_loses_its_session_only(start: Start) -> None:
     running = start(ROUGH)
     env, other = RemoteEnv(running.url, ROUGH), RemoteEnv(running.url, ROUGH)
@@ -215,59 +182,10 @@ def test_a_world_that_fails_loses_its_session_only(start: Start) -> None:
     assert text(other, "go") == "b 1"
 
 
-def test_a_session_that_idled_for_too_long_is_played_again(start: Start, leap: Callable[[float], None]) -> None:
-    running = start(ROUGH)
-    env = RemoteEnv(running.url, ROUGH)
-    begin(env)
-    assert [text(env, "go") for _ in range(3)] == ["b 1", "b 2", "b 3"]
-    leap(1000.0)
-    until(lambda: not running.front.sessions)
-    assert text(env, "go") == "b 4"
-
-
-@pytest.mark.usefixtures("impatient")
-def test_an_episode_goes_on_at_another_server_when_its_own_is_gone(start: Start) -> None:
-    servers = {server.url: server for server in (start(ROUGH), start(ROUGH))}
-    env = RemoteEnv(list(servers), ROUGH)
-    begin(env)
-    assert text(env, "go") == "b 1"
-    here = env._session.url
-    servers[here].stop()
-    until(lambda: gone(here))
-    assert text(env, "go") == "b 2" and env._session.url != here
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_vector_goes_on_at_the_servers_that_are_left(start: Start) -> None:
-    one, two = start(ROUGH), start(ROUGH)
-    with make_vector([EnvFactory(ROUGH, {"url": [one.url, two.url]})], 6) as vector:
-        for slot in range(6):
-            vector.reset(slot, 0, task_id="a")
-        for count in range(5):
-            events = []
-            while len(events) < 6:
-                events += vector.poll(30.0)
-            assert {(e.error, e.observation and e.observation["text"]) for e in events} == {
-                (None, f"a {count}" if count else "0")
-            }
-            if count == 0:
-                assert (one.front.sessions, two.front.sessions) == (3, 3)
-            if count == 2:
-                one.stop()
-                until(lambda: gone(one.url))
-            for slot in range(6):
-                vector.step(slot, do("go"))
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_server_that_does_not_answer_is_named_after_a_while() -> None:
-    began = time.monotonic()
-    with pytest.raises(WorkerLost, match=r"http://127.0.0.1:\d+ does not answer .*`envsuite serve http`"):
-        gymnasium.make("TextCraft-v0", url=f"http://127.0.0.1:{free_port()}/")
-    assert time.monotonic() - began < 20
-    for url in ("127.0.0.1:8080", "ftp://x", "http://", "http://x:y", []):
-        with pytest.raises(UsageError, match="url"):
-            gymnasium.make("TextCraft-v0", url=url)
+@pytest.mark.parametrize("url", ["127.0.0.1:8080", "ftp://x", "http://", "http://x:y", []])
+def test_what_is_no_address_is_refused(url: object) -> None:
+    with pytest.raises(UsageError, match="url"):
+        gymnasium.make("TextCraft-v0", url=url)
 
 
 def test_a_client_of_a_full_server_waits_for_its_turn(start: Start) -> None:
@@ -280,43 +198,32 @@ def test_a_client_of_a_full_server_waits_for_its_turn(start: Start) -> None:
 
 def test_threads_and_forked_workers_play_at_the_same_time(server: str) -> None:
     expected = [TextCraft().reset(seed=seed)[1]["task_id"] for seed in range(4)]
-    found: dict[int, Any] = {}
 
-    def play(seed: int) -> None:
-        env = RemoteEnv(server, "TextCraft-v0")
-        found[seed] = env.reset(seed=seed)[1]["task_id"]
-        assert [env.step(act("inventory"))[4]["valid"] for _ in range(5)] == [True] * 5
-        env.close()
+    def play(seed: int) -> Any:
+        with contextlib.closing(RemoteEnv(server, "TextCraft-v0")) as env:
+            task = env.reset(seed=seed)[1]["task_id"]
+            assert [env.step(act("inventory"))[4]["valid"] for _ in range(5)] == [True] * 5
+            return task
 
-    threads = [threading.Thread(target=play, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [found[seed] for seed in range(4)] == expected
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(play, range(4))) == expected
     options = {"shared_memory": False, "context": "fork"}
     envs = gymnasium.make_vec("TextCraft-v0", num_envs=2, vectorization_mode="async", vector_kwargs=options, url=server)
-    try:
+    with contextlib.closing(envs):
         assert list(envs.reset(seed=[0, 1])[1]["task_id"]) == expected[:2]
         assert list(envs.step((act("inventory"), act("x")))[4]["valid"]) == [True, False]
-    finally:
-        envs.close()
 
 
 def test_a_thousand_sessions_at_once(start: Start) -> None:
     running = start()
     with make_vector([EnvFactory("TextCraft-v0", {"url": running.url})], 1000) as vector:
-        for slot in range(1000):
-            vector.reset(slot, 0, seed=slot)
-        for step in range(3):
-            events = []
-            while len(events) < 1000:
-                events += vector.poll(60.0)
-            assert not [event.error for event in events if event.error is not None]
+        events = reset_all(vector)
+        for _ in range(2):
+            assert not [event.error for event in events.values() if event.error is not None]
             assert running.front.sessions == 1000
-            if step < 2:
-                for slot in range(1000):
-                    vector.step(slot, act("inventory"))
+            for slot in range(1000):
+                vector.step(slot, act("inventory"))
+            events = answers(vector, 1000)
     assert running.front.sessions == 0
 
 

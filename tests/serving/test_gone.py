@@ -12,16 +12,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import pytest
+from driving import answers, do, reset_all
 from waiting import until
 
-from envsuite.core import ToolCall, WorkerLost
+from envsuite.core import WorkerLost
 from envsuite.remote import RemoteEnv, session, transport
 from envsuite.serving.server import Server
 from envsuite.vector import EnvFactory, make_vector
 
 Start = Callable[..., Server]
 ROUGH = "vector_worlds:Rough-v0"
-GO = (ToolCall("do", {"command": "go"}),)
+GO = do("go")
 PATIENCE = 1.5
 LATEST = 4.0
 """Most pauses of a thread until it is told, with the last that goes beyond the patience."""
@@ -79,20 +80,15 @@ def test_a_vector_whose_servers_are_all_gone_says_so_for_all_slots_within_the_pa
 ) -> None:
     there = [start(ROUGH) for _ in range(servers)]
     with make_vector([EnvFactory(ROUGH, {"url": [server.url for server in there]})], 24) as vector:
-        for slot in range(24):
-            vector.reset(slot, 0, task_id="a")
-        while vector.pending:
-            assert all(event.error is None for event in vector.poll(30.0))
+        assert all(event.error is None for event in reset_all(vector, task_id="a").values())
         gone(*there)
         for again in range(2):  # a step, and the reset that whoever plays will try next
             slept.clear()
             with seconds() as took:
                 for slot in range(24):
                     vector.reset(slot, 0, task_id="a") if again else vector.step(slot, GO)
-                errors = []
-                while vector.pending:
-                    errors += [event.error for event in vector.poll(30.0)]
-            assert len(errors) == 24 and all("does not answer" in str(error) for error in errors)
+                events = answers(vector, 24).values()
+            assert len(events) == 24 and all("does not answer" in str(event.error) for event in events)
             assert max(slept.values(), default=0) < LATEST and (again or took[0] > 0.9 * PATIENCE / servers)
 
 
@@ -145,17 +141,15 @@ def test_an_episode_goes_on_at_the_only_one_of_three_servers_that_is_left(
 def test_a_vector_goes_on_at_the_only_one_of_three_servers_that_is_left(start: Start) -> None:
     there = [start(ROUGH) for _ in range(3)]
     with make_vector([EnvFactory(ROUGH, {"url": [server.url for server in there]})], 9) as vector:
-        for slot in range(9):
-            vector.reset(slot, 0, task_id="a")
-        while vector.pending:
-            vector.poll(30.0)
-        gone(*there[:2])
-        for slot in range(9):
-            vector.step(slot, GO)
-        events = []
-        while vector.pending:
-            events += vector.poll(30.0)
-        assert [event.error for event in events] == [None] * 9
+        reset_all(vector, task_id="a")
+        assert [server.front.sessions for server in there] == [3, 3, 3]
+        for count in range(1, 4):
+            for slot in range(9):
+                vector.step(slot, GO)
+            for event in answers(vector, 9).values():
+                assert event.error is None and event.observation and event.observation["text"] == f"a {count}"
+            if count == 1:
+                gone(*there[:2])
         assert there[2].front.sessions == 9
 
 
@@ -233,7 +227,7 @@ def test_a_server_that_does_not_answer_is_told_once_a_call(
     with socket.create_server(("127.0.0.1", 0)) as listener:
         there = transport.Server(f"http://127.0.0.1:{listener.getsockname()[1]}")
     monkeypatch.setattr(transport, "LONGEST_PAUSE", 0.05)
-    with pytest.raises(WorkerLost):
+    with pytest.raises(WorkerLost, match=r"http://127.0.0.1:\d+ does not answer .*`envsuite serve http`"):
         there.ask("GET", "/healthz")
     (said,) = caplog.messages
     assert said.startswith(there.url) and said.endswith("; trying again")

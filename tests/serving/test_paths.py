@@ -15,25 +15,16 @@ from envsuite.serving.server import Server
 Start = Callable[..., Server]
 IDS = list(ENVIRONMENTS)
 CORRUPT = {
-    "TextCraft-v0": "recipes/broken.json",
-    "ALFWorld-v0": "json_2.1.1/train/pick-Mug-1/trial/game.tw-pddl",
-    "WebShop-v0": "items_shuffle.json",
-    "PaperSearch-v0": "broken.corpus",
-    "PaperSearchTeam-v0": "broken.corpus",
-    "Sokoban-v0": "unfiltered/train/000.txt",
-    "PythonMath-v0": "dapo-math-17k.jsonl",
-    "SearchQA-v0": "hotpot_dev.json",
+    "TextCraft-v0": "textcraft/recipes/broken.json",
+    "ALFWorld-v0": "alfworld/json_2.1.1/train/pick-Mug-1/trial/game.tw-pddl",
+    "WebShop-v0": "webshop/items_shuffle.json",
+    "PaperSearch-v0": "papersearch/broken.corpus",
+    "PaperSearchTeam-v0": "papersearch/broken.corpus",
+    "Sokoban-v0": "boxoban/unfiltered/train/000.txt",
+    "PythonMath-v0": "mathematics/dapo-math-17k.jsonl",
+    "SearchQA-v0": "questions/hotpot_dev.json",
 }
-FOLDERS = {
-    "TextCraft-v0": "textcraft",
-    "ALFWorld-v0": "alfworld",
-    "WebShop-v0": "webshop",
-    "PaperSearch-v0": "papersearch",
-    "PaperSearchTeam-v0": "papersearch",
-    "Sokoban-v0": "boxoban",
-    "PythonMath-v0": "mathematics",
-    "SearchQA-v0": "questions",
-}
+"""A file of the official data in the data folder."""
 OFFICIAL = {"WebShop-v0": "official-full"}
 """Sources of official data that are not named ``"official"``."""
 
@@ -56,23 +47,16 @@ def told(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("env_id", IDS)
-def test_official_data_that_are_missing_are_told_without_the_servers_path(
+def test_official_data_that_are_missing_or_damaged_are_told_without_the_servers_path(
     told: Callable[..., list[str]], tmp_path: Path, env_id: str
 ) -> None:
-    for detail in told(env_id, source=OFFICIAL.get(env_id, "official")):
-        assert str(tmp_path) not in detail and "private" not in detail
-        assert f"$ENVSUITE_DATA/{FOLDERS[env_id]}" in detail, "the remedy"
-
-
-@pytest.mark.parametrize("env_id", IDS)
-def test_official_data_that_are_damaged_are_told_without_the_servers_path(
-    told: Callable[..., list[str]], tmp_path: Path, env_id: str
-) -> None:
-    place = tmp_path / "private" / FOLDERS[env_id] / CORRUPT[env_id]
-    place.parent.mkdir(parents=True)
-    place.write_text("{")
-    for detail in told(env_id, source=OFFICIAL.get(env_id, "official")):
-        assert str(tmp_path) not in detail and "private" not in detail
+    place = tmp_path / "private" / CORRUPT[env_id]
+    for damaged in (False, True):
+        for detail in told(env_id, source=OFFICIAL.get(env_id, "official")):
+            assert str(tmp_path) not in detail and "private" not in detail
+            assert damaged or f"$ENVSUITE_DATA/{CORRUPT[env_id].partition('/')[0]}" in detail, "the remedy"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text("{")
 
 
 @pytest.mark.parametrize("env_id", IDS)

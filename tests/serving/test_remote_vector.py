@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import pytest
+from driving import answers, do, one, reset_all
 from waiting import until
 
 from envsuite.core import ToolCall, UsageError
@@ -31,9 +31,7 @@ def play(vector: Vector) -> list[list[Event]]:
     for call in script:
         for slot in range(vector.slots):
             call(slot)
-        events: dict[int, Event] = {}
-        while len(events) < vector.slots:
-            events.update((event.slot, event) for event in vector.poll(30.0))
+        events = answers(vector, vector.slots)
         history.append([events[slot] for slot in range(vector.slots)])
     return history
 
@@ -43,19 +41,20 @@ def factories(**where: Any) -> list[EnvFactory]:
     return [EnvFactory("TextCraft-v0", where), EnvFactory("TextCraft-v0", {**generated, **where})]
 
 
-def test_a_vector_on_servers_plays_the_same_episodes_as_one_here(start: Callable[..., Server]) -> None:
-    one, two = start(), start()
+def test_a_vector_in_workers_or_on_servers_plays_the_same_episodes_as_one_here(start: Callable[..., Server]) -> None:
+    first, second = start(), start()
     histories = []
-    for where in ({}, {"url": one.url}, {"url": [one.url, two.url]}):
-        with make_vector(factories(**where), 7) as vector:
+    places: list[tuple[dict[str, Any], int]] = [({}, 0), ({}, 1), ({}, 3)]
+    for where, workers in (*places, ({"url": first.url}, 0), ({"url": [first.url, second.url]}, 0)):
+        with make_vector(factories(**where), 7, workers) as vector:
             assert isinstance(vector, RemoteVector) == bool(where)
             histories.append(play(vector))
             assert vector.tools(0) == vector.tools(1) and vector.max_calls(0) == 1
             if isinstance(where.get("url"), list):
-                assert abs(one.front.sessions - two.front.sessions) <= 2
-    assert histories[0] == histories[1] == histories[2]
+                assert abs(first.front.sessions - second.front.sessions) <= 2
+    assert all(history == histories[0] for history in histories)
     assert [event.truncated for event in histories[0][7]] == [False, True] * 3 + [False]
-    assert one.front.sessions == two.front.sessions == 0
+    assert first.front.sessions == second.front.sessions == 0
 
 
 @pytest.mark.seconds
@@ -79,18 +78,12 @@ def test_steps_that_are_quick_are_answered_together_however_busy_a_server_is(
 def test_a_slow_call_holds_up_no_other_of_its_server(start: Callable[..., Server], tmp_path: Path) -> None:
     running = start(ROUGH)
     with make_vector([EnvFactory(ROUGH, {"url": running.url})], 6) as vector:
+        reset_all(vector, task_id="a")
         for slot in range(6):
-            vector.reset(slot, 0, task_id="a")
-        while vector.pending:
-            vector.poll(30.0)
-        for slot in range(6):
-            vector.step(slot, (ToolCall("do", {"command": "go" if slot else f"wait {tmp_path / 'file'}"}),))
-        answered: list[int] = []
-        while len(answered) < 5:
-            answered += [event.slot for event in vector.poll(30.0)]
-        assert sorted(answered) == [1, 2, 3, 4, 5]
+            vector.step(slot, do("go" if slot else f"wait {tmp_path / 'file'}"))
+        assert sorted(answers(vector, 5)) == [1, 2, 3, 4, 5]
         (tmp_path / "file").touch()
-        assert [event.slot for event in vector.poll(30.0)] == [0]
+        assert list(answers(vector, 1)) == [0]
 
 
 def test_a_call_that_is_not_answered_fails_by_twice_the_deadline_and_its_late_answer_is_no_event(
@@ -100,43 +93,21 @@ def test_a_call_that_is_not_answered_fails_by_twice_the_deadline_and_its_late_an
     running = start(ROUGH)  # its own deadline does not hold here: it has no workers
     with make_vector([EnvFactory(ROUGH, {"url": running.url})], 1) as vector:
         assert isinstance(vector, RemoteVector)
-        vector.reset(0, 0, task_id="a")
-        assert vector.poll(30.0)[0].error is None
-        vector.step(0, (ToolCall("do", {"command": f"wait {tmp_path / 'file'}"}),))
+        assert reset_all(vector, task_id="a")[0].error is None
+        vector.step(0, do(f"wait {tmp_path / 'file'}"))
         assert vector.poll(0.0) == []
         vector.deadline = 0.4
         (event,) = vector.poll(30.0)
         vector.deadline = 60.0
         where = f"step of slot 0 ({ROUGH} at {running.url})"
         assert event.error == f"DeadlineExceeded: {where} was not answered for 0.8 s"
-        vector.reset(0, 0, task_id="b")
-        (event,) = vector.poll(30.0)
+        event = reset_all(vector, task_id="b")[0]
         assert event.error is None and event.info is not None and event.info["task_id"] == "b"
         (tmp_path / "file").touch()
         until(lambda: not vector._events.empty())
         assert vector.poll(0.0) == [], "the answer to the call that was given up"
-        vector.step(0, (ToolCall("do", {"command": "go"}),))
-        (event,) = vector.poll(30.0)
+        event = one(vector, 0, lambda: vector.step(0, do("go")))
         assert event.observation is not None and event.observation["text"] == "b 1"
-
-
-def test_calls_that_fail_are_told_as_they_are_here(start: Callable[..., Server]) -> None:
-    where = {"url": start(ROUGH).url}
-    errors = []
-    for kwargs in ({}, where):
-        with make_vector([EnvFactory(ROUGH, kwargs)], 2) as vector:
-            told = []
-            for task_id in ("z", "a"):
-                vector.reset(0, 0, task_id=task_id)
-                told.append(vector.poll(30.0)[0].error)
-            vector.step(0, (ToolCall("do", {"command": "raise oops"}),))
-            told.append("ZeroDivisionError: oops" in str(vector.poll(30.0)[0].error))
-            with pytest.raises(UsageError, match="has no running episode"):
-                vector.step(0, ())
-            vector.reset(0, 0, task_id="a")
-            told.append(vector.poll(30.0)[0].error)
-            errors.append(told)
-    assert errors[0] == errors[1] and str(errors[0][0]).startswith("UnknownTask: ")
 
 
 def test_a_vector_is_on_servers_or_here_and_not_both(server: str) -> None:
@@ -153,13 +124,6 @@ def test_a_vector_is_on_servers_or_here_and_not_both(server: str) -> None:
         vector.reset(1, 0)
 
 
-def test_gymnasiums_own_vector_takes_remote_environments(server: str) -> None:
-    envs = gymnasium.make_vec("TextCraft-v0", num_envs=2, vectorization_mode="sync", url=server)
-    here = gymnasium.make_vec("TextCraft-v0", num_envs=2, vectorization_mode="sync")
-    assert envs.reset(seed=[0, 1])[1]["task_id"].tolist() == here.reset(seed=[0, 1])[1]["task_id"].tolist()
-    envs.close()
-
-
 def test_more_calls_than_a_request_takes_are_sent_in_several(
     start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,9 +138,7 @@ def test_more_calls_than_a_request_takes_are_sent_in_several(
 
     monkeypatch.setattr(running.front, "batch", noted)
     with make_vector([EnvFactory("TextCraft-v0", {"url": running.url})], 8) as vector:
-        for slot in range(8):
-            vector.reset(slot, 0, seed=slot)
-        assert [event.slot for event in vector.poll(30.0)] == list(range(8))
+        assert sorted(reset_all(vector)) == list(range(8))
         assert sorted(sizes) == [2, 2, 3, 3, 3, 3], "makings and resets"
         assert running.front.sessions == 8
     assert running.front.sessions == 0
@@ -196,9 +158,7 @@ def test_a_refused_request_to_close_sessions_keeps_no_others_open(
         return ask(*request)
 
     with make_vector([EnvFactory("TextCraft-v0", {"url": running.url})], 5) as vector:
-        for slot in range(5):
-            vector.reset(slot, 0, seed=slot)
-        assert len(vector.poll(30.0)) == running.front.sessions == 5
+        assert len(reset_all(vector)) == running.front.sessions == 5
         monkeypatch.setattr(there, "ask", once_refused)
     assert not refusals and running.front.sessions == 2, "those of the first of three requests"
 
@@ -209,23 +169,16 @@ def test_a_server_that_did_not_answer_gets_no_new_episodes_until_it_had_time_to_
 ) -> None:
     monkeypatch.setattr(transport, "UNREACHABLE_SECONDS", 0.4)
     monkeypatch.setattr(remote, "DOWN_SECONDS", 3.0)
-    one, two = start(), start()
-    port = int(one.url.rpartition(":")[2])
-    with make_vector([EnvFactory("TextCraft-v0", {"url": [one.url, two.url]})], 4) as vector:
-
-        def play() -> None:
-            for slot in range(4):
-                vector.reset(slot, 0, seed=slot)
-            while vector.pending:
-                assert all(event.error is None for event in vector.poll(30.0))
-
-        play()
-        one.stop()
-        until(lambda: one._http._shut)
-        play()
+    first, second = start(), start()
+    port = int(first.url.rpartition(":")[2])
+    with make_vector([EnvFactory("TextCraft-v0", {"url": [first.url, second.url]})], 4) as vector:
+        assert not [event for event in reset_all(vector).values() if event.error]
+        first.stop()
+        until(lambda: first._http._shut)
+        assert not [event for event in reset_all(vector).values() if event.error]
         back = start(port=port)
-        play()
-        assert (back.front.sessions, two.front.sessions) == (0, 4)
+        assert not [event for event in reset_all(vector).values() if event.error]
+        assert (back.front.sessions, second.front.sessions) == (0, 4)
         time.sleep(3.0)
-        play()
+        assert not [event for event in reset_all(vector).values() if event.error]
         assert back.front.sessions == 2

@@ -7,12 +7,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from raw import JSON, ask, command, is_problem, new
+from raw import ask, command, is_problem, new
 from waiting import until
 
 from envsuite.core import ToolCall, UsageError, WorkerLost
@@ -24,14 +25,11 @@ from envsuite.serving.server import Server
 
 Start = Callable[..., Server]
 ROUGH = "vector_worlds:Rough-v0"
+GO = (ToolCall("do", {"command": "go"}),)
 
 
 def do(text: str) -> list[dict[str, Any]]:
     return [{"name": "do", "arguments": {"command": text}}]
-
-
-def act(text: str) -> tuple[ToolCall, ...]:
-    return (ToolCall("do", {"command": text}),)
 
 
 def rough(url: str, **body: Any) -> str:
@@ -76,35 +74,21 @@ def kind(result: dict[str, Any]) -> str:
     return str(result["body"].get("type", "")).rpartition(":")[2]
 
 
-def test_a_folder_beside_the_opened_one_is_no_source(start: Start, tmp_path: Path) -> None:
-    for folder in ("open", "open-not", "opened"):
-        (tmp_path / folder).mkdir()
-    url = start(source_folders=(tmp_path / "open",)).url
-    for source in (tmp_path / "open-not", tmp_path / "opened", tmp_path / "open" / ".." / "open-not", tmp_path):
+def test_paths_are_sources_only_below_folders_that_were_opened(start: Start, tmp_path: Path) -> None:
+    def told(url: str, source: object, kind: str, field: str) -> bool:
         body = {"environment": "TextCraft-v0", "arguments": {"source": str(source)}}
-        assert is_problem(ask(url, "POST", "/v1/sessions", body), 422, "invalid", "arguments.source"), source
+        return is_problem(ask(url, "POST", "/v1/sessions", body), 422, kind, field)
+
+    closed, opened = start().url, start(source_folders=(tmp_path / "open",)).url
+    for source in ("/etc", "recipes", "../x", "builtin/../..", "a\0b", ""):
+        assert told(closed, source, "invalid", "arguments.source")
+    for name in ("open", "open-not", "opened"):
+        (tmp_path / name).mkdir()
     (tmp_path / "open" / "out").symlink_to(tmp_path / "opened")
-    body = {"environment": "TextCraft-v0", "arguments": {"source": str(tmp_path / "open" / "out")}}
-    assert is_problem(ask(url, "POST", "/v1/sessions", body), 422, "invalid", "arguments.source"), "a link out of it"
-    body = {"environment": "TextCraft-v0", "arguments": {"source": str(tmp_path / "open")}}
-    assert is_problem(ask(url, "POST", "/v1/sessions", body), 422, "refused", "arguments"), "it holds no recipes"
-
-
-def test_every_kind_of_request_needs_the_token(start: Start) -> None:
-    url = start(token="s3cret").url
-    good = {**JSON, "Authorization": "Bearer s3cret"}
-    made = ask(url, "POST", "/v1/sessions", {"environment": "TextCraft-v0"}, good).body["session"]
-    for path, body in (
-        ("/v1/sessions", {"environment": "TextCraft-v0"}),
-        (f"/v1/sessions/{made}/reset", {"number": 1}),
-        (f"/v1/sessions/{made}/step", {"number": 2, "calls": command("inventory")}),
-        ("/v1/batch", {"calls": []}),
-        ("/v1/environments/TextCraft-v0", {}),
-    ):
-        for given in ({}, {"Authorization": "Bearer s3cre"}, {"Authorization": "Bearer s3cret2"}):
-            reply = ask(url, "POST", path, body, {**JSON, **given})
-            assert is_problem(reply, 401, "unauthorized") and "ENVSUITE_TOKEN" in reply.body["detail"]
-        assert ask(url, "POST", path, body, good).status == 200
+    for name in ("open-not", "opened", "open/../open-not", "", "open/../..", "open/out"):
+        assert told(opened, f"{tmp_path}/{name}", "invalid", "arguments.source")
+    for name in ("open", "open/none"):  # they hold no recipes
+        assert told(opened, tmp_path / name, "refused", "arguments")
 
 
 def test_a_session_that_is_being_called_is_not_idle_however_long_the_call_takes(
@@ -112,18 +96,15 @@ def test_a_session_that_is_being_called_is_not_idle_however_long_the_call_takes(
 ) -> None:
     running = start(ROUGH)
     busy, idle = rough(running.url), rough(running.url)
-    call, statuses = {"number": 2, "calls": do(f"wait {tmp_path / 'file'}")}, list[int]()
-    thread = threading.Thread(
-        target=lambda: statuses.append(ask(running.url, "POST", f"{busy}/step", call).status), daemon=True
-    )
-    thread.start()
-    until((tmp_path / "file.begun").exists)
-    leap(1000.0)
-    until(lambda: running.front.sessions < 2)
-    (tmp_path / "file").touch()
-    thread.join()
+    call = {"number": 2, "calls": do(f"wait {tmp_path / 'file'}")}
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(ask, running.url, "POST", f"{busy}/step", call)
+        until((tmp_path / "file.begun").exists)
+        leap(1000.0)
+        until(lambda: running.front.sessions < 2)
+        (tmp_path / "file").touch()
     assert is_problem(ask(running.url, "GET", idle), 410, "session-ended", "session")
-    assert statuses == [200]
+    assert answer.result().status == 200
     assert ask(running.url, "POST", f"{busy}/step", {"number": 3, "calls": do("go")}).status == 200
 
 
@@ -136,7 +117,8 @@ def test_a_session_that_is_called_lives_while_one_that_is_not_ends(start: Start,
     leap(500.0)
     expired = f'envsuite_sessions_expired_total{{environment="{ROUGH}"}} 1\n'
     until(lambda: expired in metrics(running.url))
-    assert is_problem(ask(running.url, "GET", idle), 410, "session-ended", "session")
+    reply = ask(running.url, "GET", idle)
+    assert is_problem(reply, 410, "session-ended", "session") and "nobody called it" in reply.body["detail"]
     assert ask(running.url, "GET", used).body["next"] == 3
 
 
@@ -150,14 +132,11 @@ def test_a_call_that_comes_twice_at_the_same_time_is_executed_once(tmp_path: Pat
     assert playing.execute({**about, "op": "create"})[0] == 200
     assert playing.execute({"op": "reset", "session": "s", "number": 1, "options": {"task_id": "a"}})[0] == 200
     call = {"op": "step", "session": "s", "number": 2, "calls": do(f"touch {tmp_path / 'begun'} and sleep 0.5")}
-    answers = []
-    threads = [threading.Thread(target=lambda: answers.append(playing.execute(call))) for _ in range(2)]
-    threads[0].start()
-    until((tmp_path / "begun").exists)
-    threads[1].start()
-    for thread in threads:
-        thread.join()
-    assert answers[0] == answers[1] and orjson.loads(answers[0][1])["observation"]["text"] == "a 1"
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(playing.execute, call)
+        until((tmp_path / "begun").exists)
+        assert pool.submit(playing.execute, call).result() == first.result()
+    assert orjson.loads(first.result()[1])["observation"]["text"] == "a 1"
     after = playing.execute({"op": "step", "session": "s", "number": 3, "calls": do("go")})
     assert orjson.loads(after[1])["observation"]["text"] == "a 2"
 
@@ -179,6 +158,7 @@ def test_a_world_that_cannot_be_closed_ends_its_session_and_the_log_says_why(
 def test_a_key_is_free_again_when_its_session_has_ended_and_belongs_to_one_environment(start: Start) -> None:
     url = start("TextCraft-v0", ROUGH).url
     first = new(url, key="mine")
+    assert new(url, key="mine") == first != new(url, key="other")
     other = ask(url, "POST", "/v1/sessions", {"environment": ROUGH, "key": "mine"})
     assert is_problem(other, 409, "refused", "key")
     ask(url, "DELETE", first)
@@ -221,17 +201,13 @@ def test_only_the_call_that_hangs_is_lost_and_the_other_sessions_of_its_worker_c
     start: Start,
 ) -> None:
     running = start(ROUGH, workers=1)
-    hung, behind = name(rough(running.url)), name(rough(running.url))
-    between = name(rough(running.url))
-    limit_calls(running, 1.0)
-    results = batch(
-        running.url,
-        {"op": "step", "session": hung, "number": 2, "calls": do("sleep 600")},
-        {"op": "step", "session": behind, "number": 2, "calls": do("go")},
-    )
-    assert [(result["status"], kind(result)) for result in results] == [(410, "session-lost"), (410, "session-ended")]
-    (result,) = batch(running.url, {"op": "step", "session": between, "number": 2, "calls": do("go")})
-    assert (result["status"], kind(result)) == (410, "session-ended")
+    before, hung, behind, between = (name(rough(running.url)) for _ in range(4))
+    limit_calls(running, 2.0)
+    told = []
+    for texts in ({before: "sleep 0.1", hung: "sleep 600", behind: "go"}, {between: "go"}):
+        calls = [{"op": "step", "session": one, "number": 2, "calls": do(text)} for one, text in texts.items()]
+        told += [(result["status"], kind(result)) for result in batch(running.url, *calls)]
+    assert told == [(200, ""), (410, "session-lost"), (410, "session-ended"), (410, "session-ended")]
     assert "envsuite_workers_replaced_total 1\n" in metrics(running.url)
 
 
@@ -240,20 +216,16 @@ def test_another_request_that_was_under_way_when_a_call_hung_can_be_played_again
     running = start(ROUGH, workers=1)
     hung, other = name(rough(running.url)), name(rough(running.url))
     limit_calls(running, 3.0)
-    results: dict[str, dict[str, Any]] = {}
 
-    def step(session: str, text: str) -> None:
-        (results[session],) = batch(running.url, {"op": "step", "session": session, "number": 2, "calls": do(text)})
+    def step(session: str, text: str) -> str:
+        return kind(batch(running.url, {"op": "step", "session": session, "number": 2, "calls": do(text)})[0])
 
-    threads = [threading.Thread(target=step, args=(hung, f"touch {tmp_path / 'hangs'} and sleep 600"))]
-    threads.append(threading.Thread(target=step, args=(other, "sleep 600")))
-    threads[0].start()
-    until((tmp_path / "hangs").exists)
-    time.sleep(1.5)
-    threads[1].start()
-    for thread in threads:
-        thread.join()
-    assert (kind(results[hung]), kind(results[other])) == ("session-lost", "session-ended")
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(step, hung, f"touch {tmp_path / 'hangs'} and sleep 600")
+        until((tmp_path / "hangs").exists)
+        time.sleep(1.5)
+        second = pool.submit(step, other, "sleep 600")
+    assert (first.result(), second.result()) == ("session-lost", "session-ended")
 
 
 def test_a_call_that_comes_before_it_is_known_how_a_worker_has_ended_is_told_a_whole_sentence(
@@ -273,19 +245,6 @@ def test_a_call_that_comes_before_it_is_known_how_a_worker_has_ended_is_told_a_w
         assert result["body"]["detail"].startswith(detail)
         known.set()
         until(lambda: not running.front.sessions)
-
-
-@pytest.mark.seconds
-def test_what_a_worker_answered_before_it_hung_is_told(start: Start) -> None:
-    running = start(ROUGH, workers=1)
-    quick, hung = name(rough(running.url)), name(rough(running.url))
-    limit_calls(running, 3.0)
-    results = batch(
-        running.url,
-        {"op": "step", "session": quick, "number": 2, "calls": do("sleep 0.1")},
-        {"op": "step", "session": hung, "number": 2, "calls": do("sleep 600")},
-    )
-    assert [result["status"] for result in results] == [200, 410] and kind(results[1]) == "session-lost"
 
 
 @pytest.mark.seconds
@@ -367,15 +326,15 @@ def test_an_episode_that_takes_another_course_when_it_is_replayed_is_lost(
     running = start(ROUGH)
     env = RemoteEnv(running.url, ROUGH)
     env.reset(options={"task_id": "a"})
-    env.step(act("go"))
+    env.step(GO)
     lose(running, env)
-    assert env.step(act("go"))[0]["text"] == "a 2"
+    assert env.step(GO)[0]["text"] == "a 2"
     monkeypatch.setattr(vector_worlds.Rough, "_state_key", lambda world: "elsewhere")
     lose(running, env)
     with pytest.raises(WorkerLost, match="cannot be replayed"):
-        env.step(act("go"))
+        env.step(GO)
     with pytest.raises(UsageError, match=r"call reset\(\) first"):
-        env.step(act("go"))
+        env.step(GO)
 
 
 def test_an_episode_longer_than_a_request_is_replayed_in_several(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,6 +342,7 @@ def test_an_episode_longer_than_a_request_is_replayed_in_several(start: Start, m
     running = start()
     env = RemoteEnv(running.url, "TextCraft-v0")
     env.reset(seed=0)
+    beginning = env.snapshot()
     for _ in range(9):
         assert env.step(get())[4]["valid"]
         lose(running, env)
@@ -392,16 +352,8 @@ def test_an_episode_longer_than_a_request_is_replayed_in_several(start: Start, m
     lose(running, env)
     env.restore(token)
     assert strings(env) == "Inventory: [string] (9)"
-
-
-def test_an_episode_that_is_replayed_to_its_beginning_goes_on_there(start: Start) -> None:
-    running = start()
-    env = RemoteEnv(running.url, "TextCraft-v0")
-    env.reset(seed=0)
-    token = env.snapshot()
-    env.step(get())
     lose(running, env)
-    env.restore(token)
+    env.restore(beginning)
     assert not env.done
     env.step(get())
     assert strings(env) == "Inventory: [string] (1)"

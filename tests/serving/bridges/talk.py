@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -18,14 +17,12 @@ import httpx2
 import orjson
 import pytest
 from vector_worlds import Rough
+from waiting import until
 
-from envsuite.alfworld.expert import Expert as Housekeeper
 from envsuite.core import Outcome, ToolCall
+from envsuite.remote.making import make_player
 from envsuite.serving.bridges.server import Bridge
-from envsuite.textcraft.expert import Expert as Crafter
-from envsuite.webshop.expert import Expert as Shopper
 
-EXPERTS: dict[str, Callable[[], Any]] = {"TextCraft-v0": Crafter, "WebShop-v0": Shopper, "ALFWorld-v0": Housekeeper}
 EACH = pytest.mark.parametrize(
     "env_id", ["TextCraft-v0", "WebShop-v0", pytest.param("ALFWorld-v0", marks=pytest.mark.slow)]
 )
@@ -67,7 +64,7 @@ def plain(value: Any) -> Any:
 def played(env_id: str, seed: int) -> Episode:
     """An episode of the expert, who begins with nonsense, repeated until the horizon ends it where the seed is odd."""
     env = gymnasium.make(env_id, disable_env_checker=True)
-    expert = EXPERTS[env_id]()
+    expert = make_player(env_id, "expert")
     observation, info = env.reset(seed=seed)
     tool = env.unwrapped.tools[0].name
     begun, steps, done = (observation["task"], observation["text"], plain(info)), [], False
@@ -123,16 +120,7 @@ def called(http: httpx2.Client, url: str, tool: str, **arguments: Any) -> Any:
     return reply.json()["result"] if reply.status_code == 200 else reply.status_code
 
 
-def soon(true: Callable[[], bool], seconds: float = 60) -> bool:
-    """Whether something becomes true."""
-    end = time.monotonic() + seconds
-    while not true():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.02)
-    return True
-
-
 def empty(bridge: Bridge) -> bool:
     """Whether all seats become free."""
-    return soon(lambda: bridge.seats.taken == 0)
+    until(lambda: bridge.seats.taken == 0)
+    return True

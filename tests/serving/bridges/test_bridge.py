@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mcp import Client
-from talk import empty, opened, run, soon
-from websockets.asyncio.client import connect
+from talk import empty, opened, run
+from waiting import until
+from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from envsuite.core import Tool, UsageError
@@ -154,22 +155,29 @@ def test_a_bridge_for_other_machines_takes_any_name_but_no_foreign_page(start: S
 
 def test_clients_of_both_protocols_share_the_seats(start: Start) -> None:
     bridge = start(max_sessions=2)
+    address = f"{bridge.url}/openenv/TextCraft-v0"
+
+    async def reset(socket: ClientConnection) -> dict[str, Any]:
+        await socket.send('{"type": "reset"}')
+        return json.loads(await socket.recv())
 
     async def talk() -> None:
-        url = f"{bridge.url}/openenv/TextCraft-v0/ws".replace("http", "ws")
-        async with connect(url) as one, connect(url) as two, connect(url) as three:
-            told = []
-            for socket in (one, two, three):
-                await socket.send('{"type": "reset"}')
-                told.append(json.loads(await socket.recv()))
-            assert [answer["type"] for answer in told] == ["observation", "observation", "error"]
-            assert (
-                told[2]["data"].items() >= {"code": "CAPACITY_REACHED", "active_sessions": 2, "max_sessions": 2}.items()
-            )
+        url = f"{address}/ws".replace("http", "ws")
+        async with connect(url) as one, connect(url) as other, Client(f"{bridge.url}/mcp/TextCraft-v0") as second:
+            assert (await reset(one))["type"] == "observation"
+            async with Client(f"{bridge.url}/mcp/TextCraft-v0") as first:
+                assert not (await first.call_tool("reset", {})).is_error
+                full = {"code": "CAPACITY_REACHED", "active_sessions": 2, "max_sessions": 2}
+                assert (await reset(other))["data"].items() >= full.items()
+                told = await second.call_tool("reset", {})
+                assert told.is_error and "all 2 seats are taken" in told.content[0].text
+                async with httpx2.AsyncClient() as http:
+                    assert (await http.post(f"{address}/reset", json={})).status_code == 429
+                assert not (await first.call_tool("env_step", {"command": "inventory"})).is_error
+            assert not (await second.call_tool("reset", {})).is_error
             await one.close()
-            assert await anyio.to_thread.run_sync(soon, lambda: bridge.seats.taken == 1)
-            await three.send('{"type": "reset"}')
-            assert json.loads(await three.recv())["type"] == "observation"
+            await anyio.to_thread.run_sync(until, lambda: bridge.seats.taken == 1)
+            assert (await reset(other))["type"] == "observation"
 
     run(talk)
     assert empty(bridge)

@@ -56,6 +56,7 @@ def test_calls_of_tools_and_steps_are_those_of_one_episode(bridge: Bridge, start
         async with attach(url, name) as socket:
             begun = (await say(socket, "reset", seed=0))["data"]
             assert (begun["observation"]["task"], begun["observation"]["text"]) == (here.task, here.text)
+            assert begun["observation"]["metadata"].items() >= here.info.items() and begun["reward"] is None
             for number, (call, came) in enumerate(here.steps):
                 arguments = dict(call.arguments)
                 if number % 2:
@@ -64,8 +65,11 @@ def test_calls_of_tools_and_steps_are_those_of_one_episode(bridge: Bridge, start
                 else:
                     asked = {"name": call.name, "arguments": arguments, "session_id": name}
                     told = ask(url, "tools/call", **asked)["result"]
-                assert (told["text"], told["reward"], told["tool_name"]) == (came["text"], came["reward"], call.name)
-                assert told["done"] == (came["terminated"] or came["truncated"])
+                for key in ("text", "commands", "reward"):
+                    assert told[key] == came[key]
+                ends = {key: came[key] for key in ("terminated", "truncated")}
+                assert told["metadata"] == {**came["info"], **ends} and told["done"] == any(ends.values())
+                assert told["tool_name"] == call.name
             assert (await say(socket, "state"))["data"]["step_count"] == len(here.steps)
         after = ask(url, "tools/call", name=call.name, arguments=arguments, session_id=name)["error"]
         assert after["code"] == -32603 and "the episode has ended" in after["message"]

@@ -10,39 +10,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+PAGE = b"<!DOCTYPE html><html>Too many users have viewed this file</html>"
+BODIES: dict[str, tuple[dict[str, str], bytes]] = {
+    "page": ({"Content-Type": "text/html; charset=utf-8", "Content-Length": str(len(PAGE))}, PAGE),
+    "XML error": ({}, b"<?xml version='1.0'?><Error>expired</Error>"),
+    "empty": ({"Content-Length": "0"}, b""),
+}
+"""Answers that have nothing of the file."""
+FAILURES = ("404", "403", "416", "429", "500", "503")
 FAULTS = (
-    "honest",
-    "ignores ranges",
-    "ignores conditions",
-    "range too early",
-    "range too late",
-    "drops",
-    "drops early",
-    "announces too much",
-    "announces too little",
-    "sends too much in chunks",
-    "no length",
-    "no length, drops",
-    "chunks",
-    "chunks, drops",
-    "no version",
-    "no version, drops",
-    "caps ranges",
-    "404",
-    "403",
-    "416",
-    "429",
-    "500",
-    "503",
-    "hangs up",
-    "redirects",
-    "redirects in a loop",
-    "page",
-    "page in disguise",
-    "XML error",
-    "encoded",
-    "empty",
-    "nonsense instead of HTTP",
+    *("honest", "ignores ranges", "ignores conditions", "range too early", "range too late", "caps ranges", "drops"),
+    *("drops early", "announces too much", "announces too little", "sends too much in chunks", "no length"),
+    *("no length, drops", "chunks", "chunks, drops", "no version", "no version, drops", "hangs up", "redirects"),
+    *("redirects in a loop", "page in disguise", "encoded", "nonsense instead of HTTP", *BODIES, *FAILURES),
 )
 """What one answer can be like; any of them may come in any order."""
 
@@ -98,7 +78,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0].removeprefix("http://other.example")
         content = faulty.content.get(path)
         fault = faulty.script.popleft() if faulty.script and path == self.path else "honest"
-        if content is None or fault in ("404", "403", "429", "500", "503", "416"):
+        if content is None or fault in FAILURES:
             return self._fail(404 if content is None else int(fault))
         if fault == "waits":
             faulty.go.wait(30)
@@ -112,18 +92,11 @@ class _Handler(BaseHTTPRequestHandler):
             case "redirects in a loop":
                 faulty.script.extendleft(["redirects in a loop"] if len(faulty.seen) % 12 else [])
                 self._head(302, {"Location": self.path, "Content-Length": "0"})
-            case "page":
-                body = b"<!DOCTYPE html><html>Too many users have viewed this file</html>"
-                self._head(200, {"Content-Type": "text/html; charset=utf-8", "Content-Length": str(len(body))}, body)
             case "page in disguise":
                 body = b"\n<html>log in</html>" + bytes(max(0, len(content) - 20))
                 self._head(200, {"Content-Length": str(len(content))}, body)
-            case "XML error":
-                self._head(200, {}, b"<?xml version='1.0'?><Error>expired</Error>")
             case "encoded":
                 self._head(200, {"Content-Encoding": "gzip", "Content-Length": str(len(content))}, content)
-            case "empty":
-                self._head(200, {"Content-Length": "0"})
             case "silent":
                 self.faulty.quit.wait(60)
             case "trickles headers":
@@ -131,6 +104,8 @@ class _Handler(BaseHTTPRequestHandler):
             case "trickles":
                 self._head(200, {"Content-Length": str(len(content))})
                 self._trickle(content)
+            case _ if fault in BODIES:
+                self._head(200, *BODIES[fault])
             case _:
                 self._serve(content, fault)
 

@@ -57,36 +57,30 @@ def test_an_adapter_that_transformers_refuses_is_told(tmp_path: Path, monkeypatc
     assert found["[lora]"].status == "broken" and "99.0" in found["[lora]"].found
 
 
-@pytest.mark.parametrize(("value", "status"), [(None, "ok"), ("false", "ok"), ("0", "ok"), ("true", "warning")])
-def test_threads_of_the_tokenizers_that_outlive_a_fork_are_warned_of(
-    monkeypatch: pytest.MonkeyPatch, value: str | None, status: str
-) -> None:
-    monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
-    if value is not None:
-        monkeypatch.setenv("TOKENIZERS_PARALLELISM", value)
-    check = by_name(gpu.variables())["TOKENIZERS_PARALLELISM"]
-    assert check.status == status and bool(check.remedy) == (status == "warning")
+FORKS = "TOKENIZERS_PARALLELISM"
 
 
-@pytest.mark.parametrize("name", gpu.ALLOCATOR)
 @pytest.mark.parametrize(
-    ("value", "vllm", "status"),
+    ("name", "value", "vllm", "status"),
     [
-        ("max_split_size_mb:64, expandable_segments:True", "0.20.0", "warning"),
-        ("expandable_segments:True", None, "ok"),
-        ("expandable_segments:False", "0.20.0", "ok"),
-        ("", "0.20.0", "ok"),
+        *((FORKS, value, None, "ok") for value in (None, "false", "0")),
+        (FORKS, "true", None, "warning"),
+        *((name, "max_split_size_mb:64, expandable_segments:True", "0.20.0", "warning") for name in gpu.ALLOCATOR),
+        *((name, "expandable_segments:True", None, "ok") for name in gpu.ALLOCATOR),
+        *((name, "", "0.20.0", "ok") for name in gpu.ALLOCATOR),
+        *((name, "expandable_segments:False", "0.20.0", "ok") for name in gpu.ALLOCATOR),
     ],
 )
-def test_expandable_segments_are_warned_of_beside_vllm(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str, vllm: str | None, status: str
+def test_threads_that_outlive_a_fork_and_expandable_segments_beside_vllm_are_warned_of(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str | None, vllm: str | None, status: str
 ) -> None:
-    for other in gpu.ALLOCATOR:
+    for other in (FORKS, *gpu.ALLOCATOR):
         monkeypatch.delenv(other, raising=False)
-    monkeypatch.setenv(name, value)
+    if value is not None:
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr(gpu, "version_of", lambda package: vllm)
-    check = by_name(gpu.variables())["allocator"]
-    assert check.status == status and (status == "ok" or name in check.remedy)
+    check = by_name(gpu.variables())[FORKS if name == FORKS else "allocator"]
+    assert check.status == status and (name in check.remedy) == (status == "warning")
 
 
 def test_a_flash_attention_of_another_torch_is_told_in_a_line(stand_in: StandIn) -> None:

@@ -42,14 +42,6 @@ def test_a_file_of_this_folder_is_taken_before_the_shipped_one(tmp_path: Path, m
     assert read_file("configs/craft-1m.yaml")["output"] == "models/craft-1m"
 
 
-@pytest.mark.parametrize("name", ["other/quickstart.yaml", "configs/../pyproject.toml", "quickstart", "", "configs/no"])
-def test_only_names_that_are_shipped_are_looked_for_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert located(name) == Path(name)
-
-
 def test_every_shipped_configuration_is_read_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     configs = shipped_configs()
@@ -61,10 +53,12 @@ def test_every_shipped_configuration_is_read_from_any_folder(tmp_path: Path, mon
         assert template is None or prompt_file_of(PromptConfig(template=template, memory="window(2)"))
 
 
-def test_a_configuration_that_is_nowhere_is_answered_with_the_nearest(
+def test_only_names_that_are_shipped_are_looked_for_there_and_others_answered_with_the_nearest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    for name in ("other/quickstart.yaml", "configs/../pyproject.toml", "quickstart", "", "configs/no"):
+        assert located(name) == Path(name)
     with pytest.raises(ConfigError, match=r"Nearest .* configs/quickstart\.yaml.*--list-configs"):
         read_file("configs/quickstrat.yaml")
 

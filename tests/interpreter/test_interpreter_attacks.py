@@ -314,29 +314,17 @@ def test_nothing_of_the_kernel_that_leads_out_can_be_called(session: Session) ->
 import ctypes, errno, platform
 libc = ctypes.CDLL(None, use_errno=True)
 told = []
-def call(name, *arguments):
+for name, *arguments in (
+    ('ptrace', 16, 1, 0, 0), ('unshare', 0x10000000), ('setns', 0, 0), ('mount', b'tmpfs', b'/tmp', b'tmpfs', 0, None),
+    ('umount2', b'/proc', 2), ('chroot', b'/'), ('process_vm_readv', 1, None, 0, None, 0, 0),
+    ('process_vm_writev', 1, None, 0, None, 0, 0), ('memfd_create', b'x', 0), ('shmget', 0, 4096, 0o1600),
+    ('prctl', 4, 1, 0, 0, 0), ('personality', 0xffffffff), ('syscall', 425, 1, None),
+    ('syscall', 321 if platform.machine() == 'x86_64' else 280, 0, None, 0), ('syscall', 435, None, 0),
+    ('syscall', 434, 1, 0), ('setuid', 0), ('swapon', b'/', 0), ('init_module', None, 0, None),
+):
     ctypes.set_errno(0)
     result = getattr(libc, name)(*arguments)
     told.append((name, result, errno.errorcode.get(ctypes.get_errno())))
-call('ptrace', 16, 1, 0, 0)
-call('unshare', 0x10000000)
-call('setns', 0, 0)
-call('mount', b'tmpfs', b'/tmp', b'tmpfs', 0, None)
-call('umount2', b'/proc', 2)
-call('chroot', b'/')
-call('process_vm_readv', 1, None, 0, None, 0, 0)
-call('process_vm_writev', 1, None, 0, None, 0, 0)
-call('memfd_create', b'x', 0)
-call('shmget', 0, 4096, 0o1600)
-call('prctl', 4, 1, 0, 0, 0)
-call('personality', 0xffffffff)
-call('syscall', 425, 1, None)
-call('syscall', 321 if platform.machine() == 'x86_64' else 280, 0, None, 0)
-call('syscall', 435, None, 0)
-call('syscall', 434, 1, 0)
-call('setuid', 0)
-call('swapon', b'/', 0)
-call('init_module', None, 0, None)
 print([t for t in told if t[1] != -1 or t[2] not in ('EPERM', 'ENOSYS')])
 """
     assert session.run(code).stdout == "[]\n"

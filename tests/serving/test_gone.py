@@ -228,7 +228,7 @@ def test_a_server_that_does_not_answer_is_told_once_a_call(
         there = transport.Server(f"http://127.0.0.1:{listener.getsockname()[1]}")
     monkeypatch.setattr(transport, "LONGEST_PAUSE", 0.05)
     with pytest.raises(WorkerLost, match=r"http://127.0.0.1:\d+ does not answer .*`envsuite serve http`"):
-        there.ask("GET", "/healthz")
+        RemoteEnv(there.url, ROUGH)
     (said,) = caplog.messages
     assert said.startswith(there.url) and said.endswith("; trying again")
 

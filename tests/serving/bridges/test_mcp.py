@@ -82,20 +82,12 @@ def test_an_episode_over_stdio_is_the_local_one_with_and_without_handshake(mode:
     run(talk)
 
 
-def test_the_tools_are_those_of_the_environment_and_one_that_starts_episodes(bridge: Bridge) -> None:
-    async def talk() -> list[Any]:
-        async with at(bridge) as client:
-            assert "env_step" in client.instructions and client.server_info.name == "TextCraft-v0"
-            return (await client.list_tools()).tools
-
-    listed = run(talk)
-    told = [(tool.name, tool.description, tool.input_schema) for tool in listed]
-    assert told == [(tool.name, tool.description, dict(tool.parameters)) for tool in (RESET, *TextCraft.tools)]
-
-
-def test_what_cannot_be_done_is_told_to_the_model_with_what_to_do(bridge: Bridge) -> None:
+def test_tools_and_what_cannot_be_done_are_told_to_the_model(bridge: Bridge) -> None:
     async def talk() -> None:
         async with at(bridge) as client:
+            assert "env_step" in client.instructions and client.server_info.name == "TextCraft-v0"
+            listed = [(one.name, one.description, one.input_schema) for one in (await client.list_tools()).tools]
+            assert listed == [(one.name, one.description, dict(one.parameters)) for one in (RESET, *TextCraft.tools)]
             early = await client.call_tool("env_step", {"command": "inventory"})
             assert early.is_error and texts(early) == ["no episode is running: call reset to start one"]
             assert (await client.call_tool("reset", {"task_id": "cyan_banner"})).structured_content["task_id"]

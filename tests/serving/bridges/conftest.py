@@ -1,17 +1,30 @@
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from talk import run
 
 from envsuite.serving.bridges.server import Bridge, bridging
 from envsuite.serving.bridges.settings import Settings
 
 PATIENT = "talk:Patient-v0"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Runs tests that are conversations, none of which may hang."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    run(partial(pyfuncitem.obj, **arguments))
+    return True
 
 
 @pytest.fixture(scope="session")

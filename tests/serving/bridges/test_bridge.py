@@ -106,21 +106,18 @@ def test_no_frames_make_a_conversation_fail(bridge: Bridge, frames: list[bytes |
     run(talk)
 
 
-def test_what_is_too_long_is_refused(start: Start) -> None:
+async def test_what_is_too_long_is_refused(start: Start) -> None:
     url = start(max_body=2048).url
     long = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "x" * 3000})
     assert httpx2.post(f"{url}/mcp/TextCraft-v0", content=long, headers=BOTH).status_code == 413
     parts = (part for part in [b" " * 1500, b" " * 1500])
     assert httpx2.post(f"{url}/openenv/TextCraft-v0/reset", content=parts).status_code == 413
 
-    async def talk() -> None:
-        async with connect(f"{url}/openenv/TextCraft-v0/ws".replace("http", "ws")) as socket:
-            await socket.send(long)
-            with pytest.raises(ConnectionClosed) as closed:
-                await socket.recv()
-            assert closed.value.rcvd is not None and closed.value.rcvd.code == 1009
-
-    run(talk)
+    async with connect(f"{url}/openenv/TextCraft-v0/ws".replace("http", "ws")) as socket:
+        await socket.send(long)
+        with pytest.raises(ConnectionClosed) as closed:
+            await socket.recv()
+        assert closed.value.rcvd is not None and closed.value.rcvd.code == 1009
 
 
 @pytest.mark.parametrize("path", ["mcp/TextCraft-v0", "openenv/TextCraft-v0/health"])
@@ -137,13 +134,10 @@ def test_a_page_in_a_browser_cannot_play_here(bridge: Bridge, path: str, headers
     assert httpx2.get(f"{bridge.url}/{path}", headers=headers).status_code == status
 
 
-def test_a_page_in_a_browser_cannot_open_a_websocket(bridge: Bridge) -> None:
-    async def talk() -> None:
-        with pytest.raises(InvalidStatus) as refused:
-            await connect(f"{bridge.url}/openenv/TextCraft-v0/ws".replace("http", "ws"), origin="https://evil.example")  # type: ignore[arg-type]
-        assert refused.value.response.status_code == 403
-
-    run(talk)
+async def test_a_page_in_a_browser_cannot_open_a_websocket(bridge: Bridge) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        await connect(f"{bridge.url}/openenv/TextCraft-v0/ws".replace("http", "ws"), origin="https://evil.example")  # type: ignore[arg-type]
+    assert refused.value.response.status_code == 403
 
 
 def test_a_bridge_for_other_machines_takes_any_name_but_no_foreign_page(start: Start) -> None:
@@ -153,7 +147,7 @@ def test_a_bridge_for_other_machines_takes_any_name_but_no_foreign_page(start: S
     assert httpx2.get(url, headers={"Host": "box:8000", "Origin": "http://evil.example"}).status_code == 403
 
 
-def test_clients_of_both_protocols_share_the_seats(start: Start) -> None:
+async def test_clients_of_both_protocols_share_the_seats(start: Start) -> None:
     bridge = start(max_sessions=2)
     address = f"{bridge.url}/openenv/TextCraft-v0"
 
@@ -161,25 +155,22 @@ def test_clients_of_both_protocols_share_the_seats(start: Start) -> None:
         await socket.send('{"type": "reset"}')
         return json.loads(await socket.recv())
 
-    async def talk() -> None:
-        url = f"{address}/ws".replace("http", "ws")
-        async with connect(url) as one, connect(url) as other, Client(f"{bridge.url}/mcp/TextCraft-v0") as second:
-            assert (await reset(one))["type"] == "observation"
-            async with Client(f"{bridge.url}/mcp/TextCraft-v0") as first:
-                assert not (await first.call_tool("reset", {})).is_error
-                full = {"code": "CAPACITY_REACHED", "active_sessions": 2, "max_sessions": 2}
-                assert (await reset(other))["data"].items() >= full.items()
-                told = await second.call_tool("reset", {})
-                assert told.is_error and "all 2 seats are taken" in told.content[0].text
-                async with httpx2.AsyncClient() as http:
-                    assert (await http.post(f"{address}/reset", json={})).status_code == 429
-                assert not (await first.call_tool("env_step", {"command": "inventory"})).is_error
-            assert not (await second.call_tool("reset", {})).is_error
-            await one.close()
-            await anyio.to_thread.run_sync(until, lambda: bridge.seats.taken == 1)
-            assert (await reset(other))["type"] == "observation"
-
-    run(talk)
+    url = f"{address}/ws".replace("http", "ws")
+    async with connect(url) as one, connect(url) as other, Client(f"{bridge.url}/mcp/TextCraft-v0") as second:
+        assert (await reset(one))["type"] == "observation"
+        async with Client(f"{bridge.url}/mcp/TextCraft-v0") as first:
+            assert not (await first.call_tool("reset", {})).is_error
+            full = {"code": "CAPACITY_REACHED", "active_sessions": 2, "max_sessions": 2}
+            assert (await reset(other))["data"].items() >= full.items()
+            told = await second.call_tool("reset", {})
+            assert told.is_error and "all 2 seats are taken" in told.content[0].text
+            async with httpx2.AsyncClient() as http:
+                assert (await http.post(f"{address}/reset", json={})).status_code == 429
+            assert not (await first.call_tool("env_step", {"command": "inventory"})).is_error
+        assert not (await second.call_tool("reset", {})).is_error
+        await one.close()
+        await anyio.to_thread.run_sync(until, lambda: bridge.seats.taken == 1)
+        assert (await reset(other))["type"] == "observation"
     assert empty(bridge)
 
 

@@ -57,68 +57,56 @@ async def play(client: Client, env_id: str, seed: int) -> None:
 
 
 @EACH
-def test_an_episode_by_mcp_is_the_local_one_step_for_step(bridge: Bridge, start: Start, env_id: str) -> None:
+async def test_an_episode_by_mcp_is_the_local_one_step_for_step(bridge: Bridge, start: Start, env_id: str) -> None:
     bridge = bridge if env_id in bridge.endpoints else start(env_id)
 
-    async def talk() -> None:
-        async with at(bridge, env_id) as client:
-            for seed in (0, 3, 4):
-                await play(client, env_id, seed)
-
-    run(talk)
+    async with at(bridge, env_id) as client:
+        for seed in (0, 3, 4):
+            await play(client, env_id, seed)
     assert empty(bridge)
 
 
 @pytest.mark.parametrize("mode", ["auto", pytest.param("legacy", marks=pytest.mark.slow)])
-def test_an_episode_over_stdio_is_the_local_one_with_and_without_handshake(mode: str, root: Path) -> None:
+async def test_an_episode_over_stdio_is_the_local_one_with_and_without_handshake(mode: str, root: Path) -> None:
     server = json.loads(example("json", root))["mcpServers"]["textcraft"]
     assert server.pop("command") == "envsuite"
     command = StdioServerParameters(command=sys.executable, args=["-m", "envsuite.cli", *server.pop("args")])
 
-    async def talk() -> None:
-        async with Client(command, mode=mode) as client:
-            await play(client, "TextCraft-v0", 2)
-
-    run(talk)
+    async with Client(command, mode=mode) as client:
+        await play(client, "TextCraft-v0", 2)
 
 
-def test_tools_and_what_cannot_be_done_are_told_to_the_model(bridge: Bridge) -> None:
-    async def talk() -> None:
-        async with at(bridge) as client:
-            assert "env_step" in client.instructions and client.server_info.name == "TextCraft-v0"
-            listed = [(one.name, one.description, one.input_schema) for one in (await client.list_tools()).tools]
-            assert listed == [(one.name, one.description, dict(one.parameters)) for one in (RESET, *TextCraft.tools)]
-            early = await client.call_tool("env_step", {"command": "inventory"})
-            assert early.is_error and texts(early) == ["no episode is running: call reset to start one"]
-            assert (await client.call_tool("reset", {"task_id": "cyan_banner"})).structured_content["task_id"]
-            for wrong, message in (
-                ({"task_id": "cyan_baner"}, "cyan_banner"),
-                ({"seed": -1}, "seed"),
-                ({"sed": 1}, "sed"),
-                ({"seed": "\u2603"}, "seed"),
-            ):
-                result = await client.call_tool("reset", wrong)
-                assert result.is_error and message in texts(result)[0]
-            goes_on = await client.call_tool("env_step", {"command": "inventory"})
-            assert goes_on.structured_content["task_id"] == "cyan_banner", "the episode is still under way"
-
-    run(talk)
+async def test_tools_and_what_cannot_be_done_are_told_to_the_model(bridge: Bridge) -> None:
+    async with at(bridge) as client:
+        assert "env_step" in client.instructions and client.server_info.name == "TextCraft-v0"
+        listed = [(one.name, one.description, one.input_schema) for one in (await client.list_tools()).tools]
+        assert listed == [(one.name, one.description, dict(one.parameters)) for one in (RESET, *TextCraft.tools)]
+        early = await client.call_tool("env_step", {"command": "inventory"})
+        assert early.is_error and texts(early) == ["no episode is running: call reset to start one"]
+        assert (await client.call_tool("reset", {"task_id": "cyan_banner"})).structured_content["task_id"]
+        for wrong, message in (
+            ({"task_id": "cyan_baner"}, "cyan_banner"),
+            ({"seed": -1}, "seed"),
+            ({"sed": 1}, "sed"),
+            ({"seed": "\u2603"}, "seed"),
+        ):
+            result = await client.call_tool("reset", wrong)
+            assert result.is_error and message in texts(result)[0]
+        goes_on = await client.call_tool("env_step", {"command": "inventory"})
+        assert goes_on.structured_content["task_id"] == "cyan_banner", "the episode is still under way"
 
 
 @pytest.mark.parametrize("fleet", [False, True], ids=["here", "fleet"])
-def test_clients_that_play_at_the_same_time_do_not_mix(start: Start, server: str, fleet: bool) -> None:
+async def test_clients_that_play_at_the_same_time_do_not_mix(start: Start, server: str, fleet: bool) -> None:
     bridge = start(urls=(server,) if fleet else ())
 
     async def one(seed: int) -> None:
         async with at(bridge) as client:
             await play(client, "TextCraft-v0", seed)
 
-    async def talk() -> None:
-        async with anyio.create_task_group() as group:
-            for seed in (0, 2, 4, 6):
-                group.start_soon(one, seed)
-
-    run(talk)
+    async with anyio.create_task_group() as group:
+        for seed in (0, 2, 4, 6):
+            group.start_soon(one, seed)
     assert empty(bridge)
 
 
@@ -187,21 +175,18 @@ def test_a_client_that_ends_its_session_frees_its_seat_at_once(start: Start) -> 
         assert bridge.seats.taken == 0
 
 
-def test_an_episode_that_idles_is_ended_and_the_client_told(start: Start) -> None:
+async def test_an_episode_that_idles_is_ended_and_the_client_told(start: Start) -> None:
     bridge = start(idle_seconds=0.4)
 
-    async def talk() -> None:
-        async with at(bridge) as client:
-            await client.call_tool("reset", {})
-            assert await anyio.to_thread.run_sync(empty, bridge)
-            late = await client.call_tool("env_step", {"command": "inventory"})
-            assert late.is_error and "nobody called for 0.4 s" in texts(late)[0]
-            assert not (await client.call_tool("reset", {})).is_error
-
-    run(talk)
+    async with at(bridge) as client:
+        await client.call_tool("reset", {})
+        assert await anyio.to_thread.run_sync(empty, bridge)
+        late = await client.call_tool("env_step", {"command": "inventory"})
+        assert late.is_error and "nobody called for 0.4 s" in texts(late)[0]
+        assert not (await client.call_tool("reset", {})).is_error
 
 
-def test_a_slow_world_delays_nobody_and_a_broken_one_only_its_player(bridge: Bridge) -> None:
+async def test_a_slow_world_delays_nobody_and_a_broken_one_only_its_player(bridge: Bridge) -> None:
     OPEN.clear()
     waited = []
 
@@ -211,21 +196,18 @@ def test_a_slow_world_delays_nobody_and_a_broken_one_only_its_player(bridge: Bri
             started.set()
             waited.append(texts(await client.call_tool("do", {"command": "wait"})))
 
-    async def talk() -> None:
-        started = anyio.Event()
-        async with anyio.create_task_group() as group, at(bridge, PATIENT) as client:
-            group.start_soon(slow, started)
-            await started.wait()
-            for verb in ("raise", "unsendable"):
-                assert texts(await client.call_tool("reset", {}))[0].startswith("Count in")
-                result = await client.call_tool("do", {"command": verb})
-                assert result.is_error and "the world failed" in texts(result)[0]
-                result = await client.call_tool("do", {"command": "go"})
-                assert result.is_error and "call reset" in texts(result)[0]
-            assert not waited
-            OPEN.set()
-
-    run(talk)
+    started = anyio.Event()
+    async with anyio.create_task_group() as group, at(bridge, PATIENT) as client:
+        group.start_soon(slow, started)
+        await started.wait()
+        for verb in ("raise", "unsendable"):
+            assert texts(await client.call_tool("reset", {}))[0].startswith("Count in")
+            result = await client.call_tool("do", {"command": verb})
+            assert result.is_error and "the world failed" in texts(result)[0]
+            result = await client.call_tool("do", {"command": "go"})
+            assert result.is_error and "call reset" in texts(result)[0]
+        assert not waited
+        OPEN.set()
     assert waited == [["a 1"]]
 
 

@@ -43,20 +43,17 @@ WRONG: dict[str, tuple[Any, ...]] = {
 }
 
 
-def test_a_message_that_makes_no_sense_is_answered_with_the_contracts_error(bridge: Bridge) -> None:
-    async def talk() -> None:
-        async with connect(f"{at(bridge)}/ws".replace("http", "ws")) as socket:
-            for code, messages in WRONG.items():
-                for message in messages:
-                    told = await say(socket, message)
-                    assert (told["type"], told["data"]["code"]) == ("error", code), message
-                    assert told["data"]["message"]
-            assert (await say(socket, {"type": "reset", "data": {"model": "unknown names are ignored"}}))["data"]
-            assert (await say(socket, STEP))["data"]["observation"]["metadata"]["valid"] is False
-            listed = await say(socket, {"type": "mcp", "data": {"jsonrpc": "2.0", "id": 5, "method": "tools/list"}})
-            assert listed["data"]["id"] == 5 and len(listed["data"]["result"]["tools"]) == 1
-
-    run(talk)
+async def test_a_message_that_makes_no_sense_is_answered_with_the_contracts_error(bridge: Bridge) -> None:
+    async with connect(f"{at(bridge)}/ws".replace("http", "ws")) as socket:
+        for code, messages in WRONG.items():
+            for message in messages:
+                told = await say(socket, message)
+                assert (told["type"], told["data"]["code"]) == ("error", code), message
+                assert told["data"]["message"]
+        assert (await say(socket, {"type": "reset", "data": {"model": "unknown names are ignored"}}))["data"]
+        assert (await say(socket, STEP))["data"]["observation"]["metadata"]["valid"] is False
+        listed = await say(socket, {"type": "mcp", "data": {"jsonrpc": "2.0", "id": 5, "method": "tools/list"}})
+        assert listed["data"]["id"] == 5 and len(listed["data"]["result"]["tools"]) == 1
     assert empty(bridge)
 
 

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from talk import EACH, empty, played, run
+from talk import EACH, empty, played
 from websockets.asyncio.client import ClientConnection, connect
 
 from envsuite.serving.bridges.server import Bridge
@@ -47,76 +47,67 @@ async def say(socket: ClientConnection, kind: str, **data: Any) -> dict[str, Any
 
 
 @EACH
-def test_calls_of_tools_and_steps_are_those_of_one_episode(bridge: Bridge, start: Start, env_id: str) -> None:
+async def test_calls_of_tools_and_steps_are_those_of_one_episode(bridge: Bridge, start: Start, env_id: str) -> None:
     url = at(bridge if env_id in bridge.endpoints else start(env_id), env_id)
     here = played(env_id, 0)
 
-    async def talk() -> None:
-        name = created(url)
-        async with attach(url, name) as socket:
-            begun = (await say(socket, "reset", seed=0))["data"]
-            assert (begun["observation"]["task"], begun["observation"]["text"]) == (here.task, here.text)
-            assert begun["observation"]["metadata"].items() >= here.info.items() and begun["reward"] is None
-            for number, (call, came) in enumerate(here.steps):
-                arguments = dict(call.arguments)
-                if number % 2:
-                    data = (await say(socket, "step", tool_name=call.name, arguments=arguments))["data"]
-                    told = {**data["observation"], "reward": data["reward"], "done": data["done"]}
-                else:
-                    asked = {"name": call.name, "arguments": arguments, "session_id": name}
-                    told = ask(url, "tools/call", **asked)["result"]
-                for key in ("text", "commands", "reward"):
-                    assert told[key] == came[key]
-                ends = {key: came[key] for key in ("terminated", "truncated")}
-                assert told["metadata"] == {**came["info"], **ends} and told["done"] == any(ends.values())
-                assert told["tool_name"] == call.name
-            assert (await say(socket, "state"))["data"]["step_count"] == len(here.steps)
-        after = ask(url, "tools/call", name=call.name, arguments=arguments, session_id=name)["error"]
-        assert after["code"] == -32603 and "the episode has ended" in after["message"]
-        assert ask(url, CLOSE, session_id=name)["result"] == {"session_id": name, "closed": True}
-
-    run(talk)
+    name = created(url)
+    async with attach(url, name) as socket:
+        begun = (await say(socket, "reset", seed=0))["data"]
+        assert (begun["observation"]["task"], begun["observation"]["text"]) == (here.task, here.text)
+        assert begun["observation"]["metadata"].items() >= here.info.items() and begun["reward"] is None
+        for number, (call, came) in enumerate(here.steps):
+            arguments = dict(call.arguments)
+            if number % 2:
+                data = (await say(socket, "step", tool_name=call.name, arguments=arguments))["data"]
+                told = {**data["observation"], "reward": data["reward"], "done": data["done"]}
+            else:
+                asked = {"name": call.name, "arguments": arguments, "session_id": name}
+                told = ask(url, "tools/call", **asked)["result"]
+            for key in ("text", "commands", "reward"):
+                assert told[key] == came[key]
+            ends = {key: came[key] for key in ("terminated", "truncated")}
+            assert told["metadata"] == {**came["info"], **ends} and told["done"] == any(ends.values())
+            assert told["tool_name"] == call.name
+        assert (await say(socket, "state"))["data"]["step_count"] == len(here.steps)
+    after = ask(url, "tools/call", name=call.name, arguments=arguments, session_id=name)["error"]
+    assert after["code"] == -32603 and "the episode has ended" in after["message"]
+    assert ask(url, CLOSE, session_id=name)["result"] == {"session_id": name, "closed": True}
     assert empty(bridge)
 
 
-def test_a_session_outlives_its_websocket_until_it_is_closed(bridge: Bridge) -> None:
+async def test_a_session_outlives_its_websocket_until_it_is_closed(bridge: Bridge) -> None:
     url, look = at(bridge), {"name": "env_step", "arguments": {"command": "inventory"}}
 
-    async def talk() -> None:
-        name = created(url)
-        async with attach(url, name) as socket:
-            await say(socket, "reset", seed=0)
-        assert "Inventory" in ask(url, "tools/call", session_id=name, **look)["result"]["text"]
-        async with attach(url, name) as socket:
-            assert (await say(socket, "state"))["data"]["step_count"] == 1
-            assert ask(url, CLOSE, session_id=name)["result"] == {"session_id": name, "closed": False, "closing": True}
-            assert ask(url, "tools/call", session_id=name, **look)["result"]["done"] is False
-        assert await anyio.to_thread.run_sync(empty, bridge)
-        assert ask(url, "tools/call", session_id=name, **look)["error"]["code"] == -32602
-
-    run(talk)
+    name = created(url)
+    async with attach(url, name) as socket:
+        await say(socket, "reset", seed=0)
+    assert "Inventory" in ask(url, "tools/call", session_id=name, **look)["result"]["text"]
+    async with attach(url, name) as socket:
+        assert (await say(socket, "state"))["data"]["step_count"] == 1
+        assert ask(url, CLOSE, session_id=name)["result"] == {"session_id": name, "closed": False, "closing": True}
+        assert ask(url, "tools/call", session_id=name, **look)["result"]["done"] is False
+    assert await anyio.to_thread.run_sync(empty, bridge)
+    assert ask(url, "tools/call", session_id=name, **look)["error"]["code"] == -32602
 
 
-def test_sessions_do_not_mix(bridge: Bridge) -> None:
+async def test_sessions_do_not_mix(bridge: Bridge) -> None:
     url = at(bridge)
 
-    async def talk() -> None:
-        names = [created(url) for _ in range(3)]
-        for seed, name in enumerate(names):
-            async with attach(url, name) as socket:
-                await say(socket, "reset", seed=seed)
-        for seed, name in enumerate(names):
-            call, came = played("TextCraft-v0", seed).steps[0]
-            asked = {"name": call.name, "arguments": dict(call.arguments), "session_id": name}
-            assert ask(url, "tools/call", **asked)["result"]["text"] == came["text"]
-        for name in names:
-            assert ask(url, CLOSE, session_id=name)["result"]["closed"]
-
-    run(talk)
+    names = [created(url) for _ in range(3)]
+    for seed, name in enumerate(names):
+        async with attach(url, name) as socket:
+            await say(socket, "reset", seed=seed)
+    for seed, name in enumerate(names):
+        call, came = played("TextCraft-v0", seed).steps[0]
+        asked = {"name": call.name, "arguments": dict(call.arguments), "session_id": name}
+        assert ask(url, "tools/call", **asked)["result"]["text"] == came["text"]
+    for name in names:
+        assert ask(url, CLOSE, session_id=name)["result"]["closed"]
     assert empty(bridge)
 
 
-def test_what_cannot_be_done_in_a_session_is_said(bridge: Bridge) -> None:
+async def test_what_cannot_be_done_in_a_session_is_said(bridge: Bridge) -> None:
     url = at(bridge)
     name = created(url)
     for method, params, code, words in (
@@ -132,22 +123,19 @@ def test_what_cannot_be_done_in_a_session_is_said(bridge: Bridge) -> None:
         error = ask(url, method, **params)["error"]
         assert error["code"] == code and words in error["message"], (method, params, error)
 
-    async def talk() -> None:
-        async with attach(url, "x") as lost:
-            refused = json.loads(await lost.recv())["data"]
-            assert refused["code"] == "SESSION_ERROR" and "unknown session_id 'x'" in refused["message"]
-        async with attach(url, name) as first:
-            async with attach(url, name) as second:
-                refused = json.loads(await second.recv())["data"]
-                assert refused["code"] == "SESSION_ERROR" and "another WebSocket" in refused["message"]
-            again = (await say(first, "mcp", jsonrpc="2.0", id=1, method=CREATE))["data"]["error"]
-            assert again["code"] == -32602 and "session already" in again["message"]
-            await say(first, "reset", seed=0)
-            params = {"name": "env_step", "arguments": {"command": "inventory"}}
-            called = (await say(first, "mcp", jsonrpc="2.0", id=1, method="tools/call", params=params))["data"]
-            assert "Inventory" in called["result"]["text"]
-
-    run(talk)
+    async with attach(url, "x") as lost:
+        refused = json.loads(await lost.recv())["data"]
+        assert refused["code"] == "SESSION_ERROR" and "unknown session_id 'x'" in refused["message"]
+    async with attach(url, name) as first:
+        async with attach(url, name) as second:
+            refused = json.loads(await second.recv())["data"]
+            assert refused["code"] == "SESSION_ERROR" and "another WebSocket" in refused["message"]
+        again = (await say(first, "mcp", jsonrpc="2.0", id=1, method=CREATE))["data"]["error"]
+        assert again["code"] == -32602 and "session already" in again["message"]
+        await say(first, "reset", seed=0)
+        params = {"name": "env_step", "arguments": {"command": "inventory"}}
+        called = (await say(first, "mcp", jsonrpc="2.0", id=1, method="tools/call", params=params))["data"]
+        assert "Inventory" in called["result"]["text"]
     assert ask(url, CLOSE, session_id=name)["result"]["closed"]
     assert empty(bridge)
 
@@ -160,50 +148,41 @@ def test_there_are_as_many_sessions_as_seats(start: Start) -> None:
     assert ask(url, CLOSE, session_id=name)["result"]["closed"] and created(url) != name
 
 
-def test_an_idle_session_is_closed_and_its_seat_freed(start: Start) -> None:
+async def test_an_idle_session_is_closed_and_its_seat_freed(start: Start) -> None:
     bridge = start(idle_seconds=0.5)
     url = at(bridge)
     name = created(url)
 
-    async def talk() -> None:
-        async with attach(url, name) as socket:
-            await say(socket, "reset", seed=0)
-
-    run(talk)
+    async with attach(url, name) as socket:
+        await say(socket, "reset", seed=0)
     assert empty(bridge)
     assert "unknown" in ask(url, CLOSE, session_id=name)["error"]["message"]
 
 
 @pytest.mark.slow
-def test_a_websocket_is_not_idle_while_tools_are_called_in_its_session(start: Start) -> None:
+async def test_a_websocket_is_not_idle_while_tools_are_called_in_its_session(start: Start) -> None:
     bridge = start(idle_seconds=3.0)
     url, look = at(bridge), {"name": "env_step", "arguments": {"command": "inventory"}}
 
-    async def talk() -> None:
-        name = created(url)
-        async with attach(url, name) as socket:
-            await say(socket, "reset", seed=0)
-            for _ in range(4):
-                await anyio.sleep(1.0)
-                await anyio.to_thread.run_sync(lambda: ask(url, "tools/call", session_id=name, **look)["result"])
-            assert (await say(socket, "state"))["data"]["step_count"] == 4
-            told = json.loads(await socket.recv())["data"]
-            assert told["code"] == "SESSION_ERROR" and "nobody called for 3 s" in told["message"]
-        assert await anyio.to_thread.run_sync(empty, bridge)
-        assert "unknown" in ask(url, CLOSE, session_id=name)["error"]["message"]
-
-    run(talk)
+    name = created(url)
+    async with attach(url, name) as socket:
+        await say(socket, "reset", seed=0)
+        for _ in range(4):
+            await anyio.sleep(1.0)
+            await anyio.to_thread.run_sync(lambda: ask(url, "tools/call", session_id=name, **look)["result"])
+        assert (await say(socket, "state"))["data"]["step_count"] == 4
+        told = json.loads(await socket.recv())["data"]
+        assert told["code"] == "SESSION_ERROR" and "nobody called for 3 s" in told["message"]
+    assert await anyio.to_thread.run_sync(empty, bridge)
+    assert "unknown" in ask(url, CLOSE, session_id=name)["error"]["message"]
 
 
-def test_a_bridge_that_ends_closes_its_sessions(start: Start) -> None:
+async def test_a_bridge_that_ends_closes_its_sessions(start: Start) -> None:
     bridge = start()
     url = at(bridge)
 
-    async def talk() -> None:
-        async with attach(url, created(url)) as socket:
-            await say(socket, "reset", seed=0)
-
-    run(talk)
+    async with attach(url, created(url)) as socket:
+        await say(socket, "reset", seed=0)
     assert bridge.seats.taken == 1
     bridge.stop()
     assert empty(bridge)

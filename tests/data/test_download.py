@@ -71,11 +71,9 @@ def _get(
 ) -> Fetched:
     faulty.script = deque(script)
     urls = [f"{faulty.url}/{place}/set.zip" for place in places]
-    return download(file, urls, folder, patience, Silent())
-
-
-def _digest(folder: Path) -> str:
-    return hashlib.sha256((folder / "set.zip").read_bytes()).hexdigest()
+    fetched = download(file, urls, folder, patience, Silent())
+    assert fetched.sha256 == hashlib.sha256((folder / "set.zip").read_bytes()).hexdigest()
+    return fetched
 
 
 def _names(folder: Path) -> list[str]:
@@ -142,11 +140,10 @@ def test_what_will_not_pass_sends_to_the_next_place_at_once(server: Faulty, tmp_
 
 
 def test_a_dropped_connection_goes_on_where_it_stopped(server: Faulty, tmp_path: Path) -> None:
-    _get(server, tmp_path, ["drops", "drops"], file=UNKNOWN)
+    assert _get(server, tmp_path, ["drops", "drops"], file=UNKNOWN).sha256 == FILE.sha256
     ranges = [headers.get("Range") for _, headers in server.seen]
     assert ranges == [None, f"bytes={len(CONTENT) * 2 // 3}-", ranges[2]]
     assert server.seen[1][1]["If-Range"].startswith('"')
-    assert _digest(tmp_path) == FILE.sha256
 
 
 @pytest.mark.parametrize("fault", ["range too early", "range too late", "ignores conditions"])
@@ -181,8 +178,7 @@ def test_a_part_that_is_complete_is_not_asked_for_again(server: Faulty, tmp_path
 @pytest.mark.parametrize("size", [len(CONTENT) // 3, len(CONTENT), len(CONTENT) + 7])
 def test_a_part_of_other_bytes_is_begun_anew(server: Faulty, tmp_path: Path, size: int) -> None:
     (tmp_path / ".set.zip.part").write_bytes(bytes(size))
-    _get(server, tmp_path)
-    assert _digest(tmp_path) == FILE.sha256
+    assert _get(server, tmp_path).sha256 == FILE.sha256
 
 
 def test_without_checksum_and_version_a_file_is_begun_anew(server: Faulty, tmp_path: Path) -> None:
@@ -297,9 +293,8 @@ def test_a_full_disk_is_said_and_the_part_kept(server: Faulty, tmp_path: Path, m
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not (tmp_path / "set.zip").exists()
     assert (tmp_path / ".set.zip.part").stat().st_size == 30_000
-    _get(server, tmp_path)
+    assert _get(server, tmp_path).sha256 == FILE.sha256
     assert server.seen[-1][1]["Range"] == "bytes=30000-"
-    assert _digest(tmp_path) == FILE.sha256
     free = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
     with pytest.raises(DataError, match=r"needs [\d,]+ bytes more, and 1,000 are free"):
@@ -314,8 +309,7 @@ def test_ctrl_c_leaves_a_part_to_go_on_with(server: Faulty, tmp_path: Path) -> N
     with pytest.raises(KeyboardInterrupt):
         download(UNKNOWN, [f"{server.url}/a/set.zip"], tmp_path, PATIENCE, Interrupted())
     assert _names(tmp_path) == [".set.zip.part", ".set.zip.part.json"]
-    _get(server, tmp_path, file=UNKNOWN)
-    assert _digest(tmp_path) == FILE.sha256
+    assert _get(server, tmp_path, file=UNKNOWN).sha256 == FILE.sha256
 
 
 def test_a_killed_process_is_gone_on_with(server: Faulty, tmp_path: Path) -> None:
@@ -331,9 +325,8 @@ download({UNKNOWN!r}, ["{server.url}/a/set.zip"], pathlib.Path({str(tmp_path)!r}
     server.script = deque(["drops"])
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
     server.seen.clear()
-    _get(server, tmp_path, file=UNKNOWN)
+    assert _get(server, tmp_path, file=UNKNOWN).sha256 == FILE.sha256
     assert "Range" in server.seen[0][1]
-    assert _digest(tmp_path) == FILE.sha256
 
 
 def test_a_proxy_is_heeded(server: Faulty, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ JSONS = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=5),
     max_leaves=12,
 )
+Start = Callable[..., Server]
 
 
 @given(path=st.sampled_from(PATHS), body=st.binary(max_size=200) | JSONS.map(lambda value: json.dumps(value).encode()))
@@ -32,7 +33,7 @@ def test_any_body_is_answered_and_never_with_5xx(server: str, path: str, body: b
         assert reply.body["type"] in ANSWERS["Problem"]["properties"]["type"]["enum"]
 
 
-def test_every_operation_names_the_errors_of_requests_that_are_wrong(start: Callable[..., Server]) -> None:
+def test_every_operation_names_the_errors_of_requests_that_are_wrong(start: Start) -> None:
     url = start(token="s3cret", max_body=10_000).url
     allowed = {"Authorization": "Bearer s3cret"}
     written = {**allowed, **JSON}
@@ -52,9 +53,7 @@ def test_every_operation_names_the_errors_of_requests_that_are_wrong(start: Call
 
 @pytest.mark.slow
 @pytest.mark.parametrize("token", [None, "s3cret"])
-def test_schemathesis_finds_no_answer_that_the_document_does_not_describe(
-    start: Callable[..., Server], token: str | None
-) -> None:
+def test_schemathesis_finds_no_answer_that_the_document_does_not_describe(start: Start, token: str | None) -> None:
     running = start(token=token, idle_seconds=5.0)
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     schema = schemathesis.openapi.from_url(f"{running.url}/openapi.json")

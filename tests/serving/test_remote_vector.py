@@ -16,6 +16,7 @@ from envsuite.vector import EnvFactory, Event, RemoteVector, Vector, make_vector
 
 COMMANDS = ["inventory", "get 2 oak logs", "get 1 bamboo", "craft 1 stick using 2 bamboo", "nonsense", "\x00", "\udc00"]
 ROUGH = "vector_worlds:Rough-v0"
+Start = Callable[..., Server]
 
 
 def play(vector: Vector) -> list[list[Event]]:
@@ -41,7 +42,7 @@ def factories(**where: Any) -> list[EnvFactory]:
     return [EnvFactory("TextCraft-v0", where), EnvFactory("TextCraft-v0", {**generated, **where})]
 
 
-def test_a_vector_in_workers_or_on_servers_plays_the_same_episodes_as_one_here(start: Callable[..., Server]) -> None:
+def test_a_vector_in_workers_or_on_servers_plays_the_same_episodes_as_one_here(start: Start) -> None:
     first, second = start(), start()
     histories = []
     places: list[tuple[dict[str, Any], int]] = [({}, 0), ({}, 1), ({}, 3)]
@@ -59,7 +60,7 @@ def test_a_vector_in_workers_or_on_servers_plays_the_same_episodes_as_one_here(s
 
 @pytest.mark.seconds
 def test_steps_that_are_quick_are_answered_together_however_busy_a_server_is(
-    start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     busy, idle = start(), start()
     batch = busy.front.batch
@@ -75,7 +76,7 @@ def test_steps_that_are_quick_are_answered_together_however_busy_a_server_is(
         assert [event.slot for event in vector.poll(0.0)] == [0, 1, 2, 3]
 
 
-def test_a_slow_call_holds_up_no_other_of_its_server(start: Callable[..., Server], tmp_path: Path) -> None:
+def test_a_slow_call_holds_up_no_other_of_its_server(start: Start, tmp_path: Path) -> None:
     running = start(ROUGH)
     with make_vector([EnvFactory(ROUGH, {"url": running.url})], 6) as vector:
         reset_all(vector, task_id="a")
@@ -87,7 +88,7 @@ def test_a_slow_call_holds_up_no_other_of_its_server(start: Callable[..., Server
 
 
 def test_a_call_that_is_not_answered_fails_by_twice_the_deadline_and_its_late_answer_is_no_event(
-    start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(remote, "DOWN_SECONDS", 0.0)
     running = start(ROUGH)  # its own deadline does not hold here: it has no workers
@@ -124,9 +125,7 @@ def test_a_vector_is_on_servers_or_here_and_not_both(server: str) -> None:
         vector.reset(1, 0)
 
 
-def test_more_calls_than_a_request_takes_are_sent_in_several(
-    start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_calls_than_a_request_takes_are_sent_in_several(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "BATCH", 3)
     running = start()
     sizes: list[int] = []
@@ -145,7 +144,7 @@ def test_more_calls_than_a_request_takes_are_sent_in_several(
 
 
 def test_a_refused_request_to_close_sessions_keeps_no_others_open(
-    start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "BATCH", 2)
     running = start()
@@ -165,7 +164,7 @@ def test_a_refused_request_to_close_sessions_keeps_no_others_open(
 
 @pytest.mark.seconds
 def test_a_server_that_did_not_answer_gets_no_new_episodes_until_it_had_time_to_come_back(
-    start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "UNREACHABLE_SECONDS", 0.4)
     monkeypatch.setattr(remote, "DOWN_SECONDS", 3.0)

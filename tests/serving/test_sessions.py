@@ -32,16 +32,9 @@ def do(text: str) -> list[dict[str, Any]]:
     return [{"name": "do", "arguments": {"command": text}}]
 
 
-def rough(url: str, **body: Any) -> str:
-    """The path of a new session of the rough world, with an episode begun."""
-    path = new(url, environment=ROUGH, **body)
-    assert ask(url, "POST", f"{path}/reset", {"number": 1, "options": {"task_id": "a"}}).status == 200
-    return path
-
-
-def craft(url: str, **body: Any) -> str:
-    """The same of TextCraft, which can be snapshot."""
-    path = new(url, **body)
+def begun(url: str, environment: str = ROUGH, **body: Any) -> str:
+    """The path of a new session, with an episode begun; of the rough world, that of its first task."""
+    path = new(url, environment=environment, **body)
     assert ask(url, "POST", f"{path}/reset", {"number": 1}).status == 200
     return path
 
@@ -70,6 +63,11 @@ def batch(url: str, *calls: dict[str, Any]) -> list[dict[str, Any]]:
     return results
 
 
+def step(session: str, text: str) -> dict[str, Any]:
+    """The second call of an episode, for a batch."""
+    return {"op": "step", "session": session, "number": 2, "calls": do(text)}
+
+
 def kind(result: dict[str, Any]) -> str:
     return str(result["body"].get("type", "")).rpartition(":")[2]
 
@@ -95,7 +93,7 @@ def test_a_session_that_is_being_called_is_not_idle_however_long_the_call_takes(
     start: Start, leap: Callable[[float], None], tmp_path: Path
 ) -> None:
     running = start(ROUGH)
-    busy, idle = rough(running.url), rough(running.url)
+    busy, idle = begun(running.url), begun(running.url)
     call = {"number": 2, "calls": do(f"wait {tmp_path / 'file'}")}
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(ask, running.url, "POST", f"{busy}/step", call)
@@ -110,7 +108,7 @@ def test_a_session_that_is_being_called_is_not_idle_however_long_the_call_takes(
 
 def test_a_session_that_is_called_lives_while_one_that_is_not_ends(start: Start, leap: Callable[[float], None]) -> None:
     running = start(ROUGH)
-    used, idle = rough(running.url), rough(running.url)
+    used, idle = begun(running.url), begun(running.url)
     leap(500.0)
     assert ask(running.url, "POST", f"{used}/step", {"number": 2, "calls": do("go")}).status == 200
     assert running.front.sessions == 2
@@ -177,7 +175,7 @@ def test_a_session_that_cannot_be_made_takes_no_place(start: Start) -> None:
 def test_why_a_session_has_ended_is_known_for_the_last_of_them(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(front, "REMEMBERED", 2)
     running = start(ROUGH)
-    lost, *others = (rough(running.url) for _ in range(3))
+    lost, *others = (begun(running.url) for _ in range(3))
     ask(running.url, "POST", f"{lost}/step", {"number": 2, "calls": do("raise oops")})
     reply = ask(running.url, "POST", f"{lost}/step", {"number": 2, "calls": do("go")})
     assert is_problem(reply, 410, "session-lost", "session")
@@ -189,7 +187,7 @@ def test_why_a_session_has_ended_is_known_for_the_last_of_them(start: Start, mon
 
 def test_a_server_that_is_about_to_end_makes_no_session_and_lets_others_play(start: Start) -> None:
     running = start(ROUGH)
-    path = rough(running.url)
+    path = begun(running.url)
     running.front.draining = True
     reply = ask(running.url, "POST", "/v1/sessions", {"environment": ROUGH})
     assert is_problem(reply, 503, "draining") and reply.headers["Retry-After"] == "1"
@@ -201,12 +199,12 @@ def test_only_the_call_that_hangs_is_lost_and_the_other_sessions_of_its_worker_c
     start: Start,
 ) -> None:
     running = start(ROUGH, workers=1)
-    before, hung, behind, between = (name(rough(running.url)) for _ in range(4))
+    before, hung, behind, between = (name(begun(running.url)) for _ in range(4))
     limit_calls(running, 2.0)
     told = []
     for texts in ({before: "sleep 0.1", hung: "sleep 600", behind: "go"}, {between: "go"}):
-        calls = [{"op": "step", "session": one, "number": 2, "calls": do(text)} for one, text in texts.items()]
-        told += [(result["status"], kind(result)) for result in batch(running.url, *calls)]
+        results = batch(running.url, *(step(session, text) for session, text in texts.items()))
+        told += [(result["status"], kind(result)) for result in results]
     assert told == [(200, ""), (410, "session-lost"), (410, "session-ended"), (410, "session-ended")]
     assert "envsuite_workers_replaced_total 1\n" in metrics(running.url)
 
@@ -214,33 +212,28 @@ def test_only_the_call_that_hangs_is_lost_and_the_other_sessions_of_its_worker_c
 @pytest.mark.seconds
 def test_another_request_that_was_under_way_when_a_call_hung_can_be_played_again(start: Start, tmp_path: Path) -> None:
     running = start(ROUGH, workers=1)
-    hung, other = name(rough(running.url)), name(rough(running.url))
+    hung, other = name(begun(running.url)), name(begun(running.url))
     limit_calls(running, 3.0)
-
-    def step(session: str, text: str) -> str:
-        return kind(batch(running.url, {"op": "step", "session": session, "number": 2, "calls": do(text)})[0])
-
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(step, hung, f"touch {tmp_path / 'hangs'} and sleep 600")
+        first = pool.submit(batch, running.url, step(hung, f"touch {tmp_path / 'hangs'} and sleep 600"))
         until((tmp_path / "hangs").exists)
         time.sleep(1.5)
-        second = pool.submit(step, other, "sleep 600")
-    assert (first.result(), second.result()) == ("session-lost", "session-ended")
+        second = pool.submit(batch, running.url, step(other, "sleep 600"))
+    assert [kind(call.result()[0]) for call in (first, second)] == ["session-lost", "session-ended"]
 
 
 def test_a_call_that_comes_before_it_is_known_how_a_worker_has_ended_is_told_a_whole_sentence(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = start(ROUGH, workers=1)
-    session, known = name(rough(running.url)), threading.Event()
+    session, known = name(begun(running.url)), threading.Event()
     (worker,) = running._pool.workers
     stop = worker._child.stop
     monkeypatch.setattr(worker._child, "stop", lambda grace: (known.wait(60), stop(grace))[1])
     os.kill(worker.pid, signal.SIGKILL)
     until(lambda: worker.why is not None)
-    call = {"op": "step", "session": session, "number": 2, "calls": do("go")}
     for detail in ("the session has ended: worker 0 has ended", f"session {session!r} has ended: worker 0 was killed"):
-        (result,) = batch(running.url, call)
+        (result,) = batch(running.url, step(session, "go"))
         assert (result["status"], kind(result)) == (410, "session-ended")
         assert result["body"]["detail"].startswith(detail)
         known.set()
@@ -250,17 +243,17 @@ def test_a_call_that_comes_before_it_is_known_how_a_worker_has_ended_is_told_a_w
 @pytest.mark.seconds
 def test_the_deadline_of_a_worker_is_for_each_call_of_a_batch(start: Start) -> None:
     running = start(ROUGH, workers=1)
-    sessions = [name(rough(running.url)) for _ in range(6)]
-    calls = [{"op": "step", "session": one, "number": 2, "calls": do("sleep 0.7")} for one in sessions]
+    sessions = [name(begun(running.url)) for _ in range(6)]
     limit_calls(running, 3.5)
-    assert [result["status"] for result in batch(running.url, *calls)] == [200] * 6
+    results = batch(running.url, *(step(session, "sleep 0.7") for session in sessions))
+    assert [result["status"] for result in results] == [200] * 6
 
 
 @pytest.mark.seconds
 def test_sessions_are_spread_over_workers_and_places_are_given_back(start: Start) -> None:
     running = start(ROUGH, workers=2)
     until(lambda: running._pool.ready)
-    paths = [rough(running.url) for _ in range(4)]
+    paths = [begun(running.url) for _ in range(4)]
     assert [worker.sessions for worker in running._pool.workers] == [2, 2]
     for path in paths:
         ask(running.url, "DELETE", path)
@@ -270,7 +263,7 @@ def test_sessions_are_spread_over_workers_and_places_are_given_back(start: Start
 def test_a_session_keeps_its_last_snapshots_only(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "SNAPSHOTS", 2)
     url = start().url
-    path = craft(url)
+    path = begun(url, "TextCraft-v0")
     first, second, third = (ask(url, "POST", f"{path}/snapshot").body["snapshot"] for _ in range(3))
     gone = ask(url, "POST", f"{path}/restore", {"number": 2, "snapshot": first})
     assert is_problem(gone, 410, "unknown-snapshot", "snapshot")
@@ -280,7 +273,7 @@ def test_a_session_keeps_its_last_snapshots_only(start: Start, monkeypatch: pyte
 
 def test_a_snapshot_brings_back_how_many_steps_were_taken_and_a_reset_begins_anew(start: Start) -> None:
     url = start().url
-    path = craft(url, max_episode_steps=3)
+    path = begun(url, "TextCraft-v0", max_episode_steps=3)
 
     def step(number: int) -> bool:
         return bool(
@@ -298,16 +291,15 @@ def test_a_snapshot_brings_back_how_many_steps_were_taken_and_a_reset_begins_ane
 
 def test_a_snapshot_of_another_environment_is_refused(start: Start) -> None:
     url = start("TextCraft-v0", ROUGH).url
-    other = new(url)
-    ask(url, "POST", f"{other}/reset", {"number": 1})
+    other = begun(url, "TextCraft-v0")
     snapshot = ask(url, "POST", f"{other}/snapshot").body["snapshot"]
-    reply = ask(url, "POST", f"{rough(url)}/restore", {"number": 2, "snapshot": snapshot})
+    reply = ask(url, "POST", f"{begun(url)}/restore", {"number": 2, "snapshot": snapshot})
     assert is_problem(reply, 422, "invalid", "snapshot")
 
 
 def test_a_generator_that_cannot_be_is_refused(start: Start) -> None:
     url = start(ROUGH).url
-    path = rough(url)
+    path = begun(url)
     for state, inc, status in (("1", "2", 422), (str(2**128), "1", 422), ("1", str(2**128 + 1), 422), ("1", "1", 200)):
         generator = {"state": state, "inc": inc, "has_uint32": 0, "uinteger": 0}
         assert ask(url, "POST", f"{path}/propose", {"generator": generator}).status == status

@@ -5,15 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from envsuite.data import cache_root, data_root, write_atomically
-
-
-def test_data_lives_where_the_variable_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
-    assert data_root() == tmp_path
-    assert cache_root() == tmp_path / "cache"
-    monkeypatch.delenv("ENVSUITE_DATA")
-    assert data_root() == Path.home() / ".cache" / "envsuite"
+from envsuite.data import write_atomically
 
 
 def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(

@@ -121,6 +121,8 @@ def test_what_is_no_request_is_refused_with_the_reason(server: Server, body: byt
 
 
 def test_other_addresses_methods_and_types_are_refused(server: Server) -> None:
+    with pytest.raises(UsageError, match="must be like"):
+        open_interpreter("http://", LIMITS)
     assert ask(server, "GET", "/etc/passwd")[0] == 404
     assert ask(server, "GET", "/v1/sessions")[0] == 405
     assert ask(server, "POST", "/v1/sessions", b"{}", **{"Content-Type": "text/plain"})[0] == 415
@@ -259,11 +261,6 @@ def test_a_session_whose_sandbox_was_killed_is_told_as_lost(server: Server) -> N
         session.run("x")
     assert session.run("1").stdout == "1\n"
     session.close()
-
-
-def test_an_address_that_is_no_interpreter_is_refused(server: Server) -> None:
-    with pytest.raises(UsageError, match="must be like"):
-        open_interpreter("http://", LIMITS)
 
 
 @pytest.mark.seconds

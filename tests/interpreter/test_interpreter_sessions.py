@@ -259,12 +259,9 @@ def test_where_one_sandbox_does_not_work_the_next_is_taken_and_where_none_does_i
 
 
 def test_a_sandbox_is_tried_before_it_is_used() -> None:
-    zygote = Zygote("unisolated")
-    try:
+    with contextlib.closing(Zygote("unisolated")) as zygote:
         with pytest.raises(Failed, match=r"must not: \[.*'open sockets', 'read /etc/passwd'"):
             registry._try(zygote)
-    finally:
-        zygote.close()
 
 
 def test_who_names_it_gets_an_interpreter_without_isolation_and_nobody_else() -> None:

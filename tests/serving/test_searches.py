@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -72,22 +73,15 @@ def test_a_description_is_the_same_as_a_mapping_as_text_and_on_a_server(
 
 
 @pytest.mark.parametrize("what", REFUSED)
-@pytest.mark.parametrize("as_text", [False, True])
 def test_a_server_reads_no_file_and_asks_no_server_for_a_client_that_its_operator_did_not_open(
-    start: Start, folder: Path, what: str, as_text: bool
+    start: Start, folder: Path, what: str
 ) -> None:
-    description = json.dumps(REFUSED[what]).replace("OPEN", str(folder))
+    text = json.dumps(REFUSED[what]).replace("OPEN", str(folder))
     url = start(*SOURCES, source_folders=(folder,), search_servers=("http://127.0.0.1:9",)).url
-    for env_id in SOURCES:
-        arguments = {
-            "source": str(folder / f"{env_id}.corpus"),
-            "retriever": description if as_text else json.loads(description),
-        }
-        for path, body in (
-            ("/v1/sessions", {"environment": env_id, "arguments": arguments}),
-            (f"/v1/environments/{env_id}", {"arguments": arguments}),
-        ):
-            reply = ask(url, "POST", path, body)
+    for env_id, description in itertools.product(SOURCES, (text, json.loads(text))):
+        arguments = {"source": str(folder / f"{env_id}.corpus"), "retriever": description}
+        for path, of in (("/v1/sessions", {"environment": env_id}), (f"/v1/environments/{env_id}", {})):
+            reply = ask(url, "POST", path, {**of, "arguments": arguments})
             assert is_problem(reply, 422, "invalid", "arguments.retriever")
             assert "this server does not open" in reply.body["detail"] and reply.body["error"] == "DataError"
 

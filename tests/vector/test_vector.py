@@ -107,8 +107,10 @@ def test_a_bug_in_a_world_loses_its_episode_and_no_other(vector_of):
         assert one(vector, 0, lambda: vector.step(0, do("go"))).observation["text"] == "a 1"
 
 
-def test_a_seed_may_be_a_number_of_numpys_and_zero_is_one(vector_of):
+def test_a_seed_may_be_a_number_of_numpys_or_zero_and_a_task_that_does_not_exist_is_an_error(vector_of):
     with vector_of([CRAFT], slots=2) as vector:
+        event = one(vector, 0, lambda: vector.reset(0, 0, task_id="cyan_baner"))
+        assert event.error.startswith("UnknownTask: ") and "cyan_banner" in event.error and "\n" not in event.error
         for seed in (0, 3):
             vector.reset(0, 0, seed=seed)
             vector.reset(1, 0, seed=np.int64(seed))
@@ -171,12 +173,6 @@ def test_a_reason_is_one_line_that_is_not_too_long():
     assert len(reason(long)) == 500 and reason(long).endswith("xx")
     longer = reason(ValueError("x" * 500))
     assert len(longer) == 500 and longer.endswith("x…")
-
-
-def test_a_task_that_does_not_exist_comes_back_with_the_class_of_the_error(vector_of):
-    with vector_of([CRAFT], slots=1) as vector:
-        event = one(vector, 0, lambda: vector.reset(0, 0, task_id="cyan_baner"))
-        assert event.error.startswith("UnknownTask: ") and "cyan_banner" in event.error and "\n" not in event.error
 
 
 @pytest.mark.seconds

@@ -111,9 +111,15 @@ def test_programs_that_fail_or_are_missing_are_told(
     assert failing.status in ("absent", "warning") and failing.remedy
 
 
-def test_a_data_folder_that_is_a_file_or_cannot_be_read_is_told(
+def test_data_that_are_damaged_or_cannot_be_read_are_told_with_what_mends_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
+    assert by_name(checks.data())["webshop"].status == "absent"
+    (tmp_path / "webshop").mkdir()
+    (tmp_path / "webshop/items_shuffle_1000.json").write_text("[")
+    shop = by_name(checks.data())["webshop"]
+    assert (shop.status, shop.remedy) == ("broken", "envsuite data fetch webshop")
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path / "file"))
     found = by_name(checks.data())
@@ -126,17 +132,6 @@ def test_a_data_folder_that_is_a_file_or_cannot_be_read_is_told(
 
     monkeypatch.setattr(checks, "state", refused)
     assert {check.status for check in checks.data()} == {"broken"}
-
-
-def test_damaged_data_comes_with_the_command_that_fetches_it_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
-    assert by_name(checks.data())["webshop"].status == "absent"
-    (tmp_path / "webshop").mkdir()
-    (tmp_path / "webshop/items_shuffle_1000.json").write_text("[")
-    found = by_name(checks.data())["webshop"]
-    assert (found.status, found.remedy) == ("broken", "envsuite data fetch webshop")
 
 
 def test_a_full_disk_stops_the_quick_start(monkeypatch: pytest.MonkeyPatch) -> None:

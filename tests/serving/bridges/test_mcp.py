@@ -16,7 +16,7 @@ import pytest
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import UNSUPPORTED_PROTOCOL_VERSION
-from talk import EACH, OPEN, called, empty, example, opened, played, run
+from talk import EACH, OPEN, called, empty, example, opened, played
 from waiting import until
 
 from envsuite.serving.bridges import mcp
@@ -110,15 +110,12 @@ async def test_clients_that_play_at_the_same_time_do_not_mix(start: Start, serve
     assert empty(bridge)
 
 
-def test_a_client_of_the_revision_without_sessions_is_told_which_have_them(bridge: Bridge) -> None:
-    async def talk() -> Any:
-        async with at(bridge, mode="2026-07-28") as client:
-            assert len((await client.list_tools()).tools) == 2
-            with pytest.raises(MCPError) as refused:
-                await client.call_tool("reset", {})
-            return refused.value.error
-
-    error = run(talk)
+async def test_a_client_of_the_revision_without_sessions_is_told_which_have_them(bridge: Bridge) -> None:
+    async with at(bridge, mode="2026-07-28") as client:
+        assert len((await client.list_tools()).tools) == 2
+        with pytest.raises(MCPError) as refused:
+            await client.call_tool("reset", {})
+    error = refused.value.error
     assert error.code == UNSUPPORTED_PROTOCOL_VERSION and "2025-11-25" in error.data["supported"]
 
 
@@ -211,7 +208,7 @@ async def test_a_slow_world_delays_nobody_and_a_broken_one_only_its_player(bridg
     assert waited == [["a 1"]]
 
 
-def test_only_who_has_the_token_may_ask(start: Start) -> None:
+async def test_only_who_has_the_token_may_ask(start: Start) -> None:
     bridge = start(token="secret")
     url = f"{bridge.url}/mcp/TextCraft-v0"
 
@@ -222,9 +219,9 @@ def test_only_who_has_the_token_may_ask(start: Start) -> None:
                     return not (await client.call_tool("reset", {})).is_error
         return False
 
-    assert run(lambda: asked({"Authorization": "Bearer secret"}))
+    assert await asked({"Authorization": "Bearer secret"})
     for headers in ({}, {"Authorization": "Bearer secre"}, {"Authorization": "Basic secret"}):
-        assert not run(lambda headers=headers: asked(headers))
+        assert not await asked(headers)
     health = f"{bridge.url}/openenv/TextCraft-v0/health"
     for password, status in (("secre", 401), ("secret", 200)):  # as openenv's client shows it
         assert httpx2.get(health.replace("://", f"://envsuite:{password}@")).status_code == status

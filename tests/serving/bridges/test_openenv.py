@@ -71,15 +71,11 @@ def test_a_client_that_vanishes_in_mid_step_frees_its_seat(bridge: Bridge) -> No
     assert empty(bridge)
 
 
-def test_a_player_that_idles_is_told_and_sent_away(start: Start) -> None:
+async def test_a_player_that_idles_is_told_and_sent_away(start: Start) -> None:
     bridge = start(idle_seconds=0.3)
-
-    async def talk() -> list[Any]:
-        async with connect(f"{at(bridge)}/ws".replace("http", "ws")) as socket:
-            await socket.send('{"type": "reset"}')
-            return [json.loads(message) async for message in socket]
-
-    told = run(talk)[-1]
+    async with connect(f"{at(bridge)}/ws".replace("http", "ws")) as socket:
+        await socket.send('{"type": "reset"}')
+        *_, told = [json.loads(message) async for message in socket]
     assert told["data"]["code"] == "SESSION_ERROR" and "0.3 s" in told["data"]["message"]
     assert empty(bridge)
 

@@ -13,8 +13,9 @@ from envsuite.webshop.generate import Difficulty, Shop
 
 
 @pytest.fixture
-def page(root: Path) -> str:
-    return " ".join((root / "docs" / "environments" / "webshop.md").read_text(encoding="utf-8").split())
+def page(page: str) -> str:
+    """The page without line breaks."""
+    return " ".join(page.split())
 
 
 def pool(seeds: range, places: slice) -> set[int]:

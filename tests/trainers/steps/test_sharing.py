@@ -1,12 +1,13 @@
 """Counts of tokens that rows share, against a trie that is built token by token."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
+from episodes import token_table
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.steps import Ragged, StepTable
 from trainers.steps.sharing import SharedTokens, shared_lengths
 
 ROWS = st.lists(st.lists(st.integers(-3, 2), max_size=6), max_size=12)
@@ -18,19 +19,9 @@ def nodes(rows):
 
 
 def table(rows, episodes=None, ts=None):
-    """A table of prompts and responses."""
-    n = len(rows)
-    return StepTable(
-        group_id=np.zeros(n, np.int64),
-        episode_id=np.zeros(n, np.int64) if episodes is None else np.array(episodes),
-        t=np.arange(n) if ts is None else np.array(ts),
-        reward=np.zeros(n),
-        state_key=np.array([""] * n, object),
-        valid=np.ones(n, np.bool_),
-        prompt=Ragged.of([prompt for prompt, _ in rows], np.int32),
-        response=Ragged.of([response for _, response in rows], np.int32),
-        logprob=Ragged.of([[0.0] * len(response) for _, response in rows], np.float32),
-    )
+    """A table of prompts and responses, of one episode where nothing else is said."""
+    numbers = np.array([episodes or [0] * len(rows), ts or [*range(len(rows))]], np.int64)
+    return token_table(rows, episode_id=numbers[0], t=numbers[1])
 
 
 @given(ROWS)
@@ -88,7 +79,4 @@ def test_prompts_that_differ_in_an_image_only_are_different():
 
 
 def _without(values, removed):
-    left = list(values)
-    for value in removed:
-        left.remove(value)
-    return left
+    return (Counter(values) - Counter(removed)).elements()

@@ -1,40 +1,30 @@
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import pytest
+from episodes import episode, step
 
 from envsuite.core import ToolCall
 from envsuite.core.errors import UsageError
-from trainers.steps import Episode, Ragged, Step, StepTable
+from trainers.steps import Ragged, StepTable
 
 
-def step(t: int, *calls: ToolCall, observation: str = "o", valid: bool = True, parsed: bool = True) -> Step:
-    return Step(
-        t=t, prompt_ids=(1,), response_ids=(3, 4), response_logprobs=(-0.5, -0.5), policy_version=0,
-        finish_reason="stop", observation=observation, state_key=f"k{t}", action=calls if parsed else None,
-        parse_error=None, valid=valid, reward=0.0,
-    )  # fmt: skip
-
-
-def episode(i: int, *steps: Step, success: bool = False, error: str | None = None) -> Episode:
-    return Episode(i, 0, "TextCraft-v0", "t", "d", "train", "craft", steps, True, False, success, 0.0, error)
-
-
-def test_equal_actions_have_equal_texts_and_an_answer_without_one_has_none():
-    get = ToolCall("act", {"command": "get 1 log", "n": 1})
-    same = ToolCall("act", {"n": 1, "command": "get 1 log"})
-    other = ToolCall("act", {"n": 2, "command": "get 1 log"})
-    table = StepTable.from_episodes([episode(0, step(0, get), step(1, same), step(2, other), step(3, parsed=False))])
+def test_equal_actions_have_equal_texts_whatever_their_mappings_and_an_answer_without_one_has_none():
+    plain = ToolCall("go", {"to": "hall", "by": {"foot": True}})
+    frozen = ToolCall("go", MappingProxyType({"by": MappingProxyType({"foot": True}), "to": "hall"}))
+    calls = [(plain,), (frozen,), (ToolCall("go", {"to": "attic"}),), None]
+    table = StepTable.from_episodes([episode(0, *(step(t, action=call) for t, call in enumerate(calls)))])
     first, second, third, none = table.extra["action"].tolist()
-    assert first == second != third and none is None
+    assert first == second == '[["go", {"by": {"foot": true}, "to": "hall"}]]' != third and none is None
 
 
 def test_the_text_of_a_step_holds_the_observation_that_it_led_to():
-    call = ToolCall("act", {"command": "open"})
+    first, second, third = (step(t, action=(ToolCall("act", {"command": "open"}),)) for t in range(3))
     batch = [
-        episode(0, step(0, call), step(1, call, observation="a chest", valid=False), step(2, call, observation="x")),
-        episode(1, step(0, call), error="crashed"),
-        episode(2, step(0, call), success=True),
+        episode(0, first, replace(second, observation="a chest", valid=False), replace(third, observation="x")),
+        episode(1, first, error="crashed"),
+        episode(2, first, success=True),
     ]
     texts = StepTable.from_episodes(batch).extra["step_text"].tolist()
     assert texts == ["open\na chest", None, "open\nend", "open\nsuccess"]
@@ -42,11 +32,9 @@ def test_the_text_of_a_step_holds_the_observation_that_it_led_to():
 
 def test_the_text_of_a_step_is_what_an_agent_says_and_a_step_that_changes_nothing_has_none():
     both = (ToolCall("click", {"id": 3, "twice": True}), ToolCall("say", {"text": "done"}))
-    steps = [step(0, *both), step(1, ToolCall("act", {"command": "look"}), observation="a hall")]
-    looked = replace(steps[1], t=2, observation="the same hall")
-    texts = StepTable.from_episodes(
-        [episode(0, steps[0], replace(steps[1], state_key="hall"), replace(looked, state_key="hall"))]
-    )
+    look = step(1, action=(ToolCall("act", {"command": "look"}),), observation="a hall", state_key="hall")
+    steps = [step(0, action=both), look, replace(look, t=2, observation="the same hall")]
+    texts = StepTable.from_episodes([episode(0, *steps)])
     assert texts.extra["step_text"].tolist() == ["click(id=3, twice=True); done\na hall", None, "look\nend"]
 
 

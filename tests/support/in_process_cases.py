@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import policies
 import torch
-from policies import PROMPTS, change, check_adapter, check_update_in_flight, corrupting, logprobs, wide_llama
-from tiny_models import greedy
+from policies import PROMPTS, change, logprobs, wide_llama
 from tiny_runs import tokenizer
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -70,44 +70,27 @@ def logprobs_are_the_trainers_after_an_update(engine: Any, policy: PreTrainedMod
     for version, temperature in ((1, 1.0), (2, 0.4)):
         change(policy, by=0.02)
         engine.sync(policy.named_parameters(), version)
-        sampling = Sampling(temperature=temperature, max_tokens=40, stop_ids=tuple(range(3, 23)))
-        answers = engine.generate(PROMPTS, sampling, seed=1)
-        for prompt, answer in zip(PROMPTS, answers, strict=True):
-            ids = answer.token_ids.tolist()
-            np.testing.assert_allclose(answer.logprobs, logprobs(policy, prompt, ids, temperature), atol=2e-4)
-            assert answer.finish_reason == ("stop" if ids[-1] in sampling.stop_ids else "length")
-            assert not {*ids[:-1]} & {*sampling.stop_ids}
-            assert answer.policy_version.tolist() == [version] * len(ids)
-        again = engine.generate(PROMPTS, sampling, seed=1)
-        assert [a.token_ids.tolist() for a in again] == [a.token_ids.tolist() for a in answers]
+        policies.check_sampled(engine, policy, temperature, version)
 
 
 @case("tied", "untied")
 def greedy_decoding_is_transformers(engine: Any, policy: PreTrainedModel) -> None:
     engine.sync(policy.named_parameters(), 1)
-    answers = engine.generate(PROMPTS, Sampling(temperature=0.0, max_tokens=12, ignore_eos=True))
-    for prompt, answer in zip(PROMPTS, answers, strict=True):
-        ids = answer.token_ids.tolist()
-        assert ids == greedy(policy, prompt, 12)[: len(ids)] and len(ids) == 12
-        np.testing.assert_allclose(answer.logprobs, logprobs(policy, prompt, ids), atol=2e-4)
+    policies.check_greedy(engine, policy)
 
 
 @case("tied", "untied")
 def a_request_in_flight_goes_on_with_the_version_of_each_token(engine: Any, policy: PreTrainedModel) -> None:
     engine.sync(policy.named_parameters(), 1)
     before = copy.deepcopy(policy)
-    sampling = Sampling(max_tokens=400, ignore_eos=True)
-    engine.submit([Request(i, prompt, sampling, i, i) for i, prompt in enumerate(PROMPTS)])
+    policies.ask_all(engine)
     assert engine.poll(0.3) == []
     change(policy, by=0.02)
     engine._sleeps = True  # as on a GPU; a CPU takes the calls, and keeps its memory
     engine.rest()
     raised(UsageError, "call sync first", lambda: engine.poll(0.1))
     engine.sync(policy.named_parameters(), 2)
-    answers = []
-    while engine.pending:
-        answers += engine.poll()
-    check_update_in_flight(answers, before, policy)
+    policies.check_update_in_flight(engine, before, policy)
 
 
 @case("tied", "untied")
@@ -216,13 +199,13 @@ def an_adapter_goes_alone(engine: Any, policy: PreTrainedModel) -> None:
     for version in (1, 2):
         change(policy, by=0.02)
         engine.sync(merged_weights(policy), version)
-        check_adapter(engine, policy)
+        policies.check_adapter(engine, policy)
     assert len(whole) == 1, "what is below the adapter is sent once"
 
 
 @case("adapter")
 def a_changed_weight_of_the_adapter_is_named(engine: Any, policy: PreTrainedModel) -> None:
-    direct.write_adapter = corrupting(write_adapter)
+    direct.write_adapter = policies.corrupting(write_adapter)
     said = r"not the trainer's in layers\.1: they are stale"
     raised(EngineFailed, said, lambda: engine.sync(merged_weights(policy), 3))
     direct.write_adapter = write_adapter

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
+from tiny_models import greedy
 from tiny_runs import tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from trainers.rollout.engine import Completion, Engine, Sampling
+from trainers.rollout.engine import Completion, Engine, Request, Sampling
 
 PROMPTS = [[7, 8, 9, 10 + i] for i in range(8)]
 WriteAdapter = Callable[[PreTrainedModel, Mapping[str, torch.Tensor], Path, torch.dtype], dict[str, int]]
@@ -42,17 +43,65 @@ def logprobs(policy: PreTrainedModel, prompt: list[int], response: list[int], te
     return logits.log_softmax(-1).gather(1, torch.tensor(response)[:, None])[:, 0].numpy()
 
 
-def check_update_in_flight(answers: Sequence[Completion], before: PreTrainedModel, policy: PreTrainedModel) -> None:
-    """Fails unless each answer to PROMPTS has 400 tokens, first of ``before`` as version 1, then of ``policy`` as 2."""
+def check_sampled(
+    engine: Engine, policy: PreTrainedModel, temperature: float, version: int, near: float = 2e-4
+) -> list[Completion]:
+    """Answers to PROMPTS; fails unless they have the policy's log-probabilities and the version, twice the same."""
+    sampling = Sampling(temperature=temperature, max_tokens=40, stop_ids=tuple(range(3, 23)))
+    answers = engine.generate(PROMPTS, sampling, seed=1)
+    for prompt, answer in zip(PROMPTS, answers, strict=True):
+        ids = answer.token_ids.tolist()
+        np.testing.assert_allclose(answer.logprobs, logprobs(policy, prompt, ids, temperature), atol=near)
+        assert answer.finish_reason == ("stop" if ids[-1] in sampling.stop_ids else "length")
+        assert not {*ids[:-1]} & {*sampling.stop_ids}
+        assert answer.policy_version.tolist() == [version] * len(ids)
+    again = engine.generate(PROMPTS, sampling, seed=1)
+    assert [a.token_ids.tolist() for a in again] == [a.token_ids.tolist() for a in answers]
+    return answers
+
+
+def check_greedy(engine: Engine, policy: PreTrainedModel) -> None:
+    """Fails unless greedy answers to PROMPTS are those of transformers, with log-probabilities at temperature 1."""
+    answers = engine.generate(PROMPTS, Sampling(temperature=0.0, max_tokens=12, ignore_eos=True))
+    for prompt, answer in zip(PROMPTS, answers, strict=True):
+        ids = answer.token_ids.tolist()
+        assert ids == greedy(policy, prompt, 12)[: len(ids)] and len(ids) == 12
+        np.testing.assert_allclose(answer.logprobs, logprobs(policy, prompt, ids), atol=2e-4)
+
+
+def ask_all(engine: Engine, tokens: int = 400) -> None:
+    """Submits PROMPTS, for answers of so many tokens."""
+    sampling = Sampling(max_tokens=tokens, ignore_eos=True)
+    engine.submit([Request(i, prompt, sampling, i, i) for i, prompt in enumerate(PROMPTS)])
+
+
+def drained(engine: Engine) -> list[Completion]:
+    """All answers that are still to come."""
+    answers: list[Completion] = []
+    while engine.pending:
+        answers += engine.poll()
+    return answers
+
+
+def check_update_in_flight(
+    engine: Engine, before: PreTrainedModel, policy: PreTrainedModel, tokens: int = 400, near: float = 2e-4
+) -> list[int]:
+    """Fails unless each answer to PROMPTS has all tokens, first of ``before`` as version 1, then of ``policy`` as 2.
+
+    Returns how many tokens of each answer are of version 1.
+    """
+    answers, first = drained(engine), []
     assert sorted(answer.request_id for answer in answers) == [*range(len(PROMPTS))]
     for answer in answers:
         ids, versions, prompt = answer.token_ids.tolist(), answer.policy_version, PROMPTS[answer.request_id]
-        assert len(ids) == 400 and set(versions.tolist()) == {1, 2} and (np.diff(versions) >= 0).all()
+        assert len(ids) == tokens and set(versions.tolist()) == {1, 2} and (np.diff(versions) >= 0).all()
         old = int((versions == 1).sum())
-        np.testing.assert_allclose(answer.logprobs[:old], logprobs(before, prompt, ids[:old]), atol=2e-4)
+        first.append(old)
+        np.testing.assert_allclose(answer.logprobs[:old], logprobs(before, prompt, ids[:old]), atol=near)
         under_new = logprobs(policy, prompt, ids)
-        np.testing.assert_allclose(answer.logprobs[old:], under_new[old:], atol=2e-4)
+        np.testing.assert_allclose(answer.logprobs[old:], under_new[old:], atol=near)
         assert np.abs(answer.logprobs[:old] - under_new[:old]).max() > 0.01, "the weights did change"
+    return first
 
 
 def check_adapter(engine: Engine, policy: PreTrainedModel) -> None:

@@ -182,3 +182,15 @@ def manager_of(engine: Engine, vector: Vector, clock: Clock, **settings: Any) ->
     prompt = PromptSpec(make_codec("tags", think=False), make_memory("window(2)"), instructions=False)
     ids = [factory.env_id for factory in vector.factories]
     return RolloutManager(engine, vector, ids, tokenizer(), prompt, clock=clock, **settings)
+
+
+def virtual(
+    slots: int,
+    script: Callable[[str, int, int], tuple[float, str]],
+    seconds: Callable[[int, int, int], float] = lambda *_: 1.0,
+    **settings: Any,
+) -> tuple[Clock, VirtualVector, VirtualEngine, RolloutManager]:
+    """A clock, and a manager with the vector and the engine that advance it."""
+    clock = Clock()
+    vector, engine = VirtualVector(slots, clock, script), VirtualEngine(clock, seconds)
+    return clock, vector, engine, manager_of(engine, vector, clock, **settings)

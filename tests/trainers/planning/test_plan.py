@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -135,12 +136,8 @@ def test_layers_of_several_kinds_are_kept_in_their_pattern() -> None:
 def test_the_largest_micro_batch_is_the_last_that_fits() -> None:
     where = Machines(1, 1, replace(GPUS["L4"], memory=1.9 * 2**30))
     planner = Planner(shape(), where, steps=50, prompt=200, response=100)
-    config = TrainConfig()
-    config = replace(
-        config,
-        prompt=replace(config.prompt, max_tokens=412),
-        rollout=replace(config.rollout, slots=1, sampling=replace(config.rollout.sampling, max_tokens=100)),
-    )
+    words = "--prompt.max_tokens 412 --rollout.slots 1 --rollout.sampling.max_tokens 100"
+    config = parse(words.split(), PLAN).config
     largest = planner.largest(planner.plan(config))
     assert largest is not None and largest > 2 * 512
     assert planner.with_tokens(config, largest).fits
@@ -173,23 +170,32 @@ def test_a_compact_memory_bounds_prompts() -> None:
         Workload.of(config, shape(), Machines(1, 1, GPUS["H100"]), steps=5, prompt=301, response=24)
 
 
-def run(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> tuple[int, str, str]:
-    file = folder / "config.json"
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Plans for a tiny shape; returns the status, standard output and standard error."""
+    file = tmp_path / "config.json"
     file.write_text(json.dumps({"model_type": "qwen2", "num_hidden_layers": 2, **SHAPE}))
-    status = main(["--model-shape", str(file), *words])
-    told = capsys.readouterr()
-    return status, told.out, told.err
+
+    def planned(words: str) -> tuple[int, str, str]:
+        status = main(["--model-shape", str(file), *words.split()])
+        told = capsys.readouterr()
+        return status, told.out, told.err
+
+    return planned
 
 
 @pytest.mark.slow
-def test_a_plan_that_fits_says_so_in_tables_and_in_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    words = ["--gpus", "2xH100", "--prompt.max_tokens", "100", "--rollout.sampling.max_tokens", "28"]
-    status, out, _ = run(capsys, tmp_path, *words)
+def test_a_plan_that_fits_says_so_in_tables_and_in_json(run: Run) -> None:
+    words = "--gpus 2xH100 --prompt.max_tokens 100 --rollout.sampling.max_tokens 28"
+    status, out, _ = run(words)
     assert status == 0
     said = " ".join(out.split())
     for word in ("It fits", "libraries", "decode", "ESTIMATES, nobody has measured them on these GPUs", "tokens/s"):
         assert word in said, out
-    status, out, _ = run(capsys, tmp_path, *words, "--json", "yes")
+    status, out, _ = run(f"{words} --json yes")
     found = json.loads(out)
     assert status == 0 and found["fits"]
     assert found["needed"] == pytest.approx(
@@ -198,12 +204,9 @@ def test_a_plan_that_fits_says_so_in_tables_and_in_json(capsys: pytest.CaptureFi
 
 
 @pytest.mark.slow
-def test_a_plan_that_does_not_fit_says_what_to_change(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_that_does_not_fit_says_what_to_change(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(GPUS, "L4", replace(GPUS["L4"], memory=1.85 * 2**30))
-    words = ["--prompt.max_tokens", "1500", "--rollout.sampling.max_tokens", "500", "--rollout.slots", "1"]
-    status, out, _ = run(capsys, tmp_path, "--gpus", "L4", *words)
+    status, out, _ = run("--gpus L4 --prompt.max_tokens 1500 --rollout.sampling.max_tokens 500 --rollout.slots 1")
     assert status == 3
     assert "IT DOES NOT FIT" in out and "What to change" in out
     assert "--model.gradient_checkpointing true" in out
@@ -211,15 +214,15 @@ def test_a_plan_that_does_not_fit_says_what_to_change(
 
 @pytest.mark.slow
 def test_where_keys_and_values_do_not_fit_the_plan_names_what_bounds_them(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(GPUS, "L4", replace(GPUS["L4"], memory=2.0 * 2**30))
-    words = ["--gpus", "L4", "--prompt.max_tokens", "3000", "--rollout.sampling.max_tokens", "1000"]
-    status, out, _ = run(capsys, tmp_path, *words)
+    words = "--gpus L4 --prompt.max_tokens 3000 --rollout.sampling.max_tokens 1000"
+    status, out, _ = run(words)
     assert status == 3
     for setting in ("rollout.slots", "rollout.engine_options.cache_tokens"):
         (value,) = re.findall(rf"--{setting} (\d+) .*yes", out)
-        status, out_then, _ = run(capsys, tmp_path, *words, f"--{setting}", value)
+        status, out_then, _ = run(f"{words} --{setting} {value}")
         assert status == 0, out_then
 
 
@@ -235,46 +238,35 @@ def test_keys_and_values_are_those_of_the_episodes_that_one_process_plays() -> N
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--gpus", "8xH1000"], ["H1000", "nearest: H100", "A100", "cpu"]),
-        (["--gpus", "many"], ["many", "H100"]),
-        (["--gpus", "0xH100"], ["0xH100", "8xH100"]),
-        ([], ["--gpus is missing"]),
+        ("8xH1000", ["H1000", "nearest: H100", "A100", "cpu"]),
+        ("many", ["many", "H100"]),
+        ("0xH100", ["0xH100", "8xH100"]),
+        ("", ["--gpus is missing"]),
         (
-            ["--gpus", "H100", "--prompt.max_tokens", "4000"],
+            "H100 --prompt.max_tokens 4000",
             ["prompt.max_tokens + rollout.sampling.max_tokens is 4512", "4096 tokens at most"],
         ),
         (
-            ["--gpus", "H100", "--prompt.max_tokens", "900", "--optim.tokens_per_microbatch", "1000"],
+            "H100 --prompt.max_tokens 900 --optim.tokens_per_microbatch 1000",
             ["optim.tokens_per_microbatch is 1000", "is 1412", "prompt.max_tokens"],
         ),
         (
-            ["--gpus", "H100", "--rollout.engine_options.max_length", "5000"],
+            "H100 --rollout.engine_options.max_length 5000",
             ["rollout.engine_options: max_length is 5000", "4096 tokens at most", "model.path"],
         ),
         (
-            [
-                "--gpus",
-                "H100",
-                "--rollout.engine",
-                "vllm",
-                "--rollout.engine_options.arguments.tensor-parallel-size",
-                "3",
-            ],
+            "H100 --rollout.engine vllm --rollout.engine_options.arguments.tensor-parallel-size 3",
             ["tensor-parallel-size is 3", "4 attention heads"],
         ),
-        (["--gpus", "3xH100"], ["rollout.tasks is 16", "--gpus 3xH100", "multiple of 3"]),
-        (["--gpus", "H100", "--model.adapter", "{targets: [q]}"], ["model.adapter.targets: q", "q_proj"]),
-        (
-            ["--gpus", "H100", "--response-tokens", "600"],
-            ["--response-tokens is 600", "rollout.sampling.max_tokens is 512"],
-        ),
-        (["--gpus", "H100", "--steps", "0"], ["--steps 0", "whole number"]),
+        ("3xH100", ["rollout.tasks is 16", "--gpus 3xH100", "multiple of 3"]),
+        ("H100 --model.adapter.targets [q]", ["model.adapter.targets: q", "q_proj"]),
+        ("H100 --response-tokens 600", ["--response-tokens is 600", "rollout.sampling.max_tokens is 512"]),
+        ("H100 --steps 0", ["--steps 0", "whole number"]),
+        ("H100 --model-shape qwen9", ["qwen2.5-7b"]),
     ],
 )
-def test_settings_that_contradict_each_other_are_named(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str], said: list[str]
-) -> None:
-    status, _, err = run(capsys, tmp_path, *words)
+def test_settings_that_contradict_each_other_are_named(run: Run, words: str, said: list[str]) -> None:
+    status, _, err = run(words and f"--gpus {words}")
     assert status == 2
     assert all(word in err for word in said), err
 
@@ -285,11 +277,6 @@ def test_a_run_with_vllm_needs_it_here_and_its_plan_does_not() -> None:
     assert parse(words, PLAN).config.rollout.engine == "vllm"
     with pytest.raises(ConfigError, match="this interpreter has no vLLM"):
         parse(words)
-
-
-def test_a_shape_that_is_not_known_is_answered_with_those_that_are(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--gpus", "H100", "--model-shape", "qwen9"]) == 2
-    assert "qwen2.5-7b" in capsys.readouterr().err
 
 
 def test_a_folder_with_a_configuration_alone_can_be_planned(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
+from episodes import token_table
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from envsuite.prompting.shipped import read_template
@@ -97,16 +98,8 @@ def _sampled(policy: torch.nn.Module, tokenizer: object) -> StepTable:
     engine, sampling = HFEngine(policy, max_batch=4), Sampling(max_tokens=12, stop_ids=stop_ids(policy, tokenizer))
     prompts = [prompt for prompt in prompts for _ in range(2)]
     done = engine.generate(prompts, sampling, seed=0)
-    keys = np.empty(4, object)
-    keys[:] = ["s"] * 4
-    return StepTable(
+    return token_table(
+        [(prompt, one.token_ids) for prompt, one in zip(prompts, done, strict=True)],
         group_id=np.array([0, 0, 1, 1]),
-        episode_id=np.arange(4),
-        t=np.zeros(4, np.int64),
-        reward=np.zeros(4),
-        state_key=keys,
-        valid=np.ones(4, np.bool_),
-        prompt=Ragged.of(prompts, np.int64),
-        response=Ragged.of((one.token_ids for one in done), np.int64),
         logprob=Ragged.of((one.logprobs for one in done), np.float32),
     )

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 from architectures import COMPUTED, REFUSED, WINDOW, architecture
+from row_by_row import batch_logprobs, row_logprobs, same_gradients, taken_gradients
 from tiny_runs import step_table
 
 from envsuite.core.errors import DataError
 from trainers.policy.attention import checkpoint_activations
-from trainers.policy.hidden import Fingerprint, at_prompt_ends
 from trainers.policy.model import Policy
 from trainers.policy.packing import micro_batches
 from trainers.policy.selfcheck import check_backbone
@@ -28,24 +28,6 @@ def _table() -> StepTable:
     return table
 
 
-def _naive(model: torch.nn.Module, table: StepTable) -> torch.Tensor:
-    """Log-probability of each response token, a row at a time, without cache, by the model's own attention."""
-    parts = []
-    for row in range(len(table)):
-        prompt, response = table.prompt[row], table.response[row]
-        if len(response):
-            out = model(torch.tensor([[*prompt, *response]]), use_cache=False)
-            rows = out.logits[0, len(prompt) - 1 : -1].log_softmax(-1)
-            parts.append(rows.gather(1, torch.tensor(response)[:, None])[:, 0])
-    return torch.cat(parts)
-
-
-def _gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-    model.zero_grad()
-    return found
-
-
 @pytest.mark.parametrize("share", [True, False], ids=["shared", "apart"])
 @pytest.mark.parametrize("checkpointing", [True, False], ids=["recomputed", "kept"])
 @pytest.mark.parametrize("name", COMPUTED)
@@ -55,22 +37,14 @@ def test_log_probabilities_and_every_gradient_are_those_of_single_sequences(
     model, table = architecture(name, SIZE), _table()
     model.set_attn_implementation("eager")
     weight = torch.from_numpy(np.random.default_rng(4).normal(size=len(table.response.values))).float()
-    expected = _naive(model, table)
+    expected = row_logprobs(model, table)
     (expected * weight).sum().backward()
-    gradients = _gradients(model)
+    wanted = taken_gradients(model)
     if checkpointing:
         checkpoint_activations(model)
-    policy = Policy(model).train()
-    for batch in micro_batches(table, 120, share):
-        stats = policy(batch)
-        index = torch.from_numpy(batch.index)
-        (stats.logprob * weight[index]).sum().backward()
-        assert float((stats.logprob - expected[index]).detach().abs().max()) < 1e-5
-    found = _gradients(model)
-    assert found.keys() == gradients.keys()
-    scale = max(float(gradient.abs().max()) for gradient in gradients.values())
-    for key, gradient in gradients.items():
-        assert float((found[key] - gradient).abs().max()) < 1e-5 * scale, key
+    found = batch_logprobs(Policy(model).train(), table, weight, 120, share)
+    assert float((found - expected.detach()).abs().max()) < 1e-5
+    same_gradients(taken_gradients(model), wanted)
 
 
 def test_checkpointing_computes_each_layer_again_in_the_backward_pass() -> None:
@@ -84,16 +58,6 @@ def test_checkpointing_computes_each_layer_again_in_the_backward_pass() -> None:
         calls.clear()
         policy(batch).logprob.sum().backward()
         assert len(calls) == 1 + recomputed
-
-
-@pytest.mark.parametrize("name", ["mistral", "gemma2"])
-def test_hidden_states_past_a_sliding_window_are_those_of_the_prompt_by_itself(name: str) -> None:
-    model, table = architecture(name, SIZE), _table()
-    (states,) = at_prompt_ends(model, table, [Fingerprint()], budget=120, share_prefix=True)
-    for row in range(len(table)):
-        with torch.no_grad():
-            alone = model.base_model(torch.from_numpy(table.prompt[row])[None]).last_hidden_state[0, -1]
-        np.testing.assert_allclose(states[row], alone.numpy(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", REFUSED)

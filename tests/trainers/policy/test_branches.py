@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from byte_tokens import byte_tokenizer
 
 from envsuite.core import Action, ToolEnv, UsageError
 from envsuite.prompting import PromptSpec, ToolsCodec, make_memory
@@ -34,22 +33,7 @@ STEPS = 6
 SAMPLING = Sampling(max_tokens=4000)
 
 
-def _tokenizer() -> PreTrainedTokenizerFast:
-    """One token per byte."""
-    vocabulary = {letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    made = Tokenizer(models.BPE(vocabulary, []))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens(["<end>", "<system>", "<user>", "<assistant>"])
-    wrapped = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<end>")
-    wrapped.chat_template = (
-        "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}<end>{% endfor %}"
-        "{% if add_generation_prompt %}<assistant>{% endif %}"
-    )
-    return wrapped
-
-
-TOKENIZER = _tokenizer()
+TOKENIZER = byte_tokenizer()
 
 
 class Played:
@@ -106,7 +90,7 @@ class Script:
 
     def __call__(self, request: Request) -> list[int]:
         assert request.session is not None
-        return [*TOKENIZER.encode(self.lines[request.session].pop(0)), TOKENIZER.eos_token_id]
+        return [*TOKENIZER.encode(self.lines[request.session].pop(0), add_special_tokens=False), TOKENIZER.eos_token_id]
 
 
 def _branched(played: Played, memory: str, max_steps: int) -> tuple[Episode, list[Branch], list[Episode]]:

@@ -14,9 +14,6 @@ from trainers.policy.loading import load_model, load_tokenizer
 from trainers.policy.source import find
 from trainers.programs.export_model import main as export
 from trainers.programs.imitate import main as imitate
-from trainers.rollout.config import PromptConfig
-from trainers.rollout.environments import check_prompts
-from trainers.settings import ConfigError
 from trainers.settings.words import read_file
 
 OWN = "{% for m in messages %}<|user|>{{ m.content }}<|end|>{% endfor %}"
@@ -42,11 +39,6 @@ def test_a_template_that_is_missing_or_cannot_be_rendered_is_named(tmp_path: Pat
     file.write_text("{% for m in messages %}")
     with pytest.raises(DataError, match=r"model.chat_template .*broken.jinja: the chat template cannot render"):
         load_tokenizer(ModelConfig(chat_template=str(file)))
-
-
-def test_where_a_template_takes_no_tools_the_setting_that_gives_it_another_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"prompt.codec is native.*model.chat_template.*smollm2"):
-        check_prompts(PromptConfig(codec="native"), load_tokenizer(ModelConfig()))
 
 
 def test_a_model_in_an_installed_package_is_found_without_importing_it(

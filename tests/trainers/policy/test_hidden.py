@@ -10,7 +10,7 @@ import torch
 from tiny_runs import model, step_table
 
 from trainers.credit.providers import late_layer
-from trainers.policy.hidden import Fingerprint, at_prompt_ends, before_tokens
+from trainers.policy.hidden import Fingerprint, at_prompt_ends
 from trainers.steps import StepTable
 from trainers.steps.table import Ragged
 
@@ -28,9 +28,7 @@ def _with_empty_responses(table: StepTable) -> StepTable:
     kept = np.arange(len(table)) % 3 != 0
     rows = [table.response[row] if kept[row] else table.response[row][:0] for row in range(len(table))]
     return replace(
-        table,
-        response=Ragged.of(rows, np.int64),
-        logprob=Ragged.of([[-1.0] * len(row) for row in rows], np.float32),
+        table, response=Ragged.of(rows, np.int64), logprob=Ragged.of([[-1.0] * len(row) for row in rows], np.float32)
     )
 
 
@@ -44,18 +42,6 @@ def test_a_prompt_has_the_hidden_states_that_it_has_by_itself(name: str, append:
     for fingerprint, states in zip(ALL, found, strict=True):
         expected = np.stack([_alone(policy, table.prompt[row], fingerprint) for row in range(len(table))])
         np.testing.assert_allclose(states, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_before_each_token_stands_the_state_of_all_text_before_it() -> None:
-    policy = model("llama", SIZE)
-    table = step_table(np.random.default_rng(6), SIZE)
-    tokens = np.arange(0, len(table.response.values), 2)
-    (states,) = before_tokens(policy, table, [Fingerprint()], tokens, budget=50, share_prefix=True)
-    row_of = table.response.row_of
-    for token, state in zip(tokens.tolist(), states, strict=True):
-        row = row_of[token]
-        text = np.concatenate([table.prompt[row], table.response[row][: token - table.response.offsets[row]]])
-        np.testing.assert_allclose(state, _alone(policy, text, Fingerprint()), rtol=1e-4, atol=1e-5)
 
 
 def test_a_table_without_rows_has_no_states() -> None:

@@ -7,7 +7,6 @@ import types
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -128,19 +127,10 @@ def test_at_the_limit_of_compilations_a_row_is_refused_and_not_computed_by_a_mat
 
 
 def _varlen(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    *,
-    cu_seqlens_q: torch.Tensor,
-    cu_seqlens_k: torch.Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    softmax_scale: float | None,
-    causal: bool,
-    window_size: tuple[int, int],
-    softcap: float = 0.0,
-) -> torch.Tensor:
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor, max_seqlen_q: int, max_seqlen_k: int, softmax_scale: float | None, causal: bool,
+    window_size: tuple[int, int], softcap: float = 0.0,
+) -> torch.Tensor:  # fmt: skip
     """A stand-in for FlashAttention's function, which needs a GPU: what its documentation says, one by one."""
     assert causal and max_seqlen_q == int(cu_seqlens_q.diff().max()) and max_seqlen_k == int(cu_seqlens_k.diff().max())
     out = []
@@ -232,7 +222,3 @@ def test_flash_attention_3_is_refused_on_other_gpus_than_hopper(monkeypatch: pyt
     _gpu(monkeypatch, (9, 0))("flash_attention_3")
     with pytest.raises(ConfigError, match="for Hopper GPUs, and this one is a GPU"):
         _gpu(monkeypatch, (8, 0))("flash_attention_3")
-
-
-def test_each_implementation_is_registered(tmp_path: Path) -> None:
-    assert set(NAMES.values()) <= set(AttentionInterface().valid_keys())

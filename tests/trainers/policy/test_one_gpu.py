@@ -18,13 +18,12 @@ from trainers.planning.plan import Planner
 from trainers.planning.program import PLAN
 from trainers.planning.shape import check, shape_of
 from trainers.report.metrics import read_metrics
-from trainers.run.cli import EVALUATE, TRAIN, dump, parse
+from trainers.run.cli import dump, parse
 from trainers.train import main
 
 PAGE = ROOT / "docs" / "one-gpu.md"
 CONFIG = "configs/one-gpu.yaml"
 PAPER = "configs/papers/gigpo/quoted-alfworld-qwen2.5-1.5b-gigpo-std.yaml"
-PROGRAMS = {"train": TRAIN, "plan": PLAN, "eval model": EVALUATE}
 
 
 def commands(name: str) -> list[list[str]]:
@@ -33,15 +32,6 @@ def commands(name: str) -> list[list[str]]:
     lines = [shlex.split(line, comments=True) for body in blocks for line in body.replace("\\\n", " ").splitlines()]
     typed = [words for words in lines if words and words[0].endswith("envsuite")]
     return [rest for words in typed for found, _, rest in [find(words[1:], available())] if found == name]
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_the_page_has_commands_whose_settings_are_taken(name: str) -> None:
-    found = commands(name)
-    assert found
-    for words in found:
-        assert words[words.index("--config") + 1] == CONFIG
-        parse(words, PROGRAMS[name])
 
 
 def test_the_settings_are_the_papers_but_for_where_they_are_computed_and_what_is_kept() -> None:

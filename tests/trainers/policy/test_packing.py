@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
+from episodes import token_table
 from hypothesis import given
 from hypothesis import strategies as st
+from row_by_row import row_logprobs, taken_gradients
 from tiny_runs import AGGREGATIONS, model, step_table
 
 from envsuite.core.errors import UsageError
@@ -19,28 +21,8 @@ from trainers.policy.model import Policy
 from trainers.policy.packing import micro_batches, row_sequences
 from trainers.policy.tree import depth_first, laid_out, one_token
 from trainers.policy.update import Updater
-from trainers.steps import StepTable
-from trainers.steps.table import Ragged
 
 SIZE = 61
-
-
-def _naive(policy: torch.nn.Module, table: StepTable) -> torch.Tensor:
-    """Log-probability of each response token, a row at a time."""
-    parts = []
-    for row in range(len(table)):
-        prompt, response = table.prompt[row], table.response[row]
-        if len(response):
-            logits = policy(torch.tensor([[*prompt, *response]])).logits[0].float().log_softmax(-1)
-            where = torch.arange(len(prompt) - 1, len(prompt) + len(response) - 1)
-            parts.append(logits[where, torch.tensor(response)])
-    return torch.cat(parts)
-
-
-def _gradient(policy: torch.nn.Module) -> torch.Tensor:
-    found = torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
-    policy.zero_grad()
-    return found
 
 
 def _updater(policy: torch.nn.Module, optim: OptimConfig, objective: ObjectiveConfig) -> Updater:
@@ -83,13 +65,6 @@ def test_one_micro_batch_computes_no_token_twice_and_several_only_what_they_shar
     assert apart == sum(len(sequence.tokens) for sequence in sequences)
 
 
-def test_a_micro_batch_ends_where_least_is_computed_twice() -> None:
-    prompts = [[1] * 8 + [row] for row in range(3)] + [[2] * 8 + [row] for row in range(2)]
-    table = _table_of(prompts, [[5]] * 5)
-    assert [len(tree) for tree in micro_batches(table, 12, True)] == [11, 10]
-    assert [len(tree) for tree in micro_batches(table, 10, True)] == [10, 9, 10]
-
-
 @given(seed=st.integers(0, 10**6), budget=st.integers(8, 60), walk=st.sampled_from([None, 1.0, 4 / 3]))
 def test_no_other_cuts_compute_less(seed: int, budget: int, walk: float | None) -> None:
     table = step_table(np.random.default_rng(seed), 3, append=True).take(np.arange(7))
@@ -118,41 +93,7 @@ def test_no_other_cuts_compute_less(seed: int, budget: int, walk: float | None) 
 
 def test_a_response_without_a_prompt_is_named() -> None:
     with pytest.raises(UsageError, match=r"row 1 \(episode 1, step 0\) has a response of 2 tokens to an empty prompt"):
-        list(micro_batches(_table_of([[1], []], [[2], [3, 4]]), 100, True))
-
-
-def _table_of(prompts: list[list[int]], responses: list[list[int]]) -> StepTable:
-    count = np.arange(len(prompts))
-    keys = np.full(len(prompts), "s", object)
-    return StepTable(
-        group_id=count * 0, episode_id=count, t=count * 0, reward=np.zeros(len(prompts)), state_key=keys,
-        valid=np.ones(len(prompts), np.bool_), prompt=Ragged.of(prompts, np.int64),
-        response=Ragged.of(responses, np.int64),
-        logprob=Ragged.of(([-1.0] * len(each) for each in responses), np.float32),
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ["llama", "qwen2", "gpt2"])
-@pytest.mark.parametrize("share", [True, False])
-@pytest.mark.parametrize("budget", [1, 60, 10_000])
-def test_log_probabilities_and_gradients_are_those_of_independent_rows(name: str, share: bool, budget: int) -> None:
-    rng = np.random.default_rng(budget)
-    policy = model(name, SIZE)
-    for append in (True, False):
-        table = step_table(rng, SIZE, append=append)
-        weight = torch.from_numpy(rng.normal(size=len(table.response.values))).float()
-        naive = _naive(policy, table)
-        (naive * weight).sum().backward()
-        expected = _gradient(policy)
-        wrapped = Policy(policy)
-        found = torch.zeros_like(naive)
-        for batch in micro_batches(table, budget, share):
-            stats = wrapped(batch)
-            index = torch.from_numpy(batch.index)
-            found[index] = stats.logprob.detach()
-            (stats.logprob * weight[index]).sum().backward()
-        assert float((found - naive.detach()).abs().max()) < 1e-5
-        assert _off(_gradient(policy), expected) < 1e-5
+        list(micro_batches(token_table([([1], [2]), ([], [3, 4])]), 100, True))
 
 
 @pytest.mark.parametrize("objective", AGGREGATIONS.values(), ids=AGGREGATIONS)
@@ -173,13 +114,13 @@ def test_the_gradient_does_not_depend_on_the_micro_batches(objective: ObjectiveC
 def test_at_ratio_one_the_gradient_is_the_policy_gradient() -> None:
     table = step_table(np.random.default_rng(5), SIZE)
     policy = model("llama", SIZE)
-    naive = _naive(policy, table)
+    naive = row_logprobs(policy, table)
     lengths = table.response.lengths
     advantage = np.random.default_rng(6).normal(size=len(table.response.values))
     objective = ObjectiveConfig(aggregation="seq-mean-token-mean")
     scale = torch.from_numpy(advantage * token_weights(lengths, objective)).float()
     (-(naive * scale).sum()).backward()
-    expected = _gradient(policy)
+    expected = torch.cat([gradient.flatten() for gradient in taken_gradients(policy).values()])
     table.logprob.values[:] = naive.detach().numpy()
     updater = _updater(policy, OptimConfig(), objective)
     grads = updater.gradient(table, advantage)

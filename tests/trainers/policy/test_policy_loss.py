@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -9,10 +11,10 @@ from flat_tokens import Batch, batches, entropy, make_batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envsuite.core.errors import UsageError
+from envsuite.core.errors import UnknownName, UsageError
 from trainers.policy.loss import ObjectiveConfig
 from trainers.policy.loss.config import CorrectionConfig
-from trainers.policy.loss.policy_loss import merge_metrics, policy_loss
+from trainers.policy.loss.policy_loss import PolicyLoss, merge_metrics, policy_loss
 from trainers.policy.loss.selection import covariances, eligible, selected_tokens
 from trainers.policy.loss.token_losses import LOSSES
 
@@ -130,6 +132,16 @@ def test_on_the_policy_that_sampled_every_ratio_gives_the_policy_gradient(batch:
         torch.testing.assert_close(gradient(fresh, config), plain)
 
 
+def one_token(log_ratio: float, advantage: float, config: ObjectiveConfig) -> tuple[PolicyLoss, float]:
+    """The loss of a token, and the gradient of its log-probability."""
+    new = torch.tensor([log_ratio - 1.0], requires_grad=True)
+    columns = torch.tensor([-1.0]), torch.tensor([advantage]), torch.tensor([0]), torch.tensor([1.0])
+    result = policy_loss(new, *columns, config=config)
+    result.loss.backward()
+    assert torch.isfinite(result.loss) and torch.isfinite(new.grad).all()
+    return result, float(new.grad)
+
+
 @pytest.mark.parametrize(
     ("log_ratio", "advantage", "moves"),
     [
@@ -142,38 +154,19 @@ def test_on_the_policy_that_sampled_every_ratio_gives_the_policy_gradient(batch:
     ],
 )
 def test_the_gradient_vanishes_exactly_where_the_clip_says(log_ratio: float, advantage: float, moves: bool):
-    new = torch.tensor([log_ratio - 1.0], requires_grad=True)
-    config = ObjectiveConfig(clip_high=0.28, dual_clip=3.0)
-    result = policy_loss(
-        new, torch.tensor([-1.0]), torch.tensor([advantage]), torch.tensor([0]), torch.tensor([1.0]), config=config
-    )
-    result.loss.backward()
-    assert (float(new.grad) != 0.0) == moves
+    result, slope = one_token(log_ratio, advantage, ObjectiveConfig(clip_high=0.28, dual_clip=3.0))
+    assert (slope != 0.0) == moves
     assert (float(result.metrics["clip_fraction"]) > 0) == (not moves and log_ratio < 1)
     assert (float(result.metrics["dual_clip_fraction"]) > 0) == (log_ratio > 1)
 
 
 def test_cispo_clips_the_weight_and_keeps_the_gradient():
-    new = torch.tensor([0.0], requires_grad=True)
-    config = ObjectiveConfig(loss="cispo", clip_low=None, clip_high=1.0)
-    policy_loss(
-        new, torch.tensor([-3.0]), torch.tensor([1.0]), torch.tensor([0]), torch.tensor([1.0]), config=config
-    ).loss.backward()
-    assert float(new.grad) == pytest.approx(-2.0)
+    _, slope = one_token(3.0, 1.0, ObjectiveConfig(loss="cispo", clip_low=None, clip_high=1.0))
+    assert slope == pytest.approx(-2.0)
 
 
 def test_a_huge_log_ratio_stays_finite():
-    new = torch.tensor([0.0], requires_grad=True)
-    result = policy_loss(
-        new,
-        torch.tensor([-500.0]),
-        torch.tensor([-1.0]),
-        torch.tensor([0]),
-        torch.tensor([1.0]),
-        config=ObjectiveConfig(),
-    )
-    result.loss.backward()
-    assert torch.isfinite(result.loss) and torch.isfinite(new.grad).all()
+    one_token(500.0, -1.0, ObjectiveConfig())
 
 
 def test_clip_cov_takes_out_at_most_its_share_of_the_tokens():
@@ -214,17 +207,10 @@ def test_columns_of_different_lengths_are_refused_by_name():
         policy_loss(flat, flat, torch.zeros(2), torch.zeros(3, dtype=torch.int64), flat, config=ObjectiveConfig())
 
 
-def test_a_divergence_without_a_reference_is_refused():
-    flat = torch.zeros(3)
-    with pytest.raises(UsageError, match="kl is 'k3', which needs ref_logprob"):
-        policy_loss(
-            flat, flat, flat, torch.zeros(3, dtype=torch.int64), flat, config=ObjectiveConfig(kl="k3", kl_coef=0.1)
-        )
-
-
 @pytest.mark.parametrize(
     ("config", "correction", "message"),
     [
+        (ObjectiveConfig(kl="k3", kl_coef=0.1), None, "kl is 'k3', which needs ref_logprob"),
         (ObjectiveConfig(entropy_coef=0.1), None, r"entropy_coef is 0\.1, which needs entropy"),
         (ObjectiveConfig(loss="clip_cov"), None, "loss is 'clip_cov', which needs selected"),
         (ObjectiveConfig(), CorrectionConfig(), "there is a correction, which needs engine_logprob"),
@@ -356,7 +342,32 @@ def test_one_token_alone_has_no_covariance():
     assert covariances(np.array([-1.0]), np.array([2.0])).tolist() == [0.0]
 
 
-def test_bounds_of_clips_are_where_they_are_said_to_be():
-    assert ObjectiveConfig(clip_low=0.0).clip_low == 0.0 and ObjectiveConfig(clip_low=1.0).clip_low == 1.0
-    with pytest.raises(UsageError, match=r"dual_clip is 1\.0; it bounds the ratio from above 1"):
-        ObjectiveConfig(dual_clip=1.0)
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({"clip_low": 1.5}, UsageError, "clip_low is 1.5"),
+        ({"clip_high": -0.1}, UsageError, "clip_high is -0.1"),
+        ({"dual_clip": 1.0}, UsageError, r"dual_clip is 1\.0; it bounds the ratio from above 1"),
+        ({"dual_clip": 3.0, "loss": "cispo"}, UsageError, "dual_clip belongs to loss 'ppo'"),
+        ({"loss": "gpg", "ratio": "step"}, UsageError, "loss 'gpg' is defined on token ratios"),
+        ({"aggregation": "seq-mean-token-sum-norm"}, UsageError, "divides by horizon, which is None"),
+        ({"aggregation": "token-mean", "average": "episodes"}, UsageError, "needs a seq-mean aggregation"),
+        ({"kl_coef": -0.1, "kl": "k1"}, UsageError, "kl_coef is -0.1"),
+        ({"kl_coef": 0.1}, UsageError, "kl is 'none'"),
+        ({"cov_fraction": 0.0}, UsageError, "cov_fraction is 0.0"),
+        ({"cov_low": 5.0, "cov_high": 1.0}, UsageError, "cov_low below cov_high"),
+        ({"loss": "pp0"}, UnknownName, "Nearest: 'ppo"),
+        ({"ratio": "tokens"}, UnknownName, "Nearest: 'token"),
+        ({"aggregation": "token_mean"}, UnknownName, "Nearest: 'token-mean"),
+        ({"average": "episode"}, UnknownName, "Nearest: 'episodes"),
+        ({"kl": "k4"}, UnknownName, "Nearest: 'k"),
+    ],
+)
+def test_settings_that_contradict_each_other_and_words_that_are_no_choice_are_refused(options, kind, message):
+    with pytest.raises(kind, match=message):
+        ObjectiveConfig(**options)
+
+
+def test_the_bounds_of_clips_are_settings():
+    ObjectiveConfig(clip_low=0.0)
+    ObjectiveConfig(clip_low=1.0)

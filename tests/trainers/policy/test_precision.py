@@ -12,7 +12,7 @@ from accelerate import Accelerator
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
-from tiny_runs import model, save_model, step_table, tokenizer, write_settings
+from tiny_runs import model, step_table, tokenizer, write_settings
 
 from trainers.credit.critic import ValueModel
 from trainers.policy.accumulation import Batch, log_probabilities
@@ -39,9 +39,8 @@ def _updater(policy: Policy, optimizer: torch.optim.Optimizer) -> Updater:
     return Updater(Accelerator(cpu=True), policy, optimizer, OptimConfig(lr=1e-6), ObjectiveConfig(), iterations=10)
 
 
-def test_ten_steps_at_1e_6_move_nearly_every_weight(tmp_path: Path) -> None:
-    save_model(tmp_path / "model")
-    loaded = load_model(ModelConfig(path=str(tmp_path / "model"), compute_dtype="bfloat16"))
+def test_ten_steps_at_1e_6_move_nearly_every_weight(place: Path) -> None:
+    loaded = load_model(ModelConfig(path=str(place / "model"), compute_dtype="bfloat16"))
     before = {name: p.detach().clone() for name, p in loaded.named_parameters()}
     policy = Policy(loaded, compute_dtype="bfloat16")
     optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-6, weight_decay=0.0)
@@ -161,37 +160,23 @@ def test_float32_is_computed_in_float32_within_any_autocast() -> None:
         np.testing.assert_array_equal(log_probabilities(Policy(policy), table, OptimConfig()), alone)
 
 
-@pytest.mark.parametrize("words", [["--model.dtype", "bfloat16"], ["--model", "{dtype: bfloat16}"]])
-def test_the_old_name_of_the_setting_is_answered_with_the_new_one(tmp_path: Path, words: list[str]) -> None:
-    from envsuite.core.errors import UnknownName
-    from trainers.run.cli import parse
-
-    with pytest.raises(UnknownName, match=r"dtype.*Nearest: 'compute_dtype'"):
-        parse(words)
-    old = write_settings(tmp_path, **{"model.dtype": "bfloat16"})
-    with pytest.raises(UnknownName, match=r"dtype.*Nearest: 'compute_dtype'"):
-        parse(["--config", str(old)])
-
-
-def test_a_run_in_bfloat16_with_recomputed_activations_trains_and_saves_float32_weights(tmp_path: Path) -> None:
-    save_model(tmp_path / "model")
+def test_a_run_in_bfloat16_with_recomputed_activations_trains_and_saves_float32_weights(place: Path) -> None:
     changes = {"model.compute_dtype": "bfloat16", "model.gradient_checkpointing": True, "evaluation.envs": []}
-    assert main(["--config", str(write_settings(tmp_path, iterations=2, **changes))]) == 0
-    records = [r for r in read_metrics(tmp_path / "runs/tiny/metrics.jsonl") if "train/logprob_gap" in r]
+    assert main(["--config", str(write_settings(place, iterations=2, **changes))]) == 0
+    records = [r for r in read_metrics(place / "runs/tiny/metrics.jsonl") if "train/logprob_gap" in r]
     assert len(records) == 2 and all(0 < record["train/grad_norm"] < np.inf for record in records)
     # Equal formats, other kernels: rounding differs, but no more than between two ways to compute in bfloat16.
     assert all(1e-6 < record["train/logprob_gap"] < 0.1 for record in records)
-    saved = load_file(tmp_path / "runs/tiny/checkpoints/iteration-00002/model.safetensors")
+    saved = load_file(place / "runs/tiny/checkpoints/iteration-00002/model.safetensors")
     assert {tensor.dtype for tensor in saved.values()} == {torch.float32}
 
 
 @pytest.mark.parametrize("dtype, minibatches, warned", [("bfloat16", 2, 1), ("bfloat16", 1, 0), ("float32", 2, 0)])
 def test_a_clip_range_of_whole_steps_that_rounding_exceeds_is_warned_of_in_one_line(
-    dtype: str, minibatches: int, warned: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    dtype: str, minibatches: int, warned: int, place: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    save_model(tmp_path / "model")
     changes = {"model.compute_dtype": dtype, "optim.minibatches": minibatches, "evaluation.envs": []}
-    assert main(["--config", str(write_settings(tmp_path, recipe="gspo", iterations=1, **changes))]) == 0
+    assert main(["--config", str(write_settings(place, recipe="gspo", iterations=1, **changes))]) == 0
     said = [line for line in caplog.messages if "clip_low 0.0003 and clip_high 0.0004" in line]
     assert len(said) == warned and not any("\n" in line for line in said)
 

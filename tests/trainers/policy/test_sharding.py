@@ -101,12 +101,6 @@ def test_a_critic_of_its_own_is_spread_and_learns_what_one_process_learns(tmp_pa
         assert found.held == pytest.approx(one.held / 2, rel=0.05)
 
 
-@pytest.mark.parametrize("changes", [{}, {"shard": "full", "adapter": AdapterConfig()}])
-def test_what_cannot_be_kept_in_main_memory_is_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"offload keeps a sharded model in main memory, but .*set offload: false"):
-        ModelConfig(offload=True, **changes)
-
-
 def test_an_output_folder_that_a_process_does_not_see_is_refused_at_the_start(tmp_path: Path) -> None:
     first, second = on_ranks(seen, 2, str(tmp_path / "runs/tiny"), str(tmp_path / "elsewhere/tiny"))
     assert first[0] == second[0] == "" and not list((tmp_path / "runs/tiny").iterdir())
@@ -263,15 +257,24 @@ def test_one_process_shards_nothing() -> None:
     assert not spreads(ModelConfig(shard="full"), Accelerator(cpu=True))
 
 
-def test_weights_in_four_bits_are_not_sharded() -> None:
-    adapter = AdapterConfig(base="nf4")
-    with pytest.raises(ConfigError, match=r"adapter.base is nf4.*shard is full; set shard: none"):
-        ModelConfig(shard="full", compute_dtype="bfloat16", adapter=adapter)
+IN_MEMORY = r"offload keeps a sharded model in main memory, but .*set offload: false"
+FOUR_BITS = {"compute_dtype": "bfloat16", "adapter": AdapterConfig(base="nf4")}
 
 
-def test_moments_in_eight_bits_are_not_sharded() -> None:
-    with pytest.raises(ConfigError, match=r"model.shard is full and optim.state 8bit.*set optim.state: float32"):
-        TrainConfig(model=ModelConfig(shard="full"), optim=OptimConfig(state="8bit"))
+@pytest.mark.parametrize(
+    ("model", "optim", "said"),
+    [
+        ({"offload": True}, {}, IN_MEMORY),
+        ({"offload": True, "shard": "full", "adapter": AdapterConfig()}, {}, IN_MEMORY),
+        ({"shard": "full", **FOUR_BITS}, {}, r"adapter.base is nf4.*shard is full; set shard: none"),
+        ({"shard": "full"}, {"state": "8bit"}, r"shard is full and optim.state 8bit.*set optim.state: float32"),
+    ],
+)
+def test_what_cannot_be_sharded_or_kept_in_main_memory_is_refused(
+    model: dict[str, Any], optim: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        TrainConfig(model=ModelConfig(**model), optim=OptimConfig(**optim))
 
 
 @pytest.mark.slow

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 import torch
 from architectures import architecture
+from episodes import token_table
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
+from row_by_row import same_gradients, taken_gradients
 from transformers import PreTrainedModel
 
 from trainers.credit.critic import ValueModel
@@ -27,7 +29,6 @@ from trainers.policy.packing import micro_batches
 from trainers.policy.tree import TokenSequence, TokenTree, token_tree
 from trainers.policy.walk import KeysValues, Past
 from trainers.steps import StepTable
-from trainers.steps.table import Ragged
 
 SIZE = 7
 STYLES = ("llama", "qwen2", "qwen3", "mistral", "gemma3")
@@ -52,14 +53,7 @@ rows = st.lists(st.tuples(_tokens(24), _tokens(9)), min_size=1, max_size=8).flat
 
 
 def _table(some: list[tuple[list[int], list[int]]]) -> StepTable:
-    count = np.arange(len(some))
-    return StepTable(
-        group_id=count // 3, episode_id=count, t=count * 0, reward=np.zeros(len(some)),
-        state_key=np.full(len(some), "s", object), valid=np.ones(len(some), np.bool_),
-        prompt=Ragged.of((prompt for prompt, _ in some), np.int32),
-        response=Ragged.of((response for _, response in some), np.int32),
-        logprob=Ragged.of(([-1.0] * len(response) for _, response in some), np.float32),
-    )  # fmt: skip
+    return token_table(some, group_id=np.arange(len(some)) // 3)
 
 
 def _sequences(some: list[tuple[list[int], list[int]]]) -> list[TokenSequence]:
@@ -162,6 +156,7 @@ def test_everything_is_what_independent_sequences_give(
     logprob, entropy, states, inner = _alone(naive, table)
     expected = (logprob * weight + entropy * spread).sum()
     expected.backward()
+    wanted = taken_gradients(naive)
     if "recomputed" in way:
         checkpoint_activations(model)
     for plan, (tile, long) in PLANS.items():
@@ -186,16 +181,7 @@ def test_everything_is_what_independent_sequences_give(
         assert loss == pytest.approx(float(expected.detach()), abs=1e-4)
         torch.testing.assert_close(torch.from_numpy(last), states.detach(), rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(torch.from_numpy(mean), inner.detach(), rtol=1e-5, atol=1e-5)
-        _same_gradients(model, naive)
-
-
-def _same_gradients(model: torch.nn.Module, naive: torch.nn.Module) -> None:
-    found = {key: p.grad for key, p in model.named_parameters() if p.grad is not None}
-    wanted = {key: p.grad for key, p in naive.named_parameters() if p.grad is not None}
-    assert found.keys() == wanted.keys() and found
-    scale = max(1.0, *(float(gradient.abs().max()) for gradient in wanted.values()))
-    for key, gradient in wanted.items():
-        assert float((found[key] - gradient).abs().max()) < 1e-5 * scale, key
+        same_gradients(taken_gradients(model), wanted, least=1.0)
 
 
 @settings(max_examples=5)
@@ -218,7 +204,7 @@ def test_values_and_their_gradients_are_those_of_independent_sequences(some: lis
         found = critic(tree)[:, 0]
         (found**2).sum().backward()
         torch.testing.assert_close(found, value[torch.from_numpy(tree.index)].detach(), rtol=1e-5, atol=1e-5)
-    _same_gradients(critic, naive)
+    same_gradients(taken_gradients(critic), taken_gradients(naive), least=1.0)
 
 
 def test_what_is_gathered_is_not_kept_for_the_backward_pass() -> None:
@@ -267,7 +253,7 @@ def test_a_tree_in_parts_gives_what_it_gives_in_one_pass(
     (one, whole), (other, parts) = found
     torch.testing.assert_close(parts.logprob, whole.logprob, rtol=0, atol=1e-5)
     torch.testing.assert_close(parts.entropy, whole.entropy, rtol=0, atol=1e-5)
-    _same_gradients(other, one)
+    same_gradients(taken_gradients(other), taken_gradients(one), least=1.0)
 
 
 def test_a_pass_of_a_tree_in_parts_has_no_more_tokens_than_are_allowed_and_computes_each_once() -> None:

@@ -82,18 +82,9 @@ def test_other_libraries_have_the_same_gradient_or_say_why_they_have_none(tmp_pa
     folder, rows = save_model(tmp_path), rows_of(4, 3, full)
     tokenizer().save_pretrained(folder)
     rows.save(tmp_path / "rows.npz")
-    command = [
-        python,
-        "-m",
-        "benchmarks.training.measure",
-        way,
-        "--rows",
-        str(tmp_path / "rows.npz"),
-        "--budget",
-        "128",
-    ]
-    files = ["--model", str(folder), "--gradients", str(tmp_path / "gradients")]
-    told = subprocess.run([*command, *files], cwd=ROOT, capture_output=True, text=True, env=_environment())
+    words = f"-m benchmarks.training.measure {way} --rows {tmp_path}/rows.npz --budget 128 --model {folder}"
+    command = [python, *words.split(), "--gradients", str(tmp_path / "gradients")]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=_environment())
     assert told.returncode == 0, told.stderr
     found = json.loads(told.stdout.splitlines()[-1])
     if way == "trl-async" or (way == "trl-episodes" and not full):

@@ -20,7 +20,7 @@ from update_cases import gradients, not_finite, updates
 from trainers.policy.accumulation import Batch, teaching_rows
 from trainers.policy.config import OptimConfig
 from trainers.policy.guard import Diverged
-from trainers.policy.loss import ObjectiveConfig, token_weights
+from trainers.policy.loss import ObjectiveConfig
 from trainers.policy.loss.config import CorrectionConfig
 from trainers.policy.loss.selection import SELECTING
 from trainers.policy.loss.token_losses import LOSSES
@@ -269,16 +269,6 @@ def test_weights_that_a_step_has_spoilt_are_never_returned(lr: float) -> None:
 STEPPO = ObjectiveConfig(ratio="step", clip_low=3e-4, clip_high=4e-4)
 
 
-@pytest.mark.parametrize("parts", [1, 3])
-def test_before_any_update_no_ratio_is_clipped_where_the_trainer_computes_the_old_log_probabilities(parts: int) -> None:
-    for recompute, clipped in ((True, 0.0), (False, pytest.approx(0.5, abs=0.4))):
-        updater = make(STEPPO, recompute=recompute, minibatches=parts, lr=1e-12)
-        told = updater.update(some(), rng()).train
-        assert told["clip_fraction"] == clipped and told["logprob_gap"] > 0.1
-        assert not recompute or (told["ratio_max"] == 1.0 and told["engine_weight_cut"] > 0)
-        assert recompute == ("engine_weight_mean" in told)
-
-
 def test_ratios_compare_with_the_policy_before_the_update_in_every_epoch() -> None:
     updater = make(ObjectiveConfig(clip_low=None, clip_high=None), recompute=True, epochs=2, lr=0.3)
     batch = some()
@@ -419,23 +409,6 @@ def test_no_pass_of_a_batch_keeps_the_masks_of_the_passes_before(monkeypatch: py
 
 
 # -- entropy, and tokens that are picked -------------------------------------------------------------------------------
-
-
-def test_the_entropy_bonus_has_the_gradient_of_the_naive_entropy() -> None:
-    batch, plain = some(), ObjectiveConfig(aggregation="seq-mean-token-sum")
-    bonus = replace(plain, entropy_coef=0.7)
-    one, two = (make(objective).gradient(batch.table, batch.advantage) for objective in (plain, bonus))
-    naive, table, total = model("qwen2", SIZE), batch.table, 0.0
-    weight = token_weights(table.response.lengths, plain)
-    for row in np.flatnonzero(table.response.lengths):
-        prompt, response, begin = table.prompt[row], table.response[row], table.response.offsets[row]
-        logits = naive(torch.tensor([[*prompt, *response]])).logits[0].log_softmax(-1)
-        for token in range(len(response)):
-            p = logits[len(prompt) - 1 + token]
-            total = total + 0.7 * weight[begin + token] * (p.exp() * p).sum()
-    total.backward()
-    for name, parameter in naive.named_parameters():
-        torch.testing.assert_close(two[f"model.{name}"] - one[f"model.{name}"], parameter.grad, rtol=1e-3, atol=1e-5)
 
 
 def test_an_entropy_bonus_of_nothing_changes_no_bit() -> None:

@@ -65,9 +65,8 @@ def test_an_update_of_nothing_takes_no_step_and_says_so() -> None:
     before = flat(updater)
     told = updater.update(Batch(batch.table.take(np.zeros(0, np.int64)), np.zeros(0)), rng()).train
     assert updater.steps == 0 and bool((flat(updater) == before).all())
-    assert {told[name] for name in ("loss", "policy_loss", "grad_norm", "clip_fraction", "approx_kl", "tokens")} == {
-        0.0
-    }
+    nothing = ("loss", "policy_loss", "grad_norm", "clip_fraction", "approx_kl", "tokens")
+    assert {told[name] for name in nothing} == {0.0}
     assert told["ratio_mean"] == told["ratio_max"] == 1.0
 
 

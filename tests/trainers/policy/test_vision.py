@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 import torch
 import vision_models
+from episodes import episode, step
 from numpy.typing import NDArray
+from row_by_row import batch_logprobs
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
 from envsuite.core import ToolCall, UsageError
@@ -22,7 +24,7 @@ from envsuite.core.images import Pixels
 from envsuite.prompting import Chat, Conversation, PromptSpec, make_codec, make_memory
 from envsuite.prompting.images import images_of, part_id, parts_of, readable, renumbered
 from envsuite.sokoban.env import SokobanEnv
-from trainers.policy.config import AdapterConfig, ModelConfig, OptimConfig
+from trainers.policy.config import AdapterConfig, ModelConfig
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
 from trainers.policy.loading import load_backbone, load_model, load_tokenizer
 from trainers.policy.model import Policy
@@ -30,7 +32,7 @@ from trainers.policy.packing import micro_batches
 from trainers.policy.vision import ImageProcessing, check_vision, format_of, set_vision, vision_of
 from trainers.rollout.engine import Request, Sampling
 from trainers.rollout.hf_engine import HFEngine
-from trainers.steps import Episode, Step, StepTable
+from trainers.steps import Step, StepTable
 from trainers.steps.parquet import read_episodes, write_episodes
 
 MEMORIES = ("window(0)", "window(2)", "full", "compact(220)", "rendered")
@@ -141,21 +143,15 @@ def table(tokenizer: Any, memory: str) -> StepTable:
         made, _ = prompts(tokenizer, memory, seed)
         rows += [(number, t, prompt, rng.integers(4, 200, 3 + t)) for t, prompt in enumerate(made)]
     return StepTable.from_episodes(
-        episode(number, *(step(t, *prompt, response) for n, t, prompt, response in rows if n == number))
+        episode(number, *(shown(t, *prompt, response) for n, t, prompt, response in rows if n == number))
         for number in range(3)
     )
 
 
-def step(t: int, ids: Sequence[int], images: Sequence[Pixels], response: Sequence[int] | NDArray[Any]) -> Step:
+def shown(t: int, ids: Sequence[int], images: Sequence[Pixels], response: Sequence[int] | NDArray[Any]) -> Step:
+    """A step with images in its prompt, the last of them new."""
     none = np.zeros(len(response))
-    return Step(t, ids, response, none, 0, "stop", "", f"{t}", None, None, True, 0.0, images=tuple(images), shown=1)
-
-
-def episode(number: int, *steps: Step, error: str | None = None) -> Episode:
-    return Episode(
-        episode_id=number, group_id=0, env_id="Sokoban-v0", task_id="", task_type="", split="train", task="",
-        steps=steps, terminated=True, truncated=False, success=error is None, score=0.5, error=error,
-    )  # fmt: skip
+    return step(t, prompt_ids=ids, response_ids=response, response_logprobs=none, images=tuple(images), shown=1)
 
 
 def naive(model: PreTrainedModel, form: ImageProcessing, steps: StepTable) -> torch.Tensor:
@@ -185,13 +181,7 @@ def test_log_probabilities_and_gradients_are_the_model_s_own(folder: Path, memor
     weight = torch.linspace(-1, 1, len(own))
     (own * weight).sum().backward()
     wanted = gradient(model)
-    policy = Policy(model)
-    found = torch.zeros(len(own))
-    for piece in micro_batches(steps, 400, share):
-        logprob = policy(piece).logprob
-        index = torch.from_numpy(piece.index)
-        found[index] = logprob.detach()
-        (logprob * weight[index]).sum().backward()
+    found = batch_logprobs(Policy(model), steps, weight, 400, share)
     assert (found - own.detach()).abs().max() < 1e-5
     assert float((gradient(model) - wanted).norm() / wanted.norm()) < 1e-5
 
@@ -210,12 +200,8 @@ def test_adapters_checkpointing_and_bfloat16_compute_the_same(folder: Path, chan
     steps = table(tokenizer, "window(2)")
     own = naive(plain, processing(tokenizer), steps).detach()
     model = load_model(config)
-    policy = Policy(model, compute_dtype=config.compute_dtype)
-    found = torch.zeros(len(own))
-    for piece in micro_batches(steps, 2000, True):
-        stats = policy.train()(piece)
-        found[torch.from_numpy(piece.index)] = stats.logprob.detach()
-        stats.logprob.sum().backward()
+    policy = Policy(model, compute_dtype=config.compute_dtype).train()
+    found = batch_logprobs(policy, steps, torch.ones(len(own)), 2000)
     assert (found - own).abs().max() < (0.2 if "bfloat16" in change else 1e-4)
     trained = [name for name, p in model.named_parameters() if p.requires_grad]
     assert trained and all(p.grad is not None for p in model.parameters() if p.requires_grad)
@@ -242,7 +228,7 @@ def test_equal_ids_of_different_images_are_not_shared(folder: Path) -> None:
     one, other = (np.random.default_rng(seed).integers(0, 256, (32, 32, 3), np.uint8) for seed in (0, 1))
     prompt = (5, *form.ids(one), 6)
     seen = (one, other, one.copy())
-    made = StepTable.from_episodes(episode(n, step(0, prompt, [image], (7, 8))) for n, image in enumerate(seen))
+    made = StepTable.from_episodes(episode(n, shown(0, prompt, [image], (7, 8))) for n, image in enumerate(seen))
     (piece,) = micro_batches(made, 10_000, True)
     parts = sum(token < -1 for token in prompt)
     assert (piece.tokens < -1).sum() == 2 * parts and len(piece.images) == 2, "the copy is the same image"
@@ -270,7 +256,7 @@ def test_the_engine_samples_what_the_model_says_with_and_without_kept_beginnings
         answers.append([ended[n] for n in range(len(asked))])
     for (ids, images), kept, alone in zip(asked, *answers, strict=True):
         assert kept.error is None and kept.token_ids.tolist() == alone.token_ids.tolist()
-        row = StepTable.from_episodes([episode(0, step(0, ids, images, kept.token_ids))])
+        row = StepTable.from_episodes([episode(0, shown(0, ids, images, kept.token_ids))])
         assert np.abs(naive(model, form, row).detach().numpy() - kept.logprobs).max() < 1e-4
         assert np.abs(alone.logprobs - kept.logprobs).max() < 1e-4
 
@@ -317,7 +303,7 @@ def test_hidden_states_and_a_critic_s_backbone_see_the_images(folder: Path) -> N
 def test_episodes_with_images_are_read_from_parquet_as_they_were_written(folder: Path, tmp_path: Path) -> None:
     _, tokenizer = loaded(folder)
     made, _ = prompts(tokenizer, "window(2)")
-    steps = [step(t, *prompt, (5, 6)) for t, prompt in enumerate(made)]
+    steps = [shown(t, *prompt, (5, 6)) for t, prompt in enumerate(made)]
     episodes = [episode(0, *steps), episode(1, error="lost")]
     write_episodes(tmp_path / "some.parquet", episodes)
     again = read_episodes(tmp_path / "some.parquet")
@@ -413,13 +399,3 @@ def test_ids_of_parts_say_which_part_of_which_image_they_are() -> None:
     assert parts_of(ids).tolist() == [0, 0, 1, 0, 16_383, 0]
     assert renumbered(ids, [2, 0, 0, 1]).tolist() == [4, part_id(2, 0), part_id(2, 1), 0, part_id(1, 16_383), 7]
     assert part_id(100_000, 0) > np.iinfo(np.int32).min
-
-
-def test_the_optimiser_of_a_model_with_images_trains_text_alone(folder: Path) -> None:
-    from trainers.policy.optimizer import make_optimizer
-
-    model = load_model(ModelConfig(path=str(folder)))
-    groups = make_optimizer(model.parameters(), OptimConfig()).param_groups
-    trained = {id(parameter) for group in groups for parameter in group["params"]}
-    text = {id(p) for p in model.get_decoder().parameters()}
-    assert text <= trained and len(trained) == len(text) + 1, "and the output layer"

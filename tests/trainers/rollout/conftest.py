@@ -45,3 +45,9 @@ def make(policy: PreTrainedModel, tmp_path: Path) -> Iterator[Callable[..., Engi
     yield engine
     for one in made:
         one.close()
+
+
+@pytest.fixture
+def engine(make: Callable[..., Engine], server: ProtocolServer) -> Engine:
+    """An engine of one server, with plain options."""
+    return make(server)

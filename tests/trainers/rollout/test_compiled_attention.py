@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -15,16 +17,10 @@ pytest.importorskip("numba", reason="the compiled kernel needs numba: pip instal
 from trainers.rollout import compiled_attention as compiled
 
 KEY_HEADS, GROUPS, DIM, VALUE_DIM = 2, 2, 12, 12
+Held = tuple[torch.Tensor, ...]
 
 
-def plain(
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    window: int | None,
-    scale: float | None,
-    softcap: float | None,
-) -> torch.Tensor:
+def plain(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, window: Any, scale: Any, softcap: Any) -> Any:
     """One token's heads (heads, dim) over the keys it sees (key heads, tokens, dim), in double precision."""
     first = 0 if window is None else max(0, keys.shape[1] - window)
     keys, values = (part[:, first:].double().repeat_interleave(GROUPS, 0) for part in (keys, values))
@@ -32,6 +28,21 @@ def plain(
     if softcap is not None:
         scores = softcap * (scores / softcap).tanh()
     return (scores.softmax(-1) @ values)[:, 0]
+
+
+def attended(cache: RadixCache, query: torch.Tensor, held: Held, rows: Any, lengths: Any, *how: Any) -> torch.Tensor:
+    """What the kernel gives; ``how`` is window, scale and softcap."""
+    table, out = cache.table, torch.empty(*query.shape[:2], held[1].shape[2])
+    places = (table.pages, table.bases, table.starts, table.counts)
+    compiled.attend(query, held, rows, lengths, places, *how, out)
+    return out
+
+
+def one_sequence(length: int, value: float) -> tuple[RadixCache, Sequence, Held]:
+    """A sequence whose keys are 0 and whose values are all the same."""
+    cache = RadixCache(1)
+    row = cache.begin(np.arange(length))
+    return cache, row, tuple(torch.full((KEY_HEADS, cache.pages.count * PAGE, DIM), fill) for fill in (0.0, value))
 
 
 @pytest.mark.seconds
@@ -67,16 +78,11 @@ def test_each_token_attends_to_its_own_sequence(
     table_rows = np.array([row.row for row in rows] + [rows[0].row] * rows[0].length)
     lengths = np.array([row.length for row in rows] + list(range(1, rows[0].length + 1)))
     query = torch.from_numpy(random.normal(size=(count, KEY_HEADS * GROUPS, DIM)).astype(np.float32))
-    out = torch.empty(count, KEY_HEADS * GROUPS, VALUE_DIM)
-    table = cache.table
     before = torch.get_num_threads(), compiled._ALONE
     torch.set_num_threads(threads)
     compiled._ALONE = 0
     try:
-        compiled.attend(
-            query, held, table_rows, lengths, (table.pages, table.bases, table.starts, table.counts), window, scale,
-            softcap, out,
-        )  # fmt: skip
+        out = attended(cache, query, held, table_rows, lengths, window, scale, softcap)
     finally:
         torch.set_num_threads(before[0])
         compiled._ALONE = before[1]
@@ -88,43 +94,22 @@ def test_each_token_attends_to_its_own_sequence(
 
 
 def test_scores_far_apart_neither_overflow_nor_lose_the_largest() -> None:
-    cache = RadixCache(1)
-    row = cache.begin(np.arange(80))
-    held = torch.zeros(KEY_HEADS, cache.pages.count * PAGE, DIM), torch.zeros(KEY_HEADS, cache.pages.count * PAGE, DIM)
+    cache, row, held = one_sequence(80, 0.0)
     held[0][:, row.slots[3]], held[1][:, row.slots[3]] = 200.0, 7.0
     held[0][:, row.slots[70]], held[1][:, row.slots[70]] = -200.0, 9.0
-    query, out = torch.full((1, KEY_HEADS * GROUPS, DIM), 10.0), torch.empty(1, KEY_HEADS * GROUPS, DIM)
-    table = cache.table
-    compiled.attend(
-        query, held, np.array([row.row]), np.array([80]), (table.pages, table.bases, table.starts, table.counts), None,
-        None, None, out,
-    )  # fmt: skip
+    query = torch.full((1, KEY_HEADS * GROUPS, DIM), 10.0)
+    out = attended(cache, query, held, np.array([row.row]), np.array([80]), None, None, None)
     torch.testing.assert_close(out, torch.full_like(out, 7.0))
-
-
-def test_new_keys_and_values_go_into_their_slots() -> None:
-    held = torch.zeros(KEY_HEADS, PAGE, DIM), torch.zeros(KEY_HEADS, PAGE, VALUE_DIM)
-    key, value = (torch.randn(KEY_HEADS, 3, dim).transpose(0, 1) for dim in (DIM, VALUE_DIM))
-    slots = np.array([5, 0, 31])
-    compiled.store(held, slots, key, value)
-    for buffer, new in zip(held, (key, value), strict=True):
-        assert torch.equal(buffer[:, slots], new.transpose(0, 1)) and int((buffer != 0).any(2).sum()) == 3 * KEY_HEADS
 
 
 @pytest.mark.parametrize("broken", ["query", "key", "value"])
 def test_what_is_not_a_number_stays_so(broken: str) -> None:
     """So that weights which diverged are noticed."""
-    cache = RadixCache(1)
-    row = cache.begin(np.arange(70))
-    held = torch.zeros(KEY_HEADS, cache.pages.count * PAGE, DIM), torch.ones(KEY_HEADS, cache.pages.count * PAGE, DIM)
-    query, out = torch.ones(1, KEY_HEADS * GROUPS, DIM), torch.zeros(1, KEY_HEADS * GROUPS, DIM)
+    cache, row, held = one_sequence(70, 1.0)
+    query = torch.ones(1, KEY_HEADS * GROUPS, DIM)
     if broken == "query":
         query[:] = torch.nan
     else:
         held[broken == "value"][:, row.slots[40]] = torch.nan
-    table = cache.table
-    compiled.attend(
-        query, held, np.array([row.row]), np.array([70]), (table.pages, table.bases, table.starts, table.counts), None,
-        None, None, out,
-    )  # fmt: skip
+    out = attended(cache, query, held, np.array([row.row]), np.array([70]), None, None, None)
     assert bool(out.isnan().all())

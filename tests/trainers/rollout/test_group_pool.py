@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from accelerate import Accelerator
+from episodes import episode, step
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +18,7 @@ from trainers.rollout.engine import EngineFailed
 from trainers.rollout.episode import EpisodePlan
 from trainers.run.asynchronous.pool import GroupPool
 from trainers.run.tensors import with_tensors, without_tensors
-from trainers.steps import Episode, Step
+from trainers.steps import Episode
 
 SIZE = 3
 
@@ -37,14 +38,8 @@ def _groups(first: int, count: int) -> list[tuple[int, list[EpisodePlan]]]:
 
 def _episode(plan: EpisodePlan, versions: list[int], error: str | None = None) -> Episode:
     """An episode with a step for each version, of two tokens."""
-    steps = [
-        Step(t, [1, 2], [3, 4], [-1.0, -2.0], v, "stop", "text", "key", None, "no action", False, 0.5, {"a": [1, "é"]})
-        for t, v in enumerate(versions)
-    ]
-    return Episode(
-        plan.episode_id, plan.group_id, "Env-v0", plan.task_id, "type", "train", "task", tuple(steps),
-        terminated=True, truncated=False, success=False, score=0.0, error=error,
-    )  # fmt: skip
+    steps = (step(t, policy_version=v, valid=False, reward=0.5, info={"a": [1, "é"]}) for t, v in enumerate(versions))
+    return episode(plan.episode_id, *steps, group_id=plan.group_id, task_id=plan.task_id, error=error)
 
 
 def _restored(pool: GroupPool, into: GroupPool) -> GroupPool:
@@ -148,8 +143,8 @@ def test_a_state_holds_finished_episodes_and_gives_the_plans_of_all_others_back(
     pool = _pool()
     plans = pool.start(_groups(0, 3))
     ended = [_episode(plans[i], [0]) for i in (0, 1, 2, 5, 6)]
-    for episode in ended:
-        pool.enter(episode)
+    for one in ended:
+        pool.enter(one)
     again = _restored(pool, _pool())
     assert again.unplayed() == pool.unplayed() == [plans[i] for i in (3, 4, 7, 8)]
     assert again.whole == pool.whole == 1 and again.ended == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -9,19 +10,30 @@ import numpy as np
 import pytest
 import torch
 from tiny_models import NAMES, POSITIONS, VOCABULARY, greedy, plain_logprobs, tiny_model
-from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCausalLM, PreTrainedModel
 
 from envsuite.core.errors import UsageError
 from trainers.rollout import slot_attention, step_plan
-from trainers.rollout.engine import ENGINES, Completion, Request, Sampling
+from trainers.rollout.engine import Completion, Request, Sampling
 from trainers.rollout.hf_engine import HFEngine, PromptTokens
 from trainers.rollout.kv_cache import PAGE
 from trainers.rollout.radix_cache import MEMORY
+from trainers.rollout.slot_attention import Scores, attend
 
 
 def prompts_of(seed: int, lengths: tuple[int, ...]) -> list[list[int]]:
     rng = np.random.default_rng(seed)
     return [rng.integers(VOCABULARY, size=length).tolist() for length in lengths]
+
+
+def check_plain(
+    model: PreTrainedModel, prompts: Iterable[Sequence[int]], done: Iterable[Completion], near=1e-4
+) -> None:
+    """Fails unless answers have the log-probabilities of a plain forward pass."""
+    for prompt, completion in zip(prompts, done, strict=True):
+        assert completion.error is None
+        plain = plain_logprobs(model, prompt, completion.token_ids)
+        np.testing.assert_allclose(completion.logprobs, plain, rtol=0, atol=near)
 
 
 def drained(engine: HFEngine) -> dict[int, Completion]:
@@ -44,13 +56,9 @@ def test_logprobs_are_those_of_a_plain_forward_pass(name: str, kernel: None) -> 
     model = tiny_model(name)
     first, second, third = prompts_of(0, (150, 90, 3))
     prompts = [first, first, first, second, first[:120] + third, third, [5], second, first]
-    for completion, prompt in zip(
-        HFEngine(model, max_batch=5).generate(prompts, Sampling(max_tokens=25), seed=4), prompts, strict=True
-    ):
-        assert completion.error is None and len(completion.token_ids) == 25
-        np.testing.assert_allclose(
-            completion.logprobs, plain_logprobs(model, prompt, completion.token_ids), rtol=0, atol=1e-4
-        )
+    done = HFEngine(model, max_batch=5).generate(prompts, Sampling(max_tokens=25), seed=4)
+    assert all(len(completion.token_ids) == 25 for completion in done)
+    check_plain(model, prompts, done)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -94,23 +102,9 @@ def test_a_session_goes_on_from_what_it_has_computed_and_answers_the_same(name: 
         # Eight tokens a response, the last of which is computed with the next prompt: it and 11 new ones. The sixth
         # session finds its prompt stored, and computes the last token of it.
         assert sum(computed) == 9 * 7 + (100 + 90 + 80 + 1 if turn == 0 else 9 * 12)
+        check_plain(model, context.values(), [done[session] for session in context])
         for session, prompt in context.items():
-            ids = done[session].token_ids
-            np.testing.assert_allclose(done[session].logprobs, plain_logprobs(model, prompt, ids), rtol=0, atol=1e-4)
-            context[session] = [*prompt, *ids, *prompts_of(100 * turn + session, (11,))[0]]
-
-
-@pytest.mark.parametrize("cache_tokens", [None, 0, 100])
-def test_sessions_that_outnumber_the_cache_are_computed_anew_and_right(cache_tokens: int | None) -> None:
-    model = tiny_model("llama")
-    engine = HFEngine(model, max_batch=1, cache_tokens=cache_tokens)
-    context = {session: prompts_of(session, (70,))[0] for session in range(4)}
-    for _ in range(3):
-        for session, prompt in context.items():
-            engine.submit([Request(session, tuple(prompt), Sampling(temperature=0, max_tokens=5), session=session)])
-            ids = drained(engine)[session].token_ids
-            assert list(ids) == greedy(model, prompt, 5)
-            context[session] = [*prompt, *ids, 1, 2]
+            context[session] = [*prompt, *done[session].token_ids, *prompts_of(100 * turn + session, (11,))[0]]
 
 
 def test_a_group_with_one_prompt_computes_it_once() -> None:
@@ -152,9 +146,7 @@ def test_prompts_of_eight_thousand_tokens_with_room_for_less_than_one(kernel: No
     engine = HFEngine(model, max_batch=2, cache_tokens=4000)
     (long,) = prompts_of(0, (8000,))
     prompts = [long, [*long[:7990], 1, 2, 3], long[:100]]
-    for completion, prompt in zip(engine.generate(prompts, Sampling(max_tokens=4), seed=0), prompts, strict=True):
-        plain = plain_logprobs(model, prompt, completion.token_ids)
-        np.testing.assert_allclose(completion.logprobs, plain, rtol=0, atol=1e-4)
+    check_plain(model, prompts, engine.generate(prompts, Sampling(max_tokens=4), seed=0))
     assert engine.prompt_tokens.computed <= 8000 + 3 + 100
     assert engine._cache.pages.used * PAGE <= 4000
 
@@ -239,17 +231,6 @@ def test_an_engine_that_rests_gives_back_keys_values_and_rounded_weights() -> No
     assert [one.token_ids.tolist() for one in again] == [one.token_ids.tolist() for one in first]
 
 
-def test_poll_returns_when_its_time_is_up_and_what_it_did_is_not_lost() -> None:
-    model, prompt = tiny_model("llama"), prompts_of(2, (40,))[0]
-    engine = HFEngine(model, max_batch=2)
-    engine.submit([Request(0, prompt, Sampling(temperature=0, max_tokens=6))])
-    polls = []
-    while engine.pending:
-        polls.append(engine.poll(0.0))
-    assert [len(done) for done in polls] == [0] * 5 + [1], "one token a poll"
-    assert polls[-1][0].token_ids.tolist() == greedy(model, prompt, 6)
-
-
 def test_a_prompt_that_cannot_be_served_is_answered_with_an_error() -> None:
     engine = HFEngine(tiny_model("gpt2"), max_length=50)
     empty, long, foreign, good = engine.generate([[], [1] * 50, [1, VOCABULARY], [1] * 45], Sampling(max_tokens=9))
@@ -309,13 +290,8 @@ def test_bf16_logprobs_are_within_bf16_of_the_forward_pass(kernel: None) -> None
     model = tiny_model("llama")
     model.to(torch.bfloat16)
     try:
-        prompts = prompts_of(3, (90, 5))
-        for completion, prompt in zip(
-            HFEngine(model).generate(prompts * 2, Sampling(max_tokens=10), seed=1), prompts * 2, strict=True
-        ):
-            np.testing.assert_allclose(
-                completion.logprobs, plain_logprobs(model, prompt, completion.token_ids), rtol=0, atol=0.5
-            )
+        prompts = prompts_of(3, (90, 5)) * 2
+        check_plain(model, prompts, HFEngine(model).generate(prompts, Sampling(max_tokens=10), seed=1), 0.5)
     finally:
         model.to(torch.float32)
         tiny_model.cache_clear()
@@ -350,5 +326,14 @@ def test_an_engine_that_is_wrong_in_the_format_that_it_samples_in_is_refused(
         HFEngine(model, compute_dtype="bfloat16")
 
 
-def test_the_engine_is_registered_as_hf() -> None:
-    assert ENGINES["hf"] is HFEngine
+@pytest.mark.parametrize(("causal", "masked"), [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize("scale", [None, 0.3])
+def test_the_fused_kernel_and_plain_arithmetic_agree(causal: bool, masked: bool, scale: float | None) -> None:
+    random = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(2, 3, 9, 16, generator=random) for _ in range(3))
+    mask = torch.randn(2, 1, 9, 9, generator=random) if masked else None
+    fused, fused_sums = attend(query, key, value, mask, Scores(scale), causal)
+    # Values narrower than queries are not taken by the fused kernel.
+    plain, plain_sums = attend(query, key, value[..., :15], mask, Scores(scale), causal)
+    torch.testing.assert_close(fused[..., :15], plain)
+    torch.testing.assert_close(fused_sums, plain_sums)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tiny_runs import BOOK, tokenizer
@@ -22,6 +24,7 @@ from trainers.settings import ConfigError
 from trainers.steps import Episode, StepTable
 
 TASK = load("generated", BOOK["book_seed"], BOOK["goals"])[1].ids("test")[0]
+ONE = [EpisodePlan(0, 0, 0, TASK)]
 HORIZON = 3
 SEED = 11
 
@@ -42,14 +45,16 @@ class Notes(ScriptedEngine):
         self.released.append(session)
 
 
-def _manager(engine: ScriptedEngine, slots: int = 2, **rollout: object) -> RolloutManager:
+def _manager(engine: ScriptedEngine, slots: int = 2, **prompt: Any) -> RolloutManager:
     env = EnvConfig("TextCraft-v0", "test", dict(BOOK), max_episode_steps=HORIZON)
-    prompt = PromptConfig(think=False, instructions=False, memory="full")
-    return make_manager(RolloutConfig(**rollout), prompt, [env], slots, engine, tokenizer())  # type: ignore[arg-type]
+    plain = {"think": False, "instructions": False, "memory": "full"}
+    return make_manager(RolloutConfig(), PromptConfig(**{**plain, **prompt}), [env], slots, engine, tokenizer())
 
 
-def _play(engine: ScriptedEngine, plans: Sequence[EpisodePlan], sampling: Sampling | None = None) -> list[Episode]:
-    manager = _manager(engine)
+def _play(
+    engine: ScriptedEngine, plans: Sequence[EpisodePlan] = ONE, sampling: Sampling | None = None, **prompt: Any
+) -> list[Episode]:
+    manager = _manager(engine, **prompt)
     with manager.vector:
         return manager.run(plans, sampling or Sampling(), SEED)
 
@@ -73,14 +78,12 @@ def test_a_greedy_plan_is_sampled_at_temperature_0_and_left_out_of_the_table() -
 
 
 def test_an_episode_at_its_step_limit_is_truncated_and_says_which_state_each_step_answered() -> None:
-    (episode,) = _play(Notes(), [EpisodePlan(0, 0, 0, TASK)])
+    (episode,) = _play(Notes())
     assert (episode.truncated, episode.terminated, episode.success, episode.context_truncated) == (True, *[False] * 3)
     assert (episode.env_id, episode.task_id, episode.split, len(episode.steps)) == ("TextCraft-v0", TASK, "test", 3)
     keys = [step.state_key for step in episode.steps]
     assert keys[0] != keys[1] == keys[2], "the first observation is the task, the others the same inventory"
-    assert keys[1] == episode.steps[0].info["state_key"], (
-        "the key after a step is that of the observation answered next"
-    )
+    assert keys[1] == episode.steps[0].info["state_key"], "the key after a step is that of what is answered next"
 
 
 def test_sessions_are_released_when_their_episodes_end() -> None:
@@ -117,7 +120,7 @@ class Failing(Notes):
 
 @pytest.mark.parametrize(("reason", "truncated"), [("context", True), ("error", False)])
 def test_only_a_prompt_without_room_truncates_and_any_other_error_fails(reason: str, truncated: bool) -> None:
-    (episode,) = _play(Failing(reason), [EpisodePlan(0, 0, 0, TASK)])
+    (episode,) = _play(Failing(reason))
     assert len(episode.steps) == 1 and not episode.success and not episode.terminated
     assert (episode.truncated, episode.context_truncated) == (truncated, truncated)
     assert episode.error == (None if truncated else "it is so")
@@ -146,14 +149,9 @@ def test_the_manager_is_made_as_the_settings_say() -> None:
         rollout = RolloutConfig(episode_tokens=77, deadline=5.0)
         manager = make_manager(rollout, prompt, [env], 2, Notes(), tokenizer())
         with manager.vector:
-            found = (
-                manager.prompt.instructions,
-                manager.prompt.commands,
-                manager.episode_tokens,
-                str(manager.prompt.memory),
-            )
-            assert found == (instructions, commands, 77, "window(3)")
-            assert manager.vector.slots == 2 and manager.env_ids == ("TextCraft-v0",)
+            spec = manager.prompt
+            assert (spec.instructions, spec.commands, str(spec.memory)) == (instructions, commands, "window(3)")
+            assert (manager.episode_tokens, manager.vector.slots, manager.env_ids) == (77, 2, ("TextCraft-v0",))
             assert vars(manager.prompt.codec).get("think") is True
     settings = SamplingConfig(temperature=0.3, top_p=0.8, top_k=4, max_tokens=9)
     assert sampling_of(settings, [5, 6]) == Sampling(0.3, 0.8, 4, 9, (5, 6))
@@ -166,6 +164,27 @@ def test_a_prompt_that_cannot_be_made_is_refused_before_an_environment_starts(mo
     with pytest.raises(ConfigError, match="no-such-file"):
         make_manager(RolloutConfig(), prompt, [EnvConfig("TextCraft-v0", "test")], 2, Notes(), tokenizer())
     assert not started
+
+
+def test_a_prompt_that_is_too_long_is_cut_on_the_left_or_ends_its_episode() -> None:
+    (whole,) = _play(Notes())
+    lengths = [len(step.prompt_ids) for step in whole.steps]
+    assert lengths[0] < lengths[1] < lengths[2]
+    (cut,) = _play(Notes(), max_tokens=lengths[1], truncate="left")
+    last = [step.prompt_ids[-lengths[1] :].tolist() for step in whole.steps]
+    assert [step.prompt_ids.tolist() for step in cut.steps] == last
+    (ended,) = _play(Notes(), max_tokens=lengths[1])
+    assert (len(ended.steps), ended.truncated, ended.context_truncated, ended.error) == (2, True, True, None)
+    (none,) = _play(Notes(), max_tokens=lengths[0] - 1)
+    assert none.error == f"the prompt takes {lengths[0]} tokens, at most {lengths[0] - 1} are allowed"
+
+
+def test_a_value_that_is_missing_in_a_step_fails_the_episode_with_file_and_line(tmp_path: Path) -> None:
+    file, engine = tmp_path / "mine.jinja", Notes()
+    file.write_text("{{ task }}\n{{ commands[0] }}")
+    (episode,) = _play(engine, memory="window(2)", template=str(file))
+    assert not engine.asked and episode.error is not None
+    assert episode.error.startswith(f"prompt file {file}, line 2: list object has no element 0")
 
 
 def test_generate_gives_each_prompt_a_seed_of_its_own() -> None:
@@ -182,3 +201,20 @@ def test_pools_get_their_share_by_weight_and_a_fraction_by_chance() -> None:
     counts = [sum(pool == 1 for pool, _ in draw) for draw in drawn]
     assert set(counts) == {2, 3} and 2.5 < sum(counts) / 60 < 2.85, "8 thirds on average"
     assert any(draw[0][0] == 1 for draw in drawn) and any(draw[0][0] == 0 for draw in drawn), "in random order"
+
+
+def test_a_scripted_engine_answers_each_request_with_what_the_function_says_in_order() -> None:
+    engine = ScriptedEngine(lambda request: [*request.prompt_ids, 9])
+    engine.sync([], 3)
+    engine.submit([Request(5, (1, 2), Sampling()), Request(4, (), Sampling())])
+    assert engine.pending == 2
+    first, second = engine.poll()
+    assert (first.request_id, first.token_ids.tolist(), first.logprobs.tolist()) == (5, [1, 2, 9], [0.0, 0.0, 0.0])
+    assert (second.request_id, second.token_ids.tolist()) == (4, [9])
+    assert first.finish_reason == "stop" and first.policy_version.tolist() == [3, 3, 3] and first.error is None
+    assert engine.pending == 0 and engine.poll() == []
+
+
+def test_a_scripted_answer_beyond_max_tokens_is_cut_and_says_so() -> None:
+    (done,) = ScriptedEngine(lambda request: range(10)).generate([[0]], Sampling(max_tokens=4))
+    assert done.token_ids.tolist() == [0, 1, 2, 3] and len(done.logprobs) == 4 and done.finish_reason == "length"

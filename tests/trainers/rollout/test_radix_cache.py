@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from radix_checks import check_tree, stored
@@ -135,15 +134,3 @@ def test_slots_follow_the_last_one_where_its_page_has_room(after: int) -> None:
     for slots in (first, more, branch):
         pages.give_back(slots)
     assert used > pages.used == 0
-
-
-def test_buffers_keep_their_numbers_as_they_grow() -> None:
-    pages = Pages()
-    pages.add(1, 1)
-    part = torch.ones(1, 2, 1, 4)
-    keys, values = pages.layer(0, part, part[..., :3], torch.float32)
-    keys[:], values[:] = 5.0, 6.0
-    pages.add(9, 100)
-    grown = pages.layer(0, part, part[..., :3], torch.float32)
-    assert [tuple(g.shape) for g in grown] == [(2, pages.count * PAGE, 4), (2, pages.count * PAGE, 3)]
-    assert bool((grown[0][:, : keys.shape[1]] == 5.0).all()) and bool((grown[1][:, : values.shape[1]] == 6.0).all())

@@ -8,27 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hanging_world import TASKS
+from policies import logprobs
 from tiny_runs import write_settings
 from transformers import AutoModelForCausalLM
 
 from trainers.report.metrics import read_metrics
 from trainers.run.asynchronous import process
 from trainers.run.asynchronous.weights import SharedWeights
-from trainers.steps import Step
 from trainers.steps.parquet import episode_files, read_episodes
 from trainers.train import main
 
 pytestmark = pytest.mark.slow
-
-
-def _logprobs(model: Any, step: Step) -> np.ndarray:
-    """Log-probability of each response token under a model by itself."""
-    ids = torch.from_numpy(np.concatenate([step.prompt_ids, step.response_ids]).astype(np.int64))
-    with torch.no_grad():
-        logits = model(ids[None]).logits[0, len(step.prompt_ids) - 1 : -1]
-    return logits.log_softmax(-1).gather(1, ids[len(step.prompt_ids) :, None])[:, 0].numpy()
 
 
 @pytest.mark.parametrize("overlap", ["turns", "process"])
@@ -44,8 +35,8 @@ def test_each_token_has_the_log_probability_of_the_weights_of_its_version(place:
         for step in [step for episode in read_episodes(file) for step in episode.steps]:
             for version in set(step.policy_version.tolist()):
                 of_it = step.policy_version == version
-                found, own = step.response_logprobs[of_it], _logprobs(models[version], step)[of_it]
-                np.testing.assert_allclose(found, own, atol=1e-4)
+                own = logprobs(models[version], step.prompt_ids.tolist(), step.response_ids.tolist())
+                np.testing.assert_allclose(step.response_logprobs[of_it], own[of_it], atol=1e-4)
                 seen.add(version)
     assert len(seen) >= 3, "weights arrived while episodes were played"
 

@@ -55,6 +55,15 @@ class Script:
         return _written(line)
 
 
+def _run(
+    engine: Engine | Script, plans: Sequence[EpisodePlan], slots: int, memory: str = "full",
+    factory: EnvFactory = CRAFT, workers: int = 0, sampling: Sampling = SAMPLING, seed: int = 0,
+) -> list[Episode]:  # fmt: skip
+    with make_vector([factory], slots, workers) as vector:
+        made = ScriptedEngine(engine) if isinstance(engine, Script) else engine
+        return _manager(made, vector, memory).run(plans, sampling, seed)
+
+
 def _solutions(plans: Sequence[EpisodePlan]) -> dict[int, list[str]]:
     book, _ = load("generated", BOOK["book_seed"], BOOK["goals"])
     return {
@@ -74,8 +83,7 @@ def _plans(count: int) -> list[EpisodePlan]:
 def test_experts_solve_everything_with_fewer_slots_than_episodes(memory: str, workers: int) -> None:
     plans = _plans(10)
     script = Script(_solutions(plans).__getitem__)
-    with make_vector([CRAFT], 3, workers) as vector:
-        episodes = _manager(ScriptedEngine(script), vector, memory).run(plans, SAMPLING, 0)
+    episodes = _run(script, plans, 3, memory, workers=workers)
     assert [episode.episode_id for episode in episodes] == [p.episode_id for p in plans], "in the order of the plans"
     assert [episode.task_id for episode in episodes] == [p.task_id for p in plans]
     assert all(e.success and e.score == 1.0 and e.terminated and e.error is None for e in episodes)
@@ -95,8 +103,7 @@ def test_a_malformed_completion_costs_one_step_and_its_reason_is_shown(said: str
     plans = _plans(1)
     solution = _solutions(plans)[plans[0].episode_id]
     script = Script(lambda _: [said, *solution])
-    with make_vector([CRAFT], 1) as vector:
-        (episode,) = _manager(ScriptedEngine(script), vector).run(plans, SAMPLING, 0)
+    (episode,) = _run(script, plans, 1)
     first, *others = episode.steps
     assert not first.valid and first.reward == 0.0
     assert episode.success and len(others) == len(solution) and all(step.valid for step in others)
@@ -112,9 +119,7 @@ def test_two_reasons_for_not_being_an_action_are_two_states() -> None:
     plans = [EpisodePlan(i, 0, 0, _plans(1)[0].task_id) for i in range(3)]
     said = ["no tags", "<action></action>", "no tags"]
     script = Script(lambda episode: [said[episode], "<action>inventory</action>"] * 30)
-    with make_vector([CRAFT], 3) as vector:
-        episodes = _manager(ScriptedEngine(script), vector).run(plans, SAMPLING, 0)
-    one, other, again = (episode.steps[1] for episode in episodes)
+    one, other, again = (episode.steps[1] for episode in _run(script, plans, 3))
     assert (one.state_key, one.observation) == (again.state_key, again.observation)
     assert one.state_key != other.state_key and one.observation != other.observation
 
@@ -157,27 +162,22 @@ def test_an_episode_that_has_used_up_its_tokens_is_cut_and_asked_for_no_more_tha
 
 def test_a_task_that_does_not_exist_is_an_episode_that_failed() -> None:
     plans = [EpisodePlan(0, 0, 0, "nowhere"), EpisodePlan(1, 1, 0, "a")]
-    with make_vector([ROUGH], 1) as vector:
-        lost, other = _manager(ScriptedEngine(Script(lambda _: ["<action>end</action>"])), vector).run(
-            plans, SAMPLING, 0
-        )
+    lost, other = _run(Script(lambda _: ["<action>end</action>"]), plans, 1, factory=ROUGH)
     assert lost.error is not None and "nowhere" in lost.error and not lost.steps
     assert other.success
 
 
-def test_a_task_that_the_context_has_no_room_for_is_an_episode_that_failed() -> None:
+@pytest.mark.parametrize(("memory", "said"), [("full", "leaves no room"), ("compact(9)", "raise the budget")])
+def test_a_task_that_context_or_memory_has_no_room_for_is_an_episode_that_failed(memory: str, said: str) -> None:
     engine = HFEngine(model("qwen2", len(tokenizer())), max_batch=2, max_length=30)
-    plans = _plans(2)
-    with make_vector([CRAFT], 2) as vector:
-        episodes = _manager(engine, vector).run(plans, SAMPLING, 0)
-    assert all(episode.error is not None and "leaves no room" in episode.error for episode in episodes)
+    episodes = _run(engine, _plans(2), 2, memory)
+    assert all(episode.error is not None and said in episode.error for episode in episodes)
 
 
 def _played(engine: Engine, memory: str, groups: int = 3) -> list[Episode]:
     plans = [EpisodePlan(i, i // 4, 0, _plans(groups)[i // 4].task_id) for i in range(4 * groups)]
     factory = EnvFactory("TextCraft-v0", {**BOOK, "split": "test", "max_episode_steps": 8})
-    with make_vector([factory], 4) as vector:
-        return _manager(engine, vector, memory).run(plans, Sampling(max_tokens=12), 0)
+    return _run(engine, plans, 4, memory, factory, sampling=Sampling(max_tokens=12))
 
 
 def test_an_episode_that_outgrows_the_context_is_truncated_and_keeps_its_steps() -> None:
@@ -203,19 +203,10 @@ def test_an_observation_that_the_memory_has_no_room_for_truncates_the_episode(bu
     solution = _solutions(plans)[plans[0].episode_id]
     wrong = f"<action>{'craft ' * 30}</action>"  # the environment's answer quotes it
     script = Script(lambda _: ["<action>inventory</action>", wrong, *solution])
-    with make_vector([CRAFT], 1) as vector:
-        (episode,) = _manager(ScriptedEngine(script), vector, f"compact({budget})").run(plans, SAMPLING, 0)
+    (episode,) = _run(script, plans, 1, f"compact({budget})")
     assert episode.error is None and episode.context_truncated is not fits and episode.success is fits
     assert len(episode.steps) == (2 + len(solution) if fits else 2)
     assert episode.truncated is not fits and episode.terminated is fits
-
-
-def test_a_memory_too_small_for_the_task_is_an_episode_that_failed() -> None:
-    with make_vector([CRAFT], 2) as vector:
-        episodes = _manager(ScriptedEngine(Script(lambda _: ["<action>x</action>"])), vector, "compact(9)").run(
-            _plans(2), SAMPLING, 0
-        )
-    assert all(episode.error is not None and "raise the budget" in episode.error for episode in episodes)
 
 
 def test_the_same_seed_gives_the_same_episodes_whatever_shares_the_batch() -> None:
@@ -224,8 +215,7 @@ def test_the_same_seed_gives_the_same_episodes_whatever_shares_the_batch() -> No
     factory = EnvFactory("TextCraft-v0", {**BOOK, "split": "test", "max_episode_steps": 3})
     played = []
     for slots, seed in ((4, 1), (2, 1), (4, 2)):
-        with make_vector([factory], slots) as vector:
-            episodes = _manager(engine, vector).run(plans, Sampling(max_tokens=5), seed)
+        episodes = _run(engine, plans, slots, "full", factory, sampling=Sampling(max_tokens=5), seed=seed)
         played.append([[step.response_ids.tolist() for step in episode.steps] for episode in episodes])
     assert played[0] == played[1] != played[2]
 

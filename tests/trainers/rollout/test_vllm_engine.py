@@ -9,12 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from policies import change, logprobs
+from policies import change, check_sampled, drained
 from protocol_server import ProtocolServer
 from tiny_runs import BOTH, model, save_model, tokenizer, train, weights, without_times, write_settings
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -31,7 +30,6 @@ from trainers.rollout.vllm.server.envsuite_weights import fingerprints
 from trainers.rollout.vllm.starting import arguments_for
 from trainers.settings import ConfigError
 
-STOPS = tuple(range(3, 23))
 GIB = 1 << 30
 Made = Callable[..., Engine]
 
@@ -42,22 +40,12 @@ Made = Callable[..., Engine]
 @pytest.mark.seconds
 @pytest.mark.parametrize("temperature", [1.0, 0.4])
 def test_tokens_come_with_their_logprobs_at_the_temperature_they_were_sampled_at(
-    policy: PreTrainedModel, server: ProtocolServer, make: Made, temperature: float
+    policy: PreTrainedModel, engine: Engine, temperature: float
 ) -> None:
-    engine = make(server)
     change(policy)
     engine.sync(policy.named_parameters(), 5)
-    prompts = [[7, 8, 9, 10 + i] for i in range(6)]
-    sampling = Sampling(temperature=temperature, max_tokens=40, stop_ids=STOPS)
-    answers = engine.generate(prompts, sampling, seed=1)
-    for prompt, answer in zip(prompts, answers, strict=True):
-        ids = answer.token_ids.tolist()
-        np.testing.assert_allclose(answer.logprobs, logprobs(policy, prompt, ids, temperature), atol=1e-4)
-        assert answer.finish_reason == ("stop" if ids[-1] in STOPS else "length") and not {*ids[:-1]} & {*STOPS}
-        assert answer.policy_version.tolist() == [5] * len(ids)
+    answers = check_sampled(engine, policy, temperature, 5, 1e-4)
     assert {answer.finish_reason for answer in answers} == {"stop", "length"}
-    again = engine.generate(prompts, sampling, seed=1)
-    assert [a.token_ids.tolist() for a in again] == [a.token_ids.tolist() for a in answers]
 
 
 def test_every_setting_of_the_distribution_is_said_so_that_none_is_the_models_own(
@@ -70,8 +58,7 @@ def test_every_setting_of_the_distribution_is_said_so_that_none_is_the_models_ow
     assert said.items() <= body.items() and body["model"] == "served" and body["prompt"] == [[5, 6]]
 
 
-def test_prompts_that_cannot_be_served_are_answered_without_asking(server: ProtocolServer, make: Made) -> None:
-    engine = make(server)
+def test_prompts_that_cannot_be_served_are_answered_without_asking(server: ProtocolServer, engine: Engine) -> None:
     vocabulary = len(tokenizer())
     answers = engine.generate([[], [4] * 512, [vocabulary], [4] * 500], Sampling(max_tokens=20, ignore_eos=True))
     assert [a.finish_reason for a in answers] == ["error", "context", "error", "length"]
@@ -88,8 +75,7 @@ def test_a_session_stays_with_its_server_and_new_ones_go_where_the_fewest_are(
 
         def ask(*sessions: int) -> None:
             engine.submit([Request(s, [9, s + 10], Sampling(max_tokens=2), s, s) for s in sessions])
-            while engine.pending:
-                engine.poll()
+            drained(engine)
 
         def asked(server: ProtocolServer) -> set[int]:
             found = {body["prompt"][0][1] - 10 for body in server.asked}
@@ -117,8 +103,7 @@ def test_a_server_that_left_a_request_unanswered_gets_no_new_session_while_other
         for session in (0, 0, 1, 2):
             engine.submit([Request(len(places), [5, 6], Sampling(max_tokens=1), session)])
             places.append(engine.where(session))
-            while engine.pending:
-                engine.poll()
+            drained(engine)
             if len(places) == 1:
                 engine.abandon(0, 0)
                 engine.release(0)
@@ -154,9 +139,8 @@ def test_a_server_that_is_gone_ends_the_run_with_its_address(policy: PreTrainedM
 
 
 def test_a_server_that_was_restarted_is_not_asked_for_tokens_of_weights_it_has_lost(
-    policy: PreTrainedModel, server: ProtocolServer, make: Made
+    policy: PreTrainedModel, server: ProtocolServer, engine: Engine
 ) -> None:
-    engine = make(server)
     engine.sync(policy.named_parameters(), 4)
 
     def restarted() -> tuple[int, Any]:
@@ -168,8 +152,7 @@ def test_a_server_that_was_restarted_is_not_asked_for_tokens_of_weights_it_has_l
         engine.generate([[5, 6]], Sampling(max_tokens=5))
 
 
-def test_what_the_server_refuses_is_an_error_of_that_request_alone(server: ProtocolServer, make: Made) -> None:
-    engine = make(server)
+def test_what_the_server_refuses_is_an_error_of_that_request_alone(server: ProtocolServer, engine: Engine) -> None:
     server.faults["/v1/completions"] = [lambda: (400, {"error": {"message": "no such token"}})]
     answers = engine.generate([[5, 6], [5, 7]], Sampling(max_tokens=3))
     failed = [a for a in answers if a.error is not None]
@@ -192,8 +175,9 @@ PLAIN = {"index": 0, "token_ids": [4, 5], "logprobs": {"token_logprobs": [-1.0, 
     ],
     ids=["html", "no ids", "too few", "none", "no choice", "list"],
 )
-def test_an_answer_that_is_not_vllms_ends_the_run(answer: Any, said: str, server: ProtocolServer, make: Made) -> None:
-    engine = make(server)
+def test_an_answer_that_is_not_vllms_ends_the_run(
+    answer: Any, said: str, server: ProtocolServer, engine: Engine
+) -> None:
     server.faults["/v1/completions"] = [lambda: (200, answer)]
     with pytest.raises(EngineFailed, match=said):
         engine.generate([[5, 6]], Sampling(max_tokens=2))
@@ -207,6 +191,10 @@ def test_an_answer_that_is_not_vllms_ends_the_run(answer: Any, said: str, server
         ({"quantization": "fp8"}, "quantised weights"),
         ({"cuts_prompts": True}, "start it with --no-enable-chunked-prefill"),
         ({"protocol": "0"}, "another version of envsuite_worker.py"),
+        (
+            {"config": model("qwen2", len(tokenizer())).config.to_dict()},
+            "serves another model: model_type is 'qwen2' there and 'llama' in model.path",
+        ),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -216,12 +204,6 @@ def test_a_server_that_computes_otherwise_is_refused(
     server.about |= about
     with pytest.raises(ConfigError, match=said):
         make(server)
-
-
-def test_a_server_with_another_model_is_refused_and_told_from_this_one(make: Made) -> None:
-    with ProtocolServer(model("qwen2", len(tokenizer()))) as other, pytest.raises(ConfigError) as raised:
-        make(other)
-    assert "serves another model: model_type is 'qwen2' there and 'llama' in model.path" in str(raised.value)
 
 
 def test_a_server_without_the_trainers_extension_is_refused_with_the_remedy(server: ProtocolServer, make: Made) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 from in_process_cases import CASES
-from tiny_runs import ROOT
+from tiny_runs import LAUNCH, ROOT
 
 PYTHON = os.environ.get("ENVSUITE_VLLM_PYTHON")
 _NEEDED = "import importlib.util as u, sys; sys.exit(any(u.find_spec(n) is None for n in {}))"
@@ -71,12 +71,7 @@ def test_a_run_trains_with_vllm_in_each_of_its_processes_and_goes_on_from_its_ch
     settings["evaluation"]["episodes"] = 4
     settings |= {"output": str(tmp_path), "checkpoint_every": 1}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings))
-    launch = [
-        "-m",
-        "accelerate.commands.launch",
-        "--config_file",
-        str(ROOT / f"configs/accelerate/cpu{processes}.yaml"),
-    ]
+    launch = [*LAUNCH[1:], "--config_file", str(ROOT / f"configs/accelerate/cpu{processes}.yaml")]
     for iterations, more in ((1, ()), (2, ("--resume",))):
         arguments = ["--config", str(tmp_path / "config.yaml"), "--iterations", str(iterations), *more]
         run = subprocess.run(

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import policies
 import pytest
 import torch
-from policies import PROMPTS, change, check_adapter, check_update_in_flight, corrupting, logprobs, wide_llama
-from tiny_models import greedy
+from policies import PROMPTS, change, logprobs, wide_llama
 from tiny_runs import tokenizer
-from transformers import LlamaForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from trainers.policy.adapter import adapter_tensors, add_adapter, merged_weights
 from trainers.policy.config import AdapterConfig, ModelConfig
@@ -27,7 +27,6 @@ from trainers.rollout.engine import EngineFailed, EngineSetup, Request, Sampling
 from trainers.rollout.vllm import files
 from trainers.rollout.vllm.child import ChildServer
 from trainers.rollout.vllm.engine import VLLMEngine
-from trainers.settings import ConfigError
 
 PYTHON = os.environ.get("ENVSUITE_VLLM_PYTHON")
 pytestmark = [
@@ -62,15 +61,7 @@ def test_logprobs_are_the_trainers_after_an_update(
     engine: VLLMEngine, policy: PreTrainedModel, temperature: float
 ) -> None:
     engine.sync(policy.named_parameters(), 5)
-    stops = tuple(range(3, 23))
-    answers = engine.generate(PROMPTS, Sampling(temperature=temperature, max_tokens=40, stop_ids=stops), seed=1)
-    for prompt, answer in zip(PROMPTS, answers, strict=True):
-        ids = answer.token_ids.tolist()
-        np.testing.assert_allclose(answer.logprobs, logprobs(policy, prompt, ids, temperature), atol=2e-4)
-        assert answer.finish_reason == ("stop" if ids[-1] in stops else "length") and not {*ids[:-1]} & {*stops}
-        assert answer.policy_version.tolist() == [5] * len(ids)
-    again = engine.generate(PROMPTS, Sampling(temperature=temperature, max_tokens=40, stop_ids=stops), seed=1)
-    assert [a.token_ids.tolist() for a in again] == [a.token_ids.tolist() for a in answers]
+    policies.check_sampled(engine, policy, temperature, 5)
 
 
 def test_more_prompt_tokens_than_one_pass_takes_come_through(engine: VLLMEngine, policy: PreTrainedModel) -> None:
@@ -81,71 +72,16 @@ def test_more_prompt_tokens_than_one_pass_takes_come_through(engine: VLLMEngine,
         np.testing.assert_allclose(answer.logprobs, logprobs(policy, prompt, answer.token_ids.tolist(), 1.0), atol=3e-4)
 
 
-def test_greedy_decoding_is_transformers_and_has_the_logprobs_of_temperature_one(
-    engine: VLLMEngine, policy: PreTrainedModel
-) -> None:
-    engine.sync(policy.named_parameters(), 1)
-    sampling = Sampling(temperature=0.0, max_tokens=12, ignore_eos=True)
-    for prompt, answer in zip(PROMPTS, engine.generate(PROMPTS, sampling), strict=True):
-        ids = answer.token_ids.tolist()
-        assert ids == greedy(policy, prompt, 12)[: len(ids)] and len(ids) == 12
-        np.testing.assert_allclose(answer.logprobs, logprobs(policy, prompt, ids, 1.0), atol=2e-4)
-
-
 def test_a_request_in_flight_goes_on_under_new_weights_with_the_version_of_each_token(
     engine: VLLMEngine, policy: PreTrainedModel
 ) -> None:
     engine.sync(policy.named_parameters(), 1)
     before = copy.deepcopy(policy)
-    sampling = Sampling(max_tokens=400, ignore_eos=True)
-    engine.submit([Request(i, prompt, sampling, i, i) for i, prompt in enumerate(PROMPTS)])
+    policies.ask_all(engine)
     assert engine.poll(0.5) == []
     change(policy, by=0.01)
     engine.sync(policy.named_parameters(), 2)
-    answers = []
-    while engine.pending:
-        answers += engine.poll()
-    check_update_in_flight(answers, before, policy)
-
-
-def test_an_update_that_does_not_reach_the_server_stops_the_run(
-    engine: VLLMEngine, policy: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine.sync(policy.named_parameters(), 1)
-    write, old = files.write_weights, [(n, p.detach().clone()) for n, p in policy.named_parameters()]
-
-    def disabled(new: Any, folder: Path, dtype: torch.dtype) -> dict[str, int]:
-        sent = write([*new], folder, dtype)
-        write(old, folder, dtype)
-        return sent
-
-    change(policy, by=0.01)
-    monkeypatch.setattr(files, "write_weights", disabled)
-    with pytest.raises(EngineFailed, match=r"not the trainer's in embed_tokens, layers\.0, layers\.1, layers\.2, norm"):
-        engine.sync(policy.named_parameters(), 2)
-    monkeypatch.undo()
-    engine.sync(policy.named_parameters(), 2)
-
-
-def test_one_layer_that_arrives_otherwise_stops_the_run_and_is_named(
-    engine: VLLMEngine, policy: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write = files.write_weights
-
-    def corrupted(new: Any, folder: Path, dtype: torch.dtype) -> dict[str, int]:
-        named = dict(new)
-        sent = write(named.items(), folder, dtype)
-        name = "model.layers.1.self_attn.v_proj.weight"
-        changed = named[name].detach().clone()
-        changed[0, 0] += 1e-6
-        write({**named, name: changed}.items(), folder, dtype)
-        return sent
-
-    monkeypatch.setattr(files, "write_weights", corrupted)
-    with pytest.raises(EngineFailed, match=r"not the trainer's in layers\.1: they are stale, loaded in part"):
-        engine.sync(policy.named_parameters(), 3)
-    monkeypatch.undo()
-    engine.sync(policy.named_parameters(), 3)
+    policies.check_update_in_flight(engine, before, policy)
 
 
 def test_an_adapter_goes_alone_and_is_proven_like_all_weights(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,21 +97,13 @@ def test_an_adapter_goes_alone_and_is_proven_like_all_weights(monkeypatch: pytes
                 for tensor in adapter_tensors(policy).values():
                     tensor.add_(torch.randn(tensor.shape) * 0.1)
             engine.sync(merged_weights(policy), version)
-            check_adapter(engine, policy)
+            policies.check_adapter(engine, policy)
         assert len(sent) == 1, "what is below the adapter is sent once"
-        monkeypatch.setattr(files, "write_adapter", corrupting(write))
+        monkeypatch.setattr(files, "write_adapter", policies.corrupting(write))
         with pytest.raises(EngineFailed, match=r"not the trainer's in layers\.1: they are stale"):
             engine.sync(merged_weights(policy), 3)
     finally:
         engine.close()
-
-
-def test_a_server_with_another_model_is_refused(engine: VLLMEngine, policy: PreTrainedModel) -> None:
-    config = copy.deepcopy(policy.config)
-    config.intermediate_size = 160
-    setup = _setup(LlamaForCausalLM(config))
-    with pytest.raises(ConfigError, match="another model: intermediate_size is 192 there and 160 in model"):
-        VLLMEngine.from_setup(setup, urls=engine._hosts[0].url)
 
 
 PACKED = """

@@ -12,12 +12,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from policies import change, logprobs
+from policies import PROMPTS, ask_all, change, check_update_in_flight
 from protocol_server import ProtocolServer
 from tiny_runs import model, tokenizer
 from transformers import PreTrainedModel
@@ -39,40 +38,25 @@ Made = Callable[..., Engine]
 
 
 def test_a_request_in_flight_goes_on_under_new_weights_with_the_version_of_each_token(
-    policy: PreTrainedModel, server: ProtocolServer, make: Made
+    policy: PreTrainedModel, server: ProtocolServer, engine: Engine
 ) -> None:
-    engine = make(server)
     engine.sync(policy.named_parameters(), 1)
     before = copy.deepcopy(policy)
     server.halt_at = 5
-    prompts = [[7, 8, 9, 10 + i] for i in range(4)]
-    sampling = Sampling(max_tokens=60, ignore_eos=True)
-    engine.submit([Request(i, prompt, sampling, i, i) for i, prompt in enumerate(prompts)])
-    until(lambda: server.halted == len(prompts))
+    ask_all(engine, 60)
+    until(lambda: server.halted == len(PROMPTS))
     assert engine.poll(0.0) == []
     change(policy)
     server.halt_at = None
     engine.sync(policy.named_parameters(), 2)
-    answers = []
-    while engine.pending:
-        answers += engine.poll()
-    for answer in answers:
-        ids, versions = answer.token_ids.tolist(), answer.policy_version
-        assert len(ids) == 60 and versions.tolist() == [1] * 5 + [2] * 55
-        old = 5
-        prompt = prompts[answer.request_id]
-        np.testing.assert_allclose(answer.logprobs[:old], logprobs(before, prompt, ids[:old], 1.0), atol=1e-4)
-        under_new = logprobs(policy, prompt, ids, 1.0)
-        np.testing.assert_allclose(answer.logprobs[old:], under_new[old:], atol=1e-4)
-        assert np.abs(answer.logprobs[:old] - under_new[:old]).max() > 0.01, "the weights did change"
+    assert check_update_in_flight(engine, before, policy, 60, 1e-4) == [5] * len(PROMPTS)
     continued = [body for body in server.asked if len(body["prompt"][0]) > 4]
     assert {body["seed"] for body in continued}.isdisjoint({b["seed"] for b in server.asked if b not in continued})
 
 
 def test_what_is_submitted_while_weights_change_is_sampled_with_the_new_ones(
-    policy: PreTrainedModel, server: ProtocolServer, make: Made
+    policy: PreTrainedModel, server: ProtocolServer, engine: Engine
 ) -> None:
-    engine = make(server)
     pausing, go_on = threading.Event(), threading.Event()
 
     def pause() -> tuple[int, Any]:
@@ -93,9 +77,8 @@ def test_what_is_submitted_while_weights_change_is_sampled_with_the_new_ones(
 
 
 def test_an_update_that_changes_nothing_stops_the_run(
-    policy: PreTrainedModel, server: ProtocolServer, make: Made
+    policy: PreTrainedModel, server: ProtocolServer, engine: Engine
 ) -> None:
-    engine = make(server)
     engine.sync(policy.named_parameters(), 1)
     server.loads = False
     engine.sync(policy.named_parameters(), 2)  # nothing had to change
@@ -119,9 +102,8 @@ def test_an_update_that_changes_nothing_stops_the_run(
     ],
 )
 def test_an_update_that_leaves_out_a_layer_stops_the_run_and_names_it(
-    name: str, group: str, policy: PreTrainedModel, server: ProtocolServer, make: Made
+    name: str, group: str, policy: PreTrainedModel, server: ProtocolServer, engine: Engine
 ) -> None:
-    engine = make(server)
     server.corrupted = name
     change(policy, by=1e-5)  # far below what a probe sees
     with pytest.raises(EngineFailed, match=rf"not the trainer's in {group}: they are stale, loaded in part"):
@@ -129,9 +111,8 @@ def test_an_update_that_leaves_out_a_layer_stops_the_run_and_names_it(
 
 
 def test_embeddings_that_the_server_ties_and_the_trainer_does_not_are_named(
-    policy: PreTrainedModel, server: ProtocolServer, make: Made
+    policy: PreTrainedModel, server: ProtocolServer, engine: Engine
 ) -> None:
-    engine = make(server)
     server.model.lm_head.weight = server.model.model.embed_tokens.weight
     server.model.lm_head.register_parameter("extra", None)
     server.loads = False
@@ -159,9 +140,8 @@ def test_tied_embeddings_hold_whether_or_not_the_server_keeps_two_copies(tmp_pat
 
 
 def test_a_server_with_the_weights_that_computes_something_else_stops_the_run(
-    policy: PreTrainedModel, server: ProtocolServer, make: Made
+    policy: PreTrainedModel, server: ProtocolServer, engine: Engine
 ) -> None:
-    engine = make(server)
     server.temperature = 1.0
     with pytest.raises(EngineFailed, match=r"log-probabilities of a probe differ .*though it holds the weights"):
         engine.sync(policy.named_parameters(), 1)
@@ -191,9 +171,8 @@ def test_the_probe_stops_at_once_where_no_number_comes_or_nothing_else_proves_th
 
 
 def test_weights_that_find_no_room_stop_the_run_with_the_setting(
-    policy: PreTrainedModel, server: ProtocolServer, make: Made, tmp_path: Path
+    policy: PreTrainedModel, engine: Engine, tmp_path: Path
 ) -> None:
-    engine = make(server)
     tmp_path.rename(tmp_path.with_name("gone"))
     with pytest.raises(EngineFailed, match=r"rollout\.engine_options\.weights_folder: .*No such file"):
         engine.sync(policy.named_parameters(), 1)
@@ -221,9 +200,8 @@ def test_a_folder_in_memory_that_is_too_small_is_refused_before_anything_is_star
 
 
 def test_a_folder_in_memory_that_is_full_stops_the_run_with_what_is_needed_and_free(
-    policy: PreTrainedModel, server: ProtocolServer, make: Made, full: Path
+    policy: PreTrainedModel, engine: Engine, full: Path
 ) -> None:
-    engine = make(server)
     engine._update.folder = full  # filled by others since the start
     with pytest.raises(EngineFailed, match=r"No space left on device.*has 0\.. MiB free, and the weights take .* MiB"):
         engine.sync(policy.named_parameters(), 1)
@@ -260,10 +238,7 @@ def test_servers_sleep_while_the_model_trains_and_wake_for_its_weights(
     engine.close()
 
 
-def test_nothing_is_left_of_weights_on_their_way(
-    policy: PreTrainedModel, server: ProtocolServer, make: Made, tmp_path: Path
-) -> None:
-    engine = make(server)
+def test_nothing_is_left_of_weights_on_their_way(policy: PreTrainedModel, engine: Engine, tmp_path: Path) -> None:
     engine.sync(policy.named_parameters(), 1)
     assert not [*tmp_path.iterdir()]
 

@@ -11,10 +11,11 @@ from collections.abc import Callable
 
 import pytest
 from accelerate import Accelerator
+from episodes import episode as ended
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
-from virtual_time import Clock, VirtualEngine, VirtualVector, answer, manager_of, tokenizer
+from virtual_time import Clock, VirtualEngine, VirtualVector, answer, manager_of, tokenizer, virtual
 from waiting import until
 
 from envsuite.prompting import PromptSpec, make_codec, make_memory
@@ -24,6 +25,7 @@ from envsuite.serving.settings import Settings
 from envsuite.vector import EnvFactory, Vector, Wait, make_vector
 from trainers.rollout.engine import Request, Sampling
 from trainers.rollout.episode import EpisodePlan
+from trainers.rollout.ledger import Ledger
 from trainers.rollout.manager import RolloutManager
 from trainers.rollout.scripted import ScriptedEngine
 from trainers.rollout.timing import Stopwatch, Timing
@@ -184,13 +186,13 @@ def _first(faults: dict[tuple[int, int, int], str], number: int, attempt: int) -
 def test_an_engine_that_never_answers_one_request_costs_that_episode_alone(
     again: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock, told = Clock(), list[Wait]()
-    vector = VirtualVector(3, clock, lambda task, attempt, taken: (1.0, "ends" if taken == 3 else "goes on"))
-    mute = (1, 2) if again else (1,)
-    engine = VirtualEngine(
-        clock, lambda session, attempt, asked: math.inf if session == 1 and attempt in mute and asked == 1 else 0.5
+    told, mute = list[Wait](), (1, 2) if again else (1,)
+    clock, vector, engine, manager = virtual(
+        3,
+        lambda task, attempt, taken: (1.0, "ends" if taken == 3 else "goes on"),
+        lambda session, attempt, asked: math.inf if session == 1 and attempt in mute and asked == 1 else 0.5,
+        engine_deadline=30.0,
     )
-    manager = manager_of(engine, vector, clock, engine_deadline=30.0)
     plans = [EpisodePlan(i, 0, 0, "abc"[i]) for i in range(3)]
     with caplog.at_level(logging.INFO, "trainers"):
         (group,) = manager.stream(plans, SAMPLING, 0, lambda ended, wait: told.append(wait) if wait else None)
@@ -221,12 +223,12 @@ def test_a_request_that_the_engine_has_lost_is_noticed_at_once() -> None:
 
 
 def test_a_late_answer_is_never_taken_for_that_of_the_next_episode_in_the_slot() -> None:
-    clock = Clock()
-    vector = VirtualVector(1, clock, lambda task, attempt, taken: (1.0, "ends" if taken == 2 else "goes on"))
-    engine = VirtualEngine(
-        clock, lambda session, attempt, asked: 12.0 if (session, attempt, asked) == (0, 1, 0) else 3.0
+    _, _, engine, manager = virtual(
+        1,
+        lambda task, attempt, taken: (1.0, "ends" if taken == 2 else "goes on"),
+        lambda session, attempt, asked: 12.0 if (session, attempt, asked) == (0, 1, 0) else 3.0,
+        engine_deadline=10.0,
     )
-    manager = manager_of(engine, vector, clock, engine_deadline=10.0)
     first, other = manager.run([EpisodePlan(0, 0, 0, "a"), EpisodePlan(1, 1, 0, "b")], SAMPLING, 0)
     assert first.error is None is other.error and len(first.steps) == len(other.steps) == 2
     assert manager.timing.dropped_tokens == len(answer()) and engine.sampled == 5 * len(answer())
@@ -234,19 +236,14 @@ def test_a_late_answer_is_never_taken_for_that_of_the_next_episode_in_the_slot()
 
 @pytest.mark.parametrize("attempts", [1, 2, 3])
 def test_an_episode_is_started_as_often_as_the_setting_says(attempts: int) -> None:
-    clock = Clock()
-    vector = VirtualVector(2, clock, lambda task, attempt, taken: (1.0, "hangs" if task == "a" else "ends"))
-    manager = manager_of(VirtualEngine(clock, lambda *_: 1.0), vector, clock, attempts=attempts)
+    _, vector, _, manager = virtual(2, lambda task, *_: (1.0, "hangs" if task == "a" else "ends"), attempts=attempts)
     manager.run([EpisodePlan(0, 0, 0, "a"), EpisodePlan(1, 1, 0, "b")], SAMPLING, 0)
     assert vector.started == {"a": attempts, "b": 1} and manager.timing.repeated == attempts - 1
 
 
 def test_a_machine_that_kills_every_process_ends_the_rollout() -> None:
-    clock = Clock()
-    vector = VirtualVector(2, clock, lambda task, attempt, taken: (1.0, "collateral"))
-    episodes = manager_of(VirtualEngine(clock, lambda *_: 1.0), vector, clock).run(
-        [EpisodePlan(i, 0, 0, "ab"[i]) for i in range(2)], SAMPLING, 0
-    )
+    _, vector, _, manager = virtual(2, lambda *_: (1.0, "collateral"))
+    episodes = manager.run([EpisodePlan(i, 0, 0, "ab"[i]) for i in range(2)], SAMPLING, 0)
     assert all(episode.error is not None for episode in episodes) and max(vector.started.values()) <= 8
 
 
@@ -353,3 +350,32 @@ def test_the_display_names_what_a_rollout_waits_for(monkeypatch: pytest.MonkeyPa
         (episode,) = stop.phase("rollout", 1, play)  # type: ignore[misc]
     assert episode.success  # type: ignore[attr-defined]
     assert any(text.startswith("waiting for episode 7 (task a), step 1: step of slot 0") for text in seen)
+
+
+@given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=5), draws=st.randoms(use_true_random=False))
+def test_a_group_is_whole_with_its_last_episode_and_in_the_order_of_its_plans(sizes: list[int], draws: object) -> None:
+    plans = [EpisodePlan(10 * group + n, group, 0, "task") for group, size in enumerate(sizes) for n in range(size)]
+    draws.shuffle(plans)  # type: ignore[attr-defined]
+    ledger = Ledger(attempts=2)
+    ledger.add(plans)
+    left, order = dict(enumerate(sizes)), list(plans)
+    draws.shuffle(order)  # type: ignore[attr-defined]
+    for number, plan in enumerate(order, 1):
+        before = len(ledger.groups)
+        ledger.enter(ended(plan.episode_id, group_id=plan.group_id))
+        left[plan.group_id] -= 1
+        assert ledger.ended == number and len(ledger.groups) == before + (left[plan.group_id] == 0)
+    for group in ledger.groups:
+        (number,) = {one.group_id for one in group}
+        assert [e.episode_id for e in group] == [plan.episode_id for plan in plans if plan.group_id == number]
+
+
+def test_an_episode_is_started_as_often_as_it_may_fail_and_survives_the_losses_of_others() -> None:
+    ledger, plan = Ledger(attempts=3), EpisodePlan(0, 0, 0, "task")
+    ledger.add([plan])
+    assert [ledger.failed(0, collateral=True) for _ in range(7)] == [True] * 7
+    assert [ledger.failed(0, collateral=False) for _ in range(3)] == [True, True, False]
+    assert not ledger.failed(0, collateral=True)
+    ledger.enter(ended(plan.episode_id, group_id=plan.group_id))
+    ledger.add([plan])
+    assert ledger.failed(0, collateral=False), "an episode of a later rollout begins anew"

@@ -1,4 +1,4 @@
-"""Episodes of several agents: each has a conversation of its own, with its own tools, and steps of its own."""
+"""Episodes that search a corpus: of several agents, each with a conversation of its own, and in Search-R1's format."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
-from transformers import ByT5Tokenizer
+from byte_tokens import byte_tokenizer
 
 from envsuite.core.errors import UsageError
 from envsuite.retrieval.corpus_build import build
 from envsuite.retrieval.documents import Document, InMemory
-from trainers.credit.estimators.gigpo import GiGPO
-from trainers.credit.rows import unshaped
-from trainers.report.methods import step_means
 from trainers.rollout.config import EnvConfig, PromptConfig, RolloutConfig
 from trainers.rollout.engine import Request, Sampling
 from trainers.rollout.environments import make_manager
@@ -24,25 +20,13 @@ from trainers.rollout.episode import EpisodePlan
 from trainers.rollout.scripted import ScriptedEngine
 from trainers.steps import Episode
 
-TEMPLATE = (
-    "{% for message in messages %}[{{ message.role }}] {{ message.content }}\n{% endfor %}"
-    "{% if add_generation_prompt %}[assistant] {% endif %}"
-)
-
-
-def _tokenizer() -> Any:
-    """A tokenizer of bytes, which loses nothing."""
-    made = ByT5Tokenizer()
-    made.chat_template = TEMPLATE
-    return made
-
 
 class Team(ScriptedEngine):
     """Searches the words of the query, or keeps the first candidate; an odd episode keeps nothing."""
 
     def __init__(self) -> None:
         super().__init__(self._play)
-        self.tokenizer = _tokenizer()
+        self.tokenizer = byte_tokenizer()
         self.prompts: list[str] = []
 
     def _play(self, request: Request) -> Sequence[int]:
@@ -101,12 +85,39 @@ def test_steps_name_their_agents_and_rewards_go_to_them(played: tuple[Team, list
         assert episode.own_rewards == [1.0, 1.0 if episode.episode_id % 2 == 0 else 0.0, 0.0, 0.0]
 
 
-def test_methods_credit_each_agent_by_itself(played: tuple[Team, list[Episode]]) -> None:
-    _, episodes = played
-    table = unshaped(episodes, 1)
-    advantages = step_means(table, GiGPO()(table))
-    agents = table.extra["agent"]
-    assert not advantages[agents == "searcher_0"].any(), "all searchers did the same"
-    kept = table.extra["played"] == 1
-    assert (advantages[kept] > 0).tolist() == [True, False, True, False]
-    assert (advantages[kept] < 0).tolist() == [False, True, False, True]
+class Searcher(ScriptedEngine):
+    """Searches once, then answers with what it was told."""
+
+    def __init__(self) -> None:
+        super().__init__(self._play)
+        self.tokenizer = byte_tokenizer()
+        self.prompts: list[list[int]] = []
+
+    def _play(self, request: Request) -> Sequence[int]:
+        self.prompts.append(request.prompt_ids.tolist())
+        told = self.tokenizer.decode(self.prompts[-1])
+        text = "<answer>Ada</answer>" if "Ada built the mill" in told else "<think>Who?</think><search>mill</search>"
+        return [*self.tokenizer.encode(text, add_special_tokens=False), self.tokenizer.eos_token_id]
+
+
+def test_an_episode_in_the_format_of_search_r1(tmp_path: Path) -> None:
+    task = {
+        "text": "Who built the mill?", "answers": ["Ada"], "support": ["Mill"], "kind": "bridge", "hops": 1,
+        "data_set": "x", "answerable": True,
+    }  # fmt: skip
+    tasks = [{**task, "id": f"{split}-0", "split": split} for split in ("train", "validation", "test")]
+    pages = [Document("Mill", "Mill", "Ada built the mill."), Document("Dam", "Dam", "Nobody built the dam.")]
+    corpus = build(InMemory("pages", pages, tasks), tmp_path / "pages.corpus")
+    env = EnvConfig("SearchQA-v0", "train", {"source": str(corpus), "observation": "search-r1"}, max_episode_steps=4)
+    engine = Searcher()
+    prompt = PromptConfig(codec="search-r1", memory="full")
+    manager = make_manager(RolloutConfig(), prompt, [env], 1, engine, engine.tokenizer)
+    with manager.vector:
+        (episode,) = manager.run([EpisodePlan(0, 0, 0, "train-0")], Sampling(max_tokens=200), 0)
+    assert (episode.success, episode.total_reward, len(episode.steps)) == (True, 1.0, 2)
+    first, second = engine.prompts
+    answer = episode.steps[0].response_ids.tolist()
+    assert second[: len(first) + len(answer) - 1] == first + answer[:-1], "in the same turn, token by token"
+    added = engine.tokenizer.decode(second[len(first) + len(answer) - 1 :])
+    assert "<information>" in added
+    assert "[assistant]" not in added

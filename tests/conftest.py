@@ -15,6 +15,7 @@ from hypothesis import settings
 from hypothesis.internal.conjecture import engine
 
 if TYPE_CHECKING:
+    from console import Console
     from transformers import PreTrainedTokenizerBase
 
     from envsuite.core import ToolEnv
@@ -146,3 +147,11 @@ def make_env() -> Callable[..., ToolEnv]:
     import envsuite  # noqa: F401
 
     return lambda env_id, **arguments: gymnasium.make(env_id, disable_env_checker=True, **arguments).unwrapped  # type: ignore[return-value]
+
+
+@pytest.fixture
+def console(capsys: pytest.CaptureFixture[str]) -> Console:
+    """Runs ``envsuite``, or another program, in this process."""
+    from console import Console
+
+    return Console(capsys)

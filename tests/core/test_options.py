@@ -62,6 +62,7 @@ def test_a_schema_is_that_of_the_annotation_with_its_limits() -> None:
         ({"seed": 2**63}, UsageError, "seed=9223372036854775808: expected whole number"),
         ({"kinds": ["a", "e"]}, UnknownName, "unknown kinds of Some-v0 'e'"),
         ({"kinds": ()}, UsageError, r"kinds=\(\): expected 1 or more of: a, b, c"),
+        ({"pair": range(100_000)}, UsageError, "pair="),
         ({"pair": (1, 2, 3)}, UsageError, r"pair=\(1, 2, 3\): expected 2 of: whole number"),
         ({"style": "quiet"}, UnknownName, "unknown style of Some-v0 'quiet'.*plain"),
         ({"sizes": {"a": 1.0}}, UsageError, "expected mapping to whole number or null"),
@@ -72,19 +73,13 @@ def test_a_schema_is_that_of_the_annotation_with_its_limits() -> None:
 def test_a_wrong_value_is_refused_in_one_line(values: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message) as caught:
         Some.of(values)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
 
 
 def test_values_that_only_python_knows_are_taken_as_they_are() -> None:
     made = Some.of({"judge": len, "source": Path("x"), "kinds": iter("ab"), "tasks": {"one"}, "style": "loud"})
     assert made.judge is len and made.source == Path("x")
     assert made.kinds == ("a", "b") and made.tasks == ("one",), "what can be read once is kept"
-
-
-def test_a_long_value_is_told_in_short() -> None:
-    with pytest.raises(UsageError, match="pair=") as caught:
-        Some.of({"pair": range(100_000)})
-    assert len(str(caught.value)) < 1000
 
 
 def test_clients_have_narrower_limits() -> None:

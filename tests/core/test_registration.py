@@ -21,7 +21,6 @@ from gymnasium.wrappers import (
     TimeAwareObservation,
 )
 
-import envsuite
 from envsuite.core import ToolCall, Unparsed
 from envsuite.core.errors import UnknownName
 from envsuite.core.registration import BUILTIN, ENVIRONMENTS
@@ -199,9 +198,3 @@ def test_a_vector_of_processes_leaves_nothing_behind(tmp_path: Path, monkeypatch
     del envs, seen
     gc.collect()
     assert not list(tmp_path.iterdir())
-
-
-def test_registering_twice_changes_nothing() -> None:
-    before = {env_id: gymnasium.registry[env_id] for env_id in IDS}
-    envsuite.register_envs()
-    assert all(gymnasium.registry[env_id] is spec for env_id, spec in before.items())

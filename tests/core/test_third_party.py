@@ -14,12 +14,13 @@ from typing import Any
 import anyio
 import gymnasium
 import pytest
+from console import Console
+from driving import answers
 from mcp import Client
 from third_party import files_of, install
 from websockets.asyncio.client import connect
 
 import envsuite
-from envsuite.cli import main
 from envsuite.core import ToolCall, UsageError
 from envsuite.core.registration import ENVIRONMENTS, EnvSpec
 from envsuite.serving.bridges.server import bridging
@@ -27,7 +28,7 @@ from envsuite.serving.bridges.settings import Settings as BridgeSettings
 from envsuite.serving.server import serving
 from envsuite.serving.settings import Settings
 from envsuite.testing import check_environment, checks
-from envsuite.vector import EnvFactory, Event, Vector, make_vector
+from envsuite.vector import EnvFactory, make_vector
 
 
 @pytest.fixture(scope="module")
@@ -111,24 +112,16 @@ def test_it_passes_the_checker(dial: str) -> None:
     check_environment(ENVIRONMENTS[dial])
 
 
-def answers(vector: Vector) -> dict[int, Event]:
-    """The answer of each slot that was called."""
-    events: dict[int, Event] = {}
-    while vector.pending:
-        events.update((event.slot, event) for event in vector.poll(10.0))
-    return events
-
-
 @pytest.mark.parametrize(("workers", "remote"), [(1, False), (0, True)])
 def test_it_is_played_by_a_vector(dial: str, there: dict[str, Any], workers: int, remote: bool) -> None:
     with make_vector([EnvFactory(dial, there if remote else {})], 3, workers) as vector:
         for slot in range(3):
             vector.reset(slot, 0, task_id=f"lock-{slot + 48}")
-        assert set(answers(vector)) == {0, 1, 2}
+        assert set(answers(vector, 3)) == {0, 1, 2}
         vector.step(0, turn(48))
         vector.refuse(1, "no call")
         vector.step(2, turn(48))
-        events = answers(vector)
+        events = answers(vector, 3)
         assert [events[slot].observation["text"] for slot in range(3)] == [
             "It opens.", "Invalid action: no call. Tools: turn.", "Higher than 48.",
         ]  # fmt: skip
@@ -142,11 +135,9 @@ def test_it_is_played_by_clients_of_mcp_and_of_openenv(dial: str) -> None:
                 assert {tool.name for tool in (await client.list_tools()).tools} == {"reset", "turn"}
                 begun = await client.call_tool("reset", {"task_id": "lock-98"})
                 assert begun.structured_content["task_id"] == "lock-98"
-                low, high, told = 0, 99, {"terminated": False}
-                while not told["terminated"]:
-                    number = (low + high) // 2
-                    told = (await client.call_tool("turn", {"number": number})).structured_content
-                    low, high = (number + 1, high) if told["observation"].startswith("Higher") else (low, number - 1)
+                told = (await client.call_tool("turn", {"number": 97})).structured_content
+                assert told["observation"] == "Higher than 97." and not told["terminated"]
+                told = (await client.call_tool("turn", {"number": 98})).structured_content
                 assert told["reward"] == 1.0 and told["observation"] == "It opens."
 
         anyio.run(talk)
@@ -160,23 +151,17 @@ def test_it_is_played_by_clients_of_mcp_and_of_openenv(dial: str) -> None:
                     return told
 
                 assert (await say("reset", seed=3))["observation"]["task"] == "Open the lock."
-                low, high, told = 0, 99, {"done": False}
-                while not told["done"]:
-                    number = (low + high) // 2
-                    told = await say("step", tool_name="turn", arguments={"number": number})
-                    low, high = (
-                        (number + 1, high) if told["observation"]["text"].startswith("Higher") else (low, number - 1)
-                    )
+                task = gymnasium.make(dial).reset(seed=3)[1]["task_id"]
+                told = await say("step", tool_name="turn", arguments={"number": int(task.removeprefix("lock-"))})
                 assert told["reward"] == 1.0 and told["observation"]["text"] == "It opens."
 
         anyio.run(talk_openenv)
 
 
-def test_the_command_line_lists_it_and_its_tasks(dial: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["envs", "list"]) == 0
-    assert re.search(r"^Dial-v0 +20  dial$", capsys.readouterr().out, re.MULTILINE)
-    assert main(["envs", "tasks", dial, "--split", "test"]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == "test\tlock\tlock-80"
+def test_the_command_line_lists_it_and_its_tasks(dial: str, console: Console) -> None:
+    shown, _ = console("envs list")
+    assert re.search(r"^Dial-v0 +20  dial$", shown, re.MULTILINE) and all(env_id in shown for env_id in ENVIRONMENTS)
+    assert console(f"envs tasks {dial} --split test")[0].splitlines()[0] == "test\tlock\tlock-80"
 
 
 def test_another_environment_of_the_same_id_is_refused_and_the_same_again_is_not(dial: str) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from lamps import LOOK, SWITCH
 
 from envsuite.core import Tool, ToolCall, Unparsed
+from envsuite.core.spaces import ToolCalls
 from envsuite.core.tools import check_action
 
 TOOLS = (SWITCH, LOOK)
@@ -27,19 +28,13 @@ ANY_JSON = st.recursive(
     [
         ({}, "lamp"),
         ({"lamp": "1"}, "argument lamp"),
-        ({"lamp": -1}, "argument lamp"),
-        ({"lamp": 1.5}, "argument lamp"),
-        ({"lamp": True}, "argument lamp"),
         ({"lamp": 1, "extra": 2}, "extra"),
-        ([], "object"),
-        ("lamp", "object"),
         (None, "object"),
     ],
 )
 def test_arguments_that_do_not_fit_the_schema_are_named(arguments: object, said: str) -> None:
     problem = SWITCH.problem(arguments)
-    assert problem is not None
-    assert said in problem
+    assert problem is not None and said in problem
 
 
 @pytest.mark.parametrize(
@@ -97,15 +92,8 @@ def test_any_json_is_accepted_or_refused_with_one_line(arguments: Any) -> None:
 )
 def test_an_action_that_is_none_is_described(action: object, said: str) -> None:
     problem = check_action(action, TOOLS, max_calls=2)
-    assert problem is not None
-    assert said in problem
-
-
-def test_a_tool_describes_itself_as_a_function_schema() -> None:
-    assert SWITCH.as_openai() == {
-        "type": "function",
-        "function": {"name": "switch", "description": SWITCH.description, "parameters": SWITCH.parameters},
-    }
+    assert not ToolCalls(TOOLS, max_calls=2).contains(action)
+    assert problem is not None and said in problem
 
 
 def test_a_tool_that_has_validated_can_be_copied_and_sent_to_another_process() -> None:

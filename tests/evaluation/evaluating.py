@@ -95,20 +95,8 @@ def said(process: subprocess.Popen[str], status: int) -> tuple[str, str]:
 
 def endpoint(server: ScriptedEndpoint, *words: object) -> list[object]:
     """Returns the words of a command that asks an endpoint about Frail-v0."""
-    return [
-        "Frail-v0",
-        "--policy",
-        "endpoint",
-        "--url",
-        server.url,
-        "--model",
-        NAME,
-        "--temperature",
-        "0",
-        "--workers",
-        "0",
-        *words,
-    ]
+    asked = f"Frail-v0 --policy endpoint --url {server.url} --model {NAME} --temperature 0 --workers 0"
+    return [*asked.split(), *words]
 
 
 def answers(body: dict[str, Any]) -> Any:

@@ -43,9 +43,14 @@ def draw(
                 seconds=float(dice.uniform(0.1, 2)), metrics={"calls": float(steps)},
             )  # fmt: skip
             if dice.random() < broken:
-                plain = replace(plain, success=False, score=0.0, ending="broken", broken="HTTP 500")
+                (plain,) = lost([plain])
             results.append(plain)
     return results
+
+
+def lost(results: Sequence[Result], why: str = "HTTP 500") -> list[Result]:
+    """The same episodes, none of which ended."""
+    return [replace(one, success=False, score=0.0, ending="broken", broken=why) for one in results]
 
 
 def group(results: Sequence[Result]) -> Group:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from synthetic_results import draw, group, write
+from console import Console
+from synthetic_results import draw, lost, write
 
-from envsuite.cli import main
 from envsuite.core.errors import DataError, UnknownName, UsageError
 from envsuite.evaluation.compare import compare, probability
 from envsuite.evaluation.groups import groups_of
@@ -84,9 +84,8 @@ def test_results_of_different_protocols_are_refused_by_what_differs(change: dict
 
 
 def test_where_nothing_finished_or_nothing_is_common_there_is_no_comparison() -> None:
-    lost = [replace(r, success=False, score=0.0, ending="broken", broken="HTTP 401") for r in draw("b")]
     with pytest.raises(DataError, match=r"b finished no episode .* 90 of them by: HTTP 401. Play them again"):
-        compare(groups_of([draw("a"), lost]))
+        compare(groups_of([draw("a"), lost(draw("b"), "HTTP 401")]))
     with pytest.raises(DataError, match="no two policies played the same split; there are a on TextCraft-v0, test"):
         compare(groups_of([draw("a"), draw("b", split="validation")]))
     with pytest.raises(DataError, match="no finished task in common"):
@@ -108,34 +107,24 @@ def test_the_interval_of_a_difference_has_a_width_where_both_rates_are_0_or_1() 
     assert found.p == 1.0 and found.low < 0 < found.high and found.score_low < 0 < found.score_high
 
 
-def test_the_command_writes_every_format_and_a_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_every_format_and_a_plot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, console: Console
+) -> None:
     folder = write(tmp_path / "r", {"a": draw("a|b", 0.3), "b": draw("b", 0.7, rng=1), "c": draw("c$\n", broken=0.2)})
-    image = tmp_path / "figure.png"
-    assert main(["eval", "compare", str(folder), "--baseline", "b", "--plot", str(image)]) == 0
-    text = capsys.readouterr().out
+    compare, image = f"eval compare {folder}", tmp_path / "figure.png"
+    text, _ = console(f"{compare} --baseline b --plot {image}")
     assert "c$\\n" in text and "† c$\\n against b: an evaluation is incomplete" in text
     width, height = struct.unpack(">II", image.read_bytes()[16:24])
     assert width > 1000 and height > 300
-    assert main(["eval", "compare", str(folder), "--format", "json"]) == 0
-    body = json.loads(capsys.readouterr().out)
+    body = json.loads(console(f"{compare} --format json")[0])
     assert body["correction"] == "holm" and len(body["comparisons"]) == 3
-    assert main(["eval", "compare", str(folder), "--format", "csv"]) == 0
-    records = list(csv.DictReader(io.StringIO(capsys.readouterr().out, newline="")))
+    records = list(csv.DictReader(io.StringIO(console(f"{compare} --format csv")[0], newline="")))
     assert [float(r["p"]) for r in records] == [one["p"] for one in body["comparisons"]]
-    assert main(["eval", "compare", str(folder), "--format", "markdown"]) == 0
-    assert r"| a\|b |" in capsys.readouterr().out
-    assert main(["eval", "compare", str(folder), "--plot", str(tmp_path / "figure.gif")]) == 2
-    assert "ends with .png, .pdf, .svg" in capsys.readouterr().err
-
-
-def test_without_matplotlib_the_plot_names_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = write(tmp_path / "r", {"a": draw("a"), "b": draw("b", rng=1)})
+    assert r"| a\|b |" in console(f"{compare} --format markdown")[0]
+    assert "ends with .png, .pdf, .svg" in console(f"{compare} --plot {tmp_path}/figure.gif", 2)[1]
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert main(["eval", "compare", str(folder), "--plot", str(tmp_path / "x.png")]) == 2
-    assert "pip install 'envsuite[plots]'" in capsys.readouterr().err
-    assert main(["eval", "compare", str(folder)]) == 0
+    assert "pip install 'envsuite[plots]'" in console(f"{compare} --plot {tmp_path}/x.png", 2)[1]
+    console(compare)
 
 
 @pytest.mark.parametrize(
@@ -182,42 +171,33 @@ def test_the_correlation_within_tasks_is_estimated_from_results(within: float) -
     assert estimate_correlations([(1, 1), (0, 1)]) is None
 
 
-def test_power_speaks_in_tasks_seeds_and_points(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["eval", "power", "--difference", "0.05", "--rate", "0.6"]) == 0
-    text = capsys.readouterr().out
+def test_power_speaks_in_tasks_seeds_and_points(tmp_path: Path, console: Console) -> None:
+    text, _ = console("eval power --difference 0.05 --rate 0.6")
     assert ["1", "seed", f"{tasks_needed(0.6, 0.05):,}", "tasks"] in [line.split()[:4] for line in text.split("\n")]
     assert "assumed; --from PATH estimates it" in text
     folder = write(tmp_path / "r", {"a": draw("a", 0.5, 300), "b": draw("b", 0.6, 300, rng=1)})
-    assert main(["eval", "power", "--tasks", "134", "--paired", "--from", str(folder), "--seeds", "3"]) == 0
-    text = capsys.readouterr().out
+    text, _ = console(f"eval power --tasks 134 --paired --from {folder} --seeds 3")
     assert "assumed" not in text and "least increase that 134 tasks show" in text and "points" in text
+    write(tmp_path / "three", {name: draw(name) for name in "abc"})
+    write(tmp_path / "none", {"a": lost(draw("a"))})
+    for name, said in (("three", "one or two policies on one split"), ("none", "no episode finished")):
+        assert said in console(f"eval power --tasks 100 --from {tmp_path}/{name}", 2)[1]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("options", "words"),
     [
-        (["--rate", "0.5"], "give --difference"),
-        (["--difference", "0.1"], "give --rate"),
-        (["--difference", "0.6", "--rate", "0.5"], "rates must be between 0 and 1"),
-        (["--difference", "0", "--rate", "0.5"], "difference of 0"),
-        (["--difference", "0.1", "--rate", "0.5", "--seeds", "0"], "0 seeds"),
-        (["--difference", "0.1", "--rate", "0.5", "--correlation", "1.5"], "from 0 to 1"),
-        (["--difference", "0.1", "--rate", "0.5", "--correlation", "0.2", "--between", "0.3"], "cannot exceed"),
-        (["--difference", "0.1", "--rate", "0.5", "--power", "1"], "power 1"),
-        (["--tasks", "1", "--rate", "0.5"], "needs 2"),
-        (["--tasks", "9", "--rate", "1.5"], "between 0 and 1"),
+        ("--rate 0.5", "give --difference"),
+        ("--difference 0.1", "give --rate"),
+        ("--difference 0.6 --rate 0.5", "rates must be between 0 and 1"),
+        ("--difference 0 --rate 0.5", "difference of 0"),
+        ("--difference 0.1 --rate 0.5 --seeds 0", "0 seeds"),
+        ("--difference 0.1 --rate 0.5 --correlation 1.5", "from 0 to 1"),
+        ("--difference 0.1 --rate 0.5 --correlation 0.2 --between 0.3", "cannot exceed"),
+        ("--difference 0.1 --rate 0.5 --power 1", "power 1"),
+        ("--tasks 1 --rate 0.5", "needs 2"),
+        ("--tasks 9 --rate 1.5", "between 0 and 1"),
     ],
 )
-def test_power_says_what_is_out_of_range(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["eval", "power", *arguments]) == 2
-    assert words in capsys.readouterr().err
-
-
-def test_power_from_results_takes_two_policies_of_one_split(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = write(tmp_path / "r", {name: draw(name) for name in "abc"})
-    assert main(["eval", "power", "--tasks", "100", "--from", str(folder)]) == 2
-    assert "one or two policies on one split" in capsys.readouterr().err
-    lost = [replace(r, success=False, score=0.0, ending="broken", broken="x") for r in draw("a")]
-    assert main(["eval", "power", "--tasks", "100", "--from", str(write(tmp_path / "l", {"a": lost}))]) == 2
-    assert "no episode finished" in capsys.readouterr().err
-    assert group(draw("a")).complete
+def test_power_says_what_is_out_of_range(options: str, words: str, console: Console) -> None:
+    assert words in console(f"eval power {options}", 2)[1]

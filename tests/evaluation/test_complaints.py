@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envsuite.cli import main
-from envsuite.core.registration import builtin
 from envsuite.evaluation.protocol import Setting, panel_of, sample_of, world_of
 from envsuite.evaluation.results import Result, read_results
 
@@ -47,14 +46,12 @@ def test_the_order_of_play_changes_no_result(tmp_path: Path) -> None:
 
 def test_seeds_differ_in_sampled_actions_and_not_in_the_panel(tmp_path: Path) -> None:
     found = measured(tmp_path, *PLAIN, "--workers", 0)
-    drawn = [
-        [r for (policy, _, number), r in found.items() if policy == "random" and number == seed] for seed in (0, 1)
-    ]
+    drawn, players = (
+        [[r for (name, _, number), r in found.items() if (name, number) == (policy, seed)] for seed in (0, 1)]
+        for policy in ("random", "lexical")
+    )
     assert [r.task_id for r in drawn[0]] == [r.task_id for r in drawn[1]]
     assert [(r.steps, r.valid) for r in drawn[0]] != [(r.steps, r.valid) for r in drawn[1]]
-    players = [
-        [r for (policy, _, number), r in found.items() if policy == "lexical" and number == seed] for seed in (0, 1)
-    ]
     assert [replace(r, seed=0) for r in players[0]] == [replace(r, seed=0) for r in players[1]], "nothing is drawn"
     assert len({r.conditions.panel for r in found.values()}) == 1
 
@@ -87,10 +84,3 @@ def test_a_sample_is_a_function_of_the_ids_and_part_of_a_larger_one(ids: list[st
     if chosen:
         limit = max(hashlib.sha256(task.encode()).digest() for task in chosen)
         assert all(hashlib.sha256(task.encode()).digest() > limit for task in set(ids) - set(chosen))
-
-
-@pytest.mark.parametrize("spec", builtin(), ids=lambda spec: spec.id)
-def test_players_are_named_for_every_environment(spec: Any) -> None:
-    """Sokoban and PythonMath have no lexical player: a board has no words, an answer is no word of its problem."""
-    assert "expert" in spec.players
-    assert ("lexical" in spec.players) == (spec.id not in ("Sokoban-v0", "PythonMath-v0"))

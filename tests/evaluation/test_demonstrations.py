@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from console import Console
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from envsuite.cli import main
 from envsuite.core import DataError, ToolCall, ToolEnv, Unparsed, UsageError
 from envsuite.core.registration import builtin
 from envsuite.evaluation.demonstrations import FORMS, Demonstration, Step, demonstrate, read_demonstrations, replay
@@ -86,10 +86,10 @@ def test_what_is_exported_and_read_again_plays_as_it_did(
 
 
 @pytest.mark.parametrize("env_id", IDS)
-def test_the_expert_s_demonstrations_solve_their_tasks(env_id: str, tmp_path: Path, data_folder: Path) -> None:
+def test_the_expert_s_demonstrations_solve_their_tasks(env_id: str, tmp_path: Path, console: Console) -> None:
     path = tmp_path / "some.jsonl"
-    few = [f"--option={name}={value}" for name, value in FEW.get(env_id, {}).items()]
-    assert main(["export", "demos", env_id, "--n", "3", "--seed", "7", "--out", str(path), *few]) == 0
+    few = " ".join(f"--option={name}={value}" for name, value in FEW.get(env_id, {}).items())
+    console(f"export demos {env_id} --n 3 --seed 7 --out {path} {few}")
     found = read_demonstrations(path)
     assert len({one.task_id for one in found}) == 3
     assert all(one.success and one.split == "train" and one.player == "expert" and one.seed == 7 for one in found)
@@ -132,12 +132,6 @@ def test_thoughts_are_said_before_the_calls(worlds: dict[str, tuple[ToolEnv, Too
     assert "<think>" not in messages_of(shown, "tags")[0][0]["content"]
 
 
-def test_images_are_refused() -> None:
-    env = made("Sokoban-v0", observation="both")
-    with pytest.raises(UsageError, match="shows images"):
-        some_episode(env, env.tasks.ids("train")[0], 0, 0)
-
-
 # A collection in a process that is killed before its sixth demonstration.
 KILLED = """
 import os, sys
@@ -166,7 +160,7 @@ def test_an_interrupted_collection_goes_on_where_it_stopped(tmp_path: Path) -> N
     assert found.resumed == 5 and cut.read_bytes() == whole.read_bytes() and not partial.exists()
 
 
-def test_no_file_of_somebody_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_file_of_somebody_is_written_over(tmp_path: Path, console: Console) -> None:
     """The data card would be: notes of that name."""
     notes, out = tmp_path / "x.md", tmp_path / "x.jsonl"
     notes.write_text("mine")
@@ -177,8 +171,7 @@ def test_no_file_of_somebody_is_written_over(tmp_path: Path, capsys: pytest.Capt
     notes.unlink()
     collect(order, out)
     content = out.read_bytes()
-    assert main(["export", "demos", str(out), "--form", "tags", "--out", str(out)]) == 2
-    assert "exists" in capsys.readouterr().err and out.read_bytes() == content
+    assert "exists" in console(f"export demos {out} --form tags --out {out}", 2)[1] and out.read_bytes() == content
 
 
 def test_two_that_add_to_a_file_at_once_lose_nothing(
@@ -207,29 +200,23 @@ LONG = {"source": "generated", "levels": 30, "boxes": 3, "width": 7, "height": 7
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("words", "said"),
     [
-        (["TextCraft-v1", "--n", "1"], "unknown environment 'TextCraft-v1'"),
-        (["TextCraft-v0"], "--n is missing"),
-        (["TextCraft-v0", "--n", "0"], "Give --n 1 to 168"),
-        (["TextCraft-v0", "--n", "9999"], "split 'train' has 168 tasks"),
-        (["TextCraft-v0", "--n", "1", "--split", "dev"], "unknown split"),
-        (["TextCraft-v0", "--n", "1", "--types", "depth-9"], "depth-9"),
-        (["TextCraft-v0", "--n", "1", "--player", "nobody"], "unknown player of TextCraft-v0 'nobody'"),
-        (["TextCraft-v0", "--n", "1", "--option", "golas=3"], "unknown argument of TextCraft-v0 'golas'"),
-        (
-            ["TextCraft-v0", "--n", "1", "--option", "max_distractors=few"],
-            "max_distractors='few': expected whole number",
-        ),
-        (["TextCraft-v0", "--n", "1", "--form", "atif"], "converts a file"),
-        (["nothing.jsonl"], "nothing.jsonl: cannot be read"),
+        ("TextCraft-v1 --n 1", "unknown environment 'TextCraft-v1'"),
+        ("TextCraft-v0", "--n is missing"),
+        ("TextCraft-v0 --n 0", "Give --n 1 to 168"),
+        ("TextCraft-v0 --n 9999", "split 'train' has 168 tasks"),
+        ("TextCraft-v0 --n 1 --split dev", "unknown split"),
+        ("TextCraft-v0 --n 1 --types depth-9", "depth-9"),
+        ("TextCraft-v0 --n 1 --player nobody", "unknown player of TextCraft-v0 'nobody'"),
+        ("TextCraft-v0 --n 1 --option golas=3", "unknown argument of TextCraft-v0 'golas'"),
+        ("TextCraft-v0 --n 1 --option max_distractors=few", "max_distractors='few': expected whole number"),
+        ("TextCraft-v0 --n 1 --form atif", "converts a file"),
+        ("nothing.jsonl", "nothing.jsonl: cannot be read"),
     ],
 )
-def test_bad_input_is_one_message(
-    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["export", "demos", *arguments, "--out", str(tmp_path / "x.jsonl")]) == 2
-    error = capsys.readouterr().err
+def test_bad_input_is_one_message(words: str, said: str, tmp_path: Path, console: Console) -> None:
+    _, error = console(f"export demos {words} --out {tmp_path}/x.jsonl", 2)
     assert said in error and "Traceback" not in error and not (tmp_path / "x.jsonl").exists()
 
 
@@ -257,14 +244,12 @@ def test_a_damaged_file_is_a_data_error(
         line_of(read)
 
 
-def test_a_file_is_converted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_is_converted(tmp_path: Path, console: Console) -> None:
     path, tagged, folder = tmp_path / "a.jsonl", tmp_path / "b.jsonl", tmp_path / "atif"
     collect(Order("PythonMath-v0", 2), path)
-    assert main(["export", "demos", str(path), "--form", "tags", "--out", str(tagged)]) == 0
+    console(f"export demos {path} --form tags --out {tagged}")
     assert read_demonstrations(tagged) == read_demonstrations(path)
-    assert main(["export", "demos", str(path), "--form", "atif", "--out", str(folder)]) == 0
-    assert capsys.readouterr().out.endswith(f"2 demonstrations in {folder}\n") and len(list(folder.iterdir())) == 2
-    shown = replace(read_demonstrations(path)[0], success=False)
-    path.write_bytes(line_of(shown))
-    assert main(["export", "demos", str(path), "--form", "tags", "--out", str(tmp_path / "c.jsonl")]) == 2
-    assert "--unsolved" in capsys.readouterr().err
+    out, _ = console(f"export demos {path} --form atif --out {folder}")
+    assert out.endswith(f"2 demonstrations in {folder}\n") and len(list(folder.iterdir())) == 2
+    path.write_bytes(line_of(replace(read_demonstrations(path)[0], success=False)))
+    assert "--unsolved" in console(f"export demos {path} --form tags --out {tmp_path}/c.jsonl", 2)[1]

@@ -6,22 +6,20 @@ import json
 from pathlib import Path
 
 import pytest
+from console import Console
 from test_demonstrations import FEW, IDS
 
-from envsuite.cli import main
 from envsuite.evaluation.demonstrations import read_demonstrations
 
 atif = pytest.importorskip("atif", reason="needs atif: pip install atif")
 
 
 @pytest.mark.parametrize("env_id", IDS)
-def test_trajectories_are_valid_and_have_every_action_and_reward(
-    env_id: str, tmp_path: Path, data_folder: Path
-) -> None:
+def test_trajectories_are_valid_and_have_every_action_and_reward(env_id: str, tmp_path: Path, console: Console) -> None:
     path, folder = tmp_path / "a.jsonl", tmp_path / "atif"
-    few = [f"--option={name}={value}" for name, value in FEW.get(env_id, {}).items()]
-    assert main(["export", "demos", env_id, "--n", "2", "--out", str(path), *few]) == 0
-    assert main(["export", "demos", str(path), "--form", "atif", "--out", str(folder)]) == 0
+    few = " ".join(f"--option={name}={value}" for name, value in FEW.get(env_id, {}).items())
+    console(f"export demos {env_id} --n 2 --out {path} {few}")
+    console(f"export demos {path} --form atif --out {folder}")
     for file, shown in zip(sorted(folder.iterdir()), read_demonstrations(path), strict=True):
         read = atif.Trajectory.model_validate(json.loads(file.read_text()))
         steps = read.steps[1:]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from console import Console
 from test_demonstrations import some_episode
 
 from envsuite.core import DataError, Unparsed
@@ -87,24 +88,22 @@ def recorded(shown: Demonstration, number: int) -> Episode:
     )  # fmt: skip
 
 
-def test_episodes_of_a_run_become_the_demonstrations_that_they_are(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_episodes_of_a_run_become_the_demonstrations_that_they_are(tmp_path: Path, console: Console) -> None:
     env, out = made("TextCraft-v0", **FEW), tmp_path / "out.jsonl"
     shown = [some_episode(env, task, 1, wild) for task, wild in zip(env.tasks.ids("train"), (0, 5), strict=False)]
     lost = replace(some_episode(env, env.tasks.ids("train")[2], 0, 0), success=False)
     write_episodes(tmp_path / "run" / "episodes.parquet", [recorded(one, n) for n, one in enumerate([*shown, lost])])
-    options = [f"--option={name}={value}" for name, value in FEW.items()]
-    command = [str(tmp_path / "run"), "--env", "TextCraft-v0", "--out", str(out), *options]
-    assert export_main(command) == 0
-    assert capsys.readouterr().out == f"2 of 3 episodes of TextCraft-v0 written to {out}\n"
+    options = " ".join(f"--option={name}={value}" for name, value in FEW.items())
+    line = f"{tmp_path}/run --env TextCraft-v0 --out {out} {options}"
+    assert console(line, main=export_main)[0] == f"2 of 3 episodes of TextCraft-v0 written to {out}\n"
     for made_of, one in zip(read_demonstrations(out), shown, strict=True):
         assert (made_of.steps, made_of.first, made_of.success) == (one.steps, one.first, True)
         assert made_of.player == "policy" and made_of.env_options == FEW
     out.unlink()
-    assert export_main([*command[:-1], "--option=max_distractors=9"]) == 2
-    assert "takes another course here at step 0" in capsys.readouterr().err
-    assert export_main([*command[:1], "--env", "Sokoban-v0", "--out", str(out)]) == 2
-    assert "0 episodes of Sokoban-v0" in capsys.readouterr().err and not out.exists()
-    assert export_main([str(tmp_path / "none"), "--env", "Sokoban-v0", "--out", str(out)]) == 2
-    assert "no such file" in capsys.readouterr().err
+    other = f"--env Sokoban-v0 --out {out}"
+    for words, said in (
+        (line.replace("max_distractors=0", "max_distractors=9"), "takes another course here at step 0"),
+        (f"{tmp_path}/run {other}", "0 episodes of Sokoban-v0"),
+        (f"{tmp_path}/none {other}", "no such file"),
+    ):
+        assert said in console(words, 2, export_main)[1] and not out.exists()

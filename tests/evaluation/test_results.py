@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import resource
 from dataclasses import replace
 from pathlib import Path
@@ -20,15 +21,19 @@ def result(task: str = "boat", seed: int = 0, **changes: object) -> Result:
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
+def added(path: Path, *results: Result) -> Path:
+    with ResultFile(path, CONDITIONS) as file:
+        for one in results:
+            file.add(one)
+    return path
+
+
 BROKEN = {"success": False, "score": 0.0, "ending": "broken", "broken": "HTTP 500"}
 
 
 def test_what_was_added_is_read_again_by_file_and_by_folder(tmp_path: Path) -> None:
-    with ResultFile(tmp_path / "one.jsonl", CONDITIONS) as file:
-        added = [result("boat"), result("boat", 1), result("bed", success=False, ending="budget")]
-        for one in added:
-            file.add(one)
-    assert read_results(tmp_path / "one.jsonl") == read_results(tmp_path) == added
+    results = [result("boat"), result("boat", 1), result("bed", success=False, ending="budget")]
+    assert read_results(added(tmp_path / "one.jsonl", *results)) == read_results(tmp_path) == results
 
 
 @given(cut=st.integers(1, 600))
@@ -80,9 +85,8 @@ def test_an_episode_that_finished_counts_before_one_that_broke_whichever_file_is
     """Two processes write two files; the second one plays again what broke in the first one's."""
     for first, second in (("x.jsonl", "x.1.jsonl"), ("x.1.jsonl", "x.jsonl")):
         folder = tmp_path / first
-        for name, one in ((first, result(**BROKEN)), (second, result())):
-            with ResultFile(folder / name, CONDITIONS) as file:
-                file.add(one)
+        added(folder / first, result(**BROKEN))
+        added(folder / second, result())
         assert read_results(folder) == [result()]
         assert read_results(folder / first, folder / second) == [result()]
 
@@ -90,18 +94,23 @@ def test_an_episode_that_finished_counts_before_one_that_broke_whichever_file_is
 def test_two_outcomes_of_one_episode_in_two_files_are_refused(tmp_path: Path) -> None:
     """As of two models behind one name: one would silently stand for the other."""
     for name, one in (("a", result()), ("b", result(seconds=9.0)), ("c", result(steps=4))):
-        with ResultFile(tmp_path / f"{name}.jsonl", CONDITIONS) as file:
-            file.add(one)
+        added(tmp_path / f"{name}.jsonl", one)
     assert len(read_results(tmp_path / "a.jsonl", tmp_path / "b.jsonl")) == 1, "a copy is no other outcome"
     with pytest.raises(DataError, match=r"b\.jsonl and .*c\.jsonl have different outcomes of task 'boat', seed 0"):
         read_results(tmp_path)
 
 
 @pytest.mark.parametrize(
-    "changes", [{"score": float("nan")}, {"reward": float("inf")}, {"metrics": {"f1": float("nan")}}]
+    ("changes", "said"),
+    [
+        *(({name: value}, "must be a finite number") for name, value in (("score", math.nan), ("reward", math.inf))),
+        ({"metrics": {"f1": math.nan}}, "must be a finite number"),
+        ({"ending": "broken"}, "both or neither"),
+        ({"ending": "broken", "broken": "HTTP 500"}, "has no success"),
+    ],
 )
-def test_numbers_that_json_does_not_have_are_refused_before_they_are_written(changes: dict[str, object]) -> None:
-    with pytest.raises(UsageError, match="must be a finite number"):
+def test_what_is_no_result_is_refused_before_it_is_written(changes: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
         result(**changes)
 
 
@@ -136,13 +145,6 @@ def test_one_process_at_a_time_writes_a_file(tmp_path: Path) -> None:
     with ResultFile(path, CONDITIONS), pytest.raises(DataError, match="another process writes it"):
         ResultFile(path, CONDITIONS)
     ResultFile(path, CONDITIONS).close()
-
-
-def test_a_result_is_broken_or_ended() -> None:
-    with pytest.raises(UsageError, match="both or neither"):
-        result(ending="broken")
-    with pytest.raises(UsageError, match="has no success"):
-        result(ending="broken", broken="HTTP 500")
 
 
 def test_fields_of_newer_versions_are_left_out() -> None:

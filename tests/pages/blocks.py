@@ -28,14 +28,9 @@ from docs.build import ROOT, pages
 
 FILE = re.compile(r"# ([\w./-]+\.(?:py|toml))\n")
 BY_LANGUAGE = {
-    "bash": "commands",
-    "sh": "commands",
-    "console": "commands",
-    "python": "run",
-    "yaml": "settings",
-    "json": "data",
-    "toml": "data",
-    "text": "shown",
+    **dict.fromkeys(("bash", "sh", "console"), "commands"),
+    **dict.fromkeys(("json", "toml"), "data"),
+    **{"python": "run", "yaml": "settings", "text": "shown"},
 }
 REASONS = {
     ("docs/bridges.md", "from openenv.core import GenericEnvClient"): "openenv is no part of the extra dev; "

@@ -25,15 +25,7 @@ from docs.site import commands, mathml, pages, reference
 from envsuite.cli import available
 from envsuite.core.registration import builtin
 
-LOADED = {
-    "script": "src",
-    "img": "src",
-    "iframe": "src",
-    "link": "href",
-    "source": "src",
-    "video": "src",
-    "audio": "src",
-}
+LOADED = {**dict.fromkeys(("script", "img", "iframe", "source", "video", "audio"), "src"), "link": "href"}
 """Elements that make a browser load something, and the attribute that says what."""
 KINDS = {
     "front": "index.html",
@@ -151,10 +143,7 @@ def test_a_page_without_a_table_of_contents_and_a_broken_link_end_the_build(tmp_
     (source / "lost.md").write_text("# Lost\n")
     options = ["-W", "--keep-going", "-q", "-c", str(Path(mathml.__file__).parent)]
     run = subprocess.run(
-        [sys.executable, "-m", "sphinx", *options, str(source), str(tmp_path / "out")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
+        [sys.executable, "-m", "sphinx", *options, source, tmp_path / "out"], cwd=ROOT, capture_output=True, text=True
     )
     assert run.returncode != 0
     assert "lost.md: WARNING: document isn't included in any toctree" in run.stderr

@@ -67,18 +67,14 @@ def test_every_call_of_every_tool_can_be_typed(kind: Tool, text: str, number: in
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.text(), min_size=1, max_size=5))
-def test_several_calls_of_a_step_are_lines(texts: list[str]) -> None:
+def test_several_calls_of_a_step_are_lines_and_none_if_one_is_no_call(texts: list[str]) -> None:
     action = tuple(ToolCall("say", {"text": text}) for text in texts)
     written = write_action(action, TWO, Profile())
     assert read_action(written, TWO, Profile(), (), most=5) == action
+    assert isinstance(read_action("look\nfly", TWO, Profile(), (), most=5), Unparsed)
     if len(texts) > 1:
         assert written.count("\n") == len(texts) - 1
         assert read_action(written, TWO, Profile(), (), most=1) == read_line(written, TWO, Profile())
-
-
-def test_lines_of_which_one_is_no_call_are_one_line() -> None:
-    assert isinstance(read_action("look\nfly", TWO, Profile(), (), most=5), Unparsed)
-    assert read_action("say a\nb c", TWO, Profile(), (), most=5) == (ToolCall("say", {"text": "a\nb c"}),)
 
 
 @settings(max_examples=300, deadline=None)
@@ -136,15 +132,17 @@ def test_commands_of_the_shop_are_clicks_and_lines_of_mathematics_are_code() -> 
 
 
 def test_completions_come_from_commands_tools_and_schemas() -> None:
-    assert completions("", TWO, Profile()) == ["set ", "look", "say ", "turn "]
-    assert completions("s", TWO, Profile()) == ["set ", "say "]
-    assert completions("set c", TWO, Profile()) == ["set colour="]
-    assert completions("set colour=", TWO, Profile()) == ["set colour=red", "set colour=dark blue"]
-    assert completions("set level=1 ", TWO, Profile()) == ["set level=1 colour=", "set level=1 on="]
+    for begun, found in (
+        ("", ["set ", "look", "say ", "turn "]),
+        ("s", ["set ", "say "]),
+        ("set c", ["set colour="]),
+        ("set colour=", ["set colour=red", "set colour=dark blue"]),
+        ("set level=1 ", ["set level=1 colour=", "set level=1 on="]),
+    ):
+        assert completions(begun, TWO, Profile()) == found
     moves = gymnasium.make("Sokoban-v0").unwrapped.tools  # type: ignore[attr-defined]
     assert completions("", moves, profile_of("Sokoban-v0", moves)) == ["up", "down", "left", "right"]
     house = made("TextCraft-v0").tools
     commands = ("go to shelf 1", "go to desk 1", "open shelf 1")
-    found = completions("go", house, profile_of("ALFWorld-v0", house), commands)
-    assert found == ["go to shelf 1", "go to desk 1"]
-    assert completions("shelf", house, profile_of("ALFWorld-v0", house), commands) == ["go to shelf 1", "open shelf 1"]
+    for begun, found in (("go", ["go to shelf 1", "go to desk 1"]), ("shelf", ["go to shelf 1", "open shelf 1"])):
+        assert completions(begun, house, profile_of("ALFWorld-v0", house), commands) == found

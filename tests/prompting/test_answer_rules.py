@@ -20,20 +20,6 @@ def read(codec, text, tools=(TOOL,)):
     return parsed.error if parsed.action is None else dict(parsed.action[0].arguments)
 
 
-@pytest.mark.parametrize(
-    ("text", "command"),
-    [
-        ("<think>Go.</think><action>Go To Shelf 1</action>", "go to shelf 1"),
-        ("<ACTION>LOOK</ACTION>", "look"),
-        ("<Think>x</THINK><action> Look </action>", "look"),
-        ('<action>{"name": "act", "arguments": {"command": "GO"}}</action>', "go"),
-    ],
-)
-def test_answers_are_read_in_lower_case_on_demand(text, command):
-    assert read(make_codec("tags", lowercase=True), text) == {"command": command}
-    assert read(make_codec("tags"), text) != {"command": command}
-
-
 def test_calls_in_brackets_are_read_in_lower_case_too():
     codec = make_codec("brackets", lowercase=True)
     assert read(codec, "<action>Click[Buy Now]</action>", SHOP) == {"element": "buy now"}
@@ -69,7 +55,11 @@ def test_what_is_written_is_read_back_but_for_case(thought, command, lowercase, 
     assert read(codec, text) == {"command": command.strip().lower() if lowercase else command.strip()}
 
 
-@given(st.text() | st.lists(st.sampled_from(["<think>", "</think>", "<action>", "</action>", "Go", "İ"])).map("".join))
+TAGS = "<think> </think> </THINK> <action> <ACTION> </action> Go İ".split()
+CALL = '<action>{"name": "act", "arguments": {"command": "GO"}}</action>'
+
+
+@given(st.text() | st.lists(st.sampled_from([*TAGS, CALL])).map("".join))
 def test_the_rules_only_ever_refuse_more_or_lower_the_case(text):
     plain, strict = TagsCodec().parse(text, (TOOL,), 1), TagsCodec(require_thought=True).parse(text, (TOOL,), 1)
     assert strict == plain or (strict.action is None and "<think>" in str(strict.error))

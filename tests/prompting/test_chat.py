@@ -24,7 +24,6 @@ from envsuite.prompting import (
     PromptFile,
     PromptSpec,
     Summary,
-    Window,
     make_codec,
 )
 
@@ -87,11 +86,7 @@ def test_calls_without_ids_or_with_one_twice_get_their_own() -> None:
         (Answer("", (Called("act", '{"n": NaN}'),)), "arguments of act: not JSON: NaN is not JSON", None),
         (Answer("", (Called("act", "[" * 9999),)), "arguments of act: the JSON is nested too deeply", None),
         (Answer("", (Called("act", '"\\ud800"'),)), "arguments of act: not a JSON object", None),
-        (
-            Answer("", (Called("act", '{"command": "\\ud800"}'),)),
-            "arguments of act: the call is not valid Unicode",
-            None,
-        ),
+        (Answer("", (Called("act", '{"n": "\\ud800"}'),)), "arguments of act: the call is not valid Unicode", None),
         (Answer("", (Called("look", "{}"), Called("act", "{"))), "arguments of act: not JSON", None),
     ],
 )
@@ -130,18 +125,6 @@ def test_other_codecs_read_the_text_and_send_no_tools(name: str) -> None:
     assert first == {"role": "system", "content": codec.system(TOOLS, 2)}
     assert assistant == {"role": "assistant", "content": apart.content}
     assert user == {"role": "user", "content": "A hall."}
-
-
-def test_a_window_is_one_user_message_with_the_last_actions() -> None:
-    chat = _chat(memory=Window(1))
-    for n in range(3):
-        chat.add(Answer("", (Called("act", json.dumps({"command": f"go {n}"})),)), said(f"Room {n}.", "back"))
-    chat.add(Answer("what?"), said("Invalid action.", "back"))
-    system, user = chat.messages()
-    assert system["role"] == "system"
-    assert user["content"] == (
-        "Find the key.\n\nObservation: Room 2.\nAction: none\nObservation: Invalid action.\nCommands: back"
-    )
 
 
 def test_a_summary_is_kept_and_a_prompt_file_rendered_with_the_examples() -> None:

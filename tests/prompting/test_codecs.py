@@ -142,18 +142,17 @@ def test_a_body_that_is_no_call_has_a_reason(body, error):
 
 
 def test_a_malformed_call_is_passed_over_and_a_well_formed_one_is_taken():
-    good = '<tool_call>{"name": "act", "arguments": {"command": "go"}}</tool_call>'
-    assert TOOLS.parse(f"<tool_call>{{half</tool_call> {good}", (COMMAND,), 1).action == GO
-    assert TOOLS.parse(f"<think>{good}{good}</think>{good}", (COMMAND,), 1).action == GO
+    good = f"<tool_call>{CALL}</tool_call>"
+    for text in (f"<tool_call>{{half</tool_call> {good}", f"<think>{good}{good}</think>{good}"):
+        assert TOOLS.parse(text, (COMMAND,), 1).action == GO
 
 
 def test_more_calls_than_allowed_are_no_action_and_none_is_cut():
-    good = '<tool_call>{"name": "act", "arguments": {"command": "go"}}</tool_call>'
-    assert TOOLS.parse(good * 2, (COMMAND,), 2).action == GO * 2
-    assert TOOLS.parse(good * 2, (COMMAND,), 1) == Parsed(None, "2 calls in one step, at most 1 allowed")
-    written = TAGS.write((ToolCall("click", {"element": "a"}),) * 2)
-    assert len(TAGS.parse(written, (SEARCH, CLICK), 2).action) == 2
-    assert TAGS.parse(written, (SEARCH, CLICK), 1) == Parsed(None, "2 calls in one step, at most 1 allowed")
+    good = f"<tool_call>{CALL}</tool_call>" * 2
+    clicks = TAGS.write((ToolCall("click", {"element": "a"}),) * 2)
+    for codec, text, tools in ((TOOLS, good, (COMMAND,)), (TAGS, clicks, (SEARCH, CLICK))):
+        assert len(codec.parse(text, tools, 2).action) == 2
+        assert codec.parse(text, tools, 1) == Parsed(None, "2 calls in one step, at most 1 allowed")
 
 
 def test_an_unknown_tool_or_wrong_arguments_are_left_to_the_environment_to_answer():
@@ -190,10 +189,9 @@ def test_the_forms_are_those_of_the_documentation():
 def test_what_cannot_be_written_says_so(codec):
     with pytest.raises(UsageError, match="thought"):
         codec.write(GO, "a </think> b")
-    with pytest.raises(UsageError, match="search cannot be written as JSON"):
-        codec.write((ToolCall("search", {"query": float("nan")}),))
-    with pytest.raises(UsageError, match="search cannot be written as JSON"):
-        codec.write((ToolCall("search", {"query": {1, 2}}),))
+    for query in (float("nan"), {1, 2}):
+        with pytest.raises(UsageError, match="search cannot be written as JSON"):
+            codec.write((ToolCall("search", {"query": query}),))
 
 
 @CODEC
@@ -209,18 +207,11 @@ def test_instructions_show_a_form_that_parses(codec):
     assert "with one call of" in TOOLS.system((COMMAND,), 1) and "with one to 3 calls of" in TOOLS.system((COMMAND,), 3)
 
 
-@CODEC
-def test_codecs_that_explain_the_format_hand_no_tools_to_the_template(codec):
-    assert codec.chat_tools((COMMAND,)) is None
-
-
 def test_codecs_are_made_by_name_and_an_unknown_name_lists_them():
-    assert list(CODECS) == ["tags", "brackets", "tools", "search-r1", "native"]
     assert all(make_codec(name).name == name for name in CODECS if name != "native")
     assert make_codec("tags", think=False) == TagsCodec(think=False)
-    with pytest.raises(
-        UnknownName, match=r"unknown codec 'tag'. Nearest: 'tags'. Known: tags, brackets, native, search-r1, tools"
-    ):
+    known = "tags, brackets, native, search-r1, tools"
+    with pytest.raises(UnknownName, match=f"unknown codec 'tag'. Nearest: 'tags'. Known: {known}"):
         make_codec("tag")
     with pytest.raises(UnknownName, match=r"unknown option of codec tags 'thinks'. Nearest: 'think'"):
         make_codec("tags", thinks=True)
@@ -229,9 +220,7 @@ def test_codecs_are_made_by_name_and_an_unknown_name_lists_them():
 def test_a_call_with_one_string_is_written_as_tool_and_brackets():
     tools = (CLICK, Tool("find", "Find.", schema(query={"type": "string"})))
     for text in ("navy blue", "", "[x]", "a] b[", "{}", "buy now"):
-        action = (ToolCall("click", {"element": text}),)
-        assert BRACKETS.write(action, tools=tools) == f"<action>click[{text}]</action>"
-        assert BRACKETS.parse(BRACKETS.write(action, tools=tools), tools, 1).action == action
+        assert BRACKETS.write((ToolCall("click", {"element": text}),), tools=tools) == f"<action>click[{text}]</action>"
     assert BRACKETS.parse("<action> find [ red shoes ] </action>", tools, 1).action == (
         ToolCall("find", {"query": "red shoes"}),
     )
@@ -242,6 +231,4 @@ def test_a_call_with_one_string_is_written_as_tool_and_brackets():
 
 def test_what_brackets_cannot_hold_is_written_as_json():
     for arguments in ({"query": "x", "limit": 3}, {"query": " x"}, {"query": "</action>"}, {"query": 3}):
-        action = (ToolCall("search", arguments),)
-        written = BRACKETS.write(action, tools=(SEARCH, CLICK))
-        assert '"arguments"' in written and BRACKETS.parse(written, (SEARCH, CLICK), 1).action == action
+        assert '"arguments"' in BRACKETS.write((ToolCall("search", arguments),), tools=(SEARCH, CLICK))

@@ -30,10 +30,6 @@ def said(command):
     return TAGS.write((ToolCall("act", {"command": command}),), "hm")
 
 
-def turn_end(tokenizer):
-    return tokenizer.eos_token
-
-
 def ids_of(tokenizer, text):
     return tokenizer.encode(text, add_special_tokens=False)
 
@@ -55,7 +51,7 @@ def answer(conversation, text, world, end=True):
     """Let the policy say ``text``, ending its turn or not, and the world answer."""
     tokenizer = conversation.tokenizer
     # As the model would: a tokenizer may begin a text of its own with a blank, which a continuation does not have.
-    ids = ids_of(tokenizer, turn_end(tokenizer) + text + (turn_end(tokenizer) if end else ""))[1:]
+    ids = ids_of(tokenizer, tokenizer.eos_token + text + (tokenizer.eos_token if end else ""))[1:]
     conversation.add(ids, text, observation(world))
     return ids
 
@@ -121,30 +117,8 @@ def test_a_window_shows_the_task_the_last_pairs_and_nothing_older(tokenizer):
     for step in range(1, 5):
         answer(conversation, said(f"go {step}"), f"room {step}")
     answer(conversation, "I forgot the tags", "room 5")
-    assert conversation.messages() == [
-        {
-            "role": "user",
-            "content": "Take the key.\n\nObservation: room 3\nAction: go 4\nObservation: room 4\nAction: none\n"
-            "Observation: room 5",
-        }
-    ]
-
-
-def test_admissible_commands_are_shown_with_the_observation_that_has_them(tokenizer):
-    conversation = conversation_of(tokenizer, Window(1), instructions=False)
-    conversation.start(observation("room", ("go 1", "take key")))
-    assert conversation.messages()[-1]["content"].endswith("Observation: room\nCommands: go 1 | take key")
-    answer(conversation, said("go 1"), "hall")
-    assert "Commands" not in conversation.messages()[-1]["content"]
-
-
-def test_instructions_are_left_out_on_demand(words):
-    with_them, without = conversation_of(words, Full()), conversation_of(words, Full(), instructions=False)
-    for conversation in (with_them, without):
-        conversation.start(observation("a door"))
-    assert [m["role"] for m in with_them.messages()] == ["system", "user"]
-    assert [m["role"] for m in without.messages()] == ["user"]
-    assert len(without.prompt_ids()) < len(with_them.prompt_ids())
+    shown = "Observation: room 3\nAction: go 4\nObservation: room 4\nAction: none\nObservation: room 5"
+    assert conversation.messages() == [{"role": "user", "content": f"Take the key.\n\n{shown}"}]
 
 
 @LOOSE
@@ -267,47 +241,24 @@ def test_what_comes_before_the_last_control_token_of_every_first_prompt_is_token
     assert template.first[0].startswith("<|im_start|>user")
 
 
-def test_a_control_token_that_takes_the_blanks_before_it_is_tokenised_with_them(pieces):
-    # Cut off before such a token, the blank would be a token of its own.
-    tokens = (AddedToken(f"[{role}]", special=True, lstrip=True) for role in ("system", "user", "assistant"))
-    template = "{% for message in messages %}{{ ' [' + message['role'] + ']' + message['content'] }}<end>{% endfor %}"
-    tokenizer = with_tokens(pieces, template + "{% if add_generation_prompt %} [assistant]{% endif %}", *tokens)
-    for memory in (Full(), Window(1), Compact(5000)):
-        conversation = conversation_of(tokenizer, memory)
-        conversation.start(observation("a door"))
-        assert list(conversation.prompt_ids()) == ids_of(tokenizer, rendered(tokenizer, conversation))
-
-
-def test_a_turn_is_ended_once_where_another_control_token_begins_like_its_end(words):
-    tokenizer = with_tokens(words, words.chat_template, AddedToken("<en", special=True))
-    conversation = conversation_of(tokenizer, Full())
+@pytest.mark.parametrize("memory", [Full(), Window(1), Compact(5000)], ids=str)
+@pytest.mark.parametrize("odd", ["takes blanks", "begins like an end", "put before every text"])
+def test_odd_control_tokens_are_tokenised_as_in_the_whole_prompt(pieces, words, odd, memory):
+    if odd == "takes blanks":  # cut off before such a token, the blank would be a token of its own
+        tokens = (AddedToken(f"[{role}]", special=True, lstrip=True) for role in ("system", "user", "assistant"))
+        template = LOOP + "{{ ' [' + message['role'] + ']' + message['content'] }}<end>{% endfor %}"
+        tokenizer = with_tokens(pieces, template + "{% if add_generation_prompt %} [assistant]{% endif %}", *tokens)
+    elif odd == "begins like an end":
+        tokenizer = with_tokens(words, words.chat_template, AddedToken("<en", special=True))
+    else:
+        tokenizer = with_tokens(words, words.chat_template, AddedToken("<s>", special=True))
+        begin = ("<s>", tokenizer.convert_tokens_to_ids("<s>"))
+        processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[begin])
+        tokenizer.backend_tokenizer.post_processor = processor
+        assert tokenizer.encode("a door")[0] == begin[1]
+    conversation = conversation_of(tokenizer, memory)
     conversation.start(observation("a door"))
     answer(conversation, "go", "a shelf")
-    assert list(conversation.prompt_ids()) == ids_of(tokenizer, rendered(tokenizer, conversation))
-
-
-def test_a_template_that_lists_tools_gets_none_from_a_codec_that_explains_them(with_template):
-    conversation = conversation_of(with_template(LISTS_TOOLS), Full(), ToolsCodec())
-    conversation.start(observation("a door"))
-    text = conversation.tokenizer.decode(conversation.prompt_ids())
-    assert "<|im_start|>tools" not in text and text.count(TOOL.description) == 1
-
-
-def test_a_codec_explains_as_many_calls_as_a_step_may_have(words):
-    conversation = conversation_of(words, Full(), ToolsCodec(), max_calls=3)
-    conversation.start(observation("a door"))
-    assert conversation.messages()[0]["content"] == ToolsCodec().system((TOOL,), 3)
-
-
-def test_a_token_that_a_tokenizer_puts_before_every_text_is_in_no_prompt(words):
-    tokenizer = with_tokens(words, words.chat_template, AddedToken("<s>", special=True))
-    start = ("<s>", tokenizer.convert_tokens_to_ids("<s>"))
-    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[start])
-    assert tokenizer.encode("a door")[0] == start[1]
-    conversation = conversation_of(tokenizer, Full())
-    conversation.start(observation("a door"))
-    answer(conversation, "go", "a shelf")
-    assert start[1] not in conversation.prompt_ids()
     assert list(conversation.prompt_ids()) == ids_of(tokenizer, rendered(tokenizer, conversation))
 
 
@@ -336,9 +287,9 @@ def test_a_template_that_cannot_be_used_is_refused(with_template, template, mess
         conversation_of(tokenizer, Full(), instructions=False)
 
 
-def test_the_template_is_rendered_once_for_many_episodes_and_steps(with_template, monkeypatch):
+def test_the_template_is_rendered_once_for_many_episodes_and_steps_until_it_changes(with_template, monkeypatch):
     tokenizer = with_template(TRIMS)
-    calls = []
+    calls, prompts = [], []
     original = tokenizer.apply_chat_template
     monkeypatch.setattr(tokenizer, "apply_chat_template", lambda *a, **k: (calls.append(1), original(*a, **k))[1])
     counts = []
@@ -351,11 +302,6 @@ def test_the_template_is_rendered_once_for_many_episodes_and_steps(with_template
                 conversation.prompt_ids()
             counts.append(len(calls))
     assert counts == [counts[0]] * 6
-
-
-def test_a_changed_chat_template_is_noticed(with_template):
-    tokenizer = with_template(TRIMS)
-    prompts = []
     for template in (TRIMS, NO_SYSTEM, TRIMS):
         tokenizer.chat_template = template
         conversation = conversation_of(tokenizer, Full())
@@ -374,7 +320,7 @@ def test_without_commands_a_prompt_is_that_of_a_world_that_names_none(words, tex
         for conversation, named in ((bare, commands), (plain, ()), (shown, commands)):
             conversation.start(observation(texts[0], named))
             for text in texts[1:]:
-                ids = ids_of(words, said("look") + turn_end(words))
+                ids = ids_of(words, said("look") + words.eos_token)
                 conversation.add(ids, said("look"), observation(text, named))
         assert bare.prompt_ids() == plain.prompt_ids() != shown.prompt_ids()
         assert bare.messages() == plain.messages()

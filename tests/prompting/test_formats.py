@@ -13,78 +13,19 @@ from envsuite.prompting.formats import FORMATS, Found
 
 FORMAT = pytest.mark.parametrize("form", FORMATS, ids=[form.name for form in FORMATS])
 BY = {form.name: form for form in FORMATS}
-TYPES = {
-    "text": "string",
-    "count": "integer",
-    "exact": "boolean",
-    "where": "object",
-    "list": "array",
-    "share": "number",
-}
+TYPES = dict(text="string", count="integer", exact="boolean", where="object", list="array", share="number")
 TOOLS = {
     "act": Tool("act", "", {"type": "object", "properties": {name: {"type": form} for name, form in TYPES.items()}})
 }
 PIECES = [
-    "<tool_call>",
-    "</tool_call>",
-    "<function=",
-    "act",
-    ">",
-    "<parameter=text>",
-    "</parameter>",
-    "</function>",
-    "<arg_key>",
-    "</arg_key>",
-    "<arg_value>",
-    "</arg_value>",
-    "{",
-    "}",
-    "[",
-    "]",
-    '"',
-    ":",
-    ",",
-    "\\",
-    "\n",
-    " ",
-    "1",
-    "null",
-    "NaN",
-    "<|python_tag|>",
-    "act.call(text=",
-    "[TOOL_CALLS]",
-    "[ARGS]",
-    "[CALL_ID]",
-    '{"name": "act", "arguments": {}}',
-    "(",
-    ")",
-    "<|tool_call>call:act{",
-    '<|"|>',
-    "<tool_call|>",
-    "<start_function_call>call:",
-    "<escape>",
-    "<end_function_call>",
-    "<｜tool▁call▁begin｜>",
-    "<｜tool▁sep｜>",
-    "<｜tool▁call▁end｜>",
-    "\n```json\n",
-    '<｜DSML｜invoke name="act">',
-    '<｜DSML｜parameter name="text" string="true">',
-    "</｜DSML｜parameter>",
-    "</｜DSML｜invoke>",
-    '<invoke name="',
-    "</invoke>",
-    "<|channel|>commentary to=functions.act",
-    "<|message|>",
-    "<|call|>",
-    "<|end|>",
-    "<|start|>assistant",
-    "<TOOLCALL>",
-    "<|tool_call_begin|>functions.act:0",
-    "<|tool_call_argument_begin|>",
-    "<|tool_call_end|>",
-    "<|tool_call_start|>",
-    "\ud800",
+    *"""<tool_call> </tool_call> <function= act > <parameter=text> </parameter> </function> <arg_key> </arg_key>
+    <arg_value> </arg_value> { } [ ] " : , \\ 1 null NaN <|python_tag|> act.call(text= [TOOL_CALLS] [ARGS] [CALL_ID] ( )
+    <|tool_call>call:act{ <|"|> <tool_call|> <start_function_call>call: <escape> <end_function_call>
+    <｜tool▁call▁begin｜> <｜tool▁sep｜> <｜tool▁call▁end｜> </｜DSML｜parameter> </｜DSML｜invoke> </invoke>
+    <|message|> <|call|> <|end|> <|start|>assistant <TOOLCALL> <|tool_call_begin|>functions.act:0
+    <|tool_call_argument_begin|> <|tool_call_end|> <|tool_call_start|>""".split(),
+    *("\n", " ", "\n```json\n", "\ud800", '{"name": "act", "arguments": {}}', '<｜DSML｜invoke name="act">'),
+    *('<｜DSML｜parameter name="text" string="true">', '<invoke name="', "<|channel|>commentary to=functions.act"),
 ]
 
 
@@ -242,15 +183,14 @@ def test_arguments_without_quotes_have_the_types_of_the_schema():
 
 
 def test_several_calls_and_their_ids_are_read_in_order():
-    text = '[TOOL_CALLS]a[CALL_ID]111111111[ARGS]{"x": 1}[TOOL_CALLS]b[CALL_ID]222222222[ARGS]{}'
-    assert [(one.call.name, one.id) for one in BY["mistral-named"].calls(text, {})] == [
-        ("a", "111111111"),
-        ("b", "222222222"),
-    ]
-    text = '{"name": "a", "parameters": {}}; {"name": "b", "parameters": {}}'
-    assert [one.call.name for one in BY["llama"].calls(text, {})] == ["a", "b"]
-    text = "<function_calls>a(x=1)\nb()</function_calls>"
-    assert [one.call.name for one in BY["olmo"].calls(text, {})] == ["a", "b"]
+    for name, text, ids in (
+        ("mistral-named", '[TOOL_CALLS]a[CALL_ID]111111111[ARGS]{"x": 1}[TOOL_CALLS]b[CALL_ID]222222222[ARGS]{}',
+         ["111111111", "222222222"]),
+        ("llama", '{"name": "a", "parameters": {}}; {"name": "b", "parameters": {}}', None),
+        ("olmo", "<function_calls>a(x=1)\nb()</function_calls>", None),
+    ):  # fmt: skip
+        found = list(BY[name].calls(text, {}))
+        assert [one.call.name for one in found] == ["a", "b"] and ids in (None, [one.id for one in found])
 
 
 CALLS = st.lists(

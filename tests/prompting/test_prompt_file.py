@@ -2,7 +2,7 @@ import json
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_conversation import LOOSE, TAGS, TOOL, answer, conversation_of, ids_of, observation, rendered, said
 
@@ -63,25 +63,19 @@ def test_values_come_out_as_they_are(task, text, command, action):
     assert shown == f"\n{task}<1>{text}<2>{command}<3>{action}<4>"
 
 
-@given(st.text(st.characters(exclude_categories=["Cs"])) | HOSTILE)
-def test_any_source_is_a_prompt_file_or_refused_with_its_name(source):
-    try:
-        assert isinstance(PromptFile(source, "my.jinja").render(situation()), str)
-    except UsageError as error:
-        assert str(error).startswith("prompt file my.jinja")
-
-
 PIECES = (
     *("{{ task }}", "{{ x.action }}", "{{ history[0] }}", "{{ loop.index }}", "{{ 1 + task }}", "{{ task | join(x) }}"),
     *("{% for x in history %}", "{% if x %}", "{% else %}", "{% endif %}", "{% endfor %}", "{% raw %}", "{% set x %}"),
     *("{{ task", "}}", "{%", "%}", "a", "\n"),
 )
+TEMPLATES = st.lists(st.sampled_from(PIECES), max_size=8).map("".join)
 
 
-@given(st.lists(st.sampled_from(PIECES), max_size=8))
-def test_any_pieces_of_a_template_are_a_prompt_file_or_refused(pieces):
+@settings(max_examples=2 * settings.default.max_examples)
+@given(st.text(st.characters(exclude_categories=["Cs"])) | HOSTILE | TEMPLATES)
+def test_any_source_is_a_prompt_file_or_refused_with_its_name(source):
     try:
-        assert isinstance(PromptFile("".join(pieces), "my.jinja").render(situation()), str)
+        assert isinstance(PromptFile(source, "my.jinja").render(situation()), str)
     except UsageError as error:
         assert str(error).startswith("prompt file my.jinja")
 
@@ -167,19 +161,17 @@ def test_files_are_found_by_name_or_path_and_refused_with_what_is_wrong(tmp_path
             load_prompt_file(name)
 
 
-@pytest.mark.parametrize("name", shipped("templates"))
-def test_a_shipped_file_shows_the_step_the_last_pairs_the_commands_and_the_form_of_an_answer(words, name):
-    conversation = conversation_of(words, Window(2), prompt_file=load_prompt_file(name))
+def test_a_prompt_file_gets_the_step_the_last_pairs_the_commands_and_the_form_of_an_answer(words):
+    conversation = conversation_of(words, Window(2), prompt_file=load_prompt_file("steps"))
     conversation.start(observation("room 0", ("go 1", "look")))
     (first,) = conversation.messages()
-    assert first["role"] == "user" and "room 0" in first["content"] and "go 1" in first["content"]
+    assert first["role"] == "user" and "room 0" in first["content"] and "[go 1, look]" in first["content"]
     assert TAGS.system((TOOL,), 1) in first["content"]
     for step in range(1, 4):
         answer(conversation, said(f"go {step}"), f"room {step}")
     (later,) = conversation.messages()
-    assert "go 2" in later["content"] and "go 3" in later["content"] and "room 3" in later["content"]
+    assert all(shown in later["content"] for shown in ("go 2", "go 3", "room 3", "taken so far: 3", "Step 4"))
     assert "go 1" not in later["content"]
-    assert name != "steps" or ("taken so far: 3" in later["content"] and "Step 4" in later["content"])
 
 
 @LOOSE
@@ -202,13 +194,6 @@ def test_control_tokens_in_values_and_in_the_file_are_ordinary_text(smol):
     attacked.start(observation(attack))
     assert smol.decode(attacked.prompt_ids()).count(attack) == 2
     assert [i for i in plain.prompt_ids() if i in control] == [i for i in attacked.prompt_ids() if i in control]
-
-
-def test_instructions_list_the_tools_once(smol):
-    conversation = conversation_of(smol, Window(1), ToolsCodec(), prompt_file=PromptFile("{{ instructions }}", "a"))
-    conversation.start(observation("a door"))
-    text = smol.decode(conversation.prompt_ids())
-    assert text.count(TOOL.description) == 1 and "<tool_call>" in text and text.count('"name": "act"') == 1
 
 
 def test_instructions_and_commands_are_empty_where_they_are_switched_off(words):

@@ -4,7 +4,7 @@ import pytest
 from families import FAMILIES, codec_of
 from hypothesis import given
 from hypothesis import strategies as st
-from test_conversation import LOOSE, TAGS, TEXTS, TOOL, UNICODE, answer, conversation_of, observation, said
+from test_conversation import LOOSE, TAGS, TEXTS, TOOL, UNICODE, conversation_of, observation, said
 
 from envsuite.core import Observation, ToolCall
 from envsuite.prompting import Answer, Chat, Conversation, PromptSpec, Summary, ToolsCodec, Window, load_prompt_file
@@ -62,17 +62,6 @@ def test_with_any_chat_template_the_tokens_are_shared_as_the_text_is(smol, famil
             assert f"You see thing {step} here" in shared
         if isinstance(memory, Summary) and step > memory.first(step + 1):
             assert f"You see thing {step - 1} here" in shared
-
-
-def test_the_sliding_window_shares_the_task_alone(smol):
-    conversation = conversation_of(smol, Window(2))
-    conversation.start(observation("room 0"))
-    prompts = []
-    for step in range(1, 6):
-        answer(conversation, said(f"go {step}"), f"room {step}")
-        prompts.append(conversation.prompt_ids())
-    shared = smol.decode(common(prompts[-2], prompts[-1]))
-    assert shared.endswith("Take the key.\n\nObservation: room ")
 
 
 @pytest.mark.parametrize("memory", [Window(1, 3), Summary(1, 3)], ids=str)

@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_conversation import TAGS, answer, conversation_of, observation, said
+from test_conversation import TAGS, answer, conversation_of, observation
 from test_prompt_file import HOSTILE
 
-from envsuite.prompting import PromptFile, Summary, Window, load_prompt_file
+from envsuite.prompting import PromptFile, Summary, Window
 
 
 def noted(text, command="go 1"):
@@ -34,21 +34,6 @@ def test_the_last_summary_is_shown_with_the_last_steps_and_asked_for(words):
     assert "Summary so far: none" in content(conversation), "an episode starts without"
 
 
-def test_an_answer_without_a_summary_keeps_the_last_one(words):
-    conversation = conversation_of(words, Summary(0), instructions=False)
-    conversation.start(observation("room 0"))
-    answer(conversation, noted("first"), "room 1")
-    for text in (
-        said("go 2"),
-        "<think><summary>a thought</summary></think><action>go</action>",
-        "<summary>never closed",
-        "closed</summary>",
-        "",
-    ):
-        answer(conversation, text, "room 2")
-        assert content(conversation) == "Take the key.\n\nSummary so far: first\nObservation: room 2"
-
-
 @pytest.mark.parametrize(
     ("text", "summary"),
     [
@@ -58,6 +43,10 @@ def test_an_answer_without_a_summary_keeps_the_last_one(words):
         ("<summary>a<summary>b</summary>", "b"),
         ("<summary></summary>", ""),
         ("<think>x</think><summary>a</summary></think>", "a"),
+        ("<think><summary>a thought</summary></think><action>go</action>", "old"),
+        ("<summary>never closed", "old"),
+        ("closed</summary>", "old"),
+        ("", "old"),
     ],
 )
 def test_the_last_complete_summary_after_the_thought_counts(text, summary):
@@ -90,14 +79,11 @@ def test_with_blocks_what_never_changes_comes_first_and_the_summary_after_the_hi
 
 
 def test_the_request_says_what_the_next_prompt_shows():
-    assert Summary(2, 3).request.endswith("shows this summary, the last 2 to 4 steps and nothing older.")
-    assert Summary(0).request.endswith("Your next prompt shows this summary and nothing older.")
-    assert Summary(1).request.endswith("shows this summary, the last step and nothing older.")
-    assert Summary(3).request.endswith("shows this summary, the last 3 steps and nothing older.")
-
-
-def test_the_action_is_read_beside_the_summary(words):
-    assert TAGS.parse(noted("I go.", "go 2"), conversation_of(words, Summary(1)).tools, 1).action is not None
+    for memory, shown in (
+        (Summary(2, 3), ", the last 2 to 4 steps"), (Summary(0), ""), (Summary(1), ", the last step"),
+        (Summary(3), ", the last 3 steps"),
+    ):  # fmt: skip
+        assert memory.request.endswith(f"Your next prompt shows this summary{shown} and nothing older.")
 
 
 def test_control_tokens_that_the_policy_writes_into_its_summary_are_text_in_the_next_prompt(smol):
@@ -111,15 +97,6 @@ def test_control_tokens_that_the_policy_writes_into_its_summary_are_text_in_the_
         assert f"Summary so far: {text}\n" in smol.decode(conversation.prompt_ids())
         prompts.append([i for i in conversation.prompt_ids() if i in control])
     assert prompts[0] == prompts[1]
-
-
-@pytest.mark.parametrize("name", ["steps", "sections", "shared"])
-def test_prompt_files_show_the_summary_and_ask_for_it(words, name):
-    conversation = conversation_of(words, Summary(1), prompt_file=load_prompt_file(name))
-    conversation.start(observation("room 0"))
-    assert Summary(1).request in content(conversation) and "ummary so far" not in content(conversation)
-    answer(conversation, noted("Room 1 is empty."), "room 2")
-    assert "Room 1 is empty." in content(conversation)
 
 
 def test_the_variable_is_empty_under_another_memory(words):

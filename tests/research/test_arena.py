@@ -10,6 +10,7 @@ import numpy as np
 import orjson
 import pytest
 import yaml
+from console import Console
 from scipy import stats
 
 from envsuite.core.errors import DataError, UsageError
@@ -45,16 +46,11 @@ def test_methods_differ_in_nothing_but_their_credit(task: str, tmp_path: Path) -
         assert config.optim.lr == 3e-4
 
 
-def test_a_seed_has_its_own_world_and_the_others_have_not_its_tasks() -> None:
-    one, two = (settings(Trial("sokoban", "grpo", seed, 3e-4))["envs"][0]["kwargs"] for seed in (0, 1))
-    assert one["level_seed"] != two["level_seed"] and set(one["tasks"]) != set(two["tasks"])
-
-
-def test_a_task_of_one_world_has_other_tasks_for_each_seed() -> None:
-    one, again, two = (settings(Trial("textcraft", "grpo", seed, 3e-4))["envs"][0]["kwargs"] for seed in (0, 0, 1))
-    assert one["tasks"] == again["tasks"] and len(set(one["tasks"])) == PANEL
-    assert set(one["tasks"]) != set(two["tasks"])
-    assert {**one, "tasks": ()} == {**two, "tasks": ()}, "the same book"
+@pytest.mark.parametrize(("task", "world"), [("sokoban", {"level_seed"}), ("textcraft", set())])
+def test_a_seed_has_tasks_of_its_own_and_a_world_where_there_are_more(task: str, world: set[str]) -> None:
+    one, again, two = (settings(Trial(task, "grpo", seed, 3e-4))["envs"][0]["kwargs"] for seed in (0, 0, 1))
+    assert one == again and len(set(one["tasks"])) == PANEL and set(one["tasks"]) != set(two["tasks"])
+    assert {name for name in one if one[name] != two[name]} == {"tasks"} | world
 
 
 def test_tasks_may_share_a_base_model() -> None:
@@ -70,13 +66,20 @@ def _result(method: str, seed: int, level: float, rate: float = 3e-4, task: str 
 
 
 def _results() -> list[Result]:
-    rng = np.random.default_rng(0)
+    rng, levels = np.random.default_rng(0), {REFERENCE: 0.3, "g2po": 0.4, "gigpo": 0.31, CEILING: 0.5}
     return [
         _result(name, seed, level + 0.02 * rng.normal() + 0.03 * seed, task=task)
         for task in TASKS
-        for name, level in ((REFERENCE, 0.3), ("g2po", 0.4), ("gigpo", 0.31), (CEILING, 0.5))
+        for name, level in levels.items()
         for seed in range(5)
     ]
+
+
+def _counts(console: Console, words: str) -> list[str]:
+    """Runs, done and hours of Sokoban in the plan that the command shows."""
+    out, _ = console(f"--plan --stage table --tasks sokoban {words}", main=main)
+    row = next(line for line in out.splitlines() if "sokoban" in line)
+    return [cell.strip() for cell in row.split("│")[2:5]]
 
 
 def test_results_are_kept_line_by_line(tmp_path: Path) -> None:
@@ -106,6 +109,7 @@ def test_an_interrupted_write_leaves_the_results(tmp_path: Path, monkeypatch: py
 
 
 def test_all_methods_take_the_best_rate_of_the_reference() -> None:
+    assert {trial.seed for trial in pilot(list(TASKS))} == set(PILOT_SEEDS)
     trials = tuning(list(TASKS))
     assert len(trials) == len(TASKS) * len(RATES) * len(TUNING_SEEDS)
     assert {trial.method for trial in trials} == {REFERENCE}
@@ -118,51 +122,38 @@ def test_all_methods_take_the_best_rate_of_the_reference() -> None:
     assert rates["sokoban-1", "grpo"] == rates["sokoban-1", "g2po"] == 3e-4, "that of the pilot where none was tried"
 
 
-def test_no_seed_of_tuning_or_pilot_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_seed_of_tuning_or_pilot_is_reported_and_unknown_names_are_refused(console: Console) -> None:
     for seed in (*TUNING_SEEDS, *PILOT_SEEDS):
-        assert main(["--plan", "--seeds", "0", str(seed)]) == 2
-        assert f"--seeds {seed} is a seed of the pilot or of the tuning" in capsys.readouterr().out
+        said, _ = console(f"--plan --seeds 0 {seed}", 2, main)
+        assert f"--seeds {seed} is a seed of the pilot or of the tuning" in said
+    for option, wrong in (("--tasks", "chess"), ("--methods", "grop")):
+        assert wrong in console(f"--plan {option} {wrong}", 2, main)[0]
     assert {trial.seed for trial in pilot(list(TASKS))} == set(PILOT_SEEDS)
 
 
-@pytest.mark.parametrize(("option", "wrong"), [("--tasks", "chess"), ("--methods", "grop")])
-def test_unknown_names_are_answered_with_those_that_exist(
-    option: str, wrong: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["--plan", option, wrong]) == 2
-    assert wrong in capsys.readouterr().out
-
-
-def test_the_plan_says_hours_and_leaves_out_what_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_says_hours_and_leaves_out_what_is_done(tmp_path: Path, console: Console) -> None:
     path = tmp_path / "results.jsonl"
     for seed in range(3):
         append(_result("grpo", seed, 0.3), path)
-    call = ["--plan", "--stage", "table", "--tasks", "sokoban", "--methods", "grpo", "g2po", "--results", str(path)]
-    assert main(call) == 0
-    row = next(line for line in capsys.readouterr().out.splitlines() if "sokoban" in line)
-    assert [cell.strip() for cell in row.split("│")[1:5]] == ["sokoban", "10", "3", "0.1"]
+    assert _counts(console, f"--methods grpo g2po --results {path}") == ["10", "3", "0.1"]
     expected = seconds([Trial("sokoban", "g2po", 0, 3e-4)], read(path))
     assert expected == {("sokoban", "g2po"): 60.0}, "as long as the others of the task"
 
 
-def test_a_table_of_one_rate_has_the_runs_of_that_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_of_one_rate_has_the_runs_of_that_rate(tmp_path: Path, console: Console) -> None:
     path = tmp_path / "results.jsonl"
     for rate, level in ((3e-4, 0.2), (6e-4, 0.4)):
         append(_result("grpo", TUNING_SEEDS[0], level, rate), path)
         for name in ("grpo", "tree_grpo"):
             for seed in range(2):
                 append(_result(name, seed, level, rate), path)
-    common = ["--results", str(path), "--out", str(tmp_path)]
-    assert main([*common, "--report"]) == 0 and main([*common, "--report", "--rate", "3e-4"]) == 0
+    common = f"--results {path} --out {tmp_path}"
+    console(f"{common} --report", main=main)
+    console(f"{common} --report --rate 3e-4", main=main)
     tuned, fixed = ((tmp_path / f"{name}.md").read_text() for name in ("arena", "arena-lr-0.0003"))
     assert "| grpo | 2 | 40.0" in tuned and "| grpo | 2 | 20.0" in fixed, "tuning chose the higher one"
     assert (tmp_path / "arena-lr-0.0003.png").exists() and (tmp_path / "arena-lr-0.0003.tex").exists()
-    capsys.readouterr()
-    assert (
-        main([*common, "--plan", "--stage", "table", "--tasks", "sokoban", "--methods", "grpo", "--rate", "1e-4"]) == 0
-    )
-    row = next(line for line in capsys.readouterr().out.splitlines() if "sokoban" in line)
-    assert [cell.strip() for cell in row.split("│")[1:4]] == ["sokoban", "5", "0"], "no run has this rate yet"
+    assert _counts(console, f"{common} --methods grpo --rate 1e-4")[:2] == ["5", "0"], "no run has this rate yet"
 
 
 def test_runs_from_different_base_models_are_not_paired() -> None:
@@ -172,7 +163,7 @@ def test_runs_from_different_base_models_are_not_paired() -> None:
 
 
 def test_a_base_model_that_was_trained_anew_is_told_before_any_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, console: Console
 ) -> None:
     monkeypatch.setattr("research.arena.tasks.ROOT", tmp_path)
     folder, path = tmp_path / "runs/arena/sokoban-base", tmp_path / "results.jsonl"
@@ -182,21 +173,23 @@ def test_a_base_model_that_was_trained_anew_is_told_before_any_run(
     append(dataclasses.replace(_result("grpo", 0, 0.3), base=TASKS["sokoban"].digest), path)
     check_bases(["sokoban", "textcraft"], read(path))
     (folder / "model.safetensors").write_bytes(b"others")
-    assert main(["--tasks", "sokoban", "--results", str(path), "--out", str(tmp_path / "out")]) == 2
-    assert "trained anew" in capsys.readouterr().out and len(read(path)) == 1
+    said, _ = console(f"--tasks sokoban --results {path} --out {tmp_path}/out", 2, main)
+    assert "trained anew" in said and len(read(path)) == 1
 
 
 def test_a_run_is_read_from_its_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("research.arena.tasks.ROOT", tmp_path)
     trial, weights = Trial("sokoban", "oracle_mc", 0, 3e-4), tmp_path / "runs/arena/sokoban-base/model.safetensors"
+
+    def write(*lines: dict[str, float]) -> None:
+        (tmp_path / "metrics.jsonl").write_bytes(b"".join(orjson.dumps(one) + b"\n" for one in lines))
+
     lines = [
         {"iteration": i, "train/success": i / 10, "train/tokens_total": 100 * i, "oracle/tokens": 7, "time/total": 2.0}
         | {f"cpu/{part}": float(i) for part in results_of.PARTS}
         for i in (1, 2, 3)
     ]
-    (tmp_path / "metrics.jsonl").write_bytes(
-        b"".join(orjson.dumps(one) + b"\n" for one in [{"iteration": 0, "eval/success": 0}, *lines])
-    )
+    write({"iteration": 0, "eval/success": 0}, *lines)
     with pytest.raises(DataError, match=f"base model of sokoban: {weights}"):
         read_run(tmp_path, trial)
     weights.parent.mkdir(parents=True)
@@ -205,12 +198,11 @@ def test_a_run_is_read_from_its_metrics(tmp_path: Path, monkeypatch: pytest.Monk
     assert found.success == (0.1, 0.2, 0.3) and found.tokens == (100, 200, 300) and found.area == pytest.approx(0.2)
     assert found.cpu == dict.fromkeys(results_of.PARTS, 2.0) and found.seconds == 6.0 and found.extra_tokens == 21
     assert found.base == hashlib.sha256(b"weights").hexdigest()[:12]
-    (tmp_path / "metrics.jsonl").write_bytes(orjson.dumps({"iteration": 1, "train/success": 0.5}) + b"\n")
-    with pytest.raises(DataError, match="an iteration has no 'train/tokens_total'"):
-        read_run(tmp_path, trial)
-    (tmp_path / "metrics.jsonl").write_bytes(b"")
-    with pytest.raises(DataError, match="no iteration"):
-        read_run(tmp_path, trial)
+    some = {"iteration": 1, "train/success": 0.5}
+    for lines, said in (([some], "an iteration has no 'train/tokens_total'"), ([], "no iteration")):
+        write(*lines)
+        with pytest.raises(DataError, match=said):
+            read_run(tmp_path, trial)
 
 
 def test_a_difference_is_students_paired_t() -> None:

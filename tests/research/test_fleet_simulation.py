@@ -12,14 +12,7 @@ from hypothesis import strategies as st
 from research.fleet.cores import Cores
 from research.fleet.draws import Draws
 from research.fleet.engine import Engine
-from research.fleet.model import (
-    EnvironmentSpeed,
-    Failures,
-    Fleet,
-    Lognormal,
-    UpdateSpeed,
-    Workload,
-)
+from research.fleet.model import EnvironmentSpeed, Failures, Fleet, Lognormal, UpdateSpeed, Workload
 from research.fleet.outcome import Outcome
 from research.fleet.simulation import Simulation
 from research.fleet.sizing import WITHIN, sized

@@ -8,15 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from research.lab.mdp import Exact, policy_gradient, softmax, solve, start_logits
-from research.lab.measures import (
-    batch_gradients,
-    bootstrap,
-    gradient_cosines,
-    peers,
-    quality,
-    sign_agreement,
-    spearman,
-)
+from research.lab.measures import batch_gradients, bootstrap, gradient_cosines, peers, quality, sign_agreement, spearman
 from research.lab.methods import Method, advantages, furnish, methods
 from research.lab.rollout import Plan, Play, play, table
 from research.lab.worlds import aliased, delayed, graded
@@ -148,13 +140,8 @@ def test_an_interval_covers_the_mean_as_often_as_it_says() -> None:
 
 
 def test_peers_are_those_of_the_steps_where_a_method_has_them() -> None:
-    both = {
-        "group/singleton_rate": 0.0,
-        "group/size_mean": 8.0,
-        "cluster/singleton_rate": 0.5,
-        "cluster/size_mean": 2.0,
-    }
-    assert peers(both) == (0.5, 2.0)
+    groups = {"group/singleton_rate": 0.0, "group/size_mean": 8.0}
+    assert peers({**groups, "cluster/singleton_rate": 0.5, "cluster/size_mean": 2.0}) == (0.5, 2.0)
     assert np.isnan(peers({})).all()
 
 

@@ -98,5 +98,4 @@ def test_a_long_run_of_anything_is_analysed_in_seconds(unit: str) -> None:
 
 
 def test_there_are_33_stop_words() -> None:
-    assert len(STOP_WORDS) == 33
-    assert all(term_of(word.upper()) is None for word in STOP_WORDS)
+    assert len(STOP_WORDS) == 33 and all(term_of(word.upper()) is None for word in STOP_WORDS)

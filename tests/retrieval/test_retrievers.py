@@ -155,6 +155,7 @@ def test_the_searches_of_a_corpus_are_those_that_are_described(corpus: Corpus, t
         assert found.name == search.name
         for mine, theirs in zip(found.search("owl and duck", 5, 30), search.search("owl and duck", 5, 30), strict=True):
             assert mine.tolist() == theirs.tolist()
+    assert retriever_of(corpus, {"search-r1": "http://127.0.0.1:1"}).name == "search-r1", "asked when there is a query"
     for name in ("bm52", "drawn+minilm"):
         with pytest.raises(UnknownName, match=r"animals\.corpus.*Known: bm25, drawn"):
             retriever_of(corpus, name)
@@ -179,10 +180,6 @@ def test_an_index_of_faiss_is_opened_from_its_file(corpus: Corpus, tmp_path: Pat
     assert found.search("owl", 5)[0].tolist() == retriever_of(corpus, "drawn").search("owl", 5)[0].tolist()
     with pytest.raises(DataError, match="cannot be read"):
         retriever_of(corpus, {"faiss": str(tmp_path / "none"), "vectors": "drawn"})
-
-
-def test_a_server_is_asked_only_when_there_is_a_query(corpus: Corpus) -> None:
-    assert retriever_of(corpus, {"search-r1": "http://127.0.0.1:1"}).name == "search-r1"
 
 
 class Backwards:

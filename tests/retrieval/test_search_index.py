@@ -164,13 +164,6 @@ def test_numba_gives_the_same_bit_for_bit(opened: Callable[..., Index], library:
         assert fast.search(query, 50) == plain.search(query, 50)
 
 
-def test_a_word_counts_as_often_as_the_query_has_it(opened: Callable[..., Index]) -> None:
-    index = opened({"a": "red shoe lamp", "b": "blue shirt lamp", "c": "lamp"})
-    (once,) = index.search("red")
-    (thrice,) = index.search("red red red")
-    assert thrice.score == pytest.approx(3 * once.score)
-
-
 def test_of_equal_documents_the_first_key_comes_first(opened: Callable[..., Index]) -> None:
     index = opened({key: "red shirt" for key in ("b", "a", "é", "Z", "😀")})
     assert [hit.key for hit in index.search("shirt", 3)] == ["Z", "a", "b"]

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from envsuite.core.processes import Channel, frame, receive, receive_body
 
+Pair = tuple[socket.socket, socket.socket]
 MESSAGES = st.lists(st.lists(st.one_of(st.integers(), st.text(), st.binary()), max_size=4), max_size=4)
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+def pair() -> Iterator[Pair]:
     one, other = socket.socketpair()
     with one, other:
         yield one, other
@@ -43,9 +44,7 @@ def test_a_blocking_end_reads_one_frame_at_a_time(frames: list[list[object]]) ->
         assert [receive(other) for _ in frames] == frames
 
 
-def test_what_was_sent_before_an_end_closed_is_received_before_that_is_told(
-    pair: tuple[socket.socket, socket.socket],
-) -> None:
+def test_what_was_sent_before_an_end_closed_is_received_before_that_is_told(pair: Pair) -> None:
     one, other = pair
     channel = Channel(other)
     one.sendall(frame([pickle.dumps("last words")]) + b"\x01")
@@ -55,7 +54,7 @@ def test_what_was_sent_before_an_end_closed_is_received_before_that_is_told(
         channel.receive()
 
 
-def test_what_cannot_be_written_now_waits_and_blocks_nobody(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_what_cannot_be_written_now_waits_and_blocks_nobody(pair: Pair) -> None:
     one, other = pair
     channel, body = Channel(one), pickle.dumps("x" * 5_000_000)
     channel.send([body])
@@ -71,7 +70,7 @@ def test_what_cannot_be_written_now_waits_and_blocks_nobody(pair: tuple[socket.s
 
 @pytest.mark.parametrize("receiving", [receive, receive_body])
 def test_a_frame_that_trickles_in_is_given_up_at_the_time_that_was_named(
-    pair: tuple[socket.socket, socket.socket], receiving: Callable[[socket.socket, float], object]
+    pair: Pair, receiving: Callable[[socket.socket, float], object]
 ) -> None:
     one, other = pair
     stop = threading.Event()
@@ -92,7 +91,7 @@ def test_a_frame_that_trickles_in_is_given_up_at_the_time_that_was_named(
     thread.join()
 
 
-def test_an_end_that_closes_in_mid_frame_is_told(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_an_end_that_closes_in_mid_frame_is_told(pair: Pair) -> None:
     one, other = pair
     one.sendall(frame([b"0123456789"])[:-1])
     one.close()

@@ -7,21 +7,10 @@ from functools import partial
 from typing import Any
 
 import pytest
+from test_registration import MADE
 
 from envsuite.core import ToolEnv, UsageError
 from envsuite.core.registration import builtin
-
-SEEDS: dict[str, tuple[str, dict[str, Any]]] = {
-    "ALFWorld-v0": ("scene_seed", {"source": "generated", "games": 20}),
-    "PaperSearch-v0": ("corpus_seed", {"papers": 200}),
-    "PaperSearchTeam-v0": ("corpus_seed", {"papers": 200}),
-    "PythonMath-v0": ("problem_seed", {"source": "generated", "problems": 20}),
-    "SearchQA-v0": ("corpus_seed", {"entities": 100}),
-    "Sokoban-v0": ("level_seed", {"source": "generated", "levels": 20}),
-    "TextCraft-v0": ("book_seed", {"source": "generated", "goals": 20}),
-    "WebShop-v0": ("shop_seed", {"source": "generated", "products": 50}),
-}
-"""Arguments of a small environment of each id, and the one with which it has other data."""
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +24,8 @@ def make_env(make_env: Callable[..., ToolEnv], where: dict[str, Any]) -> Callabl
 def test_a_snapshot_of_other_data_is_refused_and_the_episode_goes_on(
     env_id: str, make_env: Callable[..., ToolEnv]
 ) -> None:
-    seed, small = SEEDS[env_id]
-    env, same, other = (make_env(env_id, **small, **more) for more in ({}, {}, {seed: 1}))
+    seed, small = MADE[env_id]
+    env, same, other = (make_env(env_id, source="generated", **small, **{seed: number}) for number in (1, 1, 2))
     env.reset(seed=0)
     env.action_space.seed(0)
     env.step(env.action_space.sample())

@@ -28,12 +28,13 @@ from envsuite.prompting import make_codec
 from envsuite.remote.making import horizon_of, make_player
 
 IDS = [spec.id for spec in builtin()]
+Worlds = dict[str, tuple[ToolEnv, ToolEnv]]
 FEW = {"ALFWorld-v0": {"source": "builtin", "games": 18}}
 """Arguments that make few games: by default there are hundreds."""
 
 
 @pytest.fixture(scope="module")
-def worlds(data_folder: Path) -> dict[str, tuple[ToolEnv, ToolEnv]]:
+def worlds(data_folder: Path) -> Worlds:
     """Two environments of each id."""
     return {env_id: (made(env_id, **FEW.get(env_id, {})), made(env_id, **FEW.get(env_id, {}))) for env_id in IDS}
 
@@ -58,7 +59,7 @@ def some_episode(env: ToolEnv, task_id: str, seed: int, wild: int) -> Demonstrat
 @settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(place=st.integers(0, 10**6), seed=st.integers(0, 2**31), wild=st.integers(0, 6), form=st.sampled_from(FORMS))
 def test_what_is_exported_and_read_again_plays_as_it_did(
-    env_id: str, place: int, seed: int, wild: int, form: Any, worlds: dict[str, tuple[ToolEnv, ToolEnv]],
+    env_id: str, place: int, seed: int, wild: int, form: Any, worlds: Worlds,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:  # fmt: skip
     env, other = worlds[env_id]
@@ -97,7 +98,7 @@ def test_the_expert_s_demonstrations_solve_their_tasks(env_id: str, tmp_path: Pa
     assert found[0].manifest in card and "3, of which 3 solved their task" in card
 
 
-def test_a_replay_that_differs_is_said_with_its_step(worlds: dict[str, tuple[ToolEnv, ToolEnv]]) -> None:
+def test_a_replay_that_differs_is_said_with_its_step(worlds: Worlds) -> None:
     env, other = worlds["TextCraft-v0"]
     shown = some_episode(env, env.tasks.ids("train")[0], 0, 0)
     wrong = replace(shown.steps[1], observation={**shown.steps[1].observation, "text": "Nothing."})
@@ -109,9 +110,7 @@ def test_a_replay_that_differs_is_said_with_its_step(worlds: dict[str, tuple[Too
         replay(other, replace(shown, steps=(*shown.steps, shown.steps[0])))
 
 
-def test_calls_that_are_no_json_are_kept_as_what_the_environment_said(
-    worlds: dict[str, tuple[ToolEnv, ToolEnv]],
-) -> None:
+def test_calls_that_are_no_json_are_kept_as_what_the_environment_said(worlds: Worlds) -> None:
     env, other = worlds["TextCraft-v0"]
     first, _ = env.reset(options={"task_id": env.tasks.ids("train")[0]})
     step, info = taken(env, (ToolCall("env_step", {"command": "get \ud800"}),))
@@ -120,7 +119,7 @@ def test_calls_that_are_no_json_are_kept_as_what_the_environment_said(
     assert messages_of(shown)[0][-1]["role"] == "user"  # no action, no message
 
 
-def test_thoughts_are_said_before_the_calls(worlds: dict[str, tuple[ToolEnv, ToolEnv]]) -> None:
+def test_thoughts_are_said_before_the_calls(worlds: Worlds) -> None:
     env, _ = worlds["WebShop-v0"]
     shown = some_episode(env, env.tasks.ids("train")[0], 0, 0)
     thinking = replace(shown, steps=tuple(replace(step, thought=f"It is {n}.") for n, step in enumerate(shown.steps)))
@@ -130,6 +129,12 @@ def test_thoughts_are_said_before_the_calls(worlds: dict[str, tuple[ToolEnv, Too
     assert tagged[1]["content"].startswith("<think>It is 1.</think><action>")
     assert "<think>" in messages_of(thinking, "tags")[0][0]["content"]
     assert "<think>" not in messages_of(shown, "tags")[0][0]["content"]
+
+
+def test_images_are_refused() -> None:
+    env = made("Sokoban-v0", observation="both")
+    with pytest.raises(UsageError, match="shows images"):
+        some_episode(env, env.tasks.ids("train")[0], 0, 0)
 
 
 # A collection in a process that is killed before its sixth demonstration.
@@ -174,9 +179,7 @@ def test_no_file_of_somebody_is_written_over(tmp_path: Path, console: Console) -
     assert "exists" in console(f"export demos {out} --form tags --out {out}", 2)[1] and out.read_bytes() == content
 
 
-def test_two_that_add_to_a_file_at_once_lose_nothing(
-    tmp_path: Path, worlds: dict[str, tuple[ToolEnv, ToolEnv]]
-) -> None:
+def test_two_that_add_to_a_file_at_once_lose_nothing(tmp_path: Path, worlds: Worlds) -> None:
     env = worlds["TextCraft-v0"][0]
     shown = [some_episode(env, task_id, 0, 0) for task_id in env.tasks.ids("train")[:12]]
     with ThreadPoolExecutor(4) as pool:
@@ -223,7 +226,7 @@ def test_bad_input_is_one_message(words: str, said: str, tmp_path: Path, console
 @settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_damaged_file_is_a_data_error(
-    data: st.DataObject, worlds: dict[str, tuple[ToolEnv, ToolEnv]], tmp_path_factory: pytest.TempPathFactory
+    data: st.DataObject, worlds: Worlds, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     env, _ = worlds["TextCraft-v0"]
     row = json.loads(line_of(some_episode(env, env.tasks.ids("train")[0], 0, 0)))

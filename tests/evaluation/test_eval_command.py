@@ -256,6 +256,15 @@ CUT["choices"][0]["finish_reason"] = "length"
 CALLS = (("say", "{command: ant}"), ("shout", "{}"), ("say", '{"command": "ant"}'))
 
 
+@pytest.mark.parametrize(
+    ("replies", "words", "fields", "counted"),
+    [
+        ([completion(calls=[call]) for call in CALLS], "--tools native", "success steps parsed valid", (True, 3, 2, 1)),
+        ([CUT], '--prices {"input":1,"output":1}', "success cut prompt_tokens cost", (True, 1, 0, None)),
+        ([completion("<action>yak</action>"), TOO_LONG], "", "success ending steps", (False, "context", 1)),
+    ],
+    ids=["calls that are no JSON and unknown tools", "cut and without counts", "longer than the context"],
+)
 def test_what_a_model_answers_is_counted(
     replies: list[Any], words: str, fields: str, counted: tuple[object, ...], tmp_path: Path
 ) -> None:

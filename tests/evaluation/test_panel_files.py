@@ -198,6 +198,7 @@ def test_what_differs_is_named(tmp_path: Path, console: Console) -> None:
     ("line", "message"),
     [
         ("show TextCraft-v0 nowhere", "unknown split"),
+        ("show Craft-v0 test", "unknown environment"),
         ("show TextCraft-v0 test --source /nowhere", "there is no folder"),
         ("show TextCraft-v0 test --option distractors", "give NAME=VALUE"),
         ("show TextCraft-v0 test --option speed=7", "unknown argument of TextCraft-v0"),

@@ -112,7 +112,6 @@ def test_a_player_writes_no_completions_so_none_is_parsed_or_cut() -> None:
         ("budget", (50, 15), lambda value: {"budget": value}),
         ("sampling.temperature", (0.4, 1.0), lambda value: {"sampling": {"temperature": value}}),
         ("model", ("/home/person/runs/a", "/home/person/runs/b"), lambda value: {"model": value}),
-        ("env_options.depth", (1, True), lambda value: {"env_options": {"depth": value}}),
     ],
 )
 def test_policies_of_one_name_are_told_apart_by_their_conditions(name: str, values: tuple, changed: Any) -> None:
@@ -122,6 +121,8 @@ def test_policies_of_one_name_are_told_apart_by_their_conditions(name: str, valu
     (sheet,) = make_wide_sheets(make_rows(groups, "stratum"))
     first, second, _ = sheet.blocks[0]
     assert first[1:] != second[1:], "each row has its own policy's numbers"
+    kinds = groups_of([draw(env_options={"depth": value}) for value in (1, True)])
+    assert len({g.name for g in kinds}) == 2
 
 
 def test_the_order_of_the_episodes_changes_no_digit() -> None:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from envsuite.core import Tool, ToolCall, UnknownName, UsageError
 from envsuite.core.tools import check_action
 from envsuite.prompting import CODECS, BracketsCodec, Parsed, TagsCodec, ToolsCodec, make_codec
+from envsuite.prompting.codecs import SearchR1Codec
 
 
 def schema(**properties):
@@ -17,13 +18,14 @@ COMMAND = Tool("act", "Act in the world.", schema(command={"type": "string"}))
 SEARCH = Tool("search", "Search papers.", schema(query={"type": "string"}, limit={"type": "integer"}))
 CLICK = Tool("click", "Click an element.", schema(element={"type": "string"}))
 TAGS, TOOLS, BRACKETS = TagsCodec(), ToolsCodec(), BracketsCodec()
+ANY_CODEC = pytest.mark.parametrize("codec", [TAGS, TOOLS, BRACKETS, SearchR1Codec()], ids=lambda codec: codec.name)
 CODEC = pytest.mark.parametrize("codec", [TAGS, TOOLS, BRACKETS], ids=["tags", "tools", "brackets"])
 TOOLSETS = ((COMMAND,), (SEARCH, CLICK), (SEARCH, COMMAND))
 
 PIECES = st.sampled_from([
     "<action>", "</action>", "<tool_call>", "</tool_call>", "<think>", "</think>", "<act", ">", "{", "}", "[", "]", '"',
     '{"name": "act", "arguments": {"command": "go"}}', '"name"', '"arguments"', ": ", ", ", "\\ud800", "\x00", "\udc80",
-    "go to shelf 1", "去货架", "🙂", "\n", " ", "NaN", "1e999", "9" * 5000, "null",
+    "go to shelf 1", "去货架", "🙂", "\n", " ", "NaN", "1e999", "9" * 5000, "null", "</act>", "<search>",
 ])  # fmt: skip
 COMPLETIONS = st.one_of(
     st.text(),
@@ -42,7 +44,7 @@ CALLS = st.one_of(
 )
 
 
-@CODEC
+@ANY_CODEC
 @given(completion=COMPLETIONS, tools=st.sampled_from(TOOLSETS), max_calls=st.integers(1, 3))
 def test_parsing_gives_an_action_or_a_reason_and_never_raises(codec, completion, tools, max_calls):
     parsed = codec.parse(completion, tools, max_calls)
@@ -162,11 +164,12 @@ def test_an_unknown_tool_or_wrong_arguments_are_left_to_the_environment_to_answe
 
 
 @pytest.mark.seconds
-@CODEC
+@ANY_CODEC
 @pytest.mark.parametrize(
     "piece",
     ["<action>", "</action>", "<action></action>", "<tool_call>", "<tool_call>{</tool_call>", "<think>", "<", "{", '"',
-     "\\", "<action>[" , '{"name":', "</think>", " ", "<action>a<action>"],
+     "\\", "<action>[" , '{"name":', "</think>", " ", "<action>a<action>",
+     "<act>", "<act></search>", "<click><act></click>"],
 )  # fmt: skip
 def test_two_megabytes_of_anything_are_read_in_linear_time(codec, piece):
     # Anything worse than linear would take minutes here.

@@ -47,6 +47,13 @@ def conversation_of(tokenizer, memory, codec=TAGS, max_calls=1, image_format=Non
     return Conversation(tokenizer, PromptSpec(codec, memory, **options), (TOOL,), max_calls, image_format=image_format)
 
 
+def begun(tokenizer, memory, *rest, start=None, **options):
+    """A conversation to which the world has shown a door, or something else."""
+    conversation = conversation_of(tokenizer, memory, *rest, **options)
+    conversation.start(start or observation("a door"))
+    return conversation
+
+
 def answer(conversation, text, world, end=True):
     """Let the policy say ``text``, ending its turn or not, and the world answer."""
     tokenizer = conversation.tokenizer
@@ -61,8 +68,7 @@ def answer(conversation, text, world, end=True):
 @pytest.mark.parametrize("codec", [TAGS, ToolsCodec()], ids=["tags", "tools"])
 @pytest.mark.parametrize("memory", [Full(), Window(0), Window(2), Summary(1), Compact(5000)], ids=str)
 def test_a_prompt_is_what_the_chat_template_makes_of_the_messages(tokenizer, codec, memory, texts, commands):
-    conversation = conversation_of(tokenizer, memory, codec)
-    conversation.start(observation(texts[0], ("go", "take key")))
+    conversation = begun(tokenizer, memory, codec, start=observation(texts[0], ("go", "take key")))
     for text, command in zip(texts, ["", *commands], strict=False):
         if command:
             answer(conversation, codec.write((ToolCall("act", {"command": command}),)), text)
@@ -73,8 +79,7 @@ def test_a_prompt_is_what_the_chat_template_makes_of_the_messages(tokenizer, cod
 @LOOSE
 @given(texts=st.lists(UNICODE, min_size=2, max_size=5), data=st.data())
 def test_with_full_memory_each_prompt_starts_with_the_one_before_and_its_response(tokenizer, texts, data):
-    conversation = conversation_of(tokenizer, Full())
-    conversation.start(observation(texts[0]))
+    conversation = begun(tokenizer, Full(), start=observation(texts[0]))
     for text in texts[1:]:
         before = conversation.prompt_ids()
         response = tuple(data.draw(st.lists(st.integers(0, len(tokenizer) - 1), max_size=8)))
@@ -91,8 +96,7 @@ def test_a_turn_that_the_policy_did_not_end_is_ended_once(tokenizer, memory):
         conversation.start(observation("a door"))
         answer(conversation, "go", "a shelf", end)
     assert ended.prompt_ids() == cut.prompt_ids()
-    empty = conversation_of(tokenizer, memory)
-    empty.start(observation("a door"))
+    empty = begun(tokenizer, memory)
     empty.add((), "", observation("a shelf"))
     assert list(empty.prompt_ids()) == ids_of(tokenizer, rendered(tokenizer, empty))
 
@@ -112,8 +116,7 @@ def test_text_of_the_world_cannot_end_a_turn_or_speak_for_another(smol):
 
 
 def test_a_window_shows_the_task_the_last_pairs_and_nothing_older(tokenizer):
-    conversation = conversation_of(tokenizer, Window(2), instructions=False)
-    conversation.start(observation("room 0"))
+    conversation = begun(tokenizer, Window(2), instructions=False, start=observation("room 0"))
     for step in range(1, 5):
         answer(conversation, said(f"go {step}"), f"room {step}")
     answer(conversation, "I forgot the tags", "room 5")
@@ -124,11 +127,9 @@ def test_a_window_shows_the_task_the_last_pairs_and_nothing_older(tokenizer):
 @LOOSE
 @given(texts=st.lists(TEXTS, min_size=1, max_size=25), room=st.integers(0, 150))
 def test_compact_memory_keeps_the_budget_the_task_and_the_responses_and_appends_in_between(words, texts, room):
-    smallest = conversation_of(words, Full())
-    smallest.start(observation(max(texts, key=lambda text: len(ids_of(words, text)))))
+    smallest = begun(words, Full(), start=observation(max(texts, key=lambda text: len(ids_of(words, text)))))
     budget = len(smallest.prompt_ids()) + 10 + room  # 10: the line that says what was left out
-    conversation = conversation_of(words, Compact(budget))
-    conversation.start(observation(texts[0]))
+    conversation = begun(words, Compact(budget), start=observation(texts[0]))
     folded = 0
     responses = []
     for step, text in enumerate(texts[1:], 1):
@@ -150,8 +151,7 @@ def test_compact_memory_keeps_the_budget_the_task_and_the_responses_and_appends_
 
 
 def test_compact_memory_never_tokenises_a_response_again(smol):
-    conversation = conversation_of(smol, Compact(260))
-    conversation.start(observation("a door"))
+    conversation = begun(smol, Compact(260))
     odd = (*(ids_of(smol, letter)[0] for letter in "shelf"), 2)  # five tokens for what one token says
     for _ in range(12):
         conversation.add(odd, "shelf", observation("a door and a shelf " * 3))
@@ -218,8 +218,7 @@ def with_template(smol):
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_templates_of_other_makes_are_rendered_as_they_render(with_template, name, memory, codec):
     tokenizer = with_template(TEMPLATES[name])
-    conversation = conversation_of(tokenizer, memory, codec)
-    conversation.start(observation("  a door\n"))
+    conversation = begun(tokenizer, memory, codec, start=observation("  a door\n"))
     for world in ("\n a shelf ", "a key", "\n\na lamp\t"):
         answer(conversation, codec.write((ToolCall("act", {"command": "go"}),)), world)
         assert tokenizer.decode(conversation.prompt_ids()) == rendered(tokenizer, conversation)
@@ -256,8 +255,7 @@ def test_odd_control_tokens_are_tokenised_as_in_the_whole_prompt(pieces, words, 
         processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[begin])
         tokenizer.backend_tokenizer.post_processor = processor
         assert tokenizer.encode("a door")[0] == begin[1]
-    conversation = conversation_of(tokenizer, memory)
-    conversation.start(observation("a door"))
+    conversation = begun(tokenizer, memory)
     answer(conversation, "go", "a shelf")
     assert list(conversation.prompt_ids()) == ids_of(tokenizer, rendered(tokenizer, conversation))
 
@@ -265,8 +263,7 @@ def test_odd_control_tokens_are_tokenised_as_in_the_whole_prompt(pieces, words, 
 def test_thoughts_that_a_template_would_strip_stay_in_the_prompt(with_template):
     strips = TRIMS.replace("message['content'] | trim", "message['content'].split('</think>')[-1] | trim")
     tokenizer = with_template(strips)
-    conversation = conversation_of(tokenizer, Full())
-    conversation.start(observation("a door"))
+    conversation = begun(tokenizer, Full())
     before = conversation.prompt_ids()
     response = answer(conversation, said("go"), "a shelf")
     assert conversation.prompt_ids()[: len(before) + len(response)] == (*before, *response)
@@ -295,8 +292,7 @@ def test_the_template_is_rendered_once_for_many_episodes_and_steps_until_it_chan
     counts = []
     for _ in range(3):
         for memory in (Full(), Window(2)):
-            conversation = conversation_of(tokenizer, memory)
-            conversation.start(observation("a door"))
+            conversation = begun(tokenizer, memory)
             for _ in range(5):
                 answer(conversation, said("go"), "a shelf")
                 conversation.prompt_ids()
@@ -304,8 +300,7 @@ def test_the_template_is_rendered_once_for_many_episodes_and_steps_until_it_chan
     assert counts == [counts[0]] * 6
     for template in (TRIMS, NO_SYSTEM, TRIMS):
         tokenizer.chat_template = template
-        conversation = conversation_of(tokenizer, Full())
-        conversation.start(observation("a door"))
+        conversation = begun(tokenizer, Full())
         prompts.append(conversation.prompt_ids())
     assert prompts[0] == prompts[2] != prompts[1]
 

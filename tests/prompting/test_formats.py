@@ -121,6 +121,8 @@ WRONG = {
         '<tool_call>{"name": "act", "arguments": "go"}</tool_call>',
         '<tool_call>{"name": "act", "arguments": {}}',
         "<tool_call>{'name': 'act', 'arguments': {}}</tool_call>",
+        "<tool_call>[]</tool_call>",
+        '{"name": "act", "arguments": {}}',
         '<tool_call>{"name": "act", "arguments": {"count": NaN}}</tool_call>',
     ],
     "qwen-xml": [

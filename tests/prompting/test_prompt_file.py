@@ -4,7 +4,7 @@ import sys
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_conversation import LOOSE, TAGS, TOOL, answer, conversation_of, ids_of, observation, rendered, said
+from test_conversation import LOOSE, TAGS, TOOL, answer, begun, conversation_of, ids_of, observation, rendered, said
 
 from docs.build import ROOT
 from envsuite.core import Observation, UsageError
@@ -18,6 +18,7 @@ ALL = (
     "{{ instructions }}|{% for past in history %}{{ past.step }}:{{ past.observation }}:{{ past.action }},{% endfor %}|"
     "{{ tools[0].name }}:{{ tools[0].description }}|{{ summary }}|{{ examples }}"
 )
+STEPS = load_prompt_file("steps")
 HOSTILE = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=40),
     st.lists(
@@ -135,7 +136,7 @@ def test_json_is_written_as_it_is_and_not_for_html():
 
 
 def test_the_limit_leaves_room_for_the_longest_prompts():
-    file = load_prompt_file("steps")
+    file = STEPS
     lots = tuple(Past(n, "You see a shelf. " * 100, "go to shelf") for n in range(1, 101))
     text = file.render(situation(history=lots, current_step=101, commands=[f"go to {n}" for n in range(2000)]))
     assert 150_000 < len(text) < 250_000
@@ -162,8 +163,7 @@ def test_files_are_found_by_name_or_path_and_refused_with_what_is_wrong(tmp_path
 
 
 def test_a_prompt_file_gets_the_step_the_last_pairs_the_commands_and_the_form_of_an_answer(words):
-    conversation = conversation_of(words, Window(2), prompt_file=load_prompt_file("steps"))
-    conversation.start(observation("room 0", ("go 1", "look")))
+    conversation = begun(words, Window(2), prompt_file=STEPS, start=observation("room 0", ("go 1", "look")))
     (first,) = conversation.messages()
     assert first["role"] == "user" and "room 0" in first["content"] and "[go 1, look]" in first["content"]
     assert TAGS.system((TOOL,), 1) in first["content"]
@@ -178,8 +178,8 @@ def test_a_prompt_file_gets_the_step_the_last_pairs_the_commands_and_the_form_of
 @given(texts=st.lists(HOSTILE, min_size=1, max_size=4))
 @pytest.mark.parametrize("codec", [TAGS, ToolsCodec()], ids=["tags", "tools"])
 def test_a_prompt_is_what_the_chat_template_makes_of_the_rendered_message(tokenizer, codec, texts):
-    conversation = conversation_of(tokenizer, Window(2), codec, prompt_file=load_prompt_file("steps"))
-    conversation.start(observation(texts[0], ("go", "take key")))
+    start = observation(texts[0], ("go", "take key"))
+    conversation = begun(tokenizer, Window(2), codec, prompt_file=STEPS, start=start)
     for text in texts[1:]:
         answer(conversation, said("go"), text)
     assert list(conversation.prompt_ids()) == ids_of(tokenizer, rendered(tokenizer, conversation))
@@ -197,16 +197,15 @@ def test_control_tokens_in_values_and_in_the_file_are_ordinary_text(smol):
 
 
 def test_instructions_and_commands_are_empty_where_they_are_switched_off(words):
-    file = PromptFile("[{{ instructions }}][{{ commands | join }}]", "a")
-    conversation = conversation_of(words, Window(1), prompt_file=file, instructions=False, commands=False)
-    conversation.start(observation("a door", ("go",)))
+    file, start = PromptFile("[{{ instructions }}][{{ commands | join }}]", "a"), observation("a door", ("go",))
+    conversation = begun(words, Window(1), prompt_file=file, instructions=False, commands=False, start=start)
     assert conversation.messages() == [{"role": "user", "content": "[][]"}]
 
 
 @pytest.mark.parametrize("memory", [Full(), Compact(500)], ids=str)
 def test_a_memory_that_continues_prompts_does_not_go_with_a_prompt_file(words, memory):
     with pytest.raises(UsageError, match=r"prompt file steps: .*the memory is .*take window\(K\)"):
-        conversation_of(words, memory, prompt_file=load_prompt_file("steps"))
+        conversation_of(words, memory, prompt_file=STEPS)
 
 
 @pytest.mark.parametrize("memory", [Window(2), Full(), Compact(500)], ids=str)

@@ -43,14 +43,7 @@ def search(query: str) -> ToolCall:
 )
 def test_the_first_well_formed_tag_after_the_thought_is_the_action(completion: str, wanted: Any) -> None:
     expected = Parsed((wanted,), None) if isinstance(wanted, ToolCall) else Parsed(None, wanted)
-    assert CODEC.parse(completion, TOOLS, 4) == expected
-
-
-@given(st.text(max_size=60) | st.text(alphabet="<>/searchanwe tink", max_size=60))
-def test_parsing_gives_an_action_or_a_reason_and_never_raises(completion: str) -> None:
-    parsed = CODEC.parse(completion, TOOLS, 1)
-    assert (parsed.action is None) != (parsed.error is None)
-    assert CODEC.parse(completion, (), 1).action is None
+    assert CODEC.parse(completion, TOOLS, 4) == expected and CODEC.parse(completion, (), 4).action is None
 
 
 @given(st.text(max_size=30), st.text(max_size=20).filter(lambda thought: "</think>" not in thought))
@@ -70,11 +63,6 @@ def test_other_tools_take_json_and_several_calls_are_refused() -> None:
     assert CODEC.parse("<sum>1</sum>", (OTHER,), 1).error == "not a JSON object"
     with pytest.raises(UsageError, match="one call, not 2"):
         CODEC.write((search("a"), search("b")))
-
-
-@pytest.mark.parametrize("piece", ["<search>", "<search></answer>", "<answer><search></answer>", "</think>"])
-def test_two_megabytes_are_read_in_linear_time(piece: str) -> None:
-    assert CODEC.parse(piece * (2_000_000 // len(piece)), TOOLS, 1).action is None
 
 
 def test_prompts_grow_token_by_token_with_information_in_the_model_s_turn(smol: Any) -> None:

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_conversation import TAGS, answer, conversation_of, observation
+from test_conversation import TAGS, answer, begun, observation
 from test_prompt_file import HOSTILE
 
 from envsuite.prompting import PromptFile, Summary, Window
@@ -18,8 +18,7 @@ def content(conversation):
 
 
 def test_the_last_summary_is_shown_with_the_last_steps_and_asked_for(words):
-    conversation = conversation_of(words, Summary(1))
-    conversation.start(observation("room 0", ("go 1",)))
+    conversation = begun(words, Summary(1), start=observation("room 0", ("go 1",)))
     request = Summary(1).request
     assert content(conversation) == (
         f"Take the key.\n\nSummary so far: none\nObservation: room 0\nCommands: go 1\n\n{request}"
@@ -66,8 +65,7 @@ def test_a_summary_is_part_of_the_answer_and_has_no_tag_in_it(text):
 
 
 def test_with_blocks_what_never_changes_comes_first_and_the_summary_after_the_history(words):
-    conversation = conversation_of(words, Summary(1, 2))
-    conversation.start(observation("room 0"))
+    conversation = begun(words, Summary(1, 2), start=observation("room 0"))
     system, _ = conversation.messages()
     assert system["content"] == f"{TAGS.system(conversation.tools, 1)}\n\n{Summary(1, 2).request}"
     for step in (1, 2):
@@ -91,8 +89,7 @@ def test_control_tokens_that_the_policy_writes_into_its_summary_are_text_in_the_
     control = {token_id for token_id, token in smol.added_tokens_decoder.items() if token.special}
     prompts = []
     for text in ("fine", attack):
-        conversation = conversation_of(smol, Summary(1))
-        conversation.start(observation("a door"))
+        conversation = begun(smol, Summary(1))
         answer(conversation, noted(text), "a shelf")
         assert f"Summary so far: {text}\n" in smol.decode(conversation.prompt_ids())
         prompts.append([i for i in conversation.prompt_ids() if i in control])
@@ -100,7 +97,6 @@ def test_control_tokens_that_the_policy_writes_into_its_summary_are_text_in_the_
 
 
 def test_the_variable_is_empty_under_another_memory(words):
-    conversation = conversation_of(words, Window(1), prompt_file=PromptFile("[{{ summary }}]", "a"))
-    conversation.start(observation("room 0"))
+    conversation = begun(words, Window(1), prompt_file=PromptFile("[{{ summary }}]", "a"), start=observation("room 0"))
     answer(conversation, noted("first"), "room 1")
     assert content(conversation) == "[]"

@@ -120,14 +120,15 @@ def test_a_source_without_documents_is_refused(tmp_path: Path) -> None:
         build(InMemory("empty", []), tmp_path / "test.corpus")
 
 
-class _Killed(InMemory):
-    """A source whose reader is killed after some documents."""
+class _Watched(InMemory):
+    """A source that knows where it was read from, and whose reader may be killed after some documents."""
 
-    def __init__(self, *arguments: object, after: int) -> None:
+    def __init__(self, *arguments: object, after: int = -1) -> None:
         super().__init__(*arguments)  # type: ignore[arg-type]
-        self.after = after
+        self.after, self.read = after, list[int]()
 
     def documents(self, start: int = 0) -> Iterator[Document]:
+        self.read.append(start)
         for number, document in enumerate(super().documents(start), start):
             if number == self.after:
                 raise KeyboardInterrupt
@@ -149,17 +150,11 @@ def test_a_killed_build_resumes_and_gives_the_same_bytes(
     tasks = [{"id": "q"}]
     whole = build(InMemory("test", papers, tasks), tmp_path / "whole.corpus")
     with pytest.raises(KeyboardInterrupt):
-        build(_Killed("test", papers, tasks, after=after), tmp_path / "test.corpus")
+        build(_Watched("test", papers, tasks, after=after), tmp_path / "test.corpus")
     assert not (tmp_path / "test.corpus").exists()
-    read: list[int] = []
-
-    class Watched(InMemory):
-        def documents(self, start: int = 0) -> Iterator[Document]:
-            read.append(start)
-            return super().documents(start)
-
-    assert build(Watched("test", papers, tasks), tmp_path / "test.corpus").read_bytes() == whole.read_bytes()
-    assert read == [after // 10 * 10]
+    source = _Watched("test", papers, tasks)
+    assert build(source, tmp_path / "test.corpus").read_bytes() == whole.read_bytes()
+    assert source.read == [after // 10 * 10]
 
 
 def test_the_file_does_not_depend_on_the_order_of_documents(tmp_path: Path) -> None:

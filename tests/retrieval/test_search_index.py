@@ -22,6 +22,7 @@ from envsuite.retrieval.builder import IndexBuilder
 from envsuite.retrieval.index import Hit, Index
 
 WORDS = "red green blue shirt shoe lamp cotton running the and 3.5mm ★ 東京 x1 hat".split()
+Opened = Callable[..., Index]
 word_texts = st.lists(st.sampled_from(WORDS), max_size=30).map(" ".join)
 corpora = st.dictionaries(st.text("ABXé😀", min_size=1, max_size=3), word_texts, max_size=12)
 
@@ -35,7 +36,7 @@ def built(documents: Iterable[tuple[str, str]]) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Index]:
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Opened:
     path = tmp_path_factory.mktemp("index") / "index"
 
     def of(documents: Mapping[str, str], engine: searching.Engine = "numpy") -> Index:
@@ -80,7 +81,7 @@ def transcribed(documents: Mapping[str, str], query: str, k: int) -> list[tuple[
 @settings(max_examples=60)
 @given(corpora, word_texts, st.integers(1, 15))
 def test_hits_and_scores_are_those_of_the_formula(
-    opened: Callable[..., Index], documents: dict[str, str], query: str, k: int
+    opened: Opened, documents: dict[str, str], query: str, k: int
 ) -> None:
     hits = opened(documents).search(query, k)
     assert [(hit.key, hit.score) for hit in hits] == transcribed(documents, query, k)
@@ -149,7 +150,7 @@ def test_the_builder_leaves_nothing_behind(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("query", ["w0 w1 w2", "w300 w5 w5 w0", " ".join(f"w{i}" for i in range(70)), "w399"])
 def test_blocks_and_their_number_change_no_hit(
-    opened: Callable[..., Index], library: dict[str, str], monkeypatch: pytest.MonkeyPatch, query: str
+    opened: Opened, library: dict[str, str], monkeypatch: pytest.MonkeyPatch, query: str
 ) -> None:
     whole = opened(library).search(query, 100)
     monkeypatch.setattr(searching, "_BLOCK", 64)
@@ -157,31 +158,31 @@ def test_blocks_and_their_number_change_no_hit(
     assert [(hit.key, hit.score) for hit in whole] == transcribed(library, query, 100)
 
 
-def test_numba_gives_the_same_bit_for_bit(opened: Callable[..., Index], library: dict[str, str]) -> None:
+def test_numba_gives_the_same_bit_for_bit(opened: Opened, library: dict[str, str]) -> None:
     pytest.importorskip("numba")
     plain, fast = opened(library), opened(library, "numba")
     for query in ("w0", "w0 w1 w2 w3", "w7 w7 w350", "absent", " ".join(f"w{i}" for i in range(100))):
         assert fast.search(query, 50) == plain.search(query, 50)
 
 
-def test_of_equal_documents_the_first_key_comes_first(opened: Callable[..., Index]) -> None:
+def test_of_equal_documents_the_first_key_comes_first(opened: Opened) -> None:
     index = opened({key: "red shirt" for key in ("b", "a", "é", "Z", "😀")})
     assert [hit.key for hit in index.search("shirt", 3)] == ["Z", "a", "b"]
     assert [hit.key for hit in index.search("shirt", 9)] == ["Z", "a", "b", "é", "😀"]
 
 
 @pytest.mark.parametrize("query", ["", "   ", "the and", "absent", "\ud800", "***"])
-def test_a_query_without_a_known_word_finds_nothing(opened: Callable[..., Index], query: str) -> None:
+def test_a_query_without_a_known_word_finds_nothing(opened: Opened, query: str) -> None:
     assert opened({"a": "red shirt", "b": ""}).search(query, 50) == []
 
 
 @pytest.mark.parametrize("query", ['"red shirt"', "+red -shirt", "red^5 AND shirt", "(red shirt", "red~ /shirt/ \\"])
-def test_operators_and_quotes_are_no_syntax(opened: Callable[..., Index], query: str) -> None:
+def test_operators_and_quotes_are_no_syntax(opened: Opened, query: str) -> None:
     index = opened({"a": "red", "b": "shirt red", "c": "shirt"})
     assert {hit.key for hit in index.search(query)} == {"a", "b", "c"}
 
 
-def test_a_query_of_ten_thousand_words_is_answered(opened: Callable[..., Index], library: dict[str, str]) -> None:
+def test_a_query_of_ten_thousand_words_is_answered(opened: Opened, library: dict[str, str]) -> None:
     index = opened(library)
     query = " ".join(f"w{i % 400}" for i in range(10_000))
     once = index.search(" ".join(f"w{i}" for i in range(400)), 20)
@@ -190,7 +191,7 @@ def test_a_query_of_ten_thousand_words_is_answered(opened: Callable[..., Index],
 
 @settings(max_examples=30)
 @given(corpora)
-def test_keys_and_numbers_belong_together(opened: Callable[..., Index], documents: dict[str, str]) -> None:
+def test_keys_and_numbers_belong_together(opened: Opened, documents: dict[str, str]) -> None:
     index = opened(documents)
     assert [index.key(number) for number in range(len(index))] == sorted(documents)
     assert all(index.key(index.number(key) or 0) == key for key in documents)
@@ -212,7 +213,7 @@ def test_an_index_may_lie_anywhere_in_a_file(tmp_path: Path) -> None:
     assert [[hit.key for hit in Index(path, place).search("shoe")] for place in places] == [[], ["a"]]
 
 
-def test_a_pickled_index_and_many_threads_find_the_same(opened: Callable[..., Index], library: dict[str, str]) -> None:
+def test_a_pickled_index_and_many_threads_find_the_same(opened: Opened, library: dict[str, str]) -> None:
     index = opened(library)
     queries = [f"w{i} w{i * 7 % 400} w0" for i in range(60)]
     alone = [index.search(query) for query in queries]

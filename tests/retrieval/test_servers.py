@@ -18,6 +18,7 @@ from envsuite.retrieval import servers
 from envsuite.retrieval.servers import JsonServer, SearchR1, ServerError
 
 Answer = Callable[[str, str, Any], tuple[int, bytes]]
+Serve = Callable[[Answer], str]
 DOCUMENTS = 60
 
 
@@ -26,7 +27,7 @@ def number_of(key: str) -> int | None:
 
 
 @pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Answer], str]]:
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     """Starts a server on a socket, which answers by a function of method, path and body; returns its address."""
     monkeypatch.setattr(servers, "PAUSE", 0.01)
     running = []
@@ -72,9 +73,7 @@ def search_r1(ranking: list[dict[str, Any]]) -> Answer:
     return answer
 
 
-def test_search_r1_finds_documents_by_id_and_by_title_and_leaves_out_others(
-    serve: Callable[[Answer], str],
-) -> None:
+def test_search_r1_finds_documents_by_id_and_by_title_and_leaves_out_others(serve: Serve) -> None:
     ranking = [
         {"id": "7", "contents": '"Seven"\ntext'},
         {"id": "x", "contents": '"9"\ntext'},
@@ -88,14 +87,14 @@ def test_search_r1_finds_documents_by_id_and_by_title_and_leaves_out_others(
     assert search.search("q", 1)[0].tolist() == [7] and search.search("q", 0)[0].tolist() == []
 
 
-def test_search_r1_asks_for_more_until_enough_are_before_the_cut_off(serve: Callable[[Answer], str]) -> None:
+def test_search_r1_asks_for_more_until_enough_are_before_the_cut_off(serve: Serve) -> None:
     url = serve(search_r1([{"id": str(number)} for number in range(59, -1, -1)]))
     search = SearchR1(JsonServer(url), number_of)
     assert search.search("q", 3, stop=20)[0].tolist() == [19, 18, 17]
     assert search.search("q", 100, stop=2)[0].tolist() == [1, 0]
 
 
-def test_a_request_is_tried_again_while_the_server_is_busy(serve: Callable[[Answer], str]) -> None:
+def test_a_request_is_tried_again_while_the_server_is_busy(serve: Serve) -> None:
     left = [503, 429, 500]
 
     def busy(*_: object) -> tuple[int, bytes]:
@@ -107,7 +106,7 @@ def test_a_request_is_tried_again_while_the_server_is_busy(serve: Callable[[Answ
         SearchR1(JsonServer(serve(busy), tries=2), number_of).search("q", 5)
 
 
-def test_silence_ends_at_the_limit(serve: Callable[[Answer], str]) -> None:
+def test_silence_ends_at_the_limit(serve: Serve) -> None:
     answered = threading.Event()
 
     def silent(*_: object) -> tuple[int, bytes]:
@@ -147,9 +146,7 @@ def test_where_no_server_runs_the_error_says_so() -> None:
         ok({"result": {"points": [{"id": 1, "score": 1}]}}),
     ],
 )
-def test_an_answer_of_another_form_is_an_error_that_names_the_server(
-    serve: Callable[[Answer], str], answer: tuple[int, bytes]
-) -> None:
+def test_an_answer_of_another_form_is_an_error_that_names_the_server(serve: Serve, answer: tuple[int, bytes]) -> None:
     url = serve(lambda *_: answer)
     with pytest.raises(ServerError, match=url):
         SearchR1(JsonServer(url), number_of).search("q", 3)

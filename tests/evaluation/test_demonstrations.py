@@ -39,9 +39,9 @@ def worlds(data_folder: Path) -> Worlds:
     return {env_id: (made(env_id, **FEW.get(env_id, {})), made(env_id, **FEW.get(env_id, {}))) for env_id in IDS}
 
 
-def some_episode(env: ToolEnv, task_id: str, seed: int, wild: int) -> Demonstration:
-    """An episode in which the expert plays, but for some random steps at the beginning."""
-    expert = make_player(env.tasks.env_id, "expert")
+def some_episode(env: ToolEnv, task_id: str | None = None, seed: int = 0, wild: int = 0) -> Demonstration:
+    """An episode, of the first task if none is named, in which the expert plays but for some random steps at first."""
+    task_id, expert = task_id or env.tasks.ids("train")[0], make_player(env.tasks.env_id, "expert")
     env.action_space.seed(seed)
     left = wild
 
@@ -100,7 +100,7 @@ def test_the_expert_s_demonstrations_solve_their_tasks(env_id: str, tmp_path: Pa
 
 def test_a_replay_that_differs_is_said_with_its_step(worlds: Worlds) -> None:
     env, other = worlds["TextCraft-v0"]
-    shown = some_episode(env, env.tasks.ids("train")[0], 0, 0)
+    shown = some_episode(env)
     wrong = replace(shown.steps[1], observation={**shown.steps[1].observation, "text": "Nothing."})
     with pytest.raises(DataError, match=r"step 2: text is .* here and 'Nothing.' in the demonstration"):
         replay(other, replace(shown, steps=(shown.steps[0], wrong, *shown.steps[2:])))
@@ -121,7 +121,7 @@ def test_calls_that_are_no_json_are_kept_as_what_the_environment_said(worlds: Wo
 
 def test_thoughts_are_said_before_the_calls(worlds: Worlds) -> None:
     env, _ = worlds["WebShop-v0"]
-    shown = some_episode(env, env.tasks.ids("train")[0], 0, 0)
+    shown = some_episode(env)
     thinking = replace(shown, steps=tuple(replace(step, thought=f"It is {n}.") for n, step in enumerate(shown.steps)))
     native = [m for m in messages_of(thinking)[0] if m["role"] == "assistant"]
     tagged = [m for m in messages_of(thinking, "tags")[0] if m["role"] == "assistant"]
@@ -134,7 +134,7 @@ def test_thoughts_are_said_before_the_calls(worlds: Worlds) -> None:
 def test_images_are_refused() -> None:
     env = made("Sokoban-v0", observation="both")
     with pytest.raises(UsageError, match="shows images"):
-        some_episode(env, env.tasks.ids("train")[0], 0, 0)
+        some_episode(env)
 
 
 # A collection in a process that is killed before its sixth demonstration.
@@ -181,7 +181,7 @@ def test_no_file_of_somebody_is_written_over(tmp_path: Path, console: Console) -
 
 def test_two_that_add_to_a_file_at_once_lose_nothing(tmp_path: Path, worlds: Worlds) -> None:
     env = worlds["TextCraft-v0"][0]
-    shown = [some_episode(env, task_id, 0, 0) for task_id in env.tasks.ids("train")[:12]]
+    shown = [some_episode(env, task_id) for task_id in env.tasks.ids("train")[:12]]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda one: add_demonstration(tmp_path / "x.jsonl", one), shown))
     assert {one.task_id for one in read_demonstrations(tmp_path / "x.jsonl")} == {one.task_id for one in shown}
@@ -229,7 +229,7 @@ def test_a_damaged_file_is_a_data_error(
     data: st.DataObject, worlds: Worlds, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     env, _ = worlds["TextCraft-v0"]
-    row = json.loads(line_of(some_episode(env, env.tasks.ids("train")[0], 0, 0)))
+    row = json.loads(line_of(some_episode(env)))
     episode = json.loads(row["episode"])
     spoilt = st.sampled_from([None, 3, "x", [], {}, [3], {"a": 1}])
     place = data.draw(st.sampled_from([(episode, name) for name in episode]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,15 @@ MESSAGES = r"not a panel|truncated|was changed|format|identity|not a JSON object
 
 
 @given(panel=PANELS, gzipped=st.booleans())
-def test_a_panel_is_read_as_it_was_written(panel: Panel, gzipped: bool) -> None:
+def test_a_panel_is_read_as_it_was_written_and_its_hash_is_that_of_all_but_its_version(
+    panel: Panel, gzipped: bool
+) -> None:
     content = to_bytes(panel)
     assert from_bytes(gzip.compress(content) if gzipped else content, "x") == panel
     assert json.loads(content)["hash"] == panel.hash and json.loads(content)["format"] == FORMAT
+    body = {name: value for name, value in asdict(panel).items() if name != "version"}
+    written = json.dumps(body, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    assert hashlib.sha256(written.encode()).hexdigest() == panel.hash
 
 
 @given(panel=PANELS, place=st.integers(0), mask=st.integers(1, 255), gzipped=st.booleans())

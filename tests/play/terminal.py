@@ -47,6 +47,15 @@ class Terminal:
             time.sleep(0.05)
         return screen
 
+    def see(self, *texts: str, seconds: float = 60.0) -> str:
+        """Waits until one of the texts is on the screen, and returns the screen."""
+        return self.until(lambda screen: any(text in screen for text in texts), seconds)
+
+    def hint(self) -> str:
+        """Asks the expert, and returns the screen with its answer."""
+        self.press("F2")
+        return self.see("The expert: ")
+
     def close(self) -> None:
         """Ends the command."""
         subprocess.run(["tmux", "-L", self._socket, "kill-server"], capture_output=True, timeout=20)
@@ -66,42 +75,38 @@ def playing(*arguments: str, size: tuple[int, int] = (80, 24)) -> Iterator[Termi
 def show() -> None:
     """Prints screens of five environments; docs/play.md has the first."""
     with playing("TextCraft-v0", "--split", "test") as terminal:
-        terminal.until(lambda screen: "F1 Help" in screen)
+        terminal.see("F1 Help")
         for number in range(1, 4):
-            terminal.press("F2")
-            terminal.until(lambda screen: "The expert: " in screen)
+            terminal.hint()
             terminal.press("Enter")
-            terminal.until(lambda screen, number=number: f"step {number} of" in screen)  # type: ignore[misc]
+            terminal.see(f"step {number} of")
         terminal.type("fly")
         terminal.press("Enter")
-        terminal.until(lambda screen: "step 4" in screen)
-        terminal.press("F2")
-        sys.stdout.write(terminal.until(lambda screen: "The expert: " in screen))
+        terminal.see("step 4")
+        sys.stdout.write(terminal.hint())
     with playing("alfworld", "--split", "valid_unseen") as terminal:
-        terminal.until(lambda screen: "F1 Help" in screen, 120)
+        terminal.see("F1 Help", seconds=120)
         terminal.type("go to ca")
-        sys.stdout.write(terminal.until(lambda screen: "go to cabinet" in screen))
+        sys.stdout.write(terminal.see("go to cabinet"))
     with playing("sokoban", "--split", "test") as terminal:
-        terminal.until(lambda screen: "F1 Help" in screen)
+        terminal.see("F1 Help")
         terminal.press("Right")
-        terminal.until(lambda screen: "SOLVED" in screen or "step 1" in screen)
+        terminal.see("SOLVED", "step 1")
         terminal.press("Up")
-        sys.stdout.write(terminal.until(lambda screen: "step 2" in screen or "over" in screen))
+        sys.stdout.write(terminal.see("step 2", "over"))
     with playing("pythonmath", "--split", "test", "--type", "lattice-2") as terminal:
-        terminal.until(lambda screen: "F1 Help" in screen)
-        terminal.press("F2")
-        terminal.until(lambda screen: "The expert: " in screen)
+        terminal.see("F1 Help")
+        terminal.hint()
         terminal.press("Enter")
-        terminal.until(lambda screen: "step 1" in screen)
-        terminal.press("F2")
-        sys.stdout.write(terminal.until(lambda screen: "The expert: " in screen))
+        terminal.see("step 1")
+        sys.stdout.write(terminal.hint())
     with playing("webshop", "--split", "test") as terminal:
-        terminal.until(lambda screen: "F1 Help" in screen)
+        terminal.see("F1 Help")
         terminal.type("search women pajama set")
         terminal.press("Enter")
         sys.stdout.write(terminal.until(lambda screen: "step 1" in screen and "> search" in screen.split("\n")[4]))
         terminal.press("F7")
-        sys.stdout.write(terminal.until(lambda screen: "tasks of" in screen))
+        sys.stdout.write(terminal.see("tasks of"))
 
 
 if __name__ == "__main__":

@@ -25,15 +25,13 @@ def test_an_environment_is_solved_with_hints_saved_and_left(env_id: str, tmp_pat
     with playing(env_id.partition("-")[0].lower(), "--save", str(path), *options) as terminal:
         terminal.until(lambda screen: "step 0 of" in screen and "F1 Help" in screen)
         for number in range(1, 51):
-            terminal.press("F2")
-            terminal.until(lambda screen: "The expert: " in screen)
+            terminal.hint()
             terminal.press("Enter")
-            screen = terminal.until(lambda screen, number=number: f"step {number} of" in screen)  # type: ignore[misc]
-            if "SOLVED" in screen:
+            if "SOLVED" in terminal.see(f"step {number} of"):
                 break
-        terminal.until(lambda screen: "Saved to" in screen)
+        terminal.see("Saved to")
         terminal.press("C-q")
-        assert "1 of 1 tasks solved, 1 saved" in terminal.until(lambda screen: "ended with 0" in screen)
+        assert "1 of 1 tasks solved, 1 saved" in terminal.see("ended with 0")
     (shown,) = read_demonstrations(path)
     env = made(env_id, **shown.env_options, split=shown.split)
     assert shown.success and replay(env, shown) == shown
@@ -42,15 +40,15 @@ def test_an_environment_is_solved_with_hints_saved_and_left(env_id: str, tmp_pat
 
 def test_the_terminal_may_change_its_size() -> None:
     with playing("sokoban", size=(160, 50)) as terminal:
-        wide = terminal.until(lambda screen: "F1 Help" in screen)
+        wide = terminal.see("F1 Help")
         assert max(map(len, wide.split("\n"))) > 120
         terminal._tmux("resize-window", "-t", "play", "-x", "80", "-y", "24")
         terminal.until(lambda screen: "F1 Help" in screen and max(map(len, screen.split("\n"))) <= 80)
         terminal.press("C-q")
-        terminal.until(lambda screen: "0 of 1 tasks solved" in screen)
+        terminal.see("0 of 1 tasks solved")
 
 
 def test_what_is_wrong_is_said_before_the_terminal_is_taken(tmp_path: Path) -> None:
     with playing("sokoban", "--task", "boxes-9/test#0") as terminal:
-        screen = terminal.until(lambda screen: "ended with" in screen)
+        screen = terminal.see("ended with")
         assert "envsuite: " in screen and "boxes-9" in screen and "ended with 2" in screen

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from test_conversation import TOOL
 
 from envsuite.core import Tool, ToolCall
-from envsuite.prompting import BracketsCodec, TagsCodec, make_codec
+from envsuite.prompting import BracketsCodec, TagsCodec
 
 SHOP = (
     Tool("search", "", {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}),
@@ -18,14 +18,6 @@ LINES = st.text(st.characters(codec="ascii", categories=["L", "N", "Zs"]), min_s
 def read(codec, text, tools=(TOOL,)):
     parsed = codec.parse(text, tools, 1)
     return parsed.error if parsed.action is None else dict(parsed.action[0].arguments)
-
-
-def test_calls_in_brackets_are_read_in_lower_case_too():
-    codec = make_codec("brackets", lowercase=True)
-    assert read(codec, "<action>Click[Buy Now]</action>", SHOP) == {"element": "buy now"}
-    assert codec.parse("<action>Search[Red Shoes]</action>", SHOP, 1).action == (
-        ToolCall("search", {"query": "red shoes"}),
-    )
 
 
 @pytest.mark.parametrize("codec", [TagsCodec, BracketsCodec])
@@ -59,9 +51,10 @@ TAGS = "<think> </think> </THINK> <action> <ACTION> </action> Go İ".split()
 CALL = '<action>{"name": "act", "arguments": {"command": "GO"}}</action>'
 
 
-@given(st.text() | st.lists(st.sampled_from([*TAGS, CALL])).map("".join))
-def test_the_rules_only_ever_refuse_more_or_lower_the_case(text):
-    plain, strict = TagsCodec().parse(text, (TOOL,), 1), TagsCodec(require_thought=True).parse(text, (TOOL,), 1)
+@pytest.mark.parametrize(("codec", "tools"), [(TagsCodec, (TOOL,)), (BracketsCodec, SHOP)])
+@given(text=st.text() | st.lists(st.sampled_from([*TAGS, CALL, "Click[Buy Now]", "Search[Red Shoes]"])).map("".join))
+def test_the_rules_only_ever_refuse_more_or_lower_the_case(codec, tools, text):
+    plain, strict = codec().parse(text, tools, 1), codec(require_thought=True).parse(text, tools, 1)
     assert strict == plain or (strict.action is None and "<think>" in str(strict.error))
-    lowered = TagsCodec(lowercase=True).parse(text, (TOOL,), 1)
-    assert lowered == TagsCodec().parse(text.lower(), (TOOL,), 1)
+    lowered = codec(lowercase=True).parse(text, tools, 1)
+    assert lowered == codec().parse(text.lower(), tools, 1)

@@ -24,6 +24,7 @@ from envsuite.prompting import (
     PromptFile,
     PromptSpec,
     Summary,
+    Window,
     make_codec,
 )
 
@@ -125,6 +126,16 @@ def test_other_codecs_read_the_text_and_send_no_tools(name: str) -> None:
     assert first == {"role": "system", "content": codec.system(TOOLS, 2)}
     assert assistant == {"role": "assistant", "content": apart.content}
     assert user == {"role": "user", "content": "A hall."}
+
+
+def test_a_window_is_one_user_message_with_the_last_actions() -> None:
+    chat = _chat(memory=Window(1))
+    for n in range(3):
+        chat.add(Answer("", (Called("act", json.dumps({"command": f"go {n}"})),)), said(f"Room {n}.", "back"))
+    chat.add(Answer("what?"), said("Invalid action.", "back"))
+    _, user = chat.messages()
+    shown = "Observation: Room 2.\nAction: none\nObservation: Invalid action.\nCommands: back"
+    assert user == {"role": "user", "content": f"Find the key.\n\n{shown}"}
 
 
 def test_a_summary_is_kept_and_a_prompt_file_rendered_with_the_examples() -> None:

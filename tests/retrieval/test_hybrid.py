@@ -135,8 +135,6 @@ def test_scores_of_a_fusion_by_ranks_by_hand() -> None:
     assert hybrid.name == "mine" and numbers.tolist() == [1] and scores.tolist() == pytest.approx([3 / 2 + 1 / 3])
 
 
-
-
 @given(rankings, st.integers(0, 15))
 def test_a_fusion_is_the_sum_over_the_rankings_whatever_their_order(found: list[list[int]], k: int) -> None:
     scores: dict[int, float] = {}

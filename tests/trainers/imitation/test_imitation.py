@@ -3,8 +3,8 @@
 import random
 import re
 import string
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -75,15 +75,123 @@ def _imitated(config: ImitateConfig, tokenizer):
     return model
 
 
-@pytest.mark.parametrize("source", ["builtin", "generated"])
-def test_nothing_that_is_said_in_a_game_is_unknown_to_the_tokenizer(tokenizer, source: str) -> None:
-    env = TextCraft(source=source, split="test")
-    rng = random.Random(0)
-    for task in env.tasks.ids("test")[:40]:
-        one, _ = _written(
-            env, task, Planner(rash=0.3, careless=0.3), tokenizer, make_codec("tags", think=False), 20, rng
+@dataclass(frozen=True)
+class World:
+    """An environment whose player is imitated: with which mistakes, and how often it wins at least."""
+
+    env: Callable[[], ToolEnv]
+    mistakes: dict[str, float]
+    codec: str = "brackets"
+    words: int = 512
+    steps: int = 100
+    wins: float = 0.0
+    every: int = 1
+    state: Callable[[Any], object] = lambda env: env._state_key()
+
+
+KINDS = [f"encyclopaedia-{kind}-{hops}" for kind in ("composition", "inference") for hops in (2, 3, 4)]
+WORLDS = {
+    "TextCraft-v0": World(lambda: TextCraft(source="builtin"), {"rash": 0.3, "careless": 0.3}, "tags", 2048),
+    "ALFWorld-v0": World(
+        lambda: ALFWorld(source="builtin", games=18),
+        {"careless": 0.5, "idle": 0.2, "hasty": 0.2}, "tags", 2048, 200, 1.0,
+    ),
+    "WebShop-v0": World(
+        lambda: WebShop(source="builtin", products=60, mode="structured"), {"hasty": 0.3, "dreamy": 0.2}, words=2048
+    ),
+    "Sokoban-v0": World(
+        lambda: SokobanEnv(style="spaced", end_on_deadlock=True), {"stray": 0.2, "rash": 0.3}, every=40
+    ),
+    "PaperSearch-v0": World(
+        lambda: PaperSearchEnv(papers=1_500, corpus_seed=3, max_calls=1, shown=5, snippet=0),
+        {"rash": 0.3, "careless": 0.3}, words=2048, steps=6,
+    ),
+    "SearchQA-v0": World(
+        lambda: SearchQAEnv(entities=400, questions=300, tasks=KINDS, observation="new", results=1),
+        {"hasty": 0.2}, words=1024, steps=8, wins=0.8,
+    ),
+    "PythonMath-v0": World(
+        lambda: PythonMathEnv(tasks=["arithmetic-1"]), {"careless": 0.3}, steps=8, wins=1.0, every=3, state=type
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.seconds] * (name == "PythonMath-v0")) for name in WORLDS]
+)
+def test_what_is_said_is_known_to_the_tokenizer_and_what_the_player_writes_is_what_it_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
+    world, here = WORLDS[name], practice_of(name)
+    tokenizer, codec = word_tokenizer(here.texts(), world.words, here.spelling), make_codec(world.codec, think=False)
+    env, wins, said = world.env(), 0, list[Any]()
+    step = env.step
+    monkeypatch.setattr(env, "step", lambda action: said.append(step(action)) or said[-1])
+    tasks = env.tasks.ids("train")[:: world.every]
+    for task in tasks:
+        one, won = _written(
+            env, task, here.teacher(**world.mistakes), tokenizer, codec, world.steps, random.Random(task)
         )
-        assert tokenizer.unk_token_id not in one.tokens.tolist()
+        mine = one.tokens[(one.parts == RESPONSE) | (one.parts == SLIP)].tolist()
+        assert tokenizer.unk_token_id not in (mine if name == "WebShop-v0" else one.tokens.tolist()), "but brands"
+        assert name != "PythonMath-v0" or len(one.tokens) <= 120
+        came, wins = (world.state(env), *said[-1][1:4], said[-1][4]["score"]), wins + won
+        env.reset(options={"task_id": task})
+        for text in filter(None, map(str.strip, tokenizer.decode(mine).split("<|end|>"))):
+            action = codec.parse(text, env.tools, 1).action
+            assert action is not None
+            assert env.step(action)[-1]["valid"] or name in ("TextCraft-v0", "PaperSearch-v0")
+        assert (world.state(env), *said[-1][1:4], said[-1][4]["score"], said[-1][4]["success"]) == (*came, won)
+    assert wins >= world.wins * len(tasks)
+    env.close()
+
+
+def _shop() -> Iterator[str]:
+    """The pages of the shop without the names of brands."""
+    for raw in Shop(products=300).raw_products():
+        brand = next(word for word in raw.title.split() if word.isalpha())
+        reviews = [text for review in raw.reviews for text in (review.title, review.body)]
+        for text in (*raw.bullets, raw.description, *reviews, raw.price_tag, raw.asin):
+            yield re.sub(rf"(?i)\b{brand}\b", "", text)
+
+
+def _problems() -> Iterator[str]:
+    """Problems without long numbers."""
+    for number in range(10):
+        for task_type in BY_STRATUM:
+            problem = generated(f"words {number}", task_type, "train")
+            yield re.sub("[0-9]{3,}", "10", f"{problem.text} {problem.code} {problem.answer}")
+
+
+def _papers() -> Iterator[str]:
+    literature = Literature(1_000, 4)
+    yield from (part for one in literature.documents() for part in (one.key, one.title))
+    yield from (task["text"] for task in literature.tasks())
+
+
+def _pages() -> Iterator[str]:
+    yield from (page.text for page in ENCYCLOPAEDIA.documents())
+    yield from (task["text"] for task in ENCYCLOPAEDIA.tasks())
+
+
+ENCYCLOPAEDIA = Encyclopaedia(entities=500, questions=300, seed=11)
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "texts"),
+    [
+        ("WebShop-v0", 2048, _shop),
+        ("PythonMath-v0", 512, _problems),
+        ("PaperSearch-v0", 64, _papers),
+        ("SearchQA-v0", 1024, _pages),
+    ],
+)
+def test_every_word_of_what_is_made_is_known(name: str, words: int, texts: Callable[[], Iterator[str]]) -> None:
+    here = practice_of(name)
+    tokenizer = word_tokenizer(here.texts(), words, here.spelling)
+    for text in texts():
+        assert tokenizer.unk_token_id not in tokenizer.encode(text), text
 
 
 def test_an_action_survives_tokenising_decoding_and_a_reload_beside_a_model(tokenizer, tmp_path: Path) -> None:
@@ -93,21 +201,6 @@ def test_an_action_survives_tokenising_decoding_and_a_reload_beside_a_model(toke
     text = "<action>craft 4 oak planks using 1 oak logs, 12 string</action>"
     assert loaded.encode(text) == tokenizer.encode(text)
     assert loaded.decode([*loaded.encode(text), loaded.eos_token_id], skip_special_tokens=True) == text
-
-
-def test_the_response_tokens_of_a_transcript_are_the_actions_that_were_played(tokenizer) -> None:
-    env = TextCraft(source="generated", goals=100)
-    task = env.tasks.ids("train")[0]
-    codec = make_codec("tags", think=False)
-    one, won = _written(env, task, Planner(), tokenizer, codec, 30, random.Random(0))
-    written = tokenizer.decode(one.tokens[one.parts == RESPONSE].tolist()).replace("<|end|>", "\n").split("\n")
-    env.reset(options={"task_id": task})
-    for text in filter(None, (line.strip() for line in written)):
-        action = codec.parse(text, env.tools, 1).action
-        assert action is not None
-        _, _, done, _, info = env.step(action)
-        assert info["valid"]
-    assert done and won
 
 
 def test_what_a_player_does_by_mistake_is_read_and_not_learnt(tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,13 +247,6 @@ def test_the_same_seed_gives_the_same_model(tokenizer) -> None:
     config = ImitateConfig(architecture=tiny, stages=[Stage(3), Stage(4, games)], batch=2, prompt=BARE)
     first, second = _imitated(config, tokenizer), _imitated(config, tokenizer)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
-
-
-def test_the_command_writes_a_model_that_transformers_loads(tmp_path: Path) -> None:
-    file = tmp_path / "tiny.yaml"
-    file.write_text(f"output: {tmp_path / 'model'}\nstages: [{{steps: 2}}]\narchitecture: {{layers: 2, width: 32}}\n")
-    assert main(["--config", str(file)]) == 0
-    assert (tmp_path / "model" / "model.safetensors").is_file()
 
 
 def test_the_expected_time_is_told_first_and_changes_nothing(
@@ -235,90 +321,6 @@ def test_training_goes_on_from_the_start_that_is_named(tokenizer, tmp_path: Path
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
 
 
-def test_in_alfworld_nothing_said_is_unknown_and_what_the_player_writes_is_what_it_did(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
-    here = practice_of("ALFWorld-v0")
-    tokenizer, codec = word_tokenizer(here.texts(), 2048), make_codec("tags", think=False)
-    env = ALFWorld(source="builtin", games=18)
-    for task in env.tasks.ids("train"):
-        player, rng = here.teacher(careless=0.5, idle=0.2, hasty=0.2), random.Random(task)
-        one, won = _written(env, task, player, tokenizer, codec, 200, rng)
-        assert won and tokenizer.unk_token_id not in one.tokens.tolist()
-        written = tokenizer.decode(one.tokens[(one.parts == RESPONSE) | (one.parts == SLIP)].tolist()).split("<|end|>")
-        env.reset(options={"task_id": task})
-        for text in filter(None, map(str.strip, written)):
-            action = codec.parse(text, env.tools, 1).action
-            assert action is not None
-            _, _, done, _, info = env.step(action)
-            assert info["valid"]
-        assert done
-
-
-def test_in_the_built_in_shop_only_brands_are_unknown_and_what_the_player_writes_is_what_it_did(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
-    here = practice_of("WebShop-v0")
-    tokenizer, codec = word_tokenizer(here.texts(), 2048, here.spelling), make_codec("brackets", think=False)
-    env = WebShop(source="builtin", products=60, mode="structured")
-    for task in env.tasks.ids("train"):
-        one, _ = _written(env, task, here.teacher(hasty=0.3, dreamy=0.2), tokenizer, codec, 100, random.Random(task))
-        mine = (one.parts == RESPONSE) | (one.parts == SLIP)
-        assert tokenizer.unk_token_id not in one.tokens[mine].tolist()
-        score = env.session.state.score
-        written = tokenizer.decode(one.tokens[mine].tolist()).split("<|end|>")
-        env.reset(options={"task_id": task})
-        for text in filter(None, map(str.strip, written)):
-            action = codec.parse(text, env.tools, 1).action
-            assert action is not None
-            info = env.step(action)[-1]
-            assert info["valid"]
-        assert env.session.state.score == score is not None
-
-
-def test_in_sokoban_nothing_said_is_unknown_and_what_the_player_writes_is_what_it_did() -> None:
-    here = practice_of("Sokoban-v0")
-    tokenizer, codec = word_tokenizer(here.texts(), 512), make_codec("brackets", think=False)
-    env = SokobanEnv(style="spaced", end_on_deadlock=True)
-    for task in env.tasks.ids("train")[::40]:
-        player = here.teacher(stray=0.2, rash=0.3)
-        one, won = _written(env, task, player, tokenizer, codec, 100, random.Random(task))
-        assert tokenizer.unk_token_id not in one.tokens.tolist()
-        played = env.world.boxes, env.world.player
-        written = tokenizer.decode(one.tokens[(one.parts == RESPONSE) | (one.parts == SLIP)].tolist()).split("<|end|>")
-        env.reset(options={"task_id": task})
-        for text in filter(None, map(str.strip, written)):
-            action = codec.parse(text, env.tools, 1).action
-            assert action is not None
-            info = env.step(action)[-1]
-            assert info["valid"]
-        assert (env.world.boxes, env.world.player) == played and info["success"] == won
-
-
-def test_in_the_generated_literature_nothing_is_unknown_and_what_the_player_writes_is_what_it_did(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
-    here = practice_of("PaperSearch-v0")
-    tokenizer = word_tokenizer(here.texts(), 2048, here.spelling)
-    codec = make_codec("brackets", think=False)
-    env = PaperSearchEnv(papers=1_500, corpus_seed=3, max_calls=1, shown=5, snippet=0)
-    for task in env.tasks.ids("train"):
-        player, rng = here.teacher(rash=0.3, careless=0.3), random.Random(task)
-        one, _ = _written(env, task, player, tokenizer, codec, 6, rng)
-        assert tokenizer.unk_token_id not in one.tokens.tolist()
-        found = env.session.key()
-        written = tokenizer.decode(one.tokens[(one.parts == RESPONSE) | (one.parts == SLIP)].tolist()).split("<|end|>")
-        env.reset(options={"task_id": task})
-        for text in filter(None, map(str.strip, written)):
-            action = codec.parse(text, env.tools, 1).action
-            assert action is not None
-            env.step(action)
-        assert env.session.key() == found
-
-
 def test_keys_and_invented_words_of_papers_are_put_together_again_and_other_words_are_whole() -> None:
     here = practice_of("PaperSearch-v0")
     tokenizer = word_tokenizer(here.texts(), 64, here.spelling)
@@ -327,84 +329,12 @@ def test_keys_and_invented_words_of_papers_are_put_together_again_and_other_word
     )
     for text in ("P0012345", "P3166267", "lobretor simulators", "vutiosel", "expand [ P0000001 ]"):
         assert tokenizer.decode(tokenizer.encode(text)) == text
-    literature = Literature(1_000, 4)
-    titles = [part for one in literature.documents() for part in (one.key, one.title)]
-    for text in (*titles, *(task["text"] for task in literature.tasks())):
-        assert tokenizer.unk_token_id not in tokenizer.encode(text), text
 
 
-def test_every_word_of_the_shop_s_pages_is_known_but_the_names_of_brands() -> None:
-    here = practice_of("WebShop-v0")
-    tokenizer = word_tokenizer(here.texts(), 2048, here.spelling)
-    for raw in Shop(products=300).raw_products():
-        brand = next(word for word in raw.title.split() if word.isalpha())
-        reviews = [text for review in raw.reviews for text in (review.title, review.body)]
-        for text in (*raw.bullets, raw.description, *reviews, raw.price_tag, raw.asin):
-            ids = tokenizer.encode(re.sub(rf"(?i)\b{brand}\b", "", text))
-            assert tokenizer.unk_token_id not in ids, text
-
-
-@pytest.mark.seconds
-def test_in_arithmetic_nothing_said_is_unknown_and_what_the_player_writes_is_what_it_did() -> None:
-    here = practice_of("PythonMath-v0")
-    tokenizer, codec = word_tokenizer(here.texts(), 512, here.spelling), make_codec("brackets", think=False)
-    env = PythonMathEnv(tasks=["arithmetic-1"])
-    for task in env.tasks.ids("train")[:60]:
-        one, won = _written(env, task, here.teacher(careless=0.3), tokenizer, codec, 8, random.Random(task))
-        assert won and tokenizer.unk_token_id not in one.tokens.tolist() and len(one.tokens) <= 120
-        written = tokenizer.decode(one.tokens[(one.parts == RESPONSE) | (one.parts == SLIP)].tolist()).split("<|end|>")
-        env.reset(options={"task_id": task})
-        for text in filter(None, map(str.strip, written)):
-            action = codec.parse(text, env.tools, 1).action
-            assert action is not None
-            _, reward, done, _, info = env.step(action)
-            assert info["valid"]
-        assert done and reward == 1.0
-    env.close()
-
-
-def test_every_word_of_the_problems_is_known_but_long_numbers() -> None:
-    here = practice_of("PythonMath-v0")
-    tokenizer = word_tokenizer(here.texts(), 512, here.spelling)
-    for number in range(10):
-        for task_type in BY_STRATUM:
-            problem = generated(f"words {number}", task_type, "train")
-            text = re.sub("[0-9]{3,}", "10", f"{problem.text} {problem.code} {problem.answer}")
-            assert tokenizer.unk_token_id not in tokenizer.encode(text), text
-
-
-def test_in_the_encyclopaedia_nothing_said_is_unknown_and_what_the_player_writes_is_what_it_did(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ENVSUITE_DATA", str(tmp_path))
-    here = practice_of("SearchQA-v0")
-    tokenizer, codec = word_tokenizer(here.texts(), 1024, here.spelling), make_codec("brackets", think=False)
-    kinds = [f"encyclopaedia-{kind}-{hops}" for kind in ("composition", "inference") for hops in (2, 3, 4)]
-    env = SearchQAEnv(entities=400, questions=300, tasks=kinds, observation="new", results=1)
-    wins = 0
-    for task in env.tasks.ids("train"):
-        one, won = _written(env, task, here.teacher(hasty=0.2), tokenizer, codec, 8, random.Random(task))
-        wins += won
-        assert tokenizer.unk_token_id not in one.tokens.tolist()
-        known = env.session.saved()
-        written = tokenizer.decode(one.tokens[(one.parts == RESPONSE) | (one.parts == SLIP)].tolist()).split("<|end|>")
-        env.reset(options={"task_id": task})
-        for text in filter(None, map(str.strip, written)):
-            action = codec.parse(text, env.tools, 1).action
-            assert action is not None
-            info = env.step(action)[-1]
-            assert info["valid"]
-        assert info["success"] == won and env.session.seen.keys() == set(known["seen"])
-    assert wins > 0.8 * len(env.tasks.ids("train"))
-
-
-def test_every_word_of_the_encyclopaedia_is_known_and_names_are_few_pieces_that_join_as_they_were() -> None:
+def test_names_of_the_encyclopaedia_are_few_pieces_that_join_as_they_were() -> None:
     here = practice_of("SearchQA-v0")
     tokenizer = word_tokenizer(here.texts(), 1024, here.spelling)
-    made = Encyclopaedia(entities=500, questions=300, seed=11)
-    for text in (*(page.text for page in made.documents()), *(task["text"] for task in made.tasks())):
-        assert tokenizer.unk_token_id not in tokenizer.encode(text), text
-    for entity in made.world.all:
+    for entity in ENCYCLOPAEDIA.world.all:
         pieces = tokenizer.encode(entity.name)
         assert normalised(tokenizer.decode(pieces)) == normalised(entity.name)
         assert len(pieces) <= 4 * len(entity.name.split()), entity.name

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium import Tab, browsing
+from chromium import Tab
 from synthetic_run import make_run
 
 from trainers.report.html import write_html
@@ -19,12 +19,6 @@ from trainers.report.methods import Advantages
 from trainers.report.run import RunData, moving_mean
 from trainers.steps import Episode
 from trainers.steps.parquet import read_episodes, write_episodes
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
-    with browsing(tmp_path_factory.mktemp("chromium")) as tab:
-        yield tab
 
 
 @pytest.fixture

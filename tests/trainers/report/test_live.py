@@ -10,13 +10,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from chromium import Tab, browsing
+from chromium import Tab
 from flask.testing import FlaskClient
 from hypothesis import given
 from hypothesis import strategies as st
@@ -130,7 +130,7 @@ def test_parts_are_those_of_the_report(growing: Callable[[int], Path]) -> None:
     run = LiveRun(folder)
     report = write_html(RunData.load(folder)).read_text()
     for number in range(3):
-        for kind in ("episodes", "advantages"):
+        for kind in ("episodes", "advantages", "graphs"):
             part = run.part(kind, f"iteration-{number + 1:05d}")
             assert part is not None and f'id="{kind}-{number}">{part}</script>' in report
 
@@ -211,10 +211,6 @@ def test_the_page_and_its_parts_are_served(growing: Callable[[int], Path]) -> No
         assert getattr(http, method)("/state").status_code == 405
 
 
-def snapshot(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
 SECRET = "KEEP-THIS-TO-YOURSELF"
 PARTS = (
     "episodes", "advantages", "..", ".", "%2e%2e", "%2f", "//", "iteration-00001", "config.yaml", "secret.txt", "now",
@@ -255,11 +251,11 @@ def test_no_request_reads_another_file_or_breaks_the_server(
 
 def test_requests_change_nothing(served: tuple[Path, FlaskClient]) -> None:
     folder, http = served
-    before = snapshot(folder)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     for path in ("/", "/state", "/now", "/episodes/iteration-00001", "/advantages/iteration-00001", "/x"):
         for method in ("GET", "POST", "DELETE", "PUT"):
             http.open(path, method=method)
-    assert snapshot(folder) == before
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
 def test_a_token_is_needed_and_read_from_header_or_cookie(growing: Callable[[int], Path]) -> None:
@@ -329,12 +325,6 @@ def test_the_command_says_where_it_serves_and_ends_with_ctrl_c(growing: Callable
 
 
 # -- In a browser
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
-    with browsing(tmp_path_factory.mktemp("chromium")) as tab:
-        yield tab
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from chromium import Tab, browsing
+from chromium import Tab
 from synthetic_run import make_episodes, make_run
 
 from envsuite.core.errors import UsageError
@@ -180,12 +180,6 @@ def test_what_cannot_be_compared_is_refused(
     assert main([str(one.folder), "--out", "x.html"]) == 2
     assert main([str(one.folder), str(tmp_path / "nothing"), "--out", "x.html"]) == 2
     assert "not a run folder" in capsys.readouterr().err
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
-    with browsing(tmp_path_factory.mktemp("chromium")) as tab:
-        yield tab
 
 
 @pytest.mark.parametrize("width", [400, 1400])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import shutil
 import zlib
 from dataclasses import replace
 from itertools import pairwise
@@ -23,8 +22,6 @@ from trainers.credit.graph import StateGraph
 from trainers.programs.report import main
 from trainers.report.graphs import Edge, Node, Picture, _layers, _places, draw, pack_pictures, pictures
 from trainers.report.html import write_html
-from trainers.report.live import LiveRun
-from trainers.report.methods import Advantages
 from trainers.report.pack import pack
 from trainers.report.run import RunData
 from trainers.steps import Episode, StepTable
@@ -154,13 +151,6 @@ def test_a_graph_without_advantages_is_drawn_with_the_reason(tmp_path: Path, cap
     assert "drawn without advantages: ppo needs the" in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_server_gives_the_graphs_of_a_file(run_folder: Path) -> None:
-    run = LiveRun(run_folder, [])
-    path = files(run_folder)[0]
-    assert run.part("graphs", path.stem) == pack_pictures(pack(path), pictures(path))
-    assert run.part("graphs", "none") is None
-
-
 def test_drawing_takes_any_numbers(tmp_path: Path) -> None:
     nodes = (Node(0.0, 0, 2, 0, "start", (0, 0)), Node(0.0, 1, 0, 1, "end", None))
     picture = Picture(0, nodes, (Edge(0, 0, ((0, 0),)), Edge(0, 1, ((0, 1),))))
@@ -176,5 +166,3 @@ def test_an_episode_that_failed_is_in_no_graph(tmp_path: Path) -> None:
     write_episodes(path, episodes)
     (picture,) = pictures(path)
     assert {key[0] for edge in picture.edges for key in edge.steps} == {0, 1, 3}
-    assert Advantages(RunData.load(folder), ["gigpo"]).of_file(path)
-    shutil.rmtree(folder)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from rich.console import Console
-from synthetic_run import make_episodes
 
 from trainers.report.stats import (
     EvalResult,
@@ -17,7 +15,6 @@ from trainers.report.stats import (
     before_after_table,
     comparison,
     difference,
-    evaluate_summary,
     interval,
     percent,
 )
@@ -26,13 +23,8 @@ LOW = StratumResult("all", 20, 4, 0.25, 3.0, 0.10, 0.30, 20)
 HIGH = StratumResult("all", 30, 21, 0.75, 5.0, 0.55, 0.80, 30)
 
 
-@pytest.mark.parametrize(("value", "text"), [(0.0, "0.0"), (0.634, "63.4"), (1.0, "100.0")])
-def test_a_rate_is_written_in_percent_with_one_decimal(value: float, text: str) -> None:
-    assert percent(value) == text
-
-
 def test_an_interval_is_written_as_rate_and_bounds() -> None:
-    assert interval(LOW) == "20.0 [10.0, 30.0]"
+    assert interval(LOW) == "20.0 [10.0, 30.0]" and percent(0.634) == "63.4"
     assert interval(None) == "–" == difference(LOW, None) == difference(None, LOW)  # noqa: RUF001
 
 
@@ -58,36 +50,11 @@ def test_rows_are_sorted_by_stratum_with_all_tasks_last_and_the_larger_number_of
 def test_the_metrics_of_an_evaluation_are_its_figures() -> None:
     deep = replace(HIGH, stratum="depth-2")
     assert result(LOW, deep).metrics() == {
-        "eval/success": 0.2,
-        "eval/low": 0.1,
-        "eval/high": 0.3,
-        "eval/score": 0.25,
-        "eval/episode_length": 3.0,
-        "eval/episodes": 20,
-        "eval/tasks": 20,
-        "eval/context_truncated": 3,
-        "eval/failed": 2,
-        "eval/unanswered": 0,
-        "time/eval": 1.5,
-        "eval/success/depth-2": 0.7,
-        "eval/score/depth-2": 0.75,
-    }
+        "eval/success": 0.2, "eval/low": 0.1, "eval/high": 0.3, "eval/score": 0.25, "eval/episode_length": 3.0,
+        "eval/episodes": 20, "eval/tasks": 20, "eval/context_truncated": 3, "eval/failed": 2, "eval/unanswered": 0,
+        "time/eval": 1.5, "eval/success/depth-2": 0.7, "eval/score/depth-2": 0.75,
+    }  # fmt: skip
     assert result(LOW, deep).stratum("depth-2") == deep and result(LOW, deep).stratum("depth-3") is None
-
-
-def test_a_failed_episode_counts_in_no_mean() -> None:
-    episodes, _, _ = make_episodes(np.random.default_rng(1), 1, 40, 4, 3, skill=0.7)
-    failed = [episode for episode in episodes if episode.error is not None]
-    sound = [episode for episode in episodes if episode.error is None]
-    assert failed
-    every = evaluate_summary(episodes, "before", "TextCraft-v0", "test", "3f", 0, 0.4, 2.0).all
-    assert every.mean_score == pytest.approx(sum(episode.score for episode in sound) / len(sound))
-    assert every.mean_steps == pytest.approx(np.mean([len(episode.steps) for episode in sound]))
-    assert every.tasks == len({episode.task_id for episode in sound})
-    nothing = evaluate_summary(failed, "before", "TextCraft-v0", "test", "3f", 0, 0.4, 2.0).all
-    assert (nothing.success, nothing.mean_score, nothing.mean_steps) == (0.0, 0.0, 0.0)
-    none = evaluate_summary([], "before", "TextCraft-v0", "test", "3f", 0, 0.4, 2.0).all
-    assert (none.n, none.success, none.mean_score, none.mean_steps, none.low, none.high) == (0, 0, 0, 0, 0, 1)
 
 
 def test_latex_says_what_it_would_read_as_a_command() -> None:

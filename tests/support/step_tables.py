@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import note
@@ -65,6 +66,13 @@ def table_of(rows: Sequence[Row], lengths: Sequence[int] | None = None) -> StepT
             }.items()
         },
     )
+
+
+def with_one_token_a_step(steps: StepTable) -> StepTable:
+    """The steps with responses of one token, whose value is the step's."""
+    tokens = Ragged.of([[1]] * len(steps), np.int64)
+    steps = replace(steps, response=tokens, logprob=tokens, token_extra={})
+    return steps.with_token_columns(value=steps.extra["value"])
 
 
 @st.composite

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from step_tables import table_of
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -36,14 +37,10 @@ TOKENIZER = byte_level()
 
 
 def table(answers: list[list[int]], logprob: float = -0.25) -> StepTable:
-    n = len(answers)
     response = Ragged.of(answers, np.int32)
-    rows = np.arange(n)
-    return StepTable(
-        rows * 0, rows // 2, rows % 2, np.zeros(n), np.full(n, "", object), np.ones(n, np.bool_),
-        prompt=Ragged(np.zeros(n, np.int64), np.arange(n + 1)), response=response,
-        logprob=Ragged(np.full(len(response.values), logprob, np.float32), response.offsets),
-    )  # fmt: skip
+    steps = table_of([(0, n // 2, n % 2, 0.0, "", True) for n in range(len(answers))])
+    chosen = Ragged(np.full(len(response.values), logprob, np.float32), response.offsets)
+    return replace(steps, response=response, logprob=chosen, extra={}, token_extra={})
 
 
 @given(st.lists(st.one_of(TEXT, st.sampled_from(TAGS)), max_size=12).map("".join))
@@ -84,20 +81,13 @@ def test_a_response_that_ends_with_its_subgoal_and_an_empty_one():
     ids = TOKENIZER.encode("<subgoal>a</subgoal>", add_special_tokens=False)
     steps = Blocks(TOKENIZER).columns(table([ids, []]))
     assert steps.extra["low_start"].tolist() == [len(ids), 0]
-    empty = Blocks(TOKENIZER).columns(replace(table([]), extra={}))
+    empty = Blocks(TOKENIZER).columns(table([]))
     assert len(empty.extra["segment"]) == 0
 
 
 def pieces_with_spaces() -> PreTrainedTokenizerFast:
     """Words that hold the space before them, which the decoder strips at the beginning; bytes of what is unknown."""
-    words = [
-        "<unk>",
-        *(f"<0x{byte:02X}>" for byte in range(256)),
-        "▁",
-        *"abcdefghijklmnopqrstuvwxyz<>/_",
-        "▁find",
-        "▁a",
-    ]
+    words = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *"▁abcdefghijklmnopqrstuvwxyz<>/_", "▁find", "▁a"]
     tokenizer = Tokenizer(
         models.BPE({word: number for number, word in enumerate(words)}, [], byte_fallback=True, unk_token="<unk>")
     )

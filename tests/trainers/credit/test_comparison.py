@@ -9,14 +9,11 @@ from accelerate import Accelerator
 from hypothesis import given
 from step_tables import step_tables
 
-from envsuite.core.errors import EnvsuiteError
 from trainers.credit.crediting import Crediting
 from trainers.credit.estimators import ESTIMATORS
 from trainers.credit.estimators.bipace import BiPACE
 from trainers.credit.estimators.comparison import CENTRED, PRESETS, Comparing, Comparison
-from trainers.credit.estimators.dr_grpo import DrGRPO
 from trainers.credit.estimators.gigpo import GiGPO
-from trainers.credit.estimators.opo import OPO
 from trainers.credit.method import Method
 from trainers.settings import make
 from trainers.steps import StepTable
@@ -49,34 +46,6 @@ def test_a_preset_lies_over_the_default_of_every_method_as_far_as_the_method_rea
 def test_hgpo_takes_the_settings_of_verl_agent_over_the_deviation_of_its_own_code() -> None:
     assert made("hgpo", compare="verl-agent").compare == Comparison("std", "step", 0, 1e-6, "raw")
     assert made("opo", compare="verl-agent").compare == replace(CENTRED, singleton="raw"), "its samples are episodes"
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("rloo", {"compare": {"normalise": "std"}}, "without normalise: read here are only weigh, singleton"),
-        ("opo", {"compare": {"weigh": "step"}}, "without weigh: read here are only singleton"),
-        ("gigpo", {"compare_step": {"singleton": "raw"}}, "without singleton"),
-        ("grpo", {"compare": "verlagent"}, "unknown compare 'verlagent'. Nearest: 'verl-agent'"),
-        ("grpo", {"compare": {"normalize": "std"}}, "in compare 'normalize'. Nearest: 'normalise'"),
-        ("grpo", {"compare": {"ddof": 2}}, "compare.ddof is 2"),
-        ("grpo", {"compare": {"epsilon": float("nan")}}, "compare.epsilon is nan"),
-        ("grpo", {"compare": 3}, "compare is 3; it must be a section of settings"),
-    ],
-)
-def test_a_setting_without_effect_or_meaning_is_refused_by_name(name: str, options: dict, message: str) -> None:
-    with pytest.raises(EnvsuiteError) as caught:
-        made(name, **options)
-    assert message in str(caught.value)
-
-
-def test_the_constructor_refuses_what_the_settings_refuse() -> None:
-    with pytest.raises(EnvsuiteError, match="without normalise"):
-        DrGRPO(Comparison("std"))
-    with pytest.raises(EnvsuiteError, match="without weigh"):
-        OPO(replace(CENTRED, weigh="step"))
-    with pytest.raises(EnvsuiteError, match=r"compare is .*; it must be an instance of Comparison"):
-        GiGPO(compare={"ddof": 0})
 
 
 @given(step_tables())

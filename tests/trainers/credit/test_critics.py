@@ -1,38 +1,22 @@
 """The methods that need a critic's values."""
 
 import itertools
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from step_tables import step_tables, table_of
+from step_tables import step_tables, table_of, with_one_token_a_step
 
-from envsuite.core.errors import UnknownName, UsageError
-from trainers.credit.estimators import ESTIMATORS
 from trainers.credit.estimators.hiper import HiPER
 from trainers.credit.estimators.ppo import PPO
 from trainers.credit.estimators.reinforce_pp import ReinforcePP
 from trainers.credit.estimators.returns import discounted_returns
 from trainers.credit.estimators.steppo import StepPO
 from trainers.credit.estimators.vetta import VETTA
-from trainers.steps import Ragged, StepTable
-from trainers.steps.table import MissingColumn
+from trainers.steps import StepTable
 
 fractions = st.sampled_from([0.0, 0.5, 0.95, 1.0])
-
-
-def with_one_token_a_step(steps: StepTable) -> StepTable:
-    tokens = Ragged.of([[1]] * len(steps), np.int64)
-    steps = replace(steps, response=tokens, logprob=tokens, token_extra={})
-    return steps.with_token_columns(value=steps.extra["value"])
-
-
-@given(step_tables(), fractions)
-def test_steppo_with_lambda_one_is_the_return_minus_the_value(steps: StepTable, gamma: float):
-    values = StepPO(gamma=gamma, lam=1.0)(steps).per_step
-    np.testing.assert_allclose(values, discounted_returns(steps, gamma) - steps.extra["value"], atol=1e-9)
 
 
 @given(step_tables(), fractions)
@@ -91,11 +75,6 @@ def test_with_bootstrap_an_episode_that_was_cut_off_goes_on_with_its_last_value(
         assert "truncated" in method.needs
 
 
-def test_a_bootstrap_of_sequences_of_one_step_is_refused():
-    with pytest.raises(UsageError, match="bootstrap follows an episode, but scope is step; set scope: episode"):
-        PPO(scope="step", bootstrap=True)
-
-
 @given(step_tables(), fractions, st.sampled_from(["episode", "step"]))
 def test_ppo_with_values_zero_and_lambda_one_is_reinforce_pp(steps: StepTable, gamma: float, scope: str):
     steps = steps.with_token_columns(value=np.zeros(len(steps.response.values)))
@@ -121,52 +100,6 @@ def _spans(steps: StepTable) -> list[tuple[int, int]]:
     return list(itertools.pairwise(steps.response.offsets.tolist()))
 
 
-@given(step_tables(min_episodes=2))
-def test_whitened_advantages_have_mean_zero_and_deviation_one(steps: StepTable):
-    values = StepPO(whiten=True, epsilon=0.0)(steps).per_step
-    if len(values) > 1 and values.any():
-        assert values.mean() == pytest.approx(0.0, abs=1e-8)
-        assert values.std(ddof=1) == pytest.approx(1.0)
-
-
-def test_a_table_small_enough_to_work_out_by_hand():
-    steps = table_of([(0, 0, 0, 0.0, "a", True), (0, 0, 1, 1.0, "b", True)])
-    steps = steps.with_columns(value=np.array([0.5, 0.75]))
-    # δ = (0 + 0.5 · 0.75 - 0.5, 1 - 0.75) and γλ = 0.25.
-    np.testing.assert_allclose(StepPO(gamma=0.5, lam=0.5)(steps).per_step, [-0.125 + 0.25 * 0.25, 0.25])
-    np.testing.assert_allclose(StepPO(gamma=0.5, lam=0.5).returns(steps)[0], [-0.0625 + 0.5, 1.0])
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("steppo", "steppo needs the column 'value', which a critic"),
-        ("ppo", "ppo needs the token column 'value', which a critic"),
-    ],
-)
-def test_without_values_the_error_names_the_method_and_the_column(name: str, message: str):
-    bare = replace(table_of([(0, 0, 0, 1.0, "a", True)]), extra={}, token_extra={})
-    with pytest.raises(MissingColumn, match=message):
-        ESTIMATORS[name]()(bare)
-
-
-def test_a_value_that_is_no_number_is_named_with_its_step():
-    steps = table_of([(0, 4, 0, 1.0, "a", True), (0, 4, 1, 1.0, "a", True)])
-    with pytest.raises(UsageError, match=r"column 'value' is nan in row 1 \(episode 4, step 1\)"):
-        StepPO()(steps.with_columns(value=np.array([0.0, np.nan])))
-    with pytest.raises(UsageError, match=r"token column 'value' is inf in row 1 \(episode 4, step 1\)"):
-        PPO()(steps.with_token_columns(value=np.array([0.0, 0.0, np.inf, 0.0])))
-
-
-def test_settings_that_mean_nothing_are_refused():
-    with pytest.raises(UsageError, match=r"StepPO: lam is 1\.5"):
-        StepPO(lam=1.5)
-    with pytest.raises(UsageError, match=r"PPO: gamma is -1\.0"):
-        PPO(gamma=-1.0)
-    with pytest.raises(UnknownName, match="PPO: unknown scope 'token'"):
-        PPO(scope="token")
-
-
 @given(step_tables(), fractions, fractions)
 def test_vetta_without_its_token_term_is_steppo(steps: StepTable, gamma: float, lam: float):
     turn = StepPO(gamma=gamma, lam=lam)
@@ -185,17 +118,6 @@ def test_the_token_term_of_vetta_is_centred_in_each_turn_and_knows_no_reward(ste
         if b == a + 1:
             assert token[a] == 0.0
     np.testing.assert_array_equal(found.terms["turn"] + token, found.per_token)
-
-
-def test_vetta_on_a_table_small_enough_to_work_out_by_hand():
-    steps = table_of([(0, 0, 0, 0.0, "a", True), (0, 0, 1, 1.0, "b", True)], [2, 1])
-    steps = steps.with_columns(value=np.array([0.5, 0.75])).with_token_columns(value=np.array([0.2, 0.6, 0.9]))
-    # A^turn = (-0.125 + 0.25 * 0.25, 0.25); A^tok = (0.8, 0.4, 0.1), of which the first turn's mean is 0.6.
-    found = VETTA(gamma=0.5, lam=0.5, alpha=2.0)(steps)
-    np.testing.assert_allclose(found.per_token, [-0.0625 + 0.4, -0.0625 - 0.4, 0.25])
-    turn, token = VETTA(gamma=0.5, lam=0.5).returns(steps)
-    np.testing.assert_allclose(turn, [0.4375, 1.0])
-    np.testing.assert_allclose(token, [1.0, 1.0, 1.0])
 
 
 def _unplanned(steps: StepTable) -> StepTable:

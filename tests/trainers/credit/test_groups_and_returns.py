@@ -4,7 +4,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from step_tables import step_tables, table_of
 
-from envsuite.core.errors import UsageError
 from trainers.credit.estimators.comparison import Comparison
 from trainers.credit.estimators.groups import ROUNDING, group_codes, group_statistics, similar_codes
 from trainers.credit.estimators.returns import discounted_returns, episode_returns
@@ -41,18 +40,6 @@ def test_a_row_score_counts_for_its_own_row_only():
     steps = steps.with_columns(**{ROW_SCORE: np.array([0.0, -0.1])})
     np.testing.assert_allclose(discounted_returns(steps, 0.5), [0.5, 0.9])
     np.testing.assert_allclose(episode_returns(steps), [1.0, 0.9])
-
-
-def test_a_row_score_that_is_nan_is_refused_with_its_row():
-    steps = table_of([(0, 0, 0, 0.0, "a", True), (0, 0, 1, 1.0, "b", False)])
-    with pytest.raises(UsageError, match=r"'row_score' is nan in row 1"):
-        episode_returns(steps.with_columns(**{ROW_SCORE: np.array([0.0, np.nan])}))
-
-
-def test_the_same_step_twice_is_refused_with_its_episode():
-    steps = table_of([(0, 4, 3, 0.0, "a", True), (0, 4, 3, 1.0, "b", True)])
-    with pytest.raises(UsageError, match=r"step 3 of episode 4 is in the table twice"):
-        discounted_returns(steps, 0.9)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(-1000, 1000)), min_size=1), st.sampled_from([0, 1]))
@@ -102,8 +89,3 @@ def test_similar_keys_join_the_first_cluster_whose_first_member_they_resemble():
     assert similar_codes(np.zeros(4, np.int64), keys, 0.9).tolist() == [0, 0, 1, 0]
     assert similar_codes(np.array([0, 1, 0, 0]), keys, 0.9).tolist() == [0, 1, 2, 0]
     assert similar_codes(np.zeros(4, np.int64), keys, 1.0).tolist() == [0, 1, 2, 0]
-
-
-def test_similarity_of_keys_that_are_not_text_is_refused():
-    with pytest.raises(UsageError, match="row 0 has 3, a int"):
-        similar_codes(np.zeros(1, np.int64), np.array([3], object), 0.9)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.estimators import cases, measure, step_table
+from benchmarks.estimators import cases, step_table
 from trainers.credit.estimators import ESTIMATORS
 
 
@@ -15,10 +15,3 @@ def test_a_method_and_its_plain_transcription_give_the_same(case) -> None:  # ty
 
 def test_every_estimator_is_benchmarked() -> None:
     assert {case.name for case in cases()} >= set(ESTIMATORS)
-
-
-def test_a_measurement_has_times_and_memory() -> None:
-    found = measure(cases()[0], step_table(400, dimensions=16), rounds=1)
-    assert found.seconds > 0
-    assert found.plain_seconds > 0
-    assert found.peak > 0

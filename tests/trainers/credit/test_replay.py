@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envsuite.core.errors import UnknownName, UsageError
 from trainers.credit.spear.covariance import clipped_tokens, mean_of_top
 from trainers.credit.spear.replay import ReplayBuffer, ReplayConfig, group_means, joined_states
 from trainers.policy.loss.selection import TokenMoments, covariances
-from trainers.settings import make
 from trainers.steps import Ragged, StepTable
 
 
@@ -199,22 +195,3 @@ def test_equal_advantages_have_no_covariance_and_nothing_is_masked():
     assert not clipped_tokens(
         covariance, np.zeros(50, np.int64), 0.1, 9.0, 0.5, np.random.default_rng(0).random(50)
     ).any()
-
-
-@pytest.mark.parametrize(
-    "options, words",
-    [
-        ({"size": 0}, "size is 0"),
-        ({"baselines": 0}, "baselines is 0"),
-        ({"max_age": -1}, "max_age is -1"),
-        ({"mask": 1.5}, "mask is 1.5"),
-        ({"cov_low": 3.0, "cov_high": 2.0}, "cov_low is 3.0"),
-        ({"mask": math.nan}, "mask is nan"),
-        ({"cov_low_share": 0.0001}, "cov_high_share is 0.0002"),
-        ({"admit": "steps"}, "admit 'steps'"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(options: dict, words: str):
-    with pytest.raises((UsageError, UnknownName)) as caught:
-        make(ReplayConfig, options, "option")
-    assert words in str(caught.value)

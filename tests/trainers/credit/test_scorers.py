@@ -100,8 +100,3 @@ def test_scpo_keeps_its_scorer_and_says_early_what_is_wrong(reranker: Path, tmp_
     with pytest.raises(DataError, match="has 3 outputs; a reranker has one"):
         CrossEncoder(str(_classifier(tmp_path / "three", 3)))(PAIRS)
     assert list(SCORERS) == ["cross_encoder", "exact", "sentence_embedder"]
-
-
-def test_a_path_left_empty_in_a_file_is_named() -> None:
-    with pytest.raises(UsageError, match="scorer sentence_embedder: path is None"):
-        SCPO(scorer="sentence_embedder", scorer_options={"path": None})

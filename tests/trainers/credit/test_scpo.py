@@ -1,42 +1,27 @@
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from step_tables import table_of
 
-from envsuite.core.errors import UnknownName, UsageError
 from trainers.credit.estimators.gigpo import GiGPO
 from trainers.credit.estimators.returns import discounted_returns, episode_returns
 from trainers.credit.scorers import Exact
 from trainers.credit.scpo import SCPO, failure_table, match_credit
-from trainers.steps import Ragged, StepTable
+from trainers.steps import StepTable
 from trainers.steps.columns import STEP_SCORE
-from trainers.steps.table import MissingColumn
 
 Played = tuple[int, float, list[str | None]]
 """group, return, texts of the steps."""
 
 
 def table(episodes: list[Played], lengths: list[int] | None = None) -> StepTable:
-    rows = [(e, t) for e, (_, _, texts) in enumerate(episodes) for t in range(len(texts))]
-    tokens = Ragged.of([[0] * n for n in lengths or [1] * len(rows)], np.int64)
-    keys, column = np.empty(len(rows), object), np.empty(len(rows), object)
-    keys[:] = ["s"] * len(rows)
-    column[:] = [episodes[e][2][t] for e, t in rows]
-    return StepTable(
-        group_id=np.array([episodes[e][0] for e, _ in rows], np.int64),
-        episode_id=np.array([e for e, _ in rows], np.int64),
-        t=np.array([t for _, t in rows], np.int64),
-        reward=np.array([episodes[e][1] if t == len(episodes[e][2]) - 1 else 0.0 for e, t in rows]),
-        state_key=keys,
-        valid=np.ones(len(rows), np.bool_),
-        prompt=tokens,
-        response=tokens,
-        logprob=tokens,
-        extra={"step_text": column},
-    )
+    rows = [(g, e, t, total * (t == len(texts) - 1), "s", True)
+            for e, (g, total, texts) in enumerate(episodes) for t in range(len(texts))]  # fmt: skip
+    texts = np.array([*(text for _, _, texts in episodes for text in texts), None], object)[:-1]
+    return table_of(rows, lengths or [1] * len(rows)).with_columns(step_text=texts)
 
 
 @st.composite
@@ -133,27 +118,6 @@ def test_after_a_mismatch_matching_goes_on_where_the_reference_repeats_itself():
     assert match_credit(similarity, failure_table(own, 0.5), taken, threshold=0.5, base=0.0) == [1, 1, 1, 0, 0, 1]
 
 
-def test_an_empty_reference_or_an_empty_failed_episode_credits_nothing():
-    steps = table([(0, 1.0, [None]), (0, 0.0, ["a"]), (1, 1.0, ["a"]), (1, 0.0, [None, None])])
-    assert not SCPO().credit(steps, Exact()).any()
-
-
 def test_two_shapers_of_returns_to_go_add_up():
     steps = table([(0, 1.0, ["key"]), (0, 0.0, ["key"])])
     assert SCPO(alpha=0.5)(SCPO(alpha=0.25)(steps)).extra[STEP_SCORE].tolist() == [0.0, 0.75]
-
-
-def test_a_missing_column_is_named_with_what_supplies_it():
-    with pytest.raises(MissingColumn, match="scpo needs the column 'step_text', which the rollout supplies"):
-        SCPO()(replace(table([(0, 1.0, ["a"])]), extra={}))
-
-
-def test_settings_that_mean_nothing_are_refused():
-    with pytest.raises(UnknownName, match="unknown scorer 'exakt'"):
-        SCPO(scorer="exakt")
-    with pytest.raises(UnknownName, match="scpo order 'random'"):
-        SCPO(order="random")
-    with pytest.raises(UsageError, match=r"base is 1\.0"):
-        SCPO(base=1.0)
-    with pytest.raises(UsageError, match=r"alpha is -1\.0"):
-        SCPO(alpha=-1.0)

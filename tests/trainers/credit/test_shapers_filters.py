@@ -2,29 +2,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from step_tables import table_of
 
-from envsuite.core.errors import UnknownName, UsageError
-from trainers.credit.filters import FILTERS, ZeroVariance
+from trainers.credit.filters import ZeroVariance
 from trainers.credit.scpo import SCPO
-from trainers.credit.shapers import SHAPERS, InvalidActionPenalty, Scale
-from trainers.steps import Ragged, StepTable
+from trainers.credit.shapers import InvalidActionPenalty, Scale
+from trainers.steps import StepTable
 
 
 def four_rows() -> StepTable:
-    keys = np.empty(4, object)
-    keys[:] = list("abab")
-    tokens = Ragged.of([[1]] * 4, np.int64)
-    return StepTable(
-        group_id=np.array([0, 0, 1, 1]),
-        episode_id=np.array([0, 1, 2, 3]),
-        t=np.zeros(4, np.int64),
-        reward=np.array([0.1 + 0.2, 0.3, 0.0, 1.0]),
-        state_key=keys,
-        valid=np.array([True, False, True, False]),
-        prompt=tokens,
-        response=tokens,
-        logprob=tokens,
-    )
+    rows = [(0, 0, 0, 0.1 + 0.2, "a", True), (0, 1, 0, 0.3, "b", False), (1, 2, 0, 0.0, "a", True)]
+    return replace(table_of([*rows, (1, 3, 0, 1.0, "b", False)], [1] * 4), extra={})
 
 
 def test_the_penalty_is_taken_from_invalid_steps_alone():
@@ -69,17 +57,3 @@ def test_a_table_without_invalid_steps_is_left_as_it_is():
 
 def test_groups_without_variance_are_dropped_and_rounding_is_no_variance():
     assert ZeroVariance()(four_rows()).tolist() == [False, False, True, True]
-
-
-def test_a_negative_penalty_is_refused():
-    with pytest.raises(UsageError, match=r"coef is -0\.1"):
-        InvalidActionPenalty(-0.1)
-
-
-def test_unknown_names_are_refused_with_the_nearest_one():
-    with pytest.raises(UnknownName, match="Nearest: 'invalid_action_penalty'"):
-        SHAPERS["invalid_penalty"]
-    with pytest.raises(UnknownName, match="Nearest: 'zero_variance'"):
-        FILTERS["zero_var"]
-    with pytest.raises(UnknownName, match="Nearest: 'row'"):
-        InvalidActionPenalty(reach="rows")

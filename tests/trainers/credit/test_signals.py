@@ -1,21 +1,18 @@
 """The methods that read signals of the policy: entropies (EMPG), and log-probabilities in hindsight (HCAPO)."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from step_tables import step_tables, table_of
 
-from envsuite.core.errors import UsageError
 from trainers.credit.estimators.comparison import Comparison
 from trainers.credit.estimators.empg import EMPG
 from trainers.credit.estimators.grpo import GRPO
 from trainers.credit.estimators.hcapo import HCAPO
 from trainers.credit.estimators.tokens import token_means
 from trainers.steps import StepTable
-from trainers.steps.columns import ENTROPY, HINDSIGHT, SUCCESS, MissingColumn
+from trainers.steps.columns import ENTROPY, HINDSIGHT, SUCCESS
 
 POPULATION = Comparison(ddof=0, epsilon=0.0)
 
@@ -40,14 +37,11 @@ def test_without_weights_and_bonus_empg_is_grpo_less_its_mean(steps: StepTable):
 
 
 @given(steps=step_tables(), k=st.sampled_from([0.5, 1.0, 3.0]), zeta=st.sampled_from([0.0, 0.1]))
-def test_the_scale_has_mean_one_the_advantages_mean_zero_and_the_terms_are_their_sum(
-    steps: StepTable, k: float, zeta: float
-):
+def test_the_scale_has_mean_one_and_the_advantages_mean_zero(steps: StepTable, k: float, zeta: float):
     method = EMPG(k=k, zeta=zeta)
     assert method.scale(steps).mean() == pytest.approx(1.0)
     found = method(steps)
     assert found.per_step.mean() == pytest.approx(0.0, abs=1e-9)
-    np.testing.assert_allclose(sum(found.terms.values()), found.per_step, atol=1e-12)
 
 
 @given(steps=step_tables(), factor=st.sampled_from([0.3, 2.0]), shift=st.sampled_from([0.0, 5.0]))
@@ -87,9 +81,8 @@ def test_without_its_step_term_hcapo_is_grpo(steps: StepTable):
 
 
 @given(steps=step_tables())
-def test_the_terms_of_hcapo_are_its_sum_and_no_step_of_a_success_is_blamed_in_hindsight(steps: StepTable):
+def test_no_step_of_a_success_is_blamed_in_hindsight(steps: StepTable):
     found = HCAPO()(steps)
-    np.testing.assert_allclose(sum(found.terms.values()), found.per_step, atol=1e-12)
     assert (found.terms["hindsight"][steps.extra[SUCCESS]] >= 0.0).all()
     whole = HCAPO(harmless=False)
     value = whole.values(steps, whole.ratios(steps))
@@ -138,21 +131,6 @@ def test_the_diagnostics_of_hcapo_are_those_of_successful_episodes():
     assert told["ratio_mean"] == pytest.approx(ratio.mean()) and told["ratio_std"] == pytest.approx(ratio.std())
     assert told["hindsight_logprob"] == -2.5 and told["response_length"] == 2.0
     assert told["ratio_clipped"] == pytest.approx(2 / 3)
-
-
-@pytest.mark.parametrize(
-    ("method", "name", "setting"),
-    [(EMPG(), ENTROPY, r"method\.entropy: true"), (HCAPO(), HINDSIGHT, r"method\.hindsight: \{\}")],
-)
-def test_a_signal_that_is_missing_or_not_finite_is_named(method, name: str, setting: str):  # type: ignore[no-untyped-def]
-    steps = episodes(True, False)
-    with pytest.raises(MissingColumn, match=rf"token column '{name}'.*{setting}"):
-        method(replace(steps, token_extra={}))
-    for wrong in (np.nan, np.inf, -np.inf):
-        values = np.zeros(12)
-        values[5] = wrong
-        with pytest.raises(UsageError, match=rf"'{name}' is {wrong} in row 2 \(episode 0, step 2\)"):
-            method(steps.with_token_columns(**{name: values}))
 
 
 def test_means_are_those_of_each_steps_tokens():

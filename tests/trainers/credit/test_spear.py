@@ -4,50 +4,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from step_tables import table_of
 
-from envsuite.core.errors import UnknownName, UsageError
+from envsuite.core.errors import UsageError
 from trainers.credit.estimators.groups import group_statistics
 from trainers.credit.estimators.returns import episode_returns
 from trainers.credit.filters import LowSpread, Overlong, VoidTurn
 from trainers.credit.shapers import KLPenalty
 from trainers.credit.spear import Spear
 from trainers.credit.spear.schedules import cosine_fall, cosine_rise
-from trainers.steps import MissingColumn, Ragged, StepTable
+from trainers.steps import StepTable
 
 Row = tuple[int, int, int, float, bool, str | None]
 """group, episode, t, reward, valid, action."""
 
 
-def table_of(rows: Sequence[Row], iteration: int = 1, won: Sequence[int] = (), cut: Sequence[int] = ()) -> StepTable:
+def steps_of(rows: Sequence[Row], iteration: int = 1, won: Sequence[int] = (), cut: Sequence[int] = ()) -> StepTable:
     """Step rows with responses of 1, 2, 3, 1, … tokens; ``won`` are episodes, ``cut`` are rows."""
-    keys = np.empty(len(rows), object)
-    keys[:] = ["s"] * len(rows)
-    actions = np.empty(len(rows), object)
-    actions[:] = [row[5] for row in rows]
-    tokens = Ragged.of([[7] * (1 + i % 3) for i in range(len(rows))], np.int64)
-    episode = np.array([row[1] for row in rows], np.int64)
-    return StepTable(
-        group_id=np.array([row[0] for row in rows], np.int64),
-        episode_id=episode,
-        t=np.array([row[2] for row in rows], np.int64),
-        reward=np.array([row[3] for row in rows], np.float64),
-        state_key=keys,
-        valid=np.array([row[4] for row in rows], np.bool_),
-        prompt=tokens,
-        response=tokens,
-        logprob=Ragged(np.linspace(-2.0, -0.1, len(tokens.values)).astype(np.float32), tokens.offsets),
-        extra={
-            "action": actions,
-            "success": np.isin(episode, won),
-            "cut": np.isin(np.arange(len(rows)), cut),
-            "iteration": np.full(len(rows), iteration, np.int64),
-        },
+    steps = table_of([(*row[:4], "s", row[4]) for row in rows], [1 + i % 3 for i in range(len(rows))])
+    return steps.with_columns(
+        action=np.array([*(row[5] for row in rows), None], object)[:-1],
+        success=np.isin(steps.episode_id, won),
+        cut=np.isin(np.arange(len(rows)), cut),
+        iteration=np.full(len(rows), iteration, np.int64),
     )
 
 
@@ -59,7 +43,7 @@ THREE = [
 
 
 def test_the_reward_is_outcome_plus_fading_tool_calls_plus_format_and_the_last_step_earns_it():
-    shaped = Spear(decay=200)(table_of(THREE, iteration=100, won=[4]))
+    shaped = Spear(decay=200)(steps_of(THREE, iteration=100, won=[4]))
     half = 0.5
     np.testing.assert_allclose(
         shaped.reward, [0, 0, 1 + half * 0.3 + 0.1, 0, -1 + half * 0.1 + 0.1, 0, -1 + half * 0.1], rtol=1e-12
@@ -77,17 +61,17 @@ def test_of_some_tools_alone_each_call_is_counted():
         (0, 4, 0, 0.0, True, run), (0, 4, 1, 0.0, True, both), (0, 4, 2, 0.0, True, last),
         (0, 5, 0, 0.0, False, run), (0, 5, 1, 0.0, True, last), (1, 6, 0, 0.0, False, None),
     ]  # fmt: skip
-    shaped = Spear(tools=("python",))(table_of(rows))
+    shaped = Spear(tools=("python",))(steps_of(rows))
     assert shaped.extra["shape/tool_calls"].tolist() == [3, 3, 3, 0, 0, 0]
-    every = Spear(tools=("python",), calls="all")(table_of(rows))
+    every = Spear(tools=("python",), calls="all")(steps_of(rows))
     assert every.extra["shape/tool_calls"].tolist() == [3, 3, 3, 1, 1, 0]
     with pytest.raises(UsageError, match=r"give a list of names: \[python\]"):
         Spear(tools="python")  # type: ignore[arg-type]
-    assert Spear()(table_of(rows)).extra["shape/tool_calls"].tolist() == [3, 3, 3, 1, 1, 0]
+    assert Spear()(steps_of(rows)).extra["shape/tool_calls"].tolist() == [3, 3, 3, 1, 1, 0]
 
 
 def test_the_options_of_the_original_code_keep_the_environments_reward_and_count_every_step():
-    shaped = Spear(outcome="environment", calls="all", format=0.0)(table_of(THREE, iteration=0, won=[4]))
+    shaped = Spear(outcome="environment", calls="all", format=0.0)(steps_of(THREE, iteration=0, won=[4]))
     np.testing.assert_allclose(shaped.reward, [0, 0, 1.3, 0, 0.2, 0, 0.7])
 
 
@@ -107,22 +91,9 @@ def test_one_schedule_rises_as_the_other_falls(length: int, t: int):
     assert cosine_rise(t, 0) == 1.0, "no warm-up is full weight at once"
 
 
-def test_a_missing_column_is_named_with_what_supplies_it():
-    steps = table_of(THREE)
-    bare = replace(steps, extra={})
-    with pytest.raises(MissingColumn, match="spear needs the column 'success', which the rollout supplies"):
-        Spear()(bare)
-    with pytest.raises(MissingColumn, match="kl_penalty needs the token column 'ref_logprob', which the reference"):
-        KLPenalty()(steps)
-    with pytest.raises(MissingColumn, match="overlong needs the column 'cut'"):
-        Overlong()(bare)
-    with pytest.raises(MissingColumn, match="void_turn needs the column 'action'"):
-        VoidTurn()(bare)
-
-
 @pytest.mark.parametrize("estimator", ["k1", "abs", "k2", "k3"])
 def test_kl_in_the_reward_charges_a_step_the_sum_over_its_tokens(estimator: str):
-    steps = table_of(THREE)
+    steps = steps_of(THREE)
     rng = np.random.default_rng(1)
     reference = rng.normal(-1.0, 0.5, len(steps.response.values))
     steps = steps.with_token_columns(ref_logprob=reference)
@@ -139,21 +110,15 @@ def test_kl_in_the_reward_charges_a_step_the_sum_over_its_tokens(estimator: str)
     np.testing.assert_allclose(twice.token_extra["reward"].values, -0.3 * each)
 
 
-def test_the_policy_that_is_its_own_reference_pays_nothing():
-    steps = table_of(THREE)
-    steps = steps.with_token_columns(ref_logprob=steps.logprob.values.astype(float))
-    np.testing.assert_array_equal(KLPenalty(3.0)(steps).reward, steps.reward)
-
-
 def test_the_divergence_in_the_reward_is_that_of_the_trainers_log_probabilities_where_it_computes_them():
-    steps = table_of(THREE)
+    steps = steps_of(THREE)
     own = np.random.default_rng(1).normal(-1.0, 0.5, len(steps.response.values))
     steps = steps.with_token_columns(ref_logprob=own, old_logprob=own)
     np.testing.assert_array_equal(KLPenalty(3.0)(steps).reward, steps.reward)
 
 
 def test_an_episode_with_a_cut_response_or_without_a_tool_call_is_left_out_whole():
-    steps = table_of(THREE, cut=[1])
+    steps = steps_of(THREE, cut=[1])
     assert Overlong()(steps).tolist() == [False, False, False, True, True, True, True]
     assert VoidTurn()(steps).tolist() == [True, True, True, True, True, False, False]
 
@@ -164,7 +129,7 @@ def test_an_episode_with_a_cut_response_or_without_a_tool_call_is_left_out_whole
 )
 def test_the_groups_that_stay_differ_at_least_as_much_as_those_that_go(returns: list[list[int]], fraction: float):
     rows = [(g, 10 * g + i, 0, float(r), True, "a") for g, group in enumerate(returns) for i, r in enumerate(group)]
-    steps = table_of(rows)
+    steps = steps_of(rows)
     keep = LowSpread(fraction)(steps)
     kept = set(steps.group_id[keep].tolist())
     assert len(kept) == max(1, int(round((1 - fraction) * len(returns), 9)))
@@ -175,24 +140,8 @@ def test_the_groups_that_stay_differ_at_least_as_much_as_those_that_go(returns: 
 
 
 def test_filters_and_shapers_take_a_table_without_rows():
-    none = table_of([]).with_token_columns(ref_logprob=np.zeros(0))
+    none = steps_of([]).with_token_columns(ref_logprob=np.zeros(0))
     for part in (LowSpread(), Overlong(), VoidTurn()):
         assert part(none).shape == (0,)
     for shaper in (Spear(), KLPenalty()):
         assert len(shaper(none)) == 0
-
-
-@pytest.mark.parametrize(
-    "make, words",
-    [
-        (lambda: Spear(decay=-1), "decay is -1"),
-        (lambda: Spear(outcome="sing"), "spear outcome 'sing'"),
-        (lambda: KLPenalty(-0.1), "coef is -0.1"),
-        (lambda: KLPenalty(estimator="k4"), "kl_penalty estimator 'k4'"),
-        (lambda: LowSpread(1.0), "fraction is 1.0"),
-    ],
-)
-def test_settings_that_mean_nothing_are_refused(make, words: str):
-    with pytest.raises((UsageError, UnknownName)) as caught:
-        make()
-    assert words in str(caught.value)

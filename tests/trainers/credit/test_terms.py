@@ -94,21 +94,3 @@ def test_what_the_terms_do_does_not_depend_on_the_order_of_rows(case: str, steps
 def test_the_terms_of_an_empty_table_are_there_and_do_nothing(case: str) -> None:
     empty = table_of([])
     assert set(term_metrics(empty, _made(case)(empty)).values()) == {0.0}
-
-
-def test_the_terms_of_gigpo_on_a_table_small_enough_to_work_out_by_hand() -> None:
-    steps = table_of(
-        [
-            (0, 0, 0, 0.0, "start", True),
-            (0, 0, 1, 1.0, "shelf", True),
-            (0, 1, 0, 0.0, "start", True),
-            (0, 1, 1, 0.0, "drawer", True),
-        ]
-    )
-    told = term_metrics(steps, make(ESTIMATORS["gigpo"], {"gamma": 0.5, "compare": {"normalise": "mean"}}, "")(steps))
-    assert told == pytest.approx(
-        {
-            "episode/touched": 1.0, "episode/abs": 0.5, "episode/group_size": 2.0, "episode/singletons": 0.0,
-            "step/touched": 0.5, "step/abs": 0.125, "step/group_size": 4 / 3, "step/singletons": 0.5,
-        }
-    )  # fmt: skip

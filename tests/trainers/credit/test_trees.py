@@ -9,7 +9,7 @@ from trainers.credit.estimators.grpo import GRPO
 from trainers.credit.estimators.oracle_mc import OracleMC
 from trainers.credit.estimators.tree_grpo import TreeGRPO
 from trainers.steps import StepTable
-from trainers.steps.columns import MC_VALUE, NEXT_MC_VALUE, ROW_SCORE, TREE, MissingColumn
+from trainers.steps.columns import MC_VALUE, NEXT_MC_VALUE, ROW_SCORE, TREE
 
 
 def per_step(found):
@@ -73,13 +73,3 @@ def test_the_oracle_is_the_reward_and_what_the_values_change_by(steps: StepTable
     assert found == pytest.approx(steps.reward + 0.9 * after - here, abs=1e-12)
     paid = steps.with_columns(**{ROW_SCORE: np.full(len(steps), -0.1)})
     assert per_step(OracleMC(0.9)(paid)) == pytest.approx(found - 0.1, abs=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("method", "column"), [(TreeGRPO(), TREE), (OracleMC(), MC_VALUE), (OracleMC(), NEXT_MC_VALUE)]
-)
-def test_a_missing_column_is_named(method, column: str):
-    steps = table_of([(0, 0, 0, 1.0, "a", True)])
-    extra = {name: values for name, values in steps.extra.items() if name != column}
-    with pytest.raises(MissingColumn, match=f"needs the column '{column}', which (the rollout|continuations)"):
-        method(StepTable(**{**vars(steps), "extra": extra}))

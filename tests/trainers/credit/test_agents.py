@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 
 from envsuite.core import ToolCall
 from trainers.credit.estimators import ESTIMATORS
@@ -90,7 +91,7 @@ def test_an_estimator_credits_each_agent_as_if_it_had_played_alone(name: str, ga
         own = table.take(estimation_order(table))
         places = [(episode.episode_id, step.t) for episode in episodes for step in episode.steps if step.agent == agent]
         order = np.lexsort(([t for _, t in places], [e for e, _ in places], [e // 3 for e, _ in places]))
-        np.testing.assert_allclose([got[places[i]] for i in order], _per_step(estimator, own), rtol=1e-12, atol=1e-12)
+        assert_allclose([got[places[i]] for i in order], _per_step(estimator, own), rtol=1e-12, atol=1e-12)
 
 
 def _per_step(estimator: Any, rows: StepTable) -> list[float]:

@@ -3,6 +3,7 @@ import logging
 import numpy as np
 import pytest
 from hypothesis import given
+from numpy.testing import assert_allclose
 from step_tables import step_tables, table_of, with_one_token_a_step
 
 from trainers.credit.estimators.opo import OPO
@@ -29,14 +30,14 @@ def test_opo_subtracts_the_mean_of_its_group_weighted_by_response_tokens(steps: 
 def test_opo_lets_a_long_episode_move_the_baseline():
     steps = table_of([(0, 0, 0, 1.0, "a", True), (0, 1, 0, 0.0, "b", True)], [3, 1])
     result = OPO()(steps)
-    np.testing.assert_allclose(result.per_step, [0.25, -0.75])
+    assert_allclose(result.per_step, [0.25, -0.75])
     assert result.diagnostics["baseline_shift_abs"] == pytest.approx(0.25)
 
 
 @given(step_tables())
 def test_remax_is_the_return_minus_the_greedy_return(steps: StepTable):
     expected = episode_returns(steps) - steps.extra["greedy_return"]
-    np.testing.assert_allclose(ReMax()(steps).per_step, expected, atol=1e-12)
+    assert_allclose(ReMax()(steps).per_step, expected, atol=1e-12)
 
 
 @given(step_tables())
@@ -44,7 +45,7 @@ def test_remax_to_go_is_remax_where_rewards_come_at_the_end_only(steps: StepTabl
     steps = with_one_token_a_step(steps)
     last = np.array([t == steps.t[steps.episode_id == e].max() for e, t in zip(steps.episode_id, steps.t, strict=True)])
     late = steps.with_reward(np.where(last, steps.reward, 0.0))
-    np.testing.assert_allclose(ReMax("to_go")(late).tokens(late), ReMax()(late).tokens(late), atol=1e-9)
+    assert_allclose(ReMax("to_go")(late).tokens(late), ReMax()(late).tokens(late), atol=1e-9)
 
 
 def test_remax_counts_the_episodes_that_beat_the_greedy_one():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 from step_tables import step_tables, table_of
 
 from trainers.credit.estimators.bipace import LEAVE_ONE_OUT, PACE, SINGLETON, BiPACE, credit_diff, credit_q
@@ -70,20 +71,20 @@ def test_clusters_do_not_depend_on_how_many_rows_are_taken_at_a_time(
     expected = greedy_clusters(vectors, group, radius)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("trainers.credit.estimators.clustering.BLOCK", 3)
-        np.testing.assert_array_equal(greedy_clusters(vectors, group, radius), expected)
+        assert_array_equal(greedy_clusters(vectors, group, radius), expected)
 
 
 @given(step_tables(), normalisations, st.sampled_from(["episode", "step"]))
 def test_with_exact_states_and_credit_by_mean_it_is_gigpo_bit_for_bit(steps: StepTable, normalise: str, weigh: str):
     ours = BiPACE(embedder="identity", radius=0.0, credit="mean", compare=Comparison(normalise, weigh))(steps)
-    np.testing.assert_array_equal(ours.per_step, GiGPO(compare=Comparison(normalise, weigh))(steps).per_step)
+    assert_array_equal(ours.per_step, GiGPO(compare=Comparison(normalise, weigh))(steps).per_step)
 
 
 @given(step_tables(), normalisations)
 def test_radius_zero_on_one_hot_fingerprints_is_gigpo_bit_for_bit(steps: StepTable, normalise: str):
     one_hot = np.eye(3)[["abc".index(key) for key in steps.state_key]]
     ours = BiPACE(radius=0.0, credit="mean", compare=Comparison(normalise))(steps.with_columns(embedding=one_hot))
-    np.testing.assert_array_equal(ours.per_step, GiGPO(compare=Comparison(normalise))(steps).per_step)
+    assert_array_equal(ours.per_step, GiGPO(compare=Comparison(normalise))(steps).per_step)
 
 
 @given(step_tables(), st.sampled_from(["q", "diff"]))
@@ -118,13 +119,13 @@ def one_state(rewards: list[float], actions: list[str | None]) -> StepTable:
 def test_a_table_small_enough_to_work_out_by_hand():
     steps = one_state([4.0, 2.0, 0.0], ["left", "left", "right"])
     q = BiPACE(embedder="identity", compare=CENTRED)(steps)
-    np.testing.assert_allclose(q.per_step, [2.0 + 1.0, 0.0 + 1.0, -2.0 + -3.0])
+    assert_allclose(q.per_step, [2.0 + 1.0, 0.0 + 1.0, -2.0 + -3.0])
     assert q.diagnostics["action_keys_per_cluster"] == 2.0
     shares = [q.diagnostics[f"branch/{name}"] for name in ("singleton", "leave_one_out", "pace")]
     assert shares == pytest.approx([0.0, 1 / 3, 2 / 3]) and q.diagnostics["cluster/singleton_rate"] == 0.0
     assert q.diagnostics["matched_pairs"] == 3.0 and q.diagnostics["matched_pairs_same_action"] == 1.0
     diff = BiPACE(embedder="identity", compare=CENTRED, credit="diff")(steps)
-    np.testing.assert_allclose(diff.per_step, [2.0 + 4.0, 0.0 + 2.0, -2.0 + -3.0])
+    assert_allclose(diff.per_step, [2.0 + 4.0, 0.0 + 2.0, -2.0 + -3.0])
 
 
 def test_a_response_without_an_action_is_known_by_its_first_tokens():
@@ -153,7 +154,7 @@ def test_n_grams_know_equal_texts_and_put_alike_ones_nearer():
     steps = table_of([(0, row, 0, 0.0, text, True) for row, text in enumerate(texts)])
     vectors = ngram_vectors(steps)
     near = vectors @ vectors.T
-    np.testing.assert_allclose(np.diag(near), 1.0, rtol=1e-6)
+    assert_allclose(np.diag(near), 1.0, rtol=1e-6)
     assert near[0, 3] == pytest.approx(1.0) and near[0, 1] > 0.7 > near[0, 2]
     clusters = BiPACE(embedder="ngram_hash", radius=0.25).clusters(steps)
     assert clusters.tolist() == [0, 0, 1, 0, 2]

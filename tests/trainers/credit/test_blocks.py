@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 from step_tables import table_of
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -107,7 +108,7 @@ def test_places_are_the_lengths_of_what_was_decoded_before(text: str):
     decoded, begins = Blocks(SPACED).begins(ids)
     assert decoded == SPACED.decode(ids)
     before = [len(SPACED.decode(ids[:count]).rstrip("\ufffd")) for count in range(len(ids))]
-    np.testing.assert_array_equal(begins, np.minimum(np.maximum.accumulate(np.array(before, np.int64)), len(decoded)))
+    assert_array_equal(begins, np.minimum(np.maximum.accumulate(np.array(before, np.int64)), len(decoded)))
 
 
 @given(st.sampled_from([TOKENIZER, SPACED]), st.lists(st.integers(0, 255), max_size=14))
@@ -117,4 +118,4 @@ def test_any_tokens_have_places_bytes_that_are_no_text_among_them(tokenizer: Pre
     assert (np.diff(begins, prepend=0) >= 0).all() and (begins <= len(decoded)).all()
     if "\ufffd" not in decoded:
         before = [len(tokenizer.decode(ids[:count]).rstrip("\ufffd")) for count in range(len(ids))]
-        np.testing.assert_array_equal(begins, np.maximum.accumulate(np.array(before, np.int64)))
+        assert_array_equal(begins, np.maximum.accumulate(np.array(before, np.int64)))

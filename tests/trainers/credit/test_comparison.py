@@ -3,10 +3,10 @@
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from accelerate import Accelerator
 from hypothesis import given
+from numpy.testing import assert_array_equal
 from step_tables import step_tables
 
 from trainers.credit.crediting import Crediting
@@ -51,7 +51,7 @@ def test_hgpo_takes_the_settings_of_verl_agent_over_the_deviation_of_its_own_cod
 @given(step_tables())
 def test_gigpo_compares_steps_as_episodes_unless_it_is_told_otherwise(steps: StepTable) -> None:
     one, both = GiGPO(compare=CENTRED), GiGPO(compare=CENTRED, compare_step=CENTRED)
-    np.testing.assert_array_equal(one(steps).per_step, both(steps).per_step)
+    assert_array_equal(one(steps).per_step, both(steps).per_step)
 
 
 def test_a_checkpoint_keeps_how_a_calibrated_method_compares() -> None:

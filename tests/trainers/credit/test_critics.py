@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 from step_tables import step_tables, table_of, with_one_token_a_step
 
 from trainers.credit.estimators.hiper import HiPER
@@ -31,7 +32,7 @@ def test_steppo_with_lambda_zero_is_the_temporal_difference(steps: StepTable, ga
 @given(step_tables(), fractions, fractions)
 def test_steppo_is_the_discounted_sum_of_temporal_differences(steps: StepTable, gamma: float, lam: float):
     differences = steps.with_reward(StepPO(gamma=gamma, lam=0.0)(steps).per_step)
-    np.testing.assert_allclose(
+    assert_allclose(
         StepPO(gamma=gamma, lam=lam)(steps).per_step, discounted_returns(differences, gamma * lam), atol=1e-9
     )
 
@@ -40,7 +41,7 @@ def test_steppo_is_the_discounted_sum_of_temporal_differences(steps: StepTable, 
 def test_values_that_are_the_returns_leave_no_advantage_whatever_lambda(steps: StepTable, lam: float):
     known = steps.with_columns(value=discounted_returns(steps, 0.9))
     result = StepPO(gamma=0.9, lam=lam)(known)
-    np.testing.assert_allclose(result.per_step, 0.0, atol=1e-9)
+    assert_allclose(result.per_step, 0.0, atol=1e-9)
     if np.std(known.extra["value"]) > 1e-3:
         assert result.diagnostics["explained_variance"] == pytest.approx(1.0)
 
@@ -48,9 +49,7 @@ def test_values_that_are_the_returns_leave_no_advantage_whatever_lambda(steps: S
 @given(step_tables(), fractions, fractions)
 def test_ppo_on_steps_of_one_token_is_steppo(steps: StepTable, gamma: float, lam: float):
     steps = with_one_token_a_step(steps)
-    np.testing.assert_allclose(
-        PPO(gamma=gamma, lam=lam)(steps).per_token, StepPO(gamma=gamma, lam=lam)(steps).per_step, atol=1e-9
-    )
+    assert_allclose(PPO(gamma=gamma, lam=lam)(steps).per_token, StepPO(gamma=gamma, lam=lam)(steps).per_step, atol=1e-9)
 
 
 @given(step_tables(), fractions, fractions)
@@ -64,13 +63,13 @@ def test_with_bootstrap_an_episode_that_was_cut_off_goes_on_with_its_last_value(
     # The same as if the last step had earned what comes after, discounted.
     paid = steps.with_reward(steps.reward + gamma * value * (last & steps.extra["truncated"]))
     by_step, settings = StepPO(gamma=gamma, lam=lam), {"gamma": gamma, "lam": lam, "bootstrap": True}
-    np.testing.assert_allclose(StepPO(**settings)(steps).per_step, by_step(paid).per_step, atol=1e-9)
-    np.testing.assert_allclose(
+    assert_allclose(StepPO(**settings)(steps).per_step, by_step(paid).per_step, atol=1e-9)
+    assert_allclose(
         StepPO(**settings).returns(steps)[0], by_step(paid).per_step + value, atol=1e-9, err_msg="the critic's target"
     )
     tokens, alike = with_one_token_a_step(steps), {**settings, "gamma_token": gamma, "lam_token": lam}
-    np.testing.assert_allclose(PPO(**settings)(tokens).per_token, by_step(paid).per_step, atol=1e-9)
-    np.testing.assert_allclose(VETTA(**alike)(tokens).per_token, by_step(paid).per_step, atol=1e-9)
+    assert_allclose(PPO(**settings)(tokens).per_token, by_step(paid).per_step, atol=1e-9)
+    assert_allclose(VETTA(**alike)(tokens).per_token, by_step(paid).per_step, atol=1e-9)
     for method in (StepPO(**settings), PPO(**settings), VETTA(**alike)):
         assert "truncated" in method.needs
 
@@ -78,7 +77,7 @@ def test_with_bootstrap_an_episode_that_was_cut_off_goes_on_with_its_last_value(
 @given(step_tables(), fractions, st.sampled_from(["episode", "step"]))
 def test_ppo_with_values_zero_and_lambda_one_is_reinforce_pp(steps: StepTable, gamma: float, scope: str):
     steps = steps.with_token_columns(value=np.zeros(len(steps.response.values)))
-    np.testing.assert_allclose(
+    assert_allclose(
         PPO(gamma=gamma, lam=1.0, scope=scope, whiten=True)(steps).per_token,
         ReinforcePP(gamma=gamma, scope=scope)(steps).per_token,
         atol=1e-8,
@@ -93,7 +92,7 @@ def test_with_scope_step_no_value_crosses_from_one_step_to_the_next(steps: StepT
         changed[:a] += 1.0
         changed[b:] += 1.0
         moved = PPO(scope="step").raw(steps.with_token_columns(value=changed))
-        np.testing.assert_allclose(moved[a:b], before[a:b], atol=1e-9)
+        assert_allclose(moved[a:b], before[a:b], atol=1e-9)
 
 
 def _spans(steps: StepTable) -> list[tuple[int, int]]:
@@ -103,10 +102,10 @@ def _spans(steps: StepTable) -> list[tuple[int, int]]:
 @given(step_tables(), fractions, fractions)
 def test_vetta_without_its_token_term_is_steppo(steps: StepTable, gamma: float, lam: float):
     turn = StepPO(gamma=gamma, lam=lam)
-    np.testing.assert_array_equal(VETTA(gamma, lam, alpha=0.0)(steps).per_token, turn(steps).tokens(steps))
-    np.testing.assert_array_equal(VETTA(gamma, lam).returns(steps)[0], turn.returns(steps)[0])
-    np.testing.assert_array_equal(VETTA(gamma, lam).levels(steps)[1], PPO(1.0, 1.0).raw(steps))
-    np.testing.assert_array_equal(VETTA(gamma, lam).returns(steps)[1], PPO(1.0, 1.0).returns(steps)[0])
+    assert_array_equal(VETTA(gamma, lam, alpha=0.0)(steps).per_token, turn(steps).tokens(steps))
+    assert_array_equal(VETTA(gamma, lam).returns(steps)[0], turn.returns(steps)[0])
+    assert_array_equal(VETTA(gamma, lam).levels(steps)[1], PPO(1.0, 1.0).raw(steps))
+    assert_array_equal(VETTA(gamma, lam).returns(steps)[1], PPO(1.0, 1.0).returns(steps)[0])
 
 
 @given(step_tables(), st.sampled_from([0.5, 1.0, 3.0]))
@@ -114,10 +113,10 @@ def test_the_token_term_of_vetta_is_centred_in_each_turn_and_knows_no_reward(ste
     found = VETTA(alpha=alpha)(steps)
     token, value = found.terms["token"], steps.token_extra["value"].values
     for a, b in _spans(steps):
-        np.testing.assert_allclose(token[a:b], alpha * (value[a:b].mean() - value[a:b] if b > a else 0.0), atol=1e-9)
+        assert_allclose(token[a:b], alpha * (value[a:b].mean() - value[a:b] if b > a else 0.0), atol=1e-9)
         if b == a + 1:
             assert token[a] == 0.0
-    np.testing.assert_array_equal(found.terms["turn"] + token, found.per_token)
+    assert_array_equal(found.terms["turn"] + token, found.per_token)
 
 
 def _unplanned(steps: StepTable) -> StepTable:
@@ -133,10 +132,10 @@ def test_hiper_with_one_segment_is_steppo(steps: StepTable, gamma: float, lam: f
     steps = _unplanned(steps)
     found = HiPER(gamma, lam, normalise=False)(steps)
     turns = StepPO(gamma, lam)(steps.with_columns(value=steps.extra["value_low"]))
-    np.testing.assert_allclose(found.per_token, turns.tokens(steps), atol=1e-9)
+    assert_allclose(found.per_token, turns.tokens(steps), atol=1e-9)
     high = HiPER(gamma, lam).segments(steps).high[steps.t == 0]
     returns = StepPO(gamma, 1.0)(steps.with_columns(value=steps.extra["value_high"])).per_step[steps.t == 0]
-    np.testing.assert_allclose(high, returns, atol=1e-9)
+    assert_allclose(high, returns, atol=1e-9)
 
 
 @given(step_tables(), fractions, fractions)
@@ -144,15 +143,15 @@ def test_hiper_with_a_switch_at_every_turn_is_steppo_of_the_high_value(steps: St
     steps = steps.with_columns(segment=np.ones(len(steps), np.bool_))
     found = HiPER(gamma, 0.3, lam).segments(steps)
     turns = StepPO(gamma, lam)(steps.with_columns(value=steps.extra["value_high"]))
-    np.testing.assert_allclose(found.high, turns.per_step, atol=1e-9)
+    assert_allclose(found.high, turns.per_step, atol=1e-9)
     one_step = StepPO(gamma, 0.0)(steps.with_columns(value=steps.extra["value_high"])).per_step
-    np.testing.assert_allclose(found.low, one_step + steps.extra["value_high"] - steps.extra["value_low"], atol=1e-9)
+    assert_allclose(found.low, one_step + steps.extra["value_high"] - steps.extra["value_low"], atol=1e-9)
 
 
 @given(step_tables(), st.sampled_from(["paper", "hiper_code", "none"]), st.booleans())
 def test_each_term_of_hiper_is_in_its_own_blocks(steps: StepTable, switch: str, normalise: bool):
     found, block = HiPER(switch=switch, normalise=normalise)(steps), steps.token_extra["block"].values
-    np.testing.assert_array_equal(sum(found.terms.values()), found.per_token)
+    assert_array_equal(sum(found.terms.values()), found.per_token)
     assert not found.terms["switch"][block != 1].any() and not found.terms["high"][block != 2].any()
     assert not found.terms["high"][~steps.extra["segment"][steps.response.row_of]].any()
     acts = np.isin(steps.response.row_of, steps.response.row_of[block == 3])
@@ -165,9 +164,9 @@ def test_hiper_charges_for_kept_and_reworded_subgoals_where_it_is_asked_to():
     rows = [(0, 0, t, 0.0, "a", True) for t in range(4)]
     steps = table_of(rows, [2, 2, 3, 2]).with_columns(segment=np.array([True, False, False, True]))
     steps = steps.with_token_columns(block=np.array([2, 3, 2, 3, 2, 2, 3, 2, 3], np.int8))
-    np.testing.assert_allclose(HiPER(hiper_code_keep=0.3).reward(steps), [0, -0.3, -0.3, 0])
-    np.testing.assert_allclose(HiPER(hiper_code_keep_spread=3.5).reward(steps), [0, -0.875, -0.875, 0])
-    np.testing.assert_allclose(HiPER(hiper_code_changed=0.3).reward(steps), [0, 0, -0.3, 0])
+    assert_allclose(HiPER(hiper_code_keep=0.3).reward(steps), [0, -0.3, -0.3, 0])
+    assert_allclose(HiPER(hiper_code_keep_spread=3.5).reward(steps), [0, -0.875, -0.875, 0])
+    assert_allclose(HiPER(hiper_code_changed=0.3).reward(steps), [0, 0, -0.3, 0])
 
 
 def test_hiper_may_continue_an_episode_that_was_cut_off_with_its_own_values():
@@ -176,6 +175,6 @@ def test_hiper_may_continue_an_episode_that_was_cut_off_with_its_own_values():
         value_high=np.array([5.0, 7.0]), value_low=np.array([2.0, 3.0]),
     )  # fmt: skip
     zero, own = (HiPER(0.5, 0.5, 0.5, end=end).segments(steps) for end in ("zero", "hiper_code"))
-    np.testing.assert_allclose(zero.low, [1 + 1.5 - 2 - 0.25 * 2, -2.0])
-    np.testing.assert_allclose(own.low, [1 + 1.5 - 2 - 0.25 * 0.5, -0.5])
-    np.testing.assert_allclose([zero.high[0], own.high[0]], [1.5 - 5, 1.5 + 0.25 * 5 - 5])
+    assert_allclose(zero.low, [1 + 1.5 - 2 - 0.25 * 2, -2.0])
+    assert_allclose(own.low, [1 + 1.5 - 2 - 0.25 * 0.5, -0.5])
+    assert_allclose([zero.high[0], own.high[0]], [1.5 - 5, 1.5 + 0.25 * 5 - 5])

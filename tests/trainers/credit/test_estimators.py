@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 from step_tables import for_each, step_tables, table_of
 
 from trainers.credit import estimators
@@ -19,7 +20,6 @@ from trainers.credit.estimators.opo import OPO
 from trainers.credit.estimators.returns import discounted_returns, episode_returns
 from trainers.credit.estimators.rloo import RLOO
 from trainers.credit.inertness import term_metrics
-from trainers.credit.shapers import InvalidActionPenalty
 from trainers.steps import Ragged, StepTable
 from trainers.steps.columns import NEXT_STATE
 
@@ -54,7 +54,7 @@ def test_every_file_of_a_method_enters_its_name():
 def test_permuting_the_rows_permutes_the_advantages(name: str, steps: StepTable, seed: int):
     order = np.random.default_rng(seed).permutation(len(steps))
     estimator = ESTIMATORS[name]()
-    np.testing.assert_allclose(
+    assert_allclose(
         token_advantage(estimator, steps.take(order)).values,
         token_advantage(estimator, steps).take(order).values,
         atol=1e-9,
@@ -71,7 +71,7 @@ def test_other_names_for_groups_episodes_and_states_change_nothing(name: str, st
     renamed = replace(steps, group_id=-7 * steps.group_id, episode_id=1000 - steps.episode_id, state_key=keys)
     renamed = renamed.with_columns(**{NEXT_STATE: ends})
     estimator = ESTIMATORS[name]()
-    np.testing.assert_array_equal(token_advantage(estimator, renamed).values, token_advantage(estimator, steps).values)
+    assert_array_equal(token_advantage(estimator, renamed).values, token_advantage(estimator, steps).values)
 
 
 @given(steps=step_tables(), constant=st.integers(-50, 50))
@@ -81,7 +81,7 @@ def test_adding_a_constant_to_every_return_of_a_group_changes_nothing(name: str,
     last = np.array([t == steps.t[steps.episode_id == e].max() for e, t in zip(steps.episode_id, steps.t, strict=True)])
     moved = steps.with_reward(steps.reward + np.where(last & (steps.group_id == 5), float(constant), 0.0))
     estimator = ESTIMATORS[name](**NO_DISCOUNT.get(name, {}))
-    np.testing.assert_allclose(advantage(estimator, moved), advantage(estimator, steps), atol=1e-7)
+    assert_allclose(advantage(estimator, moved), advantage(estimator, steps), atol=1e-7)
 
 
 @given(steps=step_tables())
@@ -100,11 +100,6 @@ def test_an_episode_alone_in_its_group_gets_no_episode_advantage(name: str, step
     assert (advantage(estimator, steps) == 0.0).all()
 
 
-@pytest.mark.parametrize("name", list(ESTIMATORS))
-def test_an_empty_table_has_no_advantages(name: str):
-    assert token_advantage(ESTIMATORS[name](), table_of([])).values.tolist() == []
-
-
 @given(steps=step_tables(min_episodes=2))
 @for_each(name=[name for name in TAKES_THE_GROUP_AS_BASELINE if name != "opo"])
 def test_the_episode_term_has_mean_zero_over_the_episodes_of_a_group(name: str, steps: StepTable):
@@ -116,7 +111,7 @@ def test_the_episode_term_has_mean_zero_over_the_episodes_of_a_group(name: str, 
 
 @given(step_tables(), st.sampled_from(["std", "mean"]), st.sampled_from(["episode", "step"]))
 def test_gigpo_without_its_step_term_is_grpo(steps: StepTable, normalise: str, weigh: str):
-    np.testing.assert_array_equal(
+    assert_array_equal(
         advantage(GiGPO(step_weight=0.0, compare=Comparison(normalise, weigh)), steps),
         advantage(GRPO(Comparison(normalise, weigh)), steps),
     )
@@ -128,7 +123,7 @@ def test_gigpo_where_no_state_is_met_twice_is_grpo(steps: StepTable):
     keys[:] = [f"state {row}" for row in range(len(steps))]
     lonely = replace(steps, state_key=keys)
     result = GiGPO()(lonely)
-    np.testing.assert_array_equal(result.per_step, advantage(GRPO(), lonely))
+    assert_array_equal(result.per_step, advantage(GRPO(), lonely))
     assert result.diagnostics["step_group/singleton_rate"] == 1.0
 
 
@@ -153,17 +148,15 @@ def test_rloo_is_the_return_minus_the_mean_of_the_other_returns(steps: StepTable
 @given(step_tables(min_episodes=2), st.sampled_from(["grpo", "gigpo"]))
 def test_dividing_by_the_standard_deviation_makes_the_scale_of_rewards_irrelevant(steps: StepTable, name: str):
     estimator = ESTIMATORS[name](compare=Comparison(epsilon=0.0))
-    np.testing.assert_allclose(
-        advantage(estimator, steps.with_reward(steps.reward * 4)), advantage(estimator, steps), atol=1e-7
-    )
+    assert_allclose(advantage(estimator, steps.with_reward(steps.reward * 4)), advantage(estimator, steps), atol=1e-7)
 
 
 def test_weighing_by_step_lets_long_episodes_move_the_mean():
     steps = table_of([(0, 0, t, float(t == 2), "abc"[t], True) for t in range(3)] + [(0, 1, 0, 0.0, "a", True)])
-    np.testing.assert_allclose(advantage(DrGRPO(), steps), [0.5, 0.5, 0.5, -0.5])
+    assert_allclose(advantage(DrGRPO(), steps), [0.5, 0.5, 0.5, -0.5])
     by_step = np.array([0.25, 0.25, 0.25, -0.75])
-    np.testing.assert_allclose(advantage(DrGRPO(Comparison("mean", weigh="step")), steps), by_step)
-    np.testing.assert_allclose(advantage(RLOO(Comparison("mean", weigh="step")), steps), by_step * 4 / 3)
+    assert_allclose(advantage(DrGRPO(Comparison("mean", weigh="step")), steps), by_step)
+    assert_allclose(advantage(RLOO(Comparison("mean", weigh="step")), steps), by_step * 4 / 3)
 
 
 def test_a_lone_episode_keeps_its_raw_return_where_asked_for():
@@ -178,7 +171,7 @@ def test_gigpo_on_a_table_small_enough_to_work_out_by_hand():
     steps = table_of([(*row, True) for row in rows])
     # Returns to go 0.5, 1, 0, 0; "start" has mean 0.25; the other states were met once.
     result = GiGPO(gamma=0.5, compare=CENTRED)(steps)
-    np.testing.assert_allclose(result.per_step, [0.5 + 0.25, 0.5, -0.5 - 0.25, -0.5])
+    assert_allclose(result.per_step, [0.5 + 0.25, 0.5, -0.5 - 0.25, -0.5])
     assert result.diagnostics["step_group/singleton_rate"] == 0.5
     assert result.diagnostics["step_group/size_mean"] == pytest.approx(4 / 3)
     assert result.diagnostics["group/zero_variance_rate"] == 0.0
@@ -186,11 +179,3 @@ def test_gigpo_on_a_table_small_enough_to_work_out_by_hand():
         "episode/touched": 1.0, "episode/abs": 0.5, "episode/group_size": 2.0, "episode/singletons": 0.0,
         "step/touched": 0.5, "step/abs": 0.125, "step/group_size": 4 / 3, "step/singletons": 0.5,
     })  # fmt: skip
-
-
-def test_a_penalty_on_the_row_alone_does_not_reach_the_other_steps():
-    steps = table_of([(0, 0, 0, 0.0, "a", True), (0, 0, 1, 1.0, "b", False), (0, 1, 0, 1.0, "c", True)])
-    np.testing.assert_allclose(
-        advantage(DrGRPO(), InvalidActionPenalty(0.1, reach="row")(steps)), [0.0, -0.1, 0.0], atol=1e-12
-    )
-    np.testing.assert_allclose(advantage(DrGRPO(), InvalidActionPenalty(0.1)(steps)), [-0.05, -0.05, 0.05], atol=1e-12)

@@ -1,6 +1,6 @@
-import numpy as np
 import pytest
 from hypothesis import given
+from numpy.testing import assert_allclose, assert_array_equal
 from step_tables import step_tables, table_of
 
 from envsuite.core.errors import UnknownName
@@ -13,8 +13,8 @@ from trainers.steps import StepTable
 def test_gpg_is_the_centred_return_times_one_factor(table: StepTable):
     estimator = GPG()
     advantage, centred = estimator(table).per_step, DrGRPO()(table).per_step
-    np.testing.assert_allclose(advantage, centred * estimator.alpha(table), rtol=1e-12)
-    np.testing.assert_array_equal(GPG(scale="none")(table).per_step, centred)
+    assert_allclose(advantage, centred * estimator.alpha(table), rtol=1e-12)
+    assert_array_equal(GPG(scale="none")(table).per_step, centred)
 
 
 def test_the_factor_makes_up_for_groups_without_a_signal():

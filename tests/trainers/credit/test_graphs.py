@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 from step_tables import step_tables, table_of
@@ -71,7 +72,7 @@ def test_parts_are_the_strongly_connected_ones_of_scipy(steps: StepTable):
     pairs = {*zip(graph.component.tolist(), other.tolist(), strict=True)}
     assert len(pairs) == len({one for one, _ in pairs}) == len({one for _, one in pairs})
     alike = other[graph.node] == other[graph.following]
-    np.testing.assert_array_equal(graph.circling, alike)
+    assert_array_equal(graph.circling, alike)
     assert graph.diagnostics()["graph/cycle_rate"] == pytest.approx(alike.mean())
 
 
@@ -99,11 +100,11 @@ def test_distances_are_those_of_a_search_over_the_rows(steps: StepTable):
 def test_nodes_are_the_states_of_a_group_and_edges_lead_to_the_next_one(steps: StepTable):
     graph = StateGraph.of(steps, "success")
     same = group_codes(steps.group_id, steps.state_key)
-    np.testing.assert_array_equal(group_codes(graph.node), same)
-    np.testing.assert_array_equal(graph.visits[graph.node], np.bincount(same)[same])
+    assert_array_equal(group_codes(graph.node), same)
+    assert_array_equal(graph.visits[graph.node], np.bincount(same)[same])
     order, lengths = steps_in_order(steps)
     for own in np.split(order, np.cumsum(lengths)[:-1]):
-        np.testing.assert_array_equal(graph.following[own[:-1]], graph.node[own[1:]])
+        assert_array_equal(graph.following[own[:-1]], graph.node[own[1:]])
         assert graph.last[own].tolist() == [False] * (len(own) - 1) + [True]
         assert (graph.following[own[-1]] in graph.goal) == steps.extra[SUCCESS][own[-1]]
     assert (graph.group[graph.node] == graph.group[graph.following]).all()
@@ -112,8 +113,8 @@ def test_nodes_are_the_states_of_a_group_and_edges_lead_to_the_next_one(steps: S
 @given(steps=step_tables())
 def test_states_that_are_wholly_alike_are_equal(steps: StepTable):
     exact, alike = StateGraph.of(steps, "success"), StateGraph.of(steps, "success", similarity=1.0)
-    np.testing.assert_array_equal(group_codes(exact.node), group_codes(alike.node))
-    np.testing.assert_array_equal(exact.distance[exact.following], alike.distance[alike.following])
+    assert_array_equal(group_codes(exact.node), group_codes(alike.node))
+    assert_array_equal(exact.distance[exact.following], alike.distance[alike.following])
 
 
 @given(steps=step_tables())
@@ -122,22 +123,22 @@ def test_a_single_reward_at_success_spreads_as_a_power_of_the_distance(steps: St
     graph = StateGraph.of(steps, "success")
     value = np.where(graph.reachable, 10.0 * 0.9**graph.distance, 0.0)
     earned = RewardFlow().earned(steps, graph)
-    np.testing.assert_allclose(earned, value[graph.following] - value[graph.node], atol=1e-12)
+    assert_allclose(earned, value[graph.following] - value[graph.node], atol=1e-12)
 
 
 @given(steps=step_tables())
 def test_without_their_step_term_they_are_grpo(steps: StepTable):
     expected = GRPO()(steps).per_step
-    np.testing.assert_array_equal(GraphGPO(graph_weight=0.0)(steps).per_step, expected)
-    np.testing.assert_array_equal(G2PO(step_weight=0.0)(steps).per_step, expected)
-    np.testing.assert_array_equal(RewardFlow(step_weight=0.0)(steps).per_step, DrGRPO()(steps).per_step)
+    assert_array_equal(GraphGPO(graph_weight=0.0)(steps).per_step, expected)
+    assert_array_equal(G2PO(step_weight=0.0)(steps).per_step, expected)
+    assert_array_equal(RewardFlow(step_weight=0.0)(steps).per_step, DrGRPO()(steps).per_step)
 
 
 @given(steps=step_tables())
 def test_where_no_episodes_meet_nothing_is_compared(steps: StepTable):
     steps = lone(steps)
-    np.testing.assert_array_equal(GraphGPO()(steps).per_step, GRPO()(steps).per_step)
-    np.testing.assert_array_equal(RewardFlow()(steps).per_step, DrGRPO()(steps).per_step)
+    assert_array_equal(GraphGPO()(steps).per_step, GRPO()(steps).per_step)
+    assert_array_equal(RewardFlow()(steps).per_step, DrGRPO()(steps).per_step)
     assert not PGPO()(steps).per_step.any()
 
 
@@ -145,14 +146,14 @@ def test_where_no_episodes_meet_nothing_is_compared(steps: StepTable):
 def test_potentials_without_weight_are_the_step_term_of_gigpo(steps: StepTable, gamma: float):
     gigpo = GiGPO(gamma=gamma)
     term = gigpo.step_term(discounted_returns(steps, gamma), gigpo.step_groups(steps))
-    np.testing.assert_array_equal(PGPO(eta=gamma, beta=0.0)(steps).per_step, term)
+    assert_array_equal(PGPO(eta=gamma, beta=0.0)(steps).per_step, term)
 
 
 @given(steps=step_tables(), gamma=st.sampled_from([0.5, 0.9, 1.0]))
 def test_group_values_with_lambda_one_are_the_centred_step_term_of_gigpo(steps: StepTable, gamma: float):
     gigpo = GiGPO(gamma=gamma, compare=CENTRED)
     term = gigpo.step_term(discounted_returns(steps, gamma), gigpo.step_groups(steps))
-    np.testing.assert_allclose(GAGPO(gamma=gamma, lam=1.0, over="none")(steps).per_step, term, atol=1e-9)
+    assert_allclose(GAGPO(gamma=gamma, lam=1.0, over="none")(steps).per_step, term, atol=1e-9)
 
 
 @given(steps=step_tables(), gamma=st.sampled_from([0.5, 0.95]))
@@ -160,7 +161,7 @@ def test_values_of_g2po_are_discounted_potentials_where_only_success_pays(steps:
     steps = terminal(steps)
     before, _ = G2PO(gamma=gamma).values(steps)
     potential, _ = PGPO(eta=gamma).potentials(steps)
-    np.testing.assert_allclose(before, gamma * potential, atol=1e-12)
+    assert_allclose(before, gamma * potential, atol=1e-12)
 
 
 @given(steps=step_tables(), omega=st.sampled_from([0.2, 0.5, 0.8]))
@@ -168,8 +169,8 @@ def test_all_exponents_agree_where_nothing_is_added_to_the_deviation(steps: Step
     results = [
         GraphGPO(omega, exponent=exponent, compare=EXACT)(steps).per_step for exponent in ("change", "paper", "code")
     ]
-    np.testing.assert_allclose(results[1], results[0], atol=1e-6)
-    np.testing.assert_allclose(results[2], results[0], atol=1e-6)
+    assert_allclose(results[1], results[0], atol=1e-6)
+    assert_allclose(results[2], results[0], atol=1e-6)
 
 
 def chain(length: int) -> StepTable:
@@ -226,24 +227,22 @@ def test_milestones_cut_episodes_into_segments(steps: StepTable, flags: int):
         ahead = [steps.t[k] - steps.t[row] for k in own if reached[k] and steps.t[k] >= steps.t[row]]
         assert earned[row] == (10.0 * 0.5 ** min(ahead) if ahead else 0.0)
     found = method(steps)
-    np.testing.assert_array_equal(found.per_step, found.terms["episode"] + found.terms["segment"])
+    assert_array_equal(found.per_step, found.terms["episode"] + found.terms["segment"])
     groups = group_codes(steps.group_id, segment)
-    np.testing.assert_allclose(np.bincount(groups, found.terms["segment"]), 0.0, atol=1e-9)
+    assert_allclose(np.bincount(groups, found.terms["segment"]), 0.0, atol=1e-9)
 
 
 @given(steps=step_tables())
 def test_without_milestones_beacon_is_dr_grpo(steps: StepTable):
     expected = DrGRPO()(steps).per_step
     bare = steps.with_columns(**{MILESTONE: np.zeros(len(steps), np.bool_)})
-    np.testing.assert_array_equal(BEACON()(bare).per_step, expected)
-    np.testing.assert_array_equal(BEACON(segment_weight=0.0)(steps).per_step, expected)
-    np.testing.assert_array_equal(
-        BEACON(segment_weight=0.0, compare=EXACT)(steps).per_step, GRPO(EXACT)(steps).per_step
-    )
+    assert_array_equal(BEACON()(bare).per_step, expected)
+    assert_array_equal(BEACON(segment_weight=0.0)(steps).per_step, expected)
+    assert_array_equal(BEACON(segment_weight=0.0, compare=EXACT)(steps).per_step, GRPO(EXACT)(steps).per_step)
 
 
 def test_the_penalty_of_beacons_code_is_in_the_segment_term_and_off():
     steps = table_of([(0, 1, 0, 0.0, "a", False), (0, 2, 0, 0.0, "a", True)])
     steps = steps.with_columns(**{MILESTONE: np.zeros(2, np.bool_), "row_score": np.array([-0.1, 0.0])})
     assert BEACON()(steps).terms["segment"].tolist() == [0.0, 0.0]
-    np.testing.assert_allclose(BEACON(penalise=True)(steps).terms["segment"], [-0.05, 0.05])
+    assert_allclose(BEACON(penalise=True)(steps).terms["segment"], [-0.05, 0.05])

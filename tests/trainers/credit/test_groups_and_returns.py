@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 from step_tables import step_tables, table_of
 
 from trainers.credit.estimators.comparison import Comparison
@@ -27,19 +28,19 @@ def test_return_to_go_is_the_discounted_sum_of_the_rewards_from_here_on(steps: S
 @given(step_tables())
 def test_without_discount_the_return_of_the_first_step_is_the_return_of_the_episode(steps: StepTable):
     first = steps.t == 0
-    np.testing.assert_allclose(discounted_returns(steps, 1.0)[first], episode_returns(steps)[first], atol=1e-12)
+    assert_allclose(discounted_returns(steps, 1.0)[first], episode_returns(steps)[first], atol=1e-12)
 
 
 def test_steps_need_not_be_numbered_without_gaps():
     steps = table_of([(0, 0, 7, 1.0, "a", True), (0, 0, 2, 0.0, "a", True)])
-    np.testing.assert_allclose(discounted_returns(steps, 0.5), [1.0, 0.5])
+    assert_allclose(discounted_returns(steps, 0.5), [1.0, 0.5])
 
 
 def test_a_row_score_counts_for_its_own_row_only():
     steps = table_of([(0, 0, 0, 0.0, "a", True), (0, 0, 1, 1.0, "b", False)])
     steps = steps.with_columns(**{ROW_SCORE: np.array([0.0, -0.1])})
-    np.testing.assert_allclose(discounted_returns(steps, 0.5), [0.5, 0.9])
-    np.testing.assert_allclose(episode_returns(steps), [1.0, 0.9])
+    assert_allclose(discounted_returns(steps, 0.5), [0.5, 0.9])
+    assert_allclose(episode_returns(steps), [1.0, 0.9])
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(-1000, 1000)), min_size=1), st.sampled_from([0, 1]))
@@ -50,8 +51,8 @@ def test_group_statistics_are_those_of_numpy_on_each_group(pairs: list[tuple[int
     for code in np.unique(group):
         members = values[group == code]
         std = members.std(ddof=ddof) if len(members) > 1 else 0.0
-        np.testing.assert_allclose(stats.mean[group == code], members.mean(), atol=1e-9)
-        np.testing.assert_allclose(stats.std[group == code], std, atol=1e-9)
+        assert_allclose(stats.mean[group == code], members.mean(), atol=1e-9)
+        assert_allclose(stats.std[group == code], std, atol=1e-9)
         assert (stats.size[group == code] == len(members)).all()
 
 

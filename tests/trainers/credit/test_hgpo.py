@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 from step_tables import step_tables, table_of
 
@@ -32,7 +33,7 @@ def test_with_depth_zero_it_is_the_step_term_of_gigpo(steps: StepTable, normalis
     compare = Comparison(normalise, ddof=ddof)
     gigpo, values = GiGPO(compare=compare), HGPO(depth=0, compare=compare)(steps).per_step
     term = gigpo.step_term(discounted_returns(steps, gigpo.gamma), gigpo.step_groups(steps))
-    np.testing.assert_allclose(values, term, rtol=1e-14, atol=0.0)
+    assert_allclose(values, term, rtol=1e-14, atol=0.0)
 
 
 @given(step_tables(), st.integers(0, 3))
@@ -78,7 +79,7 @@ def test_a_table_small_enough_to_work_out_by_hand():
     result = HGPO(depth=1, gamma=0.0, compare=CENTRED)(two_ways_to_the_shelf())
     # At "shelf": returns 4, 0, 1, 1 with mean 1.5; after "drawer" 4, 0 with mean 2; after "desk" 1, 1: nothing.
     expected = [(1 * 2.5 + 2 * 2.0) / 3, (1 * -1.5 + 2 * -2.0) / 3, -0.5, -0.5]
-    np.testing.assert_allclose(result.per_step[1::2], expected)
+    assert_allclose(result.per_step[1::2], expected)
     assert result.diagnostics["level_0/step_utilisation"] == 0.5
     assert result.diagnostics["level_1/step_utilisation"] == 0.25
     assert result.diagnostics["level_1/size_mean"] == 2.0
@@ -93,7 +94,7 @@ def test_skipping_short_histories_leaves_the_first_steps_their_own_state_only():
 def test_the_episode_term_is_one_more_item():
     steps = replace(two_ways_to_the_shelf(), state_key=np.array([f"state {row}" for row in range(8)], object))
     values = HGPO(depth=1, compare=CENTRED, episode_term=True)(steps).per_step
-    np.testing.assert_allclose(values[::2], [2.5, -1.5, -0.5, -0.5])
+    assert_allclose(values[::2], [2.5, -1.5, -0.5, -0.5])
 
 
 @pytest.mark.parametrize("offset", [0.0, 0.03, 0.1, 1.8])

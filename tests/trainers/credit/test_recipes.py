@@ -6,8 +6,8 @@ import pytest
 
 from envsuite.core.errors import EnvsuiteError
 from trainers.credit.recipes import COMPOSITIONS, recipe, recipes
+from trainers.rollout.config import TreeConfig
 from trainers.run.cli import parse
-from trainers.steps.table import MissingColumn
 
 
 @pytest.mark.parametrize("name", [*recipes(), *COMPOSITIONS])
@@ -18,6 +18,7 @@ def test_a_recipe_names_settings_that_exist_and_fit_together(name: str) -> None:
     assert list(method.shapers) == list(written.method.get("shapers", {}))
     assert (method.replay is None) == ("spear" not in name)
     assert written.description and written.paper
+    assert parse(["--config", "configs/quickstart.yaml", "--recipe", name]).config.recipe == name
 
 
 def test_an_addition_named_alone_is_put_on_its_method_and_every_method_takes_it() -> None:
@@ -61,6 +62,7 @@ def test_variants_are_what_a_paper_sets_for_one_benchmark_or_model() -> None:
     assert [parse(["--recipe", f"spear/{name}"]).config.method.replay.warmup for name in ("alfworld", "webshop")] == [
         100, 200,
     ]  # fmt: skip
+    assert parse(["--recipe", "tree_grpo"]).config.rollout.tree == TreeConfig(**recipe("tree_grpo").rollout["tree"])
     maths = parse(["--recipe", "dr_bot/mathematics+spear/mathematics"]).config
     assert (maths.method.objective.horizon, maths.method.replay.warmup, maths.optim.minibatch_rows) == (16384, 300, 64)
     assert maths.method.shapers["spear"] == {"decay": 200, "tools": ["python"]}
@@ -79,10 +81,7 @@ def test_variants_are_what_a_paper_sets_for_one_benchmark_or_model() -> None:
         (["--recipe", "gigpo+spear+spear"], ["'spear' is there twice"]),
         (["--recipe", "gigpo+speer"], ["recipe 'speer'", "Nearest: 'spear'"]),
         (["--recipe", "gigpo+"], ["recipe ''"]),
-        (
-            ["--recipe", "gigpo+spear", "--method.shapers.scale.factor", "10"],
-            ["spear pays 1 or -1", "factor: 1.0"],
-        ),
+        (["--recipe", "gigpo+spear", "--method.shapers.scale.factor", "10"], ["spear pays 1 or -1", "factor: 1.0"]),
         (["--recipe", "bipace/1b"], ["variant of recipe bipace '1b'", "1.5b"]),
         (["--recipe", "remax+dr_bot"], ["option of estimator remax 'compare'"]),
         (["--recipe", "rloo", "--method.options.compare.normalise", "std"], ["compare is", "without normalise"]),
@@ -97,6 +96,30 @@ def test_variants_are_what_a_paper_sets_for_one_benchmark_or_model() -> None:
         (["--recipe", "dr_bot", "--method.filters", "{low_spread: {fractoin: 0.5}}"], ["filter low_spread 'fractoin'"]),
         (["--recipe", "reinforce_pp", "--method.objective.ratio", "step"], ["ratio 'step'", "reinforce_pp"]),
         (["--recipe", "grpo", "--method.shapers", "{kl_penalty: {per: token}}"], ["lost on estimator grpo"]),
+        (["--recipe", "steppo", "--method.critic", "null"], ["steppo needs the column 'value', which a critic"]),
+        (["--recipe", "grpo", "--method.critic", "{kind: head}"], ["method.critic is set, but grpo"]),
+        (["--recipe", "ppo", "--method.critic", "{kid: head}"], ["Nearest: 'kind'"]),
+        (["--recipe", "ppo", "--method.critic.lr", "0"], ["method.critic.lr is 0"]),
+        (["--recipe", "ppo", "--method.critic.epochs", "0"], ["method.critic.epochs is 0"]),
+        (["--recipe", "ppo", "--method.critic.path", "x"], ["method.critic.path", "kind model"]),
+        (["--recipe", "remax", "--method.greedy_baseline", "false"], ["'greedy_return'", "greedy_baseline: true"]),
+        (["--recipe", "gspo", "--method.greedy_baseline", "true"], ["greedy_baseline is set, but gspo"]),
+        (["--recipe", "bipace", "--method.embedding", "null"], ["the column 'embedding'", "method.embedding: {}"]),
+        (["--recipe", "bipace", "--method.options.embedder", "identity"], ["embedding is set, but bipace"]),
+        (["--recipe", "bipace", "--method.embedding.layer", "3"], ["embedding.layer is 3; it must be less"]),
+        (["--recipe", "grpo", "--method.estimator", "hiper"], ["hiper needs the column 'block', which a reader"]),
+        (["--recipe", "oracle_mc", "--rollout.staleness", "1"], ["method.oracle continues episodes with the weights"]),
+        (["--recipe", "grpo", "--method.oracle", "{}"], ["method.oracle is set, but grpo"]),
+        (["--recipe", "oracle_mc", "--method.oracle", "null"], ["column 'mc_value', which continuations"]),
+        (["--recipe", "tree_grpo", "--rollout.tree.keep", "4"], ["1 rounds of 2 branches make a tree of 3"]),
+        (
+            ["--recipe", "tree_grpo", "--rollout.staleness", "1"],
+            ["rollout.tree branches from episodes that"],
+        ),
+        (
+            ["--recipe", "tree_grpo", "--rollout.tree.trees", "1", "--rollout.tree.keep", "1"],
+            ["compares the episodes of a group"],
+        ),
     ],
 )
 def test_parts_and_options_that_contradict_each_other_are_refused_when_the_config_is_read(
@@ -127,22 +150,6 @@ def test_filters_are_given_by_name_or_with_settings() -> None:
     assert parse(["--recipe", "spear", "--method.replay", "null"]).config.method.replay is None
 
 
-@pytest.mark.parametrize(
-    ("estimator", "column"),
-    [
-        ("steppo", "the column 'value', which a critic"),
-        ("ppo", "the column 'value', which a critic"),
-        ("vetta", "the column 'value', which a critic"),
-        ("hiper", "the column 'block', which a reader of planned answers"),
-        ("remax", "the column 'greedy_return'"),
-        ("bipace", "the column 'embedding'"),
-    ],
-)
-def test_a_method_whose_columns_nothing_supplies_is_refused_before_the_run(estimator: str, column: str) -> None:
-    with pytest.raises(MissingColumn, match=f"{estimator} needs {column}"):
-        parse(["--recipe", "grpo", "--method.estimator", estimator])
-
-
 def test_a_recipe_of_another_estimator_leaves_out_the_options_that_a_file_has_for_its_own(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("recipe: gigpo\nmethod: {options: {compare_step: {normalise: mean}}, filters: [zero_variance]}\n")
@@ -152,8 +159,3 @@ def test_a_recipe_of_another_estimator_leaves_out_the_options_that_a_file_has_fo
         assert method.filters == ["zero_variance"]
     with pytest.raises(EnvsuiteError, match="compare_step"):
         parse(["--config", str(file), "--recipe", "rloo", "--method.options", "{compare_step: {normalise: mean}}"])
-
-
-@pytest.mark.parametrize("name", [*recipes(), *COMPOSITIONS])
-def test_the_quick_start_can_be_run_with_every_recipe(name: str) -> None:
-    assert parse(["--config", "configs/quickstart.yaml", "--recipe", name]).config.recipe == name

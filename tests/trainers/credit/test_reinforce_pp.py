@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 from step_tables import step_tables, table_of
 
 from trainers.credit.estimators.dr_grpo import DrGRPO
@@ -36,12 +37,12 @@ def test_a_token_earns_what_comes_after_it_in_its_episode(steps: StepTable, gamm
 @given(step_tables())
 def test_with_scope_step_every_step_earns_the_return_of_its_whole_episode(steps: StepTable):
     returns = ReinforcePP(scope="step").returns(steps)
-    np.testing.assert_allclose(returns, np.repeat(episode_returns(steps), steps.response.lengths), atol=1e-9)
+    assert_allclose(returns, np.repeat(episode_returns(steps), steps.response.lengths), atol=1e-9)
 
 
 def test_a_token_column_of_rewards_is_added():
     steps = table_of([(0, 0, 0, 1.0, "a", True)]).with_token_columns(reward=np.array([0.25, -0.5]))
-    np.testing.assert_allclose(ReinforcePP().returns(steps), [0.75, 0.5])
+    assert_allclose(ReinforcePP().returns(steps), [0.75, 0.5])
 
 
 @given(step_tables(min_episodes=2))
@@ -64,10 +65,10 @@ def test_the_baseline_form_is_dr_grpo_scaled_by_the_batch(steps: StepTable):
     centred, first = DrGRPO()(steps).per_step, steps.t == 0
     scale = centred[first].std(ddof=1)
     values = ReinforcePPBaseline(epsilon=0.0)(steps).per_step
-    np.testing.assert_allclose(values * scale, centred if scale > 1e-9 else 0.0 * centred, atol=1e-7)
+    assert_allclose(values * scale, centred if scale > 1e-9 else 0.0 * centred, atol=1e-7)
 
 
 def test_whitening_by_token_lets_long_responses_weigh_more():
     steps = table_of([(0, 0, 0, 1.0, "a", True), (0, 1, 0, 0.0, "b", True)], [3, 1])
     by_token = ReinforcePPBaseline(whiten_by="token", epsilon=0.0)(steps).per_step
-    np.testing.assert_allclose(by_token, np.array([0.5 - 0.25, -0.5 - 0.25]) / 0.5)
+    assert_allclose(by_token, np.array([0.5 - 0.25, -0.5 - 0.25]) / 0.5)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 
 from trainers.credit.spear.covariance import clipped_tokens, mean_of_top
 from trainers.credit.spear.replay import ReplayBuffer, ReplayConfig, group_means, joined_states
@@ -123,7 +124,7 @@ def same(one: ReplayBuffer, two: ReplayBuffer) -> None:
     left, right = one.state(), two.state()
     assert list(left) == list(right)
     for name, array in left.items():
-        np.testing.assert_array_equal(array, right[name], err_msg=name)
+        assert_array_equal(array, right[name], err_msg=name)
         assert array.dtype == right[name].dtype
 
 
@@ -177,7 +178,7 @@ def test_masked_tokens_are_candidates_and_few_of_each_episode(seed: int, tokens:
         budget = max(1, round(share * int((episode == code).sum()))) if share > 0 else 0
         assert masked[episode == code].sum() == min(budget, inside[episode == code].sum())
     again = clipped_tokens(covariance, episode, 0.2, 1.5, share, np.random.default_rng(seed).random(len(covariance)))
-    np.testing.assert_array_equal(masked, again)
+    assert_array_equal(masked, again)
 
 
 def test_covariances_of_a_share_are_those_of_the_whole():
@@ -185,8 +186,8 @@ def test_covariances_of_a_share_are_those_of_the_whole():
     logprob, advantage = rng.normal(size=9), rng.normal(size=9)
     whole = covariances(logprob, advantage)
     moments = TokenMoments.of(logprob[:4], advantage[:4]) + TokenMoments.of(logprob[4:], advantage[4:])
-    np.testing.assert_allclose(covariances(logprob[:4], advantage[:4], moments), whole[:4])
-    np.testing.assert_allclose(whole.mean(), np.cov(logprob, advantage, ddof=0)[0, 1])
+    assert_allclose(covariances(logprob[:4], advantage[:4], moments), whole[:4])
+    assert_allclose(whole.mean(), np.cov(logprob, advantage, ddof=0)[0, 1])
     assert mean_of_top(np.arange(100.0), 0.02) == 98.5 and mean_of_top(np.arange(100.0), 0.0002) == 99.0
 
 

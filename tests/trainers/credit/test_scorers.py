@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
 from envsuite.core.errors import DataError, UnknownName, UsageError
@@ -54,7 +55,7 @@ def test_a_cross_encoder_scores_each_pair_once_whatever_the_batches(reranker: Pa
     scores = small(PAIRS)
     assert scores.shape == (6,) and np.array_equal(scores[:3], scores[3:]) and passes == [2, 1]
     assert ((scores > 0) & (scores < 1)).all() and len(set(scores.round(6))) > 1
-    np.testing.assert_allclose(large(PAIRS), scores, atol=1e-5)
+    assert_allclose(large(PAIRS), scores, atol=1e-5)
     assert small(PAIRS[:1])[0] == scores[0] and passes == [2, 1], "what was scored before costs nothing"
     assert small([]).shape == (0,)
 
@@ -81,9 +82,7 @@ def test_a_sentence_embedder_knows_what_is_said_in_other_words(minilm: Path) -> 
 
 def test_the_embedder_counts_no_padding(minilm: Path) -> None:
     pairs = [("go", "a much longer text about a lamp in a room"), ("go", "went")]
-    np.testing.assert_allclose(
-        SentenceEmbedder(str(minilm), batch=1)(pairs), SentenceEmbedder(str(minilm))(pairs), atol=1e-5
-    )
+    assert_allclose(SentenceEmbedder(str(minilm), batch=1)(pairs), SentenceEmbedder(str(minilm))(pairs), atol=1e-5)
 
 
 def test_scpo_keeps_its_scorer_and_says_early_what_is_wrong(reranker: Path, tmp_path: Path) -> None:

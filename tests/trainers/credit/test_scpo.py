@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 from step_tables import table_of
 
 from trainers.credit.estimators.gigpo import GiGPO
@@ -36,8 +37,8 @@ def test_a_failed_episode_is_credited_for_what_the_successful_one_did_too():
     steps = table([(0, 1.0, ["key", "door", "room"]), (0, 0.0, ["lamp", "key", "key", "door"])])
     assert SCPO(order="chronological").credit(steps, Exact()).tolist() == [0, 0, 0, 0, 1, 0, 1]
     shaped = SCPO(order="chronological", alpha=0.5)(steps)
-    np.testing.assert_allclose(discounted_returns(shaped, 1.0), [1, 1, 1, 0, 0.5, 0, 0.5])
-    np.testing.assert_array_equal(episode_returns(shaped), episode_returns(steps))
+    assert_allclose(discounted_returns(shaped, 1.0), [1, 1, 1, 0, 0.5, 0, 0.5])
+    assert_array_equal(episode_returns(shaped), episode_returns(steps))
 
 
 def test_without_monotonicity_every_match_is_credited():
@@ -84,12 +85,12 @@ def test_a_failed_episode_is_credited_at_most_once_for_each_step_of_the_referenc
 def test_permuting_the_rows_permutes_the_credit(steps: StepTable, seed: int):
     order = np.random.default_rng(seed).permutation(len(steps))
     credit = SCPO(order="chronological").credit(steps, Exact())
-    np.testing.assert_array_equal(SCPO(order="chronological").credit(steps.take(order), Exact()), credit[order])
+    assert_array_equal(SCPO(order="chronological").credit(steps.take(order), Exact()), credit[order])
 
 
 @given(tables())
 def test_with_weight_zero_the_advantage_under_it_stays_what_it_is(steps: StepTable):
-    np.testing.assert_array_equal(GiGPO()(SCPO(alpha=0.0)(steps)).per_step, GiGPO()(steps).per_step)
+    assert_array_equal(GiGPO()(SCPO(alpha=0.0)(steps)).per_step, GiGPO()(steps).per_step)
 
 
 @given(tables())
@@ -106,7 +107,7 @@ def test_the_scorer_is_asked_once_for_each_pair_of_texts(steps: StepTable):
 
 def test_credit_grows_from_the_base_to_one():
     alone = [match_credit([[0.6, 0.4, 1.0]], [-1], [text], threshold=0.3, base=0.4)[0] for text in range(3)]
-    np.testing.assert_allclose(alone, [1 / 3, 0.0, 1.0])
+    assert_allclose(alone, [1 / 3, 0.0, 1.0])
 
 
 def test_after_a_mismatch_matching_goes_on_where_the_reference_repeats_itself():

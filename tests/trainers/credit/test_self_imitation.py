@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from accelerate import Accelerator
+from numpy.testing import assert_allclose
 from tiny_runs import step_table
 
 from trainers.credit.crediting import Credit
@@ -44,7 +45,7 @@ def _fresh(**settings: object) -> SelfImitation:
 def test_the_loss_of_what_is_imitated_has_the_weight_of_the_warm_up(iteration: int) -> None:
     expected = float(cosine_rise(iteration, 8))
     assert iteration >= 8 or 0.0 < expected < 1.0
-    np.testing.assert_allclose(_imitated(iteration, mask=0.0).factor, expected)
+    assert_allclose(_imitated(iteration, mask=0.0).factor, expected)
 
 
 def test_a_masked_token_has_no_weight_and_every_other_that_of_the_warm_up() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
+from numpy.testing import assert_allclose
 from ranks import on_ranks
 from tiny_runs import model, step_table, tokenizer, without_times, write_settings
 from torch import nn
@@ -77,7 +78,7 @@ def test_the_columns_are_those_of_each_token_by_itself(
     assert steps.extra[SUCCESS].any() and not steps.extra[SUCCESS].all()
     for row in range(len(steps)):
         prompt, response = steps.prompt[row], steps.response[row]
-        np.testing.assert_allclose(entropy[row], naive(own, prompt, response, temperature)[1], atol=near)
+        assert_allclose(entropy[row], naive(own, prompt, response, temperature)[1], atol=near)
         if not steps.extra[SUCCESS][row]:
             assert not hindsight[row].any()
             continue
@@ -87,7 +88,7 @@ def test_the_columns_are_those_of_each_token_by_itself(
             split_special_tokens=True,
         )[:12]
         whole = np.array([*prompt[: -len(end)], *said, *end])
-        np.testing.assert_allclose(hindsight[row], naive(own, whole, response, temperature)[0], atol=near)
+        assert_allclose(hindsight[row], naive(own, whole, response, temperature)[0], atol=near)
 
 
 def test_an_observation_cannot_end_the_message_and_a_long_one_is_cut() -> None:
@@ -158,7 +159,7 @@ def test_a_sharded_policy_gives_the_columns_of_one_process(adapted: bool) -> Non
     row_of, episode = table().response.row_of, table().episode_id
     for column in range(2):
         for rank, rows in enumerate((episode < 4, episode == 5)):
-            np.testing.assert_allclose(both[rank][column], alone[column][rows[row_of]], atol=1e-5)
+            assert_allclose(both[rank][column], alone[column][rows[row_of]], atol=1e-5)
     assert alone[1].any() and not both[1][1].any()
 
 
@@ -199,7 +200,7 @@ def test_long_prompts_and_a_large_vocabulary_take_bounded_memory() -> None:
         hindsight = Hindsight(policy, told(longest=8192), budget).columns(steps).token_extra[HINDSIGHT]
     assert 0 < seen.elements <= most * words
     logprob, expected = naive(own, steps.prompt[1], steps.response[1][:2], 1.0)
-    np.testing.assert_allclose(entropy[1][:2], expected, atol=1e-3)
+    assert_allclose(entropy[1][:2], expected, atol=1e-3)
     assert np.isfinite(hindsight.values).all() and abs(hindsight[1][:2] - logprob).max() > 1e-4
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 from step_tables import step_tables, table_of
 
 from trainers.credit.estimators.comparison import Comparison
@@ -33,7 +34,7 @@ def episodes(*wins: bool, length: int = 3) -> StepTable:
 def test_without_weights_and_bonus_empg_is_grpo_less_its_mean(steps: StepTable):
     expected = GRPO()(steps).per_step
     found = EMPG(k=0.0, zeta=0.0)(steps).per_step
-    np.testing.assert_allclose(found, expected - expected.mean(), atol=1e-12)
+    assert_allclose(found, expected - expected.mean(), atol=1e-12)
 
 
 @given(steps=step_tables(), k=st.sampled_from([0.5, 1.0, 3.0]), zeta=st.sampled_from([0.0, 0.1]))
@@ -48,7 +49,7 @@ def test_the_scale_has_mean_one_and_the_advantages_mean_zero(steps: StepTable, k
 def test_empg_reads_the_order_and_spacing_of_entropies_not_their_unit(steps: StepTable, factor: float, shift: float):
     steps = steps.take(np.flatnonzero(steps.response.lengths > 0))
     other = steps.with_token_columns(**{ENTROPY: shift + factor * steps.token_extra[ENTROPY].values})
-    np.testing.assert_allclose(EMPG()(other).per_step, EMPG()(steps).per_step, atol=1e-5)
+    assert_allclose(EMPG()(other).per_step, EMPG()(steps).per_step, atol=1e-5)
 
 
 def test_empg_weighs_the_whole_update_and_not_a_part_of_it():
@@ -63,8 +64,8 @@ def test_a_certain_step_counts_more_and_one_that_leads_to_certainty_gets_the_bon
     steps = with_signal(episodes(True, False), ENTROPY, np.array([0.0, 2.0, 1.0, 1.0, 2.0, 0.0]))
     method = EMPG(zeta=0.5)
     scale, bonus = method.scale(steps), method.bonus(steps)
-    np.testing.assert_allclose(scale[0] / scale[[1, 2]], np.exp([1.0, 0.5]))
-    np.testing.assert_allclose(bonus, [0.5 * np.exp(-1.0), 0.5 * np.exp(-0.5), 0.0, 0.5 * np.exp(-1.0), 0.5, 0.0])
+    assert_allclose(scale[0] / scale[[1, 2]], np.exp([1.0, 0.5]))
+    assert_allclose(bonus, [0.5 * np.exp(-1.0), 0.5 * np.exp(-0.5), 0.0, 0.5 * np.exp(-1.0), 0.5, 0.0])
     told = method(steps).diagnostics
     assert told["scale_std"] == pytest.approx(scale.std()) and 0.0 < told["bonus_share"] < 1.0
 
@@ -77,7 +78,7 @@ def test_equal_entropies_leave_all_steps_alike():
 @given(steps=step_tables())
 def test_without_its_step_term_hcapo_is_grpo(steps: StepTable):
     expected = GRPO(POPULATION)(steps).per_step
-    np.testing.assert_array_equal(HCAPO(weight=0.0)(steps).per_step, expected)
+    assert_array_equal(HCAPO(weight=0.0)(steps).per_step, expected)
 
 
 @given(steps=step_tables())
@@ -86,14 +87,14 @@ def test_no_step_of_a_success_is_blamed_in_hindsight(steps: StepTable):
     assert (found.terms["hindsight"][steps.extra[SUCCESS]] >= 0.0).all()
     whole = HCAPO(harmless=False)
     value = whole.values(steps, whole.ratios(steps))
-    np.testing.assert_array_equal(whole(steps).terms["hindsight"], whole.step_term(steps, value))
+    assert_array_equal(whole(steps).terms["hindsight"], whole.step_term(steps, value))
 
 
 @given(steps=step_tables(), shift=st.sampled_from([-2000.0, -10.0, 3.0]))
 def test_the_ratio_asks_which_step_of_the_episode_was_likelier_and_not_how_likely(steps: StepTable, shift: float):
     filled = steps.take(np.flatnonzero(steps.response.lengths > 0))
     moved = filled.with_token_columns(**{HINDSIGHT: filled.token_extra[HINDSIGHT].values + shift})
-    np.testing.assert_allclose(HCAPO().ratios(moved), HCAPO().ratios(filled), atol=1e-9)
+    assert_allclose(HCAPO().ratios(moved), HCAPO().ratios(filled), atol=1e-9)
 
 
 @given(steps=step_tables())
@@ -103,7 +104,7 @@ def test_responses_that_are_equally_likely_leave_the_discounted_return(steps: St
     ratio = method.ratios(flat)
     assert (ratio == 1.0).all()
     totals = {e: steps.reward[steps.episode_id == e].sum() for e in np.unique(steps.episode_id)}
-    np.testing.assert_allclose(method.values(flat, ratio), [totals[e] for e in steps.episode_id], atol=1e-12)
+    assert_allclose(method.values(flat, ratio), [totals[e] for e in steps.episode_id], atol=1e-12)
 
 
 @given(steps=step_tables(), gamma=st.sampled_from([0.5, 0.95]))
@@ -120,7 +121,7 @@ def test_smoothing_mixes_with_the_next_step_and_leaves_the_last(steps: StepTable
 def test_at_the_same_time_fewer_steps_are_compared():
     steps = with_signal(episodes(True, False), HINDSIGHT, np.array([-1.0, -9.0, -1.0, 0.0, 0.0, 0.0]))
     term = HCAPO(over="time", harmless=False)(steps).terms["hindsight"]
-    np.testing.assert_allclose(term, [1.0, 1.0, 1.0, -1.0, -1.0, -1.0])
+    assert_allclose(term, [1.0, 1.0, 1.0, -1.0, -1.0, -1.0])
     assert np.ptp(HCAPO(harmless=False)(steps).terms["hindsight"][:3]) > 0.1
 
 

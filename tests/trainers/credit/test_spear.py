@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 from step_tables import table_of
 
 from envsuite.core.errors import UsageError
@@ -45,10 +46,10 @@ THREE = [
 def test_the_reward_is_outcome_plus_fading_tool_calls_plus_format_and_the_last_step_earns_it():
     shaped = Spear(decay=200)(steps_of(THREE, iteration=100, won=[4]))
     half = 0.5
-    np.testing.assert_allclose(
+    assert_allclose(
         shaped.reward, [0, 0, 1 + half * 0.3 + 0.1, 0, -1 + half * 0.1 + 0.1, 0, -1 + half * 0.1], rtol=1e-12
     )
-    np.testing.assert_allclose(shaped.extra["shape/mu"], half)
+    assert_allclose(shaped.extra["shape/mu"], half)
     assert shaped.extra["shape/tool_calls"].tolist() == [3, 3, 3, 1, 1, 1, 1]
     assert shaped.extra["shape/well_formed"].tolist() == [1, 1, 1, 1, 1, 0, 0]
 
@@ -72,7 +73,7 @@ def test_of_some_tools_alone_each_call_is_counted():
 
 def test_the_options_of_the_original_code_keep_the_environments_reward_and_count_every_step():
     shaped = Spear(outcome="environment", calls="all", format=0.0)(steps_of(THREE, iteration=0, won=[4]))
-    np.testing.assert_allclose(shaped.reward, [0, 0, 1.3, 0, 0.2, 0, 0.7])
+    assert_allclose(shaped.reward, [0, 0, 1.3, 0, 0.2, 0, 0.7])
 
 
 @given(st.integers(0, 500), st.integers(0, 60), st.booleans(), st.booleans())
@@ -102,19 +103,19 @@ def test_kl_in_the_reward_charges_a_step_the_sum_over_its_tokens(estimator: str)
     shaped = KLPenalty(0.2, estimator)(steps)
     offsets = steps.response.offsets
     sums = [each[offsets[i] : offsets[i + 1]].sum() for i in range(len(steps))]
-    np.testing.assert_allclose(shaped.reward, steps.reward - 0.2 * np.array(sums))
+    assert_allclose(shaped.reward, steps.reward - 0.2 * np.array(sums))
     by_token = KLPenalty(0.2, estimator, per="token")(steps)
-    np.testing.assert_array_equal(by_token.reward, steps.reward)
-    np.testing.assert_allclose(by_token.token_extra["reward"].values, -0.2 * each)
+    assert_array_equal(by_token.reward, steps.reward)
+    assert_allclose(by_token.token_extra["reward"].values, -0.2 * each)
     twice = KLPenalty(0.1, estimator, per="token")(by_token)
-    np.testing.assert_allclose(twice.token_extra["reward"].values, -0.3 * each)
+    assert_allclose(twice.token_extra["reward"].values, -0.3 * each)
 
 
 def test_the_divergence_in_the_reward_is_that_of_the_trainers_log_probabilities_where_it_computes_them():
     steps = steps_of(THREE)
     own = np.random.default_rng(1).normal(-1.0, 0.5, len(steps.response.values))
     steps = steps.with_token_columns(ref_logprob=own, old_logprob=own)
-    np.testing.assert_array_equal(KLPenalty(3.0)(steps).reward, steps.reward)
+    assert_array_equal(KLPenalty(3.0)(steps).reward, steps.reward)
 
 
 def test_an_episode_with_a_cut_response_or_without_a_tool_call_is_left_out_whole():

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
+from numpy.testing import assert_allclose
 from step_tables import for_each, step_tables, table_of
 
 from trainers.credit.estimators import ESTIMATORS, Estimator
@@ -66,7 +67,7 @@ def test_the_terms_sum_to_the_advantage(case: str, steps: StepTable) -> None:
     advantage = estimator(steps)
     whole, terms = advantage.whole, advantage.summands
     assert all(term.shape == whole.shape and term.dtype == np.float64 for term in terms.values())
-    np.testing.assert_allclose(sum(terms.values()), whole, rtol=1e-9, atol=1e-9)
+    assert_allclose(sum(terms.values()), whole, rtol=1e-9, atol=1e-9)
     assert set(estimator.distinguishing) <= set(terms) and set(advantage.groups) <= set(terms)
     assert all(group.shape == (len(steps),) for group in advantage.groups.values())
 

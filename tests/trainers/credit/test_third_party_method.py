@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from step_tables import table_of
 from third_party import files_of, install
 from tiny_runs import save_model, without_times, write_settings
@@ -34,9 +35,9 @@ def test_the_method_of_another_package_is_centred_on_the_median(site: Path) -> N
         [(0, 0, 0, 0.0, "a", True), (0, 0, 1, 1.0, "b", True), (0, 1, 0, 3.0, "a", True), (0, 2, 0, 9.0, "a", True)]
     )
     method = make(ESTIMATORS["median"], {"scale": 2.0}, "option")
-    np.testing.assert_allclose(method(steps).per_step, [-1.0, -1.0, 0.0, 3.0])
+    assert_allclose(method(steps).per_step, [-1.0, -1.0, 0.0, 3.0])
     pair = steps.take(np.array([0, 1, 2]))
-    np.testing.assert_allclose(make(ESTIMATORS["median"], {}, "option")(pair).per_step, DrGRPO()(pair).per_step)
+    assert_allclose(make(ESTIMATORS["median"], {}, "option")(pair).per_step, DrGRPO()(pair).per_step)
 
 
 def test_a_run_trains_with_it_by_its_name(site: Path, tmp_path: Path) -> None:

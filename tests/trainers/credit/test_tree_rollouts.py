@@ -15,17 +15,14 @@ from test_oracle import TOKENIZER
 from test_oracle import manager as walking
 from tiny_runs import save_model, without_times, write_settings
 
-from envsuite.core.errors import EnvsuiteError
 from trainers.credit.config import MethodConfig
 from trainers.credit.crediting import Crediting
 from trainers.credit.estimators import ESTIMATORS
 from trainers.credit.method import Method
-from trainers.credit.recipes import recipe
 from trainers.credit.rows import unshaped
 from trainers.rollout.config import EnvConfig, RolloutConfig, TreeConfig
 from trainers.rollout.engine import Sampling
 from trainers.rollout.sampler import TaskPool, TaskSampler
-from trainers.run.cli import parse
 from trainers.run.config import TrainConfig
 from trainers.run.counters import Counters
 from trainers.run.rollouts import Rolled, SynchronousRollouts
@@ -128,22 +125,6 @@ def test_a_file_of_episodes_keeps_their_trees(tmp_path: Path) -> None:
     rolled, _ = _rolled(TreeConfig())
     write_episodes(tmp_path / "iteration-00001.parquet", rolled.episodes)
     assert read_episodes(tmp_path / "iteration-00001.parquet") == list(rolled.episodes)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--rollout.tree.keep", "4"], "rollout.tree.keep is 4, but 1 rounds of 2 branches make a tree of 3"),
-        (["--rollout.staleness", "1"], "rollout.tree branches from episodes that have ended"),
-        (["--rollout.tree.trees", "1", "--rollout.tree.keep", "1"], "compares the episodes of a group"),
-    ],
-)
-def test_trees_that_cannot_be_grown_are_refused(words: list[str], said: str) -> None:
-    assert parse(["--recipe", "tree_grpo"]).config.rollout.tree == make(
-        TreeConfig, recipe("tree_grpo").rollout["tree"], ""
-    )
-    with pytest.raises(EnvsuiteError, match=said):
-        parse(["--recipe", "tree_grpo", *words])
 
 
 @pytest.mark.slow

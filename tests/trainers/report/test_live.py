@@ -35,6 +35,7 @@ from trainers.run.stopping import Interrupted
 from trainers.steps.parquet import read_episodes, shard_of, write_episodes
 
 ROOT = Path(__file__).resolve().parents[3]
+Growing = Callable[[int], Path]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def growing(whole: Path, tmp_path: Path) -> Callable[[int], Path]:
+def growing(whole: Path, tmp_path: Path) -> Growing:
     """Lets the run's folder be as it is after so many iterations, also after a resume from an earlier one."""
     folder = tmp_path / "craft"
 
@@ -70,7 +71,7 @@ def labels(run: LiveRun) -> list[str]:
 
 
 def test_a_run_is_followed_from_nothing_to_its_end_and_through_a_resume(
-    growing: Callable[[int], Path], whole: Path, tmp_path: Path
+    growing: Growing, whole: Path, tmp_path: Path
 ) -> None:
     run = LiveRun(tmp_path / "craft")
     assert run.state()["begun"] is False and run.part("episodes", "iteration-00001") is None
@@ -88,7 +89,7 @@ def test_a_run_is_followed_from_nothing_to_its_end_and_through_a_resume(
     assert len(run.state()["evaluations"]) > 1
 
 
-def test_a_line_of_metrics_that_is_cut_waits_for_its_rest(growing: Callable[[int], Path]) -> None:
+def test_a_line_of_metrics_that_is_cut_waits_for_its_rest(growing: Growing) -> None:
     folder = growing(2)
     run = LiveRun(folder)
     line = (folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)[-1]
@@ -103,7 +104,7 @@ def test_a_line_of_metrics_that_is_cut_waits_for_its_rest(growing: Callable[[int
     assert run.state()["problems"] == [] and run.state()["metrics"]["train/success"]["x"] == [1, 2, 3]
 
 
-def test_a_file_of_episodes_that_is_not_whole_is_told_and_shown_when_it_is(growing: Callable[[int], Path]) -> None:
+def test_a_file_of_episodes_that_is_not_whole_is_told_and_shown_when_it_is(growing: Growing) -> None:
     folder = growing(2)
     path = folder / "episodes" / "iteration-00002.parquet"
     content, run = path.read_bytes(), LiveRun(folder)
@@ -113,7 +114,7 @@ def test_a_file_of_episodes_that_is_not_whole_is_told_and_shown_when_it_is(growi
     assert labels(run) == ["iteration 1", "iteration 2"] and run.state()["problems"] == []
 
 
-def test_a_shard_that_is_not_there_yet_is_waited_for(growing: Callable[[int], Path]) -> None:
+def test_a_shard_that_is_not_there_yet_is_waited_for(growing: Growing) -> None:
     folder = growing(2)
     path = folder / "episodes" / "iteration-00002.parquet"
     episodes, run = read_episodes(path), LiveRun(folder)
@@ -125,7 +126,7 @@ def test_a_shard_that_is_not_there_yet_is_waited_for(growing: Callable[[int], Pa
     assert run.part("episodes", "iteration-00002") is not None
 
 
-def test_parts_are_those_of_the_report(growing: Callable[[int], Path]) -> None:
+def test_parts_are_those_of_the_report(growing: Growing) -> None:
     folder = growing(3)
     run = LiveRun(folder)
     report = write_html(RunData.load(folder)).read_text()
@@ -135,7 +136,7 @@ def test_parts_are_those_of_the_report(growing: Callable[[int], Path]) -> None:
             assert part is not None and f'id="{kind}-{number}">{part}</script>' in report
 
 
-def test_alerts_are_the_warnings_of_the_log_and_what_ended_the_run(growing: Callable[[int], Path]) -> None:
+def test_alerts_are_the_warnings_of_the_log_and_what_ended_the_run(growing: Growing) -> None:
     folder = growing(1)
     with (folder / "run.log").open("wb") as file:
         file.write(b"2026-01-01 10:00:00,123 INFO trainers.train: all is well\n\xff\xfe\n")
@@ -147,7 +148,7 @@ def test_alerts_are_the_warnings_of_the_log_and_what_ended_the_run(growing: Call
     assert alerts[1] == {"time": "2026-01-01 10:00:59", "level": "warning", "text": "waits 59"}
 
 
-def test_the_activity_of_a_run_and_how_it_ended_are_told(growing: Callable[[int], Path]) -> None:
+def test_the_activity_of_a_run_and_how_it_ended_are_told(growing: Growing) -> None:
     folder = growing(1)
     run, progress = LiveRun(folder), Progress(6, plain=True, console=Console(file=io.StringIO()))
     assert run.state()["activity"] is None
@@ -194,7 +195,7 @@ def client(folder: Path, **other: Any) -> FlaskClient:
     return make_app(ServeSettings(folder, **other)).test_client()
 
 
-def test_the_page_and_its_parts_are_served(growing: Callable[[int], Path]) -> None:
+def test_the_page_and_its_parts_are_served(growing: Growing) -> None:
     folder = growing(2)
     http = client(folder)
     page = http.get("/")
@@ -258,7 +259,7 @@ def test_requests_change_nothing(served: tuple[Path, FlaskClient]) -> None:
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-def test_a_token_is_needed_and_read_from_header_or_cookie(growing: Callable[[int], Path]) -> None:
+def test_a_token_is_needed_and_read_from_header_or_cookie(growing: Growing) -> None:
     folder = growing(1)
     http = client(folder, host="0.0.0.0", token="a-token")
     for path in ("/now", "/state", "/episodes/iteration-00001", "/advantages/iteration-00001", "/nothing"):
@@ -277,7 +278,7 @@ def test_a_token_is_needed_and_read_from_header_or_cookie(growing: Callable[[int
     assert http.get("/now").status_code == 401
 
 
-def test_without_a_token_only_this_machine_is_served(growing: Callable[[int], Path]) -> None:
+def test_without_a_token_only_this_machine_is_served(growing: Growing) -> None:
     http = client(growing(1))
     for host in ("localhost:8090", "127.0.0.1", "[::1]:8090"):
         assert http.get("/now", headers={"Host": host}).status_code == 200
@@ -297,7 +298,7 @@ def test_without_a_token_only_this_machine_is_served(growing: Callable[[int], Pa
     ],
 )
 def test_what_cannot_be_served_is_refused(
-    growing: Callable[[int], Path],
+    growing: Growing,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
@@ -312,7 +313,7 @@ def test_what_cannot_be_served_is_refused(
 
 
 @pytest.mark.slow
-def test_the_command_says_where_it_serves_and_ends_with_ctrl_c(growing: Callable[[int], Path]) -> None:
+def test_the_command_says_where_it_serves_and_ends_with_ctrl_c(growing: Growing) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "envsuite.cli", "report", str(growing(1)), "--serve", "--port", "0"],
         stderr=subprocess.PIPE, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -335,7 +336,7 @@ def tab(browser: Tab) -> Tab:
 
 
 @pytest.mark.slow
-def test_a_page_follows_a_run_without_a_reload(tab: Tab, growing: Callable[[int], Path], tmp_path: Path) -> None:
+def test_a_page_follows_a_run_without_a_reload(tab: Tab, growing: Growing, tmp_path: Path) -> None:
     with serving(ServeSettings(tmp_path / "craft", port=0)) as server:
         tab.open(server.url)
         tab.run("window.NOT_RELOADED = true")
@@ -374,7 +375,7 @@ def test_a_page_follows_a_run_without_a_reload(tab: Tab, growing: Callable[[int]
 
 
 @pytest.mark.slow
-def test_a_phone_enters_the_token_once(tab: Tab, growing: Callable[[int], Path]) -> None:
+def test_a_phone_enters_the_token_once(tab: Tab, growing: Growing) -> None:
     tab.size(400)
     with serving(ServeSettings(growing(2), host="127.0.0.1", port=0, token="a-token")) as server:
         tab.open(server.url)

@@ -24,6 +24,7 @@ from trainers.steps import Episode
 from trainers.steps.parquet import shard_of, write_episodes
 
 TASKS = 24
+Runs = Callable[..., RunData]
 ENV = {"id": "TextCraft-v0", "split": "test", "kwargs": {"source": "builtin"}, "max_episode_steps": 20}
 
 
@@ -35,7 +36,7 @@ def played(skill: float, seed: int) -> list[Episode]:
 
 
 @pytest.fixture
-def run_of(tmp_path: Path) -> Callable[..., RunData]:
+def run_of(tmp_path: Path) -> Runs:
     def make(name: str, skill: float = 0.5, seed: int = 0, env: dict[str, Any] | None = None, **config: Any) -> RunData:
         folder = make_run(
             tmp_path / name,
@@ -61,7 +62,7 @@ def run_of(tmp_path: Path) -> Callable[..., RunData]:
     return make
 
 
-def test_equal_conditions_stand_in_one_table_and_tasks_are_paired(run_of: Callable[..., RunData]) -> None:
+def test_equal_conditions_stand_in_one_table_and_tasks_are_paired(run_of: Runs) -> None:
     one, other = run_of("one", 0.3, 1), run_of("other", 0.9, 2)
     comparison = Comparison([one, other])
     (table,) = comparison.tables()
@@ -88,7 +89,7 @@ def test_equal_conditions_stand_in_one_table_and_tasks_are_paired(run_of: Callab
     ],
 )
 def test_runs_that_are_not_comparable_are_named(
-    run_of: Callable[..., RunData], tmp_path: Path, capsys: pytest.CaptureFixture[str], env: Any, differs: str
+    run_of: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str], env: Any, differs: str
 ) -> None:
     one, other = run_of("one"), run_of("other", env=env)
     comparison = Comparison([one, other])
@@ -101,19 +102,19 @@ def test_runs_that_are_not_comparable_are_named(
     assert differs in capsys.readouterr().err and out.exists()
 
 
-def test_a_sample_of_other_tasks_is_not_compared(run_of: Callable[..., RunData]) -> None:
+def test_a_sample_of_other_tasks_is_not_compared(run_of: Runs) -> None:
     one, other = run_of("one"), run_of("other")
     fewer = evaluate_summary(played(0.5, 0)[:9], "after", "TextCraft-v0", "test", "3f9a77c0de", 8, 0.4, 1.0)
     (said,) = Comparison([one, replace(other, evaluations=(fewer,))]).warnings()
     assert f"tasks {TASKS} and 9" in said
 
 
-def test_settings_that_differ_are_listed_and_no_others(run_of: Callable[..., RunData]) -> None:
+def test_settings_that_differ_are_listed_and_no_others(run_of: Runs) -> None:
     one, other = run_of("one", seed=1), run_of("other", seed=1, optim={"lr": 1e-3})
     assert Comparison([one, other]).settings() == [("optim.lr", ["0.0001", "0.001"]), ("optim.epochs", ["2", "–"])]  # noqa: RUF001
 
 
-def test_an_evaluation_without_saved_episodes_is_not_paired(run_of: Callable[..., RunData]) -> None:
+def test_an_evaluation_without_saved_episodes_is_not_paired(run_of: Runs) -> None:
     one, other = run_of("one"), run_of("other")
     for path in other.folder.glob("episodes/eval-*"):
         path.unlink()
@@ -121,7 +122,7 @@ def test_an_evaluation_without_saved_episodes_is_not_paired(run_of: Callable[...
     assert table["pairs"][0]["problem"] == "the episodes of other are not saved" and len(table["rows"]) > 1
 
 
-def test_the_last_evaluation_is_found_in_shards_too(run_of: Callable[..., RunData]) -> None:
+def test_the_last_evaluation_is_found_in_shards_too(run_of: Runs) -> None:
     run = run_of("one")
     path = run.folder / "episodes" / "eval-00002.parquet"
     path.unlink()
@@ -149,7 +150,7 @@ def test_episodes_that_failed_pair_with_nothing_and_those_without_room_are_not_s
     assert {name: task.solved for name, task in outcomes(tmp_path / "x.parquet").items()} == {full.task_id: 0}
 
 
-def test_an_evaluation_in_which_an_episode_failed_is_still_compared(run_of: Callable[..., RunData]) -> None:
+def test_an_evaluation_in_which_an_episode_failed_is_still_compared(run_of: Runs) -> None:
     one, other = run_of("one"), run_of("other")
     episodes = played(0.5, 0)
     failed = [replace(episodes[0], error="crashed", success=False), *episodes[1:]]
@@ -158,7 +159,7 @@ def test_an_evaluation_in_which_an_episode_failed_is_still_compared(run_of: Call
     assert comparison.warnings() == [] and len(comparison.tables()) == 1
 
 
-def test_a_run_in_progress_and_runs_of_one_name_can_be_compared(run_of: Callable[..., RunData], tmp_path: Path) -> None:
+def test_a_run_in_progress_and_runs_of_one_name_can_be_compared(run_of: Runs, tmp_path: Path) -> None:
     one = run_of("one")
     young = tmp_path / "young"
     young.mkdir()
@@ -169,9 +170,7 @@ def test_a_run_in_progress_and_runs_of_one_name_can_be_compared(run_of: Callable
     assert write_comparison(comparison, tmp_path / "page.html").stat().st_size > 10_000
 
 
-def test_what_cannot_be_compared_is_refused(
-    run_of: Callable[..., RunData], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_compared_is_refused(run_of: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, other = run_of("one"), run_of("other")
     with pytest.raises(UsageError, match="is there twice"):
         Comparison([one, one])
@@ -184,7 +183,7 @@ def test_what_cannot_be_compared_is_refused(
 
 @pytest.mark.parametrize("width", [400, 1400])
 def test_a_browser_shows_the_episodes_of_a_task_side_by_side(
-    browser: Tab, run_of: Callable[..., RunData], tmp_path: Path, width: int
+    browser: Tab, run_of: Runs, tmp_path: Path, width: int
 ) -> None:
     runs = [run_of("<b>one</b>".replace("/", ""), 0.3, 1), run_of("other", 0.9, 2), run_of("third", 0.5, 3)]
     page = write_comparison(Comparison(runs), tmp_path / "page.html")

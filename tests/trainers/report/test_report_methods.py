@@ -31,6 +31,7 @@ from trainers.steps import Episode
 from trainers.steps.parquet import write_episodes
 
 GROUPS, SIZE = 3, 4
+Runs = Callable[..., RunData]
 
 
 def episodes_of(iteration: int, greedy: bool = False) -> list[Episode]:
@@ -58,7 +59,7 @@ def saved_as(credit: Credit) -> dict[tuple[int, int], float]:
 
 
 @pytest.fixture
-def run_of(tmp_path: Path) -> Callable[..., RunData]:
+def run_of(tmp_path: Path) -> Runs:
     """Makes a run folder of a method with two iterations, as training would leave it."""
 
     def make_run(method: dict[str, Any], shards: int = 1) -> RunData:
@@ -97,9 +98,7 @@ METHODS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("name", "shards"), [*((name, 1) for name in METHODS), ("gigpo", 2), ("reinforce_pp", 3), ("remax", 2)]
 )
-def test_the_runs_own_method_gives_the_advantages_of_training(
-    run_of: Callable[..., RunData], name: str, shards: int
-) -> None:
+def test_the_runs_own_method_gives_the_advantages_of_training(run_of: Runs, name: str, shards: int) -> None:
     method = {"shapers": SHAPED, **METHODS[name]}
     run, crediting = run_of(method, shards), crediting_of(method)
     for i, (_, path) in enumerate(run.episode_files(), start=1):
@@ -111,7 +110,7 @@ def test_the_runs_own_method_gives_the_advantages_of_training(
         assert any(abs(value) > 1e-3 for value in wanted.values())
 
 
-def test_other_methods_give_what_their_estimators_give_on_the_same_rewards(run_of: Callable[..., RunData]) -> None:
+def test_other_methods_give_what_their_estimators_give_on_the_same_rewards(run_of: Runs) -> None:
     run = run_of({"estimator": "grpo", "shapers": SHAPED})
     names = ["gigpo", "gigpo/webshop", "hgpo:{depth: 4}", "reinforce_pp", "rloo", "gigpo+scpo"]
     for computed in Advantages(run, names).of_file(run.episode_files()[1][1]):
@@ -129,7 +128,7 @@ def test_other_methods_give_what_their_estimators_give_on_the_same_rewards(run_o
         assert [computed.values[key] for key in keys] == pytest.approx(wanted.tolist(), abs=1e-9)
 
 
-def test_methods_without_their_columns_say_what_they_lack(run_of: Callable[..., RunData]) -> None:
+def test_methods_without_their_columns_say_what_they_lack(run_of: Runs) -> None:
     run = run_of({"estimator": "grpo"})
     found = {one.method.name: one for one in Advantages(run).of_file(run.episode_files()[0][1])}
     lacking = {name for name, one in found.items() if one.values is None}
@@ -139,7 +138,7 @@ def test_methods_without_their_columns_say_what_they_lack(run_of: Callable[..., 
     assert "'greedy_return'" in found["remax"].lacks and "'embedding'" in found["bipace"].lacks
 
 
-def test_a_shaper_that_needs_the_reference_is_no_reason_for_other_rewards(run_of: Callable[..., RunData]) -> None:
+def test_a_shaper_that_needs_the_reference_is_no_reason_for_other_rewards(run_of: Runs) -> None:
     run = run_of({"estimator": "grpo"})
     run.config["method"]["shapers"] = {"kl_penalty": {"coef": 0.1}}
     own, gigpo, composed = Advantages(run, ["own", "gigpo", "gigpo+scpo"]).of_file(run.episode_files()[0][1])
@@ -147,7 +146,7 @@ def test_a_shaper_that_needs_the_reference_is_no_reason_for_other_rewards(run_of
     assert composed.values is not None  # it brings rewards of its own
 
 
-def test_default_methods_are_not_shown_twice(run_of: Callable[..., RunData]) -> None:
+def test_default_methods_are_not_shown_twice(run_of: Runs) -> None:
     run = run_of({"estimator": "grpo"})
     names = [method.name for method in Advantages(run, DEFAULT).methods]
     assert names[0] == "own" and "grpo" not in names and len(names) == len(set(names))
@@ -163,20 +162,20 @@ def rewritten(run: RunData, change: Callable[[list[Episode]], list[Episode]]) ->
     return lacks
 
 
-def test_groups_that_were_saved_in_part_are_refused(run_of: Callable[..., RunData]) -> None:
+def test_groups_that_were_saved_in_part_are_refused(run_of: Runs) -> None:
     run = run_of({"estimator": "grpo"})
     assert "group 2 has 3 of its 4 episodes" in rewritten(run, lambda episodes: episodes[:-1])
     assert "8 of the 12 episodes of iteration 1" in rewritten(run, lambda episodes: episodes[:-4])
 
 
-def test_other_advantages_than_the_saved_ones_are_refused(run_of: Callable[..., RunData]) -> None:
+def test_other_advantages_than_the_saved_ones_are_refused(run_of: Runs) -> None:
     run = run_of({"estimator": "gigpo", "options": {"step_weight": 0.5}})
     run.config["method"]["options"]["step_weight"] = 0.7
     (grpo,) = Advantages(run, ["grpo"]).of_file(run.episode_files()[0][1])
     assert grpo.values is None and "differs from the saved advantages" in grpo.lacks
 
 
-def test_without_settings_or_metrics_nothing_is_computed(run_of: Callable[..., RunData]) -> None:
+def test_without_settings_or_metrics_nothing_is_computed(run_of: Runs) -> None:
     run = run_of({"estimator": "grpo"})
     path = run.episode_files()[0][1]
     run.metrics.clear()
@@ -189,7 +188,7 @@ def test_without_settings_or_metrics_nothing_is_computed(run_of: Callable[..., R
         assert advantages.of_file(path) == [] and problem in advantages.problem
 
 
-def test_a_radius_that_the_first_iteration_decides_needs_it(run_of: Callable[..., RunData]) -> None:
+def test_a_radius_that_the_first_iteration_decides_needs_it(run_of: Runs) -> None:
     run = run_of({"estimator": "bipace", "options": {"embedder": "ngram_hash", "radius": None}})
     first, second = (path for _, path in run.episode_files())
     first.unlink()
@@ -210,7 +209,7 @@ def test_a_radius_that_the_first_iteration_decides_needs_it(run_of: Callable[...
     ],
 )
 def test_a_method_that_does_not_exist_is_named(
-    run_of: Callable[..., RunData], capsys: pytest.CaptureFixture[str], name: str, error: type[Exception], message: str
+    run_of: Runs, capsys: pytest.CaptureFixture[str], name: str, error: type[Exception], message: str
 ) -> None:
     run = run_of({"estimator": "grpo"})
     with pytest.raises(error, match=message):
@@ -219,14 +218,14 @@ def test_a_method_that_does_not_exist_is_named(
     assert message in capsys.readouterr().err
 
 
-def test_settings_are_laid_over_those_of_the_run(run_of: Callable[..., RunData]) -> None:
+def test_settings_are_laid_over_those_of_the_run(run_of: Runs) -> None:
     own = Method.of_run(run_of({"estimator": "gigpo", "options": {"gamma": 0.9}, "shapers": SHAPED}))
     changed = Method.named("own:{step_weight: 0.5}", own)
     assert changed.options == {"gamma": 0.9, "step_weight": 0.5} and changed.shapers == own.shapers
 
 
 def test_an_estimator_of_a_package_that_is_broken_leaves_the_others(
-    run_of: Callable[..., RunData], monkeypatch: pytest.MonkeyPatch
+    run_of: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_of({"estimator": "grpo"})
     monkeypatch.setattr("trainers.report.methods.DEFAULT", ("own", "foreign", "rloo"))
@@ -234,14 +233,12 @@ def test_an_estimator_of_a_package_that_is_broken_leaves_the_others(
     assert [method.name for method in advantages.methods] == ["own", "rloo"] and "foreign" in advantages.problem
 
 
-def test_an_addition_alone_is_put_over_its_method(run_of: Callable[..., RunData]) -> None:
+def test_an_addition_alone_is_put_over_its_method(run_of: Runs) -> None:
     own = Method.of_run(run_of({"estimator": "grpo"}))
     assert Method.named("scpo", own).same_as(Method.named("gigpo+scpo", own))
 
 
-def test_the_command_prints_the_advantages_of_an_episode(
-    run_of: Callable[..., RunData], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_the_advantages_of_an_episode(run_of: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     run = run_of({"estimator": "grpo"})
     assert main([str(run.folder), "--episode", "5", "--advantages", "own", "rloo", "ppo"]) == 0
     said = capsys.readouterr()
@@ -254,7 +251,7 @@ def test_the_command_prints_the_advantages_of_an_episode(
     assert "no training episode has the id 777" in capsys.readouterr().err
 
 
-def test_packed_advantages_have_the_order_of_the_packed_episodes(run_of: Callable[..., RunData]) -> None:
+def test_packed_advantages_have_the_order_of_the_packed_episodes(run_of: Runs) -> None:
     run = run_of({"estimator": "grpo"})
     path = run.episode_files()[0][1]
     packed, computed = pack(path), Advantages(run, ["own", "ppo"]).of_file(path)

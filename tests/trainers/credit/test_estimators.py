@@ -1,3 +1,6 @@
+"""Methods that compare episodes, and what all methods have in common."""
+
+import logging
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,20 +11,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from step_tables import for_each, step_tables, table_of
+from step_tables import for_each, step_tables, table_of, with_one_token_a_step
 
+from envsuite.core.errors import UnknownName
 from trainers.credit import estimators
 from trainers.credit.estimators import ESTIMATORS, Advantage
 from trainers.credit.estimators.comparison import CENTRED, Comparison
 from trainers.credit.estimators.dr_grpo import DrGRPO
 from trainers.credit.estimators.gigpo import GiGPO
+from trainers.credit.estimators.gpg import GPG
 from trainers.credit.estimators.grpo import GRPO
 from trainers.credit.estimators.opo import OPO
+from trainers.credit.estimators.reinforce_pp import ReinforcePP
+from trainers.credit.estimators.reinforce_pp_baseline import ReinforcePPBaseline
+from trainers.credit.estimators.remax import ReMax
 from trainers.credit.estimators.returns import discounted_returns, episode_returns
 from trainers.credit.estimators.rloo import RLOO
+from trainers.credit.estimators.steppo import StepPO
+from trainers.credit.estimators.tokens import whiten
 from trainers.credit.inertness import term_metrics
+from trainers.credit.providers import GreedyReturn
+from trainers.credit.rows import greedy_group
 from trainers.steps import Ragged, StepTable
-from trainers.steps.columns import NEXT_STATE
+from trainers.steps.columns import GREEDY, GREEDY_RETURN, NEXT_STATE
 
 TAKES_THE_GROUP_AS_BASELINE = "grpo dr_grpo rloo gigpo reinforce_pp_baseline opo dapo gspo gpg".split()
 COMPARES_STEPS = ["hgpo", "bipace", "g2po", "gagpo"]
@@ -179,3 +191,141 @@ def test_gigpo_on_a_table_small_enough_to_work_out_by_hand():
         "episode/touched": 1.0, "episode/abs": 0.5, "episode/group_size": 2.0, "episode/singletons": 0.0,
         "step/touched": 0.5, "step/abs": 0.125, "step/group_size": 4 / 3, "step/singletons": 0.5,
     })  # fmt: skip
+
+
+# -- baselines
+
+
+@given(step_tables(min_episodes=2))
+def test_opo_subtracts_the_mean_of_its_group_weighted_by_response_tokens(steps: StepTable):
+    values, returns = OPO()(steps).per_step, episode_returns(steps)
+    for row in range(len(steps)):
+        group = steps.group_id == steps.group_id[row]
+        tokens = steps.response.lengths[group]
+        # Summing over rows weighs each episode by the tokens of all its rows; without a token, episodes are alike.
+        weight = tokens if tokens.sum() else (steps.t == 0)[group]
+        baseline = (weight * returns[group]).sum() / weight.sum()
+        assert values[row] == pytest.approx(returns[row] - baseline, abs=1e-8)
+
+
+def test_opo_lets_a_long_episode_move_the_baseline():
+    steps = table_of([(0, 0, 0, 1.0, "a", True), (0, 1, 0, 0.0, "b", True)], [3, 1])
+    result = OPO()(steps)
+    assert_allclose(result.per_step, [0.25, -0.75])
+    assert result.diagnostics["baseline_shift_abs"] == pytest.approx(0.25)
+
+
+@given(step_tables())
+def test_remax_is_the_return_minus_the_greedy_return(steps: StepTable):
+    expected = episode_returns(steps) - steps.extra["greedy_return"]
+    assert_allclose(ReMax()(steps).per_step, expected, atol=1e-12)
+
+
+@given(step_tables())
+def test_remax_to_go_is_remax_where_rewards_come_at_the_end_only(steps: StepTable):
+    steps = with_one_token_a_step(steps)
+    last = np.array([t == steps.t[steps.episode_id == e].max() for e, t in zip(steps.episode_id, steps.t, strict=True)])
+    late = steps.with_reward(np.where(last, steps.reward, 0.0))
+    assert_allclose(ReMax("to_go")(late).tokens(late), ReMax()(late).tokens(late), atol=1e-9)
+
+
+def test_remax_counts_the_episodes_that_beat_the_greedy_one():
+    steps = table_of([(0, 0, 0, 1.0, "a", True), (0, 1, 0, 0.0, "a", True), (0, 1, 1, 0.0, "b", True)])
+    assert ReMax()(steps).diagnostics == {"greedy_return": 0.0, "better_than_greedy": 0.5}
+
+
+def test_tasks_whose_greedy_episode_failed_are_left_out_and_counted(caplog: pytest.LogCaptureFixture):
+    greedy = table_of([(greedy_group(group), group, 0, 0.5 + group, "a", True) for group in (0, 1)])
+    sampled = table_of([(group, 10 + group, 0, 0.0, "a", True) for group in (0, 1, 2, 3)])
+    parts = [part.with_columns(**{GREEDY: np.full(len(part), part is greedy)}) for part in (greedy, sampled)]
+    steps = StepTable.joined(parts)
+    with caplog.at_level(logging.WARNING):
+        kept = GreedyReturn().columns(steps)
+    assert kept.episode_id.tolist() == [10, 11]
+    assert kept.extra[GREEDY_RETURN].tolist() == [0.5, 1.5]
+    assert caplog.messages == ["2 tasks are left out: their greedy episode failed, or the agent had no turn in it"]
+
+
+# -- gpg
+
+
+@given(step_tables())
+def test_gpg_is_the_centred_return_times_one_factor(table: StepTable):
+    estimator = GPG()
+    advantage, centred = estimator(table).per_step, DrGRPO()(table).per_step
+    assert_allclose(advantage, centred * estimator.alpha(table), rtol=1e-12)
+    assert_array_equal(GPG(scale="none")(table).per_step, centred)
+
+
+def test_the_factor_makes_up_for_groups_without_a_signal():
+    rows = [(g, 2 * g + i, 0, value, "a", True) for g, pair in enumerate([(0, 1), (1, 1), (0, 0)]) for i, value in
+            enumerate(pair)]  # fmt: skip
+    table = table_of(rows)
+    assert GPG()(table).per_step.tolist() == [-1.5, 1.5, 0, 0, 0, 0]
+    assert GPG(scale="nonzero").alpha(table) == 2.0
+    assert GPG().alpha(table_of(rows[2:])) == 1.0, "no signal at all"
+    with pytest.raises(UnknownName, match="GPG: unknown scale"):
+        GPG(scale="all")
+
+
+# -- reinforce_pp
+
+
+@given(step_tables(), st.sampled_from([0.0, 0.9, 1.0]))
+def test_a_token_earns_what_comes_after_it_in_its_episode(steps: StepTable, gamma: float):
+    returns = ReinforcePP(gamma=gamma).returns(steps)
+    offsets = steps.response.offsets
+    for episode in np.unique(steps.episode_id):
+        rows = np.flatnonzero(steps.episode_id == episode)
+        rows = rows[np.argsort(steps.t[rows])]
+        earned: list[float] = []
+        place: list[int] = []
+        for row in rows:
+            tokens = range(offsets[row], offsets[row + 1])
+            place += tokens
+            earned += [0.0] * len(tokens)
+            if earned:
+                earned[-1] += steps.reward[row]
+        for i, token in enumerate(place):
+            expected = sum(gamma**j * reward for j, reward in enumerate(earned[i:]))
+            assert returns[token] == pytest.approx(expected, abs=1e-9)
+
+
+@given(step_tables())
+def test_with_scope_step_every_step_earns_the_return_of_its_whole_episode(steps: StepTable):
+    returns = ReinforcePP(scope="step").returns(steps)
+    assert_allclose(returns, np.repeat(episode_returns(steps), steps.response.lengths), atol=1e-9)
+
+
+def test_a_token_column_of_rewards_is_added():
+    steps = table_of([(0, 0, 0, 1.0, "a", True)]).with_token_columns(reward=np.array([0.25, -0.5]))
+    assert_allclose(ReinforcePP().returns(steps), [0.75, 0.5])
+
+
+@given(step_tables(min_episodes=2))
+def test_whitened_values_have_mean_zero_and_deviation_one(steps: StepTable):
+    for method in (ReinforcePP(epsilon=0.0), StepPO(whiten=True, epsilon=0.0)):
+        values = method(steps).whole
+        if len(values) > 1 and values.any():
+            assert values.mean() == pytest.approx(0.0, abs=1e-8)
+            assert values.std(ddof=1) == pytest.approx(1.0)
+
+
+def test_one_value_or_equal_values_whiten_to_nothing():
+    assert whiten(np.array([3.0])).tolist() == [0.0]
+    assert whiten(np.full(5, 0.1)).tolist() == [0.0] * 5
+    assert whiten(np.array([])).tolist() == []
+
+
+@given(step_tables(min_episodes=2))
+def test_the_baseline_form_is_dr_grpo_scaled_by_the_batch(steps: StepTable):
+    centred, first = DrGRPO()(steps).per_step, steps.t == 0
+    scale = centred[first].std(ddof=1)
+    values = ReinforcePPBaseline(epsilon=0.0)(steps).per_step
+    assert_allclose(values * scale, centred if scale > 1e-9 else 0.0 * centred, atol=1e-7)
+
+
+def test_whitening_by_token_lets_long_responses_weigh_more():
+    steps = table_of([(0, 0, 0, 1.0, "a", True), (0, 1, 0, 0.0, "b", True)], [3, 1])
+    by_token = ReinforcePPBaseline(whiten_by="token", epsilon=0.0)(steps).per_step
+    assert_allclose(by_token, np.array([0.5 - 0.25, -0.5 - 0.25]) / 0.5)

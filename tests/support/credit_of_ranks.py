@@ -8,7 +8,7 @@ difference.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -51,20 +51,30 @@ SIZE, GROUPS, MEMBERS = 61, 6, 4
 AGENTS = ("searcher_0", "selector_0")
 
 
+def by_step(steps: StepTable) -> Iterator[tuple[int, ...]]:
+    """A seed of each step."""
+    return zip(steps.episode_id.tolist(), steps.t.tolist(), strict=True)
+
+
+def by_state(steps: StepTable) -> Iterator[tuple[int, ...]]:
+    """A seed of each state that a step answers."""
+    return ((len(key), *key.encode()) for key in steps.state_key.tolist())
+
+
 class Random(Provider):
     """Values, hidden states and the reference's log-probabilities: a function of the step, wherever it is."""
 
     supplies: ClassVar[tuple[str, ...]] = (VALUE, EMBEDDING, REFERENCE, MC_VALUE, NEXT_MC_VALUE)
     before_shaping: ClassVar[bool] = True
 
-    def __init__(self, estimator: Estimator) -> None:
+    def __init__(self, estimator: Estimator, seeds: Callable[[StepTable], Iterator[tuple[int, ...]]] = by_step) -> None:
+        self.seeds = seeds
         self.values = estimator.values if isinstance(estimator, ValueBased) else ()
         self.planned = BLOCK in estimator.needs
 
     def columns(self, steps: StepTable) -> StepTable:
         """The steps with all columns."""
-        seeds = zip(steps.episode_id.tolist(), steps.t.tolist(), strict=True)
-        rngs = [np.random.default_rng([9, episode, t]) for episode, t in seeds]
+        rngs = [np.random.default_rng([9, *seed]) for seed in self.seeds(steps)]
         states = np.array([rng.normal(size=8) for rng in rngs], np.float32).reshape(len(steps), 8)
         sizes = steps.response.lengths.tolist()
         values, reference = (_normal(rngs, sizes) for _ in range(2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_episodes import made_episode, made_step
 from numpy.testing import assert_allclose
 
 from envsuite.core import ToolCall
@@ -27,14 +29,13 @@ def _episode(number: int, group: int, turns: list[Turn]) -> Episode:
     def step(t: int, agent: str, rewards: dict[str, float]) -> Step:
         info: dict[str, Any] = {"state_key": f"{agent}-{(t + number) % 3}"} | ({"rewards": rewards} if agent else {})
         ids = list(range(1 + (number + t) % 3))
-        return Step(
-            t=t, prompt_ids=[1, 2], response_ids=ids, response_logprobs=[-1.0] * len(ids), policy_version=0,
-            finish_reason="stop", observation="", state_key=f"{agent}-{t % 3}", action=(ToolCall("act", {}),),
-            parse_error=None, valid=True, reward=sum(rewards.values()), info=info, agent=agent,
+        return made_step(
+            t, response_ids=ids, response_logprobs=[-1.0] * len(ids), state_key=f"{agent}-{t % 3}", info=info,
+            action=(ToolCall("act", {}),), reward=sum(rewards.values()), agent=agent,
         )  # fmt: skip
 
-    steps = tuple(step(t, agent, rewards) for t, (agent, rewards) in enumerate(turns))
-    return Episode(number, group, "X-v0", "task", "", "train", "", steps, True, False, bool(number % 2), 0.5)
+    steps = (step(t, agent, rewards) for t, (agent, rewards) in enumerate(turns))
+    return made_episode(number, *steps, group_id=group, success=bool(number % 2))
 
 
 def test_a_step_earns_what_its_agent_gets_until_its_next_turn() -> None:
@@ -63,15 +64,9 @@ def _alone(episodes: list[Episode], agent: str) -> list[Episode]:
     """The episodes of one agent, as if the environment had no other."""
     found = []
     for episode in episodes:
-        own = [
-            (step, reward)
-            for step, reward in zip(episode.steps, episode.own_rewards, strict=True)
-            if step.agent == agent
-        ]
-        turns = tuple(
-            Step(**{**vars(step), "t": t, "reward": reward, "agent": ""}) for t, (step, reward) in enumerate(own)
-        )
-        found.append(Episode(**{**vars(episode), "steps": turns}))
+        own = [one for one in zip(episode.steps, episode.own_rewards, strict=True) if one[0].agent == agent]
+        turns = (replace(step, t=t, reward=reward, agent="") for t, (step, reward) in enumerate(own))
+        found.append(replace(episode, steps=tuple(turns)))
     return found
 
 

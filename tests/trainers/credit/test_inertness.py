@@ -17,6 +17,8 @@ import pytest
 import yaml
 from accelerate import Accelerator
 from corridor_world import ARMS
+from credit_of_ranks import Random, Signals, by_state
+from made_episodes import made_episode, made_step
 from small_papers import WORLDS, save_model
 from tiny_runs import write_settings
 
@@ -26,10 +28,9 @@ from envsuite.core.registration import ENVIRONMENTS
 from research.arena.tasks import CONFIGS as ARENA
 from trainers.credit.config import EmbeddingConfig, MethodConfig
 from trainers.credit.crediting import Crediting
-from trainers.credit.estimators import Estimator, ValueBased
 from trainers.credit.inertness import PATIENCE
 from trainers.credit.method import Method
-from trainers.credit.providers import GreedyReturn, Provider
+from trainers.credit.providers import GreedyReturn
 from trainers.credit.recipes import COMPOSITIONS, recipe, recipes
 from trainers.credit.scpo import SCPO
 from trainers.report.metrics import read_metrics
@@ -39,20 +40,7 @@ from trainers.run.cli import parse
 from trainers.settings import make
 from trainers.settings.shipped import shipped_configs
 from trainers.settings.words import Loader
-from trainers.steps import Episode, Step, StepTable
-from trainers.steps.columns import (
-    BLOCK,
-    EMBEDDING,
-    ENTROPY,
-    HINDSIGHT,
-    LOW_START,
-    MC_VALUE,
-    NEXT_MC_VALUE,
-    REFERENCE,
-    SEGMENT,
-    SWITCH,
-    SWITCH_PROBABILITY,
-)
+from trainers.steps import Episode, Step
 from trainers.train import main
 
 ITERATIONS = PATIENCE + 1
@@ -97,18 +85,14 @@ def test_a_run_with_a_constant_state_key_warns_once_and_a_resumed_one_goes_on_co
 
 
 def _step(t: int, key: str, reward: float = 0.0, command: str = "north", valid: bool = True, **info: Any) -> Step:
-    return Step(
-        t=t, prompt_ids=[1], response_ids=[2, 3], response_logprobs=[-1.0, -1.0], policy_version=0,
-        finish_reason="stop", observation=f"room {key}", state_key=key,
-        action=(ToolCall("do", {"command": command}),), parse_error=None, valid=valid, reward=reward, info=info,
-    )  # fmt: skip
+    action = (ToolCall("do", {"command": command}),)
+    other = {"observation": f"room {key}", "state_key": key, "action": action, "valid": valid}
+    return made_step(t, **other, reward=reward, info=info)
 
 
 def _episode(number: int, group: int, steps: list[Step], success: bool) -> Episode:
-    return Episode(
-        episode_id=number, group_id=group, env_id="Tiny-v0", task_id=f"t{group}", task_type="", split="train",
-        task="", steps=tuple(steps), terminated=True, truncated=False, success=success, score=float(success),
-    )  # fmt: skip
+    other = {"group_id": group, "env_id": "Tiny-v0", "task_id": f"t{group}"}
+    return made_episode(number, *steps, **other, success=success, score=float(success))
 
 
 def _episodes(
@@ -179,7 +163,7 @@ def test_what_works_or_cannot_be_told_is_not_named(
 ) -> None:
     settings = {"critic": {}} if name == "ppo" else {}
     crediting = _crediting(name, **settings)
-    crediting.providers = (_Supplied(crediting.estimator),) if settings else ()
+    crediting.providers = (Random(crediting.estimator),) if settings else ()
     assert _said(crediting, caplog, **world) == ""
 
 
@@ -227,41 +211,6 @@ def test_credit_of_scpo_that_matches_nothing_is_named(caplog: pytest.LogCaptureF
 # -- silence on what is shipped ----------------------------------------------------------------------------------------
 
 
-class _Supplied(Provider):
-    """Values, hidden states, entropies and log-probabilities, as numbers that follow from state and step."""
-
-    before_shaping = True
-
-    def __init__(self, estimator: Estimator) -> None:
-        self.values = estimator.values if isinstance(estimator, ValueBased) else ()
-        self.planned = BLOCK in estimator.needs
-
-    def columns(self, steps: StepTable) -> StepTable:
-        """The steps with all columns."""
-        seeds = [[len(key), *key.encode()] for key in steps.state_key.tolist()]
-        states = np.array([np.random.default_rng(seed).normal(size=8) for seed in seeds], np.float32).reshape(-1, 8)
-        value = 0.1 * states[:, 0].astype(np.float64)
-        of = steps.response.row_of
-        tokens = {REFERENCE: steps.logprob.values - 0.01, ENTROPY: 1.0 + np.sin(value)[of], HINDSIGHT: -1.0 + value[of]}
-        steps = steps.with_columns(**{EMBEDDING: states, MC_VALUE: value, NEXT_MC_VALUE: np.cos(9.0 * value)})
-        steps = steps.with_token_columns(**tokens)
-        place = np.arange(len(steps.response.values)) - steps.response.offsets[steps.response.row_of]
-        for output, read in enumerate(self.values):
-            own = value * (1.0 + output)
-            if read.per == "step":
-                steps = steps.with_columns(**{read.name: own})
-            else:
-                steps = steps.with_token_columns(**{read.name: own[steps.response.row_of] * (1.0 + 0.1 * place)})
-        if self.planned:
-            steps = steps.with_token_columns(**{BLOCK: np.minimum(place + 1, 3).astype(np.int8)}).with_columns(**{
-                SWITCH: steps.t % 3 == 0,
-                SEGMENT: steps.t % 3 == 0,
-                SWITCH_PROBABILITY: np.full(len(steps), 0.4),
-                LOW_START: np.full(len(steps), 2),
-            })  # fmt: skip
-        return steps
-
-
 def _played(env: EnvConfig, tasks: int, members: int, seed: int, skill: float, greedy: bool) -> list[Episode]:
     """Groups of episodes of a player who does what the expert would with probability ``skill``, else anything."""
     rng = np.random.default_rng(seed)
@@ -284,13 +233,9 @@ def _played(env: EnvConfig, tasks: int, members: int, seed: int, skill: float, g
             key = info["state_key"]
             after, reward, over, cut, info = made.step(action)
             ids_of = rng.integers(0, 50, int(rng.integers(2, 6)))
-            steps.append(
-                Step(
-                    t=len(steps), prompt_ids=[1], response_ids=ids_of, response_logprobs=np.full(len(ids_of), -1.0),
-                    policy_version=0, finish_reason="stop", observation=str(observation["text"]), state_key=key,
-                    action=action, parse_error=None, valid=bool(info["valid"]), reward=float(reward), info=dict(info),
-                )
-            )  # fmt: skip
+            other = {"state_key": key, "action": action, "valid": bool(info["valid"]), "info": dict(info)}
+            other |= {"response_ids": ids_of, "response_logprobs": np.full(len(ids_of), -1.0), "reward": float(reward)}
+            steps.append(made_step(len(steps), observation=str(observation["text"]), **other))
             observation, ended, score = after, over or cut, info["score"]
         success = bool(info["success"])
         episode = _episode(number, group, steps, success)
@@ -302,7 +247,7 @@ def _played(env: EnvConfig, tasks: int, members: int, seed: int, skill: float, g
 def _silent(method: MethodConfig, rounds: Iterator[list[Episode]], caplog: pytest.LogCaptureFixture) -> None:
     made = Method.of(method)
     greedy = [GreedyReturn()] if method.greedy_baseline else []
-    crediting = Crediting(made, Accelerator(cpu=True), [_Supplied(made.estimator), *greedy])
+    crediting = Crediting(made, Accelerator(cpu=True), [Random(made.estimator, by_state), Signals(), *greedy])
     watched = set()
     with caplog.at_level(logging.INFO, "trainers.credit.crediting"):
         for iteration, episodes in enumerate(rounds, 1):

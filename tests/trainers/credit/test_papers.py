@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from benchmarks.papers.__main__ import main, problems
 from benchmarks.papers.configs import settings_of
-from benchmarks.papers.index import FOLDER, INDEX, ROOT, VALUE, Run, Table, read_index
+from benchmarks.papers.index import FOLDER, INDEX, ROOT, VALUE, Run, read_index
 from benchmarks.papers.page import page
 from benchmarks.papers.plans import Planned, config_of, plan, read_plans
 from benchmarks.papers.plans import text_of as plans_text
@@ -64,7 +64,7 @@ def test_every_file_is_what_settings_and_index_say_and_no_other_is_there() -> No
     assert main(["--check"]) == 0
 
 
-def test_every_file_says_what_is_run_and_resolves() -> None:
+def test_every_file_says_what_is_run_and_resolves_and_names_are_unique() -> None:
     for run in RUNS:
         config, entry = config_of(run), setting_of(run)
         assert config.recipe == entry.recipe and recipe(entry.recipe).method["estimator"] == config.method.estimator
@@ -73,24 +73,15 @@ def test_every_file_says_what_is_run_and_resolves() -> None:
         assert all(env.split != "train" for env in config.evaluation.envs) and config.evaluation.envs, run.path
         assert set(settings_of(run)) <= {field.name for field in fields(TrainConfig)}
         assert entry.stated and entry.taken, run.path
-
-
-def test_a_training_in_webshop_names_its_set_and_goals() -> None:
-    for run in RUNS:
+        assert run.path.as_posix() == f"{run.paper}/{run.table}-{run.env}-{run.model}-{run.name}.yaml"
         if run.env == "webshop":
-            config = config_of(run)
             named = {(env.kwargs["source"], env.kwargs["goals"]) for env in (*config.envs, *config.evaluation.envs)}
             wanted = ("official-full", "human") if run.paper == "steppo" else ("official-1k", "synthetic")
-            assert named == {wanted}, run.path
-            said = any("not of held-out goals" in note for note in setting_of(run).taken)
-            assert said == (run.paper != "steppo"), run.path
-
-
-def test_names_are_unique_and_tell_what_is_run() -> None:
-    names = [settings_of(run)["name"] for run in RUNS]
-    assert len(set(names)) == len(names)
-    for run in RUNS:
-        assert run.path.as_posix() == f"{run.paper}/{run.table}-{run.env}-{run.model}-{run.name}.yaml"
+            said = any("not of held-out goals" in note for note in entry.taken)
+            assert named == {wanted} and said == (run.paper != "steppo"), run.path
+    assert len({settings_of(run)["name"] for run in RUNS}) == len(RUNS)
+    for run, rows in read_index().published.items():
+        assert all(row.model == run.model and row.runs[run.env] == run for row in rows), run.path
 
 
 def test_every_figure_of_a_file_and_of_the_page_is_one_of_the_index() -> None:
@@ -109,12 +100,6 @@ def test_every_figure_of_a_file_and_of_the_page_is_one_of_the_index() -> None:
     for run in RUNS:
         head = (FOLDER / run.path).read_text(encoding="utf-8").split("# Stated:")[0]
         assert {word.rstrip(",;") for word in head.split() if "±" in word} <= known, run.path
-
-
-def test_rows_of_one_training_are_of_its_model_and_environment() -> None:
-    for run, rows in read_index().published.items():
-        assert {row.model for row in rows} == {run.model}, run.path
-        assert all(row.runs[run.env] == run for row in rows)
 
 
 @pytest.mark.skipif(not PAPERS.is_dir(), reason=f"the papers' texts are not in {PAPERS}")
@@ -205,8 +190,3 @@ def test_a_faulty_index_is_refused_by_the_name_of_the_row(tmp_path: Path, old: s
     with pytest.raises(DataError) as caught:
         read_index(path)
     assert "table " in str(caught.value) and all(word in str(caught.value) for word in words), str(caught.value)
-
-
-def test_a_table_without_results_has_no_rows() -> None:
-    assert {table.kind for table in read_index().tables if not table.rows} == {"formulas", "settings", "calibration"}
-    assert isinstance(next(read_index().tables), Table)

@@ -17,6 +17,7 @@ import pytest
 from chromium import chromium
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_episodes import made_episode, made_step
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from synthetic_run import make_run
@@ -30,7 +31,6 @@ from trainers.report.pack import STEP_FIELDS, pack
 from trainers.report.plots import _success, write_plots
 from trainers.report.run import RunData, moving_mean
 from trainers.report.write import write_report
-from trainers.steps import Episode, Step
 from trainers.steps.parquet import read_table, write_episodes
 
 HOSTILE = (
@@ -61,21 +61,6 @@ def unpack(payload: str) -> list[dict[str, Any]]:
     return episodes
 
 
-def step(t: int, **other: Any) -> Step:
-    values = dict(
-        t=t, prompt_ids=(1, 2, 3), response_ids=(4, 5), response_logprobs=(-0.5, -1.5), policy_version=0,
-        finish_reason="stop", observation="o", state_key="k", action=None, parse_error=None, valid=True, reward=0.0,
-        info={},
-    )  # fmt: skip
-    return Step(**{**values, **other})
-
-
-def episode(i: int, *steps: Step, **other: Any) -> Episode:
-    values = dict(env_id="TextCraft-v0", task_id="t", task_type="depth-1", split="train", task="craft", terminated=True,
-                  truncated=False, success=True, score=1.0, error=None)  # fmt: skip
-    return Episode(episode_id=i, group_id=0, steps=steps, **{**values, **other})
-
-
 TEXTS = st.text(st.sampled_from("ab\0\U0001f600\U0001f601\ufeffé"), max_size=8)
 
 
@@ -85,7 +70,7 @@ def test_every_prompt_and_response_comes_back_from_the_packed_form(
     tmp_path_factory: pytest.TempPathFactory, texts: list[list[tuple[str, str]]]
 ) -> None:
     path = tmp_path_factory.mktemp("pack") / "x.parquet"
-    episodes = [episode(i, *(step(t) for t in range(len(pairs)))) for i, pairs in enumerate(texts)]
+    episodes = [made_episode(i, *(made_step(t) for t in range(len(pairs)))) for i, pairs in enumerate(texts)]
     write_episodes(path, episodes, text={(i, t): pair for i, pairs in enumerate(texts) for t, pair in enumerate(pairs)})
     found = unpack(pack(path).payload)
     assert [[(s["prompt"], s["response"]) for s in one["steps"]] for one in found] == texts
@@ -115,9 +100,15 @@ def hostile_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = make_run(tmp_path_factory.mktemp("runs") / "hostile", iterations=2, name=HOSTILE, note=[HOSTILE])
     call = ToolCall("craft", {"item": HOSTILE, "n": float("nan"), "half": "\ud800"})
     episodes = [
-        episode(5, step(0, action=(call,)), step(1, parse_error=HOSTILE, valid=False), task=HOSTILE, task_id=HOSTILE),
-        episode(6, error=HOSTILE, success=False),
-        episode(7, step(0, reward=float("inf"), response_ids=(), response_logprobs=())),
+        made_episode(
+            5,
+            made_step(0, action=(call,)),
+            made_step(1, parse_error=HOSTILE, valid=False),
+            task=HOSTILE,
+            task_id=HOSTILE,
+        ),
+        made_episode(6, error=HOSTILE, success=False),
+        made_episode(7, made_step(0, reward=float("inf"), response_ids=(), response_logprobs=())),
     ]
     text = {(5, 0): (f"KNOWN-PROMPT {HOSTILE}", f"KNOWN-ANSWER {HOSTILE}"), (5, 1): ("KNOWN-SECOND", HOSTILE * 2)}
     write_episodes(folder / "episodes" / "iteration-00002.parquet", episodes, {(5, 1): -0.875}, text)
@@ -187,7 +178,9 @@ def test_a_browser_shows_the_images_of_an_observation_and_none_of_its_history(ru
     past, now = (rng.integers(0, 256, (8, 8, 3), np.uint8) for _ in range(2))
     seen = [((past,), 1), ((past, now), 1), ((past, now), 2), ((), 0)]
     path = run_folder / "episodes/iteration-00007.parquet"
-    write_episodes(path, [episode(0, *(step(t, images=images, shown=n) for t, (images, n) in enumerate(seen)))])
+    write_episodes(
+        path, [made_episode(0, *(made_step(t, images=images, shown=n) for t, (images, n) in enumerate(seen)))]
+    )
     (packed,) = unpack(pack(path).payload)
     png = {name: base64.b64encode(as_png(image)).decode() for name, image in (("past", past), ("now", now))}
     assert [step["images"] for step in packed["steps"]] == [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from accelerate import Accelerator
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from step_tables import table_of
 from tiny_runs import step_table
 
 from trainers.credit.crediting import Credit
@@ -23,27 +25,16 @@ from trainers.policy.loss.selection import TokenMoments, covariances
 from trainers.steps import Ragged, StepTable
 
 
-def played(iteration: int, returns: Sequence[Sequence[float]], steps: int = 2, ranks: int = 1) -> StepTable:
+def played(iteration: int, returns: Sequence[Sequence[float]], steps: int = 2) -> StepTable:
     """An iteration's rows: groups of episodes of two steps with these returns, ids counting on over iterations."""
     rows = [
-        (100 * iteration + g, 1000 * iteration + 10 * g + i, t, value if t == steps - 1 else 0.0)
+        (100 * iteration + g, 1000 * iteration + 10 * g + i, t, value if t == steps - 1 else 0.0, f"{i} {t}", True)
         for g, group in enumerate(returns) for i, value in enumerate(group) for t in reversed(range(steps))
     ]  # fmt: skip
-    keys = np.empty(len(rows), object)
-    keys[:] = [str(row) for row in rows]
     tokens = Ragged.of([[row[1], row[2] + 1, 3][: 1 + row[2]] for row in rows], np.int64)
-    return StepTable(
-        group_id=np.array([row[0] for row in rows], np.int64),
-        episode_id=np.array([row[1] for row in rows], np.int64),
-        t=np.array([row[2] for row in rows], np.int64),
-        reward=np.array([row[3] for row in rows], np.float64),
-        state_key=keys,
-        valid=np.ones(len(rows), np.bool_),
-        prompt=tokens,
-        response=tokens,
-        logprob=Ragged(np.linspace(-1, 0, len(tokens.values)).astype(np.float32), tokens.offsets),
-        extra={"iteration": np.full(len(rows), iteration, np.int64)},
-    )
+    logprob = Ragged(np.linspace(-1, 0, len(tokens.values)).astype(np.float32), tokens.offsets)
+    found = {"prompt": tokens, "response": tokens, "logprob": logprob, "token_extra": {}}
+    return replace(table_of(rows), **found, extra={"iteration": np.full(len(rows), iteration, np.int64)})
 
 
 def take_in(buffer: ReplayBuffer, steps: StepTable, advantage: float = 0.0) -> int:

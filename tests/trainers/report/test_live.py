@@ -22,6 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from synthetic_run import make_run
+from waiting import until
 
 from envsuite.core.errors import UsageError
 from trainers.programs.report import main
@@ -155,10 +156,8 @@ def test_the_activity_of_a_run_and_how_it_ended_are_told(growing: Growing) -> No
     progress.stage("rollout", 16)
     with ActivityFile(folder, progress, interval=0.05):
         progress.advance(3)
-        end = time.monotonic() + 10
-        while (found := run.now()["activity"])["count"] != 3:
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        until(lambda: run.now()["activity"]["count"] == 3)
+        found = run.now()["activity"]
         assert (found["state"], found["stage"], found["total"]) == ("running", "rollout", 16)
         assert len(found["processes"]) == 1 and "rollout" in found["processes"][0]
     assert run.now()["activity"]["state"] == "finished"

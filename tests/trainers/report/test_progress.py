@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import math
+import re
 import subprocess
 import sys
 import threading
@@ -36,27 +37,17 @@ class Screen:
         self.row = 0
 
     def feed(self, text: str, width: int) -> None:
-        i = 0
-        while i < len(text):
-            if text[i] == "\x1b":
-                end = i + 2
-                while not text[end].isalpha():
-                    end += 1
-                code, number = text[end], text[i + 2 : end]
-                if code == "A":
-                    self.row = max(0, self.row - int(number or 1))
-                elif code == "K":
-                    self.lines[self.row] = ""
-                i = end + 1
-                continue
-            if text[i] == "\n":
+        for number, code, character in re.findall(r"\x1b\[([\d?]*)([A-Za-z])|([^\r])", text):
+            if code == "A":
+                self.row = max(0, self.row - int(number or 1))
+            elif code == "K":
+                self.lines[self.row] = ""
+            elif character == "\n":
                 self.row += 1
-                if self.row == len(self.lines):
-                    self.lines.append("")
-            elif text[i] != "\r":
-                self.lines[self.row] += text[i]
+                self.lines += [""] * (self.row == len(self.lines))
+            elif not code:
+                self.lines[self.row] += character
                 assert cell_len(self.lines[self.row]) <= width
-            i += 1
 
     def narrow(self, width: int) -> None:
         at = len(self.lines) - self.row
@@ -137,7 +128,7 @@ def test_what_others_print_and_warn_stays_above_the_display(capsys: pytest.Captu
         table = Table("depth", "success")
         table.add_row("1", "50 %")
         progress.table(table)
-    screen.feed(stream.getvalue().replace("\x1b[?25l", "").replace("\x1b[?25h", ""), 80)
+    screen.feed(stream.getvalue(), 80)
     shown = [line for line in screen.lines if line.strip()]
     assert shown[:2] == ["a stray print", "warning: episode 7 failed"]
     assert shown[-1].startswith("  rollout 0/8 episodes")

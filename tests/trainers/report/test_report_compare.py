@@ -38,18 +38,8 @@ def played(skill: float, seed: int) -> list[Episode]:
 @pytest.fixture
 def run_of(tmp_path: Path) -> Runs:
     def make(name: str, skill: float = 0.5, seed: int = 0, env: dict[str, Any] | None = None, **config: Any) -> RunData:
-        folder = make_run(
-            tmp_path / name,
-            2,
-            2,
-            2,
-            3,
-            seed,
-            evaluation={"envs": [{**ENV, **(env or {})}]},
-            advantages=False,
-            tasks=4,
-            **config,
-        )
+        config["evaluation"] = {"envs": [{**ENV, **(env or {})}]}
+        folder = make_run(tmp_path / name, 2, 2, 2, 3, seed, advantages=False, tasks=4, **config)
         episodes = played(skill, seed)
         split, tasks = (env or {}).get("split", "test"), (env or {}).get("hash", "3f9a77c0de")
         result = evaluate_summary(episodes, "after", "TextCraft-v0", split, tasks, 8, 0.4, 1.0)

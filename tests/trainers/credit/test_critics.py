@@ -18,7 +18,6 @@ from trainers.credit.estimators.ppo import PPO
 from trainers.credit.estimators.reinforce_pp import ReinforcePP
 from trainers.credit.estimators.returns import discounted_returns
 from trainers.credit.estimators.steppo import StepPO
-from trainers.credit.estimators.tokens import token_means
 from trainers.credit.estimators.vetta import VETTA
 from trainers.steps import StepTable
 from trainers.steps.columns import ENTROPY, HINDSIGHT, SUCCESS
@@ -306,9 +305,3 @@ def test_the_diagnostics_of_hcapo_are_those_of_successful_episodes():
     assert told["ratio_mean"] == pytest.approx(ratio.mean()) and told["ratio_std"] == pytest.approx(ratio.std())
     assert told["hindsight_logprob"] == -2.5 and told["response_length"] == 2.0
     assert told["ratio_clipped"] == pytest.approx(2 / 3)
-
-
-def test_means_are_those_of_each_steps_tokens():
-    steps = table_of([(0, 1, 0, 0.0, "a", True), (0, 1, 1, 0.0, "a", True), (0, 1, 2, 0.0, "a", True)], [2, 0, 1])
-    steps = steps.with_token_columns(**{ENTROPY: np.array([1.0, 2.0, 5.0])})
-    assert token_means(steps, ENTROPY, "empg").tolist() == [1.5, 0.0, 5.0]

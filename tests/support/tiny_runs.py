@@ -147,6 +147,14 @@ def without_times(run: Path) -> list[dict[str, Any]]:
     ]
 
 
+def trained(folder: Path, *arguments: str, **changes: Any) -> list[dict[str, Any]]:
+    """The metrics, without times, of a run in this process, which may go on one that is there."""
+    from trainers.train import main
+
+    assert main(["--config", str(write_settings(folder, **changes)), *arguments]) == 0
+    return without_times(folder / "runs" / "tiny")
+
+
 def weights(checkpoint: Path) -> Mapping[str, bytes]:
     """Bytes of model, or adapter, and optimiser; of a sharded run in several files."""
     stem = "adapter_model" if (checkpoint / "adapter_config.json").is_file() else "model"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from step_tables import table_of
@@ -112,6 +112,7 @@ def test_places_are_the_lengths_of_what_was_decoded_before(text: str):
 
 
 @given(st.sampled_from([TOKENIZER, SPACED]), st.lists(st.integers(0, 255), max_size=14))
+@example(SPACED, [36, 177, 0])  # the stream of the tokenizer gives up on these
 def test_any_tokens_have_places_bytes_that_are_no_text_among_them(tokenizer: PreTrainedTokenizerFast, ids: list[int]):
     decoded, begins = Blocks(tokenizer).begins(ids)
     assert decoded == tokenizer.decode(ids) and len(begins) == len(ids)

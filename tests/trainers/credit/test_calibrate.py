@@ -7,13 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from tiny_runs import write_settings
+from tiny_runs import trained
 
 from envsuite.core.errors import DataError
 from trainers.credit.calibration import Candidate, choose, layers_of, probe_accuracy
 from trainers.policy.hidden import Fingerprint
 from trainers.programs.calibrate import main
-from trainers.train import main as train
 
 
 def test_the_probe_names_tasks_that_a_line_separates_and_no_others() -> None:
@@ -45,15 +44,14 @@ def test_the_layers_tried_are_the_papers_for_its_depth() -> None:
 
 @pytest.mark.slow
 def test_a_run_is_calibrated_to_settings_that_a_run_takes(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert train(["--config", str(write_settings(place, iterations=2, **{"evaluation.envs": []}))]) == 0
+    trained(place, iterations=2, **{"evaluation.envs": []})
     capfd.readouterr()
     assert main([str(place / "runs" / "tiny"), "--radii", "0.01", "0.1", "--steps", "30"]) == 0
     said = capfd.readouterr().out
     assert said.count("\n| -") == 8, "two layers, two poolings, two radii"
     settings = yaml.safe_load(said.partition("Settings:")[2])
     assert settings["method"]["embedding"]["layer"] in (-1, -2) and 0.02 < settings["method"]["options"]["radius"] < 0.4
-    changes = {"name": "next", "recipe": "bipace", "iterations": 1, "evaluation.envs": [], **settings}
-    assert train(["--config", str(write_settings(place, **changes))]) == 0
+    trained(place, **{"name": "next", "recipe": "bipace", "iterations": 1, "evaluation.envs": [], **settings})
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,18 @@ from architectures import COMPUTED, architecture
 from folders import SUPPORT
 from numpy.testing import assert_allclose
 from safetensors.torch import load_file
-from tiny_runs import BOTH, model, rewrite, save_model, step_table, train, weights, without_times, write_settings
+from tiny_runs import (
+    BOTH,
+    model,
+    rewrite,
+    save_model,
+    step_table,
+    train,
+    trained,
+    weights,
+    without_times,
+    write_settings,
+)
 
 from trainers.credit.config import CriticConfig
 from trainers.credit.critic import Critic
@@ -226,9 +237,8 @@ def test_a_run_trains_every_output_and_goes_on_from_its_checkpoint(
         "recipe": recipe, "iterations": 1, "checkpoint_every": 1, "evaluation.envs": [],
         "prompt.plan": recipe == "hiper", "method": {"critic": {**critic, "lr": 0.01, "minibatches": 1}},
     }  # fmt: skip
-    assert main(["--config", str(write_settings(place, **settings))]) == 0
-    assert main(["--config", str(write_settings(place, **{**settings, "iterations": 2})), "--resume"]) == 0
-    records = without_times(place / "runs" / "tiny")
+    trained(place, **settings)
+    records = trained(place, "--resume", **{**settings, "iterations": 2})
     assert [record["train/value_loss"] > 0 for record in records] == [True, True]
     weights = load_file(place / "runs/tiny/checkpoints/iteration-00002/critic.safetensors")
     (name,) = (name for name in weights if name.startswith("weights") and name.endswith("value.weight"))
@@ -319,8 +329,7 @@ def test_a_run_with_a_critic_resumes_to_the_same_end_to_the_last_bit(place: Path
 @pytest.mark.slow
 def test_while_the_critic_warms_up_the_policy_rests(place: Path) -> None:
     changes = {"recipe": "steppo", "iterations": 3, "method": {"critic": {"lr": 0.01, "warmup": 2}}}
-    assert main(["--config", str(write_settings(place, **changes))]) == 0
-    records = [r for r in without_times(place / "runs" / "tiny") if "train/optimizer_steps" in r]
+    records = [r for r in trained(place, **changes) if "train/optimizer_steps" in r]
     assert [r["train/optimizer_steps"] for r in records] == [0, 0, 2]
     assert all(r["train/value_grad_norm"] > 0 for r in records)
 
@@ -329,7 +338,7 @@ def test_while_the_critic_warms_up_the_policy_rests(place: Path) -> None:
 def test_a_checkpoint_without_a_critic_is_refused_by_a_run_with_one(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--config", str(write_settings(place, iterations=1, recipe="steppo"))]) == 0
+    trained(place, iterations=1, recipe="steppo")
     state = place / "runs" / "tiny" / "checkpoints" / "iteration-00001" / "state.json"
     body = orjson.loads(state.read_bytes())
     assert body["parts"].pop("critic")
@@ -370,16 +379,13 @@ def test_two_processes_train_the_critic_of_one(place: Path) -> None:
 
 
 def test_remax_plays_one_greedy_episode_a_task_and_does_not_train_on_it(place: Path) -> None:
-    changes = {"recipe": "remax", "iterations": 1, "evaluation.envs": []}
-    assert main(["--config", str(write_settings(place, **changes))]) == 0
-    (record,) = without_times(place / "runs" / "tiny")
+    (record,) = trained(place, recipe="remax", iterations=1, **{"evaluation.envs": []})
     assert record["train/episodes"] == 6, "as many as without the baseline"
     episodes = read_episodes(place / "runs/tiny/episodes/iteration-00001.parquet")
     greedy = [episode for episode in episodes if episode.greedy]
     assert len(episodes) == 8 and {episode.group_id for episode in greedy} == {0, 1} and len(greedy) == 2
     assert len({episode.episode_id for episode in episodes}) == 8
-    trained = sum(len(episode.steps) for episode in episodes if not episode.greedy)
-    assert record["train/steps"] == trained
+    assert record["train/steps"] == sum(len(episode.steps) for episode in episodes if not episode.greedy)
     sampled = sum(len(step.response_ids) for episode in episodes for step in episode.steps)
     assert record["train/tokens_total"] == sampled
 
@@ -388,9 +394,7 @@ def test_remax_plays_one_greedy_episode_a_task_and_does_not_train_on_it(place: P
 def test_bipace_reads_the_actors_hidden_states_and_keeps_the_radius_it_found(place: Path, radius: float | None) -> None:
     options = {"embedder": "actor_hidden", "radius": radius}
     changes = {"recipe": "bipace", "iterations": 2, "method": {"options": options}, "evaluation.envs": []}
-    assert main(["--config", str(write_settings(place, **changes))]) == 0
-    record = without_times(place / "runs" / "tiny")[-1]
-    assert record["diag/cluster/size_mean"] > 1
+    assert trained(place, **changes)[-1]["diag/cluster/size_mean"] > 1
     state = orjson.loads((place / "runs/tiny/checkpoints/iteration-00002/state.json").read_bytes())
     found = state["parts"]["method"]["estimator"]["radius"]
     assert found == radius if radius is not None else 0.02 < found < 0.4

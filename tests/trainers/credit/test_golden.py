@@ -164,22 +164,16 @@ def recorded(peer: str, estimator: str) -> tuple[dict[str, Any], dict[str, Any]]
             returns[:, t] = advantages[:, t] = new
             running = np.where(here, new, running) if skips else new * here
     data = {
-        "schema": "golden-tokens/1",
-        "group_id": ["a", "a", "b"],
-        "response_mask": MASK.astype(int).tolist(),
-        "token_level_rewards_dense": rewards.tolist(),
-        "values": values.tolist(),
-    }
+        "schema": "golden-tokens/1", "group_id": ["a", "a", "b"], "response_mask": MASK.astype(int).tolist(),
+        "token_level_rewards_dense": rewards.tolist(), "values": values.tolist(),
+    }  # fmt: skip
     lambdas = {"lam": lam} if estimator == "gae_token" else {}
     case = {
-        "id": "holes",
-        "estimator": estimator,
+        "id": "holes", "estimator": estimator, "dtype": "float64", "tolerance": {"rtol": 1e-7, "atol": 1e-8},
         "function": "compute_gae_advantage_return" if lambdas else "compute_reinforce_plus_plus_outcome_advantage",
         "params": {"gamma": gamma, **lambdas, **({"rewards": "token_level_rewards_dense"} if skips else {})},
-        "dtype": "float64",
-        "tolerance": {"rtol": 1e-7, "atol": 1e-8},
         "expect": {"advantage": whitened(advantages).tolist(), "returns": returns.tolist()},
-    }
+    }  # fmt: skip
     return data, case
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from accelerate import Accelerator
 from numpy.testing import assert_allclose
-from tiny_runs import BOTH, save_model, train, without_times, write_settings
+from tiny_runs import BOTH, save_model, train, trained, without_times, write_settings
 from walk_world import LIMIT, PLACES, RIGHT, value
 
 from envsuite.prompting import PromptSpec, make_codec, make_memory
@@ -171,8 +171,7 @@ def test_a_run_plays_continuations_and_trains_on_none(tmp_path: Path) -> None:
     save_model(tmp_path / "model")
     changes = {"recipe": "oracle_mc", "iterations": 1, "method": {"oracle": {"continuations": 3}}}
     changes["evaluation.envs"] = []
-    assert main(["--config", str(write_settings(tmp_path, **changes))]) == 0
-    (record,) = without_times(tmp_path / "runs/tiny")
+    (record,) = trained(tmp_path, **changes)
     assert record["train/episodes"] == 6 and record["train/steps"] == 18
     assert record["oracle/episodes"] == 3 * record["oracle/states"] and record["oracle/failed"] == 0
     assert 2 < record["oracle/states"] <= 14, "six episodes of three steps, of two tasks"
@@ -283,9 +282,7 @@ def test_a_file_of_episodes_keeps_their_trees(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_run_trains_on_trees_and_counts_shared_tokens_once(tmp_path: Path) -> None:
     save_model(tmp_path / "model")
-    changes = {"recipe": "tree_grpo", "iterations": 2, "evaluation.envs": []}
-    assert main(["--config", str(write_settings(tmp_path, **changes))]) == 0
-    one, two = without_times(tmp_path / "runs/tiny")
+    one, two = trained(tmp_path, recipe="tree_grpo", iterations=2, **{"evaluation.envs": []})
     assert one["train/episodes"] == 12 and one["diag/tree/size_mean"] == 3.0
     assert one["train/sampled_tokens"] < one["train/response_length"] * one["train/episode_length"] * 12
     assert two["train/tokens_total"] == one["train/sampled_tokens"] + two["train/sampled_tokens"]

@@ -138,6 +138,7 @@ def _with(**columns: Any) -> StepTable:
         (lambda: ReinforcePPBaseline(whiten_by="tokens"), "whiten_by 'tokens'"),
         (lambda: SCPO(order="random"), "scpo order 'random'"),
         (lambda: SCPO(scorer="exakt"), "unknown scorer 'exakt'"),
+        (lambda: SCPO(scorer="sentence_embedder", scorer_options={"path": None}), "path is None"),
         (lambda: Spear(outcome="sing"), "spear outcome 'sing'"),
         (lambda: _replay(admit="steps"), "admit 'steps'"),
         # numbers

@@ -13,7 +13,7 @@ import torch
 from accelerate import Accelerator
 from numpy.testing import assert_allclose
 from ranks import on_ranks
-from tiny_runs import model, step_table, tokenizer, without_times, write_settings
+from tiny_runs import model, step_table, tokenizer, trained, write_settings
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -207,14 +207,11 @@ def test_long_prompts_and_a_large_vocabulary_take_bounded_memory() -> None:
 @pytest.mark.seconds
 @pytest.mark.parametrize("name", ["hcapo", pytest.param("empg", marks=pytest.mark.slow)])
 def test_a_run_trains_on_the_signal_and_reports_it(place: Path, name: str) -> None:
-    config = write_settings(place, recipe=name, iterations=1, **{"evaluation.envs": []})
-    assert main(["--config", str(config)]) == 0
-    folder = place / "runs" / "tiny"
-    (record,) = [line for line in without_times(folder) if line["iteration"] == 1]
+    (record,) = trained(place, recipe=name, iterations=1, **{"evaluation.envs": []})
     wanted = {"empg": ("entropy", "scale_std", "bonus_share"), "hcapo": ("ratio_mean", "ratio_std", "response_length")}
     for key in wanted[name]:
         assert any(found.endswith(f"/{key}") for found in record), sorted(record)
-    episodes = read_episodes(folder / "episodes" / "iteration-00001.parquet")
+    episodes = read_episodes(place / "runs/tiny/episodes/iteration-00001.parquet")
     assert all(episode.last_observation not in ("", episode.steps[0].observation) for episode in episodes)
 
 

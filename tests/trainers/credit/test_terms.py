@@ -101,8 +101,10 @@ def test_what_the_terms_do_does_not_depend_on_the_order_of_rows(case: str, steps
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_terms_of_an_empty_table_are_there_and_do_nothing(case: str) -> None:
-    empty = table_of([])
-    assert set(term_metrics(empty, _made(case)(empty)).values()) == {0.0}
+    empty, estimator = table_of([]), _made(case)
+    advantage = estimator(empty)
+    assert set(term_metrics(empty, advantage).values()) == {0.0}
+    assert set(estimator.distinguishing) <= set(advantage.summands)
 
 
 # -- The settings of a comparison

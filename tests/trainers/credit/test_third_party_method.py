@@ -11,12 +11,11 @@ import pytest
 from numpy.testing import assert_allclose
 from step_tables import table_of
 from third_party import files_of, install
-from tiny_runs import save_model, without_times, write_settings
+from tiny_runs import save_model, trained
 
 from trainers.credit.estimators import ESTIMATORS
 from trainers.credit.estimators.dr_grpo import DrGRPO
 from trainers.settings import make
-from trainers.train import main
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +41,6 @@ def test_the_method_of_another_package_is_centred_on_the_median(site: Path) -> N
 
 def test_a_run_trains_with_it_by_its_name(site: Path, tmp_path: Path) -> None:
     save_model(tmp_path / "model", "llama")
-    config = write_settings(tmp_path, iterations=1, **{"evaluation.envs": [], "recipe": "dr_grpo"})
     options = ["--method.estimator", "median", "--method.options.scale", "2"]
-    assert main(["--config", str(config), *options]) == 0
-    assert "diag/above_median" in without_times(tmp_path / "runs" / "tiny")[-1]
+    records = trained(tmp_path, *options, iterations=1, recipe="dr_grpo", **{"evaluation.envs": []})
+    assert "diag/above_median" in records[-1]

@@ -58,6 +58,9 @@ from trainers.steps import Episode
 
 PARTS = word_tokenizer(["Ar of ,"], 64, Spelling(parts=("ta", "rin", "in")))
 EXPLAINED = PromptConfig(think=False, memory="full")
+TINY = ImitateConfig(architecture=Architecture(layers=2, width=32))
+KWARGS = {"source": "generated", "goals": 60, "max_distractors": 0}
+GAMES = [Play(kwargs=KWARGS)]
 BARE = replace(EXPLAINED, instructions=False, commands=False)
 
 
@@ -204,7 +207,7 @@ def test_every_word_of_what_is_made_is_known(name: str, words: int, texts: Calla
 
 
 def test_an_action_survives_tokenising_decoding_and_a_reload_beside_a_model(tokenizer, tmp_path: Path) -> None:
-    new_model(ImitateConfig(architecture=Architecture(layers=2, width=32)), tokenizer).save_pretrained(tmp_path)
+    new_model(TINY, tokenizer).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     text = "<action>craft 4 oak planks using 1 oak logs, 12 string</action>"
@@ -227,7 +230,7 @@ def test_what_a_player_does_by_mistake_is_read_and_not_learnt(tokenizer, monkeyp
     one, _ = _written(env, task, Planner(), tokenizer, codec, 30, random.Random(0))
     slip = one.parts == SLIP
     assert tokenizer.decode(one.tokens[slip].tolist()).startswith("<action>get 7 string</action>")
-    model = new_model(ImitateConfig(architecture=Architecture(layers=2, width=32)), tokenizer)
+    model = new_model(TINY, tokenizer)
     policy = Policy(model)
     hidden = model.model(input_ids=torch.from_numpy(one.tokens[None])).last_hidden_state
     hidden.retain_grad()
@@ -251,9 +254,7 @@ def test_a_head_that_looks_back_attends_to_that_token_whatever_the_tokens_are(to
 
 @pytest.mark.seconds
 def test_the_same_seed_gives_the_same_model(tokenizer) -> None:
-    games = [Play(kwargs={"source": "generated", "goals": 60, "max_distractors": 0})]
-    tiny = Architecture(layers=2, width=32)
-    config = ImitateConfig(architecture=tiny, stages=[Stage(3), Stage(4, games)], batch=2, prompt=BARE)
+    config = replace(TINY, stages=[Stage(3), Stage(4, GAMES)], batch=2, prompt=BARE)
     first, second = _imitated(config, tokenizer), _imitated(config, tokenizer)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
@@ -286,13 +287,13 @@ def test_where_every_transcript_is_too_long_it_says_so_and_does_not_play_for_eve
     config = ImitateConfig(max_tokens=40, batch=2, prompt=BARE)
     source = Transcripts(config, tokenizer)
     with pytest.raises(UsageError, match=r"max_tokens=40: 200 of 200 .* raise max_tokens"):
-        next(source.batches(Stage(1, [Play(kwargs={"source": "generated", "goals": 60})])))
+        next(source.batches(Stage(1, GAMES)))
 
 
 def test_a_start_that_holds_no_model_is_refused(tokenizer, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"start .*no config\.json there"):
         started(str(tmp_path), tokenizer)
-    new_model(ImitateConfig(architecture=Architecture(layers=2, width=32)), tokenizer).save_pretrained(tmp_path)
+    new_model(TINY, tokenizer).save_pretrained(tmp_path)
     with pytest.raises(DataError, match=r"start .*no tokenizer_config\.json there"):
         started(str(tmp_path), tokenizer)
 
@@ -304,9 +305,8 @@ def test_a_setting_that_cannot_work_is_named(capsys: pytest.CaptureFixture[str])
 
 
 def test_words_that_two_vocabularies_share_keep_their_embeddings(tokenizer, tmp_path: Path) -> None:
-    tiny = ImitateConfig(architecture=Architecture(layers=2, width=32))
     old_words = word_tokenizer(textcraft_texts(), 64)
-    old = new_model(tiny, old_words)
+    old = new_model(TINY, old_words)
     old.save_pretrained(tmp_path)
     old_words.save_pretrained(tmp_path)
     new_words = word_tokenizer(alfworld_texts(), 64)
@@ -320,7 +320,7 @@ def test_words_that_two_vocabularies_share_keep_their_embeddings(tokenizer, tmp_
 
 
 def test_training_goes_on_from_the_start_that_is_named(tokenizer, tmp_path: Path) -> None:
-    config = ImitateConfig(architecture=Architecture(layers=2, width=32), stages=[Stage(1, lr=0.0)], batch=2)
+    config = replace(TINY, stages=[Stage(1, lr=0.0)], batch=2)
     model = _imitated(config, tokenizer)
     with torch.no_grad():
         model.model.norm.weight.fill_(3.0)
@@ -388,11 +388,9 @@ def test_a_model_of_alfworld_s_player_is_made_by_its_id(tmp_path: Path, monkeypa
 
 # -- models that others have trained ---------------------------------------------------------------------------------
 
-GAMES = [Play(kwargs={"source": "generated", "goals": 60, "max_distractors": 0})]
-
 
 def test_the_parts_of_a_batch_add_up_to_its_loss_and_gradient(tokenizer) -> None:
-    policy = Policy(new_model(ImitateConfig(architecture=Architecture(layers=2, width=32)), tokenizer)).train()
+    policy = Policy(new_model(TINY, tokenizer)).train()
     source = Transcripts(ImitateConfig(batch=5, max_tokens=2000, prompt=BARE), tokenizer)
     batch = next(source.batches(Stage(1, GAMES)))
     longest = max(len(one.tokens) for one in batch)
@@ -409,7 +407,7 @@ def test_the_parts_of_a_batch_add_up_to_its_loss_and_gradient(tokenizer) -> None
 
 
 def test_the_loss_is_the_cross_entropy_of_the_plain_model(tokenizer) -> None:
-    model = new_model(ImitateConfig(architecture=Architecture(layers=2, width=32)), tokenizer)
+    model = new_model(TINY, tokenizer)
     source = Transcripts(ImitateConfig(batch=3, max_tokens=2000, prompt=BARE), tokenizer)
     batch = next(source.batches(Stage(1, GAMES)))
     losses, own = [], []
@@ -427,7 +425,7 @@ def test_the_loss_is_the_cross_entropy_of_the_plain_model(tokenizer) -> None:
 
 @pytest.mark.seconds
 def test_a_model_that_others_have_trained_learns_by_an_adapter(tokenizer, tmp_path: Path) -> None:
-    base = new_model(ImitateConfig(architecture=Architecture(layers=2, width=32)), tokenizer)
+    base = new_model(TINY, tokenizer)
     base.save_pretrained(tmp_path / "base")
     tokenizer.save_pretrained(tmp_path / "base")
     file = tmp_path / "config.yaml"
@@ -439,7 +437,7 @@ max_tokens: 2000
 tokens_per_microbatch: 1000
 batch: 4
 warmup: 1
-stages: [{{steps: 12, lr: 0.02, lr_end: 0.02, max_steps: 3, games: [{{kwargs: {GAMES[0].kwargs}}}]}}]
+stages: [{{steps: 12, lr: 0.02, lr_end: 0.02, max_steps: 3, games: [{{kwargs: {KWARGS}}}]}}]
 """)
     assert main(["--config", str(file)]) == 0
     assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= {
@@ -464,7 +462,6 @@ def test_settings_of_a_model_that_contradict_are_named(tmp_path: Path, capsys: p
 # -- What is imitated stands in the prompts that a rollout builds
 
 
-KWARGS = {"source": "generated", "goals": 60, "max_distractors": 0}
 ENV = EnvConfig(kwargs=KWARGS)
 MEMORIES = ("full", "compact(200)", "rendered", "window(0)", "window(2)")
 PROMPTS = {memory: PromptConfig(memory=memory) for memory in MEMORIES} | {
@@ -567,4 +564,4 @@ def test_settings_of_prompts_that_contradict_are_named(capsys: pytest.CaptureFix
 def test_where_no_first_prompt_has_room_it_says_so_and_does_not_play_for_ever(tokenizer) -> None:
     config = ImitateConfig(prompt=PromptConfig(memory="compact(20)"), batch=2)
     with pytest.raises(UsageError, match=r"prompt.memory compact\(20\).*no room for the first prompts"):
-        next(Transcripts(config, tokenizer).batches(Stage(1, [Play(kwargs=KWARGS)])))
+        next(Transcripts(config, tokenizer).batches(Stage(1, GAMES)))

@@ -117,17 +117,13 @@ def hostile_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.seconds
-def test_the_report_is_one_file_that_names_no_other(hostile_run: Path) -> None:
+def test_the_report_names_no_other_file_and_what_a_run_says_adds_no_script(hostile_run: Path, run_folder: Path) -> None:
     page = (hostile_run / "report.html").read_text(encoding="utf-8")
     without_data = re.sub(r"<script type=.*?</script>", "", page, flags=re.DOTALL)
     assert re.findall(r"(?:src|href)\s*=\s*\"(?!#|data:)[^\"]*", without_data) == []
     assert re.findall(r"https?://(?!www\.w3\.org/2000/svg)", without_data) == []
     assert re.findall(r"@import|url\(|fetch\(|XMLHttpRequest|innerHTML", without_data) == []
     assert "\0" not in page
-
-
-@pytest.mark.seconds
-def test_what_a_run_says_adds_no_script_to_the_page(hostile_run: Path, run_folder: Path) -> None:
     write_report(run_folder)
     counts = []
     for folder in (hostile_run, run_folder):

@@ -104,25 +104,16 @@ def test_what_the_page_gets_are_places_of_episodes_and_steps(run_folder: Path) -
             assert (source, target, keys) == (edge.source, edge.target, edge.steps)
 
 
-def hostile_run(folder: Path) -> Path:
-    make_run(folder, iterations=1, groups=1, size=4, steps=4)
-    (path,) = files(folder)
-    episodes = []
-    for one in read_episodes(path):
-        steps = [
-            replace(
-                step, observation=HOSTILE, state_key=f"{HOSTILE}{step.t % 2}",
-                action=(ToolCall("go", {"to": HOSTILE}),),
-            )
-            for step in one.steps
-        ]  # fmt: skip
-        episodes.append(replace(one, steps=tuple(steps), task=HOSTILE, error=None))
-    write_episodes(path, episodes)
-    return folder
-
-
 def test_hostile_texts_stay_texts(tmp_path: Path) -> None:
-    run = RunData.load(hostile_run(tmp_path / "run"))
+    run = RunData.load(make_run(tmp_path / "run", iterations=1, groups=1, size=4, steps=4))
+    (path,) = files(run.folder)
+    seen = {"observation": HOSTILE, "action": (ToolCall("go", {"to": HOSTILE}),)}
+    episodes = [
+        replace(one, task=HOSTILE, error=None, steps=tuple(
+            replace(step, **seen, state_key=f"{HOSTILE}{step.t % 2}") for step in one.steps
+        )) for one in read_episodes(path)
+    ]  # fmt: skip
+    write_episodes(path, episodes)
     page = write_html(run, []).read_text(encoding="utf-8")
     assert "alert(1)" not in page and 'id="graphs-0"' in page
     out = tmp_path / "g.svg"

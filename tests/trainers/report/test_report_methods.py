@@ -83,6 +83,12 @@ def run_of(tmp_path: Path) -> Runs:
     return make_run
 
 
+@pytest.fixture
+def run(run_of: Runs) -> RunData:
+    """A run of GRPO."""
+    return run_of({"estimator": "grpo"})
+
+
 SHAPED = {"scale": {"factor": 10.0}, "invalid_action_penalty": {"coef": 0.1, "reach": "row"}}
 LACKING = {"ppo", "steppo", "vetta", "hiper", "remax", "bipace", "empg", "hcapo", "oracle_mc"}
 METHODS: dict[str, dict[str, Any]] = {
@@ -128,8 +134,7 @@ def test_other_methods_give_what_their_estimators_give_on_the_same_rewards(run_o
         assert [computed.values[key] for key in keys] == pytest.approx(wanted.tolist(), abs=1e-9)
 
 
-def test_methods_without_their_columns_say_what_they_lack(run_of: Runs) -> None:
-    run = run_of({"estimator": "grpo"})
+def test_methods_without_their_columns_say_what_they_lack(run: RunData) -> None:
     found = {one.method.name: one for one in Advantages(run).of_file(run.episode_files()[0][1])}
     lacking = {name for name, one in found.items() if one.values is None}
     assert lacking == LACKING
@@ -138,16 +143,14 @@ def test_methods_without_their_columns_say_what_they_lack(run_of: Runs) -> None:
     assert "'greedy_return'" in found["remax"].lacks and "'embedding'" in found["bipace"].lacks
 
 
-def test_a_shaper_that_needs_the_reference_is_no_reason_for_other_rewards(run_of: Runs) -> None:
-    run = run_of({"estimator": "grpo"})
+def test_a_shaper_that_needs_the_reference_is_no_reason_for_other_rewards(run: RunData) -> None:
     run.config["method"]["shapers"] = {"kl_penalty": {"coef": 0.1}}
     own, gigpo, composed = Advantages(run, ["own", "gigpo", "gigpo+scpo"]).of_file(run.episode_files()[0][1])
     assert own.values is None and "kl_penalty" in own.lacks and gigpo.values is None
     assert composed.values is not None  # it brings rewards of its own
 
 
-def test_default_methods_are_not_shown_twice(run_of: Runs) -> None:
-    run = run_of({"estimator": "grpo"})
+def test_default_methods_are_not_shown_twice(run: RunData) -> None:
     names = [method.name for method in Advantages(run, DEFAULT).methods]
     assert names[0] == "own" and "grpo" not in names and len(names) == len(set(names))
 
@@ -162,8 +165,7 @@ def rewritten(run: RunData, change: Callable[[list[Episode]], list[Episode]]) ->
     return lacks
 
 
-def test_groups_that_were_saved_in_part_are_refused(run_of: Runs) -> None:
-    run = run_of({"estimator": "grpo"})
+def test_groups_that_were_saved_in_part_are_refused(run: RunData) -> None:
     assert "group 2 has 3 of its 4 episodes" in rewritten(run, lambda episodes: episodes[:-1])
     assert "8 of the 12 episodes of iteration 1" in rewritten(run, lambda episodes: episodes[:-4])
 
@@ -175,8 +177,7 @@ def test_other_advantages_than_the_saved_ones_are_refused(run_of: Runs) -> None:
     assert grpo.values is None and "differs from the saved advantages" in grpo.lacks
 
 
-def test_without_settings_or_metrics_nothing_is_computed(run_of: Runs) -> None:
-    run = run_of({"estimator": "grpo"})
+def test_without_settings_or_metrics_nothing_is_computed(run: RunData) -> None:
     path = run.episode_files()[0][1]
     run.metrics.clear()
     assert "how many episodes iteration 1 had" in Advantages(run, ["own"]).of_file(path)[0].lacks
@@ -209,9 +210,8 @@ def test_a_radius_that_the_first_iteration_decides_needs_it(run_of: Runs) -> Non
     ],
 )
 def test_a_method_that_does_not_exist_is_named(
-    run_of: Runs, capsys: pytest.CaptureFixture[str], name: str, error: type[Exception], message: str
+    run: RunData, capsys: pytest.CaptureFixture[str], name: str, error: type[Exception], message: str
 ) -> None:
-    run = run_of({"estimator": "grpo"})
     with pytest.raises(error, match=message):
         Advantages(run, [name])
     assert main([str(run.folder), "--advantages", name]) == 2
@@ -225,9 +225,8 @@ def test_settings_are_laid_over_those_of_the_run(run_of: Runs) -> None:
 
 
 def test_an_estimator_of_a_package_that_is_broken_leaves_the_others(
-    run_of: Runs, monkeypatch: pytest.MonkeyPatch
+    run: RunData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = run_of({"estimator": "grpo"})
     monkeypatch.setattr("trainers.report.methods.DEFAULT", ("own", "foreign", "rloo"))
     advantages = Advantages(run, ["own", "foreign", "rloo"])
     assert [method.name for method in advantages.methods] == ["own", "rloo"] and "foreign" in advantages.problem
@@ -238,8 +237,7 @@ def test_an_addition_alone_is_put_over_its_method(run_of: Runs) -> None:
     assert Method.named("scpo", own).same_as(Method.named("gigpo+scpo", own))
 
 
-def test_the_command_prints_the_advantages_of_an_episode(run_of: Runs, capsys: pytest.CaptureFixture[str]) -> None:
-    run = run_of({"estimator": "grpo"})
+def test_the_command_prints_the_advantages_of_an_episode(run: RunData, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(run.folder), "--episode", "5", "--advantages", "own", "rloo", "ppo"]) == 0
     said = capsys.readouterr()
     (own, rloo, _) = Advantages(run, ["own", "rloo", "ppo"]).of_file(run.episode_files()[0][1])
@@ -251,8 +249,7 @@ def test_the_command_prints_the_advantages_of_an_episode(run_of: Runs, capsys: p
     assert "no training episode has the id 777" in capsys.readouterr().err
 
 
-def test_packed_advantages_have_the_order_of_the_packed_episodes(run_of: Runs) -> None:
-    run = run_of({"estimator": "grpo"})
+def test_packed_advantages_have_the_order_of_the_packed_episodes(run: RunData) -> None:
     path = run.episode_files()[0][1]
     packed, computed = pack(path), Advantages(run, ["own", "ppo"]).of_file(path)
     own, ppo = json.loads(zlib.decompress(base64.b64decode(pack_advantages(packed, computed))))

@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pytest
+from tiny_runs import ROOT
 
 from envsuite.core.errors import UnknownName
+from trainers.policy.config import ModelConfig
+from trainers.policy.source import find
 from trainers.rollout.config import EvalSamplingConfig, SamplingConfig
 from trainers.run.config import EvalConfig
 from trainers.settings import (
@@ -137,3 +140,7 @@ def test_help_knows_bounds_defaults_and_the_settings_of_sections_that_are_off() 
     assert (
         found["maybe"].kind == "section | null" and "maybe.kind" in found and found["many[].kind"].kind == "one | two"
     )
+
+
+def test_the_model_that_is_taken_by_default_is_part_of_the_package() -> None:
+    assert find(ModelConfig().path, "model.path").folder == ROOT / "trainers/models/craft-1m"

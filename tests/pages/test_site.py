@@ -36,7 +36,7 @@ KINDS = {
     "benchmarks": "benchmarks.html",
     "long tables": "papers.html",
     "drawings": "play.html",
-    "command": "commands/envsuite-serve.html",
+    "command": "commands/envsuite-serve-http.html",
     "settings": "configuration-train.html",
     "api": "api/envsuite.core.html",
     "file": "files/trainers/credit/estimators/gigpo.py.html",

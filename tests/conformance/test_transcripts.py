@@ -1,0 +1,66 @@
+"""The transcript of each environment's page is an episode that can be played."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+import envsuite  # noqa: F401  (registers the ids)
+from envsuite.core import ToolCall
+
+TRANSCRIPTS: dict[str, tuple[str, dict[str, Any], str, list[tuple[str, str, tuple[str, ...]]]]] = {
+    "alfworld": ("ALFWorld-v0", {"source": "builtin", "split": "valid_seen"},
+        "pick_heat_then_place_in_recep-Egg-None-Fridge-21/trial_T72499318_100045_468248", [
+            ("env_step", "command", (command,)) for command in (
+                "go to countertop 1", "put egg 2 in fridge 1", "take egg 2 from countertop 1", "go to microwave 1",
+                "heat egg 2 with microwave 1", "inventory", "go to fridge 1", "open fridge 1", "move egg 2 to fridge 1",
+            )]),
+    "mathematics": ("PythonMath-v0", {}, "lattice-2/test#2", [
+        ("python", "code", (
+            "n, r = 13517, 117\ncount = sum(x*x + y*y <= n for x in range(-r, r+1) for y in range(-r, r+1))",)),
+        ("python", "code", ("count",)), ("answer", "text", (r"\boxed{42{,}473}",))]),
+    "papersearch": ("PaperSearch-v0", {"split": "test", "shown": 2, "snippet": 60}, "10000-0/test#0", [
+        ("search", "query", ("signal and vortex detection", "fracture mines")),
+        ("expand", "paper_id", ("P3166267", "P5293672"))]),
+    "searchqa": ("SearchQA-v0", {"results": 1, "observation": "new"}, "0/composition-2/train#0", [
+        ("search", "query", ("University of Belheim",)), ("search", "query", ("Josefa Artarin",)),
+        ("answer", "text", ("Zoltan Delescu",))]),
+    "sokoban": ("Sokoban-v0", {"max_calls": 15}, "boxes-2/test#35", [
+        ("move", "direction", tuple("up up right right up right down left left left up right right".split()))]),
+    "textcraft": ("TextCraft-v0", {"max_distractors": 2}, "cyan_wool", [
+        ("env_step", "command", (command,)) for command in (
+            "get 1 cyan dye", "get 1 lapis lazuli", "craft 1 blue dye using 1 lapis lazuli", "get 1 green dye",
+            "craft 2 cyan dye using 1 blue dye, 1 green dye", "get 4 string", "craft 1 white wool using 4 string",
+            "craft 1 cyan wool using 1 cyan dye, 1 white wool")]),
+    "webshop": ("WebShop-v0", {"source": "builtin", "split": "dev", "mode": "structured"}, "BD57PM12DX/human-0", [
+        ("search", "query", ("men's t-shirts linen blend office work yellow",)),
+        ("click", "element", ("BD57PM12DX",)), ("click", "element", ("Yellow",)), ("click", "element", ("Buy Now",))]),
+}  # fmt: skip
+"""Page -> environment, its options, task, and tool, argument and values of each step of the page's transcript."""
+
+
+@pytest.mark.parametrize("name", TRANSCRIPTS)
+def test_the_transcript_on_a_page_is_the_episode(name: str, root: Path) -> None:
+    page = (root / f"docs/environments/{name}.md").read_text(encoding="utf-8")
+    shown = re.findall(r"```text\n(.*?)```", page, re.DOTALL)[0].splitlines()
+    env_id, options, task_id, steps = TRANSCRIPTS[name]
+    with closing(gymnasium.make(env_id, **options)) as env:
+        seen, info = env.reset(options={"task_id": task_id})
+        told, typed = [*seen["task"].splitlines(), *seen["text"].splitlines()], list[str]()
+        for tool, argument, values in steps:
+            seen, reward, _, _, info = env.step([ToolCall(tool, {argument: value}) for value in values])
+            typed += [value.strip() for value in values] + [f"{tool}[{values[0]}]", f"{tool}({values[0]!r})"]
+            typed += [f"{tool} {value}" for value in values] + [" ".join(values)]
+            told += [*seen["text"].splitlines(), info["error"], f"reward {reward:g}, recall {info['score']:.2f}"]
+    told.append(f"reward {reward:g}, success {info['success']}")
+    order = iter(told)
+    lines = [line for line in shown if line and not line.startswith(("> ", "…"))]
+    if lines[-1].startswith("reward"):  # a figure of the environment's own may follow
+        assert (last := lines.pop()).startswith(told[-1]) or last.startswith(told[-1].partition(",")[0])
+    assert [line for line in lines if line not in order] == []
+    assert [line for line in shown if line.startswith("> ") and line[2:] not in typed] == []

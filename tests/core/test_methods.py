@@ -44,6 +44,9 @@ def test_what_transformers_reads_off_the_methods_of_an_environment_is_its_tools(
     for tool in env.tools:
         wanted = tool.as_openai()
         wanted["function"]["parameters"].pop("additionalProperties", None)
+        for form in wanted["function"]["parameters"]["properties"].values():  # limits that types do not have
+            for limit in ("minimum", "maximum", "pattern"):
+                form.pop(limit, None)
         read = get_json_schema(as_method(tool, lambda owner, call: ""))
         assert read["function"].pop("return", {"type": "string"}) == {"type": "string"}
         assert read == wanted

@@ -148,6 +148,7 @@ def test_gymnasium_finds_ids_by_the_name_of_the_package_alone() -> None:
 
 @pytest.mark.parametrize("env_id", IDS)
 def test_the_source_generated_is_made_from_a_seed_in_every_environment(env_id: str, where: dict[str, Any]) -> None:
+    assert env_id in MADE, "enter the seed of its source 'generated' into MADE"
     seed, small = MADE[env_id]
     one, same, other = (
         gymnasium.make(env_id, source="generated", **small, **{seed: number}, **where).unwrapped.tasks  # type: ignore[attr-defined]

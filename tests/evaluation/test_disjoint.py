@@ -94,7 +94,13 @@ def test_no_id_is_in_two_built_in_splits(env_id: str) -> None:
         assert len({task.task_id for task in panel.tasks}) == len(panel.tasks) > 0
 
 
-@pytest.mark.parametrize(("env_id", "what"), [(env_id, what) for env_id in IDS for what in CONTENT[env_id]])
+def test_every_environment_says_what_no_two_splits_share() -> None:
+    assert [*CONTENT.keys() ^ set(IDS)] == [], "enter what its identity() tells apart into CONTENT"
+
+
+@pytest.mark.parametrize(
+    ("env_id", "what"), [(env_id, what) for env_id, content in CONTENT.items() for what in content]
+)
 def test_no_content_is_in_two_built_in_splits(env_id: str, what: str) -> None:
     assert shared_by(builtin(env_id), CONTENT[env_id][what]) == {}
 

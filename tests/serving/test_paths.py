@@ -24,7 +24,7 @@ CORRUPT = {
     "PythonMath-v0": "mathematics/dapo-math-17k.jsonl",
     "SearchQA-v0": "questions/hotpot_dev.json",
 }
-"""A file of the official data in the data folder."""
+"""A file of the official data in the data folder, of environments that have some."""
 OFFICIAL = {"WebShop-v0": "official-full"}
 """Sources of official data that are not named ``"official"``."""
 
@@ -46,7 +46,7 @@ def told(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return make
 
 
-@pytest.mark.parametrize("env_id", IDS)
+@pytest.mark.parametrize("env_id", CORRUPT)
 def test_official_data_that_are_missing_or_damaged_are_told_without_the_servers_path(
     told: Callable[..., list[str]], tmp_path: Path, env_id: str
 ) -> None:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from envsuite.core.errors import EnvsuiteError
+from envsuite.core.errors import DataError, EnvsuiteError
+from trainers.credit import recipes as recipes_module
 from trainers.credit.recipes import COMPOSITIONS, recipe, recipes
 from trainers.rollout.config import TreeConfig
 from trainers.run.cli import parse
@@ -159,3 +160,10 @@ def test_a_recipe_of_another_estimator_leaves_out_the_options_that_a_file_has_fo
         assert method.filters == ["zero_variance"]
     with pytest.raises(EnvsuiteError, match="compare_step"):
         parse(["--config", str(file), "--recipe", "rloo", "--method.options", "{compare_step: {normalise: mean}}"])
+
+
+def test_a_recipe_that_lacks_something_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.yaml").write_text("description: Mine.\nmethod: {estimator: grpo}\n")
+    monkeypatch.setattr(recipes_module, "files", lambda name: tmp_path)
+    with pytest.raises(DataError, match=r"mine\.yaml: a recipe has description, paper and method.*'paper'"):
+        recipes.__wrapped__()

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from envsuite.core.errors import UsageError, unknown
+from envsuite.core.errors import DataError, UsageError, unknown
 
 COMPOSITIONS = (
     "gigpo+scpo", "hgpo+scpo", "bipace+scpo",
@@ -46,12 +46,21 @@ class Recipe:
 
 @cache
 def recipes() -> dict[str, Recipe]:
-    """The recipe of each file by name, sorted."""
+    """The recipe of each file by name, sorted.
+
+    Raises:
+        DataError: A file lacks something, or has something else.
+    """
     found = {}
     for file in sorted(files(__name__).iterdir(), key=lambda entry: entry.name):
         if file.name.endswith(".yaml"):
             name = file.name.removesuffix(".yaml")
-            found[name] = Recipe(name, **yaml.safe_load(file.read_text(encoding="utf-8")))
+            try:
+                found[name] = Recipe(name, **yaml.safe_load(file.read_text(encoding="utf-8")))
+            except TypeError as error:
+                raise DataError(
+                    f"{file}: a recipe has description, paper and method, and nothing else ({error})"
+                ) from error
     return found
 
 

@@ -11,6 +11,16 @@ end_at_once()
 from envsuite.core.registration import EnvSpec, register, register_envs  # noqa: E402  (it takes time)
 
 __version__ = "0.1.0"
-__all__ = ["EnvSpec", "__version__", "register", "register_envs"]
+__all__ = ["EnvSpec", "Environment", "__version__", "register", "register_envs"]
+
+
+def __getattr__(name: str) -> type:
+    """Imports :class:`~envsuite.core.functions.Environment` where a file asks for it."""
+    if name != "Environment":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from envsuite.core.functions import Environment
+
+    return Environment
+
 
 register_envs()

@@ -29,7 +29,7 @@ from gymnasium.utils.env_checker import check_env, data_equivalence
 from envsuite.core import Action, Observation, ToolCall, ToolEnv
 from envsuite.core.env import StepInfo
 from envsuite.core.errors import EnvsuiteError
-from envsuite.core.registration import ENVIRONMENTS, EnvSpec, register
+from envsuite.core.registration import ENVIRONMENTS, EnvSpec, register, spec_of
 from envsuite.core.tools import Tool, Unparsed
 from envsuite.remote.making import make_player
 from envsuite.vector.milestones import REACHED, TOTAL, UNGUIDED, MilestoneFactory
@@ -96,7 +96,7 @@ def check_environment(environment: str | EnvSpec, **kwargs: Any) -> None:
     """Runs all checks on an environment.
 
     Args:
-        environment: Id of a registered environment, or a specification, which is registered first.
+        environment: Id of a registered environment; or a specification, or the path of a file, which is registered.
         kwargs: Arguments of ``gymnasium.make``.
 
     Raises:
@@ -111,7 +111,7 @@ def checks(environment: str | EnvSpec, **kwargs: Any) -> list[Check]:
     if isinstance(environment, EnvSpec):
         register(environment)
         environment = environment.id
-    spec = ENVIRONMENTS[environment]
+    spec = spec_of(environment)
     runs = [*ANYWHERE]
     if spec.players:
         runs.append(players)

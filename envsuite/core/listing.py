@@ -17,7 +17,7 @@ from gymnasium.envs.registration import load_env_creator
 from envsuite.core.env import ToolEnv
 from envsuite.core.errors import UsageError, unknown
 from envsuite.core.options import Options, values_of
-from envsuite.core.registration import ENVIRONMENTS
+from envsuite.core.registration import ENVIRONMENTS, spec_of
 from envsuite.core.tasks import TaskSet
 
 EXAMPLES = """examples:
@@ -76,9 +76,7 @@ def options(words: Sequence[str]) -> int:
 
 
 def _kind(env_id: str) -> type[ToolEnv]:
-    if env_id not in ENVIRONMENTS:
-        raise unknown("environment", env_id, ENVIRONMENTS)
-    kind: Any = load_env_creator(ENVIRONMENTS[env_id].entry_point)
+    kind: Any = load_env_creator(spec_of(env_id).entry_point)
     return kind  # type: ignore[no-any-return]
 
 
@@ -122,8 +120,7 @@ def _task_set(env_id: str, source: str | None) -> TaskSet:
         UnknownName: The environment does not exist.
         UsageError: It does not accept the source.
     """
-    if env_id not in ENVIRONMENTS:
-        raise unknown("environment", env_id, ENVIRONMENTS)
+    spec_of(env_id)
     choice: dict[str, Any] = {"split": None} | ({} if source is None else {"source": source})
     env = gymnasium.make(env_id, disable_env_checker=True, **choice)
     try:

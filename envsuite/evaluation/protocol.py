@@ -14,7 +14,7 @@ import orjson
 
 from envsuite.core.env import ToolEnv
 from envsuite.core.errors import DataError, UsageError, unknown
-from envsuite.core.registration import ENVIRONMENTS
+from envsuite.core.registration import spec_of
 from envsuite.core.tools import Tool
 from envsuite.evaluation.panels import Panel, panel_of
 from envsuite.evaluation.prompting import Prompting
@@ -240,8 +240,6 @@ def check_policy(name: str, env_id: str) -> None:
     Raises:
         UnknownName: There is no such environment, or no such policy for it.
     """
-    if env_id not in ENVIRONMENTS:
-        raise unknown("environment", env_id, ENVIRONMENTS)
-    known = (RANDOM, ENDPOINT, *ENVIRONMENTS[env_id].players)
+    known = (RANDOM, ENDPOINT, *spec_of(env_id).players)
     if name not in known:
         raise unknown(f"policy for {env_id}", name, known)

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from envsuite.core.errors import MissingExtra, UsageError, unknown
-from envsuite.core.registration import ENVIRONMENTS
+from envsuite.core.errors import MissingExtra, UsageError
+from envsuite.core.registration import ENVIRONMENTS, spec_of
 from envsuite.evaluation.demonstrations.arguments import add_arguments as add_env_arguments
 from envsuite.evaluation.demonstrations.arguments import made, options_of
 from envsuite.play.session import Session
@@ -114,9 +114,7 @@ def id_of(name: str) -> str:
         UnknownName: There is none.
     """
     short = {env_id.rpartition("-v")[0].lower(): env_id for env_id in ENVIRONMENTS}
-    if name not in ENVIRONMENTS and name.lower() not in short:
-        raise unknown("environment", name, ENVIRONMENTS)
-    return name if name in ENVIRONMENTS else short[name.lower()]
+    return spec_of(short.get(name.lower(), name)).id
 
 
 def _session(env_id: str, arguments: argparse.Namespace) -> Session:

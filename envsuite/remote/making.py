@@ -14,7 +14,7 @@ from gymnasium.wrappers import TimeLimit
 from envsuite.core import Player, ToolEnv
 from envsuite.core.errors import unknown
 from envsuite.core.practice import Practice
-from envsuite.core.registration import ENVIRONMENTS, Default
+from envsuite.core.registration import ENVIRONMENTS, Default, spec_of
 from envsuite.remote import RemoteEnv
 
 
@@ -79,9 +79,7 @@ def make_player(env_id: str, name: str) -> Player:
     Raises:
         UnknownName: There is no such environment, or it has no such baseline.
     """
-    if env_id not in ENVIRONMENTS:
-        raise unknown("environment", env_id, ENVIRONMENTS)
-    players = ENVIRONMENTS[env_id].players
+    players = spec_of(env_id).players
     if name not in players:
         raise unknown(f"player of {env_id}", name, players)
     module, _, attribute = players[name].partition(":")

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from envsuite.core.errors import MissingExtra
-from envsuite.core.registration import ENVIRONMENTS
+from envsuite.core.registration import ENVIRONMENTS, spec_of
 from envsuite.remote.arguments import add_server_arguments
 from envsuite.remote.tokens import read_token
 from envsuite.retrieval.servers import JsonServer
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("waitress").setLevel(logging.ERROR)
     settings = Settings(
-        environments=tuple(arguments.environments or ENVIRONMENTS),
+        environments=tuple(spec_of(name).id for name in arguments.environments or ENVIRONMENTS),
         host=arguments.host,
         port=arguments.port,
         workers=arguments.workers,

@@ -16,9 +16,9 @@ from typing import Any, Literal
 import gymnasium
 
 from envsuite.core import Action, Observation, Player, ToolEnv
-from envsuite.core.errors import UsageError, unknown
+from envsuite.core.errors import UsageError
 from envsuite.core.milestones import Milestones
-from envsuite.core.registration import ENVIRONMENTS
+from envsuite.core.registration import ENVIRONMENTS, spec_of
 from envsuite.remote.making import make_player
 from envsuite.vector import EnvFactory
 
@@ -38,9 +38,7 @@ def milestones_of(env_id: str) -> type[Milestones]:
         UnknownName: There is no such environment.
         UsageError: It has none.
     """
-    if env_id not in ENVIRONMENTS:
-        raise unknown("environment", env_id, ENVIRONMENTS)
-    if not (entry := ENVIRONMENTS[env_id].milestones):
+    if not (entry := spec_of(env_id).milestones):
         known = ", ".join(name for name, spec in ENVIRONMENTS.items() if spec.milestones)
         raise UsageError(f"{env_id} has no milestones of its world; environments that have: {known}")
     module, _, name = entry.partition(":")

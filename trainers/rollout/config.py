@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from envsuite.core.registration import spec_of
 from trainers.settings import AtLeastOne, ConfigError, Count, NotNegative, Positive, Share, Text
 
 MOST_EPISODES = 2**20
@@ -16,7 +17,7 @@ class EnvConfig:
     """One environment that tasks are drawn from."""
 
     id: Text = "TextCraft-v0"
-    """Gymnasium id."""
+    """Gymnasium id, or the file of an environment of functions: lock.py."""
     split: Text = "train"
     """Split that tasks are drawn from."""
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -32,6 +33,8 @@ class EnvConfig:
         for name in ("id", "split", "url", "max_episode_steps"):
             if name in self.kwargs:
                 raise ConfigError(f"envs: kwargs.{name} is {self.kwargs[name]!r}; write {name} beside kwargs instead")
+        if self.id.endswith(".py"):
+            spec_of(self.id)
 
 
 @dataclass(frozen=True)

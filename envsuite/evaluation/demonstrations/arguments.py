@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 
 from envsuite.core.env import ToolEnv
-from envsuite.core.errors import UsageError, unknown
-from envsuite.core.registration import ENVIRONMENTS
+from envsuite.core.errors import UsageError
+from envsuite.core.registration import spec_of
 from envsuite.remote.making import make
 
 
@@ -43,8 +43,7 @@ def made(env_id: str, **arguments: Any) -> ToolEnv:
         UsageError: It is none of envsuite's, or does not take a value.
         EnvsuiteError: As the environment's own.
     """
-    if env_id not in ENVIRONMENTS:
-        raise unknown("environment", env_id, ENVIRONMENTS)
+    spec_of(env_id)
     env = make(env_id, **arguments)
     if not isinstance(env, ToolEnv):
         raise UsageError(f"{env_id} is a {type(env).__name__}, not a ToolEnv")

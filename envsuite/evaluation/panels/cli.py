@@ -14,8 +14,8 @@ import gymnasium
 import orjson
 
 from envsuite.core import ToolEnv, UsageError
-from envsuite.core.errors import DataError, unknown
-from envsuite.core.registration import ENVIRONMENTS
+from envsuite.core.errors import DataError
+from envsuite.core.registration import ENVIRONMENTS, spec_of
 from envsuite.data.files import write_atomically
 from envsuite.evaluation.panels.comparing import differences
 from envsuite.evaluation.panels.computing import panel_of
@@ -207,8 +207,7 @@ def _made(env_id: str, source: str | None, options: list[str]) -> ToolEnv:
         UnknownName: The environment does not exist.
         UsageError: It does not take the options.
     """
-    if env_id not in ENVIRONMENTS:
-        raise unknown("environment", env_id, ENVIRONMENTS)
+    spec_of(env_id)
     chosen = {"source": "builtin" if source is None else source, "split": None} | dict(map(_option, options))
     if chosen["source"] not in ("builtin", "generated", "official"):
         chosen["source"] = os.path.expanduser(chosen["source"])

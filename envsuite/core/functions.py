@@ -1,0 +1,336 @@
+"""An environment made of functions: a list of tasks, tools whose types and docstrings make their schemas, a reward.
+
+    # lock.py
+    from envsuite import Environment
+
+    env = Environment({"train": range(80), "test": range(80, 100)}, goal="Open the lock.", steps=20)
+
+    @env.start
+    def start(number):
+        return {"number": number, "open": False}, "The dial is at rest."
+
+    @env.tool
+    def turn(world, number: int):
+        \"\"\"Turn the dial to a number from 0 to 99.\"\"\"
+        world["open"] = number == world["number"]
+        return "It opens." if world["open"] else "Higher." if number < world["number"] else "Lower."
+
+    @env.reward
+    def reward(world):
+        return 1.0 if world["open"] else None
+
+The file's name is then the environment's id: ``envsuite play lock.py``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+from gymnasium.envs.registration import ENV_ID_RE
+
+from envsuite.core.env import Outcome, ToolEnv
+from envsuite.core.errors import UsageError
+from envsuite.core.options import Options
+from envsuite.core.registration import ENVIRONMENTS, FILES, EnvSpec, register
+from envsuite.core.tasks import TaskSet
+from envsuite.core.tools import Tool, ToolCall
+
+StartT = TypeVar("StartT", bound=Callable[[Any], tuple[Any, str]])
+ToolT = TypeVar("ToolT", bound=Callable[..., str | Outcome])
+RewardT = TypeVar("RewardT", bound=Callable[[Any], float | None])
+KeyT = TypeVar("KeyT", bound=Callable[[Any], str])
+_CLASS = "ENVSUITE_CLASS"
+"""Attribute of a file's module: the class of its environment."""
+_ARGUMENT = re.compile(r"^\s+(\w+)(?: \([^)]*\))?:\s*(.+(?:\n\s{8,}\S.*)*)", re.MULTILINE)
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+class Environment:
+    """What an environment of functions is made of; each method that takes a function is a decorator.
+
+    Args:
+        tasks: Split -> its tasks, or the tasks of the one split ``train``. A task is whatever :meth:`start` needs:
+            a number, a text, a mapping. Its id is ``task["id"]``, else the split and its place, e.g. ``train-0``; its
+            type is ``task["type"]``, else ``task``.
+        goal: The instruction, or a function of the task that returns it.
+        steps: Actions after which an episode is truncated.
+
+    Raises:
+        UsageError: There are no tasks.
+    """
+
+    def __init__(
+        self,
+        tasks: Mapping[str, Iterable[Any]] | Iterable[Any],
+        *,
+        goal: str | Callable[[Any], str],
+        steps: int = 30,
+    ) -> None:
+        splits = tasks if isinstance(tasks, Mapping) else {"train": tasks}
+        self._tasks: dict[str, tuple[str, str, Any]] = {}
+        for split, members in splits.items():
+            for place, task in enumerate(members):
+                known = task if isinstance(task, Mapping) else {}
+                task_id = str(known.get("id", f"{split}-{place}"))
+                if task_id in self._tasks:
+                    raise UsageError(f"two tasks have the id {task_id!r}; give each its own")
+                self._tasks[task_id] = (split, str(known.get("type", "task")), task)
+        if not self._tasks:
+            raise UsageError("an environment needs tasks: Environment({'train': […], 'test': […]}, goal=…)")
+        self._splits, self._goal, self.steps = tuple(splits), goal, steps
+        self._start: Callable[[Any], tuple[Any, str]] = lambda task: ({"task": task}, "")
+        self._reward: Callable[[Any], float | None] = lambda world: None
+        self._key: Callable[[Any], str] | None = None
+        self.tools: dict[str, tuple[Tool, Callable[..., str | Outcome]]] = {}
+
+    def start(self, function: StartT) -> StartT:
+        """Takes the function of a task that returns its world and the first text.
+
+        The world is what the tools read and change, e.g. a dictionary; it has to be possible to copy it.
+        """
+        self._start = function
+        return function
+
+    def tool(self, function: ToolT) -> ToolT:
+        """Takes a function of the world and the tool's arguments, whose docstring is the tool's description.
+
+        It changes the world and returns the text that the agent reads, or an :class:`~envsuite.core.Outcome` with a
+        reward of its own. A ``ValueError`` refuses the call: the agent reads its message, and nothing has changed.
+
+        Raises:
+            UsageError: It has no docstring, or an argument without a type or of one that JSON does not have.
+        """
+        name, told = function.__name__, inspect.getdoc(function)
+        if not told:
+            raise UsageError(f"the tool {name} needs a docstring, which tells agents what it does")
+        about, _, rest = told.partition("\nArgs:\n")
+        meanings = {found[1]: " ".join(found[2].split()) for found in _ARGUMENT.finditer(rest)}
+        hints = get_type_hints(function, include_extras=True)
+        properties, required = dict[str, Any](), []
+        for parameter in [*inspect.signature(function).parameters.values()][1:]:
+            form = schema_of(hints.get(parameter.name))
+            if not form:
+                raise UsageError(
+                    f"argument {parameter.name} of the tool {name} needs a type that JSON has: int, float, str, bool, "
+                    "list[…], Literal[…], or one of these and None"
+                )
+            meaning = {"description": meanings[parameter.name]} if parameter.name in meanings else {}
+            properties[parameter.name] = {**form, **meaning}
+            if parameter.default is parameter.empty:
+                required.append(parameter.name)
+        schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+        self.tools[name] = (Tool(name, " ".join(about.split()), schema), function)
+        return function
+
+    def reward(self, function: RewardT) -> RewardT:
+        """Takes the function of the world that is asked after each call: ``None`` goes on, a reward ends the episode.
+
+        The task is solved if the reward is at least 1; the score is the reward, from 0 to 1.
+        """
+        self._reward = function
+        return function
+
+    def state_key(self, function: KeyT) -> KeyT:
+        """Takes the function of the world that returns what of it an agent can tell apart; else it is the last text."""
+        self._key = function
+        return function
+
+    def goal_of(self, task_id: str) -> str:
+        """Returns the instruction of a task."""
+        return self._goal if isinstance(self._goal, str) else self._goal(deepcopy(self._tasks[task_id][2]))
+
+    def begin(self, task_id: str) -> tuple[Any, str]:
+        """Returns world and first text of a task."""
+        return self._start(deepcopy(self._tasks[task_id][2]))
+
+    def call(self, world: Any, call: ToolCall) -> Outcome:
+        """Executes a call, which changes the world.
+
+        Raises:
+            ValueError: The tool refuses it.
+        """
+        said = self.tools[call.name][1](world, **call.arguments)
+        if isinstance(said, Outcome):
+            return said
+        reward = self._reward(world)
+        if reward is None:
+            return Outcome(str(said))
+        score = min(max(float(reward), 0.0), 1.0)
+        return Outcome(str(said), reward=float(reward), done=True, success=reward >= 1, score=score)
+
+    def key_of(self, world: Any, text: str) -> str:
+        """Returns the state key of a world whose last text is ``text``."""
+        return text if self._key is None else str(self._key(world))
+
+    def made(self, env_id: str, source: str, version: str) -> type[ToolEnv]:
+        """Returns the class of the environment, under an id.
+
+        Raises:
+            UsageError: There is no tool.
+        """
+        if not self.tools:
+            raise UsageError(f"{env_id} has no tools; put @env.tool above the functions that agents may call")
+        splits = {
+            split: tuple(task_id for task_id, (where, _, _) in self._tasks.items() if where == split)
+            for split in self._splits
+        }
+        types = {task_id: kind for task_id, (_, kind, _) in self._tasks.items()}
+        parts = {
+            "functions": self,
+            "tools": tuple(tool for tool, _ in self.tools.values()),
+            "task_set": TaskSet(env_id, source, version, splits, types),
+            "takes": type("FileOptions", (Options,), {"env_id": env_id}),
+        }
+        return type("FunctionEnv", (FunctionEnv,), parts)
+
+
+class FunctionEnv(ToolEnv):
+    """An environment of functions; see :class:`Environment`."""
+
+    functions: ClassVar[Environment]
+    task_set: ClassVar[TaskSet]
+
+    def __init__(self, **given: object) -> None:
+        options = self.takes.of(given)
+        super().__init__(self.task_set.select(options.tasks), options.split, options.render_mode)
+        self._world: Any = None
+
+    def goal(self, task_id: str) -> str:
+        """Returns the instruction of a task."""
+        self._describe(task_id)
+        return self.functions.goal_of(task_id)
+
+    def _begin(self, task_id: str) -> tuple[str, Outcome]:
+        goal = self.functions.goal_of(task_id)
+        self._world, text = self.functions.begin(task_id)
+        return goal, Outcome(text)
+
+    def _call(self, call: ToolCall) -> Outcome:
+        world = deepcopy(self._world)
+        try:
+            outcome = self.functions.call(world, call)
+        except ValueError as problem:
+            return Outcome(str(problem), error=str(problem))
+        self._world = world
+        return outcome
+
+    def _state_key(self) -> str:
+        return self.functions.key_of(self._world, "" if self._last is None else self._last["text"])
+
+    def _propose(self, rng: np.random.Generator) -> ToolCall:
+        tool = self.tools[int(rng.integers(len(self.tools)))]
+        drawn = {name: _drawn(form, rng) for name, form in tool.parameters["properties"].items()}
+        return ToolCall(tool.name, drawn)
+
+    def _save(self) -> Any:
+        return deepcopy(self._world)
+
+    def _resume(self, task_id: str, world: Any) -> None:
+        self._world = deepcopy(world)
+
+
+_PLAIN = {int: "integer", float: "number", str: "string", bool: "boolean", NoneType: "null"}
+
+
+def schema_of(hint: Any) -> dict[str, Any]:
+    """Returns the JSON Schema of a type; nothing for one of which JSON has no values.
+
+    ``Annotated`` adds to it: a mapping further keywords, a text the description.
+    """
+    kind, parts = get_origin(hint), get_args(hint)
+    if kind is Annotated:
+        more = [one if isinstance(one, Mapping) else {"description": str(one)} for one in parts[1:]]
+        form = schema_of(parts[0])
+        return {key: value for part in (form, *more) for key, value in part.items()} if form else {}
+    if kind is Literal:
+        return {"enum": [*parts]}
+    if kind in (Union, UnionType):
+        forms = [schema_of(part) for part in parts]
+        return {"anyOf": forms} if all(forms) else {}
+    if kind is list:
+        return {"type": "array", "items": items} if (items := schema_of(parts[0])) else {}
+    return {"type": _PLAIN[hint]} if isinstance(hint, type) and hint in _PLAIN else {}
+
+
+def _drawn(form: Mapping[str, Any], rng: np.random.Generator) -> Any:
+    """Returns a random value of a schema that :func:`schema_of` makes."""
+    if "enum" in form:
+        return form["enum"][int(rng.integers(len(form["enum"])))]
+    if "anyOf" in form:
+        return _drawn(form["anyOf"][int(rng.integers(len(form["anyOf"])))], rng)
+    low = form.get("minimum", min(-100, form.get("maximum", 0)))
+    high = form.get("maximum", low + 200)
+    match form["type"]:
+        case "integer":
+            return int(rng.integers(low, high + 1))
+        case "number":
+            return float(rng.uniform(low, high))
+        case "boolean":
+            return bool(rng.integers(2))
+        case "array":
+            return [_drawn(form["items"], rng) for _ in range(int(rng.integers(4)))]
+        case "string":
+            return "".join(_LETTERS[int(place)] for place in rng.integers(len(_LETTERS), size=int(rng.integers(1, 9))))
+    return None
+
+
+def load(path: str) -> EnvSpec:
+    """Registers the environment of a Python file, under the file's path as it is given; once for each path.
+
+    Processes that this one starts register it, too.
+
+    Args:
+        path: A file of the present folder, or of a folder in it, with one :class:`Environment`.
+
+    Raises:
+        UsageError: There is no such file, it raises an error, or it has not one environment.
+    """
+    if path in ENVIRONMENTS:
+        return ENVIRONMENTS[path]
+    file = Path(path)
+    if not file.is_file():
+        raise UsageError(f"{path}: there is no such file in {Path.cwd()}")
+    if not ENV_ID_RE.fullmatch(path):
+        raise UsageError(
+            f"{path} cannot be the id of an environment; go to the folder of the file, and type {file.name}"
+        )
+    return load_from(path, file.resolve())
+
+
+def load_from(env_id: str, file: Path) -> EnvSpec:
+    """Registers the environment of a Python file under an id; as :func:`load`."""
+    source = file.read_bytes()
+    name = f"envsuite_file_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
+    found = importlib.util.spec_from_file_location(name, file)
+    if found is None or found.loader is None:
+        raise UsageError(f"{file}: not a Python file")
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module
+    try:
+        found.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        where = f", line {lines[-1]}" if lines else ""
+        raise UsageError(f"{file.name}{where}: {type(error).__name__}: {error}") from error
+    there = [value for value in vars(module).values() if isinstance(value, Environment)]
+    if len(there) != 1:
+        raise UsageError(f"{file.name} has {len(there)} environments; it needs one: env = envsuite.Environment(…)")
+    setattr(module, _CLASS, there[0].made(env_id, file.name, hashlib.sha256(source).hexdigest()[:12]))
+    spec = EnvSpec(env_id, f"{name}:{_CLASS}", there[0].steps)
+    register(spec)
+    told = [*filter(None, os.environ.get(FILES, "").split(os.pathsep)), f"{env_id}={file}"]
+    os.environ[FILES] = os.pathsep.join(dict.fromkeys(told))
+    return spec

@@ -1,0 +1,199 @@
+"""Environments of functions in a file: the one of docs/your-environment.md, and what can be wrong with one."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import gymnasium
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from third_party import files_of
+
+from envsuite import Environment, register
+from envsuite.cli import main
+from envsuite.core import Outcome, ToolCall, ToolEnv, UsageError
+from envsuite.core.functions import _drawn, schema_of
+from envsuite.core.registration import ENVIRONMENTS, FILES, spec_of
+from envsuite.core.tools import Tool
+from envsuite.testing import checks
+
+HEAD = "from envsuite import Environment\nenv = Environment([1, 2], goal='Go.')\n"
+TOOL = "@env.tool\ndef go(world):\n    'Go.'\n    return 'gone'\n"
+
+
+@pytest.fixture(autouse=True)
+def forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An empty folder to work in; files that a test registers are forgotten after it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(FILES, "")
+    yield
+    for env_id in [name for name in ENVIRONMENTS if name.endswith(".py")]:
+        del ENVIRONMENTS[env_id], gymnasium.registry[env_id]
+
+
+@pytest.fixture
+def lock(root: Path, tmp_path: Path) -> str:
+    """The id of the page's environment."""
+    page = root / "docs/your-environment.md"
+    for name, text in {**files_of(page, "A file"), **files_of(page, "What checks it")}.items():
+        (tmp_path / name).write_text(text)
+    register("lock.py")
+    return "lock.py"
+
+
+def world_of(env: Environment, split: str = "train") -> ToolEnv:
+    """An environment that no file has."""
+    made: Any = env.made("file.py", "file.py", "1")
+    world: ToolEnv = made(split=split)
+    return world
+
+
+def test_the_page_has_an_environment_that_keeps_the_contract(lock: str) -> None:
+    namespace = dict[str, Any]()
+    exec(Path("test_lock.py").read_text(), namespace)
+    for check in checks(lock):
+        namespace["test_the_lock_keeps_the_contract"](check)
+
+
+def test_the_tool_is_made_of_types_and_docstring(lock: str) -> None:
+    (tool,) = gymnasium.make(lock).unwrapped.tools  # type: ignore[attr-defined]
+    number = {"type": "integer", "minimum": 0, "maximum": 99, "description": "Where to turn to."}
+    assert tool == Tool(
+        "turn",
+        "Turn the dial to a number from 0 to 99.",
+        {"type": "object", "properties": {"number": number}, "required": ["number"], "additionalProperties": False},
+    )
+
+
+def test_an_episode_of_the_page(lock: str) -> None:
+    env = gymnasium.make(lock)
+    first, info = env.reset(options={"task_id": "test-0"})
+    assert (first["task"], first["text"], info["split"]) == ("Open the lock.", "The dial is at rest.", "test")
+    seen, reward, ended, _, info = env.step([ToolCall("turn", {"number": 3})])
+    assert (seen["text"], reward, ended, info["success"]) == ("Higher than 3.", 0.0, False, False)
+    seen, reward, ended, _, info = env.step([ToolCall("turn", {"number": 80})])
+    assert (seen["text"], reward, ended, info["success"], info["score"]) == ("It opens.", 1.0, True, True, 1.0)
+
+
+def test_processes_that_are_started_have_it(lock: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["eval", "run", lock, "--policy", "random", "--seeds", "1", "--sample", "4"]) == 0
+    assert "4 of 4 episodes" in capsys.readouterr().err
+    assert os.environ[FILES] == f"lock.py={tmp_path / 'lock.py'}"
+
+
+def test_a_refused_call_changes_nothing() -> None:
+    env = Environment([{"id": "only", "type": "kind", "left": 2}], goal=lambda task: f"Take {task['left']}.")
+    env.start(lambda task: (task, "begin"))
+
+    @env.tool
+    def take(world: dict[str, int], n: int = 1) -> str:
+        """Take some."""
+        world["left"] -= n
+        if world["left"] < 0:
+            raise ValueError("So many are not there.")
+        return f"{world['left']} left"
+
+    env.reward(lambda world: 0.5 if world["left"] == 0 else None)
+    world = world_of(env)
+    assert world.goal("only") == "Take 2." and world.tasks.types == {"only": "kind"}
+    for _ in range(2):  # the world of the first episode is not that of the second
+        world.reset()
+        seen, _, _, _, info = world.step([ToolCall("take", {"n": 3})])
+        assert (seen["text"], info["valid"], info["error"]) == ("So many are not there.", False, seen["text"])
+        assert world.step([ToolCall("take", {})])[0]["text"] == "1 left"
+        _, reward, ended, _, info = world.step([ToolCall("take", {})])
+        assert (reward, ended, info["success"], info["score"]) == (0.5, True, False, 0.5)
+
+
+def test_a_tool_may_return_an_outcome_and_a_world_its_key() -> None:
+    env = Environment({"dev": ["a task"]}, goal="Go.")
+
+    @env.tool
+    def go(world: dict[str, Any]) -> Outcome:
+        """Go."""
+        world["steps"] = world.get("steps", 0) + 1
+        return Outcome("on", reward=0.25, commands=("go",))
+
+    world = world_of(env, "dev")
+    _, info = world.reset(options={"task_id": "dev-0"})
+    assert info["state_key"] == ""
+    seen, reward, ended, _, info = world.step([ToolCall("go", {})])
+    assert (seen["commands"], reward, ended, info["state_key"]) == (("go",), 0.25, False, "on")
+    env.state_key(lambda world: f"{world['task']} {world['steps']}")
+    assert world.step([ToolCall("go", {})])[4]["state_key"] == "a task 2"
+
+
+@pytest.mark.parametrize(
+    ("hint", "form"),
+    [
+        (int, {"type": "integer"}),
+        (float | None, {"anyOf": [{"type": "number"}, {"type": "null"}]}),
+        (bool, {"type": "boolean"}),
+        (list[str], {"type": "array", "items": {"type": "string"}}),
+        (Literal["a", "b"], {"enum": ["a", "b"]}),
+        (Annotated[str, "What for."], {"type": "string", "description": "What for."}),
+        (Annotated[int, {"minimum": 3}], {"type": "integer", "minimum": 3}),
+        (object, {}),
+        (None, {}),
+        (list, {}),
+        (list[object], {}),
+        (Path | str, {}),
+    ],
+)
+def test_schemas_of_types(hint: Any, form: dict[str, Any]) -> None:
+    assert schema_of(hint) == form
+
+
+SIMPLE = st.sampled_from([
+    *(int, float, str, bool, Literal[1, "a"], Annotated[int, {"minimum": 3, "maximum": 5}], str | None),
+    *(Annotated[float, {"maximum": -300.0}], Annotated[int, {"minimum": 150}]),
+])  # fmt: skip
+
+
+@given(st.recursive(SIMPLE, lambda one: st.builds(lambda kind: list[kind], one), max_leaves=3), st.integers(0, 99))
+def test_sampled_arguments_fit_their_schema(hint: Any, seed: int) -> None:
+    tool = Tool("t", "", {"type": "object", "properties": {"x": schema_of(hint)}})
+    assert tool.problem({"x": _drawn(schema_of(hint), np.random.default_rng(seed))}) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (None, "file.py: there is no such file in "),
+        ("1 / 0\n", "file.py, line 1: ZeroDivisionError: division by zero"),
+        ("\ndef\n", "file.py: SyntaxError: invalid syntax"),
+        ("x = 1\n", "file.py has 0 environments; it needs one"),
+        (HEAD + TOOL + "other = Environment([1], goal='')\n", "file.py has 2 environments"),
+        (HEAD, "file.py has no tools; put @env.tool above"),
+        (HEAD + "@env.tool\ndef go(world):\n    pass\n", "line 3: UsageError: the tool go needs a docstring"),
+        (HEAD + "@env.tool\ndef go(world, x):\n    'Go.'\n", "argument x of the tool go needs a type that JSON has"),
+        (
+            "from envsuite import Environment\nEnvironment([], goal='')\n",
+            "line 2: UsageError: an environment needs tasks",
+        ),
+        (HEAD.replace("[1, 2]", "[{'id': 1}, {'id': 1}]"), "two tasks have the id '1'; give each its own"),
+    ],
+)
+def test_what_is_wrong_with_a_file(
+    text: str | None, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if text is not None:
+        (tmp_path / "file.py").write_text(text)
+    assert main(["envs", "tasks", "file.py"]) == 2
+    assert re.search(re.escape(problem), capsys.readouterr().err)
+    assert "file.py" not in ENVIRONMENTS and not os.environ[FILES]
+
+
+def test_a_file_farther_away_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    for place in ("a", "a/b"):
+        (tmp_path / place / "file.py").write_text(HEAD + TOOL)
+    assert spec_of("a/file.py").id == "a/file.py"
+    with pytest.raises(UsageError, match=r"go to the folder of the file, and type file\.py"):
+        spec_of("a/b/file.py")

@@ -8,7 +8,8 @@ from envsuite.exits import end_at_once
 
 end_at_once()
 
-from envsuite.core.registration import EnvSpec, register, register_envs  # noqa: E402  (it takes time)
+from envsuite.core.naming import register, register_all  # noqa: E402  (it takes time)
+from envsuite.core.registration import EnvSpec, register_envs  # noqa: E402
 
 __version__ = "0.1.0"
 __all__ = ["EnvSpec", "Environment", "__version__", "register", "register_envs"]
@@ -23,4 +24,4 @@ def __getattr__(name: str) -> type:
     return Environment
 
 
-register_envs()
+register_all()

@@ -29,7 +29,8 @@ from gymnasium.utils.env_checker import check_env, data_equivalence
 from envsuite.core import Action, Observation, ToolCall, ToolEnv
 from envsuite.core.env import StepInfo
 from envsuite.core.errors import EnvsuiteError
-from envsuite.core.registration import ENVIRONMENTS, EnvSpec, register, spec_of
+from envsuite.core.naming import spec_of
+from envsuite.core.registration import ENVIRONMENTS, EnvSpec, register
 from envsuite.core.tools import Tool, Unparsed
 from envsuite.remote.making import make_player
 from envsuite.vector.milestones import REACHED, TOTAL, UNGUIDED, MilestoneFactory

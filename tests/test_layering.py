@@ -22,7 +22,7 @@ LAYERS = {
         {"retrieval", "interpreter", "vector"},
         {
             *("textcraft", "alfworld", "webshop", "sokoban", "mathematics", "papersearch", "searchqa"),
-            *("serving", "evaluation"),
+            *("adapters", "serving", "evaluation"),
         },
         {"play", "installation", "cli", "testing"},
     ),

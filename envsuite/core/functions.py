@@ -27,7 +27,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import inspect
-import os
 import re
 import sys
 import traceback
@@ -43,7 +42,7 @@ from gymnasium.envs.registration import ENV_ID_RE
 from envsuite.core.env import Outcome, ToolEnv
 from envsuite.core.errors import UsageError
 from envsuite.core.options import Options
-from envsuite.core.registration import ENVIRONMENTS, FILES, EnvSpec, register
+from envsuite.core.registration import EnvSpec, register, tell
 from envsuite.core.tasks import TaskSet
 from envsuite.core.tools import Tool, ToolCall
 
@@ -58,7 +57,7 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 class Environment:
-    """What an environment of functions is made of; each method that takes a function is a decorator.
+    """The parts of an environment of functions; each method that takes a function is a decorator.
 
     Args:
         tasks: Split -> its tasks, or the tasks of the one split ``train``. A task is whatever :meth:`start` needs:
@@ -287,7 +286,7 @@ def _drawn(form: Mapping[str, Any], rng: np.random.Generator) -> Any:
 
 
 def load(path: str) -> EnvSpec:
-    """Registers the environment of a Python file, under the file's path as it is given; once for each path.
+    """Registers the environment of a Python file, under the file's path as it is given.
 
     Processes that this one starts register it, too.
 
@@ -297,8 +296,6 @@ def load(path: str) -> EnvSpec:
     Raises:
         UsageError: There is no such file, it raises an error, or it has not one environment.
     """
-    if path in ENVIRONMENTS:
-        return ENVIRONMENTS[path]
     file = Path(path)
     if not file.is_file():
         raise UsageError(f"{path}: there is no such file in {Path.cwd()}")
@@ -331,6 +328,5 @@ def load_from(env_id: str, file: Path) -> EnvSpec:
     setattr(module, _CLASS, there[0].made(env_id, file.name, hashlib.sha256(source).hexdigest()[:12]))
     spec = EnvSpec(env_id, f"{name}:{_CLASS}", there[0].steps)
     register(spec)
-    told = [*filter(None, os.environ.get(FILES, "").split(os.pathsep)), f"{env_id}={file}"]
-    os.environ[FILES] = os.pathsep.join(dict.fromkeys(told))
+    tell(f"{env_id}={file}")
     return spec

@@ -16,8 +16,9 @@ from gymnasium.envs.registration import load_env_creator
 
 from envsuite.core.env import ToolEnv
 from envsuite.core.errors import UsageError, unknown
+from envsuite.core.naming import spec_of
 from envsuite.core.options import Options, values_of
-from envsuite.core.registration import ENVIRONMENTS, spec_of
+from envsuite.core.registration import ENVIRONMENTS
 from envsuite.core.tasks import TaskSet
 
 EXAMPLES = """examples:

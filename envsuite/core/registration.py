@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
-from pathlib import Path
 
 import gymnasium
 from gymnasium.envs.registration import WrapperSpec
@@ -17,8 +16,9 @@ BY_SOURCE = WrapperSpec("by_source", "envsuite.remote.making:by_source", {})
 """Called by ``gymnasium.make`` to set the horizon by source."""
 GROUP = "envsuite.environments"
 """Entry points by which other packages register environments; each names an :class:`EnvSpec`."""
-FILES = "ENVSUITE_FILES"
-"""Variable that tells the processes which this one starts of environments in files: ``ID=PATH``, as in ``PATH``."""
+NAMED = "ENVSUITE_NAMED"
+"""Variable that tells the processes which this one starts of environments that were registered by their name: a list
+as in ``PATH``, of ``ID`` or, of a file, ``ID=PATH``."""
 
 
 class Default(int):
@@ -121,19 +121,14 @@ ENVIRONMENTS: dict[str, EnvSpec] = {}
 """The registered environments, by id."""
 
 
-def register(spec: EnvSpec | str) -> None:
+def register(spec: EnvSpec) -> None:
     """Registers an environment with Gymnasium, servers, bridges and the command line.
 
     Does nothing if it is registered already.
 
-    Args:
-        spec: Its specification, or the path of a Python file as of :func:`spec_of`.
-
     Raises:
-        UsageError: Another environment has the id, or the file does not have one.
+        UsageError: Another environment has the id.
     """
-    if isinstance(spec, str):
-        spec = spec_of(spec)
     if ENVIRONMENTS.setdefault(spec.id, spec) != spec:
         from envsuite.core.errors import UsageError
 
@@ -151,32 +146,16 @@ def register(spec: EnvSpec | str) -> None:
         )
 
 
-def spec_of(env_id: str) -> EnvSpec:
-    """Returns the specification of a registered environment, or of one in a Python file, which is registered.
-
-    Args:
-        env_id: An id, or the path of a file with an :class:`~envsuite.core.functions.Environment`.
-
-    Raises:
-        UnknownName: There is no such environment.
-        UsageError: The file does not have one.
-    """
-    if env_id.endswith(".py"):
-        from envsuite.core.functions import load
-
-        return load(env_id)
-    if env_id not in ENVIRONMENTS:
-        from envsuite.core.errors import unknown
-
-        raise unknown("environment", env_id, ENVIRONMENTS)
-    return ENVIRONMENTS[env_id]
+def tell(named: str) -> None:
+    """Tells the processes that this one starts of an environment; ``named`` is an entry of :data:`NAMED`."""
+    there = [*filter(None, os.environ.get(NAMED, "").split(os.pathsep)), named]
+    os.environ[NAMED] = os.pathsep.join(dict.fromkeys(there))
 
 
 def register_envs() -> None:
     """Registers envsuite's own environments and those of installed packages that are not registered yet.
 
-    Those in files that the starting process has registered, too. Warns of a package whose entry point cannot be
-    loaded, and skips it.
+    Warns of a package whose entry point cannot be loaded, and skips it.
     """
     for spec in builtin():
         register(spec)
@@ -189,9 +168,3 @@ def register_envs() -> None:
         except Exception as error:  # a bug in one package must not affect the environments of the others
             reason = f"{type(error).__name__}: {error}"
             warnings.warn(f"the entry point {entry.name} = {entry.value!r} of {GROUP}: {reason}", stacklevel=2)
-    for told in filter(None, os.environ.get(FILES, "").split(os.pathsep)):
-        from envsuite.core.functions import load_from
-
-        env_id, _, file = told.partition("=")
-        if env_id not in ENVIRONMENTS:
-            load_from(env_id, Path(file))

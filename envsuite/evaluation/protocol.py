@@ -14,7 +14,7 @@ import orjson
 
 from envsuite.core.env import ToolEnv
 from envsuite.core.errors import DataError, UsageError, unknown
-from envsuite.core.registration import spec_of
+from envsuite.core.naming import spec_of
 from envsuite.core.tools import Tool
 from envsuite.evaluation.panels import Panel, panel_of
 from envsuite.evaluation.prompting import Prompting

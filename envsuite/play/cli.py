@@ -11,7 +11,8 @@ from types import ModuleType
 from typing import Any
 
 from envsuite.core.errors import MissingExtra, UsageError
-from envsuite.core.registration import ENVIRONMENTS, spec_of
+from envsuite.core.naming import spec_of
+from envsuite.core.registration import ENVIRONMENTS
 from envsuite.evaluation.demonstrations.arguments import add_arguments as add_env_arguments
 from envsuite.evaluation.demonstrations.arguments import made, options_of
 from envsuite.play.session import Session

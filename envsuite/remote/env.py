@@ -43,9 +43,14 @@ class RemoteEnv(ToolEnv):
         self._session = Session(urls, env_id, plain(arguments))
         told = _first_description(self._session)
         self.tools, self.max_calls, self.agents = told.tools, told.max_calls, told.agents
-        self._name = told.name
+        self._name, self._restorable = told.name, told.restorable
         super().__init__(told.tasks, told.split, render_mode, told.versions, told.images)
         self._episode: dict[str, Any] = {}
+
+    @property
+    def restorable(self) -> bool:
+        """Whether the environment can be snapshot and restored."""
+        return self._restorable
 
     def reset(  # type: ignore[override]
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None

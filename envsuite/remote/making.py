@@ -13,8 +13,9 @@ from gymnasium.wrappers import TimeLimit
 
 from envsuite.core import Player, ToolEnv
 from envsuite.core.errors import unknown
+from envsuite.core.naming import spec_of
 from envsuite.core.practice import Practice
-from envsuite.core.registration import ENVIRONMENTS, Default, spec_of
+from envsuite.core.registration import ENVIRONMENTS, Default
 from envsuite.remote import RemoteEnv
 
 

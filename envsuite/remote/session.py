@@ -46,6 +46,8 @@ class Described:
     """Agents that take turns -> names of the tools of each."""
     images: bool
     """Whether observations have images."""
+    restorable: bool
+    """Whether it can be snapshot and restored."""
     max_episode_steps: int | None
     split: str | None
     versions: Mapping[str, str]
@@ -82,6 +84,7 @@ def _described(url: str, env_id: str, arguments: bytes, servers: int) -> Describ
         body["max_calls"],
         {agent: tuple(names) for agent, names in body.get("agents", {}).items()},
         body["images"],
+        body["restorable"],
         body["max_episode_steps"],
         body["split"],
         body["versions"],

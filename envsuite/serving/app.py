@@ -152,19 +152,19 @@ def _listings(front: Front) -> Blueprint:
         ]
         return _response((200, orjson.dumps({"environments": offers})))
 
-    @listings.get("/environments/<env_id>")
+    @listings.get("/environments/<path:env_id>")
     def environment(env_id: str) -> Response:
         return _response(front.call("describe", {"environment": env_id}))
 
-    @listings.post("/environments/<env_id>")
+    @listings.post("/environments/<path:env_id>")
     def describe(env_id: str) -> Response:
         return _response(front.call("describe", {**_body("describe"), "environment": env_id}))
 
-    @listings.get("/environments/<env_id>/tools")
+    @listings.get("/environments/<path:env_id>/tools")
     def tools(env_id: str) -> Response:
         return _part(env_id, lambda described: {"environment": env_id, "tools": described["tools"]})
 
-    @listings.get("/environments/<env_id>/tasks")
+    @listings.get("/environments/<path:env_id>/tasks")
     def tasks(env_id: str) -> Response:
         split = request.args.get("split")
 

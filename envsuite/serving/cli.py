@@ -8,7 +8,8 @@ import os
 from pathlib import Path
 
 from envsuite.core.errors import MissingExtra
-from envsuite.core.registration import ENVIRONMENTS, spec_of
+from envsuite.core.naming import spec_of
+from envsuite.core.registration import ENVIRONMENTS
 from envsuite.remote.arguments import add_server_arguments
 from envsuite.remote.tokens import read_token
 from envsuite.retrieval.servers import JsonServer

@@ -147,6 +147,7 @@ class Host:
                 "max_calls": env.max_calls,
                 **({"agents": dict(env.agents)} if env.agents else {}),
                 "images": env.images,
+                "restorable": env.restorable,
                 "max_episode_steps": horizon_of(call["environment"], call.get("arguments")),
                 "split": env.split,
                 "versions": env.versions,

@@ -163,6 +163,7 @@ Description = _object(
             "description": "Only of an environment of several agents: the names of each agent's tools.",
         },
         "images": {"type": "boolean", "description": "Whether observations have images."},
+        "restorable": {"type": "boolean", "description": "Whether it can be snapshot and restored."},
         "max_episode_steps": {"type": ["integer", "null"]},
         "split": {"type": ["string", "null"]},
         "versions": {"type": "object", "additionalProperties": _TEXT},

@@ -18,7 +18,8 @@ import gymnasium
 from envsuite.core import Action, Observation, Player, ToolEnv
 from envsuite.core.errors import UsageError
 from envsuite.core.milestones import Milestones
-from envsuite.core.registration import ENVIRONMENTS, spec_of
+from envsuite.core.naming import spec_of
+from envsuite.core.registration import ENVIRONMENTS
 from envsuite.remote.making import make_player
 from envsuite.vector import EnvFactory
 

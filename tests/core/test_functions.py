@@ -19,7 +19,8 @@ from envsuite import Environment, register
 from envsuite.cli import main
 from envsuite.core import Outcome, ToolCall, ToolEnv, UsageError
 from envsuite.core.functions import _drawn, schema_of
-from envsuite.core.registration import ENVIRONMENTS, FILES, spec_of
+from envsuite.core.naming import spec_of
+from envsuite.core.registration import ENVIRONMENTS, NAMED
 from envsuite.core.tools import Tool
 from envsuite.testing import checks
 
@@ -31,7 +32,7 @@ TOOL = "@env.tool\ndef go(world):\n    'Go.'\n    return 'gone'\n"
 def forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An empty folder to work in; files that a test registers are forgotten after it."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(FILES, "")
+    monkeypatch.setenv(NAMED, "")
     yield
     for env_id in [name for name in ENVIRONMENTS if name.endswith(".py")]:
         del ENVIRONMENTS[env_id], gymnasium.registry[env_id]
@@ -84,7 +85,7 @@ def test_an_episode_of_the_page(lock: str) -> None:
 def test_processes_that_are_started_have_it(lock: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["eval", "run", lock, "--policy", "random", "--seeds", "1", "--sample", "4"]) == 0
     assert "4 of 4 episodes" in capsys.readouterr().err
-    assert os.environ[FILES] == f"lock.py={tmp_path / 'lock.py'}"
+    assert os.environ[NAMED] == f"lock.py={tmp_path / 'lock.py'}"
 
 
 def test_a_refused_call_changes_nothing() -> None:
@@ -187,7 +188,7 @@ def test_what_is_wrong_with_a_file(
         (tmp_path / "file.py").write_text(text)
     assert main(["envs", "tasks", "file.py"]) == 2
     assert re.search(re.escape(problem), capsys.readouterr().err)
-    assert "file.py" not in ENVIRONMENTS and not os.environ[FILES]
+    assert "file.py" not in ENVIRONMENTS and not os.environ[NAMED]
 
 
 def test_a_file_farther_away_is_refused(tmp_path: Path) -> None:

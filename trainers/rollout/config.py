@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from envsuite.core.registration import spec_of
+from envsuite.core.naming import ADAPTERS, spec_of
 from trainers.settings import AtLeastOne, ConfigError, Count, NotNegative, Positive, Share, Text
 
 MOST_EPISODES = 2**20
@@ -17,7 +17,8 @@ class EnvConfig:
     """One environment that tasks are drawn from."""
 
     id: Text = "TextCraft-v0"
-    """Gymnasium id, or the file of an environment of functions: lock.py."""
+    """Gymnasium id; the file of an environment of functions (lock.py); or another package's environment
+    (reasoning_gym/chain_sum)."""
     split: Text = "train"
     """Split that tasks are drawn from."""
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -33,7 +34,7 @@ class EnvConfig:
         for name in ("id", "split", "url", "max_episode_steps"):
             if name in self.kwargs:
                 raise ConfigError(f"envs: kwargs.{name} is {self.kwargs[name]!r}; write {name} beside kwargs instead")
-        if self.id.endswith(".py"):
+        if self.id.endswith(".py") or self.id.partition("/")[0] in ADAPTERS:
             spec_of(self.id)
 
 

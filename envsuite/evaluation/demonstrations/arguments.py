@@ -9,7 +9,7 @@ import orjson
 
 from envsuite.core.env import ToolEnv
 from envsuite.core.errors import UsageError
-from envsuite.core.registration import spec_of
+from envsuite.core.naming import spec_of
 from envsuite.remote.making import make
 
 

@@ -15,7 +15,8 @@ import orjson
 
 from envsuite.core import ToolEnv, UsageError
 from envsuite.core.errors import DataError
-from envsuite.core.registration import ENVIRONMENTS, spec_of
+from envsuite.core.naming import spec_of
+from envsuite.core.registration import ENVIRONMENTS
 from envsuite.data.files import write_atomically
 from envsuite.evaluation.panels.comparing import differences
 from envsuite.evaluation.panels.computing import panel_of

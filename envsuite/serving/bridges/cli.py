@@ -6,7 +6,8 @@ import argparse
 import logging
 
 from envsuite.core.errors import MissingExtra, UsageError
-from envsuite.core.registration import ENVIRONMENTS, spec_of
+from envsuite.core.naming import spec_of
+from envsuite.core.registration import ENVIRONMENTS
 from envsuite.remote.arguments import add_server_arguments
 from envsuite.remote.tokens import read_token
 

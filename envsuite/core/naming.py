@@ -1,0 +1,74 @@
+"""Environments that are registered by their name: those in files, and those of other packages."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from pathlib import Path
+
+import gymnasium
+
+from envsuite.core import registration
+from envsuite.core.errors import unknown
+from envsuite.core.registration import ENVIRONMENTS, NAMED, EnvSpec, register_envs, tell
+
+ADAPTERS = ("gymnasium", "reasoning_gym", "textarena")
+"""Packages whose environments are taken as they are, under ``PACKAGE/NAME``: modules of ``envsuite.adapters``."""
+
+
+def spec_of(env_id: str) -> EnvSpec:
+    """Returns the specification of an environment; one that has a name of its own is registered.
+
+    Args:
+        env_id: An id; the path of a file with an :class:`~envsuite.core.functions.Environment`; or the name of another
+            package's environment, e.g. ``reasoning_gym/chain_sum``.
+
+    Raises:
+        UnknownName: There is no such environment.
+        UsageError: The file does not have one.
+        MissingExtra: The other package is not installed.
+    """
+    package, _, name = env_id.partition("/")
+    if env_id not in ENVIRONMENTS and env_id.endswith(".py"):
+        from envsuite.core.functions import load
+
+        load(env_id)
+    elif env_id not in ENVIRONMENTS and package in ADAPTERS and name:
+        place = f"envsuite.adapters.{package}"
+        module = importlib.import_module(place)
+        getattr(module, name)  # it must be there
+        own = gymnasium.spec(name).max_episode_steps if package == "gymnasium" else None
+        register(EnvSpec(env_id, f"{place}:{name}", own or module.HORIZON))
+        tell(env_id)
+    if env_id not in ENVIRONMENTS:
+        raise unknown("environment", env_id, ENVIRONMENTS)
+    return ENVIRONMENTS[env_id]
+
+
+def register(spec: EnvSpec | str) -> None:
+    """Registers an environment with Gymnasium, servers, bridges and the command line; a second time does nothing.
+
+    Args:
+        spec: Its specification, or a name as of :func:`spec_of`.
+
+    Raises:
+        UnknownName: There is no environment of the name.
+        UsageError: Another environment has the id, or the file does not have one.
+    """
+    if isinstance(spec, str):
+        spec_of(spec)
+    else:
+        registration.register(spec)
+
+
+def register_all() -> None:
+    """Registers envsuite's environments, those of installed packages, and those that the starting process has named."""
+    register_envs()
+    for told in filter(None, os.environ.get(NAMED, "").split(os.pathsep)):
+        env_id, _, file = told.partition("=")
+        if not file:
+            spec_of(env_id)
+        elif env_id not in ENVIRONMENTS:
+            from envsuite.core.functions import load_from
+
+            load_from(env_id, Path(file))

@@ -1,0 +1,172 @@
+"""Environments of other packages keep the contract, and are what the packages themselves play."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from envsuite.adapters.base import seeded
+from envsuite.cli import main
+from envsuite.core import DataError, MissingExtra, ToolCall, UnknownName, UsageError
+from envsuite.core.naming import ADAPTERS, spec_of
+from envsuite.core.registration import ENVIRONMENTS, NAMED
+from envsuite.testing import checks
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Names that a test registers are forgotten after it."""
+    monkeypatch.setenv(NAMED, "")
+    yield
+    for env_id in [name for name in ENVIRONMENTS if name.partition("/")[0] in ADAPTERS]:
+        del ENVIRONMENTS[env_id], gymnasium.registry[env_id]
+
+
+def made(env_id: str, **options: Any) -> Any:
+    spec_of(env_id)
+    return gymnasium.make(env_id, **options)
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize(
+    ("package", "env_id"),
+    [
+        ("gymnasium", "gymnasium/FrozenLake-v1"),
+        ("gymnasium", "gymnasium/Blackjack-v1"),
+        ("reasoning_gym", "reasoning_gym/chain_sum"),
+        ("textarena", "textarena/GuessTheNumber-v0"),
+        ("textarena", "textarena/TowerOfHanoi-v0"),
+    ],
+)
+def test_they_keep_the_contract(package: str, env_id: str) -> None:
+    pytest.importorskip(package, reason=f"needs the package: pip install 'envsuite[{package.replace('_', '-')}]'")
+    for check in checks(env_id):
+        check()
+
+
+def test_frozen_lake_is_gymnasiums() -> None:
+    names = ["left", "down", "right", "up"]
+    env = made("gymnasium/FrozenLake-v1", actions=names, settings={"is_slippery": False}, goal="Reach G.")
+    own = gymnasium.make("FrozenLake-v1", is_slippery=False)
+    assert env.spec.max_episode_steps == own.spec.max_episode_steps == 100  # type: ignore[union-attr]
+    seen, _ = env.reset(options={"task_id": "seed-3"})
+    own.reset(seed=3)
+    assert (seen["task"], seen["text"].splitlines()[-4:]) == ("Reach G.", ["[S]FFF", "FHFH", "FFFH", "HFFG"])
+    for name in ["down", "down", "right", "right", "down", "right"]:
+        seen, *result, info = env.step([ToolCall("act", {"action": name})])
+        place, *wanted, _ = own.step(names.index(name))
+        assert result == wanted
+        board = "".join(seen["text"].splitlines()[-4:])
+        assert board.replace("]", "").index("[") == place
+    assert result == [1.0, True, False] and info["success"] and seen["text"].endswith("HFF[G]")
+
+
+def test_values_are_shown_where_there_is_no_text() -> None:
+    env, own = made("gymnasium/Blackjack-v1"), gymnasium.make("Blackjack-v1")
+    seen, _ = env.reset(options={"task_id": "seed-7"})
+    assert seen["text"] == str([int(value) for value in own.reset(seed=7)[0]])
+    assert seen["task"].startswith("Blackjack is a card game")
+
+
+@pytest.mark.parametrize(
+    ("env_id", "options", "problem"),
+    [
+        ("gymnasium/FrozenLke-v1", {}, "unknown environment of gymnasium 'FrozenLke-v1'. Nearest: 'FrozenLake-v1'"),
+        ("gymnasium/Pendulum-v1", {}, "has actions of Box"),
+        ("gymnasium/FrozenLake-v1", {"actions": ["a", "b"]}, "has 4 actions; actions names 2 of them"),
+        ("gymnasium/FrozenLake-v1", {"train": 0}, "train=0: expected whole number from 1"),
+        ("gymnasium/FrozenLake-v1", {"sed": 0}, "unknown argument of gymnasium/FrozenLake-v1 'sed'"),
+        ("gymnasium/", {}, "unknown environment 'gymnasium/'"),
+        ("another/thing", {}, "unknown environment 'another/thing'"),
+    ],
+)
+def test_what_is_wrong_is_told(env_id: str, options: dict[str, Any], problem: str) -> None:
+    with pytest.raises((UnknownName, UsageError)) as told:
+        made(env_id, **options)
+    assert problem in str(told.value)
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "textarena.envs.registration", None)
+    with pytest.raises(MissingExtra, match="pip install textarena"):
+        spec_of("textarena/Chess-v0")
+
+
+@pytest.mark.seconds
+def test_commands_and_processes_take_the_name(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
+    command = ["eval", "run", "gymnasium/CliffWalking-v1", "--policy", "random", "--seeds", "1", "--sample", "3"]
+    assert main([*command, "--workers", "2", "--steps", "9", "--out", str(tmp_path)]) == 0
+    assert "3 of 3 episodes" in capsys.readouterr().err
+
+
+def test_drawing_from_the_global_generators_is_shut_in() -> None:
+    def draw() -> tuple[float, float]:
+        return random.random(), float(np.random.random())
+
+    one, two = [3], [3]
+    with seeded(one):
+        first = draw()
+    outside = draw()
+    with seeded(one):
+        second = draw()
+    random.seed(0)
+    np.random.seed(0)
+    with seeded(two):
+        assert (draw(), draw()) == (first, second)
+    random.seed(0)
+    np.random.seed(0)
+    again = draw()
+    assert len({first, second, outside, again}) == 4
+
+
+def test_a_question_of_reasoning_gym_is_the_packages() -> None:
+    package: Any = pytest.importorskip("reasoning_gym", reason="needs: pip install 'envsuite[reasoning-gym]'")
+    questions = package.create_dataset("chain_sum", size=12, seed=5, min_terms=3)
+    env = made("reasoning_gym/chain_sum", train=10, test=2, seed=5, settings={"min_terms": 3})
+    for number in (0, 11):
+        entry = questions[number]
+        for text, score in ((entry["answer"], 1.0), ("none", questions.score_answer("none", entry))):
+            seen, info = env.reset(options={"task_id": f"seed-{number}"})
+            assert seen["task"] == entry["question"] and info["split"] == ("train" if number < 10 else "test")
+            _, reward, ended, _, info = env.step([ToolCall("answer", {"text": text})])
+            assert (reward, ended, info["success"]) == (score, True, score >= 1)
+
+
+def test_questions_that_depend_on_hashes_need_a_seed_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("reasoning_gym", reason="needs: pip install 'envsuite[reasoning-gym]'")
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    with pytest.raises(UsageError, match="others in every process; set PYTHONHASHSEED=0 first"):
+        made("reasoning_gym/ransom_note")
+
+
+def test_a_game_of_textarena_is_the_packages() -> None:
+    arena: Any = pytest.importorskip("textarena", reason="needs: pip install 'envsuite[textarena]'")
+    state = [4]
+    with seeded(state):
+        own = arena.make("GuessTheNumber-v0-raw")
+        own.reset(num_players=1, seed=4)
+        _, ((_, goal, _),) = own.get_observation()
+    env = made("textarena/GuessTheNumber-v0")
+    seen, _ = env.reset(options={"task_id": "seed-4"})
+    assert seen["task"] == goal and seen["text"] == ""
+    for guess in range(1, 21):
+        seen, reward, ended, _, info = env.step([ToolCall("say", {"text": f"[{guess}]"})])
+        with seeded(state):
+            done, _ = own.step(f"[{guess}]")
+            if done:
+                rewards, _ = own.close()
+                break
+            assert seen["text"] == [text for speaker, text, *_ in own.get_observation()[1] if speaker < 0][-1]
+    assert (reward, ended, info["success"]) == (rewards[0], True, rewards[0] > 0)
+
+
+def test_a_game_for_several_is_refused() -> None:
+    pytest.importorskip("textarena", reason="needs: pip install 'envsuite[textarena]'")
+    env = made("textarena/TicTacToe-v0")
+    with pytest.raises((UsageError, DataError), match="textarena/TicTacToe-v0 is not a game for one player"):
+        env.reset(seed=0)

@@ -23,7 +23,6 @@ class EvenTokens(Shaper):
 
 
 if __name__ == "__main__":
-    from trainers.processes.distributed import guarded
     from trainers.train import main
 
-    sys.exit(guarded(lambda: main(sys.argv[1:])))
+    sys.exit(main(sys.argv[1:]))

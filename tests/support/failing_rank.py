@@ -25,7 +25,7 @@ def _work(accelerator: Accelerator, how: str, struck: int) -> int:
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "stopped" and rank == struck:
         with ACTIVITY.waiting("the answer of server nine"):
-            time.sleep(1.5)  # until the others were told
+            time.sleep(2.5)  # a second until it is told, another until the others have read it
             os.kill(os.getpid(), signal.SIGSTOP)
     if how == "hangs" and rank == struck:
         peers.GRACE_SECONDS = 0.5  # it ends sooner when the other has ended, and the test with it
@@ -87,7 +87,7 @@ def strike(rank: int, ranks: int, port: int, how: str, struck: int, folder: str)
     }  # fmt: skip
     if how == "foreign":  # as if each process ran on a machine of its own
         socket.gethostname = lambda: f"machine-{rank}"
-    minutes = {"hangs": 0.12, "stopped": 0.15, "sharded-stopped": 0.15}.get(how, 30.0)
+    minutes = {"hangs": 0.12, "stopped": 0.2, "sharded-stopped": 0.15}.get(how, 30.0)
 
     def work() -> int:
         accelerator = make_accelerator(minutes)

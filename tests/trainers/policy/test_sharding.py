@@ -80,7 +80,8 @@ def test_in_float32_and_bfloat16_sharded_processes_have_the_gradient_of_one() ->
         bfloat16 = CASES[name].compute_dtype == "bfloat16"
         if bfloat16:  # an update of AdamW makes other weights of the last bit of a gradient
             gradient = one[name].gradient
-            assert all(float((f.gradient - gradient).abs().max() / gradient.abs().max()) <= 1e-6 for f in found), name
+            apart = max(float((f.gradient - gradient).abs().max() / gradient.abs().max()) for f in found)
+            assert apart <= 2.0**-8, (name, apart)  # a CPU may round products of other shapes otherwise: half a digit
         else:
             _same(found, one[name], 1e-6, 1e-4)
         if not CASES[name].adapted:
@@ -228,6 +229,13 @@ def test_methods_that_read_the_policy_run_sharded_as_they_do_in_copies(place: Pa
     _near(without_times(sharded)[:2], without_times(whole)[:2], 2e-2 if coarse else 1e-4)
 
 
+SHARING = {
+    *("tokens/distinct", "tokens/least", "tokens/shared", "tokens/shareable", "tokens/prefill"),
+    "train/computed_tokens",
+}
+"""Metrics that say how many tokens are common to what a process computes."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"model.adapter": {"rank": 4}}], ids=["whole model", "adapter"])
 def test_a_sharded_run_goes_on_bit_for_bit_and_on_another_number_of_processes(
@@ -247,7 +255,10 @@ def test_a_sharded_run_goes_on_bit_for_bit_and_on_another_number_of_processes(
         shutil.copytree(through, other)
         second = str(other / "checkpoints/iteration-00002")
         _run(place, other.name, ranks, second, iterations=3, **{**changes, "model.shard": shard})
-        _near(without_times(other)[-2:], without_times(through)[-2:], 1e-3)
+        alike = [without_times(run)[-2:] for run in (other, through)]
+        if ranks == 1:  # which shares prompts of all episodes, and not of its half
+            alike = [[{k: v for k, v in line.items() if k not in SHARING} for line in lines] for lines in alike]
+        _near(*alike, 1e-3)
 
 
 # -- bad input -------------------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def test_weights_that_do_not_arrive_as_they_were_sent_stop_the_run(
 
 
 def test_an_environment_that_hangs_in_the_rollout_process_fails_its_own_episodes(place: Path) -> None:
-    """Without workers nothing else can end its call: the process is started anew, until the episode is given up."""
+    """Without workers an alarm ends its call, again and again, until the episode is given up."""
     settings = {"rollout.staleness": 1, "rollout.overlap": "process", "rollout.deadline": 1.0, "rollout.slots": 2}
     envs = [{"id": "hanging_world:Hanging-v0"}]
     config = write_settings(
@@ -74,6 +74,8 @@ def test_an_environment_that_hangs_in_the_rollout_process_fails_its_own_episodes
     assert {episode.task_id for episode in played} == set(TASKS) and len(played) == 16
     failed = [episode for episode in played if episode.error is not None]
     assert {episode.task_id for episode in failed} == {TASKS[0]}
-    assert all("rollout.deadline has passed" in str(e.error) and "played 3 times" in str(e.error) for e in failed)
+    assert all("DeadlineExceeded: reset of slot" in str(episode.error) for episode in failed)
     lines = read_metrics(run / "metrics.jsonl")
-    assert sum(line["train/failed"] for line in lines) == len(failed) and sum(line["async/restarts"] for line in lines)
+    assert sum(line["train/failed"] for line in lines) == len(failed) and not sum(
+        line["async/restarts"] for line in lines
+    )

@@ -88,7 +88,9 @@ def test_two_processes_compute_what_one_does_and_a_resumed_run_what_a_whole_one_
         load_file(tmp_path / f"runs/{name}/checkpoints/iteration-00002/model.safetensors")
         for name in ("one", "two", "cut")
     )
-    assert all(np.abs(one[name] - two[name]).max() < 1e-4 for name in one)
+    apart = {name: np.abs(one[name] - two[name]) for name in one}
+    # AdamW moves a weight whose gradient is rounding alone by up to the learning rate: a few rows of the output layer.
+    assert max(each.max() for each in apart.values()) < 5e-4 and max(each.mean() for each in apart.values()) < 1e-6
     assert all(np.array_equal(one[name], cut[name]) for name in one)
 
 

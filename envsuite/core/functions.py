@@ -151,8 +151,15 @@ class Environment:
         return self._goal if isinstance(self._goal, str) else self._goal(deepcopy(self._tasks[task_id][2]))
 
     def begin(self, task_id: str) -> tuple[Any, str]:
-        """Returns world and first text of a task."""
-        return self._start(deepcopy(self._tasks[task_id][2]))
+        """Returns world and first text of a task.
+
+        Raises:
+            UsageError: The function that starts it returns something else.
+        """
+        begun: object = self._start(deepcopy(self._tasks[task_id][2]))
+        if not (isinstance(begun, tuple) and len(begun) == 2 and isinstance(begun[1], str)):
+            raise UsageError(f"start has to return the world and the first text, a pair; it returned {begun!r}")
+        return begun
 
     def call(self, world: Any, call: ToolCall) -> Outcome:
         """Executes a call, which changes the world.

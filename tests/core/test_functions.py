@@ -112,6 +112,19 @@ def test_a_refused_call_changes_nothing() -> None:
         assert (reward, ended, info["success"], info["score"]) == (0.5, True, False, 0.5)
 
 
+def test_a_start_that_returns_no_pair_is_told() -> None:
+    env = Environment([1], goal="Go.")
+    env.start(lambda task: {"task": task})  # type: ignore[arg-type,return-value]
+    env.tool(as_tool)
+    with pytest.raises(UsageError, match="start has to return the world and the first text, a pair; it returned"):
+        world_of(env).reset()
+
+
+def as_tool(world: Any) -> str:
+    """Does nothing."""
+    return ""
+
+
 def test_a_tool_may_return_an_outcome_and_a_world_its_key() -> None:
     env = Environment({"dev": ["a task"]}, goal="Go.")
 

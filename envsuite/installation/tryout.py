@@ -175,6 +175,8 @@ STEPS: Mapping[str, Step] = {
     "plots": _drawn,
     "bridges": _bridged,
     "inspect": _imports("inspect_ai.log"),
+    "reasoning-gym": _imports("reasoning_gym"),
+    "textarena": _imports("textarena"),
     "examples": _imports("trl", "verifiers"),
     "fast": _compiled,
     "embeddings": _imports("sentence_transformers"),

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from envsuite.core.errors import MissingExtra
-from envsuite.core.naming import spec_of
+from envsuite.core.naming import registered
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.remote.arguments import add_server_arguments
 from envsuite.remote.tokens import read_token
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("waitress").setLevel(logging.ERROR)
     settings = Settings(
-        environments=tuple(spec_of(name).id for name in arguments.environments or ENVIRONMENTS),
+        environments=tuple(map(registered, arguments.environments or ENVIRONMENTS)),
         host=arguments.host,
         port=arguments.port,
         workers=arguments.workers,

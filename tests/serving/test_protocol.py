@@ -256,7 +256,7 @@ def test_the_document_describes_every_address(start: Start) -> None:
     running = start()
     paths = ask(running.url, "GET", "/openapi.json").body["paths"]
     rules = {
-        (str(rule).replace("<", "{").replace(">", "}"), method.lower())
+        (str(rule).replace("<path:", "{").replace("<", "{").replace(">", "}"), method.lower())
         for rule in running.app.url_map.iter_rules()
         for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from envsuite.core.naming import ADAPTERS, spec_of
+from envsuite.core.naming import registered
 from trainers.settings import AtLeastOne, ConfigError, Count, NotNegative, Positive, Share, Text
 
 MOST_EPISODES = 2**20
@@ -34,8 +34,7 @@ class EnvConfig:
         for name in ("id", "split", "url", "max_episode_steps"):
             if name in self.kwargs:
                 raise ConfigError(f"envs: kwargs.{name} is {self.kwargs[name]!r}; write {name} beside kwargs instead")
-        if self.id.endswith(".py") or self.id.partition("/")[0] in ADAPTERS:
-            spec_of(self.id)
+        registered(self.id)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import argparse
 import logging
 
 from envsuite.core.errors import MissingExtra, UsageError
-from envsuite.core.naming import spec_of
+from envsuite.core.naming import registered
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.remote.arguments import add_server_arguments
 from envsuite.remote.tokens import read_token
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     for name in ("mcp", "uvicorn"):
         logging.getLogger(name).setLevel(logging.ERROR)
     settings = Settings(
-        environments=tuple(spec_of(name).id for name in arguments.environments or ENVIRONMENTS),
+        environments=tuple(map(registered, arguments.environments or ENVIRONMENTS)),
         urls=tuple(arguments.url),
         host=arguments.host,
         port=arguments.port,

@@ -176,6 +176,13 @@ def test_sampled_arguments_fit_their_schema(hint: Any, seed: int) -> None:
     assert tool.problem({"x": _drawn(schema_of(hint), np.random.default_rng(seed))}) is None
 
 
+def test_sampled_numbers_lie_around_zero() -> None:
+    rng = np.random.default_rng(0)
+    for hint in (int, float):
+        drawn = [_drawn(schema_of(hint), rng) for _ in range(200)]
+        assert -100 <= min(drawn) < -50 and 50 < max(drawn) <= 100
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

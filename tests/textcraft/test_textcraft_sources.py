@@ -173,3 +173,10 @@ def test_a_folder_that_is_missing_or_has_no_recipes_is_named(tmp_path: Path, mon
     ):
         with pytest.raises(DataError, match=said):
             load(source_)
+
+
+def test_a_shaped_recipe_counts_the_cells_of_each_ingredient(tmp_path: Path) -> None:
+    key = {"#": {"item": "minecraft:oak_planks"}, "X": {"item": "minecraft:stick"}}
+    shaped = {"type": "minecraft:crafting_shaped", "pattern": ["###", "###", " X "], "key": key}
+    write(tmp_path, sign={**shaped, "result": {"item": "minecraft:oak_sign", "count": 3}})
+    assert texts(folder_book(tmp_path)) == {"craft 3 oak sign using 6 oak planks, 1 stick"}

@@ -6,9 +6,7 @@ https://github.com/dequelabs/axe-core.
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from served_pages import chrome
 
 pytest.importorskip("sphinx", reason="needs Sphinx: pip install -e '.[docs]'")
 
@@ -183,24 +182,7 @@ def test_every_section_of_the_index_becomes_one_of_the_site() -> None:
 
 @pytest.fixture(scope="module")
 def driver() -> Iterator[Any]:
-    webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium: pip install selenium")
-    from selenium.webdriver.chrome.service import Service
-
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    chromedriver = shutil.which("chromedriver")
-    if chromium is None or chromedriver is None:
-        pytest.skip("needs a browser and its driver: apt-get install chromium chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for argument in ("--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"):
-        options.add_argument(argument)
-    if os.geteuid() == 0:
-        options.add_argument("--no-sandbox")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(chromedriver))
-    driver.set_page_load_timeout(60)
-    yield driver
-    driver.quit()
+    yield from chrome()
 
 
 def opened(driver: Any, site: Path, page: str, width: int, scheme: str) -> None:

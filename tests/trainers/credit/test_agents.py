@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from episodes import episode as made_episode
+from episodes import step as made_step
 from hypothesis import given
 from hypothesis import strategies as st
-from made_episodes import made_episode, made_step
 from numpy.testing import assert_allclose
 
 from envsuite.core import ToolCall

@@ -18,7 +18,8 @@ import yaml
 from accelerate import Accelerator
 from corridor_world import ARMS
 from credit_of_ranks import Random, Signals, by_state
-from made_episodes import made_episode, made_step
+from episodes import episode as made_episode
+from episodes import step as made_step
 from small_papers import WORLDS, save_model
 from tiny_runs import write_settings
 

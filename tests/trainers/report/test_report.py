@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 from chromium import chromium
+from episodes import episode as made_episode
+from episodes import step as made_step
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_episodes import made_episode, made_step
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from synthetic_run import make_run

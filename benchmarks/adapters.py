@@ -83,9 +83,7 @@ def main() -> None:
         one, two = ({line["id"]: line for line in map(json.loads, run.stdout.splitlines())} for run in runs)
         made = [env_id for env_id, line in one.items() if "hash" in line]
         same = [env_id for env_id in made if one[env_id] == two[env_id]]
-        kind = import_module(f"envsuite.adapters.{package}")
-        name = next(value.package for value in vars(kind).values() if isinstance(getattr(value, "package", None), str))
-        print(f"| {name} | {version(name)} | {len(one)} | {len(made)} | {len(same)} |", flush=True)
+        print(f"| {package} | {version(package)} | {len(one)} | {len(made)} | {len(same)} |", flush=True)
         left += [
             f"{env_id}: {one[env_id].get('error', 'another in another process')}"
             for env_id in one

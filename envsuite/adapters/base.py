@@ -38,7 +38,7 @@ class Adapted(ToolEnv):
 
     def __init__(self, **given: object) -> None:
         self.options: Any = self.takes.of(given)
-        self.tools = self._tools()
+        self.tools = self._prepare()
         train, test = self.options.train, self.options.test
         splits = {
             "train": tuple(f"seed-{seed}" for seed in range(train)),
@@ -50,8 +50,8 @@ class Adapted(ToolEnv):
         super().__init__(tasks, self.options.split, self.options.render_mode)
 
     @abstractmethod
-    def _tools(self) -> tuple[Tool, ...]:
-        """Returns the tools; called once, before anything else."""
+    def _prepare(self) -> tuple[Tool, ...]:
+        """Makes what the options ask for, once, before anything else; returns the tools."""
 
     @abstractmethod
     def _open(self, seed: int) -> tuple[str, str]:
@@ -97,23 +97,26 @@ def classes(kind: type[Adapted], names: Callable[[], Any]) -> Callable[[str], ty
     return of
 
 
-@contextmanager
-def seeded(state: list[Any]) -> Iterator[None]:
-    """Lets a package that draws from the global generators draw from its own; others draw as if it had not.
+class OwnRandom:
+    """Random numbers of a package that draws from Python's and NumPy's global generators, apart from all others.
 
     Args:
-        state: The states of Python's and NumPy's generator, which go on in the next call; or one seed, to begin with.
+        seed: Where they begin, at least 0.
     """
-    before = random.getstate(), np.random.get_state()
-    if len(state) == 1:
-        random.seed(state[0])
-        np.random.seed(state[0] % 2**32)
-    else:
-        random.setstate(state[0])
-        np.random.set_state(state[1])
-    try:
-        yield
-    finally:
-        state[:] = random.getstate(), np.random.get_state()
-        random.setstate(before[0])
-        np.random.set_state(before[1])
+
+    def __init__(self, seed: int) -> None:
+        self._python = random.Random(seed).getstate()
+        self._numpy = np.random.RandomState(seed % 2**32).get_state()
+
+    @contextmanager
+    def drawing(self) -> Iterator[None]:
+        """Lets the package draw, from where it was the last time; others then draw as if it had not."""
+        python, numpy = random.getstate(), np.random.get_state()
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)
+        try:
+            yield
+        finally:
+            self._python, self._numpy = random.getstate(), np.random.get_state()
+            random.setstate(python)
+            np.random.set_state(numpy)

@@ -19,7 +19,7 @@ from envsuite.core.options import option
 
 HORIZON = 100
 """Steps of environments that have no limit of their own."""
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m(?P<under>[^\x1b]?)(?P<rest>[^\x1b]*)\x1b\[0m")
+_COLOURED = re.compile(r"\x1b\[[0-9;]*m([^\x1b]*)\x1b\[0m")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +40,11 @@ class GymnasiumText(Adapted):
     package = "gymnasium"
     takes = GymnasiumOptions
 
-    def _tools(self) -> tuple[Tool, ...]:
+    def _prepare(self) -> tuple[Tool, ...]:
         entry = gymnasium.spec(self.name).entry_point
         kind = load_env_creator(entry) if isinstance(entry, str) else entry
-        text = "ansi" in getattr(kind, "metadata", {}).get("render_modes", ())
-        mode = {"render_mode": "ansi"} if text else {}
+        known = kind.metadata.get("render_modes", ()) if isinstance(kind, type) else ()
+        mode = {"render_mode": "ansi"} if "ansi" in known else {}
         self._env = gymnasium.make(
             self.name, max_episode_steps=-1, disable_env_checker=True, **mode, **(self.options.settings or {})
         )
@@ -78,7 +78,7 @@ class GymnasiumText(Adapted):
     def _shown(self, seen: Any) -> str:
         if self._env.render_mode != "ansi":
             return seen if isinstance(seen, str) else str(np.asarray(seen).tolist())
-        return _COLOUR.sub(lambda found: f"[{found['under']}]{found['rest']}", str(self._env.render())).strip("\n")
+        return _COLOURED.sub(r"[\1]", str(self._env.render())).strip("\n")
 
     def _call(self, call: ToolCall) -> Outcome:
         space: Any = self._env.action_space

@@ -35,7 +35,7 @@ class ReasoningGym(Adapted):
     package = "reasoning-gym"
     takes = ReasoningOptions
 
-    def _tools(self) -> tuple[Tool, ...]:
+    def _prepare(self) -> tuple[Tool, ...]:
         if self.name in BY_HASH and not os.environ.get("PYTHONHASHSEED", "").isdecimal():
             raise UsageError(
                 f"the questions of reasoning_gym/{self.name} are others in every process; set PYTHONHASHSEED=0 first"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from envsuite.adapters.base import Adapted, classes, imported, seeded
+from envsuite.adapters.base import Adapted, OwnRandom, classes, imported
 from envsuite.core import Outcome, Tool, ToolCall
 from envsuite.core.errors import DataError, UsageError
 
@@ -24,14 +24,14 @@ class TextArena(Adapted):
 
     package = "textarena"
 
-    def _tools(self) -> tuple[Tool, ...]:
+    def _prepare(self) -> tuple[Tool, ...]:
         self._arena = imported("textarena", self.package)
         self._game: Any = None
         return (SAY,)
 
     def _open(self, seed: int) -> tuple[str, str]:
-        self._random = [seed]
-        with seeded(self._random):
+        self._random = OwnRandom(seed)
+        with self._random.drawing():
             try:
                 self._game = self._arena.make(f"{self.name}-raw")
                 self._game.reset(num_players=1, seed=seed)
@@ -53,7 +53,7 @@ class TextArena(Adapted):
         return [str(text) for speaker, text, *_ in said if speaker < 0]
 
     def _call(self, call: ToolCall) -> Outcome:
-        with seeded(self._random):
+        with self._random.drawing():
             done, _ = self._game.step(call.arguments["text"])
             if not done:
                 return Outcome("\n".join(self._heard()))

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from envsuite.adapters.base import seeded
+from envsuite.adapters.base import OwnRandom
 from envsuite.cli import main
 from envsuite.core import DataError, MissingExtra, ToolCall, UnknownName, UsageError
 from envsuite.core.naming import ADAPTERS, spec_of
@@ -108,15 +108,15 @@ def test_drawing_from_the_global_generators_is_shut_in() -> None:
     def draw() -> tuple[float, float]:
         return random.random(), float(np.random.random())
 
-    one, two = [3], [3]
-    with seeded(one):
+    one, two = OwnRandom(3), OwnRandom(3)
+    with one.drawing():
         first = draw()
     outside = draw()
-    with seeded(one):
+    with one.drawing():
         second = draw()
     random.seed(0)
     np.random.seed(0)
-    with seeded(two):
+    with two.drawing():
         assert (draw(), draw()) == (first, second)
     random.seed(0)
     np.random.seed(0)
@@ -146,8 +146,8 @@ def test_questions_that_depend_on_hashes_need_a_seed_of_them(monkeypatch: pytest
 
 def test_a_game_of_textarena_is_the_packages() -> None:
     arena: Any = pytest.importorskip("textarena", reason="needs: pip install 'envsuite[textarena]'")
-    state = [4]
-    with seeded(state):
+    state = OwnRandom(4)
+    with state.drawing():
         own = arena.make("GuessTheNumber-v0-raw")
         own.reset(num_players=1, seed=4)
         _, ((_, goal, _),) = own.get_observation()
@@ -156,7 +156,7 @@ def test_a_game_of_textarena_is_the_packages() -> None:
     assert seen["task"] == goal and seen["text"] == ""
     for guess in range(1, 21):
         seen, reward, ended, _, info = env.step([ToolCall("say", {"text": f"[{guess}]"})])
-        with seeded(state):
+        with state.drawing():
             done, _ = own.step(f"[{guess}]")
             if done:
                 rewards, _ = own.close()

@@ -1,5 +1,6 @@
 """An environment with one task that never begins. Registered as ``hanging_world:Hanging-v0``."""
 
+import signal
 import time
 
 import gymnasium
@@ -21,5 +22,14 @@ class Hanging(Bandit):
         return super()._begin(task_id)
 
 
+class Deaf(Hanging):
+    """No signal interrupts what hangs, as in code that Python did not compile."""
+
+    def _begin(self, task_id):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+        return super()._begin(task_id)
+
+
 if "Hanging-v0" not in gymnasium.registry:
     gymnasium.register("Hanging-v0", entry_point=Hanging, max_episode_steps=2)
+    gymnasium.register("Deaf-v0", entry_point=Deaf, max_episode_steps=2)

@@ -60,6 +60,19 @@ def test_weights_that_do_not_arrive_as_they_were_sent_stop_the_run(
     assert main(["--config", str(config), "--resume"]) == 0
 
 
+def test_a_call_that_no_signal_ends_costs_the_process_and_in_the_end_the_run(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = {"rollout.staleness": 1, "rollout.overlap": "process", "rollout.deadline": 1.0, "rollout.slots": 1}
+    config = write_settings(
+        place, iterations=1, recipe="grpo", envs=[{"id": "hanging_world:Deaf-v0"}], **settings,
+        **{"rollout.tasks": 8, "rollout.group_size": 2, "evaluation.envs": [], "evaluation.episodes": None},
+    )  # fmt: skip
+    assert main(["--config", str(config)]) == 1
+    error = next(line for line in capsys.readouterr().err.splitlines() if line.startswith("error: "))
+    assert "rollout.deadline has passed" in error and "6 times without an episode in between" in error
+
+
 def test_an_environment_that_hangs_in_the_rollout_process_fails_its_own_episodes(place: Path) -> None:
     """Without workers an alarm ends its call, again and again, until the episode is given up."""
     settings = {"rollout.staleness": 1, "rollout.overlap": "process", "rollout.deadline": 1.0, "rollout.slots": 2}

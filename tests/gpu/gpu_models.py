@@ -35,6 +35,7 @@ def gpu_model(name: str) -> PreTrainedModel:
     if name == "gpt2":
         ids = {"bos_token_id": None, "eos_token_id": None}
         shape = {"n_embd": 128, "n_layer": 2, "n_head": 4, "n_positions": 512, "initializer_range": 0.1}
+        shape |= dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)  # as where the trainer loads a model
         return GPT2LMHeadModel(GPT2Config(vocab_size=SIZE, **shape, **ids)).train(False)
     windows = {**_MIXED, "use_sliding_window": True} if name == "qwen2-sliding" else {}
     return Qwen2ForCausalLM(Qwen2Config(**_SHAPE, **windows, tie_word_embeddings=True)).train(False)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from gpu_models import SIZE, gpu_model
 from tiny_runs import save_model, step_table
 
@@ -63,6 +64,7 @@ def _computed(
     advantage = np.random.default_rng(1).normal(size=len(table.response.values))
     logprobs = log_probabilities(policy, table, config)
     table.logprob.values[:] = logprobs  # so that no ratio is clipped, whatever is rounded
+    AcceleratorState._reset_state(True)  # a process has one device, and here each in turn
     updater = Updater(Accelerator(cpu=device.type == "cpu"), policy, optimizer, config, ObjectiveConfig())
     found = updater.gradient(table, advantage)
     return logprobs, torch.cat([found[key].flatten().float().cpu() for key in sorted(found)])

@@ -49,12 +49,12 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return word_tokenizer([*vocabulary(), WORDS], 512)
 
 
-def model(name: str, size: int, seed: int = 0) -> PreTrainedModel:
+def model(name: str, size: int, seed: int = 0, heads: int = 4) -> PreTrainedModel:
     """A model of two layers with random weights, float32."""
     torch.manual_seed(seed)
     ids = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     shape = {"vocab_size": size, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
-    shape |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512}
+    shape |= {"num_attention_heads": heads, "num_key_value_heads": 2, "max_position_embeddings": 512}
     wide = {**shape, **ids, "initializer_range": 0.2}
     if name == "llama":
         return LlamaForCausalLM(LlamaConfig(**wide)).train(False)
@@ -77,9 +77,9 @@ def in_float64(policy: Module) -> Module:
     return policy.double()
 
 
-def save_model(folder: Path, name: str = "qwen2", seed: int = 0) -> Path:
+def save_model(folder: Path, name: str = "qwen2", seed: int = 0, heads: int = 4) -> Path:
     """Model and tokenizer in ``folder``."""
-    policy = model(name, len(tokenizer()), seed)
+    policy = model(name, len(tokenizer()), seed, heads)
     policy.config.eos_token_id = policy.generation_config.eos_token_id = tokenizer().eos_token_id
     policy.save_pretrained(folder)
     tokenizer().save_pretrained(folder)

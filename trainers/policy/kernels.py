@@ -11,6 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from functools import cache, partial
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,18 @@ def check_kernel(config: ModelConfig) -> None:
 
 
 def choose_kernel(model: PreTrainedModel, kernel: AttentionKernel) -> None:
-    """Sets the kernel that ``model`` computes with where it is on a GPU."""
+    """Sets the kernel that ``model`` computes with where it is on a GPU.
+
+    Raises:
+        ConfigError: It cannot compute heads of the model's size there.
+    """
+    shape = model.config.get_text_config(decoder=True)
+    numbers = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
+    if kernel == "flex" and numbers < _LEAST and torch.cuda.is_available():
+        raise ConfigError(
+            f"model.attention is flex, which on a GPU needs heads of {_LEAST} numbers or more, and this model's have "
+            f"{numbers}; set it to sdpa"
+        )
     _CHOSEN[model] = kernel
 
 
@@ -85,6 +97,7 @@ def kernel_of(model: PreTrainedModel) -> str:
 # -- FlexAttention -----------------------------------------------------------------------------------------------------
 
 _VARIANTS = 16  # most that one function is compiled to; test_kernels.py counts those that there are
+_LEAST = 16  # numbers of a head that FlexAttention compiles
 _INTERPRETED = {"cpu"}  # devices on which nothing is compiled
 
 
@@ -128,12 +141,15 @@ def _compiled(function: Callable[..., Any], device: str, *use: Hashable) -> Call
     """
     if device in _INTERPRETED:
         return function
-    how: Any = {"dynamic": True, "fullgraph": True, "isolate_recompiles": True, "recompile_limit": _VARIANTS}
-    compiled = torch.compile(function, **how)
+    how: Any = {"isolate_recompiles": True, "recompile_limit": _VARIANTS}
+    settings: dict[str, Any] = {"specialize_float": True}  # scale and soft cap are the model's own
+    if not how.keys() <= signature(torch.compile).parameters.keys():  # before PyTorch 2.13 one limit is for all uses
+        how, settings = {}, {**settings, "recompile_limit": 4 * _VARIANTS}
+    compiled = torch.compile(function, dynamic=True, fullgraph=True, **how)
 
     def call(*given: Any, **named: Any) -> Any:
         try:
-            with torch._dynamo.config.patch(specialize_float=True):  # scale and soft cap are the model's own
+            with torch._dynamo.config.patch(settings):
                 return compiled(*given, **named)
         except FailOnRecompileLimitHit as error:
             raise DataError(

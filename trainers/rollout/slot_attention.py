@@ -193,6 +193,9 @@ def _to_calls(plan: StepPlan, queries: Tensor, held: KeysValues, window: int | N
                 mask = plan.once((window, number, queries.dtype), made)
             result, sums = attend(some.view(len(some), key_heads, -1, dim), keys, values, mask, how)
             seen = result.flatten(1, 2), sums.flatten(1, 2)
+        if len(calls) == 1:
+            out.index_copy_(0, call.tokens, seen[0].to(out.dtype))
+            return
         if parts is None:
             none = torch.full(queries.shape[:2], -torch.inf, device=queries.device)
             parts = torch.zeros_like(out[: len(queries)]), none

@@ -222,3 +222,15 @@ def test_flash_attention_3_is_refused_on_other_gpus_than_hopper(monkeypatch: pyt
     _gpu(monkeypatch, (9, 0))("flash_attention_3")
     with pytest.raises(ConfigError, match="for Hopper GPUs, and this one is a GPU"):
         _gpu(monkeypatch, (8, 0))("flash_attention_3")
+
+
+def test_heads_that_flex_attention_cannot_compile_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = architecture("llama", SIZE)
+    model.config.head_dim = 8
+    choose_kernel(model, "flex")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    choose_kernel(model, "sdpa")
+    with pytest.raises(ConfigError, match=r"flex, which on a GPU needs heads of 16.*have 8; set it to sdpa"):
+        choose_kernel(model, "flex")
+    model.config.head_dim = 16
+    choose_kernel(model, "flex")

@@ -31,7 +31,7 @@ LAYERS = {
         {"processes", "steps"},
         {"policy"},
         {"rollout", "credit"},
-        {"report", "imitation"},
+        {"report", "imitation", "gateway"},
         {"run"},
         {"planning", "programs", "commands", "train"},
     ),

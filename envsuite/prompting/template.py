@@ -171,20 +171,31 @@ def _take_apart(render: Renderer, system: str, chat_tools: list[dict[str, Any]] 
 
 
 def conversation_ids(
-    render: Renderer, messages: Messages, chat_tools: list[dict[str, Any]] | None, specials: re.Pattern[str]
+    render: Renderer,
+    messages: Messages,
+    chat_tools: list[dict[str, Any]] | None,
+    specials: re.Pattern[str],
+    after: tuple[int, int] = (0, 0),
 ) -> list[int]:
     """Returns the token ids of a conversation that the template renders as a whole.
 
     Control tokens in texts of the world are ordinary text, as they are in :meth:`ChatTemplate.follow`.
+
+    Args:
+        render: The tokenizer's template with its arguments.
+        messages: The conversation.
+        chat_tools: The tools that the template gets.
+        specials: Finds a control token in a text.
+        after: Leaves out so many messages, and so many characters of the rendered text, which are theirs.
 
     Raises:
         Refused: The template cannot render the conversation.
     """
     text = render(messages, chat_tools)
     ids: list[int] = []
-    at = 0
+    first, at = after
     for i, message in enumerate(messages):
-        if message["role"] not in ("user", "tool") or specials.search(message["content"]) is None:
+        if i < first or message["role"] not in ("user", "tool") or specials.search(message["content"]) is None:
             continue
         marked = [*messages[:i], {**message, "content": MARK}, *messages[i + 1 :]]
         before, _, inner = _around(text, render(marked, chat_tools))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from envsuite.core.errors import UsageError
@@ -15,6 +16,19 @@ from envsuite.prompting.rendering import ChatTokenizer, Renderer, ids_of, specia
 from envsuite.prompting.text import dump, listing
 
 _EXAMPLE = ToolCall("tool_name", {"argument": "value"})
+
+
+@dataclass(frozen=True)
+class Said:
+    """The parts of a completion."""
+
+    thought: str
+    text: str
+    """What is said beside the calls; all after the thought where there is no call."""
+    called: tuple[tuple[ToolCall, str], ...]
+    """The well-formed calls, with their ids."""
+    problem: str
+    """Why a call is not well-formed; "" where all are."""
 
 
 class NativeCodec(Codec):
@@ -107,12 +121,17 @@ class NativeCodec(Codec):
 
     def turn(self, completion: str, tools: Sequence[Tool]) -> Turn:
         """Returns the message of ``completion``: its thought, its text and its calls."""
-        thought, rest, calls, _ = self._read(completion, tools)
+        said = self.said(completion, tools)
+        return Turn(self.dialect.message(said.called, said.thought, said.text), said.called)
+
+    def said(self, completion: str, tools: Sequence[Tool]) -> Said:
+        """Takes ``completion`` apart. Never raises."""
+        thought, rest, calls, problem = self._read(completion, tools)
         if not calls or (len(calls) > 1 and not self.dialect.several):
-            return Turn(self.dialect.message((), thought or "", self.dialect.format.content(rest)))
+            return Said(thought or "", self.dialect.format.content(rest), (), problem)
         called = self.dialect.called([one.call for one in calls], [one.id for one in calls])
-        said = self.dialect.format.beside(rest[: calls[0].start].rstrip().removesuffix(self._lead))
-        return Turn(self.dialect.message(called, thought or "", said), tuple(called))
+        text = self.dialect.format.beside(rest[: calls[0].start].rstrip().removesuffix(self._lead))
+        return Said(thought or "", text, tuple(called), problem)
 
     def reply(self, turn: Turn, text: str) -> dict[str, Any]:
         """Returns a message of the role ``tool``; ``user`` where the template allows no ``tool`` after a text."""

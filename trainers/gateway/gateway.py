@@ -1,0 +1,192 @@
+"""The gateway: sessions by their keys, and the engine that answers them."""
+
+from __future__ import annotations
+
+import hmac
+import itertools
+import logging
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+from trainers.gateway.messages import Ask, Refused
+from trainers.gateway.sequences import Writer
+from trainers.gateway.session import Asked, Limits, Session
+from trainers.rollout.engine import Engine, Request, Sampling
+from trainers.rollout.episode import EpisodePlan
+from trainers.rollout.rollout import step_seed
+
+_LOG = logging.getLogger(__name__)
+_NUMBERS = itertools.count()
+MODEL = "policy"
+"""Name of the model that is trained."""
+
+
+class Gateway:
+    """Takes requests of any thread, and has the engine answer them in the thread that calls :meth:`pump`.
+
+    Args:
+        writer: Renders and reads.
+        sampling: How tokens are drawn, whatever agents ask for.
+        seed: Answers are a function of weights, prompt, this seed, episode and number of the request.
+        masking: What becomes of requests that would mask the distribution: ``"refuse"``, or ``"ignore"``: they are
+            answered as if they did not.
+        most: Most requests under way; further ones are refused with 429.
+        names: Further names of the model that is trained.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        sampling: Sampling,
+        seed: int,
+        *,
+        masking: Literal["refuse", "ignore"] = "refuse",
+        most: int = 1024,
+        names: tuple[str, ...] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.writer, self.sampling, self.seed = writer, sampling, seed
+        self.masking, self.most, self.clock = masking, most, clock
+        self.names = (MODEL, *names)
+        self.operator = f"operator-{secrets.token_urlsafe(24)}"
+        """Key with which sessions are made and rewards given; no agent has it."""
+        self.counts: Counter[str] = Counter()
+        """Requests by what became of them."""
+        self.lock = threading.RLock()
+        """Held while sessions change."""
+        self._arrived = threading.Condition(self.lock)
+        self._sessions: dict[str, Session] = {}
+        self._waiting: list[Request] = []
+        self._asked: dict[int, tuple[Session, Asked, int]] = {}
+        self._released: list[int] = []
+        self._told: set[str] = set()
+
+    def open(self, plan: EpisodePlan, limits: Limits | None = None, about: dict[str, str] | None = None) -> Session:
+        """Begins a session; its :attr:`~trainers.gateway.session.Session.key` is the agent's."""
+        with self.lock:
+            key = f"agent-{secrets.token_urlsafe(24)}"
+            session = Session(plan, key, self.writer, limits or Limits(), self.clock(), about)
+            self._sessions[key] = session
+            return session
+
+    def session(self, key: str) -> Session:
+        """The session of an agent's key.
+
+        Raises:
+            Refused: It has none.
+        """
+        with self.lock:
+            found = self._sessions.get(key)
+        if found is None:
+            raise Refused(
+                401, "invalid_api_key", "no session has this key; it comes with the episode, and ends with it"
+            )
+        return found
+
+    def is_operator(self, key: str) -> bool:
+        """Whether a key is the operator's."""
+        return hmac.compare_digest(key.encode(), self.operator.encode())
+
+    def ask(self, key: str, ask: Ask) -> tuple[Session, Asked]:
+        """Takes a request of an agent; :attr:`~trainers.gateway.session.Asked.done` has the answer.
+
+        Raises:
+            Refused: It is not served.
+        """
+        with self.lock:
+            session = self.session(key)
+            self._check(ask)
+            taken, new = session.take(ask, self.clock())
+            if not new:
+                self.counts["repeated"] += 1
+                return session, taken
+            if len(self._asked) + ask.count > self.most:
+                session.asked.remove(taken)
+                raise Refused(429, "rate_limited", f"{self.most} requests are under way; try again later", 1.0)
+            self.counts["requests"] += 1
+            for choice in range(ask.count):
+                self._submit(session, taken, choice)
+            self._arrived.notify_all()
+            return session, taken
+
+    def _submit(self, session: Session, asked: Asked, choice: int) -> None:
+        episode = session.plan.episode_id
+        drawn = replace(self.sampling, max_tokens=session.most_tokens(asked.ask, self.sampling.max_tokens))
+        if session.plan.greedy:
+            drawn = replace(drawn, temperature=0.0)
+        number, seed = next(_NUMBERS), step_seed(self.seed, episode, asked.number + (choice << 32))
+        self._asked[number] = session, asked, choice
+        self._waiting.append(Request(number, asked.prompt.ids, drawn, episode, seed))
+
+    def _check(self, ask: Ask) -> None:
+        if ask.model not in self.names:
+            raise Refused(404, "model_not_found", f"there is no model {ask.model!r}; it is {', '.join(self.names)}")
+        if ask.masking:
+            what = ", ".join(ask.masking)
+            if self.masking == "refuse":
+                raise Refused(
+                    400, "unsupported_parameter",
+                    f"{what} would mask the distribution that is trained on; leave it out, or let the run set "
+                    "agent.masking: ignore, which answers as if it were not there",
+                )  # fmt: skip
+            self.counts["unmasked"] += 1
+            self._tell(f"{what}: ignored, since it would mask the distribution that is trained on")
+        if ask.replaced:
+            self.counts["replaced"] += 1
+            self._tell(f"{', '.join(ask.replaced)} of an agent: replaced by the run's sampling settings")
+
+    def _tell(self, text: str) -> None:
+        """Logs a text once."""
+        if text not in self._told:
+            self._told.add(text)
+            _LOG.warning("gateway: %s", text)
+
+    def delivered(self, session: Session, asked: Asked) -> None:
+        """Says that a client has got the answer."""
+        with self.lock:
+            session.delivered(asked)
+
+    def end(self, session: Session) -> None:
+        """Ends a session: its key is worth nothing any more, and its record is whole."""
+        with self.lock:
+            if session.ended is None:
+                session.end("the episode is over", truncated=False)
+            self._sessions.pop(session.key, None)
+            self._released.append(session.plan.episode_id)
+            self._arrived.notify_all()
+
+    def wake(self) -> None:
+        """Has :meth:`pump` return early."""
+        with self.lock:
+            self._arrived.notify_all()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request waits for its answer."""
+        return bool(self._asked)
+
+    def pump(self, engine: Engine, patience: float) -> None:
+        """Gives the engine what has come, and the agents what it has answered; waits so many seconds at most."""
+        with self.lock:
+            waiting, self._waiting = self._waiting, []
+            released, self._released = self._released, []
+        for episode in released:
+            engine.release(episode)
+        if waiting:
+            engine.submit(waiting)
+        if engine.pending:
+            for completion in engine.poll(patience):
+                with self.lock:
+                    session, asked, choice = self._asked.pop(completion.request_id, (None, None, 0))
+                    if session is not None and asked is not None:
+                        session.answered(asked, choice, completion)
+            return
+        with self.lock:
+            if not self._waiting:
+                self._arrived.wait(patience)

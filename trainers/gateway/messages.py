@@ -1,0 +1,92 @@
+"""Requests of agents in the form that all interfaces share, and why one is refused."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import orjson
+
+from envsuite.core.errors import EnvsuiteError
+from envsuite.core.tools import Tool, ToolCall
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+class Refused(EnvsuiteError):
+    """A request that is not served; :attr:`status` and :attr:`code` are those of the answer over HTTP.
+
+    Args:
+        status: Status of HTTP: 400 the request is wrong, 401 no session has this key, 403 the session may not, 404
+            there is no such model, 413 it is too large, 429 too many are under way, 503 no weights answer now.
+        code: Short name, as OpenAI has them.
+        message: What is wrong, and what to do, in one line.
+        retry_after: Seconds after which it may be tried again.
+    """
+
+    def __init__(self, status: int, code: str, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.status, self.code, self.retry_after = status, code, retry_after
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message in canonical form."""
+
+    role: Role
+    text: str = ""
+    calls: tuple[tuple[ToolCall, str], ...] = ()
+    """Calls of an assistant with their ids."""
+    thought: str = ""
+    """Reasoning that an interface gives apart from the text."""
+    call_id: str = ""
+    """The call that a message of the role ``tool`` answers."""
+
+    @property
+    def key(self) -> bytes:
+        """Equal for messages that say the same: arguments by value; ids are left out, since clients give their own."""
+        calls = [[call.name, dict(call.arguments)] for call, _ in self.calls]
+        return orjson.dumps([self.role, self.text, self.thought, calls], option=orjson.OPT_SORT_KEYS)
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request, read and checked."""
+
+    model: str
+    messages: tuple[Message, ...]
+    """At least one."""
+    tools: tuple[Tool, ...] = ()
+    count: int = 1
+    """Samples of the answer (``n``)."""
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    """Texts that end an answer; they are no part of it."""
+    masking: tuple[str, ...] = ()
+    """What would mask the distribution that is sampled from: ``tool_choice``, ``response_format``, …"""
+    replaced: tuple[str, ...] = ()
+    """Sampling settings in place of which those of the run are taken."""
+    state_key: str = ""
+    """Identity of the state, where the agent says it."""
+    body: bytes = b""
+    """What makes two requests the same, as JSON."""
+    shown: dict[str, Any] = field(default_factory=dict)
+    """What an interface needs for its answer: ``stream``, ``logprobs``, …"""
+
+    @property
+    def observation(self) -> str:
+        """Text of what the answer is to: the messages after the last one of the assistant."""
+        last = max((i for i, message in enumerate(self.messages) if message.role == "assistant"), default=-1)
+        return "\n\n".join(message.text for message in self.messages[last + 1 :] if message.role != "system")
+
+
+def digests(tools: Sequence[Tool], messages: Sequence[Message]) -> list[bytes]:
+    """Hashes of the beginnings of a conversation, the one without any message first: equal where these are."""
+    running = hashlib.blake2b(orjson.dumps([tool.as_openai() for tool in tools]), digest_size=16)
+    found = [running.digest()]
+    for message in messages:
+        running.update(len(message.key).to_bytes(8, "little") + message.key)
+        found.append(running.digest())
+    return found

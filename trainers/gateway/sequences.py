@@ -1,0 +1,181 @@
+"""Sequences of tokens that an agent's requests make: a request goes on where an answer ended, or begins another one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from envsuite.core.errors import UsageError
+from envsuite.core.tools import Tool
+from envsuite.prompting.codecs import NativeCodec
+from envsuite.prompting.rendering import ChatTokenizer, Messages, Renderer, specials_of
+from envsuite.prompting.rendering import Refused as Unrenderable
+from envsuite.prompting.template import conversation_ids
+from trainers.gateway.messages import Message, Refused, digests
+from trainers.steps.records import Tokens, as_tokens
+
+
+class Writer:
+    """Renders conversations with the policy's chat template, and reads its answers.
+
+    Args:
+        tokenizer: The policy's.
+        arguments: Arguments of its chat template.
+
+    Raises:
+        UsageError: It has no chat template.
+    """
+
+    def __init__(self, tokenizer: ChatTokenizer, arguments: Mapping[str, Any] | None = None) -> None:
+        self.tokenizer = tokenizer
+        self.render = Renderer(tokenizer, arguments or {})
+        self.render.check()
+        self.specials = specials_of(tokenizer)
+        self.codec: NativeCodec | None = None
+        self.lacks = ""
+        """Why the chat template has no tools; "" where it has."""
+        try:
+            self.codec = NativeCodec(tokenizer, arguments)
+        except UsageError as error:
+            self.lacks = str(error)
+
+    def messages(self, messages: Sequence[Message]) -> Messages:
+        """The messages as the chat template takes them."""
+        return [self._message(message) for message in messages]
+
+    def _message(self, message: Message) -> dict[str, Any]:
+        if message.role == "assistant" and self.codec is not None:
+            return self.codec.dialect.message(message.calls, message.thought, message.text)
+        plain = {"role": message.role, "content": message.text}
+        return {**plain, "tool_call_id": message.call_id} if message.role == "tool" else plain
+
+    def tools(self, tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
+        """The tools as the chat template takes them; ``None`` for none."""
+        return [tool.as_openai() for tool in tools] or None
+
+    def text(self, messages: Sequence[Message], tools: Sequence[Tool], *, prompt: bool = True) -> str:
+        """The conversation as text; with ``prompt`` up to the place of the next answer.
+
+        Raises:
+            Refused: The chat template has no place for the tools, or for the messages as they are.
+        """
+        if tools and self.codec is None:
+            raise Refused(400, "tools_unsupported", f"the model takes no tools: {self.lacks}")
+        try:
+            return self.render(self.messages(messages), self.tools(tools), prompt=prompt)
+        except Unrenderable as error:
+            raise Refused(400, "invalid_messages", str(error)) from error
+
+    def ids(self, messages: Sequence[Message], tools: Sequence[Tool], after: tuple[int, int] = (0, 0)) -> list[int]:
+        """Token ids of the conversation after so many messages and characters."""
+        return conversation_ids(self.render, self.messages(messages), self.tools(tools), self.specials, after)
+
+    def ended(self, ids: Sequence[int]) -> bool:
+        """Whether an answer ends with a control token that ends it."""
+        last = str(self.tokenizer.decode([int(ids[-1])])) if len(ids) else ""
+        inner = frozenset() if self.codec is None else self.codec.inner_tokens
+        return self.specials.fullmatch(last) is not None and last not in inner
+
+    def read(self, ids: Sequence[int], tools: Sequence[Tool]) -> tuple[Message, str]:
+        """Reads an answer.
+
+        Returns:
+            The message, and why it has no calls where it tries to: then all of it is text.
+        """
+        if self.codec is None:
+            return Message("assistant", str(self.tokenizer.decode(list(ids), skip_special_tokens=True))), ""
+        text = str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
+        said = self.codec.said(text, tools)
+        if said.problem and said.called:  # one that is malformed was made along with the others
+            plain = str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+            return Message("assistant", plain), said.problem
+        return Message("assistant", said.text, said.called, said.thought), said.problem
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What the engine is asked to continue."""
+
+    ids: Tokens
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...]
+    text: str
+    """As the chat template renders it."""
+    parent: int | None = None
+    """The request whose answer it goes on from, token by token; ``None``: it begins a sequence."""
+    left: tuple[int, int] | None = None
+    """Of one that begins a sequence beside others: the request with which it shares its first messages, and how many
+    these are."""
+
+
+@dataclass(frozen=True)
+class _End:
+    """A sequence up to the end of an answer."""
+
+    request: int
+    ids: Tokens
+    prompt: str
+    ended: bool
+
+
+class Sequences:
+    """The sequences of one episode.
+
+    A request goes on from an answer where its messages begin with what was said up to there, and the chat template
+    writes that beginning as it did: the tokens that were seen and sampled stay, and those of the new messages follow.
+
+    Args:
+        writer: Renders and reads.
+    """
+
+    def __init__(self, writer: Writer) -> None:
+        self.writer = writer
+        self._ends: dict[bytes, _End] = {}
+        self._seen: dict[bytes, int] = {}
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Prompt:
+        """The prompt of a request.
+
+        Raises:
+            Refused: The chat template does not take it.
+        """
+        text = self.writer.text(messages, tools)
+        made = Prompt(as_tokens([]), tuple(messages), tuple(tools), text)
+        found = digests(tools, messages)
+        for count in range(len(messages) - 1, 0, -1):
+            end = self._ends.get(found[count])
+            if end is not None and (follow := self._follow(made, count, end)) is not None:
+                return replace(made, ids=np.concatenate([end.ids, as_tokens(follow)]), parent=end.request)
+        shared = next((n for n in range(len(messages), 0, -1) if found[n] in self._seen), 0)
+        left = (self._seen[found[shared]], shared) if shared else None
+        return replace(made, ids=as_tokens(self.writer.ids(messages, tools)), left=left)
+
+    def _follow(self, made: Prompt, count: int, end: _End) -> list[int] | None:
+        """Token ids from the end of an answer to the end of the prompt; ``None`` where the template rewrote it."""
+        said = self.writer.text(made.messages[:count], made.tools, prompt=False)
+        if not (made.text.startswith(said) and said.startswith(end.prompt)):
+            return None
+        *_, last = (None, *self.writer.specials.finditer(said, len(end.prompt)))
+        if last is None:  # nothing marks the end of the answer
+            return None
+        return self.writer.ids(made.messages, made.tools, (count, last.end() if end.ended else last.start()))
+
+    def said(self, request: int, prompt: Prompt, answer: Message, ids: Tokens) -> None:
+        """Records an answer that the agent has got, from which requests may go on.
+
+        Args:
+            request: Number of the request.
+            prompt: Its prompt.
+            answer: The answer as the agent has it.
+            ids: Its tokens as they were sampled.
+        """
+        found = digests(prompt.tools, (*prompt.messages, answer))
+        for digest in found[1:]:
+            self._seen.setdefault(digest, request)
+        ids = as_tokens(ids)
+        self._ends[found[-1]] = _End(
+            request, np.concatenate([prompt.ids, ids]), prompt.text, self.writer.ended(ids.tolist())
+        )

@@ -1,0 +1,298 @@
+"""One episode of an agent: what it asked, what it was answered, and what of it has reached it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from envsuite.core.tools import ToolCall
+from trainers.gateway.messages import Ask, Message, Refused
+from trainers.gateway.sequences import Prompt, Sequences, Writer
+from trainers.rollout.engine import Completion
+from trainers.rollout.episode import EpisodePlan
+from trainers.steps import Episode, Step
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one episode may use."""
+
+    requests: int = 200
+    tokens: int | None = None
+    """Sampled tokens of all answers; ``None`` for no limit."""
+    seconds: float = 600.0
+    """From the first to the last request."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One answer to a request."""
+
+    message: Message
+    completion: Completion
+    """Tokens as they are recorded: up to the text that stopped them."""
+    finish_reason: str
+    """``"stop"``, ``"length"`` or ``"tool_calls"``."""
+    problem: str = ""
+    """Why a call in it is none."""
+
+
+@dataclass
+class Asked:
+    """A request that was taken."""
+
+    number: int
+    ask: Ask
+    prompt: Prompt
+    done: Future[list[Choice]] = field(default_factory=Future)
+    """Answered when all choices are there; a :class:`~trainers.gateway.messages.Refused` where there are none."""
+    choices: dict[int, Choice] = field(default_factory=dict)
+    delivered: bool = False
+    """Whether a client has got the answer: only then is it a step."""
+    outcome: dict[str, Any] = field(default_factory=dict)
+    """What an environment says of the step: ``reward``, ``valid``, …"""
+    state_key: str = ""
+
+
+class Session:
+    """The requests of one episode. Not thread-safe: the gateway holds its lock.
+
+    Args:
+        plan: The episode.
+        key: The agent's key.
+        writer: Renders and reads.
+        limits: What it may use.
+        now: Seconds, monotonic.
+        about: Fields of the record besides: ``env_id``, ``task``, ``task_type``, ``split``.
+    """
+
+    def __init__(
+        self,
+        plan: EpisodePlan,
+        key: str,
+        writer: Writer,
+        limits: Limits,
+        now: float,
+        about: dict[str, str] | None = None,
+    ) -> None:
+        self.plan, self.key, self.limits, self.about = plan, key, limits, about or {}
+        self.until = now + limits.seconds
+        self.sequences = Sequences(writer)
+        self.writer = writer
+        self.asked: list[Asked] = []
+        self.tokens = 0
+        """Sampled tokens of all answers, delivered or not."""
+        self.reward: float | None = None
+        """What was posted; ``None`` before."""
+        self.state_key = ""
+        """Identity of the state that an environment is in."""
+        self.outcome: dict[str, Any] = {}
+        """What the environment said last."""
+        self.ended: str | None = None
+        """Why it takes no further requests; ``None`` while it does."""
+        self.truncated = False
+        """Whether a limit ended it."""
+        self._last: dict[bytes, Asked] = {}
+        """The last request of each body."""
+
+    def take(self, ask: Ask, now: float) -> tuple[Asked, bool]:
+        """Takes a request.
+
+        Returns:
+            It, and whether the engine is to be asked: not where the same request is on its way, or its answer reached
+            nobody.
+
+        Raises:
+            Refused: The session is over, or its limits are reached.
+        """
+        self.check(now)
+        digest = hashlib.blake2b(ask.body, digest_size=16).digest()
+        same = self._last.get(digest)
+        failed = same is not None and same.done.done() and same.done.exception() is not None
+        if same is not None and not same.delivered and not failed:
+            return same, False
+        if len(self.asked) >= self.limits.requests:
+            self.end("the session has made its last request")
+            raise self._over(f"the session may make {self.limits.requests} requests; end the episode")
+        taken = Asked(len(self.asked), ask, self.sequences.prompt(ask.messages, ask.tools))
+        taken.state_key = ask.state_key or self.state_key or _key(ask.observation)
+        self.asked.append(taken)
+        self._last[digest] = taken
+        return taken, True
+
+    def check(self, now: float) -> None:
+        """Refuses what comes after the end.
+
+        Raises:
+            Refused: The session has ended, or used what it may.
+        """
+        if self.ended is None and now > self.until:
+            self.end(f"it lasted longer than its {self.limits.seconds:g} s")
+        if self.ended is not None:
+            raise Refused(401, "session_ended", f"this key's session has ended: {self.ended}")
+        if self.limits.tokens is not None and self.tokens >= self.limits.tokens:
+            self.end("the session has used its tokens")
+            raise self._over(f"the session may sample {self.limits.tokens} tokens; end the episode")
+
+    def _over(self, message: str) -> Refused:
+        return Refused(403, "session_limit", message)
+
+    def end(self, why: str, truncated: bool = True) -> None:
+        """Takes no request any more; those on their way are answered with an error."""
+        self.ended, self.truncated = why, truncated
+        for asked in self.asked:
+            if not asked.done.done():
+                asked.done.set_exception(Refused(401, "session_ended", f"this key's session has ended: {why}"))
+
+    def most_tokens(self, ask: Ask, most: int) -> int:
+        """Most tokens of an answer."""
+        left = most if self.limits.tokens is None else min(most, self.limits.tokens - self.tokens)
+        return max(1, left if ask.max_tokens is None else min(left, ask.max_tokens))
+
+    def answered(self, asked: Asked, number: int, completion: Completion) -> None:
+        """Takes the engine's answer."""
+        self.tokens += completion.count
+        if asked.done.done():
+            return
+        if completion.error is not None:
+            asked.done.set_exception(
+                Refused(400, "context_length_exceeded", completion.error)
+                if completion.finish_reason == "context"
+                else Refused(503, "engine_failed", completion.error, 1.0)
+            )
+            return
+        asked.choices[number] = self._choice(asked.ask, completion)
+        if len(asked.choices) == asked.ask.count:
+            asked.done.set_result([asked.choices[i] for i in range(asked.ask.count)])
+
+    def _choice(self, ask: Ask, completion: Completion) -> Choice:
+        kept = completion
+        if ask.stop and (cut := _stopped(self.writer, completion.token_ids.tolist(), ask.stop)) is not None:
+            ids, text = cut
+            kept = Completion(
+                completion.request_id, completion.token_ids[:ids], completion.logprobs[:ids], "stop",
+                completion.policy_version[:ids],
+            )  # fmt: skip
+            if text is not None:
+                return Choice(Message("assistant", text), kept, "stop")
+        message, problem = self.writer.read(kept.token_ids.tolist(), ask.tools)
+        reason = "tool_calls" if message.calls else kept.finish_reason
+        return Choice(message, kept, reason, problem)
+
+    def delivered(self, asked: Asked) -> None:
+        """Records that a client has got the answer: requests may go on from it, and it becomes a step."""
+        if asked.delivered or not asked.done.done() or asked.done.exception() is not None:
+            return
+        asked.delivered = True
+        for choice in asked.done.result():
+            self.sequences.said(asked.number, asked.prompt, choice.message, choice.completion.token_ids)
+
+    def observe(self, reward: float, info: dict[str, Any]) -> None:
+        """Records what an environment answered to the calls of the last answer; rewards of several are added."""
+        self.outcome = dict(info)
+        self.state_key = str(info.get("state_key", ""))
+        asked = max((a for a in self.asked if a.delivered), key=lambda a: a.number, default=None)
+        if asked is not None:
+            before = float(asked.outcome.get("reward", 0.0))
+            valid = bool(asked.outcome.get("valid", True)) and bool(info.get("valid", True))
+            asked.outcome = {**info, "reward": before + reward, "valid": valid}
+
+    @property
+    def undelivered(self) -> int:
+        """Sampled tokens that reached nobody."""
+        some = [c for asked in self.asked if not asked.delivered for c in asked.choices.values()]
+        return sum(choice.completion.count for choice in some)
+
+    def episode(self, error: str | None = None) -> Episode:
+        """The record: one step for each answer that was delivered, in the order in which requests came.
+
+        The posted reward is that of the last step, beside what the environment gave.
+
+        Args:
+            error: Why the episode failed; it is counted and left out.
+        """
+        steps: list[Step] = []
+        for asked in self.asked:
+            if asked.delivered:
+                steps += [self._step(len(steps) + i, asked, c) for i, c in enumerate(asked.done.result())]
+        played, posted = "success" in self.outcome, self.reward
+        if error is None and not steps:
+            error = "AgentSilent: the agent got no answer of the model, so there is nothing to train on"
+        if error is None and posted is None and not played:
+            error = "NoReward: no reward came for the episode; it is counted and left out"
+        if posted is not None and steps:
+            steps[-1] = replace(steps[-1], reward=steps[-1].reward + posted)
+        sound, total = error is None, sum(step.reward for step in steps)
+        score = float(self.outcome["score"]) if played else min(1.0, max(0.0, total))
+        return Episode(
+            episode_id=self.plan.episode_id,
+            group_id=self.plan.group_id,
+            env_id=self.about.get("env_id", "agent"),
+            task_id=self.plan.task_id,
+            task_type=self.about.get("task_type", ""),
+            split=self.about.get("split", ""),
+            task=self.about.get("task", ""),
+            steps=tuple(steps),
+            terminated=sound and not self.truncated,
+            truncated=sound and self.truncated,
+            success=sound and (bool(self.outcome["success"]) if played else total >= 1.0),
+            score=score if sound else 0.0,
+            greedy=self.plan.greedy,
+            error=error,
+            unanswered=error is not None and error.startswith("NoReward"),
+        )
+
+    def _step(self, t: int, asked: Asked, choice: Choice) -> Step:
+        completion, outcome, prompt = choice.completion, asked.outcome, asked.prompt
+        action = tuple(call for call, _ in choice.message.calls) or None
+        valid = bool(outcome.get("valid", not choice.problem))
+        about = {"request": asked.number, "parent": prompt.parent, "left": prompt.left}
+        return Step(
+            t=t,
+            prompt_ids=prompt.ids,
+            response_ids=completion.token_ids,
+            response_logprobs=completion.logprobs,
+            policy_version=completion.policy_version,
+            finish_reason=completion.finish_reason,
+            observation=asked.ask.observation,
+            state_key=asked.state_key,
+            action=action or _spoken(choice.message),
+            parse_error=choice.problem or None,
+            valid=valid,
+            reward=float(outcome.get("reward", 0.0)),
+            info={**outcome, "gateway": about},
+        )
+
+
+def _spoken(message: Message) -> Sequence[ToolCall]:
+    """A message without calls as an action."""
+    return (ToolCall("say", {"text": message.text}),)
+
+
+def _key(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).hexdigest()
+
+
+def _stopped(writer: Writer, ids: Sequence[int], stop: Sequence[str]) -> tuple[int, str | None] | None:
+    """Where a text of ``stop`` ends an answer.
+
+    Returns:
+        Number of tokens up to its end, and the text before it; ``None`` where no text of ``stop`` is in the answer.
+    """
+
+    def text(count: int) -> str:
+        return str(writer.tokenizer.decode(list(ids[:count]), skip_special_tokens=True))
+
+    def first(said: str) -> int | None:
+        return min((at for word in stop if (at := said.find(word)) >= 0), default=None)
+
+    if (at := first(text(len(ids)))) is None:
+        return None
+    low, high = 0, len(ids)
+    while low + 1 < high:  # fewest tokens whose text has it
+        middle = (low + high) // 2
+        low, high = (low, middle) if first(text(middle)) is not None else (middle, high)
+    return high, text(high)[:at]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hmac
 import itertools
 import logging
+import math
 import secrets
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
@@ -65,6 +66,7 @@ class Gateway:
         self._waiting: list[Request] = []
         self._asked: dict[int, tuple[Session, Asked, int]] = {}
         self._released: list[int] = []
+        self._offered: deque[Session] = deque()
         self._told: set[str] = set()
 
     def open(self, plan: EpisodePlan, limits: Limits | None = None, about: dict[str, str] | None = None) -> Session:
@@ -151,6 +153,54 @@ class Gateway:
         """Says that a client has got the answer."""
         with self.lock:
             session.delivered(asked)
+
+    def offer(self, session: Session) -> None:
+        """Has a service elsewhere play the session: it asks for one with :meth:`next`."""
+        with self.lock:
+            self._offered.append(session)
+
+    def next(self) -> Session | None:
+        """The session that has been offered longest, and is offered no more; ``None`` where none is."""
+        with self.lock:
+            while self._offered:
+                if (found := self._offered.popleft()).ended is None:
+                    return found
+        return None
+
+    def reward(self, number: int, value: float) -> None:
+        """Gives an episode its reward, beside what an environment gave; the last one counts.
+
+        Raises:
+            Refused: There is no such session, or the value is not finite.
+        """
+        with self.lock:
+            session = self.numbered(number)
+            if not math.isfinite(value):
+                raise Refused(400, "invalid_reward", f"the reward is {value}; it must be a finite number")
+            session.reward = value
+            self._arrived.notify_all()
+
+    def finish(self, number: int) -> None:
+        """Says that the agent of an episode has done what it does; its key is worth nothing any more.
+
+        Raises:
+            Refused: There is no such session.
+        """
+        with self.lock:
+            self.numbered(number).end("the agent is done", truncated=False)
+            self._arrived.notify_all()
+
+    def numbered(self, number: int) -> Session:
+        """The session of an episode by its id.
+
+        Raises:
+            Refused: There is none.
+        """
+        with self.lock:
+            for session in self._sessions.values():
+                if session.plan.episode_id == number:
+                    return session
+        raise Refused(404, "no_session", f"there is no session {number}, or its episode is over")
 
     def end(self, session: Session) -> None:
         """Ends a session: its key is worth nothing any more, and its record is whole."""

@@ -93,6 +93,8 @@ class Session:
         """What the environment said last."""
         self.ended: str | None = None
         """Why it takes no further requests; ``None`` while it does."""
+        self.stepped = False
+        """Whether an environment has been played."""
         self.truncated = False
         """Whether a limit ended it."""
         self._last: dict[bytes, Asked] = {}
@@ -192,7 +194,7 @@ class Session:
 
     def observe(self, reward: float, info: dict[str, Any]) -> None:
         """Records what an environment answered to the calls of the last answer; rewards of several are added."""
-        self.outcome = dict(info)
+        self.outcome, self.stepped = dict(info), True
         self.state_key = str(info.get("state_key", ""))
         asked = max((a for a in self.asked if a.delivered), key=lambda a: a.number, default=None)
         if asked is not None:
@@ -221,6 +223,7 @@ class Session:
         played, posted = "success" in self.outcome, self.reward
         if error is None and not steps:
             error = "AgentSilent: the agent got no answer of the model, so there is nothing to train on"
+        played = played and (self.stepped or posted is None)
         if error is None and posted is None and not played:
             error = "NoReward: no reward came for the episode; it is counted and left out"
         if posted is not None and steps:

@@ -150,6 +150,43 @@ class TreeConfig:
 
 
 @dataclass(frozen=True)
+class AgentConfig:
+    """An agent with a loop of its own, which asks the model at an address (docs/your-agent.md)."""
+
+    function: Text | None = None
+    """file.py:function, called with a task and a client; it may return the reward."""
+    command: list[Text] = field(default_factory=list)
+    """A program and its arguments, a process for each episode; it finds address, key and task in its environment."""
+    service: bool = False
+    """Agents elsewhere ask for sessions over HTTP, and post rewards."""
+    environment: bool = True
+    """Give the agent the environment to play, whose rewards count; else the environment has the tasks alone."""
+    host: Text = "127.0.0.1"
+    """Address to listen at."""
+    port: Count = 0
+    """Port; 0 takes a free one. Further processes take the following ones."""
+    masking: Literal["refuse", "ignore"] = "refuse"
+    """Requests that force a tool or a format, which would mask the distribution that is trained on: refuse answers
+    400; ignore answers as if they did not."""
+    names: list[Text] = field(default_factory=list)
+    """Further names of the model, besides policy."""
+    requests: AtLeastOne = 200
+    """Most requests of an episode."""
+    tokens: AtLeastOne | None = None
+    """Most sampled tokens of an episode."""
+    seconds: Positive = 600.0
+    """Longest time of an episode."""
+    reward_within: Positive = 60.0
+    """Seconds after the end of an episode of a service in which its reward may come; without one it is left out."""
+
+    def __post_init__(self) -> None:
+        ways = {"function": self.function is not None, "command": bool(self.command), "service": self.service}
+        if sum(ways.values()) != 1:
+            given = ", ".join(name for name, there in ways.items() if there) or "none"
+            raise ConfigError(f"rollout.agent wants one of function, command, service, and has {given}")
+
+
+@dataclass(frozen=True)
 class RolloutConfig:
     """How episodes are sampled."""
 
@@ -187,10 +224,15 @@ class RolloutConfig:
     """With staleness, how rollout and update overlap. ``turns``: in one process, one after the other; unfinished
     episodes go on after the update. ``process``: episodes are played in a process of their own, with a copy of the
     model, on another GPU or other cores, while the update runs."""
+    agent: AgentConfig | None = None
+    """An agent of yours plays the episodes, in training and evaluation; null: the prompts of this run do."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     """How tokens are drawn in training."""
 
     def __post_init__(self) -> None:
+        if self.agent is not None and (self.tree is not None or self.staleness):
+            name = "rollout.tree" if self.tree is not None else "rollout.staleness"
+            raise ConfigError(f"rollout.agent plays whole episodes with the weights that they update; leave out {name}")
         if self.tree is not None and self.staleness:
             raise ConfigError(
                 f"rollout.tree branches from episodes that have ended, of one version of the weights, but "

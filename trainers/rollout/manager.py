@@ -76,6 +76,10 @@ class RolloutManager:
         self.timing = Timing()
         """Wall time of the last rollout by cause, and what it gave up."""
 
+    def close(self) -> None:
+        """Ends the environments."""
+        self.vector.close()
+
     def exchanges(self, env: int) -> dict[str, Exchange]:
         """Returns what each agent of a new episode in environment number ``env`` speaks to the engine by.
 

@@ -23,6 +23,7 @@ from trainers.credit.crediting import Crediting, make_providers
 from trainers.credit.hindsight import HindsightPrompts
 from trainers.credit.method import Method
 from trainers.credit.spear.self_imitation import SelfImitation
+from trainers.gateway.agents import make_player
 from trainers.policy.adapter import is_adapted, keep_reference, merged_weights, trained_weights
 from trainers.policy.loading import load_model, load_outline, load_tokenizer, model_settings
 from trainers.policy.model import Policy, stop_ids
@@ -49,7 +50,7 @@ from trainers.rollout.limits import check_images, check_limits
 from trainers.rollout.sampler import TaskPool, TaskSampler
 from trainers.run import checkpoint
 from trainers.run.asynchronous.child import Playing
-from trainers.run.asynchronous.player import Player, TurnsPlayer
+from trainers.run.asynchronous.player import TurnsPlayer
 from trainers.run.asynchronous.pool import GroupPool
 from trainers.run.asynchronous.process import ProcessPlayer, beside
 from trainers.run.asynchronous.rollouts import AsynchronousRollouts
@@ -198,16 +199,17 @@ class Run:
         examples = [examples_of(env, config.prompt) for env in config.envs]
         if self.pool is not None and rollout.overlap == "process":
             part = Playing(config, sampling, seed, slots, examples, beside(self.accelerator))
-            player: Player = ProcessPlayer(part, lambda: trained_weights(self.model))
-            return AsynchronousRollouts(*common, self.pool, player, lambda: self.updater.steps)
-        manager = make_manager(
-            rollout, config.prompt, config.envs, slots, self.engine, self.tokenizer, examples,
-            training_factory(config.method), bool(branching(config)),
-        )  # fmt: skip
+            process = ProcessPlayer(part, lambda: trained_weights(self.model))
+            return AsynchronousRollouts(*common, self.pool, process, lambda: self.updater.steps)
+        parts = (rollout, config.prompt, config.envs, slots, self.engine, self.tokenizer, examples)
+        factory = training_factory(config.method)
         if self.pool is None:
-            return SynchronousRollouts(*common, manager, sampling, self.sync)
-        player = TurnsPlayer(manager, sampling, seed, self.sync)
-        return AsynchronousRollouts(*common, self.pool, player, lambda: self.updater.steps)
+            rank = self.accelerator.process_index
+            player = make_player(*parts, factory, bool(branching(config)), rank)
+            return SynchronousRollouts(*common, player, sampling, self.sync)
+        manager = make_manager(*parts, factory)
+        turns = TurnsPlayer(manager, sampling, seed, self.sync)
+        return AsynchronousRollouts(*common, self.pool, turns, lambda: self.updater.steps)
 
     def _policy(self, model: PreTrainedModel) -> Policy:
         """The model as a policy whose log-probabilities are those of the distribution that is sampled from."""

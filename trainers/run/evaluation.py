@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from accelerate import Accelerator
 
 from envsuite.evaluation.protocol import sample_of
 from envsuite.prompting import ChatTokenizer
+from trainers.gateway.agents import make_player
 from trainers.processes.distributed import all_gather_object
 from trainers.report.stats import EvalResult, Outcome, evaluate_summary
 from trainers.rollout.engine import BaseEngine, ChatEngine, EngineFailed
-from trainers.rollout.environments import make_manager, panel_of_env, sampling_of, tasks_of
+from trainers.rollout.environments import panel_of_env, sampling_of, tasks_of
 from trainers.rollout.episode import Effort, EpisodePlan
 from trainers.rollout.limits import check_images
 from trainers.rollout.manager import Watcher
@@ -146,10 +148,11 @@ class Evaluator:
                 for episode in found:
                     also(by_id[episode.episode_id], episode, _effort(episode))
         slots = max(1, min(self.config.rollout.slots, len(plans)))
-        manager = make_manager(
-            self.config.rollout, self.config.prompt, [chosen], slots, self.engine, self.tokenizer, [self.examples[env]]
-        )
-        with manager.vector:
+        manager = make_player(
+            self.config.rollout, self.config.prompt, [chosen], slots, self.engine, self.tokenizer, [self.examples[env]],
+            rank=self.accelerator.process_index,
+        )  # fmt: skip
+        with closing(manager):
             sampling = sampling_of(settings.sampling, self.stop_ids)
             keepers = [keeper for keeper in (also, None if kept is None else kept.add) if keeper is not None]
 

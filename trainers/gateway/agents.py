@@ -1,0 +1,486 @@
+"""Episodes that agents with a loop of their own play: what starts them, what they are given, how they end."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+import gymnasium
+import orjson
+
+from envsuite.core import Action, Observation, ToolEnv
+from envsuite.core.errors import EnvsuiteError, UsageError
+from envsuite.core.tools import ToolCall
+from envsuite.prompting import ChatTokenizer
+from envsuite.vector import EnvFactory, Wait
+from trainers.gateway.gateway import MODEL, Gateway
+from trainers.gateway.messages import Refused
+from trainers.gateway.sequences import Writer
+from trainers.gateway.session import Limits, Session
+from trainers.rollout.config import AgentConfig, EnvConfig, PromptConfig, RolloutConfig
+from trainers.rollout.engine import BaseEngine, Engine, Sampling
+from trainers.rollout.environments import factory_of, make_manager
+from trainers.rollout.episode import Branches, Effort, EpisodePlan
+from trainers.rollout.ledger import Ledger
+from trainers.rollout.manager import Watcher
+from trainers.rollout.rollout import Keeper
+from trainers.rollout.timing import Timing
+from trainers.settings import ConfigError
+from trainers.steps import Episode
+
+_LOG = logging.getLogger(__name__)
+_PATIENCE = 0.05  # seconds of waiting for engine or agents, after which it is looked who is overdue
+World = gymnasium.Env[Observation, Action]
+_GRACE = 5.0  # seconds that an agent has to end after its session has
+
+
+class Played:
+    """The environment of an episode, which the agent plays while it asks the model.
+
+    Rewards, validity and states belong to the answer that the agent got last.
+
+    Args:
+        env: The environment.
+        task_id: The task.
+        gateway: Holds the session.
+    """
+
+    def __init__(self, env: World, task_id: str, gateway: Gateway) -> None:
+        self._env, self._gateway = env, gateway
+        world = env.unwrapped
+        assert isinstance(world, ToolEnv)
+        self._session: Session | None = None
+        observation, self._info = env.reset(options={"task_id": task_id})
+        self.goal: str = observation["task"]
+        """What is to be done."""
+        self.text: str = observation["text"]
+        """The last observation."""
+        self.done = False
+        """Whether the episode is over: it takes no further call."""
+        self.tools: list[dict[str, Any]] = [tool.as_openai() for tool in world.tools]
+        """Its tools as OpenAI's function schemas."""
+
+    def joined(self, session: Session) -> None:
+        """Has what happens belong to a session."""
+        self._session = session
+        session.state_key = str(self._info.get("state_key", ""))
+        session.about |= {name: str(self._info.get(name, "")) for name in ("task_type", "split")} | {"task": self.goal}
+        session.outcome = dict(self._info)
+
+    def call(self, name: str, arguments: dict[str, Any]) -> str:
+        """Calls a tool; returns what it answers, also where the call is invalid.
+
+        Raises:
+            UsageError: The episode is over.
+        """
+        return self.step([ToolCall(name, arguments)])
+
+    def step(self, action: Sequence[ToolCall]) -> str:
+        """As :meth:`call`, with several calls of one step."""
+        if self.done or self._session is None:
+            raise UsageError("the episode is over; return from the agent")
+        observation, reward, terminated, truncated, info = self._env.step(action)
+        self.text, self.done = observation["text"], terminated or truncated
+        with self._gateway.lock:
+            self._session.observe(float(reward), dict(info))
+            self._session.truncated = truncated and not terminated
+        return self.text
+
+
+@dataclass(frozen=True)
+class Task:
+    """What an agent is to do."""
+
+    id: str
+    text: str
+    """The instruction."""
+
+
+@dataclass(frozen=True)
+class Client:
+    """What an agent is given: the address of the model, and the environment where there is one."""
+
+    gateway: Gateway = field(repr=False)
+    base_url: str
+    """For OpenAI's clients; those of Anthropic take it without ``/v1``."""
+    api_key: str = field(repr=False)
+    env: Played | None
+    model: str = MODEL
+
+    def chat(
+        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = (), **more: Any
+    ) -> dict[str, Any]:
+        """Asks the model, without a client's library; returns its message as OpenAI's interface has it.
+
+        Args:
+            messages: The conversation.
+            tools: Tools as OpenAI's function schemas.
+            more: Further fields of the request: ``max_tokens``, ``stop``, …
+
+        Raises:
+            Refused: The request is not served.
+        """
+        from trainers.gateway.openai_api import answer, read
+
+        ask = read(orjson.dumps({"model": self.model, "messages": messages, "tools": list(tools) or None, **more}), {})
+        session, asked = self.gateway.ask(self.api_key, ask)
+        choices = asked.done.result()
+        self.gateway.delivered(session, asked)
+        message: dict[str, Any] = answer(session, asked, choices)["choices"][0]["message"]
+        return message
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an agent ended."""
+
+    reward: float | None = None
+    """What it returned, or a test found; ``None``: the environment's rewards, or those that are posted."""
+    error: str | None = None
+
+
+@dataclass
+class Job:
+    """One episode for an agent."""
+
+    task: Task
+    client: Client
+    session: Session
+    ended: Future[Outcome] = field(default_factory=Future)
+    """Answered by the agent's end."""
+    stop: Callable[[], None] = lambda: None
+    """Ends the agent early, where that is possible; set by whoever starts it."""
+
+
+class Agent(ABC):
+    """A way to bring an agent. Each starts jobs and answers their :attr:`Job.ended`, in threads of its own."""
+
+    plays: bool = True
+    """Whether it can be given an environment of this process."""
+
+    @abstractmethod
+    def start(self, job: Job) -> None:
+        """Starts an episode; returns at once."""
+
+    def close(self) -> None:
+        """Ends what is left of all."""
+        return
+
+
+class FunctionAgent(Agent):
+    """``function(task, client) -> reward | None``, each episode in a thread.
+
+    Args:
+        place: ``file.py:function``.
+
+    Raises:
+        ConfigError: It is not there.
+    """
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self.function = load_function(place, "rollout.agent.function")
+
+    def start(self, job: Job) -> None:
+        """Starts a thread."""
+        threading.Thread(target=self._run, args=(job,), daemon=True, name=f"agent {job.task.id}").start()
+
+    def _run(self, job: Job) -> None:
+        try:
+            found = self.function(job.task, job.client)
+            reward = None if found is None else float(found)
+        except Exception as error:  # of somebody's agent: anything
+            told = f"{type(error).__name__}: {error}".splitlines()[0]
+            job.ended.set_result(Outcome(error=None if isinstance(error, Refused) else f"{self.place} raised {told}"))
+            return
+        job.ended.set_result(Outcome(reward))
+
+
+class ServiceAgent(Agent):
+    """A service elsewhere that asks for sessions over HTTP, ends them, and posts rewards.
+
+    Args:
+        gateway: Offers them.
+    """
+
+    plays = False
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+
+    def start(self, job: Job) -> None:
+        """Offers the session."""
+        self.gateway.offer(job.session)
+
+
+def load_function(place: str, setting: str) -> Callable[..., Any]:
+    """The function of ``file.py:function``.
+
+    Args:
+        place: Where it is.
+        setting: For messages.
+
+    Raises:
+        ConfigError: There is no such file or function, or the file raises an error.
+    """
+    path, _, name = place.rpartition(":")
+    file = Path(path)
+    if not path.endswith(".py") or not file.is_file():
+        raise ConfigError(f"{setting} is {place!r}; write file.py:function, of a file that is there")
+    module_name = f"trainers_agent_{abs(hash(file.resolve()))}"
+    spec = importlib.util.spec_from_file_location(module_name, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever the file does
+        raise ConfigError(f"{setting}: {file} raised {type(error).__name__}: {error}") from error
+    found = getattr(module, name, None)
+    if not callable(found):
+        raise ConfigError(f"{setting} is {place!r}, but {file} has no function {name}")
+    return found  # type: ignore[no-any-return]
+
+
+@dataclass
+class _Running:
+    plan: EpisodePlan
+    job: Job
+    env: World
+    began: float
+    overdue: float | None = None
+    """When its agent was told to end."""
+
+
+class AgentManager:
+    """Plays episodes as a :class:`~trainers.rollout.manager.RolloutManager` does, by agents that ask the gateway.
+
+    Args:
+        engine: Generates tokens.
+        gateway: Its address for agents.
+        url: Where that listens.
+        agent: Starts episodes.
+        config: Limits.
+        factories: How each environment is made.
+        slots: Most episodes at a time.
+        attempts: Times that an episode is started whose agent fails.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        gateway: Gateway,
+        url: str,
+        agent: Agent,
+        config: AgentConfig,
+        factories: Sequence[EnvFactory],
+        slots: int,
+        attempts: int,
+    ) -> None:
+        self.engine, self.gateway, self.url, self.agent = engine, gateway, url, agent
+        self.config, self.factories, self.slots, self.attempts = config, factories, slots, attempts
+        self.timing = Timing()
+        self._free: list[list[World]] = [[] for _ in factories]
+
+    def run(
+        self,
+        plans: Sequence[EpisodePlan],
+        sampling: Sampling,
+        seed: int,
+        watch: Watcher | None = None,
+        keep: Keeper | None = None,
+        branches: Branches | None = None,
+    ) -> list[Episode]:
+        """Plays every plan once; episodes come back in the order of ``plans``.
+
+        An episode whose agent fails is started again, ``attempts`` times in all; then it is left out. One without a
+        reward is counted and left out.
+        """
+        if branches is not None:
+            raise UsageError("episodes of agents cannot branch")
+        self.gateway.sampling, self.gateway.seed = sampling, seed
+        self.timing, ledger = Timing(), Ledger(self.attempts)
+        ledger.add(plans)
+        waiting, running, done = deque(plans), list[_Running](), dict[int, Episode]()
+        told = -1
+        while waiting or running:
+            while waiting and len(running) < self.slots:
+                running.append(self._start(waiting.popleft()))
+            began = time.monotonic()
+            self.gateway.pump(self.engine, _PATIENCE)
+            passed = time.monotonic() - began
+            self.timing.engine += passed if self.gateway.busy else 0.0
+            self.timing.env += 0.0 if self.gateway.busy else passed
+            for one in list(running):
+                if (outcome := self._outcome(one)) is None:
+                    continue
+                running.remove(one)
+                episode = self._ended(one, outcome)
+                if outcome.error is not None and ledger.failed(one.plan.episode_id, False):
+                    _LOG.warning("task %s: %s; it is started again", one.plan.task_id, outcome.error)
+                    self.timing.repeated += 1
+                    waiting.appendleft(one.plan)
+                    continue
+                done[one.plan.episode_id] = episode
+                if keep is not None:
+                    spent = sum(len(step.prompt_ids) for step in episode.steps)
+                    keep(one.plan, episode, Effort(time.monotonic() - one.began, spent, one.job.session.tokens))
+            if watch is not None and len(done) != told:
+                told = len(done)
+                watch(told, self._oldest(running))
+        return [done[plan.episode_id] for plan in plans]
+
+    def _oldest(self, running: Sequence[_Running]) -> Wait | None:
+        one = min(running, key=lambda one: one.began, default=None)
+        return None if one is None else Wait(f"the agent of task {one.plan.task_id}", one.began)
+
+    def _start(self, plan: EpisodePlan) -> _Running:
+        config, factory = self.config, self.factories[plan.env]
+        limits = Limits(config.requests, config.tokens, config.seconds)
+        try:
+            env = self._free[plan.env].pop() if self._free[plan.env] else factory.make()
+            played: Played | None = (world := Played(env, plan.task_id, self.gateway))
+        except EnvsuiteError as error:
+            raise ConfigError(f"envs[{plan.env}] ({factory.env_id}): {error}") from error
+        text = f"{world.goal}\n\n{world.text}" if world.text else world.goal
+        session = self.gateway.open(plan, limits, {"env_id": factory.env_id, "task": text})
+        if self.agent.plays and config.environment:
+            world.joined(session)
+        else:
+            played = None
+        client = Client(self.gateway, f"{self.url}/v1", session.key, played)
+        running = _Running(plan, Job(Task(plan.task_id, text), client, session), env, time.monotonic())
+        self.agent.start(running.job)
+        return running
+
+    def _outcome(self, one: _Running) -> Outcome | None:
+        """How an agent ended; ``None`` while it works."""
+        session, now = one.job.session, self.gateway.clock()
+        if one.job.ended.done():
+            return one.job.ended.result()
+        if not self.agent.plays and session.ended is not None:
+            waits = session.reward is None and now < session.until + self.config.reward_within
+            return None if waits else Outcome()
+        if session.ended is None and now > session.until:
+            with self.gateway.lock:
+                session.end(f"it lasted longer than its {session.limits.seconds:g} s")
+        if session.ended is None:
+            return None
+        if one.overdue is None:
+            one.overdue = now
+            one.job.stop()
+        return Outcome() if now > one.overdue + _GRACE else None
+
+    def _ended(self, one: _Running, outcome: Outcome) -> Episode:
+        session = one.job.session
+        self.gateway.end(session)
+        self.timing.dropped_tokens += session.undelivered
+        if outcome.reward is not None:
+            session.reward = outcome.reward
+        if one.job.ended.done():  # else a thread may play it still
+            self._free[one.plan.env].append(one.env)
+        episode = session.episode(outcome.error)
+        if episode.error is not None:
+            self.timing.dropped_tokens += sum(len(step.response_ids) for step in episode.steps)
+        return episode
+
+    def close(self) -> None:
+        """Ends agents and environments."""
+        self.agent.close()
+        for envs in self._free:
+            while envs:
+                envs.pop().close()
+
+
+class Manager(Protocol):
+    """What plays the episodes of a run."""
+
+    timing: Timing
+
+    def run(
+        self,
+        plans: Sequence[EpisodePlan],
+        sampling: Sampling,
+        seed: int,
+        watch: Watcher | None = None,
+        keep: Keeper | None = None,
+        branches: Branches | None = None,
+    ) -> list[Episode]:
+        """Plays every plan once; episodes come back in the order of ``plans``."""
+        ...
+
+    def close(self) -> None:
+        """Ends environments and agents."""
+        ...
+
+
+_ADDRESSES: WeakKeyDictionary[ChatTokenizer, tuple[Gateway, str]] = WeakKeyDictionary()
+"""Gateways of this process, by the tokenizer that they render with: training and evaluation share one address."""
+
+
+def make_player(
+    rollout: RolloutConfig,
+    prompt: PromptConfig,
+    envs: Sequence[EnvConfig],
+    slots: int,
+    engine: BaseEngine[Any, Any],
+    tokenizer: ChatTokenizer | None,
+    examples: Sequence[str] = (),
+    factory: Callable[[EnvConfig], EnvFactory] = factory_of,
+    snapshots: bool = False,
+    rank: int = 0,
+) -> Manager:
+    """What plays ``envs``: the agent of ``rollout.agent``, or the prompts of the run.
+
+    Arguments as those of :func:`~trainers.rollout.environments.make_manager`, and the number of this process.
+
+    Raises:
+        ConfigError: The agent cannot be started, or does not go with the engine.
+    """
+    agent = rollout.agent
+    if agent is None:
+        return make_manager(rollout, prompt, envs, slots, engine, tokenizer, examples, factory, snapshots)
+    if tokenizer is None or not isinstance(engine, Engine):
+        raise ConfigError(
+            f"rollout.agent asks the policy, but rollout.engine is {rollout.engine!r}; set it to hf or vllm"
+        )
+    if tokenizer not in _ADDRESSES:
+        _ADDRESSES[tokenizer] = _listening(agent, prompt, tokenizer, rank)
+    gateway, url = _ADDRESSES[tokenizer]
+    factories = [factory(env) for env in envs]
+    return AgentManager(engine, gateway, url, _agent(agent, gateway), agent, factories, slots, rollout.attempts)
+
+
+def _listening(agent: AgentConfig, prompt: PromptConfig, tokenizer: ChatTokenizer, rank: int) -> tuple[Gateway, str]:
+    from trainers.gateway.app import listen
+
+    try:
+        writer = Writer(tokenizer, prompt.template_arguments)
+    except EnvsuiteError as error:
+        raise ConfigError(f"rollout.agent: {error}") from error
+    gateway = Gateway(writer, Sampling(), 0, masking=agent.masking, names=tuple(agent.names))
+    url = listen(gateway, agent.host, agent.port + rank if agent.port else 0)
+    if agent.service:
+        _LOG.warning("agents ask for sessions at %s/sessions with the operator's key %s", url, gateway.operator)
+    return gateway, url
+
+
+def _agent(config: AgentConfig, gateway: Gateway) -> Agent:
+    if config.function is not None:
+        return FunctionAgent(config.function)
+    if config.command:
+        from trainers.gateway.command import CommandAgent
+
+        return CommandAgent(config)
+    return ServiceAgent(gateway)

@@ -21,7 +21,7 @@ import orjson
 
 from envsuite.core import Action, Observation, ToolEnv
 from envsuite.core.errors import EnvsuiteError, UsageError
-from envsuite.core.tools import ToolCall
+from envsuite.core.tools import Tool, ToolCall
 from envsuite.prompting import ChatTokenizer
 from envsuite.vector import EnvFactory, Wait
 from trainers.gateway.gateway import MODEL, Gateway
@@ -68,8 +68,10 @@ class Played:
         """The last observation."""
         self.done = False
         """Whether the episode is over: it takes no further call."""
-        self.tools: list[dict[str, Any]] = [tool.as_openai() for tool in world.tools]
-        """Its tools as OpenAI's function schemas."""
+        self.offered: tuple[Tool, ...] = tuple(world.tools)
+        """Its tools."""
+        self.tools: list[dict[str, Any]] = [tool.as_openai() for tool in self.offered]
+        """The same as OpenAI's function schemas."""
 
     def joined(self, session: Session) -> None:
         """Has what happens belong to a session."""
@@ -259,8 +261,8 @@ class _Running:
     job: Job
     env: World
     began: float
-    overdue: float | None = None
-    """When its agent was told to end."""
+    over: float | None = None
+    """When its session was seen to have ended."""
 
 
 class AgentManager:
@@ -369,18 +371,16 @@ class AgentManager:
         session, now = one.job.session, self.gateway.clock()
         if one.job.ended.done():
             return one.job.ended.result()
-        if not self.agent.plays and session.ended is not None:
-            waits = session.reward is None and now < session.until + self.config.reward_within
-            return None if waits else Outcome()
         if session.ended is None and now > session.until:
             with self.gateway.lock:
                 session.end(f"it lasted longer than its {session.limits.seconds:g} s")
         if session.ended is None:
             return None
-        if one.overdue is None:
-            one.overdue = now
+        if one.over is None:
+            one.over = now
             one.job.stop()
-        return Outcome() if now > one.overdue + _GRACE else None
+        waits = _GRACE if self.agent.plays else self.config.reward_within * (session.reward is None)
+        return Outcome() if now > one.over + waits else None
 
     def _ended(self, one: _Running, outcome: Outcome) -> Episode:
         session = one.job.session

@@ -144,7 +144,7 @@ class Session:
 
     def end(self, why: str, truncated: bool = True) -> None:
         """Takes no request any more; those on their way are answered with an error."""
-        self.ended, self.truncated = why, truncated
+        self.ended, self.truncated = why, self.truncated or truncated
         for asked in self.asked:
             if not asked.done.done():
                 asked.done.set_exception(Refused(401, "session_ended", f"this key's session has ended: {why}"))

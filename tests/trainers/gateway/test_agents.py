@@ -1,0 +1,227 @@
+"""Episodes of agents: those of our own player are what the rollout manager plays, and what else becomes of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_runs import BOOK, model, tokenizer
+
+from envsuite.core.tools import Unparsed
+from envsuite.prompting import PromptSpec, make_codec, make_memory
+from envsuite.vector import EnvFactory, make_vector
+from trainers.gateway.agents import AgentManager, Client, FunctionAgent, ServiceAgent, Task, load_function
+from trainers.gateway.gateway import Gateway
+from trainers.gateway.messages import Ask, Message, Refused
+from trainers.gateway.sequences import Writer
+from trainers.policy.model import stop_ids
+from trainers.rollout.config import AgentConfig
+from trainers.rollout.engine import Sampling
+from trainers.rollout.episode import EpisodePlan
+from trainers.rollout.hf_engine import HFEngine
+from trainers.rollout.manager import RolloutManager
+from trainers.settings import ConfigError
+from trainers.steps import Episode, StepTable
+
+FACTORY = EnvFactory("TextCraft-v0", {**BOOK, "max_episode_steps": 4})
+CODEC = make_codec("tags", think=False)
+Play = Callable[[Task, Client], float | None]
+
+
+def asked(client: Client, messages: list[Message]) -> str:
+    """The text of the model's answer."""
+    ask = Ask(client.model, tuple(messages), body=repr(messages).encode())
+    session, taken = client.gateway.ask(client.api_key, ask)
+    (choice,) = taken.done.result()
+    client.gateway.delivered(session, taken)
+    return choice.message.text
+
+
+def player(task: Task, client: Client) -> None:
+    """Plays as the trainer's own prompts do: the codec ``tags``, all of the conversation."""
+    env = client.env
+    assert env is not None
+    messages = [Message("user", f"{env.goal}\n\n{env.text}")]
+    while not env.done:
+        text = asked(client, messages)
+        parsed = CODEC.parse(text, env.offered, 1)
+        answer = env.step(parsed.action if parsed.action is not None else Unparsed(parsed.error or ""))
+        messages += [Message("assistant", text), Message("user", answer)]
+
+
+def _engine() -> HFEngine:
+    return HFEngine(model("qwen2", len(tokenizer())), max_batch=8)
+
+
+def _sampling() -> Sampling:
+    return Sampling(max_tokens=7, stop_ids=tuple(stop_ids(model("qwen2", len(tokenizer())), tokenizer(), ())))
+
+
+def _plans(count: int = 4) -> list[EpisodePlan]:
+    env = FACTORY.make()
+    tasks = env.unwrapped.tasks.ids("train")[: count // 2]  # type: ignore[attr-defined]
+    return [EpisodePlan(7 + i, i // 2, 0, tasks[i // 2]) for i in range(count)]
+
+
+@pytest.fixture
+def made() -> Iterator[Callable[..., AgentManager]]:
+    managers = []
+
+    def make(play: Play | None, engine: Any = None, **settings: Any) -> AgentManager:
+        gateway = Gateway(Writer(tokenizer()), _sampling(), 0)
+        config = AgentConfig(function="agent.py:play", **settings)
+        agent = ServiceAgent(gateway) if play is None else FunctionAgent.__new__(FunctionAgent)
+        if isinstance(agent, FunctionAgent):
+            agent.place, agent.function = "agent.py:play", play  # type: ignore[assignment]
+        attempts = settings.pop("attempts", 1)
+        manager = AgentManager(engine or _engine(), gateway, "", agent, config, [FACTORY], 3, attempts)
+        managers.append(manager)
+        return manager
+
+    yield make
+    for manager in managers:
+        manager.close()
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_our_own_player_has_the_episodes_of_the_rollout_manager(slots: int, made: Callable[..., AgentManager]) -> None:
+    """With several at a time, log-probabilities are equal to the rounding of other batches."""
+    plans, agents = _plans(6), made(player)
+    agents.slots = slots
+    ours = agents.run(plans, _sampling(), 5)
+    spec = PromptSpec(CODEC, make_memory("full"), instructions=False, commands=False)
+    manager = RolloutManager(_engine(), make_vector([FACTORY], slots), ["TextCraft-v0"], tokenizer(), spec)
+    own = manager.run(plans, _sampling(), 5)
+    manager.close()
+    assert sum(len(episode.steps) for episode in own) > len(plans)
+    found = [StepTable.from_episodes(episodes) for episodes in (ours, own)]
+    for name in ("prompt", "response", "logprob", "policy_version"):
+        one, two = (getattr(table, name) for table in found)
+        np.testing.assert_array_equal(one.offsets, two.offsets)
+        np.testing.assert_allclose(one.values, two.values, rtol=0, atol=0 if slots == 1 or name != "logprob" else 1e-5)
+    for name in ("group_id", "episode_id", "t", "reward", "state_key", "valid"):
+        np.testing.assert_array_equal(*(getattr(table, name) for table in found))
+    told = [[(e.task, e.success, e.score, e.terminated, e.truncated, e.error) for e in some] for some in (ours, own)]
+    assert [row[1:] for row in told[0]] == [row[1:] for row in told[1]]
+    assert all(step.info["gateway"]["parent"] == (step.t - 1 if step.t else None) for e in ours for step in e.steps)
+
+
+def _alone(manager: AgentManager) -> Episode:
+    (episode,) = manager.run(_plans(2)[:1], _sampling(), 5)
+    return episode
+
+
+def test_a_reward_that_is_returned_is_the_episodes(made: Callable[..., AgentManager]) -> None:
+    def play(task: Task, client: Client) -> float:
+        asked(client, [Message("user", task.text)])
+        return 0.25
+
+    episode = _alone(made(play))
+    assert [step.reward for step in episode.steps] == [0.25] and episode.error is None
+    assert (episode.score, episode.success, episode.terminated) == (0.25, False, True)
+
+
+def test_without_a_reward_an_episode_is_left_out_and_not_zero(made: Callable[..., AgentManager]) -> None:
+    def play(task: Task, client: Client) -> None:
+        asked(client, [Message("user", task.text)])
+
+    episode = _alone(made(play, environment=False))
+    assert episode.error is not None and episode.error.startswith("NoReward") and episode.unanswered
+    assert not len(StepTable.from_episodes([episode]))
+
+
+def test_an_agent_that_asks_nothing_or_fails_is_told(made: Callable[..., AgentManager]) -> None:
+    def fails(task: Task, client: Client) -> float:
+        asked(client, [Message("user", task.text)])
+        raise ValueError("no such thing\nat all")
+
+    assert "AgentSilent" in str(_alone(made(lambda task, client: 1.0)).error)
+    assert _alone(made(fails)).error == "agent.py:play raised ValueError: no such thing"
+
+
+def test_an_agent_that_never_stops_is_cut_at_its_limits(made: Callable[..., AgentManager]) -> None:
+    refused: list[Refused] = []
+
+    def talks(task: Task, client: Client) -> None:
+        try:
+            for number in range(100):
+                asked(client, [Message("user", f"{number}")])
+        except Refused as error:
+            refused.append(error)
+
+    episode = _alone(made(talks, requests=3))
+    assert len(episode.steps) == 3 and episode.truncated and episode.error is None
+    assert refused[0].status == 403 and "3 requests" in str(refused[0])
+    episode = _alone(made(talks, tokens=9))
+    assert episode.truncated and sum(len(step.response_ids) for step in episode.steps) <= 9
+
+
+def test_an_agent_that_sleeps_past_its_time_holds_nobody_up(
+    made: Callable[..., AgentManager], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainers.gateway.agents._GRACE", 0.1)
+    late: list[Refused] = []
+
+    def sleeps(task: Task, client: Client) -> None:
+        asked(client, [Message("user", "a")])
+        time.sleep(1.0)
+        try:
+            asked(client, [Message("user", "b")])
+        except Refused as error:
+            late.append(error)
+
+    episode = _alone(made(sleeps, seconds=0.3))
+    assert len(episode.steps) == 1 and episode.truncated
+    time.sleep(1.2)
+    assert late[0].status == 401, "its key is worth nothing after the episode"
+
+
+def test_a_service_posts_its_reward_after_the_end_or_is_left_out(made: Callable[..., AgentManager]) -> None:
+    import threading
+
+    manager = made(None, reward_within=0.2, environment=False)
+    gateway = manager.gateway
+
+    def service() -> None:
+        for number in range(2):
+            while (session := gateway.next()) is None:
+                time.sleep(0.01)
+            client = Client(gateway, "", session.key, None)
+            asked(client, [Message("user", session.about["task"])])
+            gateway.finish(session.plan.episode_id)
+            if number == 0:
+                gateway.reward(session.plan.episode_id, 1.0)
+
+    thread = threading.Thread(target=service)
+    thread.start()
+    one, two = manager.run(_plans(2), _sampling(), 5)
+    thread.join()
+    assert one.success and one.error is None
+    assert str(two.error).startswith("NoReward")
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("nothing.py:play", "file.py:function"),
+        ("agent.py", "file.py:function"),
+        ("{}/agent.py:sing", "has no function sing"),
+        ("{}/wrong.py:play", "raised SyntaxError"),
+    ],
+)
+def test_a_function_that_is_not_there_is_named(place: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text("def play(task, client):\n    return 1\n")
+    (tmp_path / "wrong.py").write_text("def play(:\n")
+    with pytest.raises(ConfigError, match=told):
+        load_function(place.format(tmp_path), "rollout.agent.function")
+    assert load_function(f"{tmp_path}/agent.py:play", "rollout.agent.function")(None, None) == 1
+
+
+@pytest.mark.parametrize("given", [{}, {"function": "a.py:f", "service": True}, {"command": ["a"], "service": True}])
+def test_an_agent_is_brought_in_one_way(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="wants one of function, command, service"):
+        AgentConfig(**given)

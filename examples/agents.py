@@ -11,9 +11,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from envsuite.core.tools import Unparsed
-from envsuite.prompting import make_codec
-
 
 def _called(client: Any, name: str) -> Any:
     """A tool of the environment as a function of its arguments."""
@@ -118,12 +115,9 @@ def mini_swe_agent(task: Any, client: Any) -> None:
     from minisweagent.exceptions import Submitted
     from minisweagent.models.litellm_textbased_model import LitellmTextbasedModel
 
-    codec = make_codec("tags", think=False)
-
     class World:
         def execute(self, action: dict[str, str], cwd: str = "", *, timeout: int | None = None) -> dict[str, Any]:
-            parsed = codec.parse(f"<action>{action['command']}</action>", client.env.offered, 1)
-            said = client.env.step(Unparsed(parsed.error or "") if parsed.action is None else parsed.action)
+            said = client.env.type(action["command"])
             if client.env.done:
                 raise Submitted({"role": "exit", "content": said, "extra": {"exit_status": "done", "submission": said}})
             return {"output": said, "returncode": 0, "exception_info": ""}

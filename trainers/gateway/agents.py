@@ -21,8 +21,8 @@ import orjson
 
 from envsuite.core import Action, Observation, ToolEnv
 from envsuite.core.errors import EnvsuiteError, UsageError
-from envsuite.core.tools import Tool, ToolCall
-from envsuite.prompting import ChatTokenizer
+from envsuite.core.tools import Tool, ToolCall, Unparsed
+from envsuite.prompting import ChatTokenizer, make_codec
 from envsuite.vector import EnvFactory, Wait
 from trainers.gateway.gateway import MODEL, Gateway
 from trainers.gateway.messages import Refused
@@ -41,6 +41,7 @@ from trainers.steps import Episode
 
 _LOG = logging.getLogger(__name__)
 _PATIENCE = 0.05  # seconds of waiting for engine or agents, after which it is looked who is overdue
+_TYPED = make_codec("tags", think=False)
 World = gymnasium.Env[Observation, Action]
 _GRACE = 5.0  # seconds that an agent has to end after its session has
 
@@ -87,6 +88,11 @@ class Played:
             UsageError: The episode is over.
         """
         return self.step([ToolCall(name, arguments)])
+
+    def type(self, command: str) -> str:
+        """Types a command, as the codec ``tags`` reads it; returns what the environment answers."""
+        parsed = _TYPED.parse(f"<action>{command}</action>", self.offered, 1)
+        return self.step(Unparsed(parsed.error or "") if parsed.action is None else parsed.action)
 
     def step(self, action: Sequence[ToolCall]) -> str:
         """As :meth:`call`, with several calls of one step."""

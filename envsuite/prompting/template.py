@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -194,15 +195,44 @@ def conversation_ids(
     text = render(messages, chat_tools)
     ids: list[int] = []
     first, at = after
-    for i, message in enumerate(messages):
-        if i < first or message["role"] not in ("user", "tool") or specials.search(message["content"]) is None:
-            continue
-        marked = [*messages[:i], {**message, "content": MARK}, *messages[i + 1 :]]
-        before, _, inner = _around(text, render(marked, chat_tools))
-        ids += ids_of(render.tokenizer, text[at : len(before)])
-        ids += render.tokenizer.encode(inner, add_special_tokens=False, split_special_tokens=True)
-        at = len(before) + len(inner)
+    some = [
+        i
+        for i, message in enumerate(messages)
+        if i >= first and message["role"] in ("user", "tool") and specials.search(message["content"]) is not None
+    ]
+    for start, end in _places(render, messages, chat_tools, text, some):
+        ids += ids_of(render.tokenizer, text[at:start])
+        ids += render.tokenizer.encode(text[start:end], add_special_tokens=False, split_special_tokens=True)
+        at = end
     return ids + ids_of(render.tokenizer, text[at:])
+
+
+def _places(
+    render: Renderer, messages: Messages, chat_tools: list[dict[str, Any]] | None, text: str, some: list[int]
+) -> Iterator[tuple[int, int]]:
+    """Yields where the contents of some messages begin and end in the conversation's ``text``.
+
+    Nearly all templates show them as they are or stripped: then one rendering tells all places.
+    """
+    marked = list(messages)
+    for i in some:
+        marked[i] = {**messages[i], "content": f"{MARK}{i:09}"}
+    before, *parts = re.split(rf"{MARK}\d{{9}}", (render.attempt(marked, chat_tools) if some else text) or "")
+    places, at = list[tuple[int, int]](), len(before)
+    for i, follows in zip(some, parts, strict=False):
+        given = messages[i]["content"]
+        shown = next((one for one in (given, given.strip()) if text.startswith(one + follows, at)), None)
+        if shown is None:
+            break
+        places.append((at, at + len(shown)))
+        at += len(shown) + len(follows)
+    if at == len(text) and text.startswith(before) and len(places) == len(parts) == len(some):
+        yield from places
+        return
+    for i in some:
+        one = [*messages[:i], {**messages[i], "content": MARK}, *messages[i + 1 :]]
+        start, _, inner = _around(text, render(one, chat_tools))
+        yield len(start), len(start) + len(inner)
 
 
 def _later(start: Messages) -> Messages:

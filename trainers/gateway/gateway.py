@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Literal
 
@@ -38,6 +38,8 @@ class Gateway:
             answered as if they did not.
         most: Most requests under way; further ones are refused with 429.
         names: Further names of the model that is trained.
+        proxied: Names of other models, each with the address of its endpoint, up to ``/v1``; a key for it stands in
+            front: ``https://KEY@host/v1``.
         clock: Seconds, monotonic.
     """
 
@@ -50,11 +52,12 @@ class Gateway:
         masking: Literal["refuse", "ignore"] = "refuse",
         most: int = 1024,
         names: tuple[str, ...] = (),
+        proxied: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.writer, self.sampling, self.seed = writer, sampling, seed
         self.masking, self.most, self.clock = masking, most, clock
-        self.names = (MODEL, *names)
+        self.names, self.proxied = (MODEL, *names), dict(proxied or {})
         self.operator = f"operator-{secrets.token_urlsafe(24)}"
         """Key with which sessions are made and rewards given; no agent has it."""
         self.counts: Counter[str] = Counter()
@@ -91,6 +94,31 @@ class Gateway:
             )
         return found
 
+    def count(self, key: str, ask: Ask) -> int:
+        """Number of tokens of a prompt, which is not asked.
+
+        Raises:
+            Refused: It would not be served.
+        """
+        with self.lock:
+            session = self.session(key)
+            session.check(self.clock())
+            self._check(ask)
+            return len(session.sequences.prompt(ask.messages, ask.tools).ids)
+
+    def forward(self, key: str) -> None:
+        """Counts a request of an agent that another endpoint is to answer.
+
+        Raises:
+            Refused: The session has ended, or used what it may.
+        """
+        with self.lock:
+            session = self.session(key)
+            session.check(self.clock())
+            session.spend()
+            session.forwarded += 1
+            self.counts["forwarded"] += 1
+
     def is_operator(self, key: str) -> bool:
         """Whether a key is the operator's."""
         return hmac.compare_digest(key.encode(), self.operator.encode())
@@ -109,7 +137,7 @@ class Gateway:
                 self.counts["repeated"] += 1
                 return session, taken
             if len(self._asked) + ask.count > self.most:
-                session.asked.remove(taken)
+                session.withdraw(taken)
                 raise Refused(429, "rate_limited", f"{self.most} requests are under way; try again later", 1.0)
             self.counts["requests"] += 1
             for choice in range(ask.count):
@@ -128,7 +156,8 @@ class Gateway:
 
     def _check(self, ask: Ask) -> None:
         if ask.model not in self.names:
-            raise Refused(404, "model_not_found", f"there is no model {ask.model!r}; it is {', '.join(self.names)}")
+            known = ", ".join((*self.names, *self.proxied))
+            raise Refused(404, "model_not_found", f"there is no model {ask.model[:80]!r}; there is {known}")
         if ask.masking:
             what = ", ".join(ask.masking)
             if self.masking == "refuse":
@@ -153,6 +182,22 @@ class Gateway:
         """Says that a client has got the answer."""
         with self.lock:
             session.delivered(asked)
+
+    def sent(self, asked: Asked, arrived: Callable[[], bool]) -> None:
+        """Says that the answer is on its way to a client.
+
+        Args:
+            asked: The request.
+            arrived: Whether the client has it, as far as is known now. It is asked when that matters: when the answer
+                is quoted, when an environment answers, and at the end.
+        """
+        with self.lock:
+            asked.sent.append(arrived)
+
+    def lost(self, asked: Asked, arrived: Callable[[], bool]) -> None:
+        """Says that an answer which was sent will not arrive."""
+        with self.lock:
+            asked.sent.remove(arrived)
 
     def offer(self, session: Session) -> None:
         """Has a service elsewhere play the session: it asks for one with :meth:`next`."""

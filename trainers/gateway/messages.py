@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import orjson
@@ -20,15 +21,19 @@ class Refused(EnvsuiteError):
 
     Args:
         status: Status of HTTP: 400 the request is wrong, 401 no session has this key, 403 the session may not, 404
-            there is no such model, 413 it is too large, 429 too many are under way, 503 no weights answer now.
+            there is no such model, 413 it is too large, 429 too many are under way, 502 another endpoint fails, 503 no
+            weights answer now.
         code: Short name, as OpenAI has them.
         message: What is wrong, and what to do, in one line.
         retry_after: Seconds after which it may be tried again.
+        param: Path of the field that is wrong, where it is one.
     """
 
-    def __init__(self, status: int, code: str, message: str, retry_after: float | None = None) -> None:
-        super().__init__(message)
-        self.status, self.code, self.retry_after = status, code, retry_after
+    def __init__(
+        self, status: int, code: str, message: str, retry_after: float | None = None, param: str | None = None
+    ) -> None:
+        super().__init__(f"{param}: {message}" if param else message)
+        self.status, self.code, self.retry_after, self.param = status, code, retry_after, param
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class Message:
     call_id: str = ""
     """The call that a message of the role ``tool`` answers."""
 
-    @property
+    @cached_property
     def key(self) -> bytes:
         """Equal for messages that say the same: arguments by value; ids are left out, since clients give their own."""
         calls = [[call.name, dict(call.arguments)] for call, _ in self.calls]
@@ -73,7 +78,19 @@ class Ask:
     body: bytes = b""
     """What makes two requests the same, as JSON."""
     shown: dict[str, Any] = field(default_factory=dict)
-    """What an interface needs for its answer: ``stream``, ``logprobs``, …"""
+    """What an interface needs for its answer: ``stream``, ``logprobs``, …
+
+    Raises:
+        Refused: There is no message, or arguments are nested too deep.
+    """
+
+    def __post_init__(self) -> None:
+        if not self.messages:
+            raise Refused(400, "missing_required_parameter", "must have at least one message", param="messages")
+        try:
+            [message.key for message in self.messages]
+        except TypeError as error:
+            raise Refused(400, "invalid_value", f"a call cannot be written again: {error}", param="messages") from error
 
     @property
     def observation(self) -> str:

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, cast
 
 import numpy as np
+import orjson
 
 from envsuite.core.errors import UsageError
-from envsuite.core.tools import Tool
+from envsuite.core.tools import Tool, ToolCall
 from envsuite.prompting.codecs import NativeCodec
 from envsuite.prompting.rendering import ChatTokenizer, Messages, Renderer, specials_of
 from envsuite.prompting.rendering import Refused as Unrenderable
 from envsuite.prompting.template import conversation_ids
 from trainers.gateway.messages import Message, Refused, digests
 from trainers.steps.records import Tokens, as_tokens
+
+_LOST = "\N{REPLACEMENT CHARACTER}"
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # as SentencePiece names a byte
+_PRINTED = [*range(33, 127), *range(161, 173), *range(174, 256)]
+_OTHERS = [byte for byte in range(256) if byte not in _PRINTED]
+_LETTERS = {chr(byte): byte for byte in _PRINTED} | {chr(256 + n): byte for n, byte in enumerate(_OTHERS)}
+"""The letters by which tokenizers of bytes name them."""
+
+
+class _Vocabulary(Protocol):
+    def convert_ids_to_tokens(self, ids: int) -> Any:
+        """Returns the name of a token."""
 
 
 class Writer:
@@ -70,8 +84,15 @@ class Writer:
             raise Refused(400, "invalid_messages", str(error)) from error
 
     def ids(self, messages: Sequence[Message], tools: Sequence[Tool], after: tuple[int, int] = (0, 0)) -> list[int]:
-        """Token ids of the conversation after so many messages and characters."""
-        return conversation_ids(self.render, self.messages(messages), self.tools(tools), self.specials, after)
+        """Token ids of the conversation after so many messages and characters.
+
+        Raises:
+            Refused: The chat template does not show a message as it is.
+        """
+        try:
+            return conversation_ids(self.render, self.messages(messages), self.tools(tools), self.specials, after)
+        except UsageError as error:
+            raise Refused(400, "invalid_messages", str(error)) from error
 
     def ended(self, ids: Sequence[int]) -> bool:
         """Whether an answer ends with a control token that ends it."""
@@ -89,10 +110,37 @@ class Writer:
             return Message("assistant", str(self.tokenizer.decode(list(ids), skip_special_tokens=True))), ""
         text = str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
         said = self.codec.said(text, tools)
-        if said.problem and said.called:  # one that is malformed was made along with the others
+        problem = said.problem or _unwritable(said.called)
+        if problem and said.called:  # one that is malformed was made along with the others
             plain = str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
-            return Message("assistant", plain), said.problem
-        return Message("assistant", said.text, said.called, said.thought), said.problem
+            return Message("assistant", plain), problem
+        return Message("assistant", said.text, said.called, said.thought), problem
+
+    def token_bytes(self, ids: Sequence[int]) -> list[bytes]:
+        """The bytes of each token: together they are those of the text, also where a character has several tokens."""
+        found: list[bytes] = []
+        for i, one in enumerate(ids):
+            before = str(self.tokenizer.decode([int(ids[i - 1])])) if i else ""
+            text = str(self.tokenizer.decode([int(n) for n in ids[max(0, i - 1) : i + 1]]))
+            text = text[len(before) :] if text.startswith(before) else str(self.tokenizer.decode([int(one)]))
+            found.append(text.encode() if text and _LOST not in text else self._piece(int(one)))
+        return found
+
+    def _piece(self, one: int) -> bytes:
+        """The bytes of a token that is no text by itself, from its name in the vocabulary."""
+        name = str(cast(_Vocabulary, self.tokenizer).convert_ids_to_tokens(one))
+        if (byte := _BYTE.fullmatch(name)) is not None:
+            return bytes.fromhex(byte[1])
+        return bytes(_LETTERS[c] for c in name) if all(c in _LETTERS for c in name) else name.encode()
+
+
+def _unwritable(called: Sequence[tuple[ToolCall, str]]) -> str:
+    """Why calls cannot be sent as JSON; "" where they can."""
+    try:
+        orjson.dumps([dict(call.arguments) for call, _ in called])
+    except TypeError as error:  # an integer of more than 64 bits
+        return f"the arguments cannot be sent: {error}"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -118,6 +166,8 @@ class _End:
     request: int
     ids: Tokens
     prompt: str
+    text: str
+    """The prompt and the answer as it was sampled."""
     ended: bool
 
 
@@ -155,6 +205,8 @@ class Sequences:
 
     def _follow(self, made: Prompt, count: int, end: _End) -> list[int] | None:
         """Token ids from the end of an answer to the end of the prompt; ``None`` where the template rewrote it."""
+        if made.text.startswith(end.text):  # the template writes the answer as it was sampled
+            return self.writer.ids(made.messages, made.tools, (count, len(end.text)))
         said = self.writer.text(made.messages[:count], made.tools, prompt=False)
         if not (made.text.startswith(said) and said.startswith(end.prompt)):
             return None
@@ -176,6 +228,6 @@ class Sequences:
         for digest in found[1:]:
             self._seen.setdefault(digest, request)
         ids = as_tokens(ids)
-        self._ends[found[-1]] = _End(
-            request, np.concatenate([prompt.ids, ids]), prompt.text, self.writer.ended(ids.tolist())
-        )
+        text = prompt.text + str(self.writer.tokenizer.decode(ids.tolist(), skip_special_tokens=False))
+        whole = np.concatenate([prompt.ids, ids])
+        self._ends[found[-1]] = _End(request, whole, prompt.text, text, self.writer.ended(ids.tolist()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -38,6 +38,8 @@ class Choice:
     """``"stop"``, ``"length"`` or ``"tool_calls"``."""
     problem: str = ""
     """Why a call in it is none."""
+    stopped: str = ""
+    """The text of ``stop`` that ended it."""
 
 
 @dataclass
@@ -52,9 +54,16 @@ class Asked:
     choices: dict[int, Choice] = field(default_factory=dict)
     delivered: bool = False
     """Whether a client has got the answer: only then is it a step."""
+    sent: list[Callable[[], bool]] = field(default_factory=list)
+    """Connections that it was sent through; each says whether it has arrived, as far as is known now."""
     outcome: dict[str, Any] = field(default_factory=dict)
     """What an environment says of the step: ``reward``, ``valid``, …"""
     state_key: str = ""
+
+    def quoted(self, messages: Sequence[Message]) -> bool:
+        """Whether messages have an answer to it."""
+        said = {choice.message.key for choice in self.choices.values()}
+        return any(message.role == "assistant" and message.key in said for message in messages)
 
 
 class Session:
@@ -97,6 +106,8 @@ class Session:
         """Whether an environment has been played."""
         self.truncated = False
         """Whether a limit ended it."""
+        self.forwarded = 0
+        """Requests that another endpoint has answered."""
         self._last: dict[bytes, Asked] = {}
         """The last request of each body."""
 
@@ -113,28 +124,42 @@ class Session:
         self.check(now)
         digest = hashlib.blake2b(ask.body, digest_size=16).digest()
         same = self._last.get(digest)
+        self.settle(lambda asked: asked.quoted(ask.messages))
         failed = same is not None and same.done.done() and same.done.exception() is not None
         if same is not None and not same.delivered and not failed:
             return same, False
-        if len(self.asked) >= self.limits.requests:
-            self.end("the session has made its last request")
-            raise self._over(f"the session may make {self.limits.requests} requests; end the episode")
+        self.spend()
         taken = Asked(len(self.asked), ask, self.sequences.prompt(ask.messages, ask.tools))
         taken.state_key = ask.state_key or self.state_key or _key(ask.observation)
         self.asked.append(taken)
         self._last[digest] = taken
         return taken, True
 
+    def withdraw(self, taken: Asked) -> None:
+        """Takes back the last request, which the engine is not asked."""
+        self.asked.remove(taken)
+        self._last = {digest: asked for digest, asked in self._last.items() if asked is not taken}
+
     def check(self, now: float) -> None:
         """Refuses what comes after the end.
 
         Raises:
-            Refused: The session has ended, or used what it may.
+            Refused: The session has ended.
         """
         if self.ended is None and now > self.until:
             self.end(f"it lasted longer than its {self.limits.seconds:g} s")
         if self.ended is not None:
             raise Refused(401, "session_ended", f"this key's session has ended: {self.ended}")
+
+    def spend(self) -> None:
+        """Refuses a request beyond the limits.
+
+        Raises:
+            Refused: The session has used what it may.
+        """
+        if len(self.asked) + self.forwarded >= self.limits.requests:
+            self.end("the session has made its last request")
+            raise self._over(f"the session may make {self.limits.requests} requests; end the episode")
         if self.limits.tokens is not None and self.tokens >= self.limits.tokens:
             self.end("the session has used its tokens")
             raise self._over(f"the session may sample {self.limits.tokens} tokens; end the episode")
@@ -144,6 +169,7 @@ class Session:
 
     def end(self, why: str, truncated: bool = True) -> None:
         """Takes no request any more; those on their way are answered with an error."""
+        self.settle()
         self.ended, self.truncated = why, self.truncated or truncated
         for asked in self.asked:
             if not asked.done.done():
@@ -173,13 +199,12 @@ class Session:
     def _choice(self, ask: Ask, completion: Completion) -> Choice:
         kept = completion
         if ask.stop and (cut := _stopped(self.writer, completion.token_ids.tolist(), ask.stop)) is not None:
-            ids, text = cut
+            ids, text, stopped = cut
             kept = Completion(
                 completion.request_id, completion.token_ids[:ids], completion.logprobs[:ids], "stop",
                 completion.policy_version[:ids],
             )  # fmt: skip
-            if text is not None:
-                return Choice(Message("assistant", text), kept, "stop")
+            return Choice(Message("assistant", text), kept, "stop", stopped=stopped)
         message, problem = self.writer.read(kept.token_ids.tolist(), ask.tools)
         reason = "tool_calls" if message.calls else kept.finish_reason
         return Choice(message, kept, reason, problem)
@@ -192,8 +217,15 @@ class Session:
         for choice in asked.done.result():
             self.sequences.said(asked.number, asked.prompt, choice.message, choice.completion.token_ids)
 
+    def settle(self, which: Callable[[Asked], bool] = lambda asked: True) -> None:
+        """Has the answers that were sent count as delivered where they have arrived."""
+        for asked in self.asked:
+            if asked.sent and not asked.delivered and which(asked) and any(arrived() for arrived in asked.sent):
+                self.delivered(asked)
+
     def observe(self, reward: float, info: dict[str, Any]) -> None:
         """Records what an environment answered to the calls of the last answer; rewards of several are added."""
+        self.settle()
         self.outcome, self.stepped = dict(info), True
         self.state_key = str(info.get("state_key", ""))
         asked = max((a for a in self.asked if a.delivered), key=lambda a: a.number, default=None)
@@ -216,6 +248,7 @@ class Session:
         Args:
             error: Why the episode failed; it is counted and left out.
         """
+        self.settle()
         steps: list[Step] = []
         for asked in self.asked:
             if asked.delivered:
@@ -279,23 +312,26 @@ def _key(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
-def _stopped(writer: Writer, ids: Sequence[int], stop: Sequence[str]) -> tuple[int, str | None] | None:
+def _stopped(writer: Writer, ids: Sequence[int], stop: Sequence[str]) -> tuple[int, str, str] | None:
     """Where a text of ``stop`` ends an answer.
 
     Returns:
-        Number of tokens up to its end, and the text before it; ``None`` where no text of ``stop`` is in the answer.
+        Number of tokens up to its end, the text before it, and the text of ``stop``; ``None`` where the answer has
+        none of them.
     """
 
     def text(count: int) -> str:
         return str(writer.tokenizer.decode(list(ids[:count]), skip_special_tokens=True))
 
-    def first(said: str) -> int | None:
-        return min((at for word in stop if (at := said.find(word)) >= 0), default=None)
+    def first(said: str) -> tuple[int, str] | None:
+        return min(((at, word) for word in stop if (at := said.find(word)) >= 0), default=None)
 
-    if (at := first(text(len(ids)))) is None:
+    if first(text(len(ids))) is None:
         return None
     low, high = 0, len(ids)
     while low + 1 < high:  # fewest tokens whose text has it
         middle = (low + high) // 2
         low, high = (low, middle) if first(text(middle)) is not None else (middle, high)
-    return high, text(high)[:at]
+    said = text(high)
+    at, word = first(said) or (len(said), "")
+    return high, said[:at], word

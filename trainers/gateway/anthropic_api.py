@@ -1,0 +1,175 @@
+"""Anthropic's messages: requests read, answers written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from envsuite.core.tools import Tool, ToolCall
+from trainers.gateway.messages import Ask, Message, Refused
+from trainers.gateway.openai_api import pieces
+from trainers.gateway.reading import Fields, canonical, read_json, wrong
+from trainers.gateway.session import Asked, Choice, Session
+
+_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+_STREAMED = {
+    "text": ("text", "text_delta", "text"),
+    "thinking": ("thinking", "thinking_delta", "thinking"),
+    "tool_use": ("input", "input_json_delta", "partial_json"),
+}
+"""Of each kind of block the field that comes in pieces, the kind of these, and their field."""
+_TYPES = {
+    401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
+    429: "rate_limit_error", 503: "overloaded_error",
+}  # fmt: skip
+
+
+def read(body: bytes, headers: Mapping[str, str], counting: bool = False) -> Ask:
+    """Reads a request; two are the same as in :func:`trainers.gateway.openai_api.read`.
+
+    Args:
+        body: The request.
+        headers: Its headers.
+        counting: Whether only the tokens of its prompt are asked for.
+
+    Raises:
+        Refused: It is not as Anthropic has them, or asks for what a text model without stored state cannot give.
+    """
+    fields = read_json(body)
+    for name in fields.given("mcp_servers", "container"):
+        raise wrong(name, "is not served: tools are called by the agent", "unsupported_parameter")
+    system = (Message("system", fields.content("system")),) if fields.given("system") else ()
+    said = tuple(message for one in fields.objects("messages") for message in _messages(one))
+    if said and said[-1].role == "assistant":
+        raise wrong("messages", "the last is the assistant's; an answer cannot go on from a text that was not sampled")
+    tools = tuple(_tool(one) for one in fields.objects("tools"))
+    return Ask(
+        model=fields.need("model", str),
+        messages=(*system, *said) if said else (),
+        tools=tools,
+        max_tokens=None if counting else fields.need("max_tokens", int, 1),
+        stop=fields.texts("stop_sequences"),
+        masking=tuple(_masking(fields, tools)),
+        replaced=fields.given("temperature", "top_p", "top_k"),
+        state_key=fields.object("metadata").may("state_key", str) or "",
+        body=b"messages" + canonical(fields, "stream", "service_tier"),
+        shown={"stream": fields.may("stream", bool)},
+    )
+
+
+def _messages(fields: Fields) -> Iterator[Message]:
+    """The messages of one: results of tools are messages of their own."""
+    role = fields.need("role", str)
+    if role not in ("user", "assistant"):
+        raise wrong(fields.path("role"), f"is {role[:40]!r}; it must be user or assistant")
+    if isinstance(fields.value.get("content"), str):
+        yield Message("user" if role == "user" else "assistant", fields.content())
+        return
+    texts, thoughts, calls = list[str](), list[str](), list[tuple[ToolCall, str]]()
+    for block in fields.objects("content"):
+        kind = block.need("type", str)
+        if kind == "tool_result" and role == "user":
+            if texts:
+                yield Message("user", "\n".join(texts))
+            texts = []
+            yield Message("tool", block.content(), call_id=block.need("tool_use_id", str))
+        elif kind == "thinking" and role == "assistant":
+            thoughts.append(block.need("thinking", str))
+        elif kind == "tool_use" and role == "assistant":
+            calls.append((ToolCall(block.need("name", str), block.need("input", dict)), block.need("id", str)))
+        else:
+            texts.append(block.text())
+    if role == "assistant":
+        yield Message("assistant", "\n".join(texts), tuple(calls), "\n".join(thoughts))
+    elif texts or not fields.given("content"):
+        yield Message("user", "\n".join(texts))
+
+
+def _tool(fields: Fields) -> Tool:
+    if fields.may("type", str) not in (None, "custom"):
+        raise wrong(fields.path("type"), "must be custom: no tool is called by the server", "unsupported_parameter")
+    return fields.tool("input_schema")
+
+
+def _masking(fields: Fields, tools: Sequence[Tool]) -> Iterator[str]:
+    """What would mask the distribution."""
+    choice = fields.object("tool_choice")
+    kind = choice.may("type", str) or "auto"
+    if kind not in ("auto", "any", "tool", "none"):
+        raise wrong("tool_choice.type", "must be auto, any, tool or none")
+    if kind != "auto" and (tools or kind != "none"):
+        yield "tool_choice"
+    if choice.may("disable_parallel_tool_use", bool):
+        yield "tool_choice.disable_parallel_tool_use"
+    if any(one.may("strict", bool) for one in fields.objects("tools")):
+        yield "strict"
+    if fields.given("output_format") or fields.object("output_config").given("format"):
+        yield "output_format"
+
+
+def answer(
+    session: Session, asked: Asked, choices: Sequence[Choice], shown: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The answer as a whole; the arguments are those of :func:`trainers.gateway.openai_api.answer`."""
+    (choice,) = choices
+    return {**_head(session, asked), "content": _blocks(choice), **_end(choice), "usage": _usage(asked, choice)}
+
+
+def chunks(session: Session, asked: Asked, choices: Sequence[Choice], shown: Mapping[str, Any]) -> Iterator[bytes]:
+    """The answer as a stream of events."""
+    (choice,) = choices
+    usage = _usage(asked, choice)
+    nothing: dict[str, Any] = {
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": {**usage, "output_tokens": 0},
+    }
+    yield _event("message_start", message={**_head(session, asked), **nothing})
+    for i, block in enumerate(_blocks(choice)):
+        name, kind, field = _STREAMED[block["type"]]
+        text = block[name] if isinstance(block[name], str) else orjson.dumps(block[name]).decode()
+        yield _event("content_block_start", index=i, content_block={**block, name: type(block[name])()})
+        for piece in pieces(text):
+            yield _event("content_block_delta", index=i, delta={"type": kind, field: piece})
+        yield _event("content_block_stop", index=i)
+    yield _event("message_delta", delta=_end(choice), usage={"output_tokens": usage["output_tokens"]})
+    yield _event("message_stop")
+
+
+def _event(kind: str, **fields: Any) -> bytes:
+    return f"event: {kind}\ndata: ".encode() + orjson.dumps({"type": kind, **fields}) + b"\n\n"
+
+
+def _head(session: Session, asked: Asked) -> dict[str, Any]:
+    name = f"msg_{session.plan.episode_id}_{asked.number}"
+    return {"id": name, "type": "message", "role": "assistant", "model": asked.ask.model}
+
+
+def _blocks(choice: Choice) -> list[dict[str, Any]]:
+    message = choice.message
+    thought = [{"type": "thinking", "thinking": message.thought, "signature": ""}] if message.thought else []
+    text = [{"type": "text", "text": message.text}] if message.text else []
+    calls = [
+        {"type": "tool_use", "id": given, "name": call.name, "input": dict(call.arguments)}
+        for call, given in message.calls
+    ]
+    return [*thought, *text, *calls]
+
+
+def _end(choice: Choice) -> dict[str, Any]:
+    reason = "stop_sequence" if choice.stopped else _REASONS[choice.finish_reason]
+    return {"stop_reason": reason, "stop_sequence": choice.stopped or None}
+
+
+def _usage(asked: Asked, choice: Choice) -> dict[str, Any]:
+    return {"input_tokens": len(asked.prompt.ids), "output_tokens": choice.completion.count}
+
+
+def problem(error: Refused) -> dict[str, Any]:
+    """An error as Anthropic's clients read it."""
+    kind = _TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
+    text = f"prompt is too long: {error}" if error.code == "context_length_exceeded" else str(error)
+    return {"type": "error", "error": {"type": kind, "message": text}}

@@ -1,0 +1,352 @@
+"""The gateway's address: HTTP for agents, and for the operator who makes sessions and gives rewards.
+
+An answer is delivered when the client has all of it. A client that closes a connection with something unread resets
+it, and one that has read everything does not; the system tells one from the other. Of a connection that stays open it
+is known when the next request comes on it, or another one quotes the answer; at the end of the session, or when an
+environment answers, what the system of the client has accepted counts as read. Until then, the same request gets the
+same answer. A client that has the connection closed (``Connection: close``) is believed to read what was sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import math
+import select
+import socket
+import struct
+import termios
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import orjson
+
+from envsuite.core.errors import MissingExtra, UsageError
+from envsuite.remote.tokens import check_token
+from envsuite.serving.bridges.settings import LOOPBACK
+from trainers.gateway import anthropic_api, openai_api
+from trainers.gateway.gateway import Gateway
+from trainers.gateway.messages import Refused
+from trainers.gateway.reading import read_json
+from trainers.gateway.session import Asked, Choice, Session
+
+try:
+    import httpx2
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
+    from starlette.exceptions import HTTPException
+    from starlette.requests import ClientDisconnect, Request
+    from starlette.responses import Response
+    from starlette.routing import Route
+    from starlette.types import Receive, Scope, Send
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+except ImportError as error:
+    raise MissingExtra(f"the gateway needs {error.name}: pip install 'envsuite[gateway]'") from error
+
+MOST_BYTES = 16 << 20
+"""Most bytes of a request."""
+_CHAT, _MESSAGES = "/v1/chat/completions", "/v1/messages"
+_APIS = {_CHAT: openai_api, _MESSAGES: anthropic_api}
+_PASSED = ("content-type", "accept", "anthropic-version", "anthropic-beta")
+_PROXY_SECONDS = 600.0
+
+
+class _Connection(H11Protocol):
+    """One connection of a client, which knows whether it has got its answers."""
+
+    gateway: Gateway
+    waiting: list[tuple[Session, Asked]]
+    """Requests whose answers were sent, and are not yet known to have arrived."""
+    over = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.waiting = []
+        self.app_state = {**self.app_state, "connection": self}  # the scope's "state"
+        transport.set_write_buffer_limits(0)  # what is sent has left this process when the next part is
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def sent(self, session: Session, asked: Asked) -> None:
+        """An answer was handed to the system."""
+        if not self.over:
+            self.waiting.append((session, asked))
+            self.gateway.sent(asked, self.arrived)
+
+    def arrived(self) -> bool:
+        """Whether the client has what was sent, or is still there to read it; of any thread."""
+        with self.gateway.lock:
+            return not self.over and self._whole()
+
+    def _whole(self) -> bool:
+        number = self.transport.get_extra_info("socket").fileno()
+        if number < 0:
+            return False
+        poll = select.poll()
+        poll.register(number, select.POLLRDHUP)
+        happened = dict(poll.poll(0)).get(number, 0)
+        (unconfirmed,) = struct.unpack("i", fcntl.ioctl(number, termios.TIOCOUTQ, bytes(4)))
+        closed_early = bool(happened & select.POLLRDHUP and unconfirmed)
+        return not (happened & (select.POLLERR | select.POLLHUP) or closed_early)
+
+    def settle(self, whole: bool) -> None:
+        """Says of all answers that were sent whether they have arrived."""
+        for session, asked in self.waiting:
+            self.gateway.lost(asked, self.arrived)
+            if whole:
+                self.gateway.delivered(session, asked)
+        self.waiting = []
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        with self.gateway.lock:
+            self.settle(exc is None and self._whole())
+            self.over = True
+        super().connection_lost(exc)
+
+
+class _Answer(Response):
+    """An answer of the model."""
+
+    def __init__(self, content: bytes, kind: str, session: Session, asked: Asked) -> None:
+        super().__init__(content, media_type=kind)
+        self.session, self.asked = session, asked
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": self.body[:-1], "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": True})  # waits until the system has that
+        _connection(scope).sent(self.session, self.asked)  # before any client can have the last byte
+        await send({"type": "http.response.body", "body": self.body[-1:]})
+
+
+def _connection(scope: Scope) -> _Connection:
+    found: _Connection = scope["state"]["connection"]
+    return found
+
+
+class _App:
+    """The routes."""
+
+    def __init__(self, gateway: Gateway, most_bytes: int) -> None:
+        self.gateway, self.most_bytes = gateway, most_bytes
+        routes = [
+            Route(_CHAT, self.ask, methods=["POST"]),
+            Route(_MESSAGES, self.ask, methods=["POST"]),
+            Route(f"{_MESSAGES}/count_tokens", self.count, methods=["POST"]),
+            Route("/v1/models", self.models, methods=["GET"]),
+            Route("/sessions", self.next, methods=["POST"]),
+            Route("/sessions/{number:int}", self.operate, methods=["GET"]),
+            Route("/sessions/{number:int}/reward", self.operate, methods=["POST"]),
+            Route("/sessions/{number:int}/end", self.operate, methods=["POST"]),
+        ]
+        kinds = (Refused, HTTPException, ClientDisconnect, Exception)
+        self.app = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, _failed))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request; what was sent before it on the same connection has been read."""
+        _connection(scope).settle(True)
+        await self.app(scope, receive, send)
+
+    async def ask(self, request: Request) -> Response:
+        """Has the model answer."""
+        api, key = _APIS[request.url.path], _key(request)
+        self.gateway.session(key)
+        body = await self.body(request)
+        if self.gateway.proxied and (name := read_json(body).value.get("model")) in self.gateway.proxied:
+            return await self.forward(request, key, str(name), body)
+        ask = await run_in_threadpool(api.read, body, request.headers)
+        session, asked = await run_in_threadpool(self.gateway.ask, key, ask)
+        choices = await _answered(asked.done, request)
+        if ask.shown["stream"]:
+            stream = b"".join(api.chunks(session, asked, choices, ask.shown))
+            return _Answer(stream, "text/event-stream", session, asked)
+        whole = orjson.dumps(api.answer(session, asked, choices, ask.shown))
+        return _Answer(whole, "application/json", session, asked)
+
+    async def forward(self, request: Request, key: str, name: str, body: bytes) -> Response:
+        """Has another endpoint answer; nothing of it is recorded."""
+        self.gateway.forward(key)
+        url = httpx2.URL(self.gateway.proxied[name])
+        secret = {"authorization": f"Bearer {url.username}", "x-api-key": url.username} if url.username else {}
+        sent = {one: request.headers[one] for one in _PASSED if one in request.headers} | secret
+        place = f"{url.copy_with(username='', password='')}{request.url.path.removeprefix('/v1')}"
+        try:
+            async with httpx2.AsyncClient(timeout=_PROXY_SECONDS) as client:
+                reply = await client.post(place, content=body, headers=sent)
+        except httpx2.HTTPError as error:
+            raise Refused(502, "proxy_failed", f"the endpoint of {name!r}: {type(error).__name__}", 1.0) from error
+        return Response(reply.content, reply.status_code, media_type=reply.headers.get("content-type"))
+
+    async def count(self, request: Request) -> Response:
+        """Counts the tokens of a prompt."""
+        key = _key(request)
+        self.gateway.session(key)
+        ask = await run_in_threadpool(anthropic_api.read, await self.body(request), request.headers, True)
+        return _json({"input_tokens": await run_in_threadpool(self.gateway.count, key, ask)})
+
+    async def models(self, request: Request) -> Response:
+        """Lists the names of models."""
+        if not self.gateway.is_operator(key := _key(request)):
+            self.gateway.session(key)
+        names = (*self.gateway.names, *self.gateway.proxied)
+        about = {"object": "model", "created": 0, "owned_by": "envsuite", "type": "model"}
+        rows = [{"id": name, "display_name": name, "created_at": "1970-01-01T00:00:00Z", **about} for name in names]
+        return _json({"object": "list", "data": rows, "has_more": False, "first_id": names[0], "last_id": names[-1]})
+
+    def _check_operator(self, request: Request) -> None:
+        if not self.gateway.is_operator(_key(request)):
+            raise Refused(403, "operator_only", "this is for the operator's key; an agent's does not open it")
+
+    async def next(self, request: Request) -> Response:
+        """Gives a service the session that has been offered longest."""
+        self._check_operator(request)
+        if (session := self.gateway.next()) is None:
+            return Response(status_code=204, headers={"Retry-After": "1"})
+        return _json({
+            "id": session.plan.episode_id, "key": session.key, "base_url": f"{request.base_url}v1",
+            "model": self.gateway.names[0], "task": session.about.get("task", ""), "task_id": session.plan.task_id,
+        })  # fmt: skip
+
+    async def operate(self, request: Request) -> Response:
+        """Gives a session its reward, or ends it, and says how far it is."""
+        self._check_operator(request)
+        number = request.path_params["number"]
+        if request.url.path.endswith("/reward"):
+            self.gateway.reward(number, float(read_json(await self.body(request)).need("reward", float)))
+        elif request.url.path.endswith("/end"):
+            self.gateway.finish(number)
+        session = self.gateway.numbered(number)
+        sequences = sum(asked.prompt.parent is None for asked in list(session.asked))
+        return _json({
+            "id": number, "requests": len(session.asked), "forwarded": session.forwarded, "tokens": session.tokens,
+            "sequences": sequences, "reward": session.reward, "ended": session.ended,
+        })  # fmt: skip
+
+    async def body(self, request: Request) -> bytes:
+        """The body of a request.
+
+        Raises:
+            Refused: It is too large; the rest is not kept.
+        """
+        found = bytearray()
+        size = int(request.headers.get("content-length", 0))  # checked by h11
+        if size <= self.most_bytes:
+            async for part in request.stream():
+                found += part
+                if (size := len(found)) > self.most_bytes:
+                    break
+        if size > self.most_bytes:
+            raise Refused(413, "request_too_large", f"the body has more than {self.most_bytes:,} bytes; send less")
+        return bytes(found)
+
+
+async def _answered(done: Future[list[Choice]], request: Request) -> list[Choice]:
+    """Waits for an answer.
+
+    Raises:
+        ClientDisconnect: The client has gone before it was there; it may come again for it.
+        Refused: There is none.
+    """
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+
+    def tell(_: Future[list[Choice]]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(ready.set)
+
+    async def leave() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    done.add_done_callback(tell)
+    gone = asyncio.create_task(leave())
+    first = asyncio.create_task(ready.wait())
+    try:
+        await asyncio.wait((gone, first), return_when=asyncio.FIRST_COMPLETED)
+        if gone.done():
+            raise ClientDisconnect
+        return done.result()
+    finally:
+        gone.cancel()
+        first.cancel()
+
+
+def _key(request: Request) -> str:
+    kind, _, value = request.headers.get("authorization", "").partition(" ")
+    return value.strip() if kind.lower() == "bearer" else request.headers.get("x-api-key", "")
+
+
+def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(orjson.dumps(value), status, headers, "application/json")
+
+
+def _failed(request: Request, error: Exception) -> Response:
+    """The answer to a request that failed, in the form of its interface."""
+    if isinstance(error, HTTPException):
+        text = f"{request.method} {request.url.path[:200]}: {error.detail}; agents ask at {_CHAT} and {_MESSAGES}"
+        error = Refused(error.status_code, "unknown_url", text)
+    elif not isinstance(error, Refused):
+        error = Refused(500, "internal_error", "the gateway failed; its log says how")
+    api = anthropic_api if request.url.path.startswith(_MESSAGES) else openai_api
+    later = {} if error.retry_after is None else {"Retry-After": f"{math.ceil(error.retry_after)}"}
+    return _json(api.problem(error), error.status, later)
+
+
+def _start(
+    gateway: Gateway, host: str, port: int, token: str | None, most_bytes: int
+) -> tuple[str, uvicorn.Server, threading.Thread]:
+    check_token(token)
+    if token is None and host not in LOOPBACK:
+        raise UsageError(f"the gateway is to listen at {host}, which other machines reach: give the operator a token")
+    gateway.operator = token or gateway.operator
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        raise UsageError(f"the gateway cannot listen at {host}:{port}: {error.strerror or error}") from error
+    config = uvicorn.Config(
+        _App(gateway, most_bytes), http=type("_Bound", (_Connection,), {"gateway": gateway}), loop="asyncio",
+        ws="none", lifespan="off", log_config=None, log_level="warning", access_log=False, server_header=False,
+        proxy_headers=False, timeout_keep_alive=60, timeout_graceful_shutdown=1,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="gateway", daemon=True)
+    thread.start()
+    at = listening.getsockname()[1]
+    return f"http://[{host}]:{at}" if ":" in host else f"http://{host}:{at}", server, thread
+
+
+def listen(
+    gateway: Gateway, host: str = "127.0.0.1", port: int = 0, token: str | None = None, most_bytes: int = MOST_BYTES
+) -> str:
+    """Serves a gateway, in a thread, as long as the process lives.
+
+    Args:
+        gateway: Takes the requests.
+        host: Where it listens.
+        port: 0 for any that is free.
+        token: The operator's key, :attr:`~trainers.gateway.gateway.Gateway.operator`; by default a random one.
+        most_bytes: Most bytes of a request.
+
+    Returns:
+        Its address, without ``/v1``.
+
+    Raises:
+        UsageError: The address cannot be listened at, or other machines reach it and there is no token.
+    """
+    return _start(gateway, host, port, token, most_bytes)[0]
+
+
+@contextlib.contextmanager
+def serve(
+    gateway: Gateway, host: str = "127.0.0.1", port: int = 0, token: str | None = None, most_bytes: int = MOST_BYTES
+) -> Iterator[str]:
+    """As :func:`listen`, for the duration of the block; requests under way have a second to end."""
+    url, server, thread = _start(gateway, host, port, token, most_bytes)
+    try:
+        yield url
+    finally:
+        server.should_exit = True
+        thread.join()

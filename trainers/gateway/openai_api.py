@@ -1,0 +1,204 @@
+"""OpenAI's chat completions: requests read, answers written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from envsuite.core.tools import Tool, ToolCall
+from trainers.gateway.messages import Ask, Message, Refused
+from trainers.gateway.reading import Fields, canonical, read_json, wrong
+from trainers.gateway.session import Asked, Choice, Session
+
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty")
+"""Settings in place of which those of the run are taken."""
+_MASKS = ("logit_bias", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
+_SHOWN = ("stream", "stream_options", "logprobs", "top_logprobs", "user", "safety_identifier", "store", "service_tier")
+"""Fields that change what is shown of an answer, or nothing: a request that differs in them alone is the same."""
+_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+def read(body: bytes, headers: Mapping[str, str]) -> Ask:
+    """Reads a request.
+
+    Two are the same where all their fields are, whatever the order, besides those that change only how the answer is
+    shown: a client may repeat in one piece what it has asked for as a stream.
+
+    Raises:
+        Refused: It is not as OpenAI has them, or asks for what a text model without stored state cannot give.
+    """
+    fields = read_json(body)
+    for name in fields.given("functions", "function_call", "audio", "web_search_options"):
+        raise wrong(name, "is not served; calls are asked for by tools", "unsupported_parameter")
+    if fields.may("top_logprobs", int, 0):
+        raise wrong("top_logprobs", "only the tokens that were sampled have log-probabilities", "unsupported_parameter")
+    tools = tuple(_tool(one) for one in fields.objects("tools"))
+    return Ask(
+        model=fields.need("model", str),
+        messages=tuple(_message(one) for one in fields.objects("messages")),
+        tools=tools,
+        count=fields.may("n", int, 1, 128) or 1,
+        max_tokens=fields.may("max_completion_tokens", int, 1) or fields.may("max_tokens", int, 1),
+        stop=fields.texts("stop"),
+        masking=tuple(_masking(fields, tools)),
+        replaced=fields.given(*_SAMPLING),
+        state_key=fields.object("metadata").may("state_key", str) or "",
+        body=b"chat" + canonical(fields, *_SHOWN),
+        shown={
+            "stream": fields.may("stream", bool),
+            "usage": fields.object("stream_options").may("include_usage", bool),
+            "logprobs": fields.may("logprobs", bool),
+        },
+    )
+
+
+def _message(fields: Fields) -> Message:
+    role, text = fields.need("role", str), fields.content()
+    if role in ("system", "developer"):
+        return Message("system", text)
+    if role == "user":
+        return Message("user", text)
+    if role == "tool":
+        return Message("tool", text, call_id=fields.need("tool_call_id", str))
+    if role != "assistant":
+        raise wrong(fields.path("role"), f"is {role[:40]!r}; it must be system, developer, user, assistant or tool")
+    thought = fields.may("reasoning_content", str) or fields.may("reasoning", str) or ""
+    return Message("assistant", text, tuple(_call(one) for one in fields.objects("tool_calls")), thought)
+
+
+def _call(fields: Fields) -> tuple[ToolCall, str]:
+    function = fields.object("function")
+    return ToolCall(function.need("name", str), function.json("arguments")), fields.need("id", str)
+
+
+def _tool(fields: Fields) -> Tool:
+    if fields.need("type", str) != "function":
+        raise wrong(fields.path("type"), "must be function", "unsupported_parameter")
+    return fields.object("function").tool("parameters")
+
+
+def _masking(fields: Fields, tools: Sequence[Tool]) -> Iterator[str]:
+    """What would mask the distribution."""
+    choice = fields.value.get("tool_choice")
+    if choice not in (None, "auto", "none", "required") and not isinstance(choice, dict):
+        raise wrong("tool_choice", "must be auto, none, required or a function")
+    if choice not in (None, "auto") and (tools or choice != "none"):
+        yield "tool_choice"
+    if fields.may("parallel_tool_calls", bool) is False and tools:
+        yield "parallel_tool_calls"
+    if fields.object("response_format").value.get("type", "text") != "text":
+        yield "response_format"
+    if any(one.object("function").may("strict", bool) for one in fields.objects("tools")):
+        yield "strict"
+    yield from fields.given(*_MASKS)
+
+
+def answer(
+    session: Session, asked: Asked, choices: Sequence[Choice], shown: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The answer as a whole.
+
+    Args:
+        session: Has the request.
+        asked: The request.
+        choices: What it was answered.
+        shown: :attr:`~trainers.gateway.messages.Ask.shown` of the request that is answered now; its own by default.
+    """
+    about = asked.ask.shown if shown is None else shown
+    made = [
+        {
+            "index": i,
+            "message": _said(choice.message),
+            "logprobs": _logprobs(session, choice) if about.get("logprobs") else None,
+            "finish_reason": choice.finish_reason,
+        }
+        for i, choice in enumerate(choices)
+    ]
+    return {**_head(session, asked, choices, "chat.completion"), "choices": made, "usage": _usage(asked, choices)}
+
+
+def chunks(session: Session, asked: Asked, choices: Sequence[Choice], shown: Mapping[str, Any]) -> Iterator[bytes]:
+    """The answer as a stream of events: the engine gives it whole, here it comes in pieces."""
+    head = _head(session, asked, choices, "chat.completion.chunk")
+    usage: dict[str, Any] = {"usage": None} if shown.get("usage") else {}
+
+    def event(some: list[dict[str, Any]], **more: Any) -> bytes:
+        return b"data: " + orjson.dumps({**head, "choices": some, **usage, **more}) + b"\n\n"
+
+    def delta(index: int, said: dict[str, Any], reason: str | None = None, logprobs: Any = None) -> bytes:
+        return event([{"index": index, "delta": said, "logprobs": logprobs, "finish_reason": reason}])
+
+    for i, choice in enumerate(choices):
+        message = choice.message
+        yield delta(i, {"role": "assistant", "content": ""})
+        for piece in pieces(message.thought):
+            yield delta(i, {"reasoning_content": piece})
+        for piece in pieces(message.text):
+            yield delta(i, {"content": piece})
+        for n, call in enumerate(_calls(message)):
+            function = call.pop("function")
+            yield delta(i, {"tool_calls": [{"index": n, **call, "function": {**function, "arguments": ""}}]})
+            for piece in pieces(function["arguments"]):
+                yield delta(i, {"tool_calls": [{"index": n, "function": {"arguments": piece}}]})
+        yield delta(i, {}, choice.finish_reason, _logprobs(session, choice) if shown.get("logprobs") else None)
+    if usage:
+        yield event([], usage=_usage(asked, choices))
+    yield b"data: [DONE]\n\n"
+
+
+def pieces(text: str, length: int = 64) -> Iterator[str]:
+    """A text in pieces of so many characters."""
+    return (text[at : at + length] for at in range(0, len(text), length))
+
+
+def _head(session: Session, asked: Asked, choices: Sequence[Choice], kind: str) -> dict[str, Any]:
+    version = max((int(v) for choice in choices for v in choice.completion.policy_version), default=0)
+    return {
+        "id": f"chatcmpl-{session.plan.episode_id}-{asked.number}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": asked.ask.model,
+        "system_fingerprint": f"policy-{version}",
+    }
+
+
+def _calls(message: Message) -> list[dict[str, Any]]:
+    return [
+        {"id": given, "type": "function", "function": {"name": call.name, "arguments": json_of(call)}}
+        for call, given in message.calls
+    ]
+
+
+def json_of(call: ToolCall) -> str:
+    """The arguments of a call as a text."""
+    return orjson.dumps(dict(call.arguments)).decode()
+
+
+def _said(message: Message) -> dict[str, Any]:
+    calls = {"tool_calls": _calls(message)} if message.calls else {}
+    thought = {"reasoning_content": message.thought} if message.thought else {}
+    content = None if calls and not message.text else message.text
+    return {"role": "assistant", "content": content, "refusal": None, **thought, **calls}
+
+
+def _logprobs(session: Session, choice: Choice) -> dict[str, Any]:
+    found = session.writer.token_bytes(choice.completion.token_ids.tolist())
+    tokens = [
+        {"token": one.decode("utf-8", "replace"), "logprob": float(logprob), "bytes": list(one), "top_logprobs": []}
+        for one, logprob in zip(found, choice.completion.logprobs, strict=True)
+    ]
+    return {"content": tokens, "refusal": None}
+
+
+def _usage(asked: Asked, choices: Sequence[Choice]) -> dict[str, Any]:
+    prompt, said = len(asked.prompt.ids), sum(choice.completion.count for choice in choices)
+    return {"prompt_tokens": prompt, "completion_tokens": said, "total_tokens": prompt + said}
+
+
+def problem(error: Refused) -> dict[str, Any]:
+    """An error as OpenAI's clients read it."""
+    kind = "server_error" if error.status >= 500 else _TYPES.get(error.status, "invalid_request_error")
+    return {"error": {"message": str(error), "type": kind, "param": error.param, "code": error.code}}

@@ -1,0 +1,152 @@
+"""Bodies of requests, read field by field: what is wrong is told by the field's path."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeVar
+
+import jsonschema_rs
+import orjson
+
+from envsuite.core.tools import Tool
+from trainers.gateway.messages import Refused
+
+T = TypeVar("T")
+_INF = float("inf")
+_KINDS = {str: "a string", int: "an integer", float: "a number", bool: "true or false", list: "an array"}
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+"""Parts of a message that are texts, and the field that has each."""
+
+
+def wrong(where: str, what: str, code: str = "invalid_value") -> Refused:
+    """The error of a field: ``where`` is its path, ``what`` says what it must be."""
+    return Refused(400, code, what, param=where)
+
+
+class Fields:
+    """An object of a request.
+
+    Args:
+        value: What was sent in its place; ``None`` reads as an object without fields.
+        where: Its path; "" for the whole body.
+
+    Raises:
+        Refused: It is no object.
+    """
+
+    def __init__(self, value: Any, where: str = "") -> None:
+        if not isinstance(value, dict | None):
+            raise wrong(where or "body", "must be an object")
+        self.value: dict[str, Any] = value or {}
+        self.where = where
+
+    def path(self, name: str) -> str:
+        """The path of a field."""
+        return f"{self.where}.{name}" if self.where else name
+
+    def may(self, name: str, kind: type[T], least: float = -_INF, most: float = _INF) -> T | None:
+        """A field of a kind; ``None`` where it is absent or null.
+
+        Raises:
+            Refused: It is of another kind, or a number outside ``least`` to ``most``.
+        """
+        found = self.value.get(name)
+        if found is None:
+            return None
+        if not isinstance(found, int | float if kind is float else kind) or isinstance(found, bool) is not (
+            kind is bool
+        ):
+            raise wrong(self.path(name), f"must be {_KINDS.get(kind, 'an object')}", "invalid_type")
+        if isinstance(found, int) and not least <= found <= most:
+            raise wrong(self.path(name), f"is {found}, and not in {least} to {most}")
+        return found  # type: ignore[return-value]
+
+    def need(self, name: str, kind: type[T], least: float = -_INF) -> T:
+        """As :meth:`may`, for a field that must be there."""
+        if (found := self.may(name, kind, least)) is None:
+            raise wrong(self.path(name), "is missing", "missing_required_parameter")
+        return found
+
+    def object(self, name: str) -> Fields:
+        """A field that is an object; one without fields where it is absent."""
+        return Fields(self.value.get(name), self.path(name))
+
+    def objects(self, name: str) -> list[Fields]:
+        """A field that is an array of objects; none where it is absent."""
+        return [Fields(one, f"{self.path(name)}[{i}]") for i, one in enumerate(self.may(name, list) or ())]
+
+    def given(self, *names: str) -> tuple[str, ...]:
+        """Those of the names that are there, and are neither null nor empty."""
+        return tuple(name for name in names if self.value.get(name) not in (None, {}, [], ""))
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A field that is a text, or an array of texts, none of which is empty."""
+        found = self.value.get(name)
+        some = (found,) if isinstance(found, str) else tuple(self.may(name, list) or ())
+        if not all(isinstance(one, str) and one for one in some):
+            raise wrong(self.path(name), "must be texts that are not empty")
+        return some
+
+    def content(self, name: str = "content") -> str:
+        """A text, or the texts of an array of parts, one a line."""
+        found = self.value.get(name)
+        return found if isinstance(found, str) else "\n".join(part.text() for part in self.objects(name))
+
+    def text(self) -> str:
+        """The text of a part of a message.
+
+        Raises:
+            Refused: It is no text.
+        """
+        kind = self.need("type", str)
+        if kind not in _TEXTS:
+            raise wrong(self.path("type"), f"the model reads text alone, not {kind[:40]!r}", "unsupported_content")
+        return self.need(_TEXTS[kind], str)
+
+    def json(self, name: str) -> dict[str, Any]:
+        """A field that is a text, which is an object as JSON."""
+        try:
+            return Fields(orjson.loads(self.need(name, str) or "{}"), self.path(name)).value
+        except orjson.JSONDecodeError as error:
+            raise wrong(self.path(name), f"is no JSON: {error}") from error
+
+    def tool(self, schema: str) -> Tool:
+        """A tool; ``schema`` is the field with the schema of its arguments.
+
+        Raises:
+            Refused: The name has other letters, or the schema is none.
+        """
+        if _NAME.fullmatch(name := self.need("name", str)) is None:
+            raise wrong(self.path("name"), "must be 1 to 128 letters, digits, points, _ and -")
+        parameters = self.may(schema, dict) or {"type": "object", "properties": {}}
+        try:  # "$schema" would be fetched
+            jsonschema_rs.meta.validate({key: value for key, value in parameters.items() if key != "$schema"})
+        except ValueError as error:
+            raise wrong(self.path(schema), f"is no JSON Schema: {str(error).splitlines()[0][:200]}") from error
+        return Tool(name, self.may("description", str) or "", parameters)
+
+
+def read_json(body: bytes) -> Fields:
+    """The object of a request's body.
+
+    Raises:
+        Refused: It is no JSON, or no object.
+    """
+    try:
+        return Fields(orjson.loads(body))
+    except orjson.JSONDecodeError as error:
+        raise Refused(400, "invalid_json", f"the body is no JSON: {error}") from error
+
+
+def canonical(fields: Fields, *without: str) -> bytes:
+    """What makes two requests the same, as JSON: the order of fields does not, nor do those that are left out.
+
+    Raises:
+        Refused: It is nested too deep to be written again.
+    """
+    try:
+        kept = {name: value for name, value in fields.value.items() if name not in without}
+        return orjson.dumps(kept, option=orjson.OPT_SORT_KEYS)
+    except TypeError as error:
+        raise wrong("body", f"cannot be written again: {error}") from error

@@ -1,0 +1,162 @@
+"""What an agent's requests become: tokens that were seen and sampled stay, and what is told anew begins a sequence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from families import BY_NAME, tokenizer_of
+from hypothesis import given
+from hypothesis import strategies as st
+from talking import TOOL, Place
+
+from envsuite.core.tools import Tool, ToolCall
+from trainers.gateway.messages import Ask, Message
+from trainers.gateway.sequences import Writer
+from trainers.gateway.session import Session
+from trainers.steps import Step
+
+FAMILIES = ("Qwen2.5", "Qwen3", "Llama 3.1", "Mistral Nemo", "GLM 4.6", "gpt-oss")
+LOOK = Tool(TOOL["name"], TOOL["description"], TOOL["parameters"])
+SYSTEM, USER = Message("system", "Be brief."), Message("user", "Where?")
+
+
+class Talk:
+    """A session whose answers a test says."""
+
+    def __init__(self, place: Place) -> None:
+        self.place, self.session = place, place.open()
+
+    def ask(self, *messages: Message, answer: str = "There.", tools: tuple[Tool, ...] = ()) -> Message:
+        """Asks, has the answer delivered, and returns it."""
+        place = self.place
+        place.engine.answer = lambda request: place.engine.ids(answer)
+        body = repr((messages, tools, len(self.session.asked))).encode()
+        session, asked = place.gateway.ask(self.session.key, Ask("policy", messages, tools, body=body))
+        place.gateway.pump(place.engine, 0.0)
+        place.gateway.delivered(session, asked)
+        return asked.done.result()[0].message
+
+    @property
+    def steps(self) -> list[Step]:
+        return list(self.session.episode().steps)
+
+    @property
+    def parents(self) -> list[int | None]:
+        return [step.info["gateway"]["parent"] for step in self.steps]
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request: pytest.FixtureRequest, smol: Any) -> Place:
+    one = BY_NAME[request.param]
+    place = Place(tokenizer_of(smol, one.file, one.ends))
+    place.gateway.writer = Writer(place.engine.tokenizer, one.arguments)
+    return place
+
+
+@pytest.fixture
+def talk(speaks: Any) -> Talk:
+    return Talk(Place(speaks))
+
+
+_texts = st.text(st.sampled_from("ab é☃\n<|>"), min_size=1, max_size=12).map(lambda text: f"x{text}x") | st.just(
+    "a<|im_end|>b"
+)
+
+
+@given(said=st.lists(st.tuples(_texts, _texts), min_size=1, max_size=4))
+def test_a_conversation_is_the_templates_own_and_goes_on_from_the_sampled_tokens(
+    said: list[tuple[str, str]], family: Place
+) -> None:
+    talk, messages = Talk(family), [SYSTEM]
+    texts = []
+    for user, answer in said:
+        messages.append(Message("user", user))
+        texts.append(family.gateway.writer.text(messages, ()))
+        messages.append(talk.ask(*messages, answer=answer.replace("<|im_end|>", "")))
+    for step, text in zip(talk.steps, texts, strict=True):
+        assert family.engine.tokenizer.decode(step.prompt_ids) == text
+        if (parent := step.info["gateway"]["parent"]) is not None:
+            before = talk.steps[parent]
+            sampled = [*before.prompt_ids, *before.response_ids]
+            assert parent == step.t - 1 and step.prompt_ids[: len(sampled)].tolist() == sampled
+
+
+def test_calls_and_their_results_go_on_in_one_sequence(family: Place) -> None:
+    talk, writer = Talk(family), family.gateway.writer
+    assert writer.codec is not None
+    call = writer.codec.write([ToolCall("look", {"at": "the é"})], tools=[LOOK])
+    first = talk.ask(USER, answer=call, tools=(LOOK,))
+    ((made, given_id),) = first.calls
+    assert made == ToolCall("look", {"at": "the é"})
+    again = replace(first, calls=((made, given_id),))
+    second = talk.ask(USER, again, Message("tool", "snow", call_id=given_id), answer=call, tools=(LOOK,))
+    assert second.calls and talk.parents == [None, 0]
+    assert talk.steps[1].action == (made,)
+
+
+def test_each_way_to_change_a_conversation_begins_a_sequence_that_says_where_it_left(talk: Talk) -> None:
+    one = talk.ask(SYSTEM, USER, answer="Here.")
+    goes_on, other = Message("user", "And?"), Message("user", "What of it?")
+    two = talk.ask(SYSTEM, USER, one, goes_on)
+    talk.ask(SYSTEM, USER, one, goes_on, two, other)  # goes on
+    talk.ask(SYSTEM, USER, one, other)  # another way from the first answer
+    talk.ask(SYSTEM, Message("user", "Where now?"), one, goes_on)  # edited
+    talk.ask(SYSTEM, Message("user", "So far: here."))  # compacted
+    talk.ask(Message("system", "Help."), Message("user", "Look."))  # another agent
+    talk.ask(SYSTEM, USER, one, goes_on, two, tools=(LOOK,))  # other tools
+    assert talk.parents == [None, 0, 1, 0, None, None, None, None]
+    left = [step.info["gateway"]["left"] for step in talk.steps]
+    assert left == [None, None, None, None, (0, 1), (0, 1), None, None]
+
+
+def test_reasoning_that_a_client_drops_is_not_read_as_what_was_sampled(smol: Any) -> None:
+    one = BY_NAME["Qwen3"]
+    talk = Talk(Place(tokenizer_of(smol, one.file, one.ends)))
+    call = "<think>\nHm.\n</think>\n\n" + '<tool_call>\n{"name": "look", "arguments": {"at": "x"}}\n</tool_call>'
+    first = talk.ask(USER, answer=call, tools=(LOOK,))
+    assert first.thought == "Hm."
+    result = Message("tool", "snow", call_id=first.calls[0][1])
+    talk.ask(USER, first, result, tools=(LOOK,))
+    talk.ask(USER, replace(first, thought=""), result, tools=(LOOK,))
+    assert talk.parents == [None, 0, None]
+    assert "Hm." not in talk.place.engine.tokenizer.decode(talk.steps[2].prompt_ids)
+
+
+@given(order=st.lists(st.booleans(), min_size=1, max_size=6), change=_texts)
+def test_what_one_sequence_says_changes_no_token_of_another(order: list[bool], change: str, speaks: Any) -> None:
+    def prompts(order: list[bool], text: str) -> list[list[int]]:
+        talk = Talk(Place(speaks))
+        threads: dict[bool, list[Message]] = {True: [SYSTEM], False: [Message("system", "Help.")]}
+        kept = []
+        for main in order:
+            messages = threads[main]
+            messages.append(Message("user", f"Step {len(messages)}" if main else text))
+            messages.append(talk.ask(*messages, answer="There." if main else text.replace("<|im_end|>", "")))
+            if main:
+                kept.append(len(talk.session.asked) - 1)
+        return [np.asarray(talk.session.asked[i].prompt.ids).tolist() for i in kept]
+
+    alone = prompts([main for main in order if main], "")
+    assert prompts(order, change) == prompts(order, "Look.") == alone
+
+
+def test_a_call_with_a_number_that_no_client_can_read_is_text(talk: Talk) -> None:
+    said = talk.ask(
+        USER, answer=f'<tool_call>\n{{"name": "look", "arguments": {{"at": {10**30}}}}}\n</tool_call>', tools=(LOOK,)
+    )
+    assert not said.calls and str(10**30) in said.text
+    assert not talk.steps[0].valid and "cannot be sent" in str(talk.steps[0].parse_error)
+
+
+def test_stop_texts_cut_tokens_and_text_alike(speaks: Any) -> None:
+    place = Place(speaks)
+    session: Session = place.open()
+    place.engine.answer = lambda request: place.engine.ids("one two three four")
+    _, asked = place.gateway.ask(session.key, Ask("policy", (USER,), stop=("four", "thr")))
+    place.gateway.pump(place.engine, 0.0)
+    (choice,) = asked.done.result()
+    assert (choice.message.text, choice.stopped, choice.finish_reason) == ("one two ", "thr", "stop")
+    assert place.engine.tokenizer.decode(choice.completion.token_ids) == "one two three"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +14,7 @@ import orjson
 from envsuite.core.errors import EnvsuiteError
 from envsuite.core.tools import Tool, ToolCall
 
+_THOUGHT = re.compile(r"\s*<think>(.*?)</think>(.*)", re.DOTALL)
 Role = Literal["system", "user", "assistant", "tool"]
 
 
@@ -51,9 +53,18 @@ class Message:
 
     @cached_property
     def key(self) -> bytes:
-        """Equal for messages that say the same: arguments by value; ids are left out, since clients give their own."""
+        """Equal for messages that say the same.
+
+        Arguments count by value; ids are left out, since clients give their own. What an assistant says counts without
+        white space around it, and a thought in tags at its begin as one that is given apart: clients take it out.
+        """
+        thought, text = self.thought, self.text
+        if self.role == "assistant":
+            if not thought and (found := _THOUGHT.match(text)) is not None:
+                thought, text = found.groups()
+            thought, text = thought.strip(), text.strip()
         calls = [[call.name, dict(call.arguments)] for call, _ in self.calls]
-        return orjson.dumps([self.role, self.text, self.thought, calls], option=orjson.OPT_SORT_KEYS)
+        return orjson.dumps([self.role, text, thought, calls], option=orjson.OPT_SORT_KEYS)
 
 
 @dataclass(frozen=True)
@@ -85,7 +96,9 @@ class Ask:
     """
 
     def __post_init__(self) -> None:
-        if not self.messages:
+        said = tuple(m for m in self.messages if m.role != "system" or m.text)  # an empty one says nothing
+        object.__setattr__(self, "messages", said)
+        if not said:
             raise Refused(400, "missing_required_parameter", "must have at least one message", param="messages")
         try:
             [message.key for message in self.messages]

@@ -23,9 +23,11 @@ from importlib.metadata import version
 
 import gymnasium
 
-from envsuite.core.naming import ADAPTERS, spec_of
+from envsuite.core.naming import spec_of
 
 TASKS, STEPS, SECONDS = 3, 5, 900
+PACKAGES = {name: name for name in ("gymnasium", "pettingzoo", "reasoning_gym", "textarena")} | {"gem": "gem-llm"}
+"""Adapter -> the package whose environments it lists, as pip knows it."""
 
 
 def played(env_id: str) -> str:
@@ -61,7 +63,7 @@ def play_all(package: str) -> None:
 def main() -> None:
     """Plays each package's environments twice, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("packages", nargs="+", choices=ADAPTERS)
+    parser.add_argument("packages", nargs="+", choices=PACKAGES)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
@@ -83,7 +85,7 @@ def main() -> None:
         one, two = ({line["id"]: line for line in map(json.loads, run.stdout.splitlines())} for run in runs)
         made = [env_id for env_id, line in one.items() if "hash" in line]
         same = [env_id for env_id in made if one[env_id] == two[env_id]]
-        print(f"| {package} | {version(package)} | {len(one)} | {len(made)} | {len(same)} |", flush=True)
+        print(f"| {package} | {version(PACKAGES[package])} | {len(one)} | {len(made)} | {len(same)} |", flush=True)
         left += [
             f"{env_id}: {one[env_id].get('error', 'another in another process')}"
             for env_id in one

@@ -48,6 +48,7 @@ class GymnasiumText(Adapted):
         self._env = gymnasium.make(
             self.name, max_episode_steps=-1, disable_env_checker=True, **mode, **(self.options.settings or {})
         )
+        self._session.callback(self._env.close)
         space = self._env.action_space
         if not isinstance(space, gymnasium.spaces.Discrete):
             raise UsageError(
@@ -95,10 +96,6 @@ class GymnasiumText(Adapted):
 
     def _propose(self, rng: np.random.Generator) -> ToolCall:
         return ToolCall("act", {"action": self._names[int(rng.integers(len(self._names)))]})
-
-    def close(self) -> None:
-        """Closes the environment."""
-        self._env.close()
 
 
 def names() -> list[str]:

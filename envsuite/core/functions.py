@@ -237,8 +237,8 @@ class FunctionEnv(ToolEnv):
 
     def _propose(self, rng: np.random.Generator) -> ToolCall:
         tool = self.tools[int(rng.integers(len(self.tools)))]
-        drawn = {name: _drawn(form, rng) for name, form in tool.parameters["properties"].items()}
-        return ToolCall(tool.name, drawn)
+        properties = tool.parameters["properties"]
+        return ToolCall(tool.name, {name: drawn(form, rng) for name, form in properties.items()})
 
     def _save(self) -> Any:
         return deepcopy(self._world)
@@ -270,15 +270,15 @@ def schema_of(hint: Any) -> dict[str, Any]:
     return {"type": _PLAIN[hint]} if isinstance(hint, type) and hint in _PLAIN else {}
 
 
-def _drawn(form: Mapping[str, Any], rng: np.random.Generator) -> Any:
-    """Returns a random value of a schema that :func:`schema_of` makes."""
+def drawn(form: Mapping[str, Any], rng: np.random.Generator) -> Any:
+    """Returns a random value of a schema that :func:`schema_of` makes; of another, one that may not fit it."""
     if "enum" in form:
         return form["enum"][int(rng.integers(len(form["enum"])))]
     if "anyOf" in form:
-        return _drawn(form["anyOf"][int(rng.integers(len(form["anyOf"])))], rng)
+        return drawn(form["anyOf"][int(rng.integers(len(form["anyOf"])))], rng)
     low = form.get("minimum", min(-100, form.get("maximum", 0)))
     high = form.get("maximum", low + 200)
-    match form["type"]:
+    match form.get("type"):
         case "integer":
             return int(rng.integers(low, high + 1))
         case "number":
@@ -286,7 +286,7 @@ def _drawn(form: Mapping[str, Any], rng: np.random.Generator) -> Any:
         case "boolean":
             return bool(rng.integers(2))
         case "array":
-            return [_drawn(form["items"], rng) for _ in range(int(rng.integers(4)))]
+            return [drawn(form.get("items", {}), rng) for _ in range(int(rng.integers(4)))]
         case "string":
             return "".join(_LETTERS[int(place)] for place in rng.integers(len(_LETTERS), size=int(rng.integers(1, 9))))
     return None

@@ -12,7 +12,7 @@ from envsuite.core import registration
 from envsuite.core.errors import unknown
 from envsuite.core.registration import ENVIRONMENTS, NAMED, EnvSpec, register_envs, tell
 
-ADAPTERS = ("gymnasium", "reasoning_gym", "textarena")
+ADAPTERS = ("gem", "gymnasium", "mcp", "openenv", "pettingzoo", "reasoning_gym", "textarena", "verifiers")
 """Packages whose environments are taken as they are, under ``PACKAGE/NAME``: modules of ``envsuite.adapters``."""
 
 

@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from adapted import made
 
 from envsuite.adapters.base import OwnRandom
 from envsuite.cli import main
 from envsuite.core import DataError, MissingExtra, ToolCall, UnknownName, UsageError
-from envsuite.core.naming import ADAPTERS, spec_of
-from envsuite.core.registration import ENVIRONMENTS, NAMED
+from envsuite.core.naming import spec_of
 from envsuite.testing import checks
-
-
-@pytest.fixture(autouse=True)
-def forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Names that a test registers are forgotten after it."""
-    monkeypatch.setenv(NAMED, "")
-    yield
-    for env_id in [name for name in ENVIRONMENTS if name.partition("/")[0] in ADAPTERS]:
-        del ENVIRONMENTS[env_id], gymnasium.registry[env_id]
-
-
-def made(env_id: str, **options: Any) -> Any:
-    spec_of(env_id)
-    return gymnasium.make(env_id, **options)
 
 
 @pytest.mark.seconds
@@ -41,6 +26,8 @@ def made(env_id: str, **options: Any) -> Any:
         ("reasoning_gym", "reasoning_gym/chain_sum"),
         ("textarena", "textarena/GuessTheNumber-v0"),
         ("textarena", "textarena/TowerOfHanoi-v0"),
+        ("gem", "gem/game.GuessTheNumber-v0-easy"),
+        ("pettingzoo", "pettingzoo/nim"),
     ],
 )
 def test_they_keep_the_contract(package: str, env_id: str) -> None:

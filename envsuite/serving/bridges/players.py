@@ -232,13 +232,14 @@ class Player:
                 raise UsageError(self._over or NOT_BEGUN)
             env = self._env
 
-            def step() -> tuple[tuple[str, str, list[str], dict[str, Any]], float, bool]:
-                observation, reward, terminated, _, info = env.step((call,))
-                return _plain(observation, info), float(reward), terminated
+            def step() -> tuple[tuple[str, str, list[str], dict[str, Any]], float, bool, bool]:
+                observation, reward, terminated, truncated, info = env.step((call,))
+                return _plain(observation, info), float(reward), terminated, truncated
 
-            seen, reward, terminated = await self._play(step, self.offer.quick)
+            seen, reward, terminated, cut = await self._play(step, self.offer.quick)
             self.steps += 1
-            truncated = not terminated and self.offer.horizon is not None and self.steps >= self.offer.horizon
+            out_of_steps = self.offer.horizon is not None and self.steps >= self.offer.horizon
+            truncated = not terminated and (cut or out_of_steps)
             turn = Turn(*seen, reward, terminated, truncated)
             self.info = turn.info
             if turn.done:

@@ -1,0 +1,144 @@
+"""Tools of an MCP server, rewarded by a function of yours: ``mcp/NAME``, with its options in ``NAME.json``."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from envsuite.adapters.base import Adapted, classes, defined_in, imported, reason
+from envsuite.core import Outcome, Tool, ToolCall
+from envsuite.core.errors import DataError, UsageError, WorkerLost
+from envsuite.core.options import Options, option
+
+HORIZON = 30
+ANSWER = Tool.of_string("answer", "Gives the answer, which ends the episode.", "text", "The answer.")
+_EXTRA = "'envsuite[bridges]'"
+_LOST = (-32000, -32001)
+"""Codes of a connection that was closed, and of an answer that did not come in time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class McpOptions(Options):
+    """Options of the tools of a server."""
+
+    command: str = option("", "command that starts the server, in each episode anew", offered=False)
+    server: str = option("", "address of the server, instead of a command", offered=False)
+    reward: str = option("", "FILE.py:FUNCTION of the task and the calls; a number ends the episode", offered=False)
+    goals: str | Sequence[Any] = option((), "tasks, or a file of JSON lines: texts, or mappings", offered=False)
+    begin: str = option("", "tool that begins an episode, with the task's arguments, not the agent's", offered=False)
+    deadline: float = option(60.0, "seconds that a call may take", exclusiveMinimum=0)
+
+
+class Mcp(Adapted):
+    """The tools of a server, in a session of its own for each episode, and ``answer``, which ends it.
+
+    A task is a text, or a mapping with ``goal``, and with ``id``, ``split``, ``type`` and ``arguments`` where they are
+    wanted. After each call the reward function is given the task and all calls: mappings of ``name``, ``arguments``,
+    ``text``, ``result`` (structured, or ``None``) and ``error`` (whether the tool failed). ``None`` goes on; a number
+    ends the episode, 1 or more as a success.
+    """
+
+    package = "mcp"
+    takes = McpOptions
+    in_file = True
+    _fresh = False
+    """Whether nothing was called in the session."""
+
+    def _prepare(self) -> tuple[Tool, ...]:
+        given, (file, _, name) = self.options, self.options.reward.rpartition(":")
+        if bool(given.command) == bool(given.server) or not file or not given.goals:
+            raise UsageError(f"{self.takes.env_id} needs goals, reward=FILE.py:FUNCTION, and either command or server")
+        self._sdk, self._reward = imported("mcp", _EXTRA), defined_in(file).get(name)
+        if not callable(self._reward):
+            raise UsageError(f"reward={given.reward}: {file} has no function {name}")
+        self._tasks = _read(given.goals, self.takes.env_id)
+        self._rows = self._tasks
+        content = Path(file).read_bytes() + orjson.dumps(self._rows, option=orjson.OPT_SORT_KEYS)
+        self._version = hashlib.sha256(content).hexdigest()[:12]
+        tools = {one.name: one for one in self._connected() if one.name != given.begin}
+        return tuple({ANSWER.name: ANSWER, **tools}.values())
+
+    def _connected(self) -> list[Tool]:
+        """Starts a session; returns the server's tools."""
+        self.close()
+        words, portal = shlex.split(self.options.command), imported("anyio.from_thread", _EXTRA).start_blocking_portal
+        try:
+            with ExitStack() as stack:
+                started = partial(self._sdk.StdioServerParameters, args=words[1:], env={**os.environ})
+                target = self.options.server or started(command=words[0])
+                client = self._sdk.Client(target, read_timeout_seconds=self.options.deadline)
+                self._portal = stack.enter_context(portal())
+                self._client = stack.enter_context(self._portal.wrap_async_context_manager(client))
+                listed = self._portal.call(self._client.list_tools).tools
+                self._session, self._fresh = stack.pop_all(), True
+        except Exception as error:
+            what = f"no MCP server answers at {self.options.server or self.options.command}"
+            raise UsageError(f"{self.takes.env_id}: {what} ({reason(error)})") from error
+        return [Tool(one.name, one.description or "", one.input_schema) for one in listed]
+
+    def goal(self, task_id: str) -> str:
+        """Returns the text of a task."""
+        self._describe(task_id)
+        return str(self._tasks[task_id]["goal"])
+
+    def _begin(self, task_id: str) -> tuple[str, Outcome]:
+        there = self.tools if self._fresh else (ANSWER, *self._connected())
+        if gone := {tool.name for tool in self.tools} - {tool.name for tool in there}:
+            raise WorkerLost(f"{self.takes.env_id}: the server has no tool {min(gone)} any more; start the run anew")
+        self._task, self._calls, text = self._tasks[task_id], list[dict[str, Any]](), ""
+        if self.options.begin:
+            begun = self._asked(self.options.begin, self._task.get("arguments", {}))
+            text = begun["text"]
+            if begun["error"]:
+                raise WorkerLost(f"{self.takes.env_id}: {self.options.begin} of {task_id}: {text}")
+        return str(self._task["goal"]), Outcome(text)
+
+    def _asked(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns a call of the server with what it led to."""
+        made, self._fresh = {"name": name, "arguments": {**arguments}}, False
+        try:
+            said = self._portal.call(partial(self._client.call_tool, name, {**arguments}))
+        except Exception as error:
+            if isinstance(error, self._sdk.MCPError) and error.code not in _LOST:  # e.g. the tool has vanished
+                return {**made, "text": str(error), "result": None, "error": True}
+            self.close()
+            raise WorkerLost(f"{self.takes.env_id}: {name}: {reason(error)}") from error
+        text = "\n".join(part.text if part.type == "text" else f"[{part.type}]" for part in said.content)
+        return {**made, "text": text, "result": said.structured_content, "error": bool(said.is_error)}
+
+    def _call(self, call: ToolCall) -> Outcome:
+        own = call.name == ANSWER.name and ANSWER in self.tools
+        text, arguments = str(call.arguments.get("text")), {**call.arguments}
+        made = dict[str, Any](name=call.name, arguments=arguments, text=text, result=None, error=False)
+        said = made if own else self._asked(call.name, arguments)
+        self._calls.append(said)
+        try:
+            reward = self._reward(self._task, self._calls)  # type: ignore[misc]
+            value = float(reward or 0.0)
+        except Exception as error:
+            raise UsageError(f"reward={self.options.reward} fails after {call.name} ({reason(error)})") from error
+        if reward is None and not own:
+            return Outcome(said["text"], error=said["text"] if said["error"] else None)
+        return Outcome(said["text"], value, done=True, success=value >= 1, score=min(max(value, 0.0), 1.0))
+
+
+def _read(goals: str | Sequence[Any], env_id: str) -> dict[str, dict[str, Any]]:
+    """Returns the tasks by their ids."""
+    try:
+        lines = goals if not isinstance(goals, str) else map(orjson.loads, Path(goals).read_bytes().splitlines())
+        rows = [{"goal": str(line)} if isinstance(line, str) else {**line, "goal": line["goal"]} for line in lines]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise DataError(f"goals of {env_id}: not texts, or mappings with goal ({reason(error)})") from error
+    return {str(row.get("id", f"{row.get('split', 'train')}-{place}")): row for place, row in enumerate(rows)}
+
+
+__getattr__ = classes(Mcp, list, lambda name: True)

@@ -1,0 +1,146 @@
+"""Environments on a server of OpenEnv's contract: ``openenv/NAME``, with the option ``server`` or in ``NAME.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from envsuite.adapters.base import Adapted, SeedOptions, classes, imported, reason
+from envsuite.core import Outcome, Tool, ToolCall
+from envsuite.core.errors import UsageError, WorkerLost
+from envsuite.core.options import option
+
+HORIZON = 200
+_EXTRA = "'envsuite[bridges]'"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenEnvOptions(SeedOptions):
+    """Options of an environment on a server; ``train`` and ``test`` count where the server lists no tasks."""
+
+    server: str = option("", "address of the server, e.g. http://127.0.0.1:8000", offered=False)
+    goal: str | None = option(None, "the instruction; else the observation's task, else what the server is about")
+    settings: Mapping[str, Any] | None = option(None, "further fields of each reset")
+    deadline: float = option(60.0, "seconds in which the server has to answer", exclusiveMinimum=0)
+
+
+class OpenEnv(Adapted):
+    """An environment that a server plays, an episode after the other over one WebSocket.
+
+    Tools are the server's; one of typed actions has the tool ``act``, whose arguments are the action's fields. Tasks
+    are those of the task API, else seeds. Reward and end are the server's, and so are ``success``, ``score``,
+    ``error``, ``metrics`` and ``state_key`` where its metadata has them; else an end with a positive reward is a
+    success.
+    """
+
+    package = "openenv"
+    takes = OpenEnvOptions
+    in_file = True
+    _socket: Any = None
+
+    def _prepare(self) -> tuple[Tool, ...]:
+        self._server, self._sockets = self.options.server.rstrip("/"), imported("websockets", _EXTRA)
+        self._http, self._connect = imported("httpx2", _EXTRA), imported("websockets.sync.client", _EXTRA).connect
+        if not self._server.startswith(("http://", "https://")):
+            raise UsageError(f"{self.takes.env_id} needs the address of a server: server=http://127.0.0.1:8000")
+        self._about = self._asked("/metadata") or {}
+        self._version = f"{self._about.get('name', self.name)}-{self._about.get('version', 'unknown')}"
+        self._rows = {
+            str(task.get("id", f"{split['name']}-{index}")): {**task, "split": split["name"], "index": index}
+            for name in self._asked("/list_environments") or ()
+            for split in self._asked(f"/{name}/splits") or ()
+            for index, told in enumerate(self._asked(f"/{name}/tasks", {"split": split["name"]})["tasks"])
+            for task in [told if isinstance(told, dict) else {}]
+        }
+        listed = self._asked("/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}) or {}
+        tools = (listed.get("result") or {}).get("tools")
+        self._typed = not tools
+        if tools:
+            return tuple(Tool(one["name"], one.get("description") or "", one["inputSchema"]) for one in tools)
+        form = (self._asked("/schema") or {}).get("action")
+        if form is None:
+            raise UsageError(f"{self._server} is not a server of OpenEnv: it has neither tools nor /schema")
+        fields = {name: one for name, one in form.get("properties", {}).items() if name != "metadata"}
+        return (Tool("act", form.get("description") or "Takes an action.", {**form, "properties": fields}),)
+
+    def _asked(self, path: str, body: object = None) -> Any:
+        """Returns the answer to a single request; ``None`` where the server does not have the path."""
+        method, limit = "GET" if body is None else "POST", self.options.deadline
+        try:
+            answer = self._http.request(method, self._server + path, json=body, timeout=limit, trust_env=False)
+            return answer.json() if answer.status_code == 200 else None
+        except (self._http.HTTPError, self._http.InvalidURL, ValueError) as error:
+            raise UsageError(f"{self._server} does not answer as a server of OpenEnv ({reason(error)})") from error
+
+    def _begin(self, task_id: str) -> tuple[str, Outcome]:
+        row, self._total, old = (self._rows or {}).get(task_id), 0.0, self._socket is not None
+        task = {"split": row["split"], "index": row["index"]} if row else {"seed": int(task_id.removeprefix("seed-"))}
+        data = {**(self.options.settings or {}), **task}
+        try:
+            told = self._said("reset", data)
+        except WorkerLost:
+            if not old:  # a connection may have ended while nothing was played
+                raise
+            told = self._said("reset", data)
+        goal = self.options.goal or told["observation"].get("task") or self._about.get("description") or self.name
+        return str(goal), self._outcome(told)
+
+    def _said(self, kind: str, data: object) -> Any:
+        """Returns the answer to a message.
+
+        Raises:
+            WorkerLost: There is none, or the server failed.
+        """
+        address, limit = f"ws{self._server.removeprefix('http')}/ws", self.options.deadline
+        try:
+            if self._socket is None:
+                opened = self._connect(address, proxy=None, max_size=None, open_timeout=limit)
+                self._socket = self._session.enter_context(opened)
+            self._socket.send(orjson.dumps({"type": kind, "data": data}).decode())
+            answer = orjson.loads(self._socket.recv(timeout=limit))
+        except (OSError, ValueError, self._sockets.exceptions.WebSocketException) as error:
+            self.close()
+            raise WorkerLost(f"{self._server} does not answer ({reason(error)}); see whether it runs") from error
+        if answer["type"] == "error" and (kind == "reset" or answer["data"]["code"] != "VALIDATION_ERROR"):
+            self.close()
+            raise WorkerLost(f"{self._server}: {kind}: {answer['data']['message']}")
+        return answer["data"]
+
+    def _call(self, call: ToolCall) -> Outcome:
+        action = dict(call.arguments)
+        told = self._said(
+            "step", action if self._typed else {"type": "call_tool", "tool_name": call.name, "arguments": action}
+        )
+        if "observation" in told:
+            return self._outcome(told)
+        problem = " ".join([told["message"], *(str(one.get("msg", "")) for one in told.get("errors", ()))])
+        return Outcome(problem, error=problem)
+
+    def _outcome(self, told: dict[str, Any]) -> Outcome:
+        seen, reward, done = told["observation"], float(told.get("reward") or 0.0), bool(told.get("done"))
+        info = {"error": seen.get("error"), **(seen.get("metadata") or {})}
+        self._total += reward
+        self._cut = done and bool(info.get("truncated")) and not info.get("terminated")
+        said = seen.get("text", seen.get("result"))
+        rest = {name: one for name, one in seen.items() if name not in ("metadata", "done", "reward", "error")}
+        text = said if isinstance(said, str) else orjson.dumps(rest).decode()
+        error = None if info["error"] is None else str(info["error"])
+        text = text if error is None or error in text else f"{text}\n{error}"
+        self._key = str(info.get("state_key", text))
+        score, commands = float(info.get("score", self._total)), tuple(map(str, seen.get("commands") or ()))
+        success, metrics = bool(info.get("success", done and reward > 0)), info.get("metrics") or {}
+        return Outcome(text, reward, done, error, commands, success, min(max(score, 0.0), 1.0), metrics)
+
+    def _state_key(self) -> str:
+        return self._key
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._socket = None
+        super().close()
+
+
+__getattr__ = classes(OpenEnv, list, lambda name: True)

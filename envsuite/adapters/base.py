@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import runpy
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -138,6 +139,13 @@ def defined_in(file: str) -> dict[str, Any]:
         return runpy.run_path(file)
     except Exception as error:
         raise UsageError(f"{file}: {reason(error)}") from error
+
+
+def words_missing(env_id: str, error: LookupError) -> Exception:
+    """Returns what to raise for an error of NLTK: how to get the words that it does not have; for others, the error."""
+    missing = re.search(r"nltk\.download\('([^']+)'\)", str(error))
+    told = f"{env_id} reads words of NLTK: python -m nltk.downloader {missing[1] if missing else ''}"
+    return DataError(told) if missing else error
 
 
 def imported(module: str, package: str) -> ModuleType:

@@ -1,6 +1,6 @@
 """GEM's games and data sets (package gem-llm), in which agents say texts.
 
-GEM writes ``game:Wordle-v0-easy``; here the id is ``gem/game.Wordle-v0-easy``, as for ``gymnasium.make`` a colon ends
+GEM writes ``game:Sudoku-v0-easy``; here the id is ``gem/game.Sudoku-v0-easy``, as for ``gymnasium.make`` a colon ends
 the name of a module.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from envsuite.adapters.base import Adapted, OwnRandom, SeedOptions, classes, imported, reason
+from envsuite.adapters.base import Adapted, OwnRandom, SeedOptions, classes, imported, reason, words_missing
 from envsuite.core import Outcome, Tool, ToolCall
 from envsuite.core.errors import UsageError
 from envsuite.core.options import option
@@ -48,6 +48,8 @@ class Gem(Adapted):
         with self._random.drawing():
             try:
                 return self._gem.make(self.name.replace(".", ":", 1), **(self.options.settings or {}))
+            except LookupError as error:
+                raise words_missing(self.takes.env_id, error) from error
             except Exception as error:
                 raise UsageError(f"gem/{self.name} cannot be made: {reason(error)}") from error
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
 
-from envsuite.adapters.base import Adapted, OwnRandom, classes, imported
+from envsuite.adapters.base import Adapted, OwnRandom, classes, imported, words_missing
 from envsuite.core import Outcome, Tool, ToolCall
-from envsuite.core.errors import DataError, UsageError
+from envsuite.core.errors import UsageError
 
 HORIZON = 200
 """Games end by themselves."""
@@ -38,12 +37,7 @@ class TextArena(Adapted):
             except (ValueError, AssertionError) as error:
                 raise UsageError(f"textarena/{self.name} is not a game for one player: {error}") from error
             except LookupError as error:
-                missing = re.search(r"Resource '?([\w/]+)", str(error))
-                if missing is None:
-                    raise
-                raise DataError(
-                    f"textarena/{self.name} reads words of NLTK: python -m nltk.downloader {missing[1]}"
-                ) from error
+                raise words_missing(self.takes.env_id, error) from error
             goal, *texts = self._heard()
         return goal, "\n".join(texts)
 

@@ -43,7 +43,8 @@ class Nim(AECEnv[str, Any, Any]):  # type: ignore[misc]
 
     def step(self, action: Any) -> None:
         if self.terminations[self.agent_selection] or self.truncations[self.agent_selection]:
-            return self._was_dead_step(action)
+            self._was_dead_step(action)
+            return
         self.left -= min(len(action) if self.words else int(action), self.left)
         self.turns += 1
         won = self.left == 0
@@ -52,7 +53,6 @@ class Nim(AECEnv[str, Any, Any]):  # type: ignore[misc]
         self.truncations = dict.fromkeys(self.agents, not won and self.turns >= self.patience)
         self._tell()
         self.agent_selection = self._selector.next()
-        return None
 
 
 env = Nim

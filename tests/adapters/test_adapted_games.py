@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from adapted import called, made
 
-from envsuite.adapters.base import OwnRandom
+from envsuite.adapters.base import OwnRandom, words_missing
 from envsuite.core import MissingExtra, UnknownName, UsageError
 
 
@@ -87,3 +87,9 @@ def test_a_game_of_gem_is_the_packages() -> None:
         seen, earned, ended, _, info = called(env, "say", text=rf"\boxed{{{guess}}}")
         assert seen["text"].startswith(text) and earned == reward
     assert info["success"] == (reward >= 1)
+
+
+def test_words_that_a_game_does_not_find_are_told_as_a_command() -> None:
+    told = LookupError("\n***\n  Resource \x1b[93mwords\x1b[0m not found.\n  >>> nltk.download('words')\n")
+    assert str(words_missing("gem/x", told)) == "gem/x reads words of NLTK: python -m nltk.downloader words"
+    assert words_missing("gem/x", other := KeyError("y")) is other

@@ -29,7 +29,7 @@ LAYERS = {
     "trainers": (
         {"settings"},
         {"processes", "steps"},
-        {"policy"},
+        {"policy", "pool"},
         {"rollout", "credit"},
         {"report", "imitation", "gateway"},
         {"run"},

@@ -33,7 +33,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from pathlib import Path
-from types import NoneType, UnionType
+from types import ModuleType, NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -316,6 +316,23 @@ def load(path: str) -> EnvSpec:
 def load_from(env_id: str, file: Path) -> EnvSpec:
     """Registers the environment of a Python file under an id; as :func:`load`."""
     source = file.read_bytes()
+    module = imported(file)
+    there = [value for value in vars(module).values() if isinstance(value, Environment)]
+    if len(there) != 1:
+        raise UsageError(f"{file.name} has {len(there)} environments; it needs one: env = envsuite.Environment(…)")
+    setattr(module, _CLASS, there[0].made(env_id, file.name, hashlib.sha256(source).hexdigest()[:12]))
+    spec = EnvSpec(env_id, f"{module.__name__}:{_CLASS}", there[0].steps)
+    register(spec)
+    tell(f"{env_id}={file}")
+    return spec
+
+
+def imported(file: Path) -> ModuleType:
+    """Returns the module of a Python file, which is run now.
+
+    Raises:
+        UsageError: It is not a Python file, or raises an error; the message names the line.
+    """
     name = f"envsuite_file_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
     found = importlib.util.spec_from_file_location(name, file)
     if found is None or found.loader is None:
@@ -329,11 +346,4 @@ def load_from(env_id: str, file: Path) -> EnvSpec:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
         where = f", line {lines[-1]}" if lines else ""
         raise UsageError(f"{file.name}{where}: {type(error).__name__}: {error}") from error
-    there = [value for value in vars(module).values() if isinstance(value, Environment)]
-    if len(there) != 1:
-        raise UsageError(f"{file.name} has {len(there)} environments; it needs one: env = envsuite.Environment(…)")
-    setattr(module, _CLASS, there[0].made(env_id, file.name, hashlib.sha256(source).hexdigest()[:12]))
-    spec = EnvSpec(env_id, f"{name}:{_CLASS}", there[0].steps)
-    register(spec)
-    tell(f"{env_id}={file}")
-    return spec
+    return module

@@ -15,6 +15,8 @@ import gymnasium
 from envsuite.core import Action, Move, Observation, ToolEnv, Unparsed
 from envsuite.core.errors import DataError, UnknownTask, UsageError
 from envsuite.evaluation.demonstrations import Demonstration, read_demonstrations
+from trainers.pool import Pool
+from trainers.pool.database import FILE
 from trainers.steps import Episode, Step
 from trainers.steps.parquet import episode_files, read_episodes
 
@@ -74,8 +76,8 @@ def demonstrations(source: Path, env_id: str) -> Demonstrations:
     that the environment refused stays as a mistake: context, no target.
 
     Args:
-        source: A file that ``envsuite export demos`` or ``envsuite play --save`` wrote, or a folder as
-            ``envsuite eval model --keep`` writes it.
+        source: A file that ``envsuite export demos`` or ``envsuite play --save`` wrote, a folder as
+            ``envsuite eval model --keep`` writes it, or one of a pool.
         env_id: Id of the environment.
 
     Raises:
@@ -92,11 +94,14 @@ def demonstrations(source: Path, env_id: str) -> Demonstrations:
 
 
 def episodes_in(folder: Path) -> list[Episode]:
-    """Returns the recorded episodes in ``folder`` and the folders in it.
+    """Returns the recorded episodes in ``folder`` and the folders in it, or those of the pool that it is.
 
     Raises:
         DataError: A file is damaged.
     """
+    if (folder / FILE).exists():
+        with Pool(folder) as pool:
+            return pool.episodes()
     folders = [folder, *sorted(path for path in folder.rglob("*") if path.is_dir())]
     return [episode for one in folders for file in episode_files(one) for episode in read_episodes(file)]
 

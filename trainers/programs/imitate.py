@@ -4,8 +4,9 @@ A small causal transformer is trained from nothing, or one that others have trai
 LoRA adapter), on transcripts that a player writes in environments, tokens and chat template exactly as a rollout would
 see them. What it has learnt is to read, to copy and roughly what to do; the rest is left to reinforcement learning.
 
-With ``--from FOLDER`` the player is another model, whose episodes ``envsuite eval model --keep FOLDER`` has saved; with
-``--from FILE`` whoever played the demonstrations that ``envsuite export demos`` or ``envsuite play --save`` wrote.
+With ``--from FOLDER`` the player is another model, whose episodes ``envsuite eval model --keep FOLDER`` has saved, or
+whoever played what is in a pool (``envsuite pool``) of that folder; with ``--from FILE`` whoever played the
+demonstrations that ``envsuite export demos`` or ``envsuite play --save`` wrote.
 """
 
 from __future__ import annotations

@@ -221,15 +221,28 @@ def _step_rows(
     rows = []
     for step in episode.steps:
         key = (episode.episode_id, step.t)
-        row = {name: _clean(value) for name, value in vars(step).items() if name in _STEP}
+        row = step_row(step, f"episode {key[0]}, step {key[1]}")
         row["images"] = [as_png(image) for image in step.images]
-        row["action"] = None if step.action is None else _json([vars(call) for call in step.action], key)
-        row["info"] = _json(step.info, key)
-        prompt, response = text.get(key, (step.prompt_text, step.response_text))
-        row["prompt_text"], row["response_text"] = _clean(prompt), _clean(response)
+        if key in text:
+            row["prompt_text"], row["response_text"] = map(_clean, text[key])
         row["advantage"] = advantages.get(key)
         rows.append(row)
     return rows
+
+
+def step_row(step: Step, where: str) -> dict[str, Any]:
+    """Returns the columns of a step as they are written, but its images; ``action`` and ``info`` are JSON.
+
+    Args:
+        step: The step.
+        where: Its name in messages.
+
+    Raises:
+        UsageError: Its action or info cannot be written as JSON.
+    """
+    row = {name: _clean(value) for name, value in vars(step).items() if name in _STEP or name in _TEXTS}
+    row["action"] = None if step.action is None else _json([vars(call) for call in step.action], where)
+    return {**row, "info": _json(step.info, where)}
 
 
 def _by_key(episodes: Sequence[Episode], values: NDArray[np.float64]) -> dict[StepKey, float]:
@@ -246,12 +259,12 @@ def _clean(value: Any) -> Any:
     return value
 
 
-def _json(value: Any, key: StepKey) -> str:
+def _json(value: Any, where: str) -> str:
     # The standard library's module, because it keeps NaN, integers of any size and lone surrogates.
     try:
         return json.dumps(value, separators=(",", ":"), default=_plain)
     except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"episode {key[0]}, step {key[1]}: cannot be written as JSON ({error})") from error
+        raise UsageError(f"{where}: cannot be written as JSON ({error})") from error
 
 
 def _plain(value: object) -> Any:
@@ -366,7 +379,7 @@ def _episodes(table: pa.Table, path: Path | str) -> list[Episode]:
             heads.setdefault(row["episode_id"], {name: row[name] for name in _EPISODE})
             own = steps.setdefault(row["episode_id"], [])
             if row["t"] >= 0:
-                own.append(_step({**row, **{name: values[number] for name, values in arrays.items()}}))
+                own.append(step_of({**row, **{name: values[number] for name, values in arrays.items()}}))
         return [Episode(**head, steps=tuple(steps[i])) for i, head in heads.items()]
     except (KeyError, TypeError, ValueError, IndexError, pa.ArrowException) as error:
         raise DataError(f"{path}: damaged row ({type(error).__name__}: {error})") from error
@@ -379,7 +392,8 @@ def _rows(column: pa.ChunkedArray) -> list[NDArray[Any]]:
     return np.split(lists.flatten().to_numpy(zero_copy_only=False), np.cumsum(lengths)[:-1])
 
 
-def _step(row: Mapping[str, Any]) -> Step:
+def step_of(row: Mapping[str, Any]) -> Step:
+    """Returns the step of a row with the columns of steps; without its texts where it has tokens."""
     texts = () if len(row["prompt_ids"]) else _TEXTS  # text of a step with tokens is for people
     values = {name: row[name] for name in (*_STEP, *texts)}
     values["action"] = parse_action(values["action"])

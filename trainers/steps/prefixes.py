@@ -28,12 +28,12 @@ def lexicographic(rows: Sequence[Ints]) -> tuple[NDArray[np.int64], NDArray[np.i
     order = sorted(range(len(rows)), key=keys.__getitem__)
     common = np.zeros(len(rows), np.int64)
     for number, (before, after) in enumerate(pairwise(order), start=1):
-        common[number] = _common(rows[before], rows[after])
+        common[number] = common_length(rows[before], rows[after])
     return np.array(order, np.int64), common
 
 
-def _common(one: Ints, other: Ints) -> int:
-    """Length of the longest common prefix."""
+def common_length(one: Ints, other: Ints) -> int:
+    """Returns the length of the longest common prefix."""
     length = min(len(one), len(other))
     differ = one[:length] != other[:length]
     return int(differ.argmax()) if differ.any() else length

@@ -1,0 +1,88 @@
+"""``envsuite pool``: each command does what its line says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from console import Console
+from episodes import episode, step
+
+from trainers.imitation.demonstrations import episodes_in
+from trainers.pool import Pool, Writer
+from trainers.steps.parquet import read_episodes
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A pool with two groups of two sessions, and an open one."""
+    with Writer(tmp_path / "pool") as pool:
+        for n in range(4):
+            last = step(1, observation="A [red] door", response_text="open it", reward=float(n % 2))
+            pool.store(f"s{n}", episode(n, step(0), last, group_id=n // 2, success=n == 3, score=n / 4), source="run")
+        pool.open_session("s9", source="gateway")
+    return tmp_path / "pool"
+
+
+def _names(folder: Path) -> list[str]:
+    with Pool(folder) as pool:
+        return [one.session for one in pool.sessions()]
+
+
+def test_list_and_show_print_what_is_stored(folder: Path, console: Console) -> None:
+    out, _ = console(f"pool list {folder}")
+    assert [line.split()[1] for line in out.splitlines() if line.startswith("│")] == ["s0", "s1", "s2", "s3", "s9"]
+    assert out.endswith("list: 5 sessions\n")
+    out, _ = console(f"pool list {folder} --min_score 0.5 --success false")
+    assert " s2 " in out and out.endswith("list: 1 session\n")
+    out, _ = console(f"pool show {folder} s3")
+    assert "step 1 (2 + 2 tokens, reward 1)\nA [red] door\n> open it\n" in out and "success: True, score: 0.75" in out
+
+
+def test_tag_and_reward_change_sessions(folder: Path, console: Console) -> None:
+    assert console(f"pool tag {folder} good --min_score 0.5")[0] == "tag: 2 sessions\n"
+    console(f"pool tag {folder} good --session s2 --remove")
+    console(f"pool reward {folder} s3 -1.5 --success false --score 1")
+    with Pool(folder) as pool:
+        assert [one.tags for one in pool.sessions()] == [(), (), (), ("good",), ()]
+        assert (pool.session("s3").success, pool.session("s3").score) == (False, 1.0)
+        assert pool.episode("s3").total_reward == -0.5
+
+
+def test_export_writes_what_report_and_imitation_read(folder: Path, console: Console) -> None:
+    console(f"pool export {folder} {folder.parent / 'two.parquet'} --limit 2")
+    console(f"pool export {folder} {folder.parent / 'run'} --group_size 2")
+    with Pool(folder) as pool:
+        stored = pool.episodes()
+    assert episodes_in(folder) == stored and len(stored) == 4
+    texts = [tuple((one.observation, one.reward) for one in each.steps) for each in stored]
+    for name, count in (("two.parquet", 2), ("run/episodes/iteration-00001.parquet", 4)):
+        read = read_episodes(folder.parent / name)
+        assert [tuple((one.observation, one.reward) for one in each.steps) for each in read] == texts[:count]
+    console(f"report {folder.parent / 'run'} --advantages grpo rloo")
+    out, problems = console(f"report {folder.parent / 'run'} --episode 2 --advantages grpo rloo")
+    assert "grpo" in out and "rloo" in out and not problems
+    _, problem = console(f"pool export {folder} {folder.parent / 'none.parquet'} --source nobody", 2)
+    assert problem == "error: the query finds no session; envsuite pool list shows what there is\n"
+
+
+def test_prune_and_delete_session_delete(folder: Path, console: Console) -> None:
+    assert console(f"pool prune {folder} --max_score 0.3")[0] == "prune: 2 sessions; --yes deletes them\n"
+    assert _names(folder) == ["s0", "s1", "s2", "s3", "s9"]
+    assert console(f"pool prune {folder} --max_score 0.3 --yes")[0] == "prune: 2 sessions\n"
+    assert console(f"pool delete-session {folder} s9")[0] == "delete-session: 1 session\n"
+    assert _names(folder) == ["s2", "s3"]
+
+
+def test_what_cannot_be_is_one_line(folder: Path, console: Console) -> None:
+    for line, said in {
+        f"list {folder.parent}": f"{folder.parent}: not a pool (it has no pool.sqlite)",
+        f"show {folder} nobody": f"{folder} has no session 'nobody'; envsuite pool list {folder} lists them",
+        f"delete-session {folder} nobody": f"{folder} has no session 'nobody'; open it first",
+        f"list {folder} --min_score 2": "min_score is 2; it must be less than or equal to 1",
+        f"reward {folder} s0 much": "reward is 'much'; it must be a valid number, unable to parse string as a number",
+    }.items():
+        assert console(f"pool {line}", 2) == ("", f"error: {said}\n")
+    with Writer(folder, "the gateway"):
+        _, said = console(f"pool tag {folder} x", 2)
+        assert "in use by the gateway" in said and console(f"pool list {folder}")[0]

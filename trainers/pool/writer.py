@@ -1,0 +1,332 @@
+"""Writes a pool."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, fields, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from envsuite.core.errors import UsageError
+from trainers.pool.database import SEGMENTS, held, named
+from trainers.pool.deltas import COLUMNS, Row, Whole, decode, digest, encode
+from trainers.pool.hook import load_hook, rewritten
+from trainers.pool.pool import Pool
+from trainers.pool.records import SHARED, About, Ending, Ruling, Session
+from trainers.pool.segments import flush, write_segment
+from trainers.settings import checked
+from trainers.steps import Episode, Step
+
+_BRANCHES = 8
+"""Earlier steps of a session with which a new one is compared."""
+_SESSIONS = 512
+"""Sessions whose earlier steps are kept in memory; those of others are read again."""
+_WAITING = "FROM sessions WHERE file IS NULL AND ended NOT NULL"
+"""Sessions whose steps may move into a segment."""
+_GROUP = 2**20
+"""Bytes of a row group, which is read as a whole; the session that reaches them is the last one in it."""
+
+
+class Writer(Pool):
+    """A pool, as the one process that writes it has it; its threads may share it.
+
+    What a method has stored is on the disk when it returns. A call that is repeated stores nothing a second time, so
+    whoever got no answer repeats it.
+
+    Args:
+        folder: Its folder, which is made if need be; on a disk of this machine.
+        program: Name of the program, for the message of another process that would write.
+        hook: ``file.py:function``, which sees each text before it is stored (:func:`~trainers.pool.hook.load_hook`).
+            From the first text on that it changes, the steps of a session are stored without tokens, which have the
+            text in them; such a session is never trained on.
+        segment_megabytes: Steps of ended sessions move from the database to Parquet when there are so many.
+
+    Raises:
+        UsageError: Another process writes the pool, or the hook cannot be loaded.
+        DataError: The folder cannot be written, or has something else.
+    """
+
+    _writes = True
+
+    def __init__(
+        self, folder: Path | str, program: str = "a program", hook: str | None = None, segment_megabytes: float = 64
+    ) -> None:
+        self._hook = _same if hook is None else load_hook(hook)
+        self._limit = int(segment_megabytes * 2**20)
+        self._branches = lru_cache(_SESSIONS)(self._read_branches)
+        with ExitStack() as stack:
+            stack.enter_context(held(Path(folder), program))
+            super().__init__(folder)
+            stack.callback(self._base.close)
+            self._tidy()
+            self._held = stack.pop_all()
+
+    def close(self) -> None:
+        """Closes the pool, which another process may write then."""
+        with self._lock:
+            self._held.close()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Stores what is given within the block as a whole, at its end, which costs as much as storing one thing.
+
+        Other threads wait. An error in the block leaves the pool as it was.
+        """
+        try:
+            with self._transaction("IMMEDIATE"):
+                yield
+        except BaseException:
+            self._branches.cache_clear()  # it has steps that were not stored
+            raise
+
+    def open_session(self, session: str, **about: Any) -> None:
+        """Begins a session.
+
+        Args:
+            session: Its name, which no other session of the pool has.
+            about: Fields of :class:`~trainers.pool.records.About`.
+
+        Raises:
+            UnknownName, ConfigError: A field does not exist, or has no such value.
+            UsageError: There is a session of this name which began otherwise.
+        """
+        given = asdict(checked(About, about, "field of a session"))
+        task, given["task"] = given["task"], self._hook(given["task"])
+        with self.together():
+            if old := self._rows("SELECT about FROM sessions WHERE session = ?", session):
+                if json.loads(old[0]["about"]) != given:
+                    raise UsageError(f"session {session!r} was opened with other fields before; give it another name")
+                return
+            self._do(
+                "INSERT INTO sessions (session, about, altered, source, env_id, task_id, group_name, group_id) VALUES "
+                "(:session, :about, :altered, :source, :env_id, :task_id, :group_id, (SELECT group_id FROM sessions "
+                "WHERE source = :source AND group_name = :group_id LIMIT 1))",
+                **given, session=session, about=json.dumps(given), altered=given["task"] != task,
+            )  # fmt: skip
+            self._do("UPDATE sessions SET group_id = COALESCE(group_id, number) WHERE session = ?", session)
+            self.tag([session], given["tags"])
+
+    def add(self, session: str, request: int, step: Step) -> None:
+        """Stores a step of a session that has not ended; :meth:`add_all` of one."""
+        self.add_all([(session, request, step)])
+
+    def add_all(self, steps: Iterable[tuple[str, int, Step]]) -> None:
+        """Stores steps, all of them or none.
+
+        Args:
+            steps: Name of the session, number of the request in it, and the step. Requests may come in any order; an
+                episode has them in that of their numbers.
+
+        Raises:
+            UsageError: There is no such session, it has ended, another step has the number, or training could not use
+                the step.
+        """
+        with self.together():
+            for session, request, step in steps:
+                self._add(session, request, step)
+
+    def end(self, session: str, **ending: Any) -> None:
+        """Ends a session, which can be taken from now on.
+
+        Args:
+            session: Its name.
+            ending: Fields of :class:`~trainers.pool.records.Ending`.
+
+        Raises:
+            UnknownName, ConfigError: A field does not exist, or has no such value.
+            UsageError: There is no such session, or it ended otherwise before.
+        """
+        given = asdict(checked(Ending, ending, "field of an ending"))
+        given |= {name: self._hook(given[name]) for name in ("error", "last_observation")}
+        with self.together():
+            if (old := self._row(session)["ending"]) is not None:
+                if json.loads(old) != given:
+                    raise UsageError(f"session {session!r} ended otherwise before; a reward changes what it earned")
+                return
+            self._do("UPDATE pool SET endings = endings + 1")
+            self._do(
+                "UPDATE sessions SET ended = (SELECT endings FROM pool), ending = :ending, failed = :failed, "
+                "greedy = :greedy, success = COALESCE(success, :success), score = COALESCE(score, :score) "
+                "WHERE session = :session",
+                **given, ending=json.dumps(given), session=session, failed=given["error"] is not None,
+            )  # fmt: skip
+        self.compact(self._limit)
+
+    def store(self, session: str, episode: Episode, **about: Any) -> None:
+        """Stores an episode that has ended; requests are the places of its steps.
+
+        Args:
+            session: Name of the session.
+            episode: The episode, which belongs to no tree.
+            about: Fields of :class:`~trainers.pool.records.About` beside the episode's, or in their place.
+
+        Raises:
+            UnknownName, ConfigError, UsageError: As the single methods raise them; or it belongs to a tree, whose
+                episodes share steps.
+        """
+        if episode.tree >= 0:
+            raise UsageError(f"session {session!r}: the episode belongs to a tree; a pool stores whole episodes alone")
+        with self.together():
+            known = {name: vars(episode)[name] for name in (*SHARED, "group_id")}
+            self.open_session(session, **{**known, **about})
+            self.add_all((session, number, step) for number, step in enumerate(episode.steps))
+            self.end(session, **{field.name: vars(episode)[field.name] for field in fields(Ending)})
+        self.compact(self._limit)
+
+    def reward(self, session: str, value: float, success: bool | None = None, score: float | None = None) -> None:
+        """Sets what a session earned beyond its steps, in place of what was set before; its last step gets it.
+
+        Args:
+            session: Name of the session, which may have ended.
+            value: The reward.
+            success: Whether it solved its task, whatever is said at its end.
+            score: The same of its score, 0 to 1.
+
+        Raises:
+            ConfigError: A value is not allowed.
+            UsageError: There is no such session.
+        """
+        given = asdict(checked(Ruling, {"reward": value, "success": success, "score": score}))
+        change = "reward = :reward, success = COALESCE(:success, success), score = COALESCE(:score, score)"
+        with self.together():
+            self._do(
+                f"UPDATE sessions SET {change} WHERE number = :number", **given, number=self._row(session)["number"]
+            )
+
+    def tag(self, sessions: Iterable[str], tags: Sequence[str], remove: bool = False) -> None:
+        """Gives tags to sessions, or takes them away.
+
+        Raises:
+            UsageError: There is no such session; nothing is changed then.
+        """
+        change = (
+            "DELETE FROM tags WHERE (number, tag) = (?, ?)" if remove else "INSERT OR IGNORE INTO tags VALUES (?, ?)"
+        )
+        with self.together():
+            for session, tag in itertools.product(sessions, tags):
+                self._do(change, self._row(session)["number"], tag)
+
+    def delete(self, sessions: Iterable[str]) -> None:
+        """Deletes sessions; their bytes are gone from the files when it returns.
+
+        Raises:
+            UsageError: There is no such session; none is deleted then.
+        """
+        with self.together():
+            for row in map(self._row, sessions):
+                if row["file"] is not None:
+                    self._do("INSERT INTO dirty VALUES (?)", row["file"])
+                for table, key in (("steps", "session"), ("tags", "number"), ("sessions", "number")):
+                    self._do(f"DELETE FROM {table} WHERE {key} = ?", row["number"])
+        with self._lock, named(self.folder):
+            self._tidy()
+            self._do("VACUUM")
+            self._do("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def compact(self, least: int = 1) -> None:
+        """Moves the steps of sessions that have ended into segments, where they have ``least`` bytes at least."""
+        with self._lock, named(self.folder):
+            while not self._base.in_transaction and self._rows(f"SELECT SUM(bytes) >= ? {_WAITING}", least)[0][0]:
+                before = f"SELECT number, SUM(bytes) OVER (ORDER BY number) - bytes AS before {_WAITING}"
+                self._move(self._rows(f"SELECT number FROM ({before}) WHERE before < ?", self._limit))
+
+    def _move(self, numbers: Iterable[tuple[int]]) -> None:
+        """Writes a segment of sessions, then says where they are and forgets where they were."""
+        file, places = f"{uuid4().hex}.parquet", dict[int, int]()
+        write_segment(self.folder / SEGMENTS / file, self._groups(self._of([number for (number,) in numbers]), places))
+        with self.together():
+            for number, place in places.items():
+                self._do("UPDATE sessions SET file = ?, place = ? WHERE number = ?", file, place, number)
+                self._do("DELETE FROM steps WHERE session = ?", number)
+
+    def _groups(self, sessions: Sequence[Session], places: dict[int, int]) -> Iterator[list[Row]]:
+        """Yields the rows of each row group, and notes in ``places`` in which each session is."""
+        group, size, place = list[Row](), 0, 0
+        for number, rows in self._encoded(sessions):
+            places[number] = place
+            group += rows
+            size += sum(map(_bytes, rows))
+            if size >= _GROUP:
+                yield group
+                group, size, place = [], 0, place + 1
+        yield group
+
+    def _tidy(self) -> None:
+        """Writes segments with deleted sessions anew, and removes files that belong to no segment."""
+        folder = self.folder / SEGMENTS
+        folder.mkdir(exist_ok=True)
+        flush(self.folder)
+        for (file,) in self._rows("SELECT DISTINCT file FROM dirty"):
+            self._move(self._rows("SELECT number FROM sessions WHERE file = ?", file))
+            self._do("DELETE FROM dirty WHERE file = ?", file)
+        known = {file for (file,) in self._rows("SELECT DISTINCT file FROM sessions")}
+        for path in (*folder.glob("*.parquet"), *folder.glob(".*")):
+            if path.name not in known:
+                path.unlink()
+
+    def _add(self, session: str, request: int, step: Step) -> None:
+        where = f"session {session!r}, request {request}"
+        own, row = digest(step, where), self._row(session)
+        if (stored := self._stored(row, request)) is not None:
+            if stored != own:
+                raise UsageError(f"{where}: another step is stored under this number; give each its own")
+            return
+        if row["ended"] is not None:
+            raise UsageError(f"{where}: the session has ended; open another one")
+        altered = row["altered"]
+        if self._hook is not _same:
+            step = rewritten(step, self._hook)
+            altered |= digest(step, where) != own
+        if altered:
+            none: Any = ()
+            step = replace(step, prompt_ids=none, response_ids=none, response_logprobs=none, policy_version=none)
+        branches = self._branches(row["number"])
+        encoded, whole = encode(step, request, branches)
+        encoded |= {"session": row["number"], "digest": own}
+        self._do(f"INSERT INTO steps ({', '.join(COLUMNS)}) VALUES (:{', :'.join(COLUMNS)})", **encoded)
+        on = [one for one in branches if (one.request, len(one.tokens)) != (encoded["parent"], encoded["kept"])]
+        branches[:] = [*on, whole][-_BRANCHES:]  # a step that this one continues is part of it
+        self._do(
+            "UPDATE sessions SET steps = steps + 1, bare = bare + :bare, bytes = bytes + :bytes, altered = :altered, "
+            "earned = earned + :reward, oldest = COALESCE(MIN(oldest, :low), oldest, :low), "
+            "newest = COALESCE(MAX(newest, :high), newest, :high) WHERE number = :session",
+            session=row["number"], bare=not len(step.response_ids), bytes=_bytes(encoded), altered=altered,
+            reward=float(step.reward), low=min(step.policy_version.tolist(), default=None),
+            high=max(step.policy_version.tolist(), default=None),
+        )  # fmt: skip
+
+    def _stored(self, row: Any, request: int) -> bytes | None:
+        """The digest of a step that is stored."""
+        found = self._rows("SELECT digest FROM steps WHERE session = ? AND request = ?", row["number"], request)
+        if row["file"] is not None:
+            ((_, rows),) = self._encoded(self._of([row["number"]]))
+            found = [one for one in rows if one["request"] == request]
+        return found[0]["digest"] if found else None
+
+    def _read_branches(self, number: int) -> list[Whole]:
+        """The last ones of the earlier steps of a session; what is added stays in memory while it is in use."""
+        ((_, rows),) = self._encoded(self._of([number]))
+        return [whole for _, whole in decode(rows, f"{self.folder}, session {number}").values()][-_BRANCHES:]
+
+    def _row(self, session: str) -> Any:
+        found = self._rows("SELECT * FROM sessions WHERE session = ?", session)
+        if not found:
+            raise UsageError(f"{self.folder} has no session {session!r}; open it first")
+        return found[0]
+
+    def _do(self, query: str, *values: Any, **by_name: Any) -> None:
+        self._base.execute(query, by_name or values)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _bytes(row: Row) -> int:
+    """Bytes of a row, but its numbers."""
+    return sum(len(row[name] or "") for name, kind in COLUMNS.items() if kind is not int)

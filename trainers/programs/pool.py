@@ -1,0 +1,117 @@
+"""``envsuite pool``: list, show, tag, reward, export and delete what a pool has of agents' episodes.
+
+Settings of a query choose sessions: envsuite pool list --help. While another process writes the pool, only list, show
+and export work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from envsuite.core.errors import UsageError
+from envsuite.data import write_atomically
+from envsuite.exits import status_of
+from trainers.pool import Pool, Query, Writer
+from trainers.report.html import printable
+from trainers.settings import checked
+from trainers.settings.words import described, over
+from trainers.steps import Episode
+from trainers.steps.parquet import write_episodes
+
+_SESSION = {"name": "name of the session"}
+_COMMANDS = {
+    "list": ("list sessions", {}),
+    "show": ("print a session step by step", _SESSION),
+    "tag": ("give sessions a tag; with --remove take it away", {"tag": "the tag"}),
+    "reward": ("set what a session earned beyond its steps", {**_SESSION, "value": "the reward"}),
+    "export": ("write episodes", {"out": "FILE.parquet, or the folder of a run for envsuite report"}),
+    "prune": ("delete sessions; without --yes say how many", {}),
+    "delete-session": ("delete one session", _SESSION),
+}
+_OPTIONS = {"tag": {"--remove": "store_true"}, "prune": {"--yes": "store_true"},
+            "reward": {"--success": "store", "--score": "store"}}  # fmt: skip
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="envsuite pool", description=__doc__)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for command, (text, words) in _COMMANDS.items():
+        one = commands.add_parser(command, help=text, allow_abbrev=False)
+        for word, meaning in {"folder": "folder of the pool", **words}.items():
+            one.add_argument(word, help=meaning)
+        for option, action in _OPTIONS.get(command, {}).items():
+            one.add_argument(option, action=action)
+        for setting in described(Query) if "name" not in words else ():
+            one.add_argument(f"--{setting.path}", nargs="?", const="true", metavar="VALUE", help=setting.text)
+    given = parser.parse_args(arguments)
+    return status_of(lambda: _run(given, Console(highlight=False, markup=False)))
+
+
+def _run(given: argparse.Namespace, out: Console) -> int:
+    command, typed = given.command, [(f"--{one.path}", vars(given).get(one.path)) for one in described(Query)]
+    base = {"order": "oldest", "ended": None if command == "list" else True}
+    query = checked(Query, over(Query, base, [pair for pair in typed if pair[1] is not None]))
+    with Pool(given.folder) as pool:
+        if command == "list":
+            _list(pool, query, out)
+        elif command == "show":
+            _show(pool, given.name, out)
+        elif command == "export":
+            _export(pool.episodes(query), Path(given.out))
+        names = [given.name] if "name" in given else [one.session for one in pool.sessions(query)]
+    if command in ("tag", "reward", "delete-session") or (command == "prune" and given.yes):
+        with Writer(given.folder, f"envsuite pool {command}") as writer:
+            if command == "tag":
+                writer.tag(names, [given.tag], given.remove)
+            elif command == "reward":
+                writer.reward(given.name, given.value, given.success, given.score)
+            else:
+                writer.delete(names)
+    more = "; --yes deletes them" if command == "prune" and not given.yes else ""
+    out.print(f"{command}: {len(names)} session{'s' * (len(names) != 1)}{more}")
+    return 0
+
+
+def _list(pool: Pool, query: Query, out: Console) -> None:
+    table = Table("session", "source", "task", "versions", "steps", "success", "score", "reward", "tags")
+    for one in pool.sessions(query):
+        state = "open" if one.ended is None else "error" if one.ending.error else "yes" if one.success else "no"
+        versions = "" if one.oldest is None else f"{one.oldest} to {one.newest}"
+        numbers = f"{one.score:g}", f"{one.earned + one.reward:g}"
+        row = one.session, one.about.source, one.about.task_id, versions, str(one.steps), state, *numbers
+        table.add_row(*map(printable, (*row, " ".join(one.tags))))
+    out.print(table)
+
+
+def _show(pool: Pool, name: str, out: Console) -> None:
+    one = pool.episode(name)
+    lines = [f"{one.env_id} {one.task_id}: {one.task}"]
+    for step in one.steps:
+        calls = "; ".join(f"{call.name} {json.dumps(call.arguments)}" for call in step.action or ())
+        tokens = f"{len(step.prompt_ids)} + {len(step.response_ids)} tokens"
+        lines += [f"\nstep {step.t} ({tokens}, reward {step.reward:g})", step.observation]
+        lines += [f"> {step.response_text or calls or step.parse_error or ''}"]
+    lines += [f"\nsuccess: {one.success}, score: {one.score:g}, error: {one.error}"]
+    out.print(printable("\n".join(lines)), soft_wrap=True)
+
+
+def _export(episodes: Sequence[Episode], out: Path) -> None:
+    """Writes a file of episodes, or a folder like that of a run of one iteration."""
+    if not episodes:
+        raise UsageError("the query finds no session; envsuite pool list shows what there is")
+    if out.suffix == ".parquet":
+        write_episodes(out, episodes)
+        return
+    size = max(Counter(one.group_id for one in episodes).values())
+    settings = {"name": out.name, "iterations": 1, "method": {"estimator": "grpo"}, "rollout": {"group_size": size}}
+    write_episodes(out / "episodes" / "iteration-00001.parquet", episodes)
+    write_atomically(out / "metrics.jsonl", b'{"iteration": 1, "train/episodes": %d}\n' % len(episodes))
+    write_atomically(out / "config.yaml", json.dumps(settings, indent=1).encode())

@@ -20,7 +20,9 @@ class Query:
     source: Text | None = None
     """Who played."""
     env_id: Text | None = None
+    """Its environment."""
     task_id: Text | None = None
+    """Its task."""
     tags: list[Text] = field(default_factory=list)
     """It has all of these."""
     newest_versions: AtLeastOne | None = None
@@ -29,8 +31,11 @@ class Query:
     from_version: Count | None = None
     """All of its tokens were sampled by this version or a later one."""
     min_score: Fraction | None = None
+    """Least score."""
     max_score: Fraction | None = None
+    """Greatest score."""
     success: bool | None = None
+    """Whether it solved its task."""
     ended: bool | None = True
     """Whether it has ended; null for both."""
     group_size: AtLeastOne | None = None

@@ -52,6 +52,7 @@ class Ruling:
     """How a session is judged from outside, during it or later."""
 
     reward: float
+    """Reward beyond that of its steps."""
     success: bool | None = None
     score: Fraction | None = None
 
@@ -67,23 +68,29 @@ class Session:
     about: About
     """As it was opened; the tags of today are in :attr:`tags`."""
     tags: tuple[str, ...]
+    """Its tags, those that were given later included."""
     group_id: int
     """Number of the first session of its group."""
     ended: int | None
     """Place in the order in which sessions ended, from 1; ``None`` before."""
     ending: Ending
+    """As it was given; :attr:`success` and :attr:`score` are those of today."""
     success: bool
+    """Whether it solved its task."""
     score: float
+    """The task's graded result, 0 to 1."""
     reward: float
     """Reward beyond that of its steps."""
     earned: float
     """Sum of the rewards of its steps."""
     steps: int
+    """Number of its steps."""
     bare: int
     """Number of its steps that have no tokens."""
     oldest: int | None
     """Version of the oldest weights that sampled a token of it; ``None`` where it has no token."""
     newest: int | None
+    """The same of the newest weights."""
     file: str | None
     """Segment that has its steps; ``None`` while they are in the database."""
     place: int | None

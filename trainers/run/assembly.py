@@ -31,6 +31,7 @@ from trainers.policy.optimizer import ShardedOptimizerState, make_optimizer
 from trainers.policy.sharding import each_whole, is_sharded, shard, spreads
 from trainers.policy.stateful import OptimizerState, Stateful
 from trainers.policy.update import Updater
+from trainers.pool import Pool
 from trainers.processes.activity import ACTIVITY
 from trainers.processes.cpu import keep_freed_memory
 from trainers.processes.distributed import agreed, on_main, sharing_failures
@@ -62,6 +63,7 @@ from trainers.run.evaluation import Evaluator, evaluation_slots
 from trainers.run.examples import examples_of
 from trainers.run.folder import RunFolder
 from trainers.run.origin import prompt_settings
+from trainers.run.pooled import PooledRollouts, Store
 from trainers.run.progress import Progress
 from trainers.run.random_state import RandomState
 from trainers.run.rollouts import (
@@ -183,6 +185,7 @@ class Run:
             **{part.name: part for provider in providers for part in provider.parts},
             **({} if self.replay is None else {"replay": self.replay}),
             **({} if self.pool is None else {"pool": self.pool}),
+            **({"taken": self.rollouts.taken} if isinstance(self.rollouts, PooledRollouts) else {}),
             "random": RandomState(accelerator),
             "counters": self.counters,
         }
@@ -194,6 +197,8 @@ class Run:
         """The episodes of the iterations, played as ``rollout.staleness`` and ``rollout.overlap`` say."""
         config, rollout = self.config, self.config.rollout
         common = (config, self.accelerator, self.sampler, self.crediting.informative, self.counters, self.stop)
+        if config.pool is not None and config.pool.take is not None:
+            return PooledRollouts(*common, Pool(config.pool.folder), config.pool.take)
         sampling, seed = sampling_of(rollout.sampling, ends), config.seed + 1
         slots = training_slots(config, self.accelerator.num_processes)
         examples = [examples_of(env, config.prompt) for env in config.envs]
@@ -204,9 +209,10 @@ class Run:
         parts = (rollout, config.prompt, config.envs, slots, self.engine, self.tokenizer, examples)
         factory = training_factory(config.method)
         if self.pool is None:
-            rank = self.accelerator.process_index
+            rank, stored = self.accelerator.process_index, config.pool
+            store = None if stored is None else Store(stored, config.name, self.accelerator.num_processes)
             player = make_player(*parts, factory, bool(branching(config)), rank)
-            return SynchronousRollouts(*common, player, sampling, self.sync)
+            return SynchronousRollouts(*common, player, sampling, self.sync, store=store)
         manager = make_manager(*parts, factory)
         turns = TurnsPlayer(manager, sampling, seed, self.sync)
         return AsynchronousRollouts(*common, self.pool, turns, lambda: self.updater.steps)

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from trainers.credit.config import MethodConfig
 from trainers.policy.config import ModelConfig, OptimConfig
+from trainers.pool.query import Query
 from trainers.rollout.config import EnvConfig, EvalSamplingConfig, PromptConfig, RolloutConfig
 from trainers.settings import AtLeastOne, ConfigError, Count, FolderName, Positive, Seed, Text
 
@@ -44,6 +45,19 @@ class TrackingConfig:
 
 
 @dataclass(frozen=True)
+class PoolConfig:
+    """The datapool of a run (docs/datapool.md)."""
+
+    folder: Text
+    """Its folder, on a disk of this machine."""
+    hook: Text | None = None
+    """file.py:function, which sees each text before it is stored, and may change or drop it."""
+    take: Query | None = None
+    """Train on what this query finds there, in whole groups of rollout.group_size, and play nothing; null: play, and
+    store every episode."""
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """One training run."""
 
@@ -75,6 +89,8 @@ class TrainConfig:
     """Evaluation."""
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     """Trackers of experiments."""
+    pool: PoolConfig | None = None
+    """Datapool that the episodes of training are stored in, or taken from."""
     checkpoint_every: AtLeastOne = 20
     """Iterations between checkpoints; one is always written at the end and on Ctrl-C."""
     keep_checkpoints: AtLeastOne = 2
@@ -111,6 +127,18 @@ class TrainConfig:
                 "rollout.tree starts episodes at steps of others, whose milestones method.milestones does not know "
                 "there; leave one of them out"
             )
+        if self.pool is not None and (rollout.tree is not None or rollout.staleness):
+            name = "rollout.tree" if rollout.tree is not None else "rollout.staleness"
+            raise ConfigError(f"pool stores whole episodes of the weights that they update; leave out {name}")
+        if self.pool is not None and self.pool.take is not None:
+            playing = {
+                "rollout.agent": rollout.agent,
+                "method.oracle": self.method.oracle,
+                "method.greedy_baseline": self.method.greedy_baseline,
+                "method.refill_rounds": self.method.refill_rounds,
+            }
+            if wrong := next((name for name, value in playing.items() if value), None):
+                raise ConfigError(f"pool.take trains on stored episodes, and {wrong} plays some; leave one of them out")
         if rollout.staleness and self.method.oracle is not None:
             raise ConfigError(
                 f"method.oracle continues episodes with the weights that played them, but rollout.staleness is "

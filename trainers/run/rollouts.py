@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from accelerate import Accelerator
 
@@ -32,6 +33,9 @@ from trainers.run.shortage import OutOfMemory
 from trainers.run.stopping import Abandoned, Stopping
 from trainers.run.trees import Tree
 from trainers.steps import Episode
+
+if TYPE_CHECKING:
+    from trainers.run.pooled import Store
 
 _LOG = logging.getLogger(__name__)
 
@@ -140,6 +144,8 @@ class SynchronousRollouts(Rollouts):
     """Plans of the iteration's episodes, by their ids."""
     branches: Branches = field(default_factory=dict)
     """Their steps as points where other episodes can start, where the method starts some."""
+    store: Store | None = None
+    """Takes the episodes as they end."""
     pruned: int = 0
     """Tokens of the iteration that were sampled for episodes of trees which are not kept."""
 
@@ -197,7 +203,9 @@ class SynchronousRollouts(Rollouts):
         branches = None if config.method.oracle is None and config.rollout.tree is None else self.branches
         self.plans |= {plan.episode_id: plan for plan in plans}
         episodes = self.stop.phase(
-            name, len(plans), lambda watch: self.manager.run(plans, self.sampling, seed, watch, branches=branches)
+            name,
+            len(plans),
+            lambda watch: self.manager.run(plans, self.sampling, seed, watch, self.store, branches),
         )
         return episodes, self.manager.timing
 
@@ -231,8 +239,10 @@ class SynchronousRollouts(Rollouts):
         )
 
     def close(self) -> None:
-        """Closes the environments."""
+        """Closes the environments, and the pool."""
         self.manager.close()
+        if self.store is not None:
+            self.store.close()
 
 
 def training_factory(method: MethodConfig) -> Callable[[EnvConfig], EnvFactory]:

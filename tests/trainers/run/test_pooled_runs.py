@@ -1,0 +1,83 @@
+"""Runs and a datapool: what is played is stored, and what is stored is trained on, each episode once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_runs import save_model, train, write_settings
+
+from trainers.pool import Pool
+from trainers.report.metrics import read_metrics
+from trainers.run.cli import parse
+from trainers.settings import ConfigError
+from trainers.steps import Episode
+from trainers.steps.parquet import read_episodes
+
+pytestmark = pytest.mark.seconds
+
+
+def _trained(folder: Path, *words: str, **changes: Any) -> list[dict[str, Any]]:
+    done = train("--config", str(write_settings(folder, **changes)), *words)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [record for record in read_metrics(folder / "runs/tiny/metrics.jsonl") if "train/loss" in record]
+
+
+def _said(episode: Episode) -> list[list[int]]:
+    return [step.response_ids.tolist() for step in episode.steps]
+
+
+def test_a_run_trains_on_what_another_has_stored_as_that_one_did(tmp_path: Path) -> None:
+    played, taken = tmp_path / "played", tmp_path / "taken"
+    for folder in (played, taken):
+        save_model(folder / "model")
+    pool = str(tmp_path / "pool")
+    own = _trained(played, **{"pool": {"folder": pool}, "iterations": 2, "optim.minibatches": 1})
+    with Pool(pool) as stored:
+        assert [episode.error for episode in stored.episodes()] == [None] * 12
+        assert {session.about.source for session in stored.sessions()} == {"tiny"}
+    # In the order in which they were played, the first iteration is the same one.
+    query = {"order": "oldest"}
+    ours = _trained(taken, **{"pool": {"folder": pool, "take": query}, "iterations": 2, "optim.minibatches": 1})
+    for name in ("train/return", "train/loss", "train/grad_norm", "train/steps", "train/entropy"):
+        assert ours[0][name] == pytest.approx(own[0][name], rel=1e-5, abs=1e-7)
+    files = [folder / "runs/tiny/episodes/iteration-00002.parquet" for folder in (played, taken)]
+    one, two = (sorted(read_episodes(file), key=_said) for file in files)
+    assert sorted(e.episode_id for e in one) == sorted(e.episode_id for e in two)
+    for mine, theirs in zip(one, two, strict=True):
+        for a, b in zip(mine.steps, theirs.steps, strict=True):
+            np.testing.assert_array_equal(a.response_ids, b.response_ids)
+
+
+def test_consumption_goes_back_with_the_checkpoint_and_ends_with_the_pool(tmp_path: Path) -> None:
+    save_model(tmp_path / "model")
+    pool = {"folder": str(tmp_path / "pool")}
+    _trained(tmp_path, **{"pool": pool, "iterations": 3})
+    (tmp_path / "runs/tiny").rename(tmp_path / "runs/first")
+    changes: dict[str, Any] = {"pool": {**pool, "take": {"source": "tiny"}}, "checkpoint_every": 2, "iterations": 4}
+    config = write_settings(tmp_path, **changes)
+    done = train("--config", str(config))
+    assert done.returncode != 0 and "0 whole groups of 3 are left that pool.take finds" in done.stderr
+    done = train("--config", str(config), "--resume", "--iterations", "3")
+    assert done.returncode == 0, done.stderr[-3000:]
+    files = sorted((tmp_path / "runs/tiny/episodes").glob("iteration-*.parquet"))
+    seen = [tuple(step.response_ids.tolist()) for file in files for e in read_episodes(file) for step in e.steps]
+    with Pool(pool["folder"]) as stored:
+        all_of_them = [tuple(step.response_ids.tolist()) for e in stored.episodes() for step in e.steps]
+    assert sorted(seen) == sorted(all_of_them), "each once"
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"rollout.tree": {}}, "leave out rollout.tree"),
+        ({"method.oracle": {}, "pool.take": {}}, "pool.take trains on stored episodes, and method.oracle"),
+        ({"pool.take": {"min_score": 2}}, "pool.take.min_score"),
+    ],
+)
+def test_settings_that_play_and_take_are_refused(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
+    file = write_settings(tmp_path, **{"pool.folder": "pool", **changes})
+    with pytest.raises(ConfigError, match=told):
+        parse(["--config", str(file)])

@@ -1,0 +1,99 @@
+"""A run and a datapool: episodes that are played go into it, or those that are trained on come out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import uuid4
+
+from envsuite.core.errors import DataError
+from trainers.pool import Pool, Query, Writer
+from trainers.rollout.episode import Effort, EpisodePlan
+from trainers.rollout.timing import Timing
+from trainers.run.config import PoolConfig
+from trainers.run.rollouts import Rolled, Rollouts
+from trainers.settings import ConfigError
+from trainers.steps import Episode
+
+
+class Store:
+    """Stores episodes as they end.
+
+    Args:
+        config: The pool.
+        name: The run, as their source.
+        ranks: Processes of the run.
+
+    Raises:
+        ConfigError: Several processes would write.
+        UsageError: Another process writes it, or the hook cannot be loaded.
+    """
+
+    def __init__(self, config: PoolConfig, name: str, ranks: int) -> None:
+        if ranks > 1:
+            raise ConfigError(f"pool.folder has one writer, and the run {ranks} processes; leave out pool, or use one")
+        self._writer = Writer(config.folder, program=f"the run {name}", hook=config.hook)
+        self._source, self._start = name, uuid4().hex[:8]
+
+    def __call__(self, plan: EpisodePlan, episode: Episode, effort: Effort) -> None:
+        """Stores an episode; a run that goes on from a checkpoint plays some again, which are sessions of their own."""
+        about = {"source": self._source, "group_id": f"{self._start}/{plan.group_id}"}
+        self._writer.store(f"{self._source}/{self._start}/{plan.episode_id}", episode, **about)
+
+    def close(self) -> None:
+        """Closes the pool."""
+        self._writer.close()
+
+
+class Taken:
+    """What has been taken: a part of the checkpoint, so that consumption goes back with it."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Any] | None = None
+
+    def state(self) -> Mapping[str, Any]:
+        """Returns it."""
+        return {"known": self.known}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restores it."""
+        self.known = state["known"]
+
+
+@dataclass
+class PooledRollouts(Rollouts):
+    """Takes the episodes of an iteration from a pool, each once; every process its share of the groups."""
+
+    pool: Pool
+    query: Query
+    taken: Taken = field(default_factory=Taken)
+
+    def __call__(self, iteration: int) -> Rolled:
+        """Takes the groups."""
+        episodes, timing = self._play(self.config.rollout.tasks)
+        return Rolled(episodes, timing, {})
+
+    def _play(self, tasks: int) -> tuple[list[Episode], Timing]:
+        size = self.config.rollout.group_size
+        query = replace(self.query, group_size=size)
+        found, known = self.pool.take(query, tasks * size, self.config.seed, self.taken.known)
+        if len(found) < tasks * size:
+            raise DataError(
+                f"pool {self.pool.folder}: {len(found) // size} whole groups of {size} are left that pool.take finds, "
+                f"and an iteration takes {tasks}; widen the query, make rollout.tasks smaller, or store more"
+            )
+        self.taken.known = known
+        first, self.counters.groups = self.counters.groups, self.counters.groups + tasks
+        numbers = {group: first + i for i, group in enumerate(dict.fromkeys(episode.group_id for episode in found))}
+        places = range(first * size, (first + tasks) * size)
+        own = [
+            replace(episode, group_id=numbers[episode.group_id], episode_id=number)
+            for number, episode in zip(places, found, strict=True)
+            if self.is_own(numbers[episode.group_id])
+        ]
+        return own, Timing()
+
+    def close(self) -> None:
+        """Closes the pool."""
+        self.pool.close()

@@ -43,7 +43,6 @@ _LOG = logging.getLogger(__name__)
 _PATIENCE = 0.05  # seconds of waiting for engine or agents, after which it is looked who is overdue
 _TYPED = make_codec("tags", think=False)
 World = gymnasium.Env[Observation, Action]
-_GRACE = 5.0  # seconds that an agent has to end after its session has
 
 
 class Played:
@@ -62,6 +61,7 @@ class Played:
         world = env.unwrapped
         assert isinstance(world, ToolEnv)
         self._session: Session | None = None
+        self._stepping = threading.Lock()
         observation, self._info = env.reset(options={"task_id": task_id})
         self.goal: str = observation["task"]
         """What is to be done."""
@@ -77,6 +77,7 @@ class Played:
     def joined(self, session: Session) -> None:
         """Has what happens belong to a session."""
         self._session = session
+        session.played = self
         session.state_key = str(self._info.get("state_key", ""))
         session.about |= {name: str(self._info.get(name, "")) for name in ("task_type", "split")} | {"task": self.goal}
         session.outcome = dict(self._info)
@@ -96,14 +97,22 @@ class Played:
 
     def step(self, action: Sequence[ToolCall]) -> str:
         """As :meth:`call`, with several calls of one step."""
-        if self.done or self._session is None:
-            raise UsageError("the episode is over; return from the agent")
-        observation, reward, terminated, truncated, info = self._env.step(action)
-        self.text, self.done = observation["text"], terminated or truncated
-        with self._gateway.lock:
-            self._session.observe(float(reward), dict(info))
-            self._session.truncated = truncated and not terminated
-        return self.text
+        with self._stepping:
+            if self.done or self._session is None:
+                raise UsageError("the episode is over; return from the agent")
+            observation, reward, terminated, truncated, info = self._env.step(action)
+            self.text, self.done = observation["text"], terminated or truncated
+            with self._gateway.lock:
+                self._session.observe(float(reward), dict(info))
+                self._session.truncated = truncated and not terminated
+            return self.text
+
+    def leave(self) -> bool:
+        """Takes no call any more; returns whether none is under way: then another episode may have the environment."""
+        self.done = True
+        if free := self._stepping.acquire(blocking=False):
+            self._stepping.release()
+        return free
 
 
 @dataclass(frozen=True)
@@ -169,6 +178,8 @@ class Job:
     """Answered by the agent's end."""
     stop: Callable[[], None] = lambda: None
     """Ends the agent early, where that is possible; set by whoever starts it."""
+    output: str = ""
+    """What a command printed last, and its test."""
 
 
 class Agent(ABC):
@@ -176,6 +187,8 @@ class Agent(ABC):
 
     plays: bool = True
     """Whether it can be given an environment of this process."""
+    grace: float = 5.0
+    """Seconds that it has to end after its session has."""
 
     @abstractmethod
     def start(self, job: Job) -> None:
@@ -385,7 +398,7 @@ class AgentManager:
         if one.over is None:
             one.over = now
             one.job.stop()
-        waits = _GRACE if self.agent.plays else self.config.reward_within * (session.reward is None)
+        waits = self.agent.grace if self.agent.plays else self.config.reward_within * (session.reward is None)
         return Outcome() if now > one.over + waits else None
 
     def _ended(self, one: _Running, outcome: Outcome) -> Episode:
@@ -394,7 +407,8 @@ class AgentManager:
         self.timing.dropped_tokens += session.undelivered
         if outcome.reward is not None:
             session.reward = outcome.reward
-        if one.job.ended.done():  # else a thread may play it still
+        played = one.job.client.env
+        if one.job.ended.done() and (played is None or played.leave()):  # else a thread may play it still
             self._free[one.plan.env].append(one.env)
         episode = session.episode(outcome.error)
         if episode.error is not None:

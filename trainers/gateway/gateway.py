@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Literal
 
+from trainers.gateway.listening import Listen
 from trainers.gateway.messages import Ask, Refused
 from trainers.gateway.sequences import Writer
-from trainers.gateway.session import Asked, Limits, Session
+from trainers.gateway.session import Asked, Limits, Playable, Session
 from trainers.rollout.engine import Engine, Request, Sampling
 from trainers.rollout.episode import EpisodePlan
 from trainers.rollout.rollout import step_seed
@@ -60,6 +61,8 @@ class Gateway:
         self.names, self.proxied = (MODEL, *names), dict(proxied or {})
         self.operator = f"operator-{secrets.token_urlsafe(24)}"
         """Key with which sessions are made and rewards given; no agent has it."""
+        self.listen: Listen | None = None
+        """Has it answer at a further socket, of a sandbox; set by who serves it (:mod:`trainers.gateway.listening`)."""
         self.counts: Counter[str] = Counter()
         """Requests by what became of them."""
         self.lock = threading.RLock()
@@ -118,6 +121,18 @@ class Gateway:
             session.spend()
             session.forwarded += 1
             self.counts["forwarded"] += 1
+
+    def played(self, key: str) -> Playable | None:
+        """The environment of an agent's key; ``None`` where its session has none.
+
+        Raises:
+            Refused: It has no session, or that has ended.
+        """
+        with self.lock:
+            session = self.session(key)
+            if session.ended is not None:
+                raise Refused(401, "session_ended", f"this key's session has ended: {session.ended}")
+            return session.played
 
     def is_operator(self, key: str) -> bool:
         """Whether a key is the operator's."""

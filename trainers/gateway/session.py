@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from envsuite.core.tools import ToolCall
 from trainers.gateway.messages import Ask, Message, Refused
@@ -66,6 +66,18 @@ class Asked:
         return any(message.role == "assistant" and message.key in said for message in messages)
 
 
+class Playable(Protocol):
+    """The environment of an episode, for an agent that plays it."""
+
+    goal: str
+    text: str
+    tools: list[dict[str, Any]]
+
+    def call(self, name: str, arguments: dict[str, Any]) -> str:
+        """Calls a tool; returns what it answers."""
+        ...
+
+
 class Session:
     """The requests of one episode. Not thread-safe: the gateway holds its lock.
 
@@ -102,6 +114,8 @@ class Session:
         """What the environment said last."""
         self.ended: str | None = None
         """Why it takes no further requests; ``None`` while it does."""
+        self.played: Playable | None = None
+        """The environment that the agent plays."""
         self.stepped = False
         """Whether an environment has been played."""
         self.truncated = False

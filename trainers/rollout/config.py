@@ -157,6 +157,22 @@ class AgentConfig:
     """file.py:function, called with a task and a client; it may return the reward."""
     command: list[Text] = field(default_factory=list)
     """A program and its arguments, a process for each episode; it finds address, key and task in its environment."""
+    sandbox: bool = True
+    """Run the command where it reaches the gateway alone, and reads its own files; false lets it do what this user
+    may."""
+    reads: list[Text] = field(default_factory=list)
+    """Files and folders that the command may read, besides those that its arguments name, Python, and /usr."""
+    memory: AtLeastOne = 4096
+    """Most memory of a command and its processes, in MiB."""
+    disk: AtLeastOne = 1024
+    """Most that a command may write to its folder, in MiB; the folder is in memory."""
+    processes: AtLeastOne = 256
+    """Most processes and threads of a command."""
+    test: list[Text] = field(default_factory=list)
+    """A program and its arguments, run in the folder of the command after it: status 0 is the reward 1, another one 0;
+    a last line `reward: 0.35` tells it."""
+    test_seconds: Positive = 60.0
+    """Longest time of the test."""
     service: bool = False
     """Agents elsewhere ask for sessions over HTTP, and post rewards."""
     environment: bool = True
@@ -184,6 +200,10 @@ class AgentConfig:
         if sum(ways.values()) != 1:
             given = ", ".join(name for name, there in ways.items() if there) or "none"
             raise ConfigError(f"rollout.agent wants one of function, command, service, and has {given}")
+        if self.test and not self.command:
+            raise ConfigError(
+                "rollout.agent.test runs in the folder of a command; set rollout.agent.command, or leave it out"
+            )
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
+import socket
 import struct
 from collections.abc import Iterable
 
@@ -13,7 +15,8 @@ NEW_NS, NEW_CGROUP, NEW_UTS, NEW_IPC = 0x00020000, 0x02000000, 0x04000000, 0x080
 NEW_USER, NEW_PID, NEW_NET = 0x10000000, 0x20000000, 0x40000000
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP = 1, 4, 22, 24
 _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 38, 47, 4
-_ADDR_NO_RANDOMIZE = 0x0040000
+_PR_SET_CHILD_SUBREAPER, _ADDR_NO_RANDOMIZE = 36, 0x0040000
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 32, 16384, 1 << 18
 _MNT_DETACH = 2
 _AT_FDCWD, _AT_EMPTY_PATH, _AT_RECURSIVE = -100, 0x1000, 0x8000
@@ -102,15 +105,16 @@ def open_tree(path: str) -> int:
     return _call("open_tree", _AT_FDCWD, os.fsencode(path) + b"\0", flags)
 
 
-def place_tree(tree: int, target: str, devices: bool = False) -> None:
+def place_tree(tree: int, target: str, devices: bool = False, writable: bool = False) -> None:
     """Puts a tree at ``target``, read-only and without set-user-id programs; closes the descriptor.
 
     Args:
         tree: Descriptor from :func:`open_tree`.
         target: An existing file or folder.
         devices: Device files work, and data may be written to them.
+        writable: Files may be changed.
     """
-    attributes = _ATTR_RDONLY | _ATTR_NOSUID | (0 if devices else _ATTR_NODEV)
+    attributes = (0 if writable else _ATTR_RDONLY) | _ATTR_NOSUID | (0 if devices else _ATTR_NODEV)
     settings = struct.pack("=QQQQ", attributes, 0, 0, 0)
     _call("mount_setattr", tree, b"\0", _AT_EMPTY_PATH | _AT_RECURSIVE, settings, len(settings))
     _call("move_mount", tree, b"\0", _AT_FDCWD, target.encode() + b"\0", _MOVE_MOUNT_F_EMPTY_PATH)
@@ -147,9 +151,28 @@ def die_with_parent(signal: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, signal)
 
 
-def hide_from_equals() -> None:
-    """Other processes of the same user may neither trace this one nor read its environment."""
-    _prctl(_PR_SET_DUMPABLE, 0)
+def hide_from_equals(hidden: bool = True) -> None:
+    """Other processes of the same user may neither trace this one nor read its environment.
+
+    Args:
+        hidden: False ends it, as a process needs that changed its user and maps it.
+    """
+    _prctl(_PR_SET_DUMPABLE, 0 if hidden else 1)
+
+
+def adopt_orphans() -> None:
+    """Descendants whose parent has ended become children of this process, also those with a session of their own."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def raise_loopback() -> None:
+    """Lets processes of this network namespace, which must be new, reach each other at 127.0.0.1.
+
+    Raises:
+        OSError: It is not allowed.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _IFF_UP))
 
 
 def fix_addresses() -> None:

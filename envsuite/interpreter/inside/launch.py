@@ -45,7 +45,7 @@ def main(settings: str) -> None:
 
 def _run(told: dict[str, Any], channel: socket.socket) -> None:
     isolated = told["mode"] == "namespaces"
-    root = isolated and os.geteuid() == 0 and _exists(USER)
+    root = isolated and os.geteuid() == 0 and may_become(USER)
     uid, gid = os.geteuid(), os.getegid()
     if isolated:
         kernel.unshare(_NAMESPACES if root else _NAMESPACES | kernel.NEW_USER)
@@ -62,7 +62,7 @@ def _run(told: dict[str, Any], channel: socket.socket) -> None:
     os._exit(1)
 
 
-def _exists(user: int) -> bool:
+def may_become(user: int) -> bool:
     """Returns whether this process, as root, may become ``user``: root of a container may become a few only."""
     with open("/proc/self/uid_map", encoding="ascii") as file:
         ranges = [[int(number) for number in line.split()] for line in file]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from envsuite.interpreter.inside import kernel
@@ -63,34 +63,62 @@ def build(files: Files) -> None:
     Raises:
         OSError: The kernel does not allow a step.
     """
-    kernel.mount(None, "/", kernel.MS_REC | kernel.MS_PRIVATE)
     placed = {path: path for path in (*files.libraries(), files.python)}
     placed |= {path: f"{PACKAGES}/{name}" for name, path in files.packages.items()}
     placed |= {files.code: f"{GUARD}/envsuite/interpreter/inside"}
     if os.path.exists(LOADER_CACHE):
         placed[LOADER_CACHE] = LOADER_CACHE
-    trees = {target: kernel.open_tree(source) for source, target in placed.items()}
-    devices = {path: kernel.open_tree(path) for path in DEVICES}
     links = {path: os.readlink(path) for path in SYSTEM_LIBRARIES if os.path.islink(path)}
-    folders = {target: os.path.isdir(source) for source, target in placed.items()}
-    hidden = list(files.hidden())
+    make_root({target: source for source, target in placed.items()}, links, list(files.hidden()))
+
+
+def make_root(
+    placed: Mapping[str, str],
+    links: Mapping[str, str],
+    hidden: Iterable[str],
+    writable: Mapping[str, str] | None = None,
+    scratch: str | None = None,
+) -> None:
+    """Makes a root, and enters it. The mount namespace must be new.
+
+    Args:
+        placed: Paths in the root, with those of the machine that are there, read-only.
+        links: Paths in the root, with what they lead to.
+        hidden: Folders in the root that are to be empty.
+        writable: As ``placed``, for folders to write to; they cover what is placed below them.
+        scratch: Options of a file system in memory at :data:`WORK`; ``None`` for none.
+
+    Raises:
+        OSError: The kernel does not allow a step.
+    """
+    kernel.mount(None, "/", kernel.MS_REC | kernel.MS_PRIVATE)
+    trees = {target: kernel.open_tree(source) for target, source in placed.items()}
+    written = {target: kernel.open_tree(source) for target, source in (writable or {}).items()}
+    devices = {path: kernel.open_tree(path) for path in DEVICES}
+    folders = {target: os.path.isdir(source) for target, source in placed.items()}
 
     root = WORK
     kernel.mount("tmpfs", root, kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755,size=1m")
+    os.makedirs(root + WORK)
+    if scratch is not None:
+        kernel.mount("tmpfs", root + WORK, kernel.MS_NOSUID | kernel.MS_NODEV, scratch)
     for target, tree in sorted(trees.items()):
         _make(root + target, folders[target])
         kernel.place_tree(tree, root + target)
     for path in hidden:
-        kernel.mount("tmpfs", root + path, kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV, "mode=755,size=4k")
+        if os.path.isdir(root + path):
+            flags = kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV
+            kernel.mount("tmpfs", root + path, flags, "mode=755,size=4k")
     for path, tree in devices.items():
         _make(root + path, False)
         kernel.place_tree(tree, root + path, devices=True)
-    for path, link in links.items():
+    for path, link in {**links, "/dev/shm": WORK}.items():  # the latter for semaphores of multiprocessing
         os.makedirs(os.path.dirname(root + path), exist_ok=True)
         os.symlink(link, root + path)
-    for path in (WORK, "/proc"):
-        os.makedirs(root + path)
-    os.symlink(WORK, f"{root}/dev/shm")  # for semaphores of multiprocessing
+    for target, tree in written.items():
+        _make(root + target, True)
+        kernel.place_tree(tree, root + target, writable=True)
+    os.makedirs(f"{root}/proc")
     kernel.mount("proc", f"{root}/proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
     kernel.change_root(root)
     flags = kernel.MS_REMOUNT | kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 
 from envsuite.interpreter.inside.kernel import NEW_CGROUP, NEW_IPC, NEW_NET, NEW_NS, NEW_PID, NEW_USER, NEW_UTS
-from envsuite.interpreter.inside.syscalls import machine
+from envsuite.interpreter.inside.syscalls import Machine, machine
 
 ALLOWED = """
     read write readv writev pread64 pwrite64 preadv pwritev lseek open openat creat close close_range dup dup2 dup3
@@ -38,13 +38,20 @@ REFUSED = """
 
 All others are answered "not implemented", after which libraries try older ones.
 """
+LEAVING = """
+    ptrace mount umount2 unshare setns chroot pivot_root process_vm_readv process_vm_writev keyctl add_key bpf
+    perf_event_open io_uring_setup userfaultfd open_tree move_mount mount_setattr capset
+""".split()
+"""Calls answered "not permitted" where all others are allowed."""
 
-_LOAD, _EQUAL, _ANY, _AND, _RETURN = 0x20, 0x15, 0x45, 0x54, 0x06
+_LOAD, _EQUAL, _AT_LEAST, _ANY, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _NUMBER, _MACHINE = 0, 4
 _NAMESPACES = NEW_NS | NEW_CGROUP | NEW_UTS | NEW_IPC | NEW_USER | NEW_PID | NEW_NET
 _THREAD = 0x00010000
-_AF_UNIX, _SOCK_STREAM, _SOCK_KIND = 1, 1, 15
+_AF_UNIX, _AF_INET, _AF_INET6, _SOCK_STREAM, _SOCK_KIND = 1, 2, 10, 1, 15
+_OTHER_NUMBERS = 0x40000000
+"""Calls of x86-64 from here on are those of its 32-bit form once more."""
 _TERMINAL, _WINDOW, _READABLE, _NONBLOCKING, _NOT_INHERITED, _INHERITED = 0x5401, 0x5413, 0x541B, 0x5421, 0x5451, 0x5450
 _SET_NAME, _GET_NAME = 15, 16
 _FILE_CONTROL = (0, 1, 2, 3, 4, 1030, 1032)
@@ -91,6 +98,10 @@ def _conditions(own: int | None) -> Iterator[tuple[str, bytes]]:
     yield "socketpair", _argument(0) + _word(_EQUAL, _AF_UNIX, 1, 0) + _refusal() + stream
 
 
+def _beginning(here: Machine) -> list[bytes]:
+    return [_word(_LOAD, _MACHINE), _word(_EQUAL, here.audit, 1, 0), _end(_KILL), _word(_LOAD, _NUMBER)]
+
+
 def program(own: int | None) -> bytes:
     """Returns the BPF program.
 
@@ -102,7 +113,7 @@ def program(own: int | None) -> bytes:
         OSError: The architecture is not known.
     """
     here = machine()
-    parts = [_word(_LOAD, _MACHINE), _word(_EQUAL, here.audit, 1, 0), _end(_KILL), _word(_LOAD, _NUMBER)]
+    parts = _beginning(here)
     decided: set[str] = set()
     for name, body in _conditions(own):
         if name in here.numbers:
@@ -115,3 +126,25 @@ def program(own: int | None) -> bytes:
                 parts += [_word(_EQUAL, here.numbers[name], 0, 1), verdict]
                 decided.add(name)
     return b"".join([*parts, _refusal(errno.ENOSYS)])
+
+
+def permissive() -> bytes:
+    """Returns the BPF program for any program in a sandbox: all calls but those that might lead out of it.
+
+    Namespaces and mounts are not made, other processes not traced, and sockets are those of files and of the
+    Internet: others (of virtual machines) know no namespaces.
+
+    Raises:
+        OSError: The architecture is not known.
+    """
+    here = machine()
+    parts = [*_beginning(here), _word(_AT_LEAST, _OTHER_NUMBERS, 0, 1), _refusal(errno.ENOSYS)]
+    bodies = {
+        "clone": _argument(0) + _word(_ANY, _NAMESPACES, 0, 1) + _refusal() + _end(_ALLOW),
+        "clone3": _refusal(errno.ENOSYS),
+        "socket": _one_of(0, (_AF_UNIX, _AF_INET, _AF_INET6)),
+        **dict.fromkeys(LEAVING, _refusal()),
+    }
+    for name, body in bodies.items():
+        parts += [_word(_EQUAL, here.numbers[name], 0, len(body) // 8), body]
+    return b"".join([*parts, _end(_ALLOW)])

@@ -163,7 +163,7 @@ def test_an_agent_that_never_stops_is_cut_at_its_limits(made: Callable[..., Agen
 def test_an_agent_that_sleeps_past_its_time_holds_nobody_up(
     made: Callable[..., AgentManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainers.gateway.agents._GRACE", 0.1)
+    monkeypatch.setattr("trainers.gateway.agents.Agent.grace", 0.1)
     late: list[Refused] = []
 
     def sleeps(task: Task, client: Client) -> None:

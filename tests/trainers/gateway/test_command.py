@@ -1,0 +1,469 @@
+"""Agents as command lines: real processes in the sandbox of this machine, their ends, their rewards, their attacks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import psutil
+import pytest
+import uvicorn
+from mcp import Client as MCPClient
+from mcp.client.streamable_http import streamable_http_client
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Mount, Route
+from tiny_runs import BOOK, model, tokenizer
+from waiting import until
+
+from envsuite.vector import EnvFactory
+from trainers.gateway.agents import AgentManager, Job, Played
+from trainers.gateway.command import CommandAgent
+from trainers.gateway.environment import environment_app
+from trainers.gateway.gateway import Gateway
+from trainers.gateway.listening import CONNECTIONS, listener
+from trainers.gateway.messages import Ask, Message, Refused
+from trainers.gateway.sequences import Writer
+from trainers.policy.model import stop_ids
+from trainers.rollout.config import AgentConfig
+from trainers.rollout.engine import Sampling
+from trainers.rollout.episode import EpisodePlan
+from trainers.rollout.hf_engine import HFEngine
+from trainers.settings import ConfigError
+from trainers.steps import Episode
+
+FACTORY = EnvFactory("TextCraft-v0", {**BOOK, "max_episode_steps": 4})
+PRELUDE = """
+import json, os, socket, subprocess, sys, time, urllib.error, urllib.request
+def post(url, body, key=os.environ.get("OPENAI_API_KEY", "")):
+    kinds = {"Authorization": "Bearer " + key, "Content-Type": "application/json"}
+    kinds["Accept"] = "application/json, text/event-stream"
+    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), kinds)) as answer:
+        return json.load(answer)
+def ask(text):
+    body = {"model": os.environ["OPENAI_MODEL"], "messages": [{"role": "user", "content": text}]}
+    return post(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body)["choices"][0]["message"]["content"]
+def env(method, **given):
+    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": given}
+    return post(os.environ["ENVSUITE_ENV_URL"], body)["result"]
+"""
+Made = Callable[..., AgentManager]
+
+
+def _served(gateway: Gateway) -> Starlette:
+    """As much of the gateway's address as these agents ask."""
+
+    def key(request: Request) -> str:
+        return request.headers.get("authorization", "").removeprefix("Bearer ")
+
+    async def chat(request: Request) -> Response:
+        body = await request.json()
+        messages = tuple(Message(each["role"], each["content"]) for each in body["messages"])
+        try:
+            session, asked = gateway.ask(key(request), Ask(body["model"], messages, body=await request.body()))
+            (choice,) = await asyncio.wrap_future(asked.done)
+        except Refused as error:
+            return JSONResponse({"error": str(error)}, error.status)
+        gateway.delivered(session, asked)
+        return JSONResponse({"choices": [{"message": {"role": "assistant", "content": choice.message.text}}]})
+
+    async def reward(request: Request) -> Response:
+        if not gateway.is_operator(key(request)):
+            return JSONResponse({"error": "operator_only"}, 403)
+        gateway.reward(int(request.path_params["number"]), (await request.json())["reward"])
+        return JSONResponse({})
+
+    routes = [Route("/v1/chat/completions", chat, methods=["POST"])]
+    routes += [Route("/sessions/{number}/reward", reward, methods=["POST"])]
+    return Starlette(routes=[*routes, Mount("/env", environment_app(gateway.played))])
+
+
+@pytest.fixture
+def address() -> Iterator[tuple[Gateway, str]]:
+    """A gateway that listens."""
+    gateway = Gateway(Writer(tokenizer()), Sampling(), 0)
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(
+        uvicorn.Config(_served(gateway), lifespan="off", log_config=None, ws="none", loop="asyncio", http="h11")
+    )
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    until(lambda: server.started)
+    gateway.listen = listener(server)
+    yield gateway, f"http://127.0.0.1:{listening.getsockname()[1]}"
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.fixture
+def made(address: tuple[Gateway, str], tmp_path: Path) -> Iterator[Made]:
+    """Makes what plays episodes with an agent, from its Python code and settings."""
+    managers = []
+    gateway, url = address
+
+    def make(code: str, *arguments: str, attempts: int = 1, **settings: Any) -> AgentManager:
+        (tmp_path / "agent.py").write_text(PRELUDE + code)
+        config = AgentConfig(command=[sys.executable, str(tmp_path / "agent.py"), *arguments], **settings)
+        try:
+            agent = CommandAgent(config)
+        except ConfigError as error:
+            if "no sandbox" in str(error):
+                pytest.skip(str(error))
+            raise
+        engine = HFEngine(model("qwen2", len(tokenizer())), max_batch=8)
+        managers.append(AgentManager(engine, gateway, url, agent, config, [FACTORY], 2, attempts))
+        return managers[-1]
+
+    yield make
+    for manager in managers:
+        manager.close()
+
+
+def played(manager: AgentManager, count: int = 1) -> list[Episode]:
+    env = FACTORY.make()
+    tasks = env.unwrapped.tasks.ids("train")  # type: ignore[attr-defined]
+    plans = [EpisodePlan(7 + i, i, 0, tasks[i]) for i in range(count)]
+    stop = tuple(stop_ids(model("qwen2", len(tokenizer())), tokenizer(), ()))
+    return manager.run(plans, Sampling(max_tokens=7, stop_ids=stop), 5)
+
+
+def printed(manager: AgentManager) -> str:
+    """What the command of one episode prints."""
+    jobs: list[Job] = []
+    started = manager.agent.start
+
+    def start(job: Job) -> None:
+        jobs.append(job)
+        started(job)
+
+    manager.agent.start = start  # type: ignore[method-assign]
+    played(manager)
+    return str(jobs[0].output)
+
+
+BOTH = pytest.mark.parametrize("sandbox", [True, False], ids=["sandbox", "process"])
+
+
+@BOTH
+def test_a_command_plays_the_environment_and_its_rewards_count(made: Made, sandbox: bool) -> None:
+    manager = made(
+        """
+ask("what")
+(tool, *_) = [tool["name"] for tool in env("tools/list")["tools"]]
+for number in range(4):
+    last = env("tools/call", name=tool, arguments={"wrong": number})
+assert last["content"][0]["text"]
+over = env("tools/call", name=tool, arguments={})
+assert over["isError"] and "the episode is over" in over["content"][0]["text"], over
+""",
+        sandbox=sandbox,
+    )
+    for episode in played(manager, 2):
+        assert episode.error is None and len(episode.steps) == 1 and episode.truncated
+        assert not episode.steps[0].valid and episode.score == 0.0
+
+
+def test_a_command_finds_its_task_and_nothing_of_this_programs_variables(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_ORGANIZATION", "secret")
+    code = """
+task = json.load(open(os.environ["ENVSUITE_TASK_FILE"]))
+assert task == {"id": os.environ["ENVSUITE_TASK_ID"], "text": os.environ["ENVSUITE_TASK"]}
+assert sys.argv[1] == f"do: {task['text']}!" and sys.argv[2] == "{other}"
+assert os.getcwd() == os.environ["HOME"] == os.environ["TMPDIR"] and os.listdir() == ["task.json"]
+assert os.environ["ANTHROPIC_BASE_URL"] + "/v1" == os.environ["OPENAI_BASE_URL"]
+assert os.environ["ANTHROPIC_API_KEY"] == os.environ["OPENAI_API_KEY"]
+print(*sorted(os.environ), sep="\\n")
+"""
+    names = printed(made(code, "do: {task}!", "{other}")).split()
+    assert set(names) - {"LC_CTYPE"} == {
+        *("PATH", "HOME", "TMPDIR", "LANG", "OPENAI_BASE_URL", "OPENAI_API_KEY", "OPENAI_MODEL", "ENVSUITE_ENV_URL"),
+        *("ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", "ENVSUITE_TASK", "ENVSUITE_TASK_FILE", "ENVSUITE_TASK_ID"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (
+            "print('before', flush=True); print('at fault', file=sys.stderr); sys.exit(3)",
+            "exited with status 3, .* last: at fault",
+        ),
+        ("os.kill(os.getpid(), 11)", "was killed by SIGSEGV, .* last: nothing"),
+        ("pass", "AgentSilent"),
+        ("ask('a')", "NoReward"),
+        ("x = bytearray(80 << 20); time.sleep(60)", "more than the 64 MiB of rollout.agent.memory"),
+        ("open('x', 'wb').write(bytes(17 << 20))", "exited with status 1, .* last: OSError: .*No space left on device"),
+        ("[open(str(i), 'wb').write(bytes(1 << 20)) for i in range(17)]", "No space left on device"),
+        ("while True: subprocess.Popen(['sleep', '60'])", "BlockingIOError|Resource temporarily unavailable"),
+    ],
+)
+def test_what_a_command_does_wrong_is_named(made: Made, code: str, told: str) -> None:
+    manager = made(code, environment=False, memory=64, disk=16, processes=12)
+    (episode,) = played(manager)
+    assert episode.error is not None
+    assert re.search(told, episode.error), episode.error
+    assert "\n" not in episode.error
+
+
+def test_a_command_that_prints_for_ever_is_cut_and_its_end_is_kept(made: Made) -> None:
+    manager = made("ask('a')\nwhile True: print('x' * 999)", seconds=1.5, environment=False, test=["true"])
+    output = printed(manager)
+    assert 2**15 < len(output) <= 2**16 and set(output) == {"x", "\n"}
+
+
+@BOTH
+def test_an_agent_cut_at_its_limits_is_still_graded(made: Made, sandbox: bool) -> None:
+    code = "open('done', 'w')\nfor i in range(9): ask(str(i))\n"
+    manager = made(code, requests=2, environment=False, test=["ls", "done"], sandbox=sandbox)
+    (episode,) = played(manager)
+    assert episode.error is None and episode.truncated and len(episode.steps) == 2 and episode.steps[-1].reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("test", "reward"),
+    [
+        ("exit 0", 1.0),
+        ("exit 7", 0.0),
+        ("echo reward: 7; exit 1", 7.0),
+        ("echo reward: 0.35; echo; exit 0", 0.35),
+        ("grep -q written note && ! env | grep -q API_KEY", 1.0),
+        ("echo reward: nan", "printed 'reward: nan', which is no finite number"),
+        ("echo reward: much", "printed 'reward: much'"),
+        ("sleep 60", r"the test sh took longer than the 1 s of rollout.agent.test_seconds"),
+    ],
+)
+def test_a_test_gives_the_reward(made: Made, test: str, reward: float | str) -> None:
+    code = "ask('a'); open('note', 'w').write('written'); print('reward: 9')"
+    manager = made(code, environment=False, test=["sh", "-c", test], test_seconds=1.0)
+    (episode,) = played(manager)
+    if isinstance(reward, str):
+        assert episode.error is not None and reward in episode.error
+    else:
+        assert episode.error is None and [step.reward for step in episode.steps] == [reward]
+
+
+def test_an_agent_does_not_see_what_tests_it(made: Made, tmp_path: Path) -> None:
+    hidden = tmp_path / "answers.sh"
+    hidden.write_text("test -e $ENVSUITE_TASK_FILE && echo reward: 0.5")
+    manager = made(f"ask('a'); assert not os.path.exists({str(hidden)!r})", test=["sh", str(hidden)], environment=False)
+    (episode,) = played(manager)
+    assert episode.error is None and episode.steps[0].reward == 0.5
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"command": ["no-such-program"]}, "rollout.agent.command: there is no program 'no-such-program'"),
+        ({"command": ["true"], "test": ["/no/test"]}, "rollout.agent.test: there is no program '/no/test'"),
+        ({"command": ["true"], "reads": ["/no/folder"]}, "rollout.agent.reads: there is nothing at '/no/folder'"),
+        ({"command": ["{}/broken"], "sandbox": False}, "there is no program"),
+    ],
+)
+def test_a_command_that_cannot_start_is_told_at_once(settings: dict[str, Any], told: str, tmp_path: Path) -> None:
+    (tmp_path / "broken").write_text("#!/bin/sh\n")  # and may not be executed
+    settings["command"] = [word.replace("{}", str(tmp_path)) for word in settings["command"]]
+    with pytest.raises(ConfigError, match=told):
+        CommandAgent(AgentConfig(**settings))
+    with pytest.raises(ConfigError, match=r"rollout\.agent\.test runs in the folder of a command"):
+        AgentConfig(function="a.py:f", test=["true"])
+
+
+def test_a_program_of_no_known_format_is_told_by_its_episode(made: Made, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no program\n")
+    (tmp_path / "text").chmod(0o755)
+    manager = made("pass", environment=False)
+    config = AgentConfig(command=[str(tmp_path / "text")], environment=False)
+    manager.config, manager.agent = config, CommandAgent(config)
+    (episode,) = played(manager)
+    assert episode.error is not None and "cannot be started: Exec format error" in episode.error
+
+
+@pytest.mark.seconds
+def test_without_namespaces_a_command_is_refused_and_not_run_freely(root: Path) -> None:
+    program = (
+        "from trainers.gateway.command import CommandAgent\n"
+        "from trainers.rollout.config import AgentConfig\n"
+        "try:\n    CommandAgent(AgentConfig(command=['true']))\n"
+        "except Exception as error:\n    print(type(error).__name__, error)\n"
+        "print('free', CommandAgent(AgentConfig(command=['true'], sandbox=False)).config.sandbox)\n"
+    )
+    forbid = f'echo 0 > /proc/sys/user/max_user_namespaces && exec {sys.executable} -c "$0"'
+    ran = subprocess.run(["unshare", "-Ur", "sh", "-c", forbid, program], capture_output=True, text=True, cwd=root)
+    if "unshare failed" in ran.stderr or "Permission denied" in ran.stderr:
+        pytest.skip(ran.stderr)
+    refused, free = ran.stdout.splitlines()
+    assert refused.startswith("ConfigError rollout.agent.command: this machine has no sandbox for it (unshare: ")
+    assert "set rollout.agent.sandbox to false" in refused and free == "free False"
+
+
+ATTACKS = """
+import ctypes
+def tried(attack):
+    try:
+        return repr(attack() or "done")
+    except Exception as error:
+        return f"refused {type(error).__name__}"
+def connect(*address):
+    with socket.create_connection(address, 5): return "connected"
+libc = ctypes.CDLL(None, use_errno=True)
+def called(result):
+    if result < 0: raise OSError(ctypes.get_errno())
+found = {
+    "the network": lambda: connect("1.1.1.1", 80),
+    "the network by datagrams": lambda: socket.socket(type=socket.SOCK_DGRAM).sendto(b"x", ("1.1.1.1", 53)),
+    "another port of this machine": lambda: connect("127.0.0.1", PORT),
+    "the host of a virtual machine": lambda: socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM),
+    "a file beside its own": lambda: open(BESIDE).read(),
+    "users": lambda: open("/etc/passwd").read(),
+    "its own program": lambda: open(sys.argv[0], "a"),
+    "what python installs": lambda: open(os.__file__, "a"),
+    "the code of environments": lambda: os.listdir(PACKAGE)[0],
+    "the memory of its guard": lambda: open("/proc/1/mem", "rb"),
+    "a trace of its guard": lambda: called(libc.ptrace(16, 1, 0, 0)),
+    "a namespace of its own": lambda: called(libc.unshare(0x10000000)),
+    "a mount": lambda: called(libc.mount(b"tmpfs", b"/tmp", b"tmpfs", 0, None)),
+    "another user": lambda: os.setuid(0),
+    "a reward by its own key": lambda: post(host + "/sessions/7/reward", {"reward": 1.0}),
+    "a reward by a guess": lambda: post(host + "/sessions/7/reward", {"reward": 1.0}, "operator-" + "a" * 32),
+    "another session": lambda: post(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, "agent-" + "a" * 32),
+    "another environment": lambda: post(os.environ["ENVSUITE_ENV_URL"], {}, "agent-" + "a" * 32),
+}
+host = os.environ["ANTHROPIC_BASE_URL"]
+body = {"model": "policy", "messages": [{"role": "user", "content": "a"}]}
+ask("a")
+print(json.dumps({name: tried(attack) for name, attack in found.items()}))
+os.kill(1, 9)
+"""
+
+
+FREE = {"another port of this machine", "a file beside its own", "users", "the code of environments"}
+"""What succeeds without a sandbox."""
+
+
+@BOTH
+def test_attacks_are_refused_in_the_sandbox(made: Made, tmp_path: Path, root: Path, sandbox: bool) -> None:
+    (tmp_path / "beside").write_text("secret")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        names = {"PORT": other.getsockname()[1], "BESIDE": f"{tmp_path}/beside", "PACKAGE": f"{root}/envsuite"}
+        code = "".join(f"{name} = {value!r}\n" for name, value in names.items()) + ATTACKS
+        output = printed(made(code if sandbox else code.replace("os.kill(1, 9)", ""), sandbox=sandbox))
+    succeeded = {name for name, how in json.loads(output.splitlines()[0]).items() if not how.startswith("refused")}
+    assert succeeded == set() if sandbox else succeeded >= FREE
+
+
+ESCAPE = """
+ask("a")
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        subprocess.Popen(["sleep", NAME], start_new_session=True)
+        signal.pause()
+    os._exit(0)
+while not any(NAME in open(f"/proc/{one}/cmdline").read() for one in os.listdir("/proc") if one.isdecimal()):
+    time.sleep(0.01)
+"""
+
+
+def _alive(name: str) -> list[int]:
+    found = psutil.process_iter(["cmdline", "status"])
+    return [one.pid for one in found if one.info["cmdline"] == ["sleep", name] and one.info["status"] != "zombie"]
+
+
+@BOTH
+@pytest.mark.parametrize("end", ["", "time.sleep(60)", "os.kill(os.getpid(), 9)"])
+def test_nothing_outlives_its_episode(made: Made, sandbox: bool, end: str) -> None:
+    name = f"86400.{os.getpid()}"
+    code = f"import signal\nNAME = {name!r}\n{ESCAPE}\nprint('escaped', flush=True)\n{end}"
+    output = printed(made(code, sandbox=sandbox, seconds=3.0, environment=False))
+    assert output == "escaped\n" and not _alive(name)
+
+
+@pytest.mark.seconds
+@BOTH
+def test_agents_end_with_this_program_however_that_ends(root: Path, tmp_path: Path, sandbox: bool) -> None:
+    name = f"86401.{os.getpid()}"
+    program = (
+        "from trainers.gateway.command import Confined, Program\n"
+        "from trainers.rollout.config import AgentConfig\n"
+        f"config = AgentConfig(command=['sh', '-c', 'setsid sleep {name} & wait'], sandbox={sandbox})\n"
+        "place = Confined(config, 1, {})\nplace.begin()\n"
+        "place.run(Program(config.command, ''), {'PATH': '/usr/bin:/bin'}, 60.0, '')\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], cwd=root, stderr=subprocess.PIPE) as running:
+        try:
+            until(lambda: _alive(name) or running.poll() is not None)
+        finally:
+            running.send_signal(signal.SIGKILL)
+        errors = running.stderr.read() if running.stderr is not None else b""
+    if b"OSError: unshare" in errors:
+        pytest.skip(errors.decode())
+    until(lambda: not _alive(name), 20.0)
+    assert not errors
+
+
+def test_an_agent_has_so_many_connections_and_no_more(made: Made) -> None:
+    code = f"""
+where = os.environ["ANTHROPIC_BASE_URL"].removeprefix("http://").split(":")
+taken = [socket.create_connection((where[0], int(where[1]))) for _ in range({CONNECTIONS})]
+time.sleep(0.3)
+with socket.create_connection((where[0], int(where[1])), 5) as more:
+    try:
+        more.sendall(b"GET / HTTP/1.1" + bytes(9))
+        assert not more.recv(1)
+    except ConnectionError:
+        pass
+for one in taken:
+    one.close()
+time.sleep(0.3)
+ask("a")
+print("asked")
+"""
+    assert printed(made(code)) == "asked\n"
+
+
+def test_the_official_client_plays_the_environment_of_its_key(address: tuple[Gateway, str]) -> None:
+    gateway, url = address
+    env = FACTORY.make()
+    tasks = env.unwrapped.tasks.ids("train")  # type: ignore[attr-defined]
+    sessions = [gateway.open(EpisodePlan(number, 0, 0, tasks[number])) for number in range(3)]
+    worlds = [Played(FACTORY.make(), task, gateway) for task in tasks[:2]]
+    for world, session in zip(worlds, sessions, strict=False):
+        world.joined(session)
+
+    async def plays(world: Played, key: str) -> None:
+        kept = httpx2.AsyncClient(headers={"Authorization": f"Bearer {key}"})
+        async with kept as http, MCPClient(streamable_http_client(f"{url}/env/mcp", http_client=http)) as client:
+            assert client.instructions == f"{world.goal}\n\n{world.text}"
+            listed = (await client.list_tools()).tools
+            assert [
+                {"name": one.name, "description": one.description, "parameters": one.input_schema} for one in listed
+            ] == [tool["function"] for tool in world.tools]
+            calls = [client.call_tool("no_such_tool", {"number": number}) for number in range(3)]
+            answers = await asyncio.gather(*calls)
+            assert all(answer.content[0].text == world.text for answer in answers) and not world.done  # type: ignore[union-attr]
+            assert not (await client.call_tool("no_such_tool", {})).is_error and world.done
+            assert (await client.call_tool("no_such_tool", {})).is_error
+
+    for world, session in zip(worlds, sessions, strict=False):
+        asyncio.run(plays(world, session.key))
+    keys = {session.key: (200, 200, 404)[number] for number, session in enumerate(sessions)}
+    gateway.end(sessions[1])
+    keys |= {sessions[1].key: 401, "agent-guess": 401, "": 401}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    for key, status in keys.items():
+        headers = {"x-api-key": key, "Accept": "application/json, text/event-stream"}
+        assert httpx2.post(f"{url}/env/mcp", headers=headers, json=body).status_code == status

@@ -1,0 +1,387 @@
+"""Agents as command lines: a process for each episode, in a sandbox that lets it reach the gateway alone."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import orjson
+
+import envsuite
+import trainers
+from envsuite.interpreter.inside.wire import Garbled, receive, send
+from trainers.gateway.agents import Agent, Job, Outcome
+from trainers.gateway.confined import BOOT, REQUEST, WORK
+from trainers.gateway.listening import Listen
+from trainers.rollout.config import AgentConfig
+from trainers.settings import ConfigError
+
+_LOG = logging.getLogger(__name__)
+_MEBI = 2**20
+_SYSTEM = (
+    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"),
+    *("/etc/ld.so.cache", "/etc/alternatives", "/etc/hosts"),
+)
+_VARIABLE = 2**17 - 2**10  # bytes that one variable may have
+_REWARD = re.compile(r"reward:\s*(\S+)")
+_TASK_FILE = "task.json"
+
+
+@dataclass(frozen=True)
+class Program:
+    """A command line, and what of this machine it may read.
+
+    Args:
+        words: Its program and arguments. Those that name a file, or a path with a slash to what is there, become
+            absolute, since it runs in another folder.
+        setting: For messages.
+        reads: Further files and folders.
+
+    Raises:
+        ConfigError: There is no such program, or nothing at a path of ``reads``.
+    """
+
+    words: Sequence[str]
+    setting: str
+    reads: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if self.file is None:
+            raise ConfigError(
+                f"{self.setting}: there is no program {self.words[0]!r}; install it, or write the path of one"
+            )
+        for path in self.reads:
+            if not os.path.exists(path):
+                raise ConfigError(f"rollout.agent.reads: there is nothing at {path!r}; leave it out")
+
+    @property
+    def file(self) -> str | None:
+        """The program's file; ``None`` where there is none."""
+        found = shutil.which(self.words[0])
+        return None if found is None else _absolute(found)
+
+    @property
+    def named(self) -> list[str]:
+        """Files and folders that the arguments name."""
+        return [_absolute(word) for word in self.words[1:] if _is_path(word)]
+
+    def argv(self, task: str) -> list[str]:
+        """The program's name and its arguments for a task."""
+        words = [_absolute(word) if _is_path(word) else word.replace("{task}", task) for word in self.words[1:]]
+        return [self.file or "", *words]
+
+    def root(self) -> dict[str, Any]:
+        """The root of its sandbox: paths with those of the machine, links, and folders that are to be empty."""
+        file = self.file or ""
+        paths = [file, *self.named, *map(_absolute, self.reads), sys.prefix, sys.base_prefix]
+        for program in (file, os.path.realpath(file)):
+            if (environment := Path(program).parent.parent / "pyvenv.cfg").is_file():
+                base = re.search(r"^home\s*=\s*(.+)$", environment.read_text("utf-8"), re.MULTILINE)
+                paths += [str(environment.parent), *([str(Path(base[1]).parent)] if base else [])]
+        system = {path for path in _SYSTEM if os.path.exists(path)}
+        links = {path: os.readlink(path) for path in system if os.path.islink(path)}
+        placed = {path: path for path in system - set(links)}
+        placed |= {at: os.path.realpath(path) for path in paths for at in (path, os.path.realpath(path))}
+        placed = {at: path for at, path in placed.items() if at in system or not at.startswith(_BELOW)}
+        hidden = [os.path.dirname(os.path.realpath(package.__file__ or "")) for package in (envsuite, trainers)]
+        return {"readable": placed, "links": links, "hidden": hidden, "needs": [file, *self.named]}
+
+
+_BELOW = tuple(f"{path}/" for path in _SYSTEM)
+
+
+def _is_path(word: str) -> bool:
+    return os.path.isfile(word) or ("/" in word and os.path.exists(word))
+
+
+def _absolute(path: str) -> str:
+    """The path from the root, without links in the names of its folders: a link in Python's own says which it is."""
+    folder, name = os.path.split(os.path.abspath(path))
+    return os.path.join(os.path.realpath(folder), name)
+
+
+class Confined:
+    """The sandbox of one episode, or the process in place of it. A context manager that ends all that runs in it.
+
+    Args:
+        config: Whether it is a sandbox, and its limits.
+        port: Where the gateway is reached in the sandbox, at 127.0.0.1.
+        files: Text files of its folder.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+
+    def __init__(self, config: AgentConfig, port: int, files: Mapping[str, str]) -> None:
+        self.config = config
+        self.host = tempfile.mkdtemp(prefix="envsuite-agent-")
+        self.folder = WORK if config.sandbox else self.host
+        self._lock = threading.Lock()
+        self._stopped, self._testing = False, False
+        self._unlisten: Callable[[], None] = lambda: None
+        packages = [Path(package.__file__ or "").parent for package in (envsuite, trainers)]
+        folders = [packages[0], packages[0] / "interpreter", packages[1], packages[1] / "gateway"]
+        settings = {"sandbox": config.sandbox, "port": port, "folder": self.host, "files": dict(files)}
+        settings |= {"memory": config.memory * _MEBI, "disk": config.disk * _MEBI, "processes": config.processes}
+        self.channel, theirs = socket.socketpair()
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-B", "-c", BOOT, *map(str, folders), str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                process_group=0,
+                cwd="/",
+                env={},
+            )
+        with contextlib.suppress(OSError):  # that it has ended is found when its answer is read
+            send(self.channel, settings)
+
+    def begin(self, listen: Listen | None = None) -> None:
+        """Waits until it is there.
+
+        Args:
+            listen: Has the gateway answer at the socket in the sandbox.
+
+        Raises:
+            OSError: There is no such sandbox here.
+        """
+        self._answer()
+        if self.config.sandbox:
+            _, (descriptor,), _, _ = socket.recv_fds(self.channel, 1, 1)
+            listening = socket.socket(fileno=descriptor)
+            if listen is None:
+                listening.close()
+            else:
+                self._unlisten = listen(listening)
+
+    def run(
+        self, program: Program, environment: Mapping[str, str], seconds: float, task: str | None, test: bool = False
+    ) -> dict[str, Any]:
+        """Runs a command; returns ``why`` it was ended, its ``code``, ``output``, and the ``refusal`` to start it.
+
+        Args:
+            program: The command.
+            environment: All its variables.
+            seconds: Longest time.
+            task: In place of ``{task}``; ``None`` only tries whether the command can be started.
+            test: Whether :meth:`stop` leaves it alone.
+
+        Raises:
+            OSError: Its process was ended.
+        """
+        argv = [] if task is None else program.argv(task)
+        with self._lock:
+            self._testing = test
+            if self._stopped and not test:
+                return {"why": "stopped", "code": None, "output": "", "refusal": ""}
+            asked = {"argv": argv, "environment": dict(environment), "seconds": seconds}
+            send(self.channel, asked | program.root())
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        try:
+            answer = receive(self.channel, REQUEST)
+        except (EOFError, Garbled) as error:
+            raise OSError("its sandbox was ended") from error
+        if "failed" in answer:
+            raise OSError(answer["failed"])
+        return answer
+
+    def stop(self) -> None:
+        """Ends the command of the agent, under way or to come; a test goes on."""
+        with self._lock, contextlib.suppress(OSError):
+            self._stopped = True
+            if not self._testing:
+                send(self.channel, {"stop": True})
+
+    def close(self) -> None:
+        """Ends all that runs in it, from any thread."""
+        with contextlib.suppress(OSError):
+            self.channel.shutdown(socket.SHUT_RDWR)
+
+    def __enter__(self) -> Self:
+        """Returns itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Waits until its processes have ended, and removes its folder."""
+        self.close()
+        try:
+            self.process.wait(10.0)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        self._unlisten()
+        self.channel.close()
+        shutil.rmtree(self.host, ignore_errors=True)
+
+
+class CommandAgent(Agent):
+    """A command line, run once for each episode, which finds model, task and environment in its variables.
+
+    | variable | |
+    |---|---|
+    | `OPENAI_BASE_URL`, `OPENAI_API_KEY`, `OPENAI_MODEL` | the model, for OpenAI's clients |
+    | `ANTHROPIC_BASE_URL`, `ANTHROPIC_API_KEY` | the same for Anthropic's |
+    | `ENVSUITE_TASK_ID`, `ENVSUITE_TASK` | id and text of the task; a text too long for it is in the file only |
+    | `ENVSUITE_TASK_FILE` | JSON file with `id` and `text` |
+    | `ENVSUITE_ENV_URL` | the environment as an MCP server, which takes the key as `Authorization: Bearer …` |
+    | `PATH`, `HOME`, `TMPDIR`, `LANG` | `HOME` and `TMPDIR` are its folder; there are no others |
+
+    In the sandbox (Linux namespaces) it has
+
+    - a network in which only the gateway answers, and no sockets but those of files and of the Internet;
+    - `/usr`, `/bin`, `/lib`, this program's Python, its own files and ``reads``, read-only, and nothing else of the
+      machine; ``envsuite`` and ``trainers``, which know answers, are empty folders there;
+    - its folder and `/tmp`, in memory, with ``disk`` each; the folder is the test's as well;
+    - no other processes, no rights, and none of the system calls that make namespaces, mount or trace;
+    - ``memory`` of all its processes, looked at 20 times a second, and as many ``processes``.
+
+    It is not kept from using the processor, nor from sockets of files in folders that it may read, nor from what a
+    kernel's error allows. Without the sandbox it may do whatever this user may, and only its time is limited. In
+    either case all processes that it has started end with it, and it ends with this program.
+
+    Args:
+        config: The command, its limits and its test.
+
+    Raises:
+        ConfigError: It cannot be started, or there is no sandbox on this machine.
+    """
+
+    def __init__(self, config: AgentConfig) -> None:
+        self.config = config
+        self.command = Program(config.command, "rollout.agent.command", config.reads)
+        self.test = Program(config.test, "rollout.agent.test", config.reads) if config.test else None
+        self.grace += config.test_seconds if config.test else 0.0
+        self._running: dict[Confined, threading.Thread] = {}
+        for program in (self.command, self.test):
+            if program is not None:
+                self._try(program)
+
+    def _try(self, program: Program) -> None:
+        """Starts the sandbox, and not the command."""
+        try:
+            with Confined(self.config, 1, {}) as place:
+                place.begin()
+                refusal = place.run(program, {}, 60.0, None)["refusal"]
+        except OSError as error:
+            raise ConfigError(
+                f"rollout.agent.command: this machine has no sandbox for it ({error}). Linux 5.14 or newer has one "
+                "where users may make namespaces (sysctl user.max_user_namespaces above 0, "
+                "kernel.apparmor_restrict_unprivileged_userns=0); or set rollout.agent.sandbox to false, and the "
+                "command may do whatever this user may"
+            ) from error
+        if refusal:
+            raise ConfigError(f"{program.setting}: {program.words[0]} cannot be started in the sandbox: {refusal}")
+
+    def start(self, job: Job) -> None:
+        """Starts its process, and a thread that waits for it."""
+        port = urlsplit(job.client.base_url).port or 80
+        task = {"id": job.task.id, "text": job.task.text}
+        try:
+            place = Confined(self.config, port, {_TASK_FILE: orjson.dumps(task).decode()})
+        except OSError as error:
+            job.ended.set_result(Outcome(error=f"{self.command.words[0]} cannot be started: {error}"))
+            return
+        job.stop = place.stop
+        url = f"http://127.0.0.1:{port}" if self.config.sandbox else job.client.base_url.removesuffix("/v1")
+        thread = threading.Thread(target=self._play, args=(job, place, url), daemon=True, name=f"agent {job.task.id}")
+        self._running[place] = thread
+        thread.start()
+
+    def _play(self, job: Job, place: Confined, url: str) -> None:
+        try:
+            with place:
+                place.begin(job.client.gateway.listen)
+                outcome = self._outcome(job, place, url)
+        except OSError as error:
+            outcome = Outcome(error=f"{self.command.words[0]}: {error}")
+        del self._running[place]
+        if outcome.error is not None:
+            _LOG.info("task %s: %s; it has printed:\n%s", job.task.id, outcome.error, job.output)
+        job.ended.set_result(outcome)
+
+    def _outcome(self, job: Job, place: Confined, url: str) -> Outcome:
+        session, gateway, text = job.session, job.client.gateway, job.task.text
+        common = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
+        common |= {"HOME": place.folder, "TMPDIR": place.folder, "ENVSUITE_TASK_ID": job.task.id}
+        common |= {"ENVSUITE_TASK_FILE": f"{place.folder}/{_TASK_FILE}"}
+        if len(text.encode()) < _VARIABLE and "\0" not in text:
+            common["ENVSUITE_TASK"] = text
+        model = {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": session.key, "OPENAI_MODEL": job.client.model}
+        model |= {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": session.key}
+        if job.client.env is not None:
+            model["ENVSUITE_ENV_URL"] = f"{url}/env/mcp"
+        told = place.run(self.command, common | model, self.config.seconds + self.grace, text)
+        job.output = told["output"]
+        with gateway.lock:
+            over = session.ended is not None or told["why"] == "stopped"
+            if session.ended is None:
+                session.end("the agent has ended", truncated=False)
+        if (problem := self._problem(told, self.command)) is not None and not over:
+            return Outcome(error=problem)
+        if self.test is None:
+            return Outcome()
+        told = place.run(self.test, common, self.config.test_seconds, text, test=True)
+        job.output += told["output"]
+        return self._graded(told, self.test)
+
+    def _problem(self, told: Mapping[str, Any], program: Program) -> str | None:
+        """Why a command failed; ``None`` where it did not."""
+        name, code = program.words[0], told["code"]
+        if told["refusal"]:
+            return f"{name} cannot be started: {told['refusal']}"
+        if told["why"] == "memory":
+            return f"{name} used more than the {self.config.memory} MiB of rollout.agent.memory"
+        if told["why"] == "seconds":
+            return f"{name} took longer than the {self.config.seconds:g} s of rollout.agent.seconds"
+        if code == 0:
+            return None
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+        return f"{name} {how}, and printed last: {_last(told['output'])[:300] or 'nothing'}"
+
+    def _graded(self, told: Mapping[str, Any], test: Program) -> Outcome:
+        """The reward of a test."""
+        if told["why"] == "seconds":
+            limit = f"{self.config.test_seconds:g} s of rollout.agent.test_seconds"
+            return Outcome(error=f"the test {test.words[0]} took longer than the {limit}")
+        if told["why"] or told["refusal"]:
+            return Outcome(error=f"the test {self._problem(told, test)}")
+        if (given := _REWARD.fullmatch(_last(told["output"]))) is None:
+            return Outcome(1.0 if told["code"] == 0 else 0.0)
+        try:
+            reward = float(given[1])
+        except ValueError:
+            reward = math.nan
+        if math.isfinite(reward):
+            return Outcome(reward)
+        return Outcome(error=f"the test {test.words[0]} printed {given[0][:100]!r}, which is no finite number")
+
+    def close(self) -> None:
+        """Ends what is left of all."""
+        for place, thread in list(self._running.items()):
+            place.close()
+            thread.join()
+
+
+def _last(output: str) -> str:
+    """The last line that is not empty."""
+    return next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "")

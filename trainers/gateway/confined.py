@@ -1,0 +1,248 @@
+"""The process between this program and a command: makes the sandbox, keeps clock and output, ends what was started.
+
+It imports neither package, but only the parts of ``envsuite.interpreter`` that make sandboxes. In a sandbox it is the
+first process of a process namespace, and what the command starts cannot leave that namespace or outlive it. Without
+one, it adopts what the command leaves behind, and ends that, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from envsuite.interpreter.inside import kernel, seccomp
+from envsuite.interpreter.inside.launch import INSIDE, USER, may_become
+from envsuite.interpreter.inside.root import make_root
+from envsuite.interpreter.inside.settings import MemoryMeter
+from envsuite.interpreter.inside.wire import Garbled, receive, send
+
+WORK = "/episode"
+"""Folder of an episode in the sandbox."""
+REQUEST = 64 * 2**20
+"""Most bytes of a message."""
+OUTPUT = 64 * 1024
+"""Bytes kept of what a command prints: the last ones."""
+BOOT = (
+    "import sys, types\n"
+    "for name, path in zip(('envsuite', 'envsuite.interpreter', 'trainers', 'trainers.gateway'), sys.argv[1:5]):\n"
+    "    sys.modules[name] = types.ModuleType(name)\n"
+    "    sys.modules[name].__path__ = [path]\n"
+    "from trainers.gateway.confined import main\n"
+    "main(int(sys.argv[5]))\n"
+)
+"""Its program; the arguments are the folders of four packages, and the socket."""
+_NAMESPACES = kernel.NEW_NS | kernel.NEW_PID | kernel.NEW_NET | kernel.NEW_IPC | kernel.NEW_UTS | kernel.NEW_CGROUP
+_MOUNTED = kernel.MS_NOSUID | kernel.MS_NODEV
+_TICK = 0.05
+_CHUNK = 1 << 16
+
+
+def main(descriptor: int) -> None:
+    """Serves the socket ``descriptor`` until it is closed.
+
+    :class:`trainers.gateway.command.Confined` sends the settings first, then commands.
+    """
+    os.set_inheritable(descriptor, False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel = socket.socket(fileno=descriptor)
+    try:
+        _Guard(receive(channel, REQUEST), channel).serve()
+    except (EOFError, Garbled):
+        pass
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            send(channel, {"failed": error.strerror or str(error)})
+    os._exit(0)
+
+
+class _Guard:
+    """The commands of one episode, one after the other.
+
+    Args:
+        told: The settings.
+        channel: Socket of the program.
+
+    Raises:
+        OSError: There is no such sandbox here.
+    """
+
+    def __init__(self, told: dict[str, Any], channel: socket.socket) -> None:
+        self.told, self.channel = told, channel
+        self.meter: MemoryMeter | None = None
+        self.root = os.geteuid() == 0 and sys.platform == "linux" and may_become(USER)
+        listening = self._isolate() if told["sandbox"] else None
+        if listening is None and sys.platform == "linux":
+            kernel.adopt_orphans()
+        for name, text in told["files"].items():
+            path = os.path.join(told["folder"], name)
+            with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
+                file.write(text)
+            os.chmod(path, 0o644)
+        send(channel, {"ready": True})
+        if listening is not None:
+            socket.send_fds(channel, [b"l"], [listening.fileno()])
+            listening.close()
+
+    def _isolate(self) -> socket.socket:
+        """Moves to a sandbox, as its first process, and makes what all commands share: files in memory, a network."""
+        uid, gid, told = os.geteuid(), os.getegid(), self.told
+        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+            file.write("1000")  # where the machine has no memory left, agents end first
+        kernel.unshare(_NAMESPACES if self.root else _NAMESPACES | kernel.NEW_USER)
+        if not self.root:
+            kernel.map_own_ids(uid, gid, INSIDE)
+        if child := os.fork():
+            os.waitpid(child, 0)
+            os._exit(0)
+        kernel.die_with_parent(signal.SIGKILL)
+        kernel.set_host_name(b"agent")
+        kernel.mount(None, "/", kernel.MS_REC | kernel.MS_PRIVATE)
+        kernel.mount("proc", "/proc", _MOUNTED | kernel.MS_NOEXEC)
+        self.meter = MemoryMeter(os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        owner, inodes = USER if self.root else INSIDE, max(1024, told["disk"] // 4096)
+        options = f"size={told['disk']},nr_inodes={inodes},mode=700,uid={owner},gid={owner}"
+        kernel.mount("tmpfs", told["folder"], _MOUNTED, options)
+        kernel.hide_from_equals()
+        kernel.raise_loopback()
+        return socket.create_server(("127.0.0.1", told["port"]), backlog=64)
+
+    def serve(self) -> None:
+        """Runs what comes until the program leaves."""
+        while True:
+            asked = receive(self.channel, REQUEST)
+            if "argv" in asked:  # else what it would stop has ended
+                send(self.channel, self._run(asked))
+
+    def _run(self, asked: dict[str, Any]) -> dict[str, Any]:
+        out, out_end = os.pipe()
+        refusal, refusal_end = os.pipe()
+        child = os.fork()
+        if child == 0:
+            self._become(asked, out_end, refusal_end)
+        os.close(out_end)
+        os.close(refusal_end)
+        codes: dict[int, int] = {}
+        try:
+            why, tail = self._watch(child, out, asked["seconds"], codes)
+        finally:
+            self._end(child, codes)
+        with open(refusal, "rb") as file:
+            refused = file.read().decode()
+        tail, _ = _read(out, tail)
+        os.close(out)
+        output = tail.decode("utf-8", "replace")
+        return {"why": why, "code": codes.get(child), "output": output, "refusal": refused}
+
+    def _watch(self, child: int, out: int, seconds: float, codes: dict[int, int]) -> tuple[str, bytes]:
+        """Waits until a command has ended, or is to end; returns why that is, and what it has printed last."""
+        os.set_blocking(out, False)
+        poll = select.poll()
+        poll.register(out, select.POLLIN)
+        poll.register(self.channel, select.POLLIN)
+        tail, tick, until = b"", 0.0, time.monotonic() + seconds
+        while True:
+            for descriptor, _ in poll.poll(1000 * _TICK):
+                if descriptor != out:
+                    receive(self.channel, REQUEST)  # it says to stop
+                    return "stopped", tail
+                tail, more = _read(out, tail, 1)
+                if not more:
+                    poll.unregister(out)
+            if (now := time.monotonic()) < tick:
+                continue
+            tick = now + _TICK
+            with contextlib.suppress(ChildProcessError):
+                while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                    codes.setdefault(found[0], os.waitstatus_to_exitcode(found[1]))
+            if child in codes:
+                return "", tail
+            if now > until:
+                return "seconds", tail
+            if self.meter is not None and self.meter.exceeds(self.told["memory"]):
+                return "memory", tail
+
+    def _end(self, child: int, codes: dict[int, int]) -> None:
+        """Ends all processes of a command."""
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                processes = [-1] if self.meter is not None else [-child, *_children()]
+                for process in processes:
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(process, signal.SIGKILL)
+                ended, status = os.waitpid(-1, 0)
+                codes.setdefault(ended, os.waitstatus_to_exitcode(status))
+
+    def _become(self, asked: dict[str, Any], out: int, refusal: int) -> NoReturn:
+        """Makes this process the command."""
+        try:
+            os.setsid()
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.dup2(out, 1)
+            os.dup2(out, 2)
+            for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+                signal.signal(number, signal.SIG_DFL)
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            if self.meter is not None:
+                self._confine(asked)
+            else:
+                os.chdir(self.told["folder"])
+                if sys.platform == "linux":
+                    kernel.die_with_parent(signal.SIGKILL)
+            if asked["argv"]:
+                os.execve(asked["argv"][0], asked["argv"], asked["environment"])
+            os._exit(0)
+        except (OSError, ValueError) as error:  # the latter: null characters, half surrogates
+            told = error.strerror if isinstance(error, OSError) else None
+            os.write(refusal, (told or str(error)).encode("utf-8", "replace"))
+        finally:
+            os._exit(127)
+
+    def _confine(self, asked: dict[str, Any]) -> None:
+        """Confines this process: what is taken cannot be had again."""
+        told = self.told
+        kernel.unshare(kernel.NEW_NS)
+        scratch = f"size={told['disk']},mode=1777"
+        make_root(asked["readable"], asked["links"], asked["hidden"], {WORK: told["folder"]}, scratch)
+        if self.root:
+            os.setgroups([])
+            os.setresgid(USER, USER, USER)
+            os.setresuid(USER, USER, USER)
+        kernel.hide_from_equals(False)
+        user, group = os.getuid(), os.getgid()
+        kernel.unshare(kernel.NEW_USER)  # in which its processes are counted
+        kernel.map_own_ids(user, group, INSIDE)
+        resource.setrlimit(resource.RLIMIT_NPROC, (told["processes"], told["processes"]))
+        kernel.no_new_rights()
+        kernel.drop_capabilities()
+        os.chdir(WORK)
+        for path in asked["needs"]:
+            if not os.access(path, os.R_OK):
+                raise OSError(f"{path} cannot be read by other users than its owner")
+        kernel.filter_calls(seccomp.permissive())
+
+
+def _read(out: int, tail: bytes, times: int = 64) -> tuple[bytes, bool]:
+    """Reads what was printed; returns the last bytes of all, and whether more can come."""
+    with contextlib.suppress(BlockingIOError):
+        for _ in range(times):
+            if not (data := os.read(out, _CHUNK)):
+                return tail, False
+            tail = (tail + data)[-OUTPUT:]
+    return tail, True
+
+
+def _children() -> Iterator[int]:
+    """The processes whose parent this one is, where the system lists them."""
+    for name in os.listdir("/proc") if sys.platform == "linux" else ():
+        if name.isdecimal():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+                if int(file.read().rpartition(b") ")[2].split()[1]) == os.getpid():
+                    yield int(name)

@@ -1,0 +1,50 @@
+"""The gateway's server at further sockets, such as those inside sandboxes."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+if TYPE_CHECKING:
+    import uvicorn
+
+CONNECTIONS = 32
+"""Most connections at a time of one socket; further ones are closed at once."""
+Listen = Callable[[socket.socket], Callable[[], None]]
+"""Has a server answer at a listening socket, too; returns what ends that."""
+
+
+class _Closed(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+def listener(server: uvicorn.Server) -> Listen:
+    """What has a server that runs answer at further sockets, from any thread, as at its first one.
+
+    A client at such a socket is connected to the server itself: what it has read and whether it has gone is seen.
+    """
+
+    def listen(listening: socket.socket) -> Callable[[], None]:
+        loop, here = server.servers[0].get_loop(), WeakSet[asyncio.BaseProtocol]()
+
+        def connected() -> asyncio.BaseProtocol:
+            if len(here & server.server_state.connections) >= CONNECTIONS:
+                return _Closed()
+            made: asyncio.BaseProtocol = server.config.http_protocol_class(  # type: ignore[call-arg]
+                config=server.config, server_state=server.server_state, app_state=server.lifespan.state
+            )
+            here.add(made)
+            return made
+
+        begun = asyncio.run_coroutine_threadsafe(loop.create_server(connected, sock=listening), loop).result()
+
+        def end() -> None:
+            loop.call_soon_threadsafe(begun.close)
+
+        return end
+
+    return listen

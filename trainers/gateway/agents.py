@@ -14,7 +14,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary
 
 import gymnasium
 import orjson
@@ -22,15 +21,13 @@ import orjson
 from envsuite.core import Action, Observation, ToolEnv
 from envsuite.core.errors import EnvsuiteError, UsageError
 from envsuite.core.tools import Tool, ToolCall, Unparsed
-from envsuite.prompting import ChatTokenizer, make_codec
+from envsuite.prompting import make_codec
 from envsuite.vector import EnvFactory, Wait
 from trainers.gateway.gateway import MODEL, Gateway
 from trainers.gateway.messages import Refused
-from trainers.gateway.sequences import Writer
 from trainers.gateway.session import Limits, Session
-from trainers.rollout.config import AgentConfig, EnvConfig, PromptConfig, RolloutConfig
-from trainers.rollout.engine import BaseEngine, Engine, Sampling
-from trainers.rollout.environments import factory_of, make_manager
+from trainers.rollout.config import AgentConfig
+from trainers.rollout.engine import Engine, Sampling
 from trainers.rollout.episode import Branches, Effort, EpisodePlan
 from trainers.rollout.ledger import Ledger
 from trainers.rollout.manager import Watcher
@@ -443,64 +440,3 @@ class Manager(Protocol):
     def close(self) -> None:
         """Ends environments and agents."""
         ...
-
-
-_ADDRESSES: WeakKeyDictionary[ChatTokenizer, tuple[Gateway, str]] = WeakKeyDictionary()
-"""Gateways of this process, by the tokenizer that they render with: training and evaluation share one address."""
-
-
-def make_player(
-    rollout: RolloutConfig,
-    prompt: PromptConfig,
-    envs: Sequence[EnvConfig],
-    slots: int,
-    engine: BaseEngine[Any, Any],
-    tokenizer: ChatTokenizer | None,
-    examples: Sequence[str] = (),
-    factory: Callable[[EnvConfig], EnvFactory] = factory_of,
-    snapshots: bool = False,
-    rank: int = 0,
-) -> Manager:
-    """What plays ``envs``: the agent of ``rollout.agent``, or the prompts of the run.
-
-    Arguments as those of :func:`~trainers.rollout.environments.make_manager`, and the number of this process.
-
-    Raises:
-        ConfigError: The agent cannot be started, or does not go with the engine.
-    """
-    agent = rollout.agent
-    if agent is None:
-        return make_manager(rollout, prompt, envs, slots, engine, tokenizer, examples, factory, snapshots)
-    if tokenizer is None or not isinstance(engine, Engine):
-        raise ConfigError(
-            f"rollout.agent asks the policy, but rollout.engine is {rollout.engine!r}; set it to hf or vllm"
-        )
-    if tokenizer not in _ADDRESSES:
-        _ADDRESSES[tokenizer] = _listening(agent, prompt, tokenizer, rank)
-    gateway, url = _ADDRESSES[tokenizer]
-    factories = [factory(env) for env in envs]
-    return AgentManager(engine, gateway, url, _agent(agent, gateway), agent, factories, slots, rollout.attempts)
-
-
-def _listening(agent: AgentConfig, prompt: PromptConfig, tokenizer: ChatTokenizer, rank: int) -> tuple[Gateway, str]:
-    from trainers.gateway.app import listen
-
-    try:
-        writer = Writer(tokenizer, prompt.template_arguments)
-    except EnvsuiteError as error:
-        raise ConfigError(f"rollout.agent: {error}") from error
-    gateway = Gateway(writer, Sampling(), 0, masking=agent.masking, names=tuple(agent.names))
-    url = listen(gateway, agent.host, agent.port + rank if agent.port else 0)
-    if agent.service:
-        _LOG.warning("agents ask for sessions at %s/sessions with the operator's key %s", url, gateway.operator)
-    return gateway, url
-
-
-def _agent(config: AgentConfig, gateway: Gateway) -> Agent:
-    if config.function is not None:
-        return FunctionAgent(config.function)
-    if config.command:
-        from trainers.gateway.command import CommandAgent
-
-        return CommandAgent(config)
-    return ServiceAgent(gateway)

@@ -23,7 +23,7 @@ from trainers.credit.crediting import Crediting, make_providers
 from trainers.credit.hindsight import HindsightPrompts
 from trainers.credit.method import Method
 from trainers.credit.spear.self_imitation import SelfImitation
-from trainers.gateway.agents import make_player
+from trainers.gateway.player import make_player
 from trainers.policy.adapter import is_adapted, keep_reference, merged_weights, trained_weights
 from trainers.policy.loading import load_model, load_outline, load_tokenizer, model_settings
 from trainers.policy.model import Policy, stop_ids

@@ -13,7 +13,7 @@ from accelerate import Accelerator
 
 from envsuite.evaluation.protocol import sample_of
 from envsuite.prompting import ChatTokenizer
-from trainers.gateway.agents import make_player
+from trainers.gateway.player import make_player
 from trainers.processes.distributed import all_gather_object
 from trainers.report.stats import EvalResult, Outcome, evaluate_summary
 from trainers.rollout.engine import BaseEngine, ChatEngine, EngineFailed

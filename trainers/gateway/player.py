@@ -1,0 +1,79 @@
+"""What plays the episodes of a run: its own prompts, or an agent at an address of this process."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from envsuite.core.errors import EnvsuiteError
+from envsuite.prompting import ChatTokenizer
+from envsuite.vector import EnvFactory
+from trainers.gateway.agents import Agent, AgentManager, FunctionAgent, Manager, ServiceAgent
+from trainers.gateway.command import CommandAgent
+from trainers.gateway.gateway import Gateway
+from trainers.gateway.sequences import Writer
+from trainers.rollout.config import AgentConfig, EnvConfig, PromptConfig, RolloutConfig
+from trainers.rollout.engine import BaseEngine, Engine, Sampling
+from trainers.rollout.environments import factory_of, make_manager
+from trainers.settings import ConfigError
+
+_LOG = logging.getLogger(__name__)
+_ADDRESSES: WeakKeyDictionary[ChatTokenizer, tuple[Gateway, str]] = WeakKeyDictionary()
+"""Gateways of this process, by the tokenizer that they render with: training and evaluation share one address."""
+
+
+def make_player(
+    rollout: RolloutConfig,
+    prompt: PromptConfig,
+    envs: Sequence[EnvConfig],
+    slots: int,
+    engine: BaseEngine[Any, Any],
+    tokenizer: ChatTokenizer | None,
+    examples: Sequence[str] = (),
+    factory: Callable[[EnvConfig], EnvFactory] = factory_of,
+    snapshots: bool = False,
+    rank: int = 0,
+) -> Manager:
+    """What plays ``envs``: the agent of ``rollout.agent``, or the prompts of the run.
+
+    Arguments as those of :func:`~trainers.rollout.environments.make_manager`, and the number of this process.
+
+    Raises:
+        ConfigError: The agent cannot be started, or does not go with the engine.
+    """
+    agent = rollout.agent
+    if agent is None:
+        return make_manager(rollout, prompt, envs, slots, engine, tokenizer, examples, factory, snapshots)
+    if tokenizer is None or not isinstance(engine, Engine):
+        raise ConfigError(
+            f"rollout.agent asks the policy, but rollout.engine is {rollout.engine!r}; set it to hf or vllm"
+        )
+    if tokenizer not in _ADDRESSES:
+        _ADDRESSES[tokenizer] = _listening(agent, prompt, tokenizer, rank)
+    gateway, url = _ADDRESSES[tokenizer]
+    factories = [factory(env) for env in envs]
+    return AgentManager(engine, gateway, url, _agent(agent, gateway), agent, factories, slots, rollout.attempts)
+
+
+def _listening(agent: AgentConfig, prompt: PromptConfig, tokenizer: ChatTokenizer, rank: int) -> tuple[Gateway, str]:
+    from trainers.gateway.app import listen  # its packages are installed where agents are wanted
+
+    try:
+        writer = Writer(tokenizer, prompt.template_arguments)
+    except EnvsuiteError as error:
+        raise ConfigError(f"rollout.agent: {error}") from error
+    gateway = Gateway(writer, Sampling(), 0, masking=agent.masking, names=tuple(agent.names))
+    url = listen(gateway, agent.host, agent.port + rank if agent.port else 0)
+    if agent.service:
+        _LOG.warning("agents ask for sessions at %s/sessions with the operator's key %s", url, gateway.operator)
+    return gateway, url
+
+
+def _agent(config: AgentConfig, gateway: Gateway) -> Agent:
+    if config.function is not None:
+        return FunctionAgent(config.function)
+    if config.command:
+        return CommandAgent(config)
+    return ServiceAgent(gateway)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 from weakref import WeakSet
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 CONNECTIONS = 32
 """Most connections at a time of one socket; further ones are closed at once."""
+_TICK = 0.01
 Listen = Callable[[socket.socket], Callable[[], None]]
 """Has a server answer at a listening socket, too; returns what ends that."""
 
@@ -29,6 +31,8 @@ def listener(server: uvicorn.Server) -> Listen:
     """
 
     def listen(listening: socket.socket) -> Callable[[], None]:
+        while not server.started:
+            time.sleep(_TICK)
         loop, here = server.servers[0].get_loop(), WeakSet[asyncio.BaseProtocol]()
 
         def connected() -> asyncio.BaseProtocol:

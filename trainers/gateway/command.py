@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import math
 import os
@@ -19,8 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
-
-import orjson
 
 import envsuite
 import trainers
@@ -47,8 +46,8 @@ class Program:
     """A command line, and what of this machine it may read.
 
     Args:
-        words: Its program and arguments. Those that name a file, or a path with a slash to what is there, become
-            absolute, since it runs in another folder.
+        words: Its program and arguments. Those that name a file, which it may read, or a path with a slash to what is
+            there, become absolute, since it runs in another folder.
         setting: For messages.
         reads: Further files and folders.
 
@@ -66,8 +65,10 @@ class Program:
                 f"{self.setting}: there is no program {self.words[0]!r}; install it, or write the path of one"
             )
         for path in self.reads:
-            if not os.path.exists(path):
-                raise ConfigError(f"rollout.agent.reads: there is nothing at {path!r}; leave it out")
+            if not os.path.exists(path) or os.path.realpath(path) == "/":
+                raise ConfigError(
+                    f"rollout.agent.reads: {path!r} is not there, or is all there is; write what the command reads"
+                )
 
     @property
     def file(self) -> str | None:
@@ -77,13 +78,14 @@ class Program:
 
     @property
     def named(self) -> list[str]:
-        """Files and folders that the arguments name."""
-        return [_absolute(word) for word in self.words[1:] if _is_path(word)]
+        """Files that the arguments name."""
+        return [_absolute(word) for word in self.words[1:] if os.path.isfile(word)]
 
     def argv(self, task: str) -> list[str]:
         """The program's name and its arguments for a task."""
-        words = [_absolute(word) if _is_path(word) else word.replace("{task}", task) for word in self.words[1:]]
-        return [self.file or "", *words]
+        paths = [os.path.isfile(word) or ("/" in word and os.path.exists(word)) for word in self.words]
+        words = [_absolute(word) if path else word for word, path in zip(self.words, paths, strict=True)]
+        return [self.file or "", *(word.replace("{task}", task) for word in words[1:])]
 
     def root(self) -> dict[str, Any]:
         """The root of its sandbox: paths with those of the machine, links, and folders that are to be empty."""
@@ -103,10 +105,6 @@ class Program:
 
 
 _BELOW = tuple(f"{path}/" for path in _SYSTEM)
-
-
-def _is_path(word: str) -> bool:
-    return os.path.isfile(word) or ("/" in word and os.path.exists(word))
 
 
 def _absolute(path: str) -> str:
@@ -295,9 +293,9 @@ class CommandAgent(Agent):
     def start(self, job: Job) -> None:
         """Starts its process, and a thread that waits for it."""
         port = urlsplit(job.client.base_url).port or 80
-        task = {"id": job.task.id, "text": job.task.text}
+        task = json.dumps({"id": job.task.id, "text": job.task.text})  # which has half surrogates, too
         try:
-            place = Confined(self.config, port, {_TASK_FILE: orjson.dumps(task).decode()})
+            place = Confined(self.config, port, {_TASK_FILE: task})
         except OSError as error:
             job.ended.set_result(Outcome(error=f"{self.command.words[0]} cannot be started: {error}"))
             return
@@ -320,7 +318,8 @@ class CommandAgent(Agent):
         job.ended.set_result(outcome)
 
     def _outcome(self, job: Job, place: Confined, url: str) -> Outcome:
-        session, gateway, text = job.session, job.client.gateway, job.task.text
+        session, gateway = job.session, job.client.gateway
+        text = job.task.text.encode("utf-8", "replace").decode()
         common = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
         common |= {"HOME": place.folder, "TMPDIR": place.folder, "ENVSUITE_TASK_ID": job.task.id}
         common |= {"ENVSUITE_TASK_FILE": f"{place.folder}/{_TASK_FILE}"}
@@ -355,7 +354,7 @@ class CommandAgent(Agent):
             return f"{name} took longer than the {self.config.seconds:g} s of rollout.agent.seconds"
         if code == 0:
             return None
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+        how = f"was killed by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"exited with status {code}"
         return f"{name} {how}, and printed last: {_last(told['output'])[:300] or 'nothing'}"
 
     def _graded(self, told: Mapping[str, Any], test: Program) -> Outcome:
@@ -383,5 +382,6 @@ class CommandAgent(Agent):
 
 
 def _last(output: str) -> str:
-    """The last line that is not empty."""
-    return next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "")
+    """The last line that is not empty, without control characters."""
+    line = next((line for line in reversed(output.splitlines()) if line.strip()), "")
+    return "".join(character if character.isprintable() else " " for character in line).strip()

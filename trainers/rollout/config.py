@@ -161,7 +161,7 @@ class AgentConfig:
     """Run the command where it reaches the gateway alone, and reads its own files; false lets it do what this user
     may."""
     reads: list[Text] = field(default_factory=list)
-    """Files and folders that the command may read, besides those that its arguments name, Python, and /usr."""
+    """Files and folders that the command may read, besides the files that its arguments name, Python, and /usr."""
     memory: AtLeastOne = 4096
     """Most memory of a command and its processes, in MiB."""
     disk: AtLeastOne = 1024

@@ -29,7 +29,7 @@ from tiny_runs import BOOK, model, tokenizer
 from waiting import until
 
 from envsuite.vector import EnvFactory
-from trainers.gateway.agents import AgentManager, Job, Played
+from trainers.gateway.agents import AgentManager, Client, Job, Outcome, Played, Task
 from trainers.gateway.command import CommandAgent
 from trainers.gateway.environment import environment_app
 from trainers.gateway.gateway import Gateway
@@ -195,6 +195,27 @@ print(*sorted(os.environ), sep="\\n")
     }
 
 
+@pytest.mark.parametrize(("text", "fits"), [("a\0b", False), ("\ud800", True), ("x" * 2**17, False), ("{task}ö", True)])
+def test_whatever_the_task_says_its_file_has_it(
+    address: tuple[Gateway, str], tmp_path: Path, text: str, fits: bool
+) -> None:
+    (tmp_path / "agent.py").write_text(
+        "import json, os\n"
+        "task = json.load(open(os.environ['ENVSUITE_TASK_FILE']))\n"
+        "text = task.pop('text')\n"
+        "print(json.dumps([task, len(text), text[:9], os.environ.get('ENVSUITE_TASK')]))\n"
+    )
+    agent = CommandAgent(AgentConfig(command=[sys.executable, str(tmp_path / "agent.py")], sandbox=False))
+    gateway, url = address
+    session = gateway.open(EpisodePlan(0, 0, 0, "t"))
+    job = Job(Task("t", text), Client(gateway, f"{url}/v1", session.key, None), session)
+    agent.start(job)
+    assert job.ended.result(20.0) == Outcome()
+    *told, variable = json.loads(job.output)
+    assert told == [{"id": "t"}, len(text), text[:9]]
+    assert variable == (text.replace("\ud800", "?") if fits else None)
+
+
 @pytest.mark.parametrize(
     ("code", "told"),
     [
@@ -202,7 +223,8 @@ print(*sorted(os.environ), sep="\\n")
             "print('before', flush=True); print('at fault', file=sys.stderr); sys.exit(3)",
             "exited with status 3, .* last: at fault",
         ),
-        ("os.kill(os.getpid(), 11)", "was killed by SIGSEGV, .* last: nothing"),
+        ("os.kill(os.getpid(), 11)", r"was killed by signal 11 \(Segmentation fault\), .* last: nothing"),
+        ("print('\\x1b[31mred\\x00', flush=True); os.kill(os.getpid(), 40)", r"signal 40 \(.*\), .* last: \[31mred$"),
         ("pass", "AgentSilent"),
         ("ask('a')", "NoReward"),
         ("x = bytearray(80 << 20); time.sleep(60)", "more than the 64 MiB of rollout.agent.memory"),
@@ -269,7 +291,8 @@ def test_an_agent_does_not_see_what_tests_it(made: Made, tmp_path: Path) -> None
     [
         ({"command": ["no-such-program"]}, "rollout.agent.command: there is no program 'no-such-program'"),
         ({"command": ["true"], "test": ["/no/test"]}, "rollout.agent.test: there is no program '/no/test'"),
-        ({"command": ["true"], "reads": ["/no/folder"]}, "rollout.agent.reads: there is nothing at '/no/folder'"),
+        ({"command": ["true"], "reads": ["/no/folder"]}, "rollout.agent.reads: '/no/folder' is not there"),
+        ({"command": ["true"], "reads": ["/"]}, "rollout.agent.reads: '/' is not there, or is all there is"),
         ({"command": ["{}/broken"], "sandbox": False}, "there is no program"),
     ],
 )
@@ -383,6 +406,7 @@ def _alive(name: str) -> list[int]:
     return [one.pid for one in found if one.info["cmdline"] == ["sleep", name] and one.info["status"] != "zombie"]
 
 
+@pytest.mark.seconds
 @BOTH
 @pytest.mark.parametrize("end", ["", "time.sleep(60)", "os.kill(os.getpid(), 9)"])
 def test_nothing_outlives_its_episode(made: Made, sandbox: bool, end: str) -> None:

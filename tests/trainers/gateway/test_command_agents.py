@@ -241,6 +241,7 @@ def test_what_a_command_does_wrong_is_named(made: Made, code: str, told: str) ->
     assert "\n" not in episode.error
 
 
+@pytest.mark.seconds
 def test_a_command_that_prints_for_ever_is_cut_and_its_end_is_kept(made: Made) -> None:
     manager = made("ask('a')\nwhile True: print('x' * 999)", seconds=1.5, environment=False, test=["true"])
     output = printed(manager)

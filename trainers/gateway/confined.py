@@ -2,7 +2,7 @@
 
 It imports neither package, but only the parts of ``envsuite.interpreter`` that make sandboxes. In a sandbox it is the
 first process of a process namespace, and what the command starts cannot leave that namespace or outlive it. Without
-one, it adopts what the command leaves behind, and ends that, too.
+one, it adopts what the command leaves behind, and ends that, too. It removes the folder, however the program ends.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import os
 import resource
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -53,10 +54,12 @@ def main(descriptor: int) -> None:
     os.set_inheritable(descriptor, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = socket.socket(fileno=descriptor)
+    told: dict[str, Any] = {"sandbox": True}
     try:
-        _Guard(receive(channel, REQUEST), channel).serve()
+        _Guard(told := receive(channel, REQUEST), channel).serve()
     except (EOFError, Garbled):
-        pass
+        if not told["sandbox"]:
+            shutil.rmtree(told["folder"], ignore_errors=True)
     except OSError as error:
         with contextlib.suppress(OSError):
             send(channel, {"failed": error.strerror or str(error)})
@@ -101,6 +104,9 @@ class _Guard:
             kernel.map_own_ids(uid, gid, INSIDE)
         if child := os.fork():
             os.waitpid(child, 0)
+            with contextlib.suppress(OSError):
+                kernel.unmount(told["folder"])
+                os.rmdir(told["folder"])
             os._exit(0)
         kernel.die_with_parent(signal.SIGKILL)
         kernel.set_host_name(b"agent")

@@ -422,22 +422,24 @@ def test_nothing_outlives_its_episode(made: Made, sandbox: bool, end: str) -> No
 def test_agents_end_with_this_program_however_that_ends(root: Path, tmp_path: Path, sandbox: bool) -> None:
     name = f"86401.{os.getpid()}"
     program = (
-        "from trainers.gateway.command import Confined, Program\n"
+        "import sys\nfrom trainers.gateway.command import Confined, Program\n"
         "from trainers.rollout.config import AgentConfig\n"
         f"config = AgentConfig(command=['sh', '-c', 'setsid sleep {name} & wait'], sandbox={sandbox})\n"
         "place = Confined(config, 1, {})\nplace.begin()\n"
+        "print(place.host, file=sys.stdout, flush=True)\n"
         "place.run(Program(config.command, ''), {'PATH': '/usr/bin:/bin'}, 60.0, '')\n"
     )
-    with subprocess.Popen([sys.executable, "-c", program], cwd=root, stderr=subprocess.PIPE) as running:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", program], cwd=root, text=True, stdout=pipe, stderr=pipe) as running:
         try:
             until(lambda: _alive(name) or running.poll() is not None)
         finally:
             running.send_signal(signal.SIGKILL)
-        errors = running.stderr.read() if running.stderr is not None else b""
-    if b"OSError: unshare" in errors:
-        pytest.skip(errors.decode())
-    until(lambda: not _alive(name), 20.0)
-    assert not errors
+        folder, errors = running.communicate()
+    if "OSError: unshare" in errors:
+        pytest.skip(errors)
+    until(lambda: not _alive(name) and not os.path.exists(folder.strip()), 20.0)
+    assert folder.startswith("/") and not errors
 
 
 def test_an_agent_has_so_many_connections_and_no_more(made: Made) -> None:

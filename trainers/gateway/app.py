@@ -29,6 +29,7 @@ from envsuite.remote.tokens import check_token
 from envsuite.serving.bridges.settings import LOOPBACK
 from trainers.gateway import anthropic_api, openai_api
 from trainers.gateway.gateway import Gateway
+from trainers.gateway.listening import listener
 from trainers.gateway.messages import Refused
 from trainers.gateway.reading import read_json
 from trainers.gateway.session import Asked, Choice, Session
@@ -41,9 +42,11 @@ try:
     from starlette.exceptions import HTTPException
     from starlette.requests import ClientDisconnect, Request
     from starlette.responses import Response
-    from starlette.routing import Route
+    from starlette.routing import Mount, Route
     from starlette.types import Receive, Scope, Send
     from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    from trainers.gateway.environment import environment_app
 except ImportError as error:
     raise MissingExtra(f"the gateway needs {error.name}: pip install 'envsuite[gateway]'") from error
 
@@ -137,6 +140,7 @@ class _App:
             Route(_MESSAGES, self.ask, methods=["POST"]),
             Route(f"{_MESSAGES}/count_tokens", self.count, methods=["POST"]),
             Route("/v1/models", self.models, methods=["GET"]),
+            Mount("/env", environment_app(gateway.played)),
             Route("/sessions", self.next, methods=["POST"]),
             Route("/sessions/{number:int}", self.operate, methods=["GET"]),
             Route("/sessions/{number:int}/reward", self.operate, methods=["POST"]),
@@ -314,6 +318,7 @@ def _start(
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="gateway", daemon=True)
     thread.start()
+    gateway.listen = listener(server)
     at = listening.getsockname()[1]
     return f"http://[{host}]:{at}" if ":" in host else f"http://{host}:{at}", server, thread
 

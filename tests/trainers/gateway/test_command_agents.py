@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,23 +17,17 @@ from typing import Any
 import httpx2
 import psutil
 import pytest
-import uvicorn
 from mcp import Client as MCPClient
 from mcp.client.streamable_http import streamable_http_client
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Mount, Route
 from tiny_runs import BOOK, model, tokenizer
 from waiting import until
 
 from envsuite.vector import EnvFactory
 from trainers.gateway.agents import AgentManager, Client, Job, Outcome, Played, Task
+from trainers.gateway.app import serve
 from trainers.gateway.command import CommandAgent
-from trainers.gateway.environment import environment_app
 from trainers.gateway.gateway import Gateway
-from trainers.gateway.listening import CONNECTIONS, listener
-from trainers.gateway.messages import Ask, Message, Refused
+from trainers.gateway.listening import CONNECTIONS
 from trainers.gateway.sequences import Writer
 from trainers.policy.model import stop_ids
 from trainers.rollout.config import AgentConfig
@@ -62,49 +55,12 @@ def env(method, **given):
 Made = Callable[..., AgentManager]
 
 
-def _served(gateway: Gateway) -> Starlette:
-    """As much of the gateway's address as these agents ask."""
-
-    def key(request: Request) -> str:
-        return request.headers.get("authorization", "").removeprefix("Bearer ")
-
-    async def chat(request: Request) -> Response:
-        body = await request.json()
-        messages = tuple(Message(each["role"], each["content"]) for each in body["messages"])
-        try:
-            session, asked = gateway.ask(key(request), Ask(body["model"], messages, body=await request.body()))
-            (choice,) = await asyncio.wrap_future(asked.done)
-        except Refused as error:
-            return JSONResponse({"error": str(error)}, error.status)
-        gateway.delivered(session, asked)
-        return JSONResponse({"choices": [{"message": {"role": "assistant", "content": choice.message.text}}]})
-
-    async def reward(request: Request) -> Response:
-        if not gateway.is_operator(key(request)):
-            return JSONResponse({"error": "operator_only"}, 403)
-        gateway.reward(int(request.path_params["number"]), (await request.json())["reward"])
-        return JSONResponse({})
-
-    routes = [Route("/v1/chat/completions", chat, methods=["POST"])]
-    routes += [Route("/sessions/{number}/reward", reward, methods=["POST"])]
-    return Starlette(routes=[*routes, Mount("/env", environment_app(gateway.played))])
-
-
 @pytest.fixture
 def address() -> Iterator[tuple[Gateway, str]]:
     """A gateway that listens."""
     gateway = Gateway(Writer(tokenizer()), Sampling(), 0)
-    listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(
-        uvicorn.Config(_served(gateway), lifespan="off", log_config=None, ws="none", loop="asyncio", http="h11")
-    )
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    until(lambda: server.started)
-    gateway.listen = listener(server)
-    yield gateway, f"http://127.0.0.1:{listening.getsockname()[1]}"
-    server.should_exit = True
-    thread.join()
+    with serve(gateway) as url:
+        yield gateway, url
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,6 +37,7 @@ from trainers.settings import ConfigError
 from trainers.steps import Episode
 
 _LOG = logging.getLogger(__name__)
+_LOOK = 0.1  # seconds between two looks at progress
 _PATIENCE = 0.05  # seconds of waiting for engine or agents, after which it is looked who is overdue
 _TYPED = make_codec("tags", think=False)
 World = gymnasium.Env[Observation, Action]
@@ -331,7 +332,7 @@ class AgentManager:
         self.timing, ledger = Timing(), Ledger(self.attempts)
         ledger.add(plans)
         waiting, running, done = deque(plans), list[_Running](), dict[int, Episode]()
-        told = -1
+        told, due = -1, 0.0
         while waiting or running:
             while waiting and len(running) < self.slots:
                 running.append(self._start(waiting.popleft()))
@@ -354,8 +355,8 @@ class AgentManager:
                 if keep is not None:
                     spent = sum(len(step.prompt_ids) for step in episode.steps)
                     keep(one.plan, episode, Effort(time.monotonic() - one.began, spent, one.job.session.tokens))
-            if watch is not None and len(done) != told:
-                told = len(done)
+            if watch is not None and (len(done) != told or time.monotonic() >= due):
+                told, due = len(done), time.monotonic() + _LOOK
                 watch(told, self._oldest(running))
         return [done[plan.episode_id] for plan in plans]
 
@@ -386,7 +387,9 @@ class AgentManager:
         """How an agent ended; ``None`` while it works."""
         session, now = one.job.session, self.gateway.clock()
         if one.job.ended.done():
-            return one.job.ended.result()
+            outcome = one.job.ended.result()
+            # An agent whose requests are refused beyond its limits may fail at that, which is no failure of its own.
+            return replace(outcome, error=None) if session.ended is not None and session.steps else outcome
         if session.ended is None and now > session.until:
             with self.gateway.lock:
                 session.end(f"it lasted longer than its {session.limits.seconds:g} s")

@@ -249,6 +249,11 @@ class Session:
             asked.outcome = {**info, "reward": before + reward, "valid": valid}
 
     @property
+    def steps(self) -> int:
+        """Number of answers that have arrived."""
+        return sum(asked.delivered for asked in self.asked)
+
+    @property
     def undelivered(self) -> int:
         """Sampled tokens that reached nobody."""
         some = [c for asked in self.asked if not asked.delivered for c in asked.choices.values()]

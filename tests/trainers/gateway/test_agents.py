@@ -152,6 +152,7 @@ def test_an_agent_that_never_stops_is_cut_at_its_limits(made: Callable[..., Agen
                 asked(client, [Message("user", f"{number}")])
         except Refused as error:
             refused.append(error)
+            raise RuntimeError("the client of some package says so in its own words") from error
 
     episode = _alone(made(talks, requests=3))
     assert len(episode.steps) == 3 and episode.truncated and episode.error is None

@@ -389,7 +389,7 @@ class AgentManager:
         if one.job.ended.done():
             outcome = one.job.ended.result()
             # An agent whose requests are refused beyond its limits may fail at that, which is no failure of its own.
-            return replace(outcome, error=None) if session.ended is not None and session.steps else outcome
+            return replace(outcome, error=None) if session.limited and session.steps else outcome
         if session.ended is None and now > session.until:
             with self.gateway.lock:
                 session.end(f"it lasted longer than its {session.limits.seconds:g} s")

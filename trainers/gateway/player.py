@@ -9,6 +9,8 @@ from weakref import WeakKeyDictionary
 
 from envsuite.core.errors import EnvsuiteError
 from envsuite.prompting import ChatTokenizer
+from envsuite.remote.protocol import TOKEN_VARIABLE
+from envsuite.remote.tokens import read_token
 from envsuite.vector import EnvFactory
 from trainers.gateway.agents import Agent, AgentManager, FunctionAgent, Manager, ServiceAgent
 from trainers.gateway.command import CommandAgent
@@ -64,10 +66,13 @@ def _listening(agent: AgentConfig, prompt: PromptConfig, tokenizer: ChatTokenize
         writer = Writer(tokenizer, prompt.template_arguments)
     except EnvsuiteError as error:
         raise ConfigError(f"rollout.agent: {error}") from error
+    token = read_token(None)
+    if agent.service and token is None:
+        raise ConfigError(f"rollout.agent.service gives sessions for the operator's key; set {TOKEN_VARIABLE} to one")
     gateway = Gateway(writer, Sampling(), 0, masking=agent.masking, names=tuple(agent.names))
-    url = listen(gateway, agent.host, agent.port + rank if agent.port else 0)
+    url = listen(gateway, agent.host, agent.port + rank if agent.port else 0, token)
     if agent.service:
-        _LOG.warning("agents ask for sessions at %s/sessions with the operator's key %s", url, gateway.operator)
+        _LOG.warning("agents ask for sessions at %s/sessions with the key of %s", url, TOKEN_VARIABLE)
     return gateway, url
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,8 @@ from trainers.gateway.sequences import Prompt, Sequences, Writer
 from trainers.rollout.engine import Completion
 from trainers.rollout.episode import EpisodePlan
 from trainers.steps import Episode, Step
+
+_NUMBERED = re.compile(r"call\d{5}")  # an id that the format gives where the model writes none
 
 
 @dataclass(frozen=True)
@@ -118,10 +121,13 @@ class Session:
         """The environment that the agent plays."""
         self.stepped = False
         """Whether an environment has been played."""
+        self.limited = False
+        """Whether a limit of its own ended it."""
         self.truncated = False
-        """Whether a limit ended it."""
+        """Whether a limit, or the horizon of the environment, ended it."""
         self.forwarded = 0
         """Requests that another endpoint has answered."""
+        self._calls = 0
         self._last: dict[bytes, Asked] = {}
         """The last request of each body."""
 
@@ -184,7 +190,8 @@ class Session:
     def end(self, why: str, truncated: bool = True) -> None:
         """Takes no request any more; those on their way are answered with an error."""
         self.settle()
-        self.ended, self.truncated = why, self.truncated or truncated
+        self.ended, self.limited = why, self.limited or truncated
+        self.truncated = self.truncated or truncated
         for asked in self.asked:
             if not asked.done.done():
                 asked.done.set_exception(Refused(401, "session_ended", f"this key's session has ended: {why}"))
@@ -220,8 +227,16 @@ class Session:
             )  # fmt: skip
             return Choice(Message("assistant", text), kept, "stop", stopped=stopped)
         message, problem = self.writer.read(kept.token_ids.tolist(), ask.tools)
+        message = replace(message, calls=tuple((call, self._unique(given)) for call, given in message.calls))
         reason = "tool_calls" if message.calls else kept.finish_reason
         return Choice(message, kept, reason, problem)
+
+    def _unique(self, given: str) -> str:
+        """The id of a call: the model's own, or one that no other call of the session has."""
+        if not _NUMBERED.fullmatch(given):
+            return given
+        self._calls += 1
+        return f"call{self._calls % 100_000:05}"
 
     def delivered(self, asked: Asked) -> None:
         """Records that a client has got the answer: requests may go on from it, and it becomes a step."""

@@ -166,11 +166,16 @@ class Environment:
 
         Raises:
             ValueError: The tool refuses it.
+            UsageError: The tool returns nothing, or the reward is true or false.
         """
         said = self.tools[call.name][1](world, **call.arguments)
+        if said is None:
+            raise UsageError(f"the tool {call.name} returned None; return the text that the agent reads")
         if isinstance(said, Outcome):
             return said
         reward = self._reward(world)
+        if isinstance(reward, bool):
+            raise UsageError(f"reward returned {reward}; return None while the episode goes on, a number to end it")
         if reward is None:
             return Outcome(str(said))
         score = min(max(float(reward), 0.0), 1.0)

@@ -169,9 +169,17 @@ def tool_env(env: gymnasium.Env[Any, Any], env_id: str) -> ToolEnv:
 
 
 def measured_splits(env: ToolEnv) -> list[str]:
-    """Returns the splits that are measured by default: ``test``, or all that are neither for training nor tuning."""
+    """Returns the splits that are measured by default: ``test``, or all that are neither for training nor tuning.
+
+    Raises:
+        UsageError: There is none.
+    """
     splits = list(env.tasks.splits)
-    return ["test"] if "test" in splits else [split for split in splits if split not in _ELSEWHERE]
+    found = ["test"] if "test" in splits else [split for split in splits if split not in _ELSEWHERE]
+    if not found:
+        known = ", ".join(splits)
+        raise UsageError(f"no split is measured by default, as there is only {known}; name one: --split {splits[0]}")
+    return found
 
 
 def sample_of(ids: Sequence[str], count: int | None) -> list[str]:

@@ -22,6 +22,7 @@ from envsuite.core.functions import drawn, schema_of
 from envsuite.core.naming import spec_of
 from envsuite.core.registration import ENVIRONMENTS, NAMED
 from envsuite.core.tools import Tool
+from envsuite.evaluation.protocol import measured_splits
 from envsuite.testing import checks
 
 HEAD = "from envsuite import Environment\nenv = Environment([1, 2], goal='Go.')\n"
@@ -218,3 +219,34 @@ def test_a_file_farther_away_is_refused(tmp_path: Path) -> None:
     assert spec_of("a/file.py").id == "a/file.py"
     with pytest.raises(UsageError, match=r"go to the folder of the file, and type file\.py"):
         spec_of("a/b/file.py")
+
+
+@pytest.mark.parametrize(
+    ("tool", "reward", "told"),
+    [("return None", "None", "tool go returned None"), ("return 'a'", "False", "reward returned False; return None")],
+)
+def test_what_returns_nothing_or_a_truth_value_is_told(
+    tool: str, reward: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "thing.py").write_text(
+        f"from envsuite import Environment\nenv = Environment([1], goal='Go.')\n"
+        f"@env.tool\ndef go(world):\n    '''Go.'''\n    {tool}\n@env.reward\ndef reward(world):\n    return {reward}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    register("thing.py")
+    made = gymnasium.make("thing.py")
+    made.reset(seed=0)
+    with pytest.raises(UsageError, match=told):
+        made.step([ToolCall("go", {})])
+
+
+def test_a_split_for_training_alone_is_not_measured_in_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "only.py").write_text(
+        "from envsuite import Environment\nenv = Environment([1], goal='Go.')\n"
+        "@env.tool\ndef go(world):\n    '''Go.'''\n    return 'a'\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    register("only.py")
+    made: Any = gymnasium.make("only.py").unwrapped
+    with pytest.raises(UsageError, match="only train; name one: --split train"):
+        measured_splits(made)

@@ -201,7 +201,8 @@ class _App:
         return _json({"object": "list", "data": rows, "has_more": False, "first_id": names[0], "last_id": names[-1]})
 
     def _check_operator(self, request: Request) -> None:
-        if not self.gateway.is_operator(_key(request)):
+        if not self.gateway.is_operator(key := _key(request)):
+            self.gateway.session(key)
             raise Refused(403, "operator_only", "this is for the operator's key; an agent's does not open it")
 
     async def next(self, request: Request) -> Response:

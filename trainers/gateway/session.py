@@ -292,7 +292,8 @@ class Session:
             error = "AgentSilent: the agent got no answer of the model, so there is nothing to train on"
         played = played and (self.stepped or posted is None)
         if error is None and posted is None and not played:
-            error = "NoReward: no reward came for the episode; it is counted and left out"
+            why = f"was cut ({self.ended}), and no reward came" if self.limited else "has ended without a reward"
+            error = f"NoReward: the episode {why}; it is counted and left out"
         if posted is not None and steps:
             steps[-1] = replace(steps[-1], reward=steps[-1].reward + posted)
         sound, total = error is None, sum(step.reward for step in steps)

@@ -48,7 +48,7 @@ class TrackingConfig:
 class PoolConfig:
     """The datapool of a run (docs/datapool.md)."""
 
-    folder: Text
+    folder: Text = "pool"
     """Its folder, on a disk of this machine."""
     hook: Text | None = None
     """file.py:function, which sees each text before it is stored, and may change or drop it."""

@@ -62,7 +62,7 @@ class Played:
         self._stepping = threading.Lock()
         observation, self._info = env.reset(options={"task_id": task_id})
         self.goal: str = observation["task"]
-        """What is to be done."""
+        """The instruction."""
         self.text: str = observation["text"]
         """The last observation."""
         self.done = False
@@ -115,7 +115,7 @@ class Played:
 
 @dataclass(frozen=True)
 class Task:
-    """What an agent is to do."""
+    """A task, as an agent is given it."""
 
     id: str
     text: str
@@ -124,7 +124,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Client:
-    """What an agent is given: the address of the model, and the environment where there is one."""
+    """The address of the model, and the environment where there is one, as an agent is given them."""
 
     gateway: Gateway = field(repr=False)
     base_url: str
@@ -161,7 +161,7 @@ class Outcome:
     """How an agent ended."""
 
     reward: float | None = None
-    """What it returned, or a test found; ``None``: the environment's rewards, or those that are posted."""
+    """The number that it returned, or a test found; ``None``: the environment's rewards, or those that are posted."""
     error: str | None = None
 
 
@@ -177,7 +177,7 @@ class Job:
     stop: Callable[[], None] = lambda: None
     """Ends the agent early, where that is possible; set by whoever starts it."""
     output: str = ""
-    """What a command printed last, and its test."""
+    """The last that a command and its test printed."""
 
 
 class Agent(ABC):
@@ -424,7 +424,7 @@ class AgentManager:
 
 
 class Manager(Protocol):
-    """What plays the episodes of a run."""
+    """Plays the episodes of a run."""
 
     timing: Timing
 

@@ -19,7 +19,7 @@ _STREAMED = {
     "thinking": ("thinking", "thinking_delta", "thinking"),
     "tool_use": ("input", "input_json_delta", "partial_json"),
 }
-"""Of each kind of block the field that comes in pieces, the kind of these, and their field."""
+"""For each kind of block, the field that comes in pieces, the kind of these, and their field."""
 _TYPES = {
     401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
     429: "rate_limit_error", 503: "overloaded_error",
@@ -94,7 +94,7 @@ def _tool(fields: Fields) -> Tool:
 
 
 def _masking(fields: Fields, tools: Sequence[Tool]) -> Iterator[str]:
-    """What would mask the distribution."""
+    """Names what would mask the distribution."""
     choice = fields.object("tool_choice")
     kind = choice.may("type", str) or "auto"
     if kind not in ("auto", "any", "tool", "none"):

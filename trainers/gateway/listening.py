@@ -25,7 +25,7 @@ class _Closed(asyncio.Protocol):
 
 
 def listener(server: uvicorn.Server) -> Listen:
-    """What has a server that runs answer at further sockets, from any thread, as at its first one.
+    """Returns what has a server that runs answer at further sockets, from any thread, as at its first one.
 
     A client at such a socket is connected to the server itself: what it has read and whether it has gone is seen.
     """

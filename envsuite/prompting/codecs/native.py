@@ -24,7 +24,7 @@ class Said:
 
     thought: str
     text: str
-    """What is said beside the calls; all after the thought where there is no call."""
+    """The text beside the calls; all after the thought where there is no call."""
     called: tuple[tuple[ToolCall, str], ...]
     """The well-formed calls, with their ids."""
     problem: str

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tiny_runs import save_model, train, write_settings
+from tiny_runs import ROOT, environment, save_model, train, write_settings
 
 from trainers.pool import Pool
 from trainers.report.metrics import read_metrics
@@ -67,6 +72,35 @@ def test_consumption_goes_back_with_the_checkpoint_and_ends_with_the_pool(tmp_pa
     with Pool(pool["folder"]) as stored:
         all_of_them = [tuple(step.response_ids.tolist()) for e in stored.episodes() for step in e.steps]
     assert sorted(seen) == sorted(all_of_them), "each once"
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_at_any_moment_takes_each_episode_once(tmp_path: Path) -> None:
+    save_model(tmp_path / "model")
+    pool = {"folder": str(tmp_path / "pool")}
+    _trained(tmp_path, **{"pool": pool, "iterations": 6})
+    (tmp_path / "runs/tiny").rename(tmp_path / "runs/first")
+    changes: dict[str, Any] = {"pool": {**pool, "take": {"source": "tiny"}}, "checkpoint_every": 1, "iterations": 6}
+    words = [sys.executable, "-m", "trainers.train", "--config", str(write_settings(tmp_path, **changes))]
+    rng, checkpoints = random.Random(0), tmp_path / "runs/tiny/checkpoints"
+    for _ in range(10):
+        resume = ["--resume"] if list(checkpoints.glob("iteration-*")) else []
+        if not resume:
+            shutil.rmtree(tmp_path / "runs/tiny", ignore_errors=True)
+        child = subprocess.Popen(
+            [*words, *resume], cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(rng.uniform(4, 14))
+        child.kill()
+        child.wait()
+    done = train("--config", words[-1], *(["--resume"] if list(checkpoints.glob("iteration-*")) else []))
+    assert done.returncode == 0 or "is at its end" in done.stderr, done.stderr[-2000:]
+    files = sorted((tmp_path / "runs/tiny/episodes").glob("iteration-*.parquet"))
+    assert len(files) == 6
+    with Pool(pool["folder"]) as stored:
+        there = sorted(map(_said, stored.episodes()))
+    assert sorted(_said(episode) for file in files for episode in read_episodes(file)) == there
 
 
 @pytest.mark.parametrize(

@@ -81,15 +81,15 @@ class Ask:
     stop: tuple[str, ...] = ()
     """Texts that end an answer; they are no part of it."""
     masking: tuple[str, ...] = ()
-    """What would mask the distribution that is sampled from: ``tool_choice``, ``response_format``, …"""
+    """Fields that would mask the distribution that is sampled from: ``tool_choice``, ``response_format``, …"""
     replaced: tuple[str, ...] = ()
     """Sampling settings in place of which those of the run are taken."""
     state_key: str = ""
     """Identity of the state, where the agent says it."""
     body: bytes = b""
-    """What makes two requests the same, as JSON."""
+    """The fields in which two requests are the same, as JSON."""
     shown: dict[str, Any] = field(default_factory=dict)
-    """What an interface needs for its answer: ``stream``, ``logprobs``, …
+    """Fields that an interface needs for its answer: ``stream``, ``logprobs``, …
 
     Raises:
         Refused: There is no message, or arguments are nested too deep.

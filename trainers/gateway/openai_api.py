@@ -81,7 +81,7 @@ def _tool(fields: Fields) -> Tool:
 
 
 def _masking(fields: Fields, tools: Sequence[Tool]) -> Iterator[str]:
-    """What would mask the distribution."""
+    """Yields the fields that would mask the distribution."""
     choice = fields.value.get("tool_choice")
     if choice not in (None, "auto", "none", "required") and not isinstance(choice, dict):
         raise wrong("tool_choice", "must be auto, none, required or a function")

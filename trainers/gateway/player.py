@@ -1,4 +1,4 @@
-"""What plays the episodes of a run: its own prompts, or an agent at an address of this process."""
+"""Chooses what plays the episodes of a run: its own prompts, or an agent at an address of this process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def make_player(
     snapshots: bool = False,
     rank: int = 0,
 ) -> Manager:
-    """What plays ``envs``: the agent of ``rollout.agent``, or the prompts of the run.
+    """Returns what plays ``envs``: the agent of ``rollout.agent``, or the prompts of the run.
 
     Arguments as those of :func:`~trainers.rollout.environments.make_manager`, and the number of this process.
 

@@ -140,7 +140,7 @@ def read_json(body: bytes) -> Fields:
 
 
 def canonical(fields: Fields, *without: str) -> bytes:
-    """What makes two requests the same, as JSON: the order of fields does not, nor do those that are left out.
+    """Returns what makes two requests the same, as JSON: the order of fields does not, nor do those that are left out.
 
     Raises:
         Refused: It is nested too deep to be written again.

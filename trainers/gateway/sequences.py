@@ -145,7 +145,7 @@ def _unwritable(called: Sequence[tuple[ToolCall, str]]) -> str:
 
 @dataclass(frozen=True)
 class Prompt:
-    """What the engine is asked to continue."""
+    """The tokens that the engine is asked to continue, and what they stand for."""
 
     ids: Tokens
     messages: tuple[Message, ...]
@@ -155,7 +155,7 @@ class Prompt:
     parent: int | None = None
     """The request whose answer it goes on from, token by token; ``None``: it begins a sequence."""
     left: tuple[int, int] | None = None
-    """Of one that begins a sequence beside others: the request with which it shares its first messages, and how many
+    """Where one begins a sequence beside others, the request with which it shares its first messages, and how many
     these are."""
 
 

@@ -21,7 +21,7 @@ _NUMBERED = re.compile(r"call\d{5}")  # an id that the format gives where the mo
 
 @dataclass(frozen=True)
 class Limits:
-    """What one episode may use."""
+    """Limits of one episode."""
 
     requests: int = 200
     tokens: int | None = None
@@ -60,7 +60,7 @@ class Asked:
     sent: list[Callable[[], bool]] = field(default_factory=list)
     """Connections that it was sent through; each says whether it has arrived, as far as is known now."""
     outcome: dict[str, Any] = field(default_factory=dict)
-    """What an environment says of the step: ``reward``, ``valid``, …"""
+    """Info of an environment about the step: ``reward``, ``valid``, …"""
     state_key: str = ""
 
     def quoted(self, messages: Sequence[Message]) -> bool:
@@ -110,11 +110,11 @@ class Session:
         self.tokens = 0
         """Sampled tokens of all answers, delivered or not."""
         self.reward: float | None = None
-        """What was posted; ``None`` before."""
+        """The reward that was posted; ``None`` before."""
         self.state_key = ""
         """Identity of the state that an environment is in."""
         self.outcome: dict[str, Any] = {}
-        """What the environment said last."""
+        """Info of the environment's last answer."""
         self.ended: str | None = None
         """Why it takes no further requests; ``None`` while it does."""
         self.played: Playable | None = None

@@ -47,7 +47,7 @@ class Store:
 
 
 class Taken:
-    """What has been taken: a part of the checkpoint, so that consumption goes back with it."""
+    """The sessions that have been taken: a part of the checkpoint, so that consumption goes back with it."""
 
     def __init__(self) -> None:
         self.known: dict[str, Any] | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-import runpy
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 import orjson
 
-from envsuite.core import Action, DataError, Observation, Outcome, TaskSet, Tool, ToolCall, ToolEnv, UsageError
+from envsuite.core import Action, DataError, Observation, Outcome, TaskSet, Tool, ToolCall, ToolEnv
 from envsuite.core.env import StepInfo
 from envsuite.core.errors import MissingExtra, unknown
 from envsuite.core.functions import drawn
@@ -127,18 +126,6 @@ def reason(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return " ".join(f"{type(error).__name__}: {error}".split())
-
-
-def defined_in(file: str) -> dict[str, Any]:
-    """Returns what a Python file defines.
-
-    Raises:
-        UsageError: There is no such file, or it raises an error.
-    """
-    try:
-        return runpy.run_path(file)
-    except Exception as error:
-        raise UsageError(f"{file}: {reason(error)}") from error
 
 
 def words_missing(env_id: str, error: LookupError) -> Exception:

@@ -14,9 +14,10 @@ from typing import Any
 
 import orjson
 
-from envsuite.adapters.base import Adapted, classes, defined_in, imported, reason
+from envsuite.adapters.base import Adapted, classes, imported, reason
 from envsuite.core import Outcome, Tool, ToolCall
 from envsuite.core.errors import DataError, UsageError, WorkerLost
+from envsuite.core.functions import function_in
 from envsuite.core.options import Options, option
 
 HORIZON = 30
@@ -54,12 +55,14 @@ class Mcp(Adapted):
     """Whether nothing was called in the session."""
 
     def _prepare(self) -> tuple[Tool, ...]:
-        given, (file, _, name) = self.options, self.options.reward.rpartition(":")
+        given, file = self.options, self.options.reward.rpartition(":")[0]
         if bool(given.command) == bool(given.server) or not file or not given.goals:
             raise UsageError(f"{self.takes.env_id} needs goals, reward=FILE.py:FUNCTION, and either command or server")
-        self._sdk, self._reward = imported("mcp", _EXTRA), defined_in(file).get(name)
-        if not callable(self._reward):
-            raise UsageError(f"reward={given.reward}: {file} has no function {name}")
+        self._sdk = imported("mcp", _EXTRA)
+        try:
+            self._reward = function_in(given.reward)
+        except UsageError as error:
+            raise UsageError(f"reward: {error}") from error
         self._tasks = _read(given.goals, self.takes.env_id)
         self._rows = self._tasks
         content = Path(file).read_bytes() + orjson.dumps(self._rows, option=orjson.OPT_SORT_KEYS)
@@ -122,7 +125,7 @@ class Mcp(Adapted):
         said = made if own else self._asked(call.name, arguments)
         self._calls.append(said)
         try:
-            reward = self._reward(self._task, self._calls)  # type: ignore[misc]
+            reward = self._reward(self._task, self._calls)
             value = float(reward or 0.0)
         except Exception as error:
             raise UsageError(f"reward={self.options.reward} fails after {call.name} ({reason(error)})") from error

@@ -18,9 +18,10 @@ from typing import Any
 
 import orjson
 
-from envsuite.adapters.base import Adapted, OwnRandom, SeedOptions, classes, defined_in, imported, reason
+from envsuite.adapters.base import Adapted, OwnRandom, SeedOptions, classes, imported, reason
 from envsuite.core import Outcome, Tool, ToolCall
 from envsuite.core.errors import UsageError, WorkerLost
+from envsuite.core.functions import function_in
 from envsuite.core.options import option
 
 HORIZON = 100
@@ -52,7 +53,7 @@ class Verifiers(Adapted):
         settings, file, handle = self.options.settings or {}, Path(f"{self.name}.py"), signal.signal
         signal.signal = lambda *_: None  # else it takes Ctrl-C and SIGTERM, which are the program's
         try:
-            load = defined_in(str(file))["load_environment"] if file.is_file() else None
+            load = function_in(f"{file}:load_environment") if file.is_file() else None
             self._env = load(**settings) if load else package.load_environment(self.name, **settings)
             sets = {"train": self._env.build_dataset(), "test": self._env.build_eval_dataset()}
         except Exception as error:

@@ -352,3 +352,18 @@ def imported(file: Path) -> ModuleType:
         where = f", line {lines[-1]}" if lines else ""
         raise UsageError(f"{file.name}{where}: {type(error).__name__}: {error}") from error
     return module
+
+
+def function_in(place: str) -> Callable[..., Any]:
+    """Returns the function that ``file.py:function`` names; the file is run now.
+
+    Raises:
+        UsageError: There is no such file or function, or the file raises an error.
+    """
+    path, _, name = place.rpartition(":")
+    if not path.endswith(".py") or not Path(path).is_file():
+        raise UsageError(f"{place!r} is not file.py:function of a file that is there")
+    found = vars(imported(Path(path).resolve())).get(name)
+    if not callable(found):
+        raise UsageError(f"{path} has no function {name}")
+    return found  # type: ignore[no-any-return]

@@ -227,7 +227,7 @@ def test_the_projects_own_bridge_over_pipes_is_played_as_any_server(folder: Path
         ({"server": "http://127.0.0.1:9/mcp"}, UsageError, "no MCP server answers at http://127.0.0.1:9/mcp (Connect"),
         ({}, UsageError, "needs goals, reward=FILE.py:FUNCTION, and either command or server"),
         ({"command": SUMS, "reward": "reward.py:rigth"}, UsageError, "reward.py has no function rigth"),
-        ({"command": SUMS, "reward": "none.py:right"}, UsageError, "none.py: FileNotFoundError"),
+        ({"command": SUMS, "reward": "none.py:right"}, UsageError, "'none.py:right' is not file.py:function"),
         ({"command": SUMS, "goals": [{"gaol": 1}]}, DataError, "not texts, or mappings with goal (KeyError: 'goal')"),
         ({"command": SUMS, "goals": "none.jsonl"}, DataError, "FileNotFoundError"),
     ],

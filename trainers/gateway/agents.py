@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
-import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -12,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 import gymnasium
@@ -20,6 +17,7 @@ import orjson
 
 from envsuite.core import Action, Observation, ToolEnv
 from envsuite.core.errors import EnvsuiteError, UsageError
+from envsuite.core.functions import function_in
 from envsuite.core.tools import Tool, ToolCall, Unparsed
 from envsuite.prompting import make_codec
 from envsuite.vector import EnvFactory, Wait
@@ -209,7 +207,10 @@ class FunctionAgent(Agent):
 
     def __init__(self, place: str) -> None:
         self.place = place
-        self.function = load_function(place, "rollout.agent.function")
+        try:
+            self.function = function_in(place)
+        except UsageError as error:
+            raise ConfigError(f"rollout.agent.function: {error}") from error
 
     def start(self, job: Job) -> None:
         """Starts a thread."""
@@ -241,35 +242,6 @@ class ServiceAgent(Agent):
     def start(self, job: Job) -> None:
         """Offers the session."""
         self.gateway.offer(job.session)
-
-
-def load_function(place: str, setting: str) -> Callable[..., Any]:
-    """The function of ``file.py:function``.
-
-    Args:
-        place: Where it is.
-        setting: For messages.
-
-    Raises:
-        ConfigError: There is no such file or function, or the file raises an error.
-    """
-    path, _, name = place.rpartition(":")
-    file = Path(path)
-    if not path.endswith(".py") or not file.is_file():
-        raise ConfigError(f"{setting} is {place!r}; write file.py:function, of a file that is there")
-    module_name = f"trainers_agent_{abs(hash(file.resolve()))}"
-    spec = importlib.util.spec_from_file_location(module_name, file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # whatever the file does
-        raise ConfigError(f"{setting}: {file} raised {type(error).__name__}: {error}") from error
-    found = getattr(module, name, None)
-    if not callable(found):
-        raise ConfigError(f"{setting} is {place!r}, but {file} has no function {name}")
-    return found  # type: ignore[no-any-return]
 
 
 @dataclass

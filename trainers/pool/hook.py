@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from envsuite.core.errors import UsageError
-from envsuite.core.functions import imported
+from envsuite.core.functions import function_in
 from envsuite.core.tools import ToolCall
 from trainers.steps import Step
 
@@ -28,12 +27,10 @@ def load_hook(name: str) -> Hook:
     Raises:
         UsageError: There is no such file or function, or the file raises an error.
     """
-    path, _, attribute = name.rpartition(":")
-    if not Path(path).is_file():
-        raise UsageError(f"hook {name!r}: there is no file {path!r}; write it as file.py:function")
-    function = vars(imported(Path(path).resolve())).get(attribute)
-    if not callable(function):
-        raise UsageError(f"hook {name!r}: {path} has no function {attribute!r}")
+    try:
+        function = function_in(name)
+    except UsageError as error:
+        raise UsageError(f"hook: {error}") from error
 
     def over(value: Any) -> Any:
         if isinstance(value, Mapping):

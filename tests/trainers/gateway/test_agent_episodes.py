@@ -14,7 +14,7 @@ from tiny_runs import BOOK, model, tokenizer
 from envsuite.core.tools import Unparsed
 from envsuite.prompting import PromptSpec, make_codec, make_memory
 from envsuite.vector import EnvFactory, make_vector
-from trainers.gateway.agents import AgentManager, Client, FunctionAgent, ServiceAgent, Task, load_function
+from trainers.gateway.agents import AgentManager, Client, FunctionAgent, ServiceAgent, Task
 from trainers.gateway.gateway import Gateway
 from trainers.gateway.messages import Ask, Message, Refused
 from trainers.gateway.sequences import Writer
@@ -211,15 +211,15 @@ def test_a_service_posts_its_reward_after_the_end_or_is_left_out(made: Callable[
         ("nothing.py:play", "file.py:function"),
         ("agent.py", "file.py:function"),
         ("{}/agent.py:sing", "has no function sing"),
-        ("{}/wrong.py:play", "raised SyntaxError"),
+        ("{}/wrong.py:play", "wrong.py.*SyntaxError"),
     ],
 )
 def test_a_function_that_is_not_there_is_named(place: str, told: str, tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text("def play(task, client):\n    return 1\n")
     (tmp_path / "wrong.py").write_text("def play(:\n")
     with pytest.raises(ConfigError, match=told):
-        load_function(place.format(tmp_path), "rollout.agent.function")
-    assert load_function(f"{tmp_path}/agent.py:play", "rollout.agent.function")(None, None) == 1
+        FunctionAgent(place.format(tmp_path))
+    assert FunctionAgent(f"{tmp_path}/agent.py:play").function(None, None) == 1
 
 
 @pytest.mark.parametrize("given", [{}, {"function": "a.py:f", "service": True}, {"command": ["a"], "service": True}])

@@ -274,7 +274,7 @@ def test_a_hook_sees_every_text_and_what_follows_a_change_has_no_tokens(tmp_path
         assert pool.episode("s").last_observation == "Bye somebody" and pool.session("s").bare == 2
         assert pool.episode("task").task == "Find somebody" and not len(pool.episode("task").steps[0].response_ids)
         assert [one.episode_id for one in pool.take(Query(), 9, 0)[0]] == [3], "others are never trained on"
-    said = {"wrong": "it returned int", "fails": "KeyError: ''; nothing was stored", "none": "no function 'none'"}
+    said = {"wrong": "it returned int", "fails": "KeyError: ''; nothing was stored", "none": "no function none"}
     for name, message in said.items():
         with (
             pytest.raises(UsageError, match=message),

@@ -281,7 +281,7 @@ def test_a_hook_sees_every_text_and_what_follows_a_change_has_no_tokens(tmp_path
             Writer(tmp_path / name, hook=hook.replace("clean", name)) as pool,
         ):
             pool.open_session("s")
-    with pytest.raises(UsageError, match=r"no file 'none\.py'"):
+    with pytest.raises(UsageError, match=r"is not file.py:function"):
         Writer(tmp_path / "x", hook="none.py:clean")
 
 

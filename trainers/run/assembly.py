@@ -185,7 +185,7 @@ class Run:
             **{part.name: part for provider in providers for part in provider.parts},
             **({} if self.replay is None else {"replay": self.replay}),
             **({} if self.pool is None else {"pool": self.pool}),
-            **({"taken": self.rollouts.taken} if isinstance(self.rollouts, PooledRollouts) else {}),
+            **({"taken": self.rollouts} if isinstance(self.rollouts, PooledRollouts) else {}),
             "random": RandomState(accelerator),
             "counters": self.counters,
         }

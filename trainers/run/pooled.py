@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
@@ -46,28 +46,14 @@ class Store:
         self._writer.close()
 
 
-class Taken:
-    """The sessions that have been taken: a part of the checkpoint, so that consumption goes back with it."""
-
-    def __init__(self) -> None:
-        self.known: dict[str, Any] | None = None
-
-    def state(self) -> Mapping[str, Any]:
-        """Returns it."""
-        return {"known": self.known}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Restores it."""
-        self.known = state["known"]
-
-
 @dataclass
 class PooledRollouts(Rollouts):
     """Takes the episodes of an iteration from a pool, each once; every process its share of the groups."""
 
     pool: Pool
     query: Query
-    taken: Taken = field(default_factory=Taken)
+    taken: dict[str, Any] | None = None
+    """What has been taken, as :meth:`~trainers.pool.pool.Pool.take` says it; ``None`` before."""
 
     def __call__(self, iteration: int) -> Rolled:
         """Takes the groups."""
@@ -77,13 +63,13 @@ class PooledRollouts(Rollouts):
     def _play(self, tasks: int) -> tuple[list[Episode], Timing]:
         size = self.config.rollout.group_size
         query = replace(self.query, group_size=size)
-        found, known = self.pool.take(query, tasks * size, self.config.seed, self.taken.known)
+        found, known = self.pool.take(query, tasks * size, self.config.seed, self.taken)
         if len(found) < tasks * size:
             raise DataError(
                 f"pool {self.pool.folder}: {len(found) // size} whole groups of {size} are left that pool.take finds, "
                 f"and an iteration takes {tasks}; widen the query, make rollout.tasks smaller, or store more"
             )
-        self.taken.known = known
+        self.taken = known
         first, self.counters.groups = self.counters.groups, self.counters.groups + tasks
         numbers = {group: first + i for i, group in enumerate(dict.fromkeys(episode.group_id for episode in found))}
         places = range(first * size, (first + tasks) * size)
@@ -93,6 +79,14 @@ class PooledRollouts(Rollouts):
             if self.is_own(numbers[episode.group_id])
         ]
         return own, Timing()
+
+    def state(self) -> Mapping[str, Any]:
+        """Returns what has been taken: a part of the checkpoint, so that consumption goes back with it."""
+        return {"taken": self.taken}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restores :meth:`state`."""
+        self.taken = state["taken"]
 
     def close(self) -> None:
         """Closes the pool."""

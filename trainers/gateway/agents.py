@@ -302,7 +302,6 @@ class AgentManager:
             raise UsageError("episodes of agents cannot branch")
         self.gateway.sampling, self.gateway.seed = sampling, seed
         self.timing, ledger = Timing(), Ledger(self.attempts)
-        ledger.add(plans)
         waiting, running, done = deque(plans), list[_Running](), dict[int, Episode]()
         told, due = -1, 0.0
         while waiting or running:
@@ -330,6 +329,8 @@ class AgentManager:
             if watch is not None and (len(done) != told or time.monotonic() >= due):
                 told, due = len(done), time.monotonic() + _LOOK
                 watch(told, self._oldest(running))
+        counts = ", ".join(f"{count} {name}" for name, count in sorted(self.gateway.counts.items()))
+        _LOG.info("requests of agents so far: %s", counts or "none")
         return [done[plan.episode_id] for plan in plans]
 
     def _oldest(self, running: Sequence[_Running]) -> Wait | None:

@@ -64,7 +64,7 @@ class Gateway:
         self.listen: Listen | None = None
         """Has it answer at a further socket, of a sandbox; set by who serves it (:mod:`trainers.gateway.listening`)."""
         self.counts: Counter[str] = Counter()
-        """Requests by what became of them."""
+        """Requests by what became of them: ``requests``, ``repeated``, ``replaced``, ``unmasked``, ``forwarded``."""
         self.lock = threading.RLock()
         """Held while sessions change."""
         self._arrived = threading.Condition(self.lock)
@@ -269,11 +269,6 @@ class Gateway:
                 session.end("the episode is over", truncated=False)
             self._sessions.pop(session.key, None)
             self._released.append(session.plan.episode_id)
-            self._arrived.notify_all()
-
-    def wake(self) -> None:
-        """Has :meth:`pump` return early."""
-        with self.lock:
             self._arrived.notify_all()
 
     @property

@@ -69,7 +69,11 @@ class Message:
 
 @dataclass(frozen=True)
 class Ask:
-    """A request, read and checked."""
+    """A request, read and checked.
+
+    Raises:
+        Refused: There is no message, or arguments are nested too deep.
+    """
 
     model: str
     messages: tuple[Message, ...]
@@ -89,11 +93,7 @@ class Ask:
     body: bytes = b""
     """The fields in which two requests are the same, as JSON."""
     shown: dict[str, Any] = field(default_factory=dict)
-    """Fields that an interface needs for its answer: ``stream``, ``logprobs``, …
-
-    Raises:
-        Refused: There is no message, or arguments are nested too deep.
-    """
+    """Fields that an interface needs for its answer: ``stream``, ``logprobs``, …"""
 
     def __post_init__(self) -> None:
         said = tuple(m for m in self.messages if m.role != "system" or m.text)  # an empty one says nothing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -69,7 +70,8 @@ def _listening(agent: AgentConfig, prompt: PromptConfig, tokenizer: ChatTokenize
     token = read_token(None)
     if agent.service and token is None:
         raise ConfigError(f"rollout.agent.service gives sessions for the operator's key; set {TOKEN_VARIABLE} to one")
-    gateway = Gateway(writer, Sampling(), 0, masking=agent.masking, names=tuple(agent.names))
+    proxied = {name: os.path.expandvars(address) for name, address in agent.proxied.items()}
+    gateway = Gateway(writer, Sampling(), 0, masking=agent.masking, names=tuple(agent.names), proxied=proxied)
     url = listen(gateway, agent.host, agent.port + rank if agent.port else 0, token)
     if agent.service:
         _LOG.warning("agents ask for sessions at %s/sessions with the key of %s", url, TOKEN_VARIABLE)

@@ -186,6 +186,9 @@ class AgentConfig:
     400; ignore answers as if they did not."""
     names: list[Text] = field(default_factory=list)
     """Further names of the model, besides policy."""
+    proxied: dict[str, Text] = field(default_factory=dict)
+    """Names of other models, each with the address of its endpoint, whose answers are not recorded. A key stands in the
+    environment: {judge: https://$JUDGE_KEY@example.org/v1}."""
     requests: AtLeastOne = 200
     """Most requests of an episode."""
     tokens: AtLeastOne | None = None

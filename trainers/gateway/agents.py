@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium
 import orjson
@@ -248,7 +248,7 @@ class ServiceAgent(Agent):
 class _Running:
     plan: EpisodePlan
     job: Job
-    env: World
+    env: World | None
     began: float
     over: float | None = None
     """When its session was seen to have ended."""
@@ -338,23 +338,34 @@ class AgentManager:
         return None if one is None else Wait(f"the agent of task {one.plan.task_id}", one.began)
 
     def _start(self, plan: EpisodePlan) -> _Running:
-        config, factory = self.config, self.factories[plan.env]
-        limits = Limits(config.requests, config.tokens, config.seconds)
+        config, env_id = self.config, self.factories[plan.env].env_id
+        env, world, failed = self._env(plan.env), None, ""
         try:
-            env = self._free[plan.env].pop() if self._free[plan.env] else factory.make()
-            played: Played | None = (world := Played(env, plan.task_id, self.gateway))
+            world = Played(env, plan.task_id, self.gateway)
+            text = f"{world.goal}\n\n{world.text}" if world.text else world.goal
+        except Exception as error:  # of an environment: a lost server, a fault of its own
+            text, failed = "", f"{env_id}: {type(error).__name__}: {error}"
+        limits = Limits(config.requests, config.tokens, config.seconds)
+        session = self.gateway.open(plan, limits, {"env_id": env_id, "task": text})
+        played = world if self.agent.plays and config.environment else None
+        job = Job(Task(plan.task_id, text), Client(self.gateway, f"{self.url}/v1", session.key, played), session)
+        if world is None:
+            env.close()
+            job.ended.set_result(Outcome(error=failed))
+            return _Running(plan, job, None, time.monotonic())
+        if played is not None:
+            played.joined(session)
+        self.agent.start(job)
+        return _Running(plan, job, env, time.monotonic())
+
+    def _env(self, number: int) -> World:
+        """An environment that no episode has."""
+        if self._free[number]:
+            return self._free[number].pop()
+        try:
+            return self.factories[number].make()
         except EnvsuiteError as error:
-            raise ConfigError(f"envs[{plan.env}] ({factory.env_id}): {error}") from error
-        text = f"{world.goal}\n\n{world.text}" if world.text else world.goal
-        session = self.gateway.open(plan, limits, {"env_id": factory.env_id, "task": text})
-        if self.agent.plays and config.environment:
-            world.joined(session)
-        else:
-            played = None
-        client = Client(self.gateway, f"{self.url}/v1", session.key, played)
-        running = _Running(plan, Job(Task(plan.task_id, text), client, session), env, time.monotonic())
-        self.agent.start(running.job)
-        return running
+            raise ConfigError(f"envs[{number}] ({self.factories[number].env_id}): {error}") from error
 
     def _outcome(self, one: _Running) -> Outcome | None:
         """How an agent ended; ``None`` while it works."""
@@ -381,7 +392,7 @@ class AgentManager:
         if outcome.reward is not None:
             session.reward = outcome.reward
         played = one.job.client.env
-        if one.job.ended.done() and (played is None or played.leave()):  # else a thread may play it still
+        if one.env is not None and one.job.ended.done() and (played is None or played.leave()):  # else it may be played
             self._free[one.plan.env].append(one.env)
         episode = session.episode(outcome.error)
         if episode.error is not None:
@@ -394,25 +405,3 @@ class AgentManager:
         for envs in self._free:
             while envs:
                 envs.pop().close()
-
-
-class Manager(Protocol):
-    """Plays the episodes of a run."""
-
-    timing: Timing
-
-    def run(
-        self,
-        plans: Sequence[EpisodePlan],
-        sampling: Sampling,
-        seed: int,
-        watch: Watcher | None = None,
-        keep: Keeper | None = None,
-        branches: Branches | None = None,
-    ) -> list[Episode]:
-        """Plays every plan once; episodes come back in the order of ``plans``."""
-        ...
-
-    def close(self) -> None:
-        """Ends environments and agents."""
-        ...

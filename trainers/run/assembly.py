@@ -23,7 +23,7 @@ from trainers.credit.crediting import Crediting, make_providers
 from trainers.credit.hindsight import HindsightPrompts
 from trainers.credit.method import Method
 from trainers.credit.spear.self_imitation import SelfImitation
-from trainers.gateway.player import make_player
+from trainers.gateway.managers import manager_of
 from trainers.policy.adapter import is_adapted, keep_reference, merged_weights, trained_weights
 from trainers.policy.loading import load_model, load_outline, load_tokenizer, model_settings
 from trainers.policy.model import Policy, stop_ids
@@ -211,7 +211,7 @@ class Run:
         if self.pool is None:
             rank, stored = self.accelerator.process_index, config.pool
             store = None if stored is None else Store(stored, config.name, self.accelerator.num_processes)
-            player = make_player(*parts, factory, bool(branching(config)), rank)
+            player = manager_of(*parts, factory, bool(branching(config)), rank)
             return SynchronousRollouts(*common, player, sampling, self.sync, store=store)
         manager = make_manager(*parts, factory)
         turns = TurnsPlayer(manager, sampling, seed, self.sync)

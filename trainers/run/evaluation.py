@@ -13,7 +13,7 @@ from accelerate import Accelerator
 
 from envsuite.evaluation.protocol import sample_of
 from envsuite.prompting import ChatTokenizer
-from trainers.gateway.player import make_player
+from trainers.gateway.managers import manager_of
 from trainers.processes.distributed import all_gather_object
 from trainers.report.stats import EvalResult, Outcome, evaluate_summary
 from trainers.rollout.engine import BaseEngine, ChatEngine, EngineFailed
@@ -148,7 +148,7 @@ class Evaluator:
                 for episode in found:
                     also(by_id[episode.episode_id], episode, _effort(episode))
         slots = max(1, min(self.config.rollout.slots, len(plans)))
-        manager = make_player(
+        manager = manager_of(
             self.config.rollout, self.config.prompt, [chosen], slots, self.engine, self.tokenizer, [self.examples[env]],
             rank=self.accelerator.process_index,
         )  # fmt: skip

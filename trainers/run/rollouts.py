@@ -17,13 +17,14 @@ from envsuite.vector import EnvFactory
 from trainers.credit.config import MethodConfig
 from trainers.credit.crediting import Continued
 from trainers.credit.rows import unshaped
-from trainers.gateway.agents import Manager
+from trainers.gateway.agents import AgentManager
 from trainers.processes.activity import ACTIVITY
 from trainers.processes.distributed import all_gather_object
 from trainers.rollout.config import EnvConfig
 from trainers.rollout.engine import EngineFailed, Sampling
 from trainers.rollout.environments import factory_of, with_milestones
 from trainers.rollout.episode import Branches, EpisodePlan
+from trainers.rollout.manager import RolloutManager
 from trainers.rollout.sampler import TaskSampler
 from trainers.rollout.timing import Timing
 from trainers.run.config import TrainConfig
@@ -136,7 +137,7 @@ class Rollouts(ABC):
 class SynchronousRollouts(Rollouts):
     """Plays the episodes of an iteration with the weights that it updates."""
 
-    manager: Manager
+    manager: RolloutManager | AgentManager
     sampling: Sampling
     sync: Callable[[], None]
     """Gives the engine the policy's weights."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,8 +12,10 @@ import numpy as np
 import pytest
 from tiny_runs import BOOK, model, tokenizer
 
+from envsuite.core.errors import WorkerLost
 from envsuite.core.tools import Unparsed
 from envsuite.prompting import PromptSpec, make_codec, make_memory
+from envsuite.textcraft.env import TextCraft
 from envsuite.vector import EnvFactory, make_vector
 from trainers.gateway.agents import AgentManager, Client, FunctionAgent, ServiceAgent, Task
 from trainers.gateway.gateway import Gateway
@@ -161,29 +164,47 @@ def test_an_agent_that_never_stops_is_cut_at_its_limits(made: Callable[..., Agen
     assert episode.truncated and sum(len(step.response_ids) for step in episode.steps) <= 9
 
 
-def test_an_agent_that_sleeps_past_its_time_holds_nobody_up(
-    made: Callable[..., AgentManager], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("trainers.gateway.agents.Agent.grace", 0.1)
+def test_an_agent_that_outlives_its_time_holds_nobody_up(made: Callable[..., AgentManager]) -> None:
     late: list[Refused] = []
+    over, asked_again = threading.Event(), threading.Event()
 
     def sleeps(task: Task, client: Client) -> None:
         asked(client, [Message("user", "a")])
-        time.sleep(1.0)
+        over.wait(60.0)
         try:
             asked(client, [Message("user", "b")])
         except Refused as error:
             late.append(error)
+        asked_again.set()
 
-    episode = _alone(made(sleeps, seconds=0.3))
+    manager = made(sleeps, seconds=0.3)
+    manager.agent.grace = 0.1
+    episode = _alone(manager)
     assert len(episode.steps) == 1 and episode.truncated
-    time.sleep(1.2)
-    assert late[0].status == 401, "its key is worth nothing after the episode"
+    over.set()
+    assert asked_again.wait(60.0) and late[0].status == 401, "its key is worth nothing after the episode"
+
+
+def test_an_environment_that_cannot_begin_fails_its_episode_and_no_other(
+    made: Callable[..., AgentManager], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reset, failing = TextCraft.reset, _plans(4)[0].task_id
+
+    def broken(self: TextCraft, **given: Any) -> Any:
+        if given["options"]["task_id"] == failing:
+            raise WorkerLost("the server has gone")
+        return reset(self, **given)
+
+    monkeypatch.setattr(TextCraft, "reset", broken)
+    manager = made(player)
+    manager.attempts = 2
+    one, two, *others = manager.run(_plans(4), _sampling(), 5)
+    assert {one.error, two.error} == {"TextCraft-v0: WorkerLost: the server has gone"}
+    assert all(episode.error is None and episode.steps for episode in others)
+    assert manager.timing.repeated == 2
 
 
 def test_a_service_posts_its_reward_after_the_end_or_is_left_out(made: Callable[..., AgentManager]) -> None:
-    import threading
-
     manager = made(None, reward_within=0.2, environment=False)
     gateway = manager.gateway
 

@@ -13,13 +13,14 @@ from envsuite.prompting import ChatTokenizer
 from envsuite.remote.protocol import TOKEN_VARIABLE
 from envsuite.remote.tokens import read_token
 from envsuite.vector import EnvFactory
-from trainers.gateway.agents import Agent, AgentManager, FunctionAgent, Manager, ServiceAgent
+from trainers.gateway.agents import Agent, AgentManager, FunctionAgent, ServiceAgent
 from trainers.gateway.command import CommandAgent
 from trainers.gateway.gateway import Gateway
 from trainers.gateway.sequences import Writer
 from trainers.rollout.config import AgentConfig, EnvConfig, PromptConfig, RolloutConfig
 from trainers.rollout.engine import BaseEngine, Engine, Sampling
 from trainers.rollout.environments import factory_of, make_manager
+from trainers.rollout.manager import RolloutManager
 from trainers.settings import ConfigError
 
 _LOG = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ _ADDRESSES: WeakKeyDictionary[ChatTokenizer, tuple[Gateway, str]] = WeakKeyDicti
 """Gateways of this process, by the tokenizer that they render with: training and evaluation share one address."""
 
 
-def make_player(
+def manager_of(
     rollout: RolloutConfig,
     prompt: PromptConfig,
     envs: Sequence[EnvConfig],
@@ -38,7 +39,7 @@ def make_player(
     factory: Callable[[EnvConfig], EnvFactory] = factory_of,
     snapshots: bool = False,
     rank: int = 0,
-) -> Manager:
+) -> RolloutManager | AgentManager:
     """Returns what plays ``envs``: the agent of ``rollout.agent``, or the prompts of the run.
 
     Arguments as those of :func:`~trainers.rollout.environments.make_manager`, and the number of this process.

@@ -74,14 +74,13 @@ def _plans(count: int = 4) -> list[EpisodePlan]:
 def made() -> Iterator[Callable[..., AgentManager]]:
     managers = []
 
-    def make(play: Play | None, engine: Any = None, **settings: Any) -> AgentManager:
+    def make(play: Play | None, **settings: Any) -> AgentManager:
         gateway = Gateway(Writer(tokenizer()), _sampling(), 0)
         config = AgentConfig(function="agent.py:play", **settings)
         agent = ServiceAgent(gateway) if play is None else FunctionAgent.__new__(FunctionAgent)
         if isinstance(agent, FunctionAgent):
             agent.place, agent.function = "agent.py:play", play  # type: ignore[assignment]
-        attempts = settings.pop("attempts", 1)
-        manager = AgentManager(engine or _engine(), gateway, "", agent, config, [FACTORY], 3, attempts)
+        manager = AgentManager(_engine(), gateway, "", agent, config, [FACTORY], 3, 1)
         managers.append(manager)
         return manager
 
@@ -108,8 +107,8 @@ def test_our_own_player_has_the_episodes_of_the_rollout_manager(slots: int, made
         np.testing.assert_allclose(one.values, two.values, rtol=0, atol=0 if slots == 1 or name != "logprob" else 1e-5)
     for name in ("group_id", "episode_id", "t", "reward", "state_key", "valid"):
         np.testing.assert_array_equal(*(getattr(table, name) for table in found))
-    told = [[(e.task, e.success, e.score, e.terminated, e.truncated, e.error) for e in some] for some in (ours, own)]
-    assert [row[1:] for row in told[0]] == [row[1:] for row in told[1]]
+    one, two = ([(e.success, e.score, e.terminated, e.truncated, e.error) for e in some] for some in (ours, own))
+    assert one == two
     assert all(step.info["gateway"]["parent"] == (step.t - 1 if step.t else None) for e in ours for step in e.steps)
 
 

@@ -53,7 +53,7 @@ class PooledRollouts(Rollouts):
     pool: Pool
     query: Query
     taken: dict[str, Any] | None = None
-    """What has been taken, as :meth:`~trainers.pool.pool.Pool.take` says it; ``None`` before."""
+    """Counts of what was taken, as :meth:`~trainers.pool.pool.Pool.take` says it; ``None`` before."""
 
     def __call__(self, iteration: int) -> Rolled:
         """Takes the groups."""

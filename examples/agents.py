@@ -24,6 +24,8 @@ def _called(client: Any, name: str) -> Any:
 
 def openai_agents(task: Any, client: Any) -> None:
     """OpenAI's Agents SDK."""
+    import asyncio
+
     from agents import Agent, FunctionTool, OpenAIChatCompletionsModel, Runner, set_tracing_disabled
     from agents.exceptions import MaxTurnsExceeded
     from openai import AsyncOpenAI
@@ -40,10 +42,14 @@ def openai_agents(task: Any, client: Any) -> None:
             function["name"], function["description"], function["parameters"], invoke, strict_json_schema=False
         )
 
-    model = OpenAIChatCompletionsModel(client.model, AsyncOpenAI(base_url=client.base_url, api_key=client.api_key))
-    agent = Agent("player", model=model, tools=[tool(one["function"]) for one in client.env.tools])
+    async def play() -> None:
+        async with AsyncOpenAI(base_url=client.base_url, api_key=client.api_key) as asks:
+            model = OpenAIChatCompletionsModel(client.model, asks)
+            agent = Agent("player", model=model, tools=[tool(one["function"]) for one in client.env.tools])
+            await Runner.run(agent, task.text, max_turns=8)
+
     try:
-        Runner.run_sync(agent, task.text, max_turns=8)
+        asyncio.run(play())
     except MaxTurnsExceeded:
         pass
 

@@ -158,9 +158,9 @@ class Dialect:
         whole = self.renderer.attempt(messages, _SCHEMAS, prompt=False)
         if whole is None or not whole.startswith(self.before):
             return None
-        return self._written(whole[len(self.before) :], thought)
+        return self.written(whole[len(self.before) :], thought)
 
-    def _written(self, said: str, thought: str) -> str | None:
+    def written(self, said: str, thought: str) -> str | None:
         """Returns the part of a rendered message that the model writes; the generation prompt has written the rest."""
         opening, closing = (tag.strip() for tag in self.format.thought)
         if said.startswith(self.header) and (not thought or thought in said):

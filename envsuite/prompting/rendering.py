@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -155,6 +157,12 @@ def _in_parts(message: dict[str, Any]) -> dict[str, Any]:
 def ids_of(tokenizer: ChatTokenizer, text: str) -> list[int]:
     """Returns the token ids of ``text``, in which control tokens are such."""
     return list(tokenizer.encode(text, add_special_tokens=False))
+
+
+def vocabulary_of(tokenizer: Any) -> str:
+    """Returns 16 letters that are equal for tokenizers whose token ids mean the same."""
+    names = sorted((number, name) for name, number in tokenizer.get_vocab().items())
+    return hashlib.blake2b(json.dumps(names).encode(), digest_size=8).hexdigest()
 
 
 def specials_of(tokenizer: ChatTokenizer) -> re.Pattern[str]:

@@ -18,14 +18,16 @@ import orjson
 from envsuite.core import Action, Observation, ToolEnv
 from envsuite.core.errors import EnvsuiteError, UsageError
 from envsuite.core.functions import function_in
+from envsuite.core.players import Player
 from envsuite.core.tools import Tool, ToolCall, Unparsed
-from envsuite.prompting import make_codec
+from envsuite.remote.making import make_player
 from envsuite.vector import EnvFactory, Wait
 from trainers.gateway.gateway import MODEL, Gateway
 from trainers.gateway.messages import Refused
 from trainers.gateway.session import Limits, Session
+from trainers.gateway.teaching import TYPED, ExpertEngine
 from trainers.rollout.config import AgentConfig
-from trainers.rollout.engine import Engine, Sampling
+from trainers.rollout.engine import BaseEngine, Sampling
 from trainers.rollout.episode import Branches, Effort, EpisodePlan
 from trainers.rollout.ledger import Ledger
 from trainers.rollout.manager import Watcher
@@ -37,7 +39,6 @@ from trainers.steps import Episode
 _LOG = logging.getLogger(__name__)
 _LOOK = 0.1  # seconds between two looks at progress
 _PATIENCE = 0.05  # seconds of waiting for engine or agents, after which it is looked who is overdue
-_TYPED = make_codec("tags", think=False)
 World = gymnasium.Env[Observation, Action]
 
 
@@ -88,7 +89,7 @@ class Played:
 
     def type(self, command: str) -> str:
         """Types a command, as the codec ``tags`` reads it; returns what the environment answers."""
-        parsed = _TYPED.parse(f"<action>{command}</action>", self.offered, 1)
+        parsed = TYPED.parse(f"<action>{command}</action>", self.offered, 1)
         return self.step(Unparsed(parsed.error or "") if parsed.action is None else parsed.action)
 
     def step(self, action: Sequence[ToolCall]) -> str:
@@ -102,6 +103,15 @@ class Played:
                 self._session.observe(float(reward), dict(info))
                 self._session.truncated = truncated and not terminated
             return self.text
+
+    def advised(self, player: Player) -> Action | None:
+        """The action that a player takes now; ``None`` when the episode is over.
+
+        Raises:
+            UsageError: The player knows none.
+        """
+        with self._stepping:
+            return None if self.done else player.act(self._env)
 
     def leave(self) -> bool:
         """Takes no call any more; returns whether none is under way: then another episode may have the environment."""
@@ -258,7 +268,7 @@ class AgentManager:
     """Plays episodes as a :class:`~trainers.rollout.manager.RolloutManager` does, by agents that ask the gateway.
 
     Args:
-        engine: Generates tokens.
+        engine: Generates tokens, or is a teacher that answers messages.
         gateway: Its address for agents.
         url: Where that listens.
         agent: Starts episodes.
@@ -270,7 +280,7 @@ class AgentManager:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: BaseEngine[Any, Any],
         gateway: Gateway,
         url: str,
         agent: Agent,
@@ -322,6 +332,8 @@ class AgentManager:
                     self.timing.repeated += 1
                     waiting.appendleft(one.plan)
                     continue
+                if episode.error is not None:
+                    self.gateway.tell(f"an episode is left out: {episode.error}")
                 done[one.plan.episode_id] = episode
                 if keep is not None:
                     spent = sum(len(step.prompt_ids) for step in episode.steps)
@@ -355,6 +367,8 @@ class AgentManager:
             return _Running(plan, job, None, time.monotonic())
         if played is not None:
             played.joined(session)
+            if isinstance(self.engine, ExpertEngine):
+                self.engine.join(plan.episode_id, played, make_player(env_id, self.engine.name))
         self.agent.start(job)
         return _Running(plan, job, env, time.monotonic())
 

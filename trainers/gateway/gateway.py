@@ -12,13 +12,14 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from trainers.gateway.listening import Listen
 from trainers.gateway.messages import Ask, Refused
 from trainers.gateway.sequences import Writer
 from trainers.gateway.session import Asked, Limits, Playable, Session
-from trainers.rollout.engine import Engine, Request, Sampling
+from trainers.gateway.teaching import asked_in_text, in_tokens
+from trainers.rollout.engine import BaseEngine, ChatCompletion, Engine, Request, Sampling
 from trainers.rollout.episode import EpisodePlan
 from trainers.rollout.rollout import step_seed
 
@@ -182,12 +183,12 @@ class Gateway:
                     "agent.masking: ignore, which answers as if it were not there",
                 )  # fmt: skip
             self.counts["unmasked"] += 1
-            self._tell(f"{what}: ignored, since it would mask the distribution that is trained on")
+            self.tell(f"{what}: ignored, since it would mask the distribution that is trained on")
         if ask.replaced:
             self.counts["replaced"] += 1
-            self._tell(f"{', '.join(ask.replaced)} of an agent: replaced by the run's sampling settings")
+            self.tell(f"{', '.join(ask.replaced)} of an agent: replaced by the run's sampling settings")
 
-    def _tell(self, text: str) -> None:
+    def tell(self, text: str) -> None:
         """Logs a text once."""
         if text not in self._told:
             self._told.add(text)
@@ -276,20 +277,26 @@ class Gateway:
         """Whether a request waits for its answer."""
         return bool(self._asked)
 
-    def pump(self, engine: Engine, patience: float) -> None:
+    def pump(self, engine: BaseEngine[Any, Any], patience: float) -> None:
         """Gives the engine what has come, and the agents what it has answered; waits so many seconds at most."""
         with self.lock:
             waiting, self._waiting = self._waiting, []
             released, self._released = self._released, []
         for episode in released:
             engine.release(episode)
-        if waiting:
+        if waiting and isinstance(engine, Engine):
             engine.submit(waiting)
+        elif waiting:
+            with self.lock:
+                asked_for = [(one, self._asked[one.request_id][1].ask) for one in waiting]
+            engine.submit([asked_in_text(one, ask) for one, ask in asked_for])
         if engine.pending:
             for completion in engine.poll(patience):
                 with self.lock:
                     session, asked, choice = self._asked.pop(completion.request_id, (None, None, 0))
                     if session is not None and asked is not None:
+                        if isinstance(completion, ChatCompletion):
+                            completion = in_tokens(completion, asked.prompt, self.writer)
                         session.answered(asked, choice, completion)
             return
         with self.lock:

@@ -17,8 +17,9 @@ from trainers.gateway.agents import Agent, AgentManager, FunctionAgent, ServiceA
 from trainers.gateway.command import CommandAgent
 from trainers.gateway.gateway import Gateway
 from trainers.gateway.sequences import Writer
+from trainers.gateway.teaching import ExpertEngine
 from trainers.rollout.config import AgentConfig, EnvConfig, PromptConfig, RolloutConfig
-from trainers.rollout.engine import BaseEngine, Engine, Sampling
+from trainers.rollout.engine import BaseEngine, Sampling
 from trainers.rollout.environments import factory_of, make_manager
 from trainers.rollout.manager import RolloutManager
 from trainers.settings import ConfigError
@@ -50,9 +51,11 @@ def manager_of(
     agent = rollout.agent
     if agent is None:
         return make_manager(rollout, prompt, envs, slots, engine, tokenizer, examples, factory, snapshots)
-    if tokenizer is None or not isinstance(engine, Engine):
+    assert tokenizer is not None  # an agent's requests are written in tokens, whoever answers
+    if isinstance(engine, ExpertEngine) and (agent.service or not agent.environment):
         raise ConfigError(
-            f"rollout.agent asks the policy, but rollout.engine is {rollout.engine!r}; set it to hf or vllm"
+            "rollout.engine expert answers by the state of the environment, which rollout.agent does not play; let a "
+            "function or a command play it"
         )
     if tokenizer not in _ADDRESSES:
         _ADDRESSES[tokenizer] = _listening(agent, prompt, tokenizer, rank)

@@ -177,6 +177,14 @@ def json_of(call: ToolCall) -> str:
     return orjson.dumps(dict(call.arguments)).decode()
 
 
+def message_of(message: Message) -> dict[str, Any]:
+    """A message as requests have it."""
+    if message.role == "assistant":
+        return {name: value for name, value in _said(message).items() if name != "refusal"}
+    answers = {"tool_call_id": message.call_id} if message.role == "tool" else {}
+    return {"role": message.role, "content": message.text, **answers}
+
+
 def _said(message: Message) -> dict[str, Any]:
     calls = {"tool_calls": _calls(message)} if message.calls else {}
     thought = {"reasoning_content": message.thought} if message.thought else {}

@@ -13,7 +13,7 @@ import orjson
 from envsuite.core.errors import UsageError
 from envsuite.core.tools import Tool, ToolCall
 from envsuite.prompting.codecs import NativeCodec
-from envsuite.prompting.rendering import ChatTokenizer, Messages, Renderer, specials_of
+from envsuite.prompting.rendering import ChatTokenizer, Messages, Renderer, ids_of, specials_of, vocabulary_of
 from envsuite.prompting.rendering import Refused as Unrenderable
 from envsuite.prompting.template import conversation_ids
 from trainers.gateway.messages import Message, Refused, digests
@@ -48,6 +48,8 @@ class Writer:
         self.render = Renderer(tokenizer, arguments or {})
         self.render.check()
         self.specials = specials_of(tokenizer)
+        self.vocabulary = vocabulary_of(tokenizer)
+        """Equal where token ids mean the same."""
         self.codec: NativeCodec | None = None
         self.lacks = ""
         """Why the chat template has no tools; "" where it has."""
@@ -115,6 +117,36 @@ class Writer:
             plain = str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
             return Message("assistant", plain), problem
         return Message("assistant", said.text, said.called, said.thought), problem
+
+    def write(self, prompt: Prompt, said: Message) -> list[int]:
+        """Token ids of another's answer, as the model would write it, with the token that ends it.
+
+        A thought that the chat template has no place for is left out.
+
+        Raises:
+            Refused: The model could not write it so that it is read back as it is.
+        """
+        inner = frozenset() if self.codec is None else self.codec.inner_tokens
+        for one in (said, replace(said, thought="")):
+            if (text := self._answer(prompt, one)) is None:
+                continue
+            ends = (found.end() for found in self.specials.finditer(text) if found.group() not in inner)
+            end = next(ends, None)
+            ids = ids_of(self.tokenizer, text[:end]) + ([int(self.tokenizer.eos_token_id)] if end is None else [])
+            if self.read(ids, prompt.tools)[0].key == one.key:
+                return ids
+        shown = repr(said.text or [call.name for call, _ in said.calls])[:80]
+        raise Refused(502, "teacher_unwritable", f"the model's chat template or vocabulary cannot write {shown}")
+
+    def _answer(self, prompt: Prompt, said: Message) -> str | None:
+        """An answer's text after the generation prompt, with what the chat template writes after it."""
+        whole = self.text((*prompt.messages, said), prompt.tools, prompt=False)
+        if whole.startswith(prompt.text):
+            return whole[len(prompt.text) :]
+        before = self.text(prompt.messages, prompt.tools, prompt=False)
+        if self.codec is None or not whole.startswith(before):
+            return None
+        return self.codec.dialect.written(whole[len(before) :], said.thought)
 
     def token_bytes(self, ids: Sequence[int]) -> list[bytes]:
         """The bytes of each token: together they are those of the text, also where a character has several tokens."""

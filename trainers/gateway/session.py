@@ -9,6 +9,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from envsuite.core import Action
+from envsuite.core.players import Player
 from envsuite.core.tools import ToolCall
 from trainers.gateway.messages import Ask, Message, Refused
 from trainers.gateway.sequences import Prompt, Sequences, Writer
@@ -78,6 +80,10 @@ class Playable(Protocol):
 
     def call(self, name: str, arguments: dict[str, Any]) -> str:
         """Calls a tool; returns what it answers."""
+        ...
+
+    def advised(self, player: Player) -> Action | None:
+        """The action that a player takes now; ``None`` when the episode is over."""
         ...
 
 
@@ -289,7 +295,9 @@ class Session:
                 steps += [self._step(len(steps) + i, asked, c) for i, c in enumerate(asked.done.result())]
         played, posted = "success" in self.outcome, self.reward
         if error is None and not steps:
-            error = "AgentSilent: the agent got no answer of the model, so there is nothing to train on"
+            failed = [str(asked.done.exception()) for asked in self.asked if asked.done.done()]
+            why = f" ({failed[-1]})" if failed else ""
+            error = f"AgentSilent: the agent got no answer of the model, so there is nothing to train on{why}"
         played = played and (self.stepped or posted is None)
         if error is None and posted is None and not played:
             why = f"was cut ({self.ended}), and no reward came" if self.limited else "has ended without a reward"
@@ -320,7 +328,8 @@ class Session:
         completion, outcome, prompt = choice.completion, asked.outcome, asked.prompt
         action = tuple(call for call, _ in choice.message.calls) or None
         valid = bool(outcome.get("valid", not choice.problem))
-        about = {"request": asked.number, "parent": prompt.parent, "left": prompt.left}
+        place = {"request": asked.number, "parent": prompt.parent, "left": prompt.left}
+        about = {**place, "vocabulary": self.writer.vocabulary}
         return Step(
             t=t,
             prompt_ids=prompt.ids,

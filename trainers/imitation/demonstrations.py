@@ -1,6 +1,7 @@
-"""Episodes that another model has played, to imitate: their actions are played again in the environment.
+"""Episodes that another model has played, to imitate.
 
-So prompts are written as they would be for the environment's expert, in the student's own format and template.
+Their actions are played again in the environment: so prompts are written as they would be for the environment's expert,
+in the student's own format and template. Those of an agent at the gateway have the student's tokens already.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import gymnasium
 from envsuite.core import Action, Move, Observation, ToolEnv, Unparsed
 from envsuite.core.errors import DataError, UnknownTask, UsageError
 from envsuite.evaluation.demonstrations import Demonstration, read_demonstrations
+from trainers.imitation.play import Game, Joined
 from trainers.pool import Pool
 from trainers.pool.database import FILE
 from trainers.steps import Episode, Step
@@ -43,6 +45,8 @@ class Demonstrations:
     """Task ids, each with the player of an episode."""
     played: int
     """Number of episodes that were read, those without success included."""
+    asked: tuple[Episode, ...] = ()
+    """Episodes of agents at the gateway, which are imitated in the tokens of their own requests."""
 
     _sound: set[int] = field(default_factory=set, repr=False, compare=False)
     """Places of the players whose moves have solved their task again."""
@@ -72,8 +76,8 @@ class Demonstrations:
 def demonstrations(source: Path, env_id: str) -> Demonstrations:
     """Reads the episodes in ``source``: a file of demonstrations, or a folder with those of a run and the ones in it.
 
-    Kept are those that solved their task. A step whose answer was no action is left out, as it changed nothing; one
-    that the environment refused stays as a mistake: context, no target.
+    Kept are those that solved their task. In those that are played again, a step whose answer was no action is left
+    out, as it changed nothing; one that the environment refused stays as a mistake: context, no target.
 
     Args:
         source: A file that ``envsuite export demos`` or ``envsuite play --save`` wrote, a folder as
@@ -81,16 +85,44 @@ def demonstrations(source: Path, env_id: str) -> Demonstrations:
         env_id: Id of the environment.
 
     Raises:
-        DataError: There are no episodes, none of this environment, or none with success.
+        DataError: There are no episodes, none of this environment, none with success, or both kinds.
     """
     found: Sequence[Episode | Demonstration] = read_demonstrations(source) if source.is_file() else _of_folder(source)
     mine = [episode for episode in found if episode.env_id == env_id]
-    players = [(episode.task_id, Recorded(_moves(episode))) for episode in mine if episode.success]
-    if not players:
+    good = [episode for episode in mine if episode.success]
+    asked = tuple(one for one in good if isinstance(one, Episode) and all("gateway" in step.info for step in one.steps))
+    players = [(one.task_id, Recorded(_moves(one))) for one in good if one not in asked]
+    if asked and players:
+        raise DataError(f"demonstrations: {source} has episodes of agents and others; keep them in two folders")
+    if not good:
         others = sorted({episode.env_id for episode in found} - {env_id})
         what = f"{len(mine)} episodes of {env_id}, none of which solved its task"
         raise DataError(f"demonstrations: {source} has {what}{f' (besides: {others})' if others else ''}")
-    return Demonstrations(tuple(players), len(mine))
+    return Demonstrations(tuple(players), len(mine), asked)
+
+
+def transcribed(episode: Episode, max_steps: int, vocabulary: str) -> Game:
+    """Returns the requests and answers of an agent's episode; one that was cut, or refused by the world, is a mistake.
+
+    Args:
+        episode: One of :attr:`Demonstrations.asked`.
+        max_steps: Answers after which it is cut.
+        vocabulary: That of the student's tokenizer (:func:`~envsuite.prompting.rendering.vocabulary_of`).
+
+    Raises:
+        DataError: It has the tokens of another tokenizer.
+    """
+    written = Joined()
+    for step in episode.steps[:max_steps]:
+        if step.info["gateway"].get("vocabulary") != vocabulary:
+            raise DataError(
+                "demonstrations: they have the tokens of another tokenizer than that of model.path; let the agent be "
+                "answered again with --model.path set to the model that is to learn"
+            )
+        written.prompt(step.prompt_ids.tolist(), step.images)
+        written.answer(step.response_ids.tolist(), slip=not step.valid or step.finish_reason == "length")
+    written.end()
+    return Game(written.transcripts, episode.success)
 
 
 def episodes_in(folder: Path) -> list[Episode]:

@@ -40,7 +40,7 @@ class Game:
     success: bool
 
 
-class _Writer:
+class Joined:
     """Joins prompts and answers to sequences: a prompt that does not continue the last one begins another."""
 
     def __init__(self) -> None:
@@ -50,6 +50,7 @@ class _Writer:
         self._images: tuple[Pixels, ...] = ()
 
     def prompt(self, ids: Sequence[int], images: tuple[Pixels, ...]) -> None:
+        """Adds a prompt."""
         same = all(one is other for one, other in zip(images, self._images, strict=False))
         if not same or list(ids[: len(self._tokens)]) != self._tokens:
             self.end()
@@ -58,6 +59,7 @@ class _Writer:
         self._add(ids[len(self._tokens) :], kind)
 
     def answer(self, ids: Sequence[int], slip: bool) -> None:
+        """Adds the answer to it; a slip is a mistake, which is not imitated."""
         self._add(ids, SLIP if slip else RESPONSE)
 
     def end(self) -> None:
@@ -99,7 +101,7 @@ def transcribe(
     Raises:
         UsageError: An answer of the player would be invalid in a rollout.
     """
-    codec, tokenizer, written, success = conversation.codec, conversation.tokenizer, _Writer(), False
+    codec, tokenizer, written, success = conversation.codec, conversation.tokenizer, Joined(), False
     end = codec.stop_ids or (int(tokenizer.eos_token_id),)
     observation, _ = env.reset(options={"task_id": task_id})
     try:

@@ -29,12 +29,23 @@ from envsuite.core.images import Pool
 from envsuite.core.practice import Teacher
 from envsuite.prompting import Conversation
 from envsuite.prompting.images import renumbered
+from envsuite.prompting.rendering import vocabulary_of
 from envsuite.remote.making import make_player, practice_of
 from trainers.imitation.attention import look_back
 from trainers.imitation.config import ImitateConfig, Play, Stage
-from trainers.imitation.demonstrations import demonstrations
+from trainers.imitation.demonstrations import demonstrations, transcribed
 from trainers.imitation.erring import Erring, Following
-from trainers.imitation.play import ANSWER, IMAGE, PROMPT, RESPONSE, Transcript, by_length, repeated_words, transcribe
+from trainers.imitation.play import (
+    ANSWER,
+    IMAGE,
+    PROMPT,
+    RESPONSE,
+    Game,
+    Transcript,
+    by_length,
+    repeated_words,
+    transcribe,
+)
 from trainers.imitation.vocabulary import CONTROL, TAGS, word_tokenizer
 from trainers.policy.adapter import is_adapted, save_adapter
 from trainers.policy.loading import load_model, load_tokenizer
@@ -63,10 +74,11 @@ class Transcripts:
     def __init__(self, config: ImitateConfig, tokenizer: PreTrainedTokenizerBase) -> None:
         self.config = config
         self.tokenizer = tokenizer
-        self._practice = practice_of(config.env)
         shown = config.demonstrations
         self._shown = None if shown is None else demonstrations(Path(shown), config.env)
-        self._fresh = "" if shown is not None else self._practice.fresh
+        self._practice = practice_of(config.env) if self._shown is None else None
+        self._fresh = "" if self._practice is None else self._practice.fresh
+        self._vocabulary = vocabulary_of(tokenizer)
         self._envs: dict[str, tuple[int, ToolEnv, Conversation]] = {}
         """Arguments -> number of the world, its environment, and the prompts of the episode in it."""
         self._rng = random.Random(config.seed)
@@ -109,20 +121,25 @@ class Transcripts:
         if self._games % self.config.fresh_every == 0:
             self._world += 1
         play = self._rng.choices(stage.games, [game.weight for game in stage.games])[0]
-        env, conversation = self._env(play.kwargs)
-        if (split := env.split) is None:
-            raise UsageError("imitation draws its games from a split; name one in the kwargs of the games")
-        task, player = self._rng.choice(env.tasks.ids(split)), self._player(play)
-        if self._shown is not None:
-            task, player = self._shown.draw(env, self._rng)
-        thoughts = self.config.thoughts
-        game = transcribe(env, task, player, conversation, stage.max_steps, self._rng, thoughts=thoughts)
+        if self._shown is not None and self._shown.asked:
+            game = transcribed(self._rng.choice(self._shown.asked), stage.max_steps, self._vocabulary)
+        else:
+            game = self._transcribe(play, stage.max_steps)
         self.played += 1
         self.won += game.success
         return game.transcripts
 
+    def _transcribe(self, play: Play, max_steps: int) -> Game:
+        env, conversation = self._env(play.kwargs)
+        if (split := env.split) is None:
+            raise UsageError("imitation draws its games from a split; name one in the kwargs of the games")
+        task = self._rng.choice(env.tasks.ids(split))
+        task, player = (task, self._player(play)) if self._shown is None else self._shown.draw(env, self._rng)
+        return transcribe(env, task, player, conversation, max_steps, self._rng, thoughts=self.config.thoughts)
+
     def _player(self, play: Play) -> Teacher:
         if play.errs is None or play.player is not None:
+            assert self._practice is not None
             player = self._practice.teacher(**(play.player or {}))
         else:
             player = Following(make_player(self.config.env, "expert"))

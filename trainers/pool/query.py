@@ -62,8 +62,8 @@ _CONDITIONS = {
     "ended": "(ended IS NOT NULL) = ?",
 }
 _TAGGED = "EXISTS (SELECT 1 FROM tags WHERE tags.number = sessions.number AND tag = ?)"
-TRAINABLE = "ended <= :until AND NOT failed AND NOT greedy AND steps > 0 AND bare = 0"
-"""The condition of sessions that can be trained on."""
+TRAINABLE = "ended <= :until AND NOT failed AND NOT greedy AND steps > 0 AND bare = 0 AND oldest >= 0"
+"""The condition of sessions that can be trained on: weights of the run have sampled every token, no teacher."""
 
 
 def candidates(query: Query, until: int, also: str = "1") -> tuple[str, list[Any]]:

@@ -45,7 +45,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _main(words: Sequence[str]) -> int:
     config = parsed(ImitateConfig, words, "envsuite imitate", str(__doc__))
-    practice_of(config.env)  # whether it has a player is said before a model is loaded
+    if config.demonstrations is None:
+        practice_of(config.env)  # whether it has a player is said before a model is loaded
     with held(Path(config.output), "envsuite imitate", "--output"):
         _taught(config)
         model, tokenizer = learner(config)
@@ -78,4 +79,5 @@ def _taught(config: ImitateConfig) -> None:
                 result.all.successes, result.all.n, result.env_id, result.split, result.unanswered, result.usage,
             )  # fmt: skip
     found = demonstrations(folder, config.env)
-    _LOG.info("%d of %d episodes in %s solved their task and are imitated", len(found.players), found.played, folder)
+    solved = len(found.players or found.asked)
+    _LOG.info("%d of %d episodes in %s solved their task and are imitated", solved, found.played, folder)

@@ -215,7 +215,8 @@ class RolloutConfig:
 
     engine: str = "hf"
     """Name of the engine that generates tokens: hf, vllm, or auto, which is vllm on a GPU where it starts, else hf;
-    packages register others (docs/engine.md)."""
+    packages register others (docs/engine.md). Not for training: openai, an endpoint, and expert, the environment's,
+    which answers what rollout.agent asks."""
     engine_options: dict[str, Any] = field(default_factory=dict)
     """Settings of the engine (docs/engine.md); the hf engine takes max_length, the most tokens of a sequence."""
     tasks: AtLeastOne = 16
@@ -253,6 +254,11 @@ class RolloutConfig:
     """How tokens are drawn in training."""
 
     def __post_init__(self) -> None:
+        if self.engine == "expert" and self.agent is None:
+            raise ConfigError(
+                "rollout.engine expert answers the requests of an agent, and there is none; set rollout.agent, or let "
+                "envsuite eval run --player expert play"
+            )
         if self.agent is not None and (self.tree is not None or self.staleness):
             name = "rollout.tree" if self.tree is not None else "rollout.staleness"
             raise ConfigError(f"rollout.agent plays whole episodes with the weights that they update; leave out {name}")

@@ -370,6 +370,7 @@ ENGINES: Registry[BaseEngine[Any, Any]] = Registry(
     "rollout.engine",
     group="trainers.engines",
     places={
+        "expert": "trainers.gateway.teaching:ExpertEngine",
         "hf": "trainers.rollout.hf_engine:HFEngine",
         "openai": "trainers.rollout.openai.engine:OpenAIEngine",
         "vllm": "trainers.rollout.vllm.engine:VLLMEngine",

@@ -98,7 +98,7 @@ def played_with(config: TrainConfig, env: EnvConfig, sampling: SamplingConfig, t
     return {
         "engine": config.rollout.engine,
         "engine_options": options,
-        "model": config.model.path if "model" not in options else None,
+        "model": config.model.path if "model" not in options or config.rollout.agent is not None else None,
         "env": asdict(env),
         "tasks": tasks,
         "prompt": asdict(config.prompt),

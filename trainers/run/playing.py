@@ -36,7 +36,7 @@ class Playing:
     name: str
     """The model, for people."""
     tokenizer: ChatTokenizer | None
-    """``None`` where the engine takes messages."""
+    """``None`` where the engine takes messages, and no agent asks."""
     stop_ids: tuple[int, ...]
 
 
@@ -44,7 +44,7 @@ class Playing:
 def playing(config: TrainConfig, accelerator: Accelerator) -> Iterator[Playing]:
     """Makes the engine that ``rollout.engine`` names, and closes it after the block.
 
-    An engine for messages loads no model and no tokenizer: then ``model.path`` is not read.
+    An engine for messages loads no model; ``model.path`` is read for an agent's prompts alone, which have its tokens.
 
     Raises:
         ConfigError: The settings do not go with the engine.
@@ -53,14 +53,16 @@ def playing(config: TrainConfig, accelerator: Accelerator) -> Iterator[Playing]:
     """
     rollout = config.rollout
     if answers_in_text(rollout.engine):
-        check_chat(rollout, config.prompt, config.evaluation.sampling)
+        if rollout.agent is None:
+            check_chat(rollout, config.prompt, config.evaluation.sampling)
         if accelerator.num_processes > 1:
             raise ConfigError(
                 f"rollout.engine is {rollout.engine!r}, whose budget and concurrency are those of one process, but "
                 f"there are {accelerator.num_processes}; start one, without accelerate launch"
             )
         with closing(make_chat_engine(rollout.engine, rollout.slots, rollout.engine_options)) as chats:
-            yield Playing(config, chats, chats.name, None, ())
+            own = None if rollout.agent is None else load_tokenizer(config.model)
+            yield Playing(config, chats, chats.name, own, ())
         return
     origin = origin_of(config.model.path)
     if origin is not None and (other := differing(origin, config.prompt)) is not None:

@@ -1,0 +1,115 @@
+"""Answers of a teacher behind the gateway: what a model learns from that calls no tool yet, in the agent's own prompts.
+
+The teacher is the model of an endpoint, or the environment's expert. What it says is written as the policy would write
+it, token by token, and recorded as the policy's answers are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import orjson
+
+from envsuite.core.errors import EnvsuiteError
+from envsuite.core.players import Player
+from envsuite.core.tools import ToolCall
+from envsuite.prompting import make_codec
+from envsuite.prompting.chat import Answer, Called
+from trainers.gateway.messages import Ask, Message, Refused
+from trainers.gateway.openai_api import json_of, message_of
+from trainers.gateway.sequences import Prompt, Writer
+from trainers.gateway.session import Playable
+from trainers.rollout.engine import ChatCompletion, ChatEngine, ChatRequest, Completion, Request
+
+TAUGHT = -1
+"""In place of a version of the weights, that of tokens which a teacher has given; their log-probabilities are 0."""
+_OVER = "The episode is over."
+TYPED = make_codec("tags", think=False)
+"""How commands stand in a text."""
+
+
+def asked_in_text(request: Request, ask: Ask) -> ChatRequest:
+    """A request as engines for messages take it."""
+    tools = [tool.as_openai() for tool in ask.tools] or None
+    messages = [message_of(message) for message in ask.messages]
+    return ChatRequest(request.request_id, messages, tools, request.sampling, request.session, request.seed)
+
+
+def in_tokens(found: ChatCompletion, prompt: Prompt, writer: Writer) -> Completion:
+    """A teacher's answer in the policy's tokens; one with an error where the policy could not have written it."""
+    error, ids = found.error, list[int]()
+    if error is None:
+        try:
+            ids = writer.write(prompt, _message(found.answer))
+        except Refused as refused:
+            error = str(refused)
+    reason = found.finish_reason if error is None or found.error is not None else "error"
+    return Completion(found.request_id, ids, [0.0] * len(ids), reason, TAUGHT, error)  # type: ignore[arg-type]
+
+
+def _message(answer: Answer) -> Message:
+    try:
+        calls = [(ToolCall(one.name, orjson.loads(one.arguments or "{}")), one.id) for one in answer.calls]
+    except orjson.JSONDecodeError as error:
+        raise Refused(502, "teacher_failed", f"the teacher's call has no JSON for arguments: {error}") from error
+    return Message("assistant", answer.content, tuple(calls), answer.thought)
+
+
+class ExpertEngine(ChatEngine):
+    """Answers as the expert of the environment that an agent plays.
+
+    It calls the environment's tool, or where the agent has not given the model that tool, writes the command as the
+    codec ``tags`` does.
+
+    Args:
+        slots: Most requests at a time.
+    """
+
+    name = "expert"
+
+    def __init__(self, slots: int) -> None:
+        self.most = slots
+        self._games: dict[int | None, tuple[Playable, Player]] = {}
+        self._done: deque[ChatCompletion] = deque()
+
+    @classmethod
+    def from_setup(cls, slots: int) -> ExpertEngine:
+        """The engine; it has no settings."""
+        return cls(slots)
+
+    def join(self, session: int, game: Playable, expert: Player) -> None:
+        """Has ``expert`` answer the requests of a session, whose agent plays ``game``."""
+        self._games[session] = game, expert
+
+    def submit(self, requests: Sequence[ChatRequest]) -> None:
+        """Answers requests."""
+        self._done += [self._answered(request) for request in requests]
+
+    def _answered(self, request: ChatRequest) -> ChatCompletion:
+        game, expert = self._games[request.session]
+        try:
+            action = game.advised(expert)
+        except EnvsuiteError as error:  # it knows no move from here
+            return ChatCompletion(request.request_id, Answer(""), "error", f"the expert: {error}")
+        if action is None:
+            return ChatCompletion(request.request_id, Answer(_OVER), "stop")
+        given = {tool["function"]["name"] for tool in request.tools or ()}
+        if given.issuperset(call.name for call in action):
+            calls = tuple(Called(call.name, json_of(call)) for call in action)
+            return ChatCompletion(request.request_id, Answer("", calls), "stop")
+        return ChatCompletion(request.request_id, Answer(TYPED.write(action)), "stop")
+
+    def poll(self, timeout: float | None = None) -> list[ChatCompletion]:
+        """Returns all answers."""
+        found, self._done = [*self._done], deque()
+        return found
+
+    @property
+    def pending(self) -> int:
+        """Number of answers that wait."""
+        return len(self._done)
+
+    def release(self, session: int) -> None:
+        """Forgets the game of a session."""
+        self._games.pop(session, None)

@@ -64,6 +64,18 @@ def manager_of(
     return AgentManager(engine, gateway, url, _agent(agent, gateway), agent, factories, slots, rollout.attempts)
 
 
+def check_agent(agent: AgentConfig) -> None:
+    """Refuses an agent that could not be started, before a model is loaded.
+
+    Raises:
+        ConfigError: Its function is not there, or its operator has no key.
+    """
+    if agent.function is not None:
+        FunctionAgent(agent.function)
+    if agent.service and read_token(None) is None:
+        raise ConfigError(f"rollout.agent.service gives sessions for the operator's key; set {TOKEN_VARIABLE} to one")
+
+
 def _listening(agent: AgentConfig, prompt: PromptConfig, tokenizer: ChatTokenizer, rank: int) -> tuple[Gateway, str]:
     from trainers.gateway.app import listen  # its packages are installed where agents are wanted
 
@@ -72,8 +84,6 @@ def _listening(agent: AgentConfig, prompt: PromptConfig, tokenizer: ChatTokenize
     except EnvsuiteError as error:
         raise ConfigError(f"rollout.agent: {error}") from error
     token = read_token(None)
-    if agent.service and token is None:
-        raise ConfigError(f"rollout.agent.service gives sessions for the operator's key; set {TOKEN_VARIABLE} to one")
     proxied = {name: os.path.expandvars(address) for name, address in agent.proxied.items()}
     gateway = Gateway(writer, Sampling(), 0, masking=agent.masking, names=tuple(agent.names), proxied=proxied)
     url = listen(gateway, agent.host, agent.port + rank if agent.port else 0, token)

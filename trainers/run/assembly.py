@@ -23,7 +23,7 @@ from trainers.credit.crediting import Crediting, make_providers
 from trainers.credit.hindsight import HindsightPrompts
 from trainers.credit.method import Method
 from trainers.credit.spear.self_imitation import SelfImitation
-from trainers.gateway.managers import manager_of
+from trainers.gateway.managers import check_agent, manager_of
 from trainers.policy.adapter import is_adapted, keep_reference, merged_weights, trained_weights
 from trainers.policy.loading import load_model, load_outline, load_tokenizer, model_settings
 from trainers.policy.model import Policy, stop_ids
@@ -124,6 +124,8 @@ class Run:
         )
 
         progress.stage("loading the model")
+        if config.rollout.agent is not None:
+            check_agent(config.rollout.agent)
         self.tokenizer = load_tokenizer(config.model)
         codec = check_prompts(config.prompt, self.tokenizer)
         budget, shape = config.optim.tokens_per_microbatch, model_settings(config.model)

@@ -11,6 +11,7 @@ from typing import Any
 from accelerate import Accelerator
 
 from envsuite.prompting import ChatTokenizer
+from trainers.gateway.managers import check_agent
 from trainers.policy.adapter import merged_weights
 from trainers.policy.loading import load_model, load_tokenizer, model_settings
 from trainers.policy.model import stop_ids
@@ -52,6 +53,8 @@ def playing(config: TrainConfig, accelerator: Accelerator) -> Iterator[Playing]:
         EngineFailed: The engine failed.
     """
     rollout = config.rollout
+    if rollout.agent is not None:
+        check_agent(rollout.agent)
     if answers_in_text(rollout.engine):
         if rollout.agent is None:
             check_chat(rollout, config.prompt, config.evaluation.sampling)

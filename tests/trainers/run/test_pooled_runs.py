@@ -7,6 +7,8 @@ import random
 import shutil
 import subprocess
 import sys
+import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,18 @@ from trainers.steps import Episode
 from trainers.steps.parquet import read_episodes
 
 pytestmark = pytest.mark.seconds
+AGENT = """
+import time
+from pathlib import Path
+
+def play(task, client):
+    Path(f"{__file__}.played").touch()
+    messages = [{"role": "user", "content": task.text}]
+    while not client.env.done:
+        said = client.chat(messages)
+        time.sleep(0.05)
+        messages += [said, {"role": "user", "content": client.env.type(said["content"])}]
+"""
 
 
 def _trained(folder: Path, *words: str, **changes: Any) -> list[dict[str, Any]]:
@@ -74,6 +88,35 @@ def test_consumption_goes_back_with_the_checkpoint_and_ends_with_the_pool(tmp_pa
     assert sorted(seen) == sorted(all_of_them), "each once"
 
 
+def _killed_and_resumed(folder: Path, kills: int, sign: Path | None, **changes: Any) -> list[list[list[int]]]:
+    """Kills a run so many times, lets it end, and returns what the episodes of its files say.
+
+    The moments are random, from the start on, or from that at which the run has written the file ``sign``.
+    """
+    words = ["--config", str(write_settings(folder, **changes))]
+    rng, checkpoints = random.Random(0), folder / "runs/tiny/checkpoints"
+    for _ in range(kills):
+        resume = ["--resume"] if list(checkpoints.glob("iteration-*")) else []
+        if not resume:
+            shutil.rmtree(folder / "runs/tiny", ignore_errors=True)
+        child = subprocess.Popen(
+            [sys.executable, "-m", "trainers.train", *words, *resume], cwd=ROOT, env=environment(),
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        began = time.time()
+        while sign is not None and child.poll() is None and not (sign.exists() and sign.stat().st_mtime > began):
+            time.sleep(0.05)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(rng.uniform(4, 14) if sign is None else rng.uniform(0, 3))
+        child.kill()
+        child.wait()
+    done = train(*words, *(["--resume"] if list(checkpoints.glob("iteration-*")) else []))
+    assert done.returncode == 0 or "is at its end" in done.stderr, done.stderr[-2000:]
+    files = sorted((folder / "runs/tiny/episodes").glob("iteration-*.parquet"))
+    assert len(files) == changes["iterations"]
+    return sorted(_said(episode) for file in files for episode in read_episodes(file))
+
+
 @pytest.mark.slow
 def test_a_run_that_is_killed_at_any_moment_takes_each_episode_once(tmp_path: Path) -> None:
     save_model(tmp_path / "model")
@@ -81,26 +124,26 @@ def test_a_run_that_is_killed_at_any_moment_takes_each_episode_once(tmp_path: Pa
     _trained(tmp_path, **{"pool": pool, "iterations": 6})
     (tmp_path / "runs/tiny").rename(tmp_path / "runs/first")
     changes: dict[str, Any] = {"pool": {**pool, "take": {"source": "tiny"}}, "checkpoint_every": 1, "iterations": 6}
-    words = [sys.executable, "-m", "trainers.train", "--config", str(write_settings(tmp_path, **changes))]
-    rng, checkpoints = random.Random(0), tmp_path / "runs/tiny/checkpoints"
-    for _ in range(10):
-        resume = ["--resume"] if list(checkpoints.glob("iteration-*")) else []
-        if not resume:
-            shutil.rmtree(tmp_path / "runs/tiny", ignore_errors=True)
-        child = subprocess.Popen(
-            [*words, *resume], cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(rng.uniform(4, 14))
-        child.kill()
-        child.wait()
-    done = train("--config", words[-1], *(["--resume"] if list(checkpoints.glob("iteration-*")) else []))
-    assert done.returncode == 0 or "is at its end" in done.stderr, done.stderr[-2000:]
-    files = sorted((tmp_path / "runs/tiny/episodes").glob("iteration-*.parquet"))
-    assert len(files) == 6
+    taken = _killed_and_resumed(tmp_path, 10, None, **changes)
     with Pool(pool["folder"]) as stored:
-        there = sorted(map(_said, stored.episodes()))
-    assert sorted(_said(episode) for file in files for episode in read_episodes(file)) == there
+        assert taken == sorted(map(_said, stored.episodes()))
+
+
+@pytest.mark.slow
+def test_a_gateway_that_is_killed_at_any_moment_loses_no_episode_that_it_trained_on(tmp_path: Path) -> None:
+    save_model(tmp_path / "model")
+    (tmp_path / "agent.py").write_text(AGENT)
+    agent = {"function": f"{tmp_path}/agent.py:play"}
+    taken = _killed_and_resumed(tmp_path, 20, tmp_path / "agent.py.played", **{
+        "pool": {"folder": str(tmp_path / "pool")}, "checkpoint_every": 1, "episodes_every": 1, "iterations": 40,
+        "rollout.agent": agent, "evaluation": {"envs": []},
+    })  # fmt: skip
+    with Pool(tmp_path / "pool") as stored:
+        sessions = stored.sessions()
+        there = Counter(str(_said(episode)) for episode in stored.episodes())
+        starts = {session.session.split("/")[1] for session in sessions}
+        assert all(session.ended and not session.bare and session.steps for session in sessions), "each is whole"
+    assert not Counter(map(str, taken)) - there and len(starts) > 9, "what the run's files have is in the pool"
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ COMPUTED = {
     "gpt_neox": (GPTNeoXForCausalLM, GPTNeoXConfig, _WIDE),
     "gpt_oss": (GptOssForCausalLM, GptOssConfig, {**_HEADS, **_MIXED, **_EXPERTS}),
 }
-REFUSED = {
+BY_ROWS = {
     "llama4": (
         Llama4ForCausalLM,
         Llama4TextConfig,
@@ -81,6 +81,6 @@ REFUSED = {
 def architecture(name: str, size: int) -> PreTrainedModel:
     """A model for a vocabulary of ``size``, float32, in evaluation mode; the same weights each time."""
     torch.manual_seed(7)
-    kind, config, settings = {**COMPUTED, **REFUSED}[name]
+    kind, config, settings = {**COMPUTED, **BY_ROWS}[name]
     model: PreTrainedModel = kind(config(vocab_size=size, **settings))
     return model.train(False)

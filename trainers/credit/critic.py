@@ -30,6 +30,7 @@ from trainers.policy.optimizer import ShardedPart
 from trainers.policy.packing import micro_batches
 from trainers.policy.partition import minibatches
 from trainers.policy.precision import computing
+from trainers.policy.rows import by_rows
 from trainers.policy.sharding import is_sharded, rounds, spread, spreads
 from trainers.policy.stateful import Part
 from trainers.policy.tree import TokenTree, one_token
@@ -70,7 +71,7 @@ class ValueModel(nn.Module):
         """Values of the text before each target of ``tree``, in its order, float32, shape (targets, outputs)."""
         flat = flatten(tree, self.backbone)
         with attending(self.backbone, kernel_of(self.backbone)), computing(self.compute_dtype, self.backbone.device):
-            states = self.backbone(**flat.arguments).last_hidden_state[0, flat.place]
+            states = flat.states(self.backbone(**flat.arguments).last_hidden_state)[flat.place]
         out: Tensor = self.value(states.float())
         return out
 
@@ -183,7 +184,8 @@ class Critic(Provider):
         if self.config.kind == "head":
             return self._read_states(steps, table, places)
         flat = np.zeros((len(table.response.values), len(self.values)))
-        trees = list(micro_batches(table, self.optim.tokens_per_microbatch, self.optim.share_prefix))
+        budget, share = self.optim.tokens_per_microbatch, self.optim.share_prefix
+        trees = list(micro_batches(table, budget, share, rows=by_rows(self.module)))
         count = rounds(self.module, len(trees))
         with torch.no_grad():
             for tree in trees:
@@ -330,7 +332,7 @@ class Critic(Provider):
             place_of[output, own.tokens] = np.arange(len(own.tokens))
         place_of = place_of[:, chosen]  # by token of the chosen rows
         budget, share = self.optim.tokens_per_microbatch, self.optim.share_prefix
-        for tree in micro_batches(table.take(rows), budget, share):
+        for tree in micro_batches(table.take(rows), budget, share, rows=by_rows(self.module)):
             found = place_of[:, tree.index]
             yield _Piece(tree, {n: (np.flatnonzero(own >= 0), own[own >= 0]) for n, own in enumerate(found)})
 

@@ -19,6 +19,7 @@ from trainers.policy.loss import BatchTotals, ObjectiveConfig, token_weights
 from trainers.policy.loss.policy_loss import PolicyLoss, merge_metrics, policy_loss
 from trainers.policy.loss.selection import SELECTING, selected_tokens
 from trainers.policy.packing import micro_batches
+from trainers.policy.rows import by_rows
 from trainers.policy.sharding import is_sharded, rounds
 from trainers.policy.statistics import TokenStats
 from trainers.policy.tree import TokenTree, one_token
@@ -267,7 +268,7 @@ class Accumulator:
 def walks(policy: nn.Module) -> bool:
     """Whether trees may be computed in parts: by each process alone, and twice with the same result."""
     dropout = any(isinstance(module, nn.Dropout) and module.p > 0 and module.training for module in policy.modules())
-    return not is_sharded(policy) and not dropout
+    return not is_sharded(policy) and not dropout and not by_rows(policy)
 
 
 def teaching_rows(batch: Batch, objective: ObjectiveConfig) -> NDArray[np.bool_]:
@@ -291,7 +292,7 @@ def teaching_rows(batch: Batch, objective: ObjectiveConfig) -> NDArray[np.bool_]
 def _trees(policy: nn.Module, table: StepTable, config: OptimConfig, walk: float) -> list[TokenTree]:
     """The micro-batches of ``table``; ``walk`` is what a token costs in a tree that is computed in parts."""
     cost = walk if walks(policy) else None
-    return list(micro_batches(table, config.tokens_per_microbatch, config.share_prefix, cost))
+    return list(micro_batches(table, config.tokens_per_microbatch, config.share_prefix, cost, by_rows(policy)))
 
 
 def log_probabilities(policy: nn.Module, table: StepTable, config: OptimConfig, *, as_trained: bool = False) -> Floats:

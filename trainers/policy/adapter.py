@@ -80,14 +80,19 @@ def _check_nf4() -> None:
 
 
 def linear_layers(model: PreTrainedModel) -> list[str]:
-    """Names of the linear layers that adapters can be put on, such as q_proj: all of text but the output layer."""
+    """Names of the linear layers that adapters can be put on, such as q_proj: all of text but the output layer.
+
+    Nor those whose weights Mamba's kernels read without calling the layer.
+    """
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     own = set(_of_images(model))
-    return sorted({
+    mamba = [module for module in model.modules() if {"A_log", "D"} <= dict(module.named_parameters(recurse=False)).keys()]
+    found = {
         name.rsplit(".", 1)[-1]
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear | Conv1D) and module is not head and name not in own
-    })  # fmt: skip
+    }
+    return sorted(found - ({"out_proj"} if mamba else set()))
 
 
 def _of_images(model: PreTrainedModel) -> list[str]:

@@ -211,13 +211,17 @@ AttentionInterface.register(NAME, tree_attention)
 
 
 def unsupported(model: PreTrainedModel) -> str | None:
-    """Returns why the attention here cannot replace the model's own, if its interface or configuration rules it out."""
-    parameters = inspect.signature(model.forward).parameters
-    if "logits_to_keep" not in parameters or all(p.kind != p.VAR_KEYWORD for p in parameters.values()):
-        return "its forward takes no logits_to_keep, or no further arguments for its attention"
-    layers = set(model.config.get_text_config(decoder=True).to_dict().get("layer_types") or ())
+    """Returns why a tree cannot be computed by ``model``, or its backbone, if what its layers are rules it out."""
+    if all(p.kind != p.VAR_KEYWORD for p in inspect.signature(model.forward).parameters.values()):
+        return "its forward takes no further arguments for its attention"
+    settings = model.config.get_text_config(decoder=True).to_dict()
+    layers = set(settings.get("layer_types") or ())
     if layers - KNOWN_LAYERS:
         return f"it has layers of other kinds than full and sliding attention ({', '.join(sorted(layers))})"
+    if any(isinstance(module, torch.nn.Conv1d) for module in model.modules()):
+        return "its layers have convolutions along the tokens"
+    if settings.get("alibi"):
+        return "it adds positions to its scores (ALiBi)"
     return None
 
 

@@ -81,11 +81,13 @@ class Work:
 def attention_span(model: PreTrainedModel) -> float:
     """Number of tokens to attend to that costs as much as the rest of a token's way through the layers."""
     config = model.config.get_text_config(decoder=True)
+    if not (heads := getattr(config, "num_attention_heads", None)):
+        return math.inf
     ends = (model.get_input_embeddings(), model.get_output_embeddings())  # type: ignore[no-untyped-call]
     outside = {id(p) for layer in ends if layer is not None for p in layer.parameters()}
     weights = sum(p.numel() for p in model.parameters() if id(p) not in outside)
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return float(weights / (2 * config.num_hidden_layers * config.num_attention_heads * width))
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return float(weights / (2 * config.num_hidden_layers * heads * width))
 
 
 def _costs(table: StepTable, share_prefix: bool, span: float) -> tuple[list[int], list[int], list[int]]:

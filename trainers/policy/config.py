@@ -52,6 +52,9 @@ class ModelConfig:
     attention: AttentionKernel = "sdpa"
     """Kernel of the trainer's attention: PyTorch's own (``sdpa``), FlexAttention, or FlashAttention 2 or 3 where these
     are installed; the others need CUDA and ``compute_dtype: bfloat16``. Engines have their own."""
+    rows: Literal["auto", "always"] = "auto"
+    """Whether each row of a batch is computed by itself, or what rows begin with alike is computed once. ``auto``: by
+    itself only where the model cannot do the other, which recurrent layers, convolutions and ALiBi cannot."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time."""
     shard: Sharding = "none"

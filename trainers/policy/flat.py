@@ -1,7 +1,8 @@
-"""A token tree as the arguments of a model, which :mod:`trainers.policy.attention` computes in one forward pass."""
+"""A token tree as the arguments of a model: one row of tokens for the attention of trees, or a row for each path."""
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from trainers.policy.rows import padded_rows, rows_reason
 from trainers.policy.tree import TokenTree
 from trainers.policy.tree_plan import TreePlan
 from trainers.policy.vision import model_inputs
@@ -18,24 +20,52 @@ from trainers.policy.walk import Past
 
 @dataclass(frozen=True)
 class FlatBatch:
-    """A token tree as one row of tokens."""
+    """A token tree as one row of tokens, or as the rows of its paths."""
 
     arguments: dict[str, Any]
-    """Arguments of a model's ``forward``, or of its backbone's, within :func:`attending` to :data:`NAME`."""
+    """Arguments of a model's ``forward``, or of its backbone's, within :func:`attending` to its kernel."""
     place: Tensor
-    """(T,): index into the row whose output predicts each target."""
+    """(T,): index of the token whose output predicts each target."""
+    token: Tensor | None = None
+    """Where each token stands in the rows of the paths, one after the other; ``None``: they are one row, the tree's."""
+
+    def states(self, output: Tensor) -> Tensor:
+        """Returns hidden states (rows, length, D) of the tree's tokens, in their order: (tokens, D)."""
+        return output[0] if self.token is None else output.flatten(0, 1)[self.token]
+
+    def logits(self, model: PreTrainedModel) -> Tensor:
+        """Returns the logits of the targets, (T, vocabulary)."""
+        if self.token is None:
+            logits: Tensor = model(**self.arguments, logits_to_keep=self.place).logits
+            return logits[0]
+        length = next(value.shape[1] for name, value in self.arguments.items() if name in _ROWS)
+        place = self.token[self.place]
+        kept, column = (place % length).unique(return_inverse=True)
+        if "logits_to_keep" not in inspect.signature(model.forward).parameters:
+            whole: Tensor = model(**self.arguments).logits
+            return whole.flatten(0, 1)[place]
+        few: Tensor = model(**self.arguments, logits_to_keep=kept).logits
+        return few[place // length, column]
+
+
+_ROWS = ("input_ids", "inputs_embeds")
 
 
 def flatten(tree: TokenTree, model: PreTrainedModel, before: int = 0, past: Past | None = None) -> FlatBatch:
-    """Lays ``tree`` out in one row, on the device of ``model``, which will compute it.
+    """Lays ``tree`` out as ``model`` computes it, on its device.
 
     Args:
         tree: The tokens.
         model: The model, or its backbone.
-        before: How many tokens, a path that the others go on from, are not computed.
+        before: How many tokens, a path that the others go on from, are not computed; not by rows.
         past: Keys and values of this path; receives those that are computed.
     """
     device = model.device
+    if rows_reason(model) is not None:
+        rows, token = padded_rows(tree)
+        inputs = model_inputs(model, rows.ravel(), tree.images)
+        shaped = {name: value.unflatten(1, rows.shape)[0] for name, value in inputs.items()}
+        return FlatBatch({**shaped, "use_cache": False}, to_device(tree.place, device), to_device(token, device))
     plan = TreePlan(tree, device, before, past)
     arguments = {
         **model_inputs(model, tree.tokens[before:], tree.images),

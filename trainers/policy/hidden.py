@@ -17,6 +17,7 @@ from trainers.policy.flat import flatten, to_device
 from trainers.policy.kernels import kernel_of
 from trainers.policy.packing import micro_batches
 from trainers.policy.precision import computing
+from trainers.policy.rows import by_rows
 from trainers.policy.sharding import gathered_outside_layers, rounds
 from trainers.policy.tree import TokenTree, one_token
 from trainers.steps import Ragged, StepTable
@@ -92,7 +93,8 @@ def before_tokens(
     slot[tokens] = np.arange(len(tokens))
     out = [np.empty((len(tokens), model.config.get_text_config(decoder=True).hidden_size), np.float32) for _ in wanted]
     inner = any(fingerprint.layer != -1 for fingerprint in wanted)
-    trees = [tree for tree in micro_batches(table, budget, share_prefix) if (slot[tree.index] >= 0).any()]
+    batches = micro_batches(table, budget, share_prefix, rows=by_rows(model))
+    trees = [tree for tree in batches if (slot[tree.index] >= 0).any()]
     count = rounds(model, len(trees))
     with (
         torch.no_grad(),
@@ -105,7 +107,8 @@ def before_tokens(
             flat = flatten(tree, model)
             output = backbone(**flat.arguments, output_hidden_states=inner)
             for fingerprint, states in zip(wanted, out, strict=True):
-                found = _pooled(fingerprint.pooling, _layer(output, fingerprint.layer), tree)[flat.place[picked]]
+                of_layer = flat.states(_layer(output, fingerprint.layer))
+                found = _pooled(fingerprint.pooling, of_layer, tree)[flat.place[picked]]
                 states[slot[tree.index[picked]]] = found.float().cpu().numpy()
         for _ in range(len(trees), count):
             backbone(**flatten(one_token(), model).arguments)
@@ -141,6 +144,6 @@ def _pooled(pooling: Pooling, states: Tensor, tree: TokenTree) -> Tensor:
 
 
 def _layer(output: object, layer: int) -> Tensor:
-    """Hidden states of the flat row, (tokens, D)."""
+    """Hidden states of a layer, (rows, length, D)."""
     states: Tensor = output.last_hidden_state if layer == -1 else output.hidden_states[layer]  # type: ignore[attr-defined]
-    return states[0]
+    return states

@@ -24,6 +24,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from envsuite.core.errors import DataError, MissingExtra
 from trainers.policy.attention import NAME, rows_of
 from trainers.policy.config import AttentionKernel, ModelConfig
+from trainers.policy.rows import rows_reason
 from trainers.policy.tree_plan import TreePlan
 from trainers.settings import ConfigError
 
@@ -76,21 +77,26 @@ def choose_kernel(model: PreTrainedModel, kernel: AttentionKernel) -> None:
     Raises:
         ConfigError: It cannot compute heads of the model's size there.
     """
-    shape = model.config.get_text_config(decoder=True)
-    numbers = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
-    if kernel == "flex" and numbers < _LEAST and torch.cuda.is_available():
-        raise ConfigError(
-            f"model.attention is flex, which on a GPU needs heads of {_LEAST} numbers or more, and this model's have "
-            f"{numbers}; set it to sdpa"
-        )
+    if kernel == "flex" and torch.cuda.is_available():
+        shape = model.config.get_text_config(decoder=True)
+        numbers = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
+        if numbers < _LEAST:
+            raise ConfigError(
+                f"model.attention is flex, which on a GPU needs heads of {_LEAST} numbers or more, and this model's "
+                f"have {numbers}; set it to sdpa"
+            )
     _CHOSEN[model] = kernel
 
 
 def kernel_of(model: PreTrainedModel) -> str:
     """Name, for :func:`~trainers.policy.attention.attending`, of the attention that ``model`` computes with.
 
-    On a CPU (while a model is loaded, or for ``method.reference: cpu``) that is PyTorch's own.
+    On a CPU (while a model is loaded, or for ``method.reference: cpu``) that is PyTorch's own; by rows, that which
+    transformers chose.
     """
+    if rows_reason(model) is not None:
+        own: str = model.config.get_text_config(decoder=True)._attn_implementation
+        return own
     return NAME if model.device.type == "cpu" else NAMES[_CHOSEN.get(model, "sdpa")]
 
 

@@ -31,6 +31,7 @@ from trainers.policy.attention import checkpoint_activations
 from trainers.policy.config import ModelConfig
 from trainers.policy.kernels import check_kernel, choose_kernel
 from trainers.policy.outline import InFiles, OfFirst, Outline, Weights, empty_model, places_in
+from trainers.policy.rows import use_rows
 from trainers.policy.selfcheck import check_backbone
 from trainers.policy.source import Source, find
 from trainers.policy.vision import ImageProcessing, class_of, set_format, set_vision, takes_images
@@ -114,10 +115,17 @@ def _prepared(model: PreTrainedModel, source: Source, config: ModelConfig) -> Pr
         add_adapter(model, config.adapter, source.name, source.revision)
         if source.adapter is not None:
             continue_adapter(model, source.adapter, config.adapter)
-    choose_kernel(model, config.attention)
+    _choose(model, config)
     if config.gradient_checkpointing:
         checkpoint_activations(model)
     return model
+
+
+def _choose(model: PreTrainedModel, config: ModelConfig) -> None:
+    """Sets how ``model`` is computed."""
+    choose_kernel(model, config.attention)
+    if config.rows == "always":
+        use_rows(model, "model.rows is always")
 
 
 def _whole(source: Source, settings: PreTrainedConfig, config: ModelConfig) -> PreTrainedModel:
@@ -228,7 +236,7 @@ def load_backbone(config: ModelConfig, key: str, layers: int | None = None) -> P
             _cut(backbone, truncate(backbone.config, layers, config.path), layers)
     if config.adapter is not None:
         add_adapter(backbone, config.adapter, source.name, source.revision)
-    choose_kernel(backbone, config.attention)
+    _choose(backbone, config)
     check_backbone(backbone)
     if config.gradient_checkpointing:
         checkpoint_activations(backbone)

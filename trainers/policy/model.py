@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from envsuite.core.errors import DataError
@@ -82,7 +82,6 @@ class Policy(nn.Module):
         target = to_device(tree.target, device)
         with attending(self.model, kernel_of(self.model)), computing(self.compute_dtype, device):
             if self.output is None:
-                logits: Tensor = self.model(**flat.arguments, logits_to_keep=flat.place).logits[0]
-                return token_stats(logits, target, self.temperature)
-            states: Tensor = self.model.base_model(**flat.arguments).last_hidden_state[0]
+                return token_stats(flat.logits(self.model), target, self.temperature)
+            states = flat.states(self.model.base_model(**flat.arguments).last_hidden_state)
             return self.output.stats(states[flat.place], target, self.temperature)

@@ -44,7 +44,9 @@ def row_sequences(table: StepTable) -> tuple[list[TokenSequence], Ints]:
     return sequences, rows
 
 
-def micro_batches(table: StepTable, budget: int, share_prefix: bool, walk: float | None = None) -> Iterator[TokenTree]:
+def micro_batches(
+    table: StepTable, budget: int, share_prefix: bool, walk: float | None = None, rows: bool = False
+) -> Iterator[TokenTree]:
     """Trees of at most ``budget`` tokens, in which every response token of ``table`` is a target once.
 
     The targets of a row are in one tree, in order. A row that is longer than the budget is a tree of its own, or part
@@ -57,6 +59,8 @@ def micro_batches(table: StepTable, budget: int, share_prefix: bool, walk: float
         walk: What a token costs in a tree that is computed in parts (:mod:`trainers.policy.walk`), relative to one in a
             micro-batch. Parts are for trees with a row that is longer than the budget, or for one tree of all rows
             where that is cheaper; ``None``: never.
+        rows: Whether the model computes paths one by one (:mod:`trainers.policy.rows`): a tree's paths then share
+            nothing, and ``budget`` bounds their tokens with their padding.
 
     Raises:
         UsageError: A row has a response and no prompt.
@@ -64,6 +68,10 @@ def micro_batches(table: StepTable, budget: int, share_prefix: bool, walk: float
     sequences, _ = row_sequences(table)
     order, common = depth_first(sequences, share_prefix)
     lengths = np.array([len(sequences[number].tokens) for number in order], np.int64)
+    if rows:
+        for part, shared in _row_cuts(order, lengths, common, budget):
+            yield laid_out(sequences, part, shared, table.pool[0])
+        return
     if not share_prefix:
         walk = None
     cuts, cost = _cut(lengths, common, budget, walk)
@@ -73,6 +81,30 @@ def micro_batches(table: StepTable, budget: int, share_prefix: bool, walk: float
     for begin, end in cuts:
         tree = laid_out(sequences, order[begin:end], common[begin:end], table.pool[0])
         yield tree if walk is None or len(tree) <= budget else replace(tree, part=budget)
+
+
+def _row_cuts(order: Ints, lengths: Ints, common: Ints, budget: int) -> Iterator[tuple[Ints, Ints]]:
+    """Cuts sequences, depth first, into batches of rows of at most ``budget`` tokens with padding, or of one row.
+
+    A sequence that goes on from the whole of the one before is part of the same row; others share nothing.
+
+    Returns:
+        Numbers of each batch, and the beginnings that they share with the one before.
+    """
+    shared = np.where(common == np.concatenate([[-1], lengths[:-1]]), common, 0)
+    starts = np.flatnonzero(shared == 0)
+    spans = list(zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True))
+    batch: list[int] = []
+    rows = 0
+    # Rows of similar lengths are padded least.
+    for begin, end in sorted(spans, key=lambda span: (int(lengths[span[1] - 1]), span)):
+        if batch and (rows + 1) * int(lengths[end - 1]) > budget:
+            yield order[batch], shared[batch]
+            batch, rows = [], 0
+        batch += range(begin, end)
+        rows += 1
+    if batch:
+        yield order[batch], shared[batch]
 
 
 def _cut(lengths: Ints, common: Ints, budget: int, walk: float | None) -> tuple[list[tuple[int, int]], float]:

@@ -17,6 +17,7 @@ from trainers.policy.config import OptimConfig
 from trainers.policy.guard import GuardedStep
 from trainers.policy.loss import ObjectiveConfig
 from trainers.policy.partition import Ints, minibatch_count, minibatch_of
+from trainers.policy.rows import by_rows
 from trainers.policy.sharding import whole
 from trainers.processes.distributed import all_gather_object
 from trainers.steps import StepTable
@@ -197,7 +198,8 @@ class Updater:
         return log_probabilities(self.accelerator.unwrap_model(self.policy), table, self.config)
 
     def _balanced(self, batch: Batch, cut: Ints, epoch: int) -> tuple[Batch, Ints]:
-        return balanced(self.accelerator, batch, cut, epoch, self.config.share_prefix, self._span)
+        share = self.config.share_prefix and not by_rows(self.policy)
+        return balanced(self.accelerator, batch, cut, epoch, share, self._span)
 
     def _old(self, own: Batch, cut: Ints, parts: int) -> Floats:
         """Log-probabilities before the update of rows that teach, computed in the micro-batches of the first epoch.

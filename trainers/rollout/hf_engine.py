@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,10 +20,11 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from envsuite.core.errors import UsageError
 from envsuite.core.images import Pool
 from envsuite.prompting.images import renumbered
-from trainers.policy.attention import attending, evaluating, narrow_windows, unsupported
+from trainers.policy.attention import attending, evaluating, narrow_windows
 from trainers.policy.config import ComputeDtype
 from trainers.policy.precision import computing, float32_weights, rounded_weights
-from trainers.policy.selfcheck import REMEDY
+from trainers.policy.rows import rows_reason, use_rows
+from trainers.policy.selfcheck import FAILURES
 from trainers.policy.vision import model_inputs
 from trainers.processes.memory import free
 from trainers.rollout.engine import Completion, Engine, EngineSetup, Request, check_length, refusal
@@ -34,14 +36,15 @@ from trainers.rollout.slot_attention import NAME
 from trainers.rollout.step_plan import StepPlan
 from trainers.settings import ConfigError
 
-_STEP_TOKENS = 8192  # most prompt tokens of one forward pass; bounds the memory of activations
-_CHECK_WINDOW = 4  # sliding window of the self-test, in tokens
+_LOG = logging.getLogger(__name__)
+STEP_TOKENS = 8192  # most prompt tokens of one forward pass; bounds the memory of activations
+CHECK_WINDOW = 4  # sliding window of the self-test, in tokens
 _TOLERANCE = {"float32": 1e-3, "bfloat16": 0.5}  # of the self-test, in nats
 _ROUNDING = 2.0  # times what rounding alone changes in the model by itself: a sharp model has large logits
 
 
 @dataclass
-class _Row:
+class Row:
     """A request on its way."""
 
     request: Request
@@ -124,8 +127,8 @@ class HFEngine(Engine):
         self.prompt_tokens = PromptTokens()
         """Prompts since the last :meth:`sync`."""
         self._images = Pool()
-        self._waiting: deque[_Row] = deque()
-        self._running: list[_Row] = []
+        self._waiting: deque[Row] = deque()
+        self._running: list[Row] = []
         self._done: list[Completion] = []
         self._check_model()
         self.max_length: int = max_length or self._positions()
@@ -158,7 +161,17 @@ class HFEngine(Engine):
         if setup.structure is not None:
             copy = ModelCopy(setup.model, setup.structure, dtype, setup.device)
         model = setup.model.train(False) if copy is None else copy.model
-        made = cls(model, max_batch=setup.slots, max_length=max_length, cache_tokens=cache_tokens, compute_dtype=dtype)
+        given = {"max_batch": setup.slots, "max_length": max_length, "compute_dtype": dtype}
+        if copy is not None and (reason := rows_reason(setup.model)) is not None:
+            use_rows(model, reason)
+        try:
+            made = cls(model, cache_tokens=cache_tokens, **given)
+        except FAILURES as error:  # it is not written for every model
+            from trainers.rollout.plain_engine import WAYS, PlainEngine  # a subclass
+
+            plain = PlainEngine(model, **given)
+            _LOG.warning("rollout.engine hf: %s: %s", WAYS[plain.way], str(error).partition("\n")[0])
+            made = plain
         made._copy = copy
         return made
 
@@ -179,7 +192,7 @@ class HFEngine(Engine):
                 )
                 continue
             limit = min(request.sampling.max_tokens, self.max_length - len(request.prompt_ids))
-            self._waiting.append(_Row(request, limit, mix(seed, 0), self._known(request)))
+            self._waiting.append(Row(request, limit, mix(seed, 0), self._known(request)))
 
     def poll(self, timeout: float | None = None) -> list[Completion]:
         """Work until at least one request is finished, or ``timeout`` seconds have passed; at least one step."""
@@ -275,30 +288,43 @@ class HFEngine(Engine):
         """Admits requests, runs the model once, draws a token for each row, and releases finished rows."""
         self._admit()
         rows = self._running
-        logits = self._forward([row.cached for row in rows if row.cached is not None], self._cache)
+        logits = self._logits(rows)
         draws = uniforms(
             np.array([row.seed for row in rows], np.uint64), np.array([len(row.token_ids) for row in rows], np.uint64)
         )
         ids, logprobs = sample(logits, [row.request.sampling for row in rows], draws)
         self._advance(rows, ids.tolist(), logprobs.tolist())
 
-    def _advance(self, rows: list[_Row], ids: list[int], logprobs: list[float]) -> None:
+    def _logits(self, rows: list[Row]) -> Tensor:
+        """Logits of the next token of each running row, shape (rows, vocabulary)."""
+        return self._forward([row.cached for row in rows if row.cached is not None], self._cache)
+
+    def _extend(self, row: Row, token: int) -> None:
+        """Notes the next token of a row that goes on."""
+        assert row.cached is not None
+        self._cache.extend(row.cached, token)
+
+    def _end(self, row: Row) -> None:
+        """Gives back what a row that has ended held."""
+        assert row.cached is not None
+        node = self._cache.finish(row.cached)
+        if row.request.session is not None:
+            self._ends[row.request.session] = node
+
+    def _advance(self, rows: list[Row], ids: list[int], logprobs: list[float]) -> None:
         """Append each row's token; finished rows leave."""
         self._running = []
         for row, token, logprob in zip(rows, ids, logprobs, strict=True):
-            assert row.cached is not None
             row.token_ids.append(token)
             row.logprobs.append(logprob)
             row.versions.append(self.policy_version)
             sampling = row.request.sampling
             stop = token in sampling.stop_ids and not sampling.ignore_eos
             if not stop and len(row.token_ids) < row.limit:
-                self._cache.extend(row.cached, token)
+                self._extend(row, token)
                 self._running.append(row)
                 continue
-            node = self._cache.finish(row.cached)
-            if row.request.session is not None:
-                self._ends[row.request.session] = node
+            self._end(row)
             self._done.append(
                 Completion(
                     row.request.request_id,
@@ -311,7 +337,7 @@ class HFEngine(Engine):
 
     def _admit(self) -> None:
         """Move waiting requests into the batch, and order it so that those that begin alike are neighbours."""
-        budget, count = _STEP_TOKENS, len(self._running)
+        budget, count = STEP_TOKENS, len(self._running)
         while self._waiting and len(self._running) < self.max_batch and budget > 0 and self._has_room():
             row = self._waiting.popleft()
             row.cached = self._cache.begin(row.context)
@@ -382,12 +408,12 @@ class HFEngine(Engine):
         float32 rounding hides nothing; in the format that is sampled in, only that format's rounding may remain.
         """
         kind = type(self.model).__name__
-        if reason := unsupported(self.model):
-            raise UsageError(f"the hf engine cannot run {kind}: {reason}; {REMEDY}")
+        if reason := rows_reason(self.model):
+            raise UsageError(f"keys and values of {kind} are not all that it keeps: {reason}")
         formats: tuple[ComputeDtype, ...] = ("float32", "bfloat16")
         exact: Tensor | None = None
         for compute_dtype in formats[: 1 + (self.compute_dtype == "bfloat16")]:
-            with narrow_windows(self.model, _CHECK_WINDOW):
+            with narrow_windows(self.model, CHECK_WINDOW):
                 ours, own = self._both(compute_dtype)
             exact = own if exact is None else exact
             quantised = not all(parameter.is_floating_point() for parameter in self.model.parameters())
@@ -398,7 +424,7 @@ class HFEngine(Engine):
                 raise UsageError(
                     f"{kind} gives other log-probabilities through the hf engine than by itself (off by {off:.3g} in a "
                     f"short test in {compute_dtype}): it does not take its attention from transformers' attention "
-                    f"interface, or it keeps state elsewhere; {REMEDY}"
+                    "interface, or it keeps state elsewhere"
                 )
 
     def _both(self, compute_dtype: ComputeDtype) -> tuple[Tensor, Tensor]:

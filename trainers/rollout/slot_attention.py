@@ -22,7 +22,6 @@ from transformers import AttentionInterface
 
 from envsuite.core.errors import UsageError
 from trainers.policy.precision import as_computed
-from trainers.policy.selfcheck import REMEDY
 from trainers.policy.tree_plan import merged
 from trainers.rollout.kv_cache import KeysValues
 from trainers.rollout.step_plan import Call, Span, StepPlan
@@ -113,7 +112,7 @@ def slot_attention(
     """
     if s_aux is not None or position_bias is not None:
         extra = "sinks" if s_aux is not None else "a position bias"
-        raise UsageError(f"the attention of {type(module).__name__} has {extra}, which the hf engine lacks; {REMEDY}")
+        raise UsageError(f"the attention of {type(module).__name__} has {extra}, which the hf engine lacks")
     plan, how = slot_plan, Scores(scaling, softcap)
     query, key, value = as_computed(query, key, value)
     index = module.layer_idx

@@ -1,0 +1,327 @@
+"""How each decoder family of the installed transformers is trained, by tiny models with random weights.
+
+``python -m benchmarks.families`` prints a table and says what has changed since ``benchmarks/families.json``;
+``--write`` renews that file, names restrict both to some families.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers.utils.logging import set_verbosity_error
+
+from envsuite.core.errors import EnvsuiteError
+from trainers.policy.adapter import add_adapter
+from trainers.policy.attention import checkpoint_activations
+from trainers.policy.config import AdapterConfig, ModelConfig
+from trainers.policy.model import Policy
+from trainers.policy.rows import rows_reason
+from trainers.policy.tree import TokenSequence, TokenTree, token_tree
+from trainers.rollout.engine import EngineSetup, Sampling
+from trainers.rollout.hf_engine import HFEngine
+from trainers.rollout.plain_engine import PlainEngine
+
+STATES = Path(__file__).with_suffix(".json")
+VOCABULARY = 61
+LAYERS = 2
+MOST = 2_000_000  # weights of a tiny model
+NEAR = 1e-4  # of log-probabilities in nats, and of gradients relative to the largest
+
+
+def _all(names: str, value: Any) -> dict[str, Any]:
+    return dict.fromkeys(names.split(), value)
+
+
+_SIZES = {
+    **_all("vocab_size text_vocab_size n_vocab vocab_size_per_layer_input", VOCABULARY),
+    **_all("hidden_size d_model n_embd n_embed dim embedding_size input_embedding_size dim_model attention_hidden_size", 32),
+    **_all("num_hidden_layers n_layer n_layers num_layers decoder_layers num_decoder_layers encoder_layers", LAYERS),
+    **_all("num_attention_heads n_head n_heads num_heads decoder_attention_heads num_decoder_attention_heads", 4),
+    **_all("num_key_value_heads multi_query_group_num num_kv_heads", 2),
+    **_all("intermediate_size ffn_dim decoder_ffn_dim n_inner d_inner block_ff_dim ffn_hidden_size dim_ff ffn_dim_hidden", 48),
+    **_all("moe_intermediate_size shared_expert_intermediate_size expert_ffn_hidden_size mamba_ffn", 24),
+    **_all("num_experts num_local_experts n_routed_experts moe_num_experts", 4),
+    **_all("num_experts_per_tok moe_k num_experts_per_token moe_topk", 2),
+    **_all("max_position_embeddings n_positions n_ctx max_seq_len context_length", 128),
+    **_all("q_lora_rank kv_lora_rank o_lora_rank attention_hidden_size_lora", 16),
+    **_all("qk_nope_head_dim qk_rope_head_dim v_head_dim linear_key_head_dim linear_value_head_dim", 8),
+    **_all("rotary_dim", 4),
+    **_all("index_head_dim mamba_d_head mamba_head_dim mamba_headdim", 16),
+    **_all("index_n_heads n_mamba_heads linear_num_key_heads", 2),
+    **_all("linear_num_value_heads mamba_n_heads mamba_num_heads", 4),
+    **_all("mamba_d_state state_size ssm_state_size", 8),
+    **_all("mamba_n_groups n_groups mamba_ngroups", 1),
+    "mamba_d_ssm": 64,
+    "lru_width": 32,
+    "n_group": 1,
+    "topk_group": 1,
+    "head_dim": 8,
+    "qk_head_dim": 16,
+    "initializer_range": 0.2,
+    "init_std": 0.2,
+    "sliding_window": 7,
+    "is_decoder": True,
+    "is_encoder_decoder": False,
+    "use_cache": True,
+    "tie_word_embeddings": False,
+}
+"""Values of a configuration's fields, where it has them."""
+_SPECIAL: dict[str, dict[str, Any]] = {
+    "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "lfm2": {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]},
+    "lfm2_moe": {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]},
+    "mamba2": {"head_dim": 16},
+    "qwen4_exp_text": {
+        "indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 16, "indexer_budget": 8,
+        "indexer_compress_ratio": 4,
+    },
+    "recurrent_gemma": {"num_hidden_layers": 3},
+    "reformer": {"axial_pos_embds": False},
+    "xlstm": {"embedding_dim": 32, "hidden_size": 32},
+    "xmod": {"default_language": "en_XX"},
+    "zamba2": {"mamba_headdim": 16, "n_mamba_heads": 4, "num_hidden_layers": 3, "hybrid_layer_ids": [1]},
+}
+
+
+
+@dataclass(frozen=True)
+class State:
+    """What of training works for a family."""
+
+    built: str
+    """``yes``, or why there is no tiny model."""
+    way: str = ""
+    """``tree``, ``rows``, or why training refuses it."""
+    exact: str = ""
+    """``yes``, or by how much log-probabilities or gradients are off."""
+    engine: str = ""
+    """``own``, ``padded``, ``alike`` or ``whole``: the cache that the engine hf samples with; or why there is none."""
+    adapter: str = ""
+    """``yes``, or what fails under LoRA."""
+    checkpointing: str = ""
+    """``yes``, or what fails where activations are recomputed."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A family's state, and the figures behind it."""
+
+    state: State
+    logprob: float = float("nan")
+    """Largest difference of log-probabilities to one sequence at a time, in nats."""
+    gradient: float = float("nan")
+    """The same of gradients, relative to the largest."""
+    sampled: float = float("nan")
+    """Largest difference of the engine's log-probabilities, in nats."""
+    reason: str = ""
+    """Why it is computed by rows."""
+
+
+def families() -> dict[str, type[PreTrainedConfig]]:
+    """Returns the configuration classes of all models with an output for the next token, by their names."""
+    return {kind.model_type: kind for kind in MODEL_FOR_CAUSAL_LM_MAPPING}
+
+
+def shrunk(name: str) -> PreTrainedConfig:
+    """A configuration of a family with few and small layers, one of each kind at least."""
+    special = _SPECIAL.get(name, {})
+    config = AutoConfig.for_model(name, **special)
+    text = config.get_text_config(decoder=True)
+    if type(text) is type(config):
+        text = config  # of an encoder and decoder it is a copy
+    known = text.to_dict()
+    depth = known.get("num_hidden_layers", 0)
+    kinds = list(dict.fromkeys(known.get("layer_types") or ()))
+    for field, value in known.items():
+        if isinstance(value, list) and len(value) == depth and not field.endswith("token_id"):
+            setattr(text, field, value[: max(len(kinds), LAYERS)])
+    for field, value in {**_SIZES, **special}.items():
+        if field in known or field in special or field in text.attribute_map:
+            setattr(text, field, value)
+    if "kv_lora_rank" in known and "num_key_value_heads" in known:
+        text.num_key_value_heads = text.num_attention_heads
+    if len(kinds) > 1:
+        text.num_hidden_layers, text.layer_types = len(kinds), kinds
+    elif kinds:
+        text.layer_types = kinds * text.num_hidden_layers
+    for field, value in known.items():
+        if field.endswith(("dropout", "pdrop")) and isinstance(value, float):
+            setattr(text, field, 0.0)
+        if field.endswith("token_id") and value is not None:
+            setattr(text, field, VOCABULARY - 1)
+    return config
+
+
+def built(name: str) -> PreTrainedModel:
+    """A tiny model of a family with random weights, the same each time.
+
+    Raises:
+        ValueError: It is not tiny.
+    """
+    kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[families()[name]]
+    with torch.device("meta"):
+        count = sum(p.numel() for p in kind(shrunk(name)).parameters())
+    if count > MOST:
+        raise ValueError(f"{count:,} weights at these settings: it has parts besides its text")
+    torch.manual_seed(7)
+    model: PreTrainedModel = kind(shrunk(name))
+    model(torch.arange(5)[None], use_cache=False)
+    return model.train(False)
+
+
+def some_tree() -> tuple[TokenTree, list[np.ndarray]]:
+    """A tree of sequences that branch at random places, and the sequences; every token but the first is a target."""
+    rng = np.random.default_rng(5)
+    sequences = [rng.integers(0, VOCABULARY, 14)]
+    for _ in range(6):
+        before = sequences[rng.integers(len(sequences))]
+        sequences.append(
+            np.concatenate([before[: rng.integers(1, len(before))], rng.integers(0, VOCABULARY, rng.integers(3, 11))])
+        )
+    starts = np.cumsum([0, *(len(tokens) - 1 for tokens in sequences)])
+    parts = [
+        TokenSequence.of(tokens, np.arange(len(tokens) - 1), int(start))
+        for tokens, start in zip(sequences, starts, strict=False)
+    ]
+    return token_tree(parts), sequences
+
+
+def alone(model: PreTrainedModel, tokens: np.ndarray) -> Tensor:
+    """Log-probability of each token but the first, by the model itself."""
+    ids = torch.from_numpy(tokens)
+    logits = model(ids[None], use_cache=False).logits[0, :-1].float()
+    return logits.log_softmax(-1).gather(1, ids[1:, None])[:, 0]
+
+
+def compared(policy: Policy) -> tuple[float, float]:
+    """Largest differences of log-probabilities and gradients between the policy and one sequence at a time."""
+    tree, sequences = some_tree()
+    weight = torch.from_numpy(np.random.default_rng(6).normal(size=len(tree.index))).float()
+
+    def gradients(logprob: Tensor) -> dict[str, Tensor]:
+        policy.zero_grad()
+        (logprob * weight).sum().backward()
+        return {n: p.grad.clone() for n, p in policy.named_parameters() if p.grad is not None}
+
+    wanted = torch.cat([alone(policy.model, tokens) for tokens in sequences])
+    theirs = gradients(wanted)
+    found = policy.train()(tree).logprob
+    ours = gradients(found)
+    scale = max(float(g.abs().max()) for g in theirs.values())
+    zero = torch.zeros(())
+    off = max(float((ours.get(n, zero) - theirs.get(n, zero)).abs().max()) for n in ours.keys() | theirs.keys())
+    return float((found - wanted).abs().max()), off / scale
+
+
+def sampled(model: PreTrainedModel) -> tuple[str, float]:
+    """The engine's way, and how far its log-probabilities are from the model's own."""
+    engine = HFEngine.from_setup(EngineSetup(model, None, ModelConfig(), 4))  # type: ignore[arg-type]
+    rng, off = np.random.default_rng(8), 0.0
+    prompts = [rng.integers(0, VOCABULARY - 1, length).tolist() for length in (11, 4, 9, 9, 17, 3)]
+    for prompt, answer in zip(prompts, engine.generate(prompts, Sampling(max_tokens=7), seed=1), strict=True):
+        with torch.no_grad():
+            own = alone(model, np.array([*prompt, *answer.token_ids]))[len(prompt) - 1 :]
+        off = max(off, float(np.abs(own.numpy() - answer.logprobs).max()))
+    return engine.way if isinstance(engine, PlainEngine) else "own", off
+
+
+def _tried(check: Callable[[], str]) -> str:
+    """The outcome of ``check``, or the refusal in a line; any other error is named as such."""
+    try:
+        return check()
+    except EnvsuiteError as error:
+        return f"refused: {error}".partition("\n")[0]
+    except Exception as error:  # a table of what works has to go on
+        return f"ERROR {type(error).__name__}: {error}".partition("\n")[0][:160]
+
+
+def measured(name: str) -> Measured:
+    """Tries everything with a family."""
+    try:
+        built(name)
+    except Exception as error:  # of transformers, at sizes that it was not made for
+        return Measured(State(f"{type(error).__name__}: {error}".partition("\n")[0][:100]))
+    figures: dict[str, Any] = {}
+
+    def way() -> str:
+        policy = Policy(built(name))
+        figures["reason"] = rows_reason(policy.model) or ""
+        figures["logprob"], figures["gradient"] = compared(policy)
+        return "rows" if figures["reason"] else "tree"
+
+    def exact(policy: Policy) -> str:
+        differences = compared(policy)
+        return "yes" if max(differences) < NEAR else "off by {:.1e}, gradients {:.1e}".format(*differences)
+
+    def engine() -> str:
+        found, figures["sampled"] = sampled(built(name))
+        return found if figures["sampled"] < NEAR else f"off by {figures['sampled']:.1e}"
+
+    def adapter() -> str:
+        model = built(name)
+        add_adapter(model, AdapterConfig(rank=4), "base")
+        torch.manual_seed(9)
+        with torch.no_grad():
+            for key, parameter in model.named_parameters():
+                if ".lora_B." in key:
+                    parameter.normal_(std=0.1)
+        return exact(Policy(model))
+
+    def checkpointing() -> str:
+        model = built(name)
+        checkpoint_activations(model)
+        return exact(Policy(model))
+
+    found = _tried(way)
+    if found not in ("tree", "rows"):
+        return Measured(State("yes", found))
+    near = max(figures["logprob"], figures["gradient"]) < NEAR
+    told = "yes" if near else f"off by {figures['logprob']:.1e}, gradients {figures['gradient']:.1e}"
+    state = State("yes", found, told, _tried(engine), _tried(adapter), _tried(checkpointing))
+    return Measured(state, **figures)
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="families; all by default")
+    parser.add_argument("--write", action="store_true", help="renew the file of states")
+    asked = parser.parse_args(given)
+    warnings.filterwarnings("ignore")
+    set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.getLogger("trainers").setLevel(logging.ERROR)
+    kept: dict[str, dict[str, str]] = json.loads(STATES.read_text()) if STATES.exists() else {}
+    print("| family | built | trained by | log-probabilities | gradients | engine hf | off | LoRA | checkpointing |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    changed = {}
+    for name in asked.names or families():
+        begun = time.perf_counter()
+        found = measured(name)
+        state = found.state
+        print(
+            f"| {name} | {state.built} | {state.way} | {found.logprob:.0e} | {found.gradient:.0e} | {state.engine} | "
+            f"{found.sampled:.0e} | {state.adapter} | {state.checkpointing} | {time.perf_counter() - begun:.1f} s | {found.reason}",
+            flush=True,
+        )
+        if kept.get(name) != asdict(state):
+            changed[name] = asdict(state)
+    if asked.write:
+        STATES.write_text(json.dumps(kept | changed, indent=0, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""The engine of this process for models whose state is more than keys and values: transformers' own generation."""
+
+from __future__ import annotations
+
+import inspect
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.func import functional_call
+from transformers import Cache
+from transformers.generation import GenerationMode
+
+from trainers.policy.attention import attending, evaluating, narrow_windows
+from trainers.policy.config import ComputeDtype
+from trainers.policy.flat import flatten
+from trainers.policy.kernels import kernel_of
+from trainers.policy.precision import computing, float32_weights
+from trainers.policy.selfcheck import FAILURES, check_policy
+from trainers.policy.tree import TokenSequence, token_tree
+from trainers.policy.vision import model_inputs
+from trainers.rollout.engine import Request, Sampling, longest_sequence
+from trainers.rollout.hf_engine import CHECK_WINDOW, STEP_TOKENS, HFEngine, Row
+
+_NEAR = 2e-4  # of the self-test, in nats
+_QUANTISED = 0.5
+PADDED, ALIKE, WHOLE = "padded", "alike", "whole"
+WAYS = {
+    PADDED: "samples with transformers' cache, in waves of requests",
+    ALIKE: "samples with transformers' cache, in waves of requests whose prompts are equally long",
+    WHOLE: "samples without a cache, so that each token costs a pass over all before it",
+}
+
+
+class PlainEngine(HFEngine):
+    """Samples by transformers' own cache, where :class:`HFEngine` cannot.
+
+    Requests are taken in waves: the next ones begin when all of a wave have ended. Their prompts are padded on the
+    left, where that changes nothing in this model; else those of one length make a wave; else nothing is kept, and each
+    step computes what the trainer would. A short test at the start says which.
+    """
+
+    way: str
+    """One of :data:`WAYS`."""
+
+    # -- the wave --------------------------------------------------------------------------------------------------
+
+    def _admit(self) -> None:
+        """Starts a wave when the last one has ended."""
+        if self._running:
+            return
+        left: deque[Row] = deque()
+        wave: list[Row] = []
+        while self._waiting:
+            row = self._waiting.popleft()
+            longest = max(len(each.context) for each in [*wave, row])
+            fits = len(wave) < self.max_batch and (len(wave) + 1) * longest <= STEP_TOKENS
+            alike = self.way != ALIKE or longest == len(row.context) == len((wave or [row])[0].context)
+            (wave if not wave or (fits and alike) else left).append(row)
+        self._waiting, self._running = left, wave
+        self.prompt_tokens.asked += sum(len(row.context) for row in wave)
+        self.prompt_tokens.computed += sum(len(row.context) for row in wave)
+        self._wave = _Wave(self, list(wave))
+
+    def _logits(self, rows: list[Row]) -> Tensor:
+        return self._wave.logits(rows)
+
+    def _extend(self, row: Row, token: int) -> None:
+        row.context = np.append(row.context, token)
+
+    def _end(self, row: Row) -> None:
+        return
+
+    def call(self, arguments: dict[str, Any]) -> Any:
+        """Calls the model with its linear layers' weights in the compute format."""
+        return functional_call(self.model, self._rounded or {}, kwargs=arguments, tie_weights=False)
+
+    def inputs(self, tokens: NDArray[np.int64]) -> dict[str, Tensor]:
+        """Returns the arguments of rows of tokens (rows, length), ids or embeddings."""
+        given = model_inputs(self.model, tokens.ravel(), self._images.images)
+        return {name: value.unflatten(1, tokens.shape)[0] for name, value in given.items()}
+
+    def recomputed(self, contexts: list[NDArray[np.int64]]) -> Tensor:
+        """Logits after each of these sequences as the trainer computes them."""
+        zero = np.zeros(1, np.int64)
+        ends = [TokenSequence(tokens, zero + len(tokens) - 1, zero, zero + i) for i, tokens in enumerate(contexts)]
+        flat = flatten(token_tree(ends, images=self._images.images), self.model)
+        with attending(self.model, kernel_of(self.model)):
+            return flat.logits(self.model)
+
+    # -- the model -------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _working(self, compute_dtype: ComputeDtype) -> Iterator[None]:
+        """The model in evaluation mode, computing in ``compute_dtype`` with its own attention."""
+        with evaluating(self.model), computing(compute_dtype, self.model.device):
+            yield
+
+    def _positions(self) -> int:
+        return longest_sequence(self.model.config) or 2**31
+
+    def _check_model(self) -> None:
+        """Takes the first way whose log-probabilities are the model's own, also of rows that go on without others.
+
+        Raises:
+            DataError: The trainer cannot compute the model.
+        """
+        check_policy(self.model)
+        whole = all(parameter.is_floating_point() for parameter in self.model.parameters())
+        for self.way in (PADDED, ALIKE):
+            try:
+                with narrow_windows(self.model, CHECK_WINDOW), float32_weights(self.model), self._working("float32"):
+                    if self._off() <= (_NEAR if whole else _QUANTISED):
+                        return
+            except FAILURES:
+                continue
+        self.way = WHOLE
+
+    def _off(self) -> float:
+        """Largest difference of log-probabilities to the model's own in a short test."""
+        lengths = (9, 3, 7) if self.way == PADDED else (7, 7, 7)
+        prompts = [(count + number + np.arange(count) * 7) % self._vocabulary for number, count in enumerate(lengths)]
+        rows = [Row(Request(0, prompt, Sampling()), 0, 0, prompt) for prompt in prompts]
+        wave, off = _Wave(self, list(rows)), 0.0
+        for step in range(5):
+            left = rows if step < 3 else rows[1:2]
+            for row, ours in zip(left, wave.logits(left), strict=True):
+                own = self.model(torch.from_numpy(row.context).to(self.model.device)[None], use_cache=False).logits
+                off = max(off, float((ours.float().log_softmax(-1) - own[0, -1].float().log_softmax(-1)).abs().max()))
+                self._extend(row, (step * 5 + len(row.context)) % self._vocabulary)
+        return off
+
+
+class _Wave:
+    """Rows that go on together, one token in each step, with transformers' cache."""
+
+    def __init__(self, engine: PlainEngine, rows: list[Row]) -> None:
+        self.engine = engine
+        self.rows = rows
+        self._ids: Tensor | None = None
+        self._given: dict[str, Any] = {}
+
+    def logits(self, rows: list[Row]) -> Tensor:
+        """Logits of the next token of ``rows``, (rows, vocabulary); of the wave, those that have not ended."""
+        engine, model = self.engine, self.engine.model
+        if engine.way == WHOLE:
+            return engine.recomputed([row.context for row in rows])
+        if self._ids is None:
+            inputs = self._begun()
+        else:
+            if len(rows) < len(self.rows):
+                self._drop(rows)
+            last = torch.tensor([[int(row.context[-1])] for row in self.rows], device=model.device)
+            self._ids = torch.cat([self._ids, last], 1)
+            inputs = model.prepare_inputs_for_generation(self._ids, next_sequence_length=1, **self._given)
+        output = engine.call(inputs)
+        self._given = model._update_model_kwargs_for_generation(output, self._given)
+        found: Tensor = output.logits[:, -1]
+        places = {id(row): place for place, row in enumerate(self.rows)}
+        return found[[places[id(row)] for row in rows]]
+
+    def _begun(self) -> dict[str, Any]:
+        """Arguments of the pass over the prompts, padded on the left."""
+        model, length = self.engine.model, max(len(row.context) for row in self.rows)
+        tokens = np.stack([np.pad(row.context, (length - len(row.context), 0)) for row in self.rows])
+        mask = np.stack([np.arange(length) >= length - len(row.context) for row in self.rows])
+        taken = inspect.signature(model.forward).parameters
+        inputs = self.engine.inputs(tokens)
+        self._ids = inputs.pop("input_ids", torch.zeros(tokens.shape, dtype=torch.long, device=model.device))
+        self._given = {**inputs, "use_cache": True, "attention_mask": torch.from_numpy(mask).long().to(model.device)}
+        if "position_ids" in taken:
+            self._given["position_ids"] = torch.from_numpy(np.maximum(mask.cumsum(1) - 1, 0)).to(model.device)
+        if "logits_to_keep" in taken:
+            self._given["logits_to_keep"] = 1
+        model._prepare_cache_for_generation(
+            model.generation_config, self._given, GenerationMode.SAMPLE, len(self.rows), length
+        )
+        found: dict[str, Any] = model.prepare_inputs_for_generation(self._ids, is_first_iteration=True, **self._given)
+        return found
+
+    def _drop(self, rows: list[Row]) -> None:
+        """Leaves out the rows of the wave that have ended, where the cache can."""
+        cache = next((value for value in self._given.values() if isinstance(value, Cache)), None)
+        if cache is None or self._ids is None:
+            return
+        wanted = {id(row) for row in rows}
+        places = torch.tensor([i for i, row in enumerate(self.rows) if id(row) in wanted], device=self._ids.device)
+        cache.reorder_cache(places)
+        self.rows, self._ids = rows, self._ids[places]
+        for name in ("attention_mask", "position_ids"):
+            if name in self._given:
+                self._given[name] = self._given[name][places]

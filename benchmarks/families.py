@@ -84,16 +84,16 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "lfm2": {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]},
-    "mamba2": {"head_dim": 16},
+    "mamba2": {"hidden_size": 32, "num_heads": 4, "head_dim": 16},
     "qwen4_exp_text": {
         "indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 16, "indexer_budget": 8,
-        "indexer_compress_ratio": 4,
+        "indexer_compress_ratio": 4, "head_dim": 8,
     },
     "recurrent_gemma": {"num_hidden_layers": 3},
     "reformer": {"axial_pos_embds": False},
     "xlstm": {"embedding_dim": 32, "hidden_size": 32},
     "xmod": {"default_language": "en_XX"},
-    "zamba2": {"mamba_headdim": 16, "n_mamba_heads": 4, "num_hidden_layers": 3, "hybrid_layer_ids": [1]},
+    "zamba2": {"mamba_headdim": 16, "n_mamba_heads": 4},
 }
 
 
@@ -159,7 +159,7 @@ def shrunk(name: str) -> PreTrainedConfig:
     elif kinds:
         text.layer_types = kinds * text.num_hidden_layers
     for field, value in known.items():
-        if field.endswith(("dropout", "pdrop")) and isinstance(value, float):
+        if "drop" in field and isinstance(value, float):
             setattr(text, field, 0.0)
         if field.endswith("token_id") and value is not None:
             setattr(text, field, VOCABULARY - 1)
@@ -217,9 +217,10 @@ def compared(policy: Policy) -> tuple[float, float]:
         (logprob * weight).sum().backward()
         return {n: p.grad.clone() for n, p in policy.named_parameters() if p.grad is not None}
 
+    policy.train()
     wanted = torch.cat([alone(policy.model, tokens) for tokens in sequences])
     theirs = gradients(wanted)
-    found = policy.train()(tree).logprob
+    found = policy(tree).logprob
     ours = gradients(found)
     scale = max(float(g.abs().max()) for g in theirs.values())
     zero = torch.zeros(())

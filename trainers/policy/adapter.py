@@ -82,17 +82,22 @@ def _check_nf4() -> None:
 def linear_layers(model: PreTrainedModel) -> list[str]:
     """Names of the linear layers that adapters can be put on, such as q_proj: all of text but the output layer.
 
-    Nor those whose weights Mamba's kernels read without calling the layer.
+    Neither those that the model's own code computes otherwise (routers), nor those whose weights kernels read without
+    calling the layer (Mamba's).
     """
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    own = set(_of_images(model))
-    mamba = [module for module in model.modules() if {"A_log", "D"} <= dict(module.named_parameters(recurse=False)).keys()]
-    found = {
-        name.rsplit(".", 1)[-1]
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear | Conv1D) and module is not head and name not in own
-    }
-    return sorted(found - ({"out_proj"} if mamba else set()))
+    images = set(_of_images(model))
+    taken, others = [], set()
+    for name, module in model.named_modules():
+        plain = isinstance(module, nn.Linear | Conv1D) and not type(module).__module__.startswith("transformers.models.")
+        above, _, last = name.rpartition(".")
+        states = dict(model.get_submodule(above).named_parameters(recurse=False)).keys()
+        if plain and module is not head and not (last == "out_proj" and {"A_log", "D"} <= states):
+            taken += [name] if name not in images else []
+        else:
+            others.add(last)
+    # A name that other modules have, too, such as a number, is told apart by the module that it is in.
+    return sorted({".".join(name.split(".")[-1 - (name.rpartition(".")[2] in others) :]) for name in taken})
 
 
 def _of_images(model: PreTrainedModel) -> list[str]:

@@ -226,7 +226,15 @@ def unsupported(model: PreTrainedModel) -> str | None:
 
 
 def checkpoint_activations(model: PreTrainedModel) -> None:
-    """Recompute the activations of each layer in the backward pass, with the attention of its forward pass."""
+    """Recompute the activations of each layer in the backward pass, with the attention of its forward pass.
+
+    Raises:
+        DataError: The model is not made of layers that can be recomputed.
+    """
+    if not model.supports_gradient_checkpointing:
+        raise DataError(
+            f"transformers recomputes no activations of {type(model).__name__}; set model.gradient_checkpointing: false"
+        )
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         return nullcontext(), attending(model, model.config.get_text_config(decoder=True)._attn_implementation)

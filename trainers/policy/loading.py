@@ -325,7 +325,7 @@ def settings_of(source: Source, key: str, name: str) -> PreTrainedConfig:
     except _UNREADABLE as error:
         raise _unreadable(key, name, error) from error
     for field, value in settings.to_dict().items():
-        if isinstance(value, float) and field.endswith(("dropout", "pdrop")):
+        if isinstance(value, float) and "drop" in field:  # attention_dropout, resid_pdrop, hidden_dropout_prob, …
             setattr(settings, field, 0.0)
     return settings
 

@@ -17,6 +17,7 @@ from trainers.policy.precision import computing, float32_weights
 from trainers.policy.rows import rows_reason, use_rows
 from trainers.policy.statistics import OutputLayer
 from trainers.policy.tree import Ints, TokenSequence, TokenTree, token_tree
+from trainers.policy.walk import KeysValues, Past
 from trainers.processes.memory import ran_out
 
 _WINDOW = 5  # sliding window of the check, in tokens
@@ -88,9 +89,9 @@ def _check(model: PreTrainedModel, packed: Callable[[FlatBatch], Tensor], alone:
         with attending(model, attention):
             return torch.cat([alone(to_device(tokens, model.device)[None])[:-1] for tokens in sequences]).float()
 
-    def together(attention: str) -> Tensor:
+    def together(attention: str, past: Past | None = None) -> Tensor:
         with attending(model, attention):
-            return packed(flatten(tree, model)).float()
+            return packed(flatten(tree, model, past=past)).float()
 
     with evaluating(model), narrow_windows(model, _WINDOW):
         with computing("float32", model.device), float32_weights(model):
@@ -111,10 +112,13 @@ def _check(model: PreTrainedModel, packed: Callable[[FlatBatch], Tensor], alone:
 
             def differs(attention: str) -> str | None:
                 """Says how both ways differ, if they do."""
+                past = _Calls()
                 try:
-                    found = off(together(attention))
+                    found = off(together(attention, past))
                 except FAILURES as error:
                     return _told(error)
+                if past.again:
+                    return "a layer attends more than once, to keys that are not the same"
                 near = _TOLERANCE if whole else _QUANTISED
                 if found <= near or found <= min(_NOISE * off(singly(own_attention)), 10 * near):
                     return None
@@ -137,6 +141,17 @@ def _check(model: PreTrainedModel, packed: Callable[[FlatBatch], Tensor], alone:
                     f"{kind} computes something else with the kernel of model.attention than by itself (off by "
                     f"{rounded:.2g} of the largest value in a short test); set it to sdpa"
                 )
+
+
+class _Calls(Past):
+    """Tells whether a layer attends more than once in a pass, as no part of a tree can (:mod:`trainers.policy.walk`)."""
+
+    again = False
+
+    def joined(self, layer: int, key: Tensor, value: Tensor) -> KeysValues:
+        """Returns the keys and values as they are."""
+        self.again |= layer in self.made
+        return super().joined(layer, key, value)
 
 
 def _told(error: Exception) -> str:

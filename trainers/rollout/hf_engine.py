@@ -428,14 +428,21 @@ class HFEngine(Engine):
                 )
 
     def _both(self, compute_dtype: ComputeDtype) -> tuple[Tensor, Tensor]:
-        """Returns the log-probabilities of this engine and of the model by itself, of shape (tokens, vocabulary)."""
+        """Returns the log-probabilities of this engine and of the model by itself, of shape (tokens, vocabulary).
+
+        The last token of each prompt is computed after the others, as sampled ones are.
+        """
         own_attention = self.model.config.get_text_config(decoder=True)._attn_implementation
         prompts = [(count + np.arange(count, dtype=np.int64) * 7) % self._vocabulary for count in (7, 3)]
         cache = RadixCache(len(prompts))
-        sequences = [cache.begin(prompt) for prompt in prompts]
+        sequences = [cache.begin(prompt[:-1]) for prompt in prompts]
         wide = float32_weights(self.model) if compute_dtype == "float32" else nullcontext()
         with wide, self._working(compute_dtype):
-            ours = self._forward(sequences, cache, every=True).float()
+            first = self._forward(sequences, cache, every=True).float().split([len(prompt) - 1 for prompt in prompts])
+            for sequence, prompt in zip(sequences, prompts, strict=True):
+                cache.extend(sequence, int(prompt[-1]))
+            last = self._forward(sequences, cache).float().split(1)
+            ours = torch.cat([part for both in zip(first, last, strict=True) for part in both])
             self._cache.token_bytes = cache.token_bytes
             with attending(self.model, own_attention):
                 own = torch.cat([self.model(self._tensor(prompt)[None]).logits[0] for prompt in prompts]).float()

@@ -9,10 +9,11 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import time
+import math
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,9 @@ _SIZES = {
 }
 """Values of a configuration's fields, where it has them."""
 _SPECIAL: dict[str, dict[str, Any]] = {
+    "bamba": {"attn_layer_indices": [1]},
     "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1},
+    "granitemoehybrid": {"num_hidden_layers": 2, "layer_types": ["mamba", "attention"]},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "lfm2": {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]},
@@ -93,42 +96,62 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     "reformer": {"axial_pos_embds": False},
     "xlstm": {"embedding_dim": 32, "hidden_size": 32},
     "xmod": {"default_language": "en_XX"},
-    "zamba2": {"mamba_headdim": 16, "n_mamba_heads": 4},
+    "zamba": {
+        "num_hidden_layers": 4, "attn_layer_period": 2, "attn_layer_offset": 1, "attention_hidden_size": 64,
+        "attention_head_dim": 16, "num_key_value_heads": 4,
+    },
+    "zamba2": {
+        "num_hidden_layers": 3, "layers_block_type": ["linear_attention", "hybrid", "linear_attention"],
+        "mamba_headdim": 16, "n_mamba_heads": 4, "hybrid_layer_ids": [1], "attention_hidden_size": 64,
+        "attention_head_dim": 16, "num_key_value_heads": 4,
+    },
 }
 
 
 
-@dataclass(frozen=True)
-class State:
-    """What of training works for a family."""
+@dataclass
+class Measured:
+    """What of training works for a family: in each column ``yes``, or what is instead of it."""
 
-    built: str
-    """``yes``, or why there is no tiny model."""
+    built: str = "yes"
     way: str = ""
     """``tree``, ``rows``, or why training refuses it."""
-    exact: str = ""
-    """``yes``, or by how much log-probabilities or gradients are off."""
-    engine: str = ""
-    """``own``, ``padded``, ``alike`` or ``whole``: the cache that the engine hf samples with; or why there is none."""
-    adapter: str = ""
-    """``yes``, or what fails under LoRA."""
-    checkpointing: str = ""
-    """``yes``, or what fails where activations are recomputed."""
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A family's state, and the figures behind it."""
-
-    state: State
-    logprob: float = float("nan")
-    """Largest difference of log-probabilities to one sequence at a time, in nats."""
-    gradient: float = float("nan")
-    """The same of gradients, relative to the largest."""
-    sampled: float = float("nan")
-    """Largest difference of the engine's log-probabilities, in nats."""
     reason: str = ""
     """Why it is computed by rows."""
+    logprob: float = math.nan
+    """Largest difference of log-probabilities to one sequence at a time, in nats."""
+    gradient: float = math.nan
+    """The same of gradients, relative to the largest."""
+    engine: str = ""
+    """The cache that the engine hf samples with: ``own``, ``padded``, ``alike`` or ``whole``."""
+    sampled: float = math.nan
+    """Largest difference of the engine's log-probabilities, in nats."""
+    adapter: str = ""
+    """With LoRA on all linear layers."""
+    checkpointing: str = ""
+    """With recomputed activations."""
+
+    @property
+    def state(self) -> str:
+        """In words, one for each thing that works."""
+        if self.way not in ("tree", "rows"):
+            return "unbuilt" if not self.way else "refused" if self.way.startswith("refused") else "broken"
+        engine = f"engine:{self.engine}" if self.sampled < NEAR else ""
+        words = {"exact": max(self.logprob, self.gradient) < NEAR, engine: bool(engine), "lora": self.adapter == "yes"}
+        words["checkpointing"] = self.checkpointing == "yes"
+        return " ".join([self.way, *(word for word, works in words.items() if works)])
+
+    def row(self, name: str) -> str:
+        """The family's row of the table."""
+        cells = (
+            name, self.built, self.way, self.reason, _figure(self.logprob), _figure(self.gradient), self.engine,
+            _figure(self.sampled), self.adapter, self.checkpointing,
+        )  # fmt: skip
+        return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+def _figure(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.0e}"
 
 
 def families() -> dict[str, type[PreTrainedConfig]]:
@@ -147,7 +170,8 @@ def shrunk(name: str) -> PreTrainedConfig:
     depth = known.get("num_hidden_layers", 0)
     kinds = list(dict.fromkeys(known.get("layer_types") or ()))
     for field, value in known.items():
-        if isinstance(value, list) and len(value) == depth and not field.endswith("token_id"):
+        whole = "num_hidden_layers" in special or field.endswith("token_id")
+        if isinstance(value, list) and len(value) == depth and not whole:
             setattr(text, field, value[: max(len(kinds), LAYERS)])
     for field, value in {**_SIZES, **special}.items():
         if field in known or field in special or field in text.attribute_map:
@@ -252,25 +276,25 @@ def _tried(check: Callable[[], str]) -> str:
 
 def measured(name: str) -> Measured:
     """Tries everything with a family."""
+    found = Measured()
     try:
         built(name)
     except Exception as error:  # of transformers, at sizes that it was not made for
-        return Measured(State(f"{type(error).__name__}: {error}".partition("\n")[0][:100]))
-    figures: dict[str, Any] = {}
+        return Measured(f"{type(error).__name__}: {error}".partition("\n")[0][:100])
 
     def way() -> str:
         policy = Policy(built(name))
-        figures["reason"] = rows_reason(policy.model) or ""
-        figures["logprob"], figures["gradient"] = compared(policy)
-        return "rows" if figures["reason"] else "tree"
+        found.reason = rows_reason(policy.model) or ""
+        found.logprob, found.gradient = compared(policy)
+        return "rows" if found.reason else "tree"
 
-    def exact(policy: Policy) -> str:
-        differences = compared(policy)
+    def exact(model: PreTrainedModel) -> str:
+        differences = compared(Policy(model))
         return "yes" if max(differences) < NEAR else "off by {:.1e}, gradients {:.1e}".format(*differences)
 
     def engine() -> str:
-        found, figures["sampled"] = sampled(built(name))
-        return found if figures["sampled"] < NEAR else f"off by {figures['sampled']:.1e}"
+        kind, found.sampled = sampled(built(name))
+        return kind
 
     def adapter() -> str:
         model = built(name)
@@ -280,20 +304,23 @@ def measured(name: str) -> Measured:
             for key, parameter in model.named_parameters():
                 if ".lora_B." in key:
                     parameter.normal_(std=0.1)
-        return exact(Policy(model))
+        return exact(model)
 
     def checkpointing() -> str:
         model = built(name)
         checkpoint_activations(model)
-        return exact(Policy(model))
+        return exact(model)
 
-    found = _tried(way)
-    if found not in ("tree", "rows"):
-        return Measured(State("yes", found))
-    near = max(figures["logprob"], figures["gradient"]) < NEAR
-    told = "yes" if near else f"off by {figures['logprob']:.1e}, gradients {figures['gradient']:.1e}"
-    state = State("yes", found, told, _tried(engine), _tried(adapter), _tried(checkpointing))
-    return Measured(state, **figures)
+    found.way = _tried(way)
+    if found.way in ("tree", "rows"):
+        found.engine, found.adapter, found.checkpointing = _tried(engine), _tried(adapter), _tried(checkpointing)
+    return found
+
+
+def known_states() -> dict[str, str]:
+    """Returns the state of each family that the file has."""
+    groups: dict[str, str] = json.loads(STATES.read_text())
+    return {name: state for state, names in groups.items() for name in names.split()}
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -305,23 +332,28 @@ def main(given: Sequence[str] | None = None) -> None:
     warnings.filterwarnings("ignore")
     set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.getLogger("trainers").setLevel(logging.ERROR)
-    kept: dict[str, dict[str, str]] = json.loads(STATES.read_text()) if STATES.exists() else {}
-    print("| family | built | trained by | log-probabilities | gradients | engine hf | off | LoRA | checkpointing |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("| family | built | trained by | why by rows | log-probabilities | gradients | engine hf | off | LoRA |"
+          " checkpointing |\n|---|---|---|---|---|---|---|---|---|---|")  # fmt: skip
+    known = known_states() if STATES.exists() else {}
     changed = {}
-    for name in asked.names or families():
-        begun = time.perf_counter()
+    for name in asked.names or sorted(families()):
         found = measured(name)
-        state = found.state
-        print(
-            f"| {name} | {state.built} | {state.way} | {found.logprob:.0e} | {found.gradient:.0e} | {state.engine} | "
-            f"{found.sampled:.0e} | {state.adapter} | {state.checkpointing} | {time.perf_counter() - begun:.1f} s | {found.reason}",
-            flush=True,
-        )
-        if kept.get(name) != asdict(state):
-            changed[name] = asdict(state)
+        print(found.row(name), flush=True)
+        if known.get(name) != found.state:
+            changed[name] = found.state
+    for name, state in changed.items():
+        print(f"{name}: {known.get(name, 'new')} -> {state}")
+    now = known | changed
+    print(f"\n{len(now)} families:", ", ".join(f"{n} {word}" for word, n in counts(now).items()))
     if asked.write:
-        STATES.write_text(json.dumps(kept | changed, indent=0, sort_keys=True) + "\n")
+        groups = {state: " ".join(sorted(n for n in now if now[n] == state)) for state in sorted(set(now.values()))}
+        STATES.write_text(json.dumps(groups, indent=2) + "\n")
+
+
+def counts(states: Mapping[str, str]) -> dict[str, int]:
+    """Returns how many families are exact by tree and by rows, and how many are anything else."""
+    kinds = [" ".join(state.split()[: 2 if " exact" in state else 1]) for state in states.values()]
+    return dict(sorted(Counter(kinds).items()))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ import yaml
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
+    Lfm2Config,
+    Lfm2ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
@@ -58,6 +60,9 @@ def model(name: str, size: int, seed: int = 0, heads: int = 4) -> PreTrainedMode
     wide = {**shape, **ids, "initializer_range": 0.2}
     if name == "llama":
         return LlamaForCausalLM(LlamaConfig(**wide)).train(False)
+    if name == "lfm2":
+        layers = {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False}
+        return Lfm2ForCausalLM(Lfm2Config(**wide, **layers)).train(False)
     if name == "qwen2":
         return Qwen2ForCausalLM(Qwen2Config(**wide, tie_word_embeddings=True)).train(False)
     return GPT2LMHeadModel(

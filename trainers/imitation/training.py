@@ -51,6 +51,7 @@ from trainers.policy.adapter import is_adapted, save_adapter
 from trainers.policy.loading import load_model, load_tokenizer
 from trainers.policy.model import Policy
 from trainers.policy.pace import seconds_per_token
+from trainers.policy.rows import rows_reason
 from trainers.policy.source import find
 from trainers.policy.tree import TokenSequence, TokenTree, token_tree
 from trainers.policy.vision import save_tokenizer
@@ -290,6 +291,8 @@ def imitate(config: ImitateConfig, model: PreTrainedModel, tokenizer: PreTrained
     torch.manual_seed(config.seed)
     nn.Module.to(model, "cuda" if torch.cuda.is_available() else "cpu")
     policy = Policy(model, compute_dtype="float32" if config.model is None else config.model.compute_dtype).train()
+    if (reason := rows_reason(model)) is not None:
+        _LOG.warning("the model is trained row by row, not in a tree of tokens: %s", reason)
     optimizers = optimizers_of(config, model)
     trained = [p for p in model.parameters() if p.requires_grad]
     source = Transcripts(config, tokenizer)

@@ -18,7 +18,7 @@ from trainers.policy.config import OptimConfig
 from trainers.policy.loss import BatchTotals, ObjectiveConfig, token_weights
 from trainers.policy.loss.policy_loss import PolicyLoss, merge_metrics, policy_loss
 from trainers.policy.loss.selection import SELECTING, selected_tokens
-from trainers.policy.packing import micro_batches
+from trainers.policy.packing import distinct_tokens, micro_batches
 from trainers.policy.rows import by_rows
 from trainers.policy.sharding import is_sharded, rounds
 from trainers.policy.statistics import TokenStats
@@ -77,7 +77,9 @@ class Tally:
     tokens: int = 0
     """Response tokens of all passes, those of idle rows included."""
     computed: int = 0
-    """Tokens that the passes computed, prompts included."""
+    """Tokens that the passes computed, prompts included ..."""
+    distinct: int = 0
+    """... and, of a model that is computed by rows, those that trees of the optimiser batches would have."""
     rows: int = 0
     """Step rows with a response ..."""
     idle: int = 0
@@ -94,7 +96,7 @@ class Tally:
 
         Losses are sums over the optimiser steps, others means.
         """
-        counts = np.array([self.computed, self.rows, self.idle])
+        counts = np.array([self.computed, self.rows, self.idle, self.distinct])
         own = (merge_metrics(self.losses), self.tokens, self.entropy, self.gap, self.gap_tokens, counts, self.scored)
         parts = all_gather_object(accelerator, own)
         tokens = sum(part[1] for part in parts)
@@ -109,9 +111,9 @@ class Tally:
                 found[name] = sum(value * count for value, count in values) / max(tokens, 1)
         found["entropy"] = sum(part[2] for part in parts) / max(sum(part[6] for part in parts), 1)
         found["logprob_gap"] = sum(part[3] for part in parts) / max(sum(part[4] for part in parts), 1)
-        computed, rows, idle = np.sum([part[5] for part in parts], axis=0).tolist()
+        computed, rows, idle, distinct = np.sum([part[5] for part in parts], axis=0).tolist()
         found |= {"computed_tokens": float(computed), "idle_rows": idle / max(rows, 1)}
-        return found
+        return found | ({"row_cost": computed / distinct} if distinct else {})
 
 
 class Accumulator:
@@ -176,7 +178,10 @@ class Accumulator:
         if self.objective.loss in SELECTING:
             columns["selected"] = self._selected(batch, seed, present)
         row_of = table.response.row_of
-        pieces = _trees(self.accelerator.unwrap_model(self.policy), table, self.config, _RECOMPUTED)
+        unwrapped = self.accelerator.unwrap_model(self.policy)
+        pieces = _trees(unwrapped, table, self.config, _RECOMPUTED)
+        if by_rows(unwrapped):
+            tally.distinct += distinct_tokens(table, self.config.share_prefix)
         # A tree in parts exchanges nothing in its backward pass: another pass follows.
         needed = len(pieces) + any(piece.part is not None for piece in pieces)
         rounds = max(1, *all_gather_object(self.accelerator, needed))

@@ -31,7 +31,7 @@ from trainers.policy.attention import checkpoint_activations
 from trainers.policy.config import ModelConfig
 from trainers.policy.kernels import check_kernel, choose_kernel
 from trainers.policy.outline import InFiles, OfFirst, Outline, Weights, empty_model, places_in
-from trainers.policy.rows import use_rows
+from trainers.policy.rows import ALWAYS, use_rows
 from trainers.policy.selfcheck import check_backbone
 from trainers.policy.source import Source, find
 from trainers.policy.vision import ImageProcessing, class_of, set_format, set_vision, takes_images
@@ -125,7 +125,7 @@ def _choose(model: PreTrainedModel, config: ModelConfig) -> None:
     """Sets how ``model`` is computed."""
     choose_kernel(model, config.attention)
     if config.rows == "always":
-        use_rows(model, "model.rows is always")
+        use_rows(model, ALWAYS)
 
 
 def _whole(source: Source, settings: PreTrainedConfig, config: ModelConfig) -> PreTrainedModel:

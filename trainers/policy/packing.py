@@ -83,6 +83,13 @@ def micro_batches(
         yield tree if walk is None or len(tree) <= budget else replace(tree, part=budget)
 
 
+def distinct_tokens(table: StepTable, share_prefix: bool) -> int:
+    """Number of tokens of ``table`` that a tree of all its rows has."""
+    sequences, _ = row_sequences(table)
+    _, common = depth_first(sequences, share_prefix)
+    return sum(len(sequence.tokens) for sequence in sequences) - int(common[1:].sum())
+
+
 def _row_cuts(order: Ints, lengths: Ints, common: Ints, budget: int) -> Iterator[tuple[Ints, Ints]]:
     """Cuts sequences, depth first, into batches of rows of at most ``budget`` tokens with padding, or of one row.
 

@@ -16,6 +16,8 @@ from transformers import PreTrainedModel
 from trainers.policy.attention import unsupported
 from trainers.policy.tree import Ints, TokenTree
 
+ALWAYS = "model.rows is always"
+"""The reason of a model that could be computed in a tree, for all that is known."""
 _REASONS: weakref.WeakKeyDictionary[PreTrainedModel, str | None] = weakref.WeakKeyDictionary()
 
 

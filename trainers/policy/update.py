@@ -239,7 +239,7 @@ class Updater:
         merged = seen.merged(self.accelerator)
         names = (
             "approx_kl", "clip_fraction", "ratio_mean", "ratio_max", "kl", "entropy", "logprob_gap",
-            "engine_weight_mean", "engine_weight_max", "engine_weight_cut", "selected_fraction",
+            "engine_weight_mean", "engine_weight_max", "engine_weight_cut", "selected_fraction", "row_cost",
         )  # fmt: skip
         train = {
             "loss": sum(value for name, value in merged.items() if name.endswith("_loss")) / losses,

@@ -20,10 +20,10 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from envsuite.core.errors import UsageError
 from envsuite.core.images import Pool
 from envsuite.prompting.images import renumbered
-from trainers.policy.attention import attending, evaluating, narrow_windows
+from trainers.policy.attention import attending, evaluating, narrow_windows, unsupported
 from trainers.policy.config import ComputeDtype
 from trainers.policy.precision import computing, float32_weights, rounded_weights
-from trainers.policy.rows import rows_reason, use_rows
+from trainers.policy.rows import ALWAYS, rows_reason, use_rows
 from trainers.policy.selfcheck import FAILURES
 from trainers.policy.vision import model_inputs
 from trainers.processes.memory import free
@@ -408,7 +408,8 @@ class HFEngine(Engine):
         float32 rounding hides nothing; in the format that is sampled in, only that format's rounding may remain.
         """
         kind = type(self.model).__name__
-        if reason := rows_reason(self.model):
+        reason = rows_reason(self.model)
+        if reason := unsupported(self.model) if reason == ALWAYS else reason:
             raise UsageError(f"keys and values of {kind} are not all that it keeps: {reason}")
         formats: tuple[ComputeDtype, ...] = ("float32", "bfloat16")
         exact: Tensor | None = None

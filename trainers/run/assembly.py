@@ -28,6 +28,7 @@ from trainers.policy.adapter import is_adapted, keep_reference, merged_weights, 
 from trainers.policy.loading import load_model, load_outline, load_tokenizer, model_settings
 from trainers.policy.model import Policy, stop_ids
 from trainers.policy.optimizer import ShardedOptimizerState, make_optimizer
+from trainers.policy.rows import rows_reason
 from trainers.policy.sharding import each_whole, is_sharded, shard, spreads
 from trainers.policy.stateful import OptimizerState, Stateful
 from trainers.policy.update import Updater
@@ -139,6 +140,8 @@ class Run:
         self.trackers = Trackers(config, accelerator, self.folder, self.tokenizer)
         policy, structure = self._loaded()
         self.model = policy.model
+        if (reason := rows_reason(self.model)) is not None:
+            progress.message(f"{config.model.path} is trained row by row, not in a tree of tokens: {reason}")
 
         chosen = Method.of(method)
         recompute = config.optim.recomputes(config.model.compute_dtype, rollout.engine, rollout.staleness)
@@ -193,6 +196,7 @@ class Run:
         }
         """Parts of a checkpoint besides the policy's weights, by name."""
         self._saved: tuple[int, ...] | None = None
+        self._tells_cost = True
         self.boundary = Boundary(self.parts, lambda: self.updater.begun, accelerator.num_processes == 1)
 
     def _rollouts(self, ends: Sequence[int]) -> Rollouts:
@@ -296,6 +300,10 @@ class Run:
         Raises:
             DataError: It cannot be written (disk full).
         """
+        if self._tells_cost and "train/row_cost" in metrics:
+            self._tells_cost = False
+            tokens, times = int(metrics["train/computed_tokens"]), metrics["train/row_cost"]
+            self.progress.message(f"row by row, the update computed {tokens:,} tokens, {times:.2f} times those of a tree")
         self.folder.write_metrics(self.counters.iteration, metrics)
         self.trackers.log(self.counters.iteration, metrics, episodes)
 

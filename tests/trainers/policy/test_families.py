@@ -1,0 +1,27 @@
+"""Each decoder family of the installed transformers is trained as ``benchmarks/families.json`` says."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.families import counts, families, known_states, measured
+
+QUICK = ("llama", "gemma3_text", "lfm2", "qwen3_5_text", "bloom", "stablelm")
+
+
+def test_at_least_forty_families_are_exact_and_none_ends_in_a_traceback() -> None:
+    found = counts(known_states())
+    assert found["tree exact"] + found["rows exact"] >= 40
+    assert "broken" not in found
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in sorted(families())]
+)
+def test_a_family_keeps_its_state(name: str) -> None:
+    known = known_states().get(name)
+    found = measured(name)
+    if known is None:
+        pytest.skip(f"transformers has a new family: {found.row(name)}")
+    lost = set(known.split()) - set(found.state.split())
+    assert not lost, f"python -m benchmarks.families {name}: {' '.join(lost)} fails now: {found.row(name)}"

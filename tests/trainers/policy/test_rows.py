@@ -1,0 +1,233 @@
+"""Row by row: a model gives what it gives in a tree of tokens, or one sequence at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from row_by_row import same_gradients, taken_gradients
+from tiny_runs import BOTH, in_float64, model, save_model, step_table, train, trained, without_times, write_settings
+from transformers import AutoConfig, BertLMHeadModel, Lfm2ForCausalLM, PreTrainedModel
+
+from benchmarks.families import alone, built, some_tree
+from envsuite.core.errors import DataError
+from trainers.credit.critic import ValueModel
+from trainers.policy.adapter import add_adapter
+from trainers.policy.attention import checkpoint_activations, unsupported
+from trainers.policy.config import AdapterConfig
+from trainers.policy.hidden import Fingerprint, at_prompt_ends
+from trainers.policy import rows
+from trainers.policy.model import Policy
+from trainers.policy.packing import distinct_tokens, micro_batches
+from trainers.policy.rows import by_rows, padded_rows, rows_reason, use_rows
+from trainers.policy.tree import TokenSequence, TokenTree, token_tree
+from trainers.steps import StepTable
+from trainers.train import main
+
+SIZE = 61
+HYBRIDS = ["qwen3_next", "qwen3_5_text", "lfm2", "jamba", "bloom", "recurrent_gemma"]
+
+
+def _both(name: str = "llama") -> tuple[PreTrainedModel, PreTrainedModel]:
+    """Equal models in float64, the second by rows."""
+    one, other = (in_float64(model(name, SIZE)) for _ in range(2))
+    use_rows(other, "a test")
+    return one, other
+
+
+def _table() -> StepTable:
+    return step_table(np.random.default_rng(3), SIZE)
+
+
+def test_rows_have_the_statistics_and_gradients_of_a_tree() -> None:
+    tree, _ = some_tree()
+    weight = torch.from_numpy(np.random.default_rng(4).normal(size=(2, len(tree.index))))
+    found = []
+    for one in _both():
+        policy = Policy(one).train()
+        stats = policy(tree)
+        (weight[0] * stats.logprob + weight[1] * stats.entropy).sum().backward()
+        found.append((stats, taken_gradients(policy)))
+    assert found[0][0].logprob.dtype == torch.float64
+    torch.testing.assert_close(found[1][0].logprob, found[0][0].logprob, rtol=0, atol=1e-10)
+    torch.testing.assert_close(found[1][0].entropy, found[0][0].entropy, rtol=0, atol=1e-10)
+    same_gradients(found[1][1], found[0][1], 1e-10)
+
+
+def test_rows_without_an_output_layer_that_is_known_have_the_logits_of_a_tree() -> None:
+    tree, _ = some_tree()
+    policies = [Policy(one) for one in _both()]
+    for policy in policies:
+        policy.output = None
+    one, other = (policy(tree).logprob for policy in policies)
+    torch.testing.assert_close(other, one, rtol=0, atol=1e-10)
+
+
+def test_values_and_their_gradients_are_those_of_a_tree() -> None:
+    tree, _ = some_tree()
+    found = []
+    for one in _both():
+        critic = ValueModel(one.base_model).double().train()
+        if rows_reason(one):
+            use_rows(one.base_model, "a test")
+        with torch.no_grad():
+            critic.value.weight.copy_(torch.linspace(-1, 1, 32, dtype=torch.float64)[None])
+        critic.value.double().float()
+        values = critic(tree)
+        values.square().sum().backward()
+        found.append((values.detach(), taken_gradients(critic)))
+    torch.testing.assert_close(found[1][0], found[0][0], rtol=0, atol=1e-6)
+    same_gradients(found[1][1], found[0][1], 1e-6)  # the last layer is float32
+
+
+@pytest.mark.parametrize("pooling", ["last", "mean"])
+@pytest.mark.parametrize("layer", [-1, -2])
+def test_hidden_states_are_those_of_a_tree(layer: int, pooling: str) -> None:
+    asked = [Fingerprint(layer, pooling)]
+    one, other = (at_prompt_ends(m, _table(), asked, budget=60, share_prefix=True)[0] for m in _both())
+    np.testing.assert_allclose(other, one, rtol=0, atol=1e-6)  # they are float32
+
+
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("budget", [25, 90, 10_000])
+def test_micro_batches_of_rows_have_each_target_once_and_are_no_larger_with_padding(budget: int, share: bool) -> None:
+    table = _table()
+    trees = list(micro_batches(table, budget, share, rows=True))
+    assert sorted(np.concatenate([tree.index for tree in trees])) == list(range(len(table.response.values)))
+    for tree in trees:
+        rows, token = padded_rows(tree)
+        assert rows.size <= budget or len(rows) == 1
+        assert len(set(token.tolist())) == len(tree), "no token is in two rows"
+        np.testing.assert_array_equal(rows.ravel()[token], tree.tokens)
+    computed = sum(map(len, trees))
+    apart = sum(map(len, micro_batches(table, 10_000, False)))
+    assert distinct_tokens(table, True) < computed, "what branches have in common is computed in each"
+    assert computed < apart if share else computed == apart, "what goes on from all of a sequence is one row with it"
+
+
+def test_a_gradient_does_not_depend_on_how_rows_are_cut() -> None:
+    table, found = _table(), []
+    weight = torch.from_numpy(np.random.default_rng(4).normal(size=len(table.response.values)))
+    for one, budget in zip((*_both(), _both()[1]), (10_000, 40, 200), strict=True):
+        policy, total = Policy(one).train(), []
+        for tree in micro_batches(table, budget, True, rows=by_rows(policy)):
+            logprob = policy(tree).logprob
+            (logprob * weight[torch.from_numpy(tree.index)]).sum().backward()
+            total.append(len(tree))
+        found.append(taken_gradients(policy))
+    same_gradients(found[1], found[0], 1e-10)
+    same_gradients(found[2], found[0], 1e-10)
+
+
+def _adapted(one: PreTrainedModel) -> PreTrainedModel:
+    add_adapter(one, AdapterConfig(rank=4), "base")
+    torch.manual_seed(9)
+    with torch.no_grad():
+        for name, parameter in one.named_parameters():
+            if ".lora_B." in name:
+                parameter.normal_(std=0.1)
+    return one
+
+
+@pytest.mark.parametrize("kind", ["plain", "recomputed", "adapted"])
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_log_probabilities_and_gradients_of_hybrids_are_those_of_single_sequences(name: str, kind: str) -> None:
+    one = built(name)
+    if kind == "adapted":
+        _adapted(one)
+    tree, sequences = some_tree()
+    weight = torch.from_numpy(np.random.default_rng(4).normal(size=len(tree.index))).float()
+    wanted = torch.cat([alone(one, tokens) for tokens in sequences])
+    (wanted * weight).sum().backward()
+    gradients = taken_gradients(one)
+    if kind == "recomputed":
+        checkpoint_activations(one)
+    policy = Policy(one).train()
+    assert by_rows(policy)
+    found = policy(tree).logprob
+    (found * weight).sum().backward()
+    assert float((found - wanted).detach().abs().max()) < 1e-5
+    same_gradients(taken_gradients(one), gradients)
+
+
+def _forest(sequences: list[np.ndarray]) -> TokenTree:
+    return token_tree([TokenSequence.of(own, np.arange(len(own) - 1), 100 * n) for n, own in enumerate(sequences)])
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_other_tokens_in_a_row_change_no_other_row(name: str) -> None:
+    policy = Policy(built(name))
+    rng = np.random.default_rng(1)
+    sequences = [rng.integers(0, SIZE, length) for length in (9, 14, 6, 11)]
+    before = policy(_forest(sequences)).logprob.detach()
+    sequences[1] = rng.integers(0, SIZE, 14)
+    after = policy(_forest(sequences)).logprob.detach()
+    changed = np.flatnonzero((after - before).abs().numpy() > 1e-6)
+    assert len(changed) and set(changed.tolist()) <= set(range(8, 8 + 13)), "only those of the second row"
+
+
+def test_a_model_whose_tokens_see_later_ones_is_refused_by_name() -> None:
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48}
+    one = BertLMHeadModel(AutoConfig.for_model("bert", vocab_size=SIZE, initializer_range=0.3, **shape)).train(False)
+    with pytest.raises(DataError, match=r"^BertLMHeadModel computes something else in padded rows .* see later ones"):
+        Policy(one)
+
+
+def test_a_convolution_is_told_by_what_it_is_and_where_it_leaks_little_by_its_values(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = AutoConfig.for_model(
+        "lfm2", vocab_size=SIZE, hidden_size=32, num_hidden_layers=2, layer_types=["conv", "full_attention"],
+        num_attention_heads=4, num_key_value_heads=2, intermediate_size=48, pad_token_id=None,
+    )  # fmt: skip
+    for told in (unsupported, lambda _: None):
+        monkeypatch.setattr(rows, "unsupported", told)
+        torch.manual_seed(0)
+        one = Lfm2ForCausalLM(config).train(False)
+        Policy(one)
+        found = "short test" if told is not unsupported else "(conv, full_attention)"
+        assert found in (rows_reason(one) or "")
+
+
+@pytest.mark.seconds
+def test_a_hybrid_trains_row_by_row_and_the_run_says_so_and_what_it_costs(tmp_path: Path) -> None:
+    save_model(tmp_path / "model", "lfm2")
+    changes = {"iterations": 2, "method": {"critic": {"kind": "model", "lr": 0.01}}}
+    lines = [line for line in trained(tmp_path, recipe="ppo", **changes) if "train/loss" in line]
+    log = (tmp_path / "runs/tiny/run.log").read_text()
+    assert log.count("is trained row by row, not in a tree of tokens: it has layers of other kinds") == 1
+    assert log.count("row by row, the update computed") == 1
+    assert "samples with transformers' cache" in log
+    assert len(lines) == 2 and all(line["train/row_cost"] > 1.0 for line in lines)
+    assert all(line["train/logprob_gap"] < 1e-5 for line in lines), "engine and trainer agree"
+
+
+@pytest.mark.seconds
+def test_by_the_setting_a_model_learns_the_same_row_by_row(place: Path) -> None:
+    tree, apart = (
+        [line for line in without_times(_run(place, way)) if "train/loss" in line] for way in ("auto", "always")
+    )
+    assert len(tree) == len(apart) == 2
+    assert all("train/row_cost" in line for line in apart) and not any("train/row_cost" in line for line in tree)
+    for one, other in zip(tree, apart, strict=True):
+        assert one["train/success"] == other["train/success"] and one["train/tokens"] == other["train/tokens"]
+        assert other["train/grad_norm"] == pytest.approx(one["train/grad_norm"], rel=1e-3)
+
+
+def _run(place: Path, way: str) -> Path:
+    """A run of two iterations whose model is computed that way."""
+    changes = {"iterations": 2, "output": str(place / way), "model": {"path": str(place / "model"), "rows": way}}
+    assert main(["--config", str(write_settings(place, **changes))]) == 0
+    return place / way / "tiny"
+
+
+@pytest.mark.slow
+def test_two_processes_train_a_hybrid_as_one_does(tmp_path: Path) -> None:
+    save_model(tmp_path / "model", "lfm2")
+    config = write_settings(tmp_path, iterations=2, **{"evaluation.every": 0})
+    run = train("--config", str(config), program=(*BOTH, "-m", "trainers.train"), timeout=300)
+    assert run.returncode == 0, run.stderr
+    assert "row by row" in (tmp_path / "runs/tiny/run.log").read_text()

@@ -1,0 +1,131 @@
+"""The hf engine on models that keep more than keys and values: it answers as the model alone would."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from architectures import architecture
+from tiny_models import greedy, plain_logprobs
+from transformers import PreTrainedModel
+
+from benchmarks.families import VOCABULARY, built
+from trainers.policy.config import ModelConfig
+from trainers.policy.rows import ALWAYS, rows_reason, use_rows
+from trainers.rollout.engine import Completion, EngineSetup, Request, Sampling
+from trainers.rollout.hf_engine import HFEngine
+from trainers.rollout.plain_engine import ALIKE, PADDED, WHOLE, PlainEngine
+
+WAY = {
+    "qwen3_5_text": PADDED, "lfm2": PADDED, "jamba": PADDED, "bloom": PADDED, "mamba": PADDED,
+    "deepseek_v4": ALIKE, "recurrent_gemma": WHOLE,
+}  # fmt: skip
+
+
+def _engine(model: PreTrainedModel, slots: int = 4, dtype: str = "float32") -> PlainEngine:
+    config = ModelConfig(compute_dtype=dtype)  # type: ignore[arg-type]
+    engine = HFEngine.from_setup(EngineSetup(model, None, config, slots))  # type: ignore[arg-type]
+    assert isinstance(engine, PlainEngine)
+    return engine
+
+
+def _prompts(*lengths: int) -> list[list[int]]:
+    rng = np.random.default_rng(2)
+    return [rng.integers(0, VOCABULARY - 1, length).tolist() for length in lengths]
+
+
+def _drained(engine: HFEngine) -> dict[int, Completion]:
+    done: dict[int, Completion] = {}
+    while engine.pending:
+        done.update((c.request_id, c) for c in engine.poll(0.0))
+    return done
+
+
+@pytest.mark.parametrize("name", WAY)
+def test_logprobs_are_those_of_a_plain_forward_pass_and_samples_are_the_same_alone(name: str) -> None:
+    model = built(name)
+    engine, prompts = _engine(model, slots=3), _prompts(11, 4, 9, 9, 17, 3)
+    assert engine.way == WAY[name] and engine.max_length > 100
+    lengths = [7, 2, 5, 9, 1, 6]
+    engine.submit([
+        Request(i, prompt, Sampling(max_tokens=lengths[i], temperature=0.7 if i % 2 else 1.0), seed=i)
+        for i, prompt in enumerate(prompts)
+    ])  # fmt: skip
+    done = _drained(engine)
+    for i, prompt in enumerate(prompts):
+        assert done[i].finish_reason == "length" and done[i].count == lengths[i]
+        if not i % 2:
+            plain = plain_logprobs(model, prompt, done[i].token_ids)
+            np.testing.assert_allclose(done[i].logprobs, plain, rtol=0, atol=1e-4)
+        engine.submit([Request(9, prompt, Sampling(max_tokens=lengths[i], temperature=0.7 if i % 2 else 1.0), seed=i)])
+        (again,) = _drained(engine).values()
+        assert again.token_ids.tolist() == done[i].token_ids.tolist()
+
+
+@pytest.mark.parametrize("name", ["qwen3_5_text", "lfm2"])
+def test_greedy_answers_are_those_of_generate(name: str) -> None:
+    model, prompts = built(name), _prompts(11, 4, 9)
+    stops = (3, 9, 21)
+    done = _engine(model).generate(prompts, Sampling(temperature=0.0, max_tokens=12, stop_ids=stops))
+    for prompt, completion in zip(prompts, done, strict=True):
+        assert completion.token_ids.tolist() == greedy(model, prompt, 12, stops)
+
+
+def test_a_request_goes_on_under_new_weights_and_each_token_has_its_version() -> None:
+    model = built("lfm2")
+    engine, (prompt,) = _engine(model), _prompts(8)
+    engine.submit([Request(0, prompt, Sampling(max_tokens=6), seed=3)])
+    for _ in range(2):
+        assert engine.poll(0.0) == []
+    old = deepcopy(model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= 1.1
+    engine.sync([], 7)
+    (done,) = engine.poll()
+    assert done.policy_version.tolist() == [0, 0, 7, 7, 7, 7]
+    plain = plain_logprobs(old, prompt, done.token_ids)[:2] + plain_logprobs(model, prompt, done.token_ids)[2:]
+    np.testing.assert_allclose(done.logprobs, plain, rtol=0, atol=1e-4)
+
+
+def test_one_that_is_given_up_or_too_long_leaves_the_others_as_they_are() -> None:
+    model = built("qwen3_5_text")
+    engine, prompts = _engine(model), _prompts(8, 5, 6)
+    for number, prompt in enumerate(prompts):
+        engine.submit([Request(number, prompt, Sampling(max_tokens=9), session=number, seed=number)])
+    engine.submit([Request(3, [1] * 200, Sampling(max_tokens=9))])
+    (refused,) = engine.poll()
+    assert refused.finish_reason == "context" and engine.pending == 3
+    engine.poll(0.0)
+    engine.abandon(1, 1)
+    engine.release(1)
+    done = _drained(engine)
+    assert sorted(done) == [0, 2] and engine.metrics() == {"tokens/prefill": 1.0}
+    for number in done:
+        plain = plain_logprobs(model, prompts[number], done[number].token_ids)
+        np.testing.assert_allclose(done[number].logprobs, plain, rtol=0, atol=1e-4)
+
+
+def test_in_bfloat16_it_computes_with_rounded_weights_as_the_trainer_does() -> None:
+    model, (prompt,) = built("lfm2"), _prompts(12)
+    (done,) = _engine(model, dtype="bfloat16").generate([prompt], Sampling(max_tokens=8), seed=1)
+    with torch.autocast("cpu", torch.bfloat16):
+        plain = plain_logprobs(model, prompt, done.token_ids)
+    np.testing.assert_allclose(done.logprobs, plain, rtol=0, atol=0.3)
+
+
+def test_attention_sinks_are_sampled_so_though_they_are_trained_in_a_tree() -> None:
+    model = architecture("gpt_oss", VOCABULARY)
+    engine, (prompt,) = _engine(model), _prompts(20)
+    (done,) = engine.generate([prompt], Sampling(max_tokens=8), seed=1)
+    np.testing.assert_allclose(done.logprobs, plain_logprobs(model, prompt, done.token_ids), rtol=0, atol=1e-4)
+    assert rows_reason(model) is None
+
+
+def test_a_model_that_is_computed_by_rows_because_someone_asked_keeps_the_engine_with_its_own_cache() -> None:
+    model = architecture("llama", VOCABULARY)
+    use_rows(model, ALWAYS)
+    engine = HFEngine.from_setup(EngineSetup(model, None, ModelConfig(), 2))  # type: ignore[arg-type]
+    assert type(engine) is HFEngine

@@ -19,6 +19,7 @@ from trainers.policy.loss import BatchTotals, ObjectiveConfig, token_weights
 from trainers.policy.loss.policy_loss import PolicyLoss, merge_metrics, policy_loss
 from trainers.policy.loss.selection import SELECTING, selected_tokens
 from trainers.policy.packing import distinct_tokens, micro_batches
+from trainers.policy.recurrent import is_recurrent
 from trainers.policy.rows import by_rows
 from trainers.policy.sharding import is_sharded, rounds
 from trainers.policy.statistics import TokenStats
@@ -273,7 +274,7 @@ class Accumulator:
 def walks(policy: nn.Module) -> bool:
     """Whether trees may be computed in parts: by each process alone, and twice with the same result."""
     dropout = any(isinstance(module, nn.Dropout) and module.p > 0 and module.training for module in policy.modules())
-    return not is_sharded(policy) and not dropout and not by_rows(policy)
+    return not (is_sharded(policy) or dropout or by_rows(policy) or is_recurrent(policy))
 
 
 def teaching_rows(batch: Batch, objective: ObjectiveConfig) -> NDArray[np.bool_]:

@@ -27,6 +27,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from envsuite.core.errors import DataError
 from trainers.policy.precision import as_computed
+from trainers.policy.recurrent import follow_trees, is_recurrent
 from trainers.policy.tree_plan import Tiles, TreePlan
 
 NAME = "envsuite_tree"
@@ -216,9 +217,10 @@ def unsupported(model: PreTrainedModel) -> str | None:
         return "its forward takes no further arguments for its attention"
     settings = model.config.get_text_config(decoder=True).to_dict()
     layers = set(settings.get("layer_types") or ())
-    if layers - KNOWN_LAYERS:
+    follows = is_recurrent(model) and follow_trees(model)
+    if layers - KNOWN_LAYERS and not follows:
         return f"it has layers of other kinds than full and sliding attention ({', '.join(sorted(layers))})"
-    if any(isinstance(module, torch.nn.Conv1d) for module in model.modules()):
+    if is_recurrent(model) and not follows:
         return "its layers have convolutions along the tokens"
     if settings.get("alibi"):
         return "it adds positions to its scores (ALiBi)"

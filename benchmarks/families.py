@@ -32,7 +32,6 @@ from trainers.policy.model import Policy
 from trainers.policy.rows import rows_reason
 from trainers.policy.tree import TokenSequence, TokenTree, token_tree
 from trainers.rollout.engine import EngineSetup, Sampling
-from trainers.rollout.hf_engine import HFEngine
 from trainers.rollout.plain_engine import PlainEngine
 
 STATES = Path(__file__).with_suffix(".json")
@@ -48,11 +47,16 @@ def _all(names: str, value: Any) -> dict[str, Any]:
 
 _SIZES = {
     **_all("vocab_size text_vocab_size n_vocab vocab_size_per_layer_input", VOCABULARY),
-    **_all("hidden_size d_model n_embd n_embed dim embedding_size input_embedding_size dim_model attention_hidden_size", 32),
+    **_all(
+        "hidden_size d_model n_embd n_embed dim embedding_size input_embedding_size dim_model attention_hidden_size", 32
+    ),
     **_all("num_hidden_layers n_layer n_layers num_layers decoder_layers num_decoder_layers encoder_layers", LAYERS),
     **_all("num_attention_heads n_head n_heads num_heads decoder_attention_heads num_decoder_attention_heads", 4),
     **_all("num_key_value_heads multi_query_group_num num_kv_heads", 2),
-    **_all("intermediate_size ffn_dim decoder_ffn_dim n_inner d_inner block_ff_dim ffn_hidden_size dim_ff ffn_dim_hidden", 48),
+    **_all(
+        "intermediate_size ffn_dim decoder_ffn_dim n_inner d_inner block_ff_dim ffn_hidden_size dim_ff ffn_dim_hidden",
+        48,
+    ),
     **_all("moe_intermediate_size shared_expert_intermediate_size expert_ffn_hidden_size mamba_ffn", 24),
     **_all("num_experts num_local_experts n_routed_experts moe_num_experts", 4),
     **_all("num_experts_per_tok moe_k num_experts_per_token moe_topk", 2),
@@ -89,24 +93,36 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     "lfm2_moe": {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]},
     "mamba2": {"hidden_size": 32, "num_heads": 4, "head_dim": 16},
     "qwen4_exp_text": {
-        "indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 16, "indexer_budget": 8,
-        "indexer_compress_ratio": 4, "head_dim": 8,
+        "indexer_n_heads": 2,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 16,
+        "indexer_budget": 8,
+        "indexer_compress_ratio": 4,
+        "head_dim": 8,
     },
     "recurrent_gemma": {"num_hidden_layers": 3},
     "reformer": {"axial_pos_embds": False},
     "xlstm": {"embedding_dim": 32, "hidden_size": 32},
     "xmod": {"default_language": "en_XX"},
     "zamba": {
-        "num_hidden_layers": 4, "attn_layer_period": 2, "attn_layer_offset": 1, "attention_hidden_size": 64,
-        "attention_head_dim": 16, "num_key_value_heads": 4,
+        "num_hidden_layers": 4,
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+        "attention_hidden_size": 64,
+        "attention_head_dim": 16,
+        "num_key_value_heads": 4,
     },
     "zamba2": {
-        "num_hidden_layers": 3, "layers_block_type": ["linear_attention", "hybrid", "linear_attention"],
-        "mamba_headdim": 16, "n_mamba_heads": 4, "hybrid_layer_ids": [1], "attention_hidden_size": 64,
-        "attention_head_dim": 16, "num_key_value_heads": 4,
+        "num_hidden_layers": 3,
+        "layers_block_type": ["linear_attention", "hybrid", "linear_attention"],
+        "mamba_headdim": 16,
+        "n_mamba_heads": 4,
+        "hybrid_layer_ids": [1],
+        "attention_hidden_size": 64,
+        "attention_head_dim": 16,
+        "num_key_value_heads": 4,
     },
 }
-
 
 
 @dataclass
@@ -254,7 +270,7 @@ def compared(policy: Policy) -> tuple[float, float]:
 
 def sampled(model: PreTrainedModel) -> tuple[str, float]:
     """The engine's way, and how far its log-probabilities are from the model's own."""
-    engine = HFEngine.from_setup(EngineSetup(model, None, ModelConfig(), 4))  # type: ignore[arg-type]
+    engine = PlainEngine.from_setup(EngineSetup(model, None, ModelConfig(), 4))  # type: ignore[arg-type]
     rng, off = np.random.default_rng(8), 0.0
     prompts = [rng.integers(0, VOCABULARY - 1, length).tolist() for length in (11, 4, 9, 9, 17, 3)]
     for prompt, answer in zip(prompts, engine.generate(prompts, Sampling(max_tokens=7), seed=1), strict=True):

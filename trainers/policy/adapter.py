@@ -89,7 +89,7 @@ def linear_layers(model: PreTrainedModel) -> list[str]:
     images = set(_of_images(model))
     taken, others = [], set()
     for name, module in model.named_modules():
-        plain = isinstance(module, nn.Linear | Conv1D) and not type(module).__module__.startswith("transformers.models.")
+        plain = isinstance(module, nn.Linear | Conv1D) and not _computes_otherwise(module)
         above, _, last = name.rpartition(".")
         states = dict(model.get_submodule(above).named_parameters(recurse=False)).keys()
         if plain and module is not head and not (last == "out_proj" and {"A_log", "D"} <= states):
@@ -98,6 +98,17 @@ def linear_layers(model: PreTrainedModel) -> list[str]:
             others.add(last)
     # A name that other modules have, too, such as a number, is told apart by the module that it is in.
     return sorted({".".join(name.split(".")[-1 - (name.rpartition(".")[2] in others) :]) for name in taken})
+
+
+def _computes_otherwise(layer: nn.Module) -> bool:
+    """Whether a linear layer is one of a model's own kind that gives no vector for a vector."""
+    if not (isinstance(layer, nn.Linear) and type(layer).__module__.startswith("transformers.models.")):
+        return False
+    try:
+        found: object = layer(layer.weight.new_zeros(2, 1, layer.in_features))
+    except (RuntimeError, ValueError, IndexError):
+        return True
+    return not (isinstance(found, Tensor) and found.shape == (2, 1, layer.out_features))
 
 
 def _of_images(model: PreTrainedModel) -> list[str]:

@@ -28,6 +28,8 @@ class FlatBatch:
     """(T,): index of the token whose output predicts each target."""
     token: Tensor | None = None
     """Where each token stands in the rows of the paths, one after the other; ``None``: they are one row, the tree's."""
+    length: int = 0
+    """Tokens of a row of a path, with padding."""
 
     def states(self, output: Tensor) -> Tensor:
         """Returns hidden states (rows, length, D) of the tree's tokens, in their order: (tokens, D)."""
@@ -38,17 +40,13 @@ class FlatBatch:
         if self.token is None:
             logits: Tensor = model(**self.arguments, logits_to_keep=self.place).logits
             return logits[0]
-        length = next(value.shape[1] for name, value in self.arguments.items() if name in _ROWS)
         place = self.token[self.place]
-        kept, column = (place % length).unique(return_inverse=True)
+        kept, column = (place % self.length).unique(return_inverse=True)  # type: ignore[no-untyped-call]
         if "logits_to_keep" not in inspect.signature(model.forward).parameters:
             whole: Tensor = model(**self.arguments).logits
             return whole.flatten(0, 1)[place]
         few: Tensor = model(**self.arguments, logits_to_keep=kept).logits
-        return few[place // length, column]
-
-
-_ROWS = ("input_ids", "inputs_embeds")
+        return few[place // self.length, column]
 
 
 def flatten(tree: TokenTree, model: PreTrainedModel, before: int = 0, past: Past | None = None) -> FlatBatch:
@@ -63,9 +61,8 @@ def flatten(tree: TokenTree, model: PreTrainedModel, before: int = 0, past: Past
     device = model.device
     if rows_reason(model) is not None:
         rows, token = padded_rows(tree)
-        inputs = model_inputs(model, rows.ravel(), tree.images)
-        shaped = {name: value.unflatten(1, rows.shape)[0] for name, value in inputs.items()}
-        return FlatBatch({**shaped, "use_cache": False}, to_device(tree.place, device), to_device(token, device))
+        arguments: dict[str, Any] = {**model_inputs(model, rows, tree.images), "use_cache": False}
+        return FlatBatch(arguments, to_device(tree.place, device), to_device(token, device), rows.shape[1])
     plan = TreePlan(tree, device, before, past)
     arguments = {
         **model_inputs(model, tree.tokens[before:], tree.images),

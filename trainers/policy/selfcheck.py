@@ -144,7 +144,7 @@ def _check(model: PreTrainedModel, packed: Callable[[FlatBatch], Tensor], alone:
 
 
 class _Calls(Past):
-    """Tells whether a layer attends more than once in a pass, as no part of a tree can (:mod:`trainers.policy.walk`)."""
+    """Tells whether a layer attends more than once in a pass, which :mod:`trainers.policy.walk` cannot follow."""
 
     again = False
 

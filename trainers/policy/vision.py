@@ -180,21 +180,22 @@ def vision_of(model: PreTrainedModel) -> Vision | None:
 
 
 def model_inputs(model: PreTrainedModel, tokens: NDArray[np.int64], images: Sequence[Pixels] = ()) -> dict[str, Tensor]:
-    """Returns the arguments of ``model`` for one row of tokens: their ids, or where images are among them embeddings.
+    """Returns the arguments of ``model`` for rows of tokens: their ids, or where images are among them embeddings.
 
     Args:
         model: The model, or its backbone.
-        tokens: Token ids, shape (T,).
+        tokens: Token ids, shape (T,) or (rows, T).
         images: Those that ids below -1 are parts of.
 
     Raises:
         UsageError: There are images, and the model takes none.
     """
+    shape, tokens = (-1, tokens.shape[-1]), tokens.ravel()
     image = images_of(tokens)
     places = np.flatnonzero(image >= 0)
     ids = torch.from_numpy(np.maximum(tokens, 0)).to(model.device)
     if not len(places):
-        return {"input_ids": ids[None]}
+        return {"input_ids": ids.view(shape)}
     vision = vision_of(model)
     if vision is None:
         raise UsageError(f"{type(model).__name__} takes no images; take a model that does, or show text alone")
@@ -204,7 +205,8 @@ def model_inputs(model: PreTrainedModel, tokens: NDArray[np.int64], images: Sequ
     chosen = torch.from_numpy(starts + parts_of(tokens)[places]).to(model.device)
     own: Tensor = model.get_input_embeddings()(ids)
     rows = torch.cat(made)[chosen].to(own.dtype)
-    return {"inputs_embeds": own.index_copy(0, torch.from_numpy(places).to(model.device), rows)[None]}
+    whole = own.index_copy(0, torch.from_numpy(places).to(model.device), rows)
+    return {"inputs_embeds": whole.view(*shape, whole.shape[1])}
 
 
 def _of_pixels(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -371,7 +371,7 @@ ENGINES: Registry[BaseEngine[Any, Any]] = Registry(
     group="trainers.engines",
     places={
         "expert": "trainers.gateway.teaching:ExpertEngine",
-        "hf": "trainers.rollout.hf_engine:HFEngine",
+        "hf": "trainers.rollout.plain_engine:PlainEngine",
         "openai": "trainers.rollout.openai.engine:OpenAIEngine",
         "vllm": "trainers.rollout.vllm.engine:VLLMEngine",
     },

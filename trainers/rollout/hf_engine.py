@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +23,6 @@ from trainers.policy.attention import attending, evaluating, narrow_windows, uns
 from trainers.policy.config import ComputeDtype
 from trainers.policy.precision import computing, float32_weights, rounded_weights
 from trainers.policy.rows import ALWAYS, rows_reason, use_rows
-from trainers.policy.selfcheck import FAILURES
 from trainers.policy.vision import model_inputs
 from trainers.processes.memory import free
 from trainers.rollout.engine import Completion, Engine, EngineSetup, Request, check_length, refusal
@@ -36,7 +34,6 @@ from trainers.rollout.slot_attention import NAME
 from trainers.rollout.step_plan import StepPlan
 from trainers.settings import ConfigError
 
-_LOG = logging.getLogger(__name__)
 STEP_TOKENS = 8192  # most prompt tokens of one forward pass; bounds the memory of activations
 CHECK_WINDOW = 4  # sliding window of the self-test, in tokens
 _TOLERANCE = {"float32": 1e-3, "bfloat16": 0.5}  # of the self-test, in nats
@@ -161,17 +158,9 @@ class HFEngine(Engine):
         if setup.structure is not None:
             copy = ModelCopy(setup.model, setup.structure, dtype, setup.device)
         model = setup.model.train(False) if copy is None else copy.model
-        given = {"max_batch": setup.slots, "max_length": max_length, "compute_dtype": dtype}
         if copy is not None and (reason := rows_reason(setup.model)) is not None:
             use_rows(model, reason)
-        try:
-            made = cls(model, cache_tokens=cache_tokens, **given)
-        except FAILURES as error:  # it is not written for every model
-            from trainers.rollout.plain_engine import WAYS, PlainEngine  # a subclass
-
-            plain = PlainEngine(model, **given)
-            _LOG.warning("rollout.engine hf: %s: %s", WAYS[plain.way], str(error).partition("\n")[0])
-            made = plain
+        made = cls(model, max_batch=setup.slots, max_length=max_length, cache_tokens=cache_tokens, compute_dtype=dtype)
         made._copy = copy
         return made
 
@@ -439,11 +428,11 @@ class HFEngine(Engine):
         sequences = [cache.begin(prompt[:-1]) for prompt in prompts]
         wide = float32_weights(self.model) if compute_dtype == "float32" else nullcontext()
         with wide, self._working(compute_dtype):
-            first = self._forward(sequences, cache, every=True).float().split([len(prompt) - 1 for prompt in prompts])
+            first = self._forward(sequences, cache, every=True).float().split_with_sizes([len(p) - 1 for p in prompts])
             for sequence, prompt in zip(sequences, prompts, strict=True):
                 cache.extend(sequence, int(prompt[-1]))
-            last = self._forward(sequences, cache).float().split(1)
-            ours = torch.cat([part for both in zip(first, last, strict=True) for part in both])
+            last = self._forward(sequences, cache).float()
+            ours = torch.cat([torch.cat([part, own[None]]) for part, own in zip(first, last, strict=True)])
             self._cache.token_bytes = cache.token_bytes
             with attending(self.model, own_attention):
                 own = torch.cat([self.model(self._tensor(prompt)[None]).logits[0] for prompt in prompts]).float()

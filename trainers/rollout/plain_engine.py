@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,8 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import functional_call
 from transformers import DynamicCache
-from transformers.generation import GenerationMode
+from transformers.generation.configuration_utils import GenerationMode
 
+from envsuite.core.images import Pixels
 from trainers.policy.attention import attending, evaluating, narrow_windows
 from trainers.policy.config import ComputeDtype
 from trainers.policy.flat import flatten
@@ -24,9 +26,12 @@ from trainers.policy.precision import computing, float32_weights
 from trainers.policy.selfcheck import FAILURES, check_policy
 from trainers.policy.tree import TokenSequence, token_tree
 from trainers.policy.vision import model_inputs
-from trainers.rollout.engine import Request, Sampling, longest_sequence
+from trainers.processes.memory import ran_out
+from trainers.rollout.engine import EngineSetup, Request, Sampling, longest_sequence
 from trainers.rollout.hf_engine import CHECK_WINDOW, STEP_TOKENS, HFEngine, Row
+from trainers.steps.records import as_tokens
 
+_LOG = logging.getLogger(__name__)
 _NEAR = 1e-4  # of the self-test, in nats
 _QUANTISED = 0.5
 PADDED, ALIKE, WHOLE = "padded", "alike", "whole"
@@ -47,6 +52,28 @@ class PlainEngine(HFEngine):
 
     way: str
     """One of :data:`WAYS`."""
+
+    @classmethod
+    def from_setup(
+        cls, setup: EngineSetup, *, max_length: int | None = None, cache_tokens: int | None = None
+    ) -> HFEngine:
+        """The engine ``hf`` of a run: an :class:`HFEngine` where that computes what the model does, else one of these.
+
+        Args:
+            setup: The parts of the run that it is made from.
+            max_length: Most tokens of prompt and response; by default what the model's positions allow.
+            cache_tokens: Most tokens whose keys and values an :class:`HFEngine` keeps.
+        """
+        try:
+            return HFEngine.from_setup(setup, max_length=max_length, cache_tokens=cache_tokens)
+        except FAILURES as error:  # it is not written for every model
+            if ran_out(error):
+                raise
+            why = str(error).partition("\n")[0]
+        made = super().from_setup(setup, max_length=max_length)
+        assert isinstance(made, cls)
+        _LOG.warning("rollout.engine hf: %s: %s", WAYS[made.way], why)
+        return made
 
     # -- the wave --------------------------------------------------------------------------------------------------
 
@@ -80,16 +107,16 @@ class PlainEngine(HFEngine):
         """Calls the model with its linear layers' weights in the compute format."""
         return functional_call(self.model, self._rounded or {}, kwargs=arguments, tie_weights=False)
 
-    def inputs(self, tokens: NDArray[np.int64]) -> dict[str, Tensor]:
-        """Returns the arguments of rows of tokens (rows, length), ids or embeddings."""
-        given = model_inputs(self.model, tokens.ravel(), self._images.images)
-        return {name: value.unflatten(1, tokens.shape)[0] for name, value in given.items()}
+    @property
+    def images(self) -> Sequence[Pixels]:
+        """Those that ids below -1 are parts of."""
+        return self._images.images
 
     def recomputed(self, contexts: list[NDArray[np.int64]]) -> Tensor:
         """Logits after each of these sequences as the trainer computes them."""
         zero = np.zeros(1, np.int64)
         ends = [TokenSequence(tokens, zero + len(tokens) - 1, zero, zero + i) for i, tokens in enumerate(contexts)]
-        flat = flatten(token_tree(ends, images=self._images.images), self.model)
+        flat = flatten(token_tree(ends, images=self.images), self.model)
         with attending(self.model, kernel_of(self.model)):
             return flat.logits(self.model)
 
@@ -124,8 +151,9 @@ class PlainEngine(HFEngine):
     def _off(self) -> float:
         """Largest difference of log-probabilities to the model's own in a short test."""
         lengths = (9, 3, 7) if self.way == PADDED else (7, 7, 7)
-        prompts = [(count + number + np.arange(count) * 7) % self._vocabulary for number, count in enumerate(lengths)]
-        rows = [Row(Request(0, prompt, Sampling()), 0, 0, prompt) for prompt in prompts]
+        prompts = [(count + number + np.arange(count, dtype=np.int64) * 7) % self._vocabulary
+                   for number, count in enumerate(lengths)]  # fmt: skip
+        rows = [Row(Request(0, as_tokens(prompt), Sampling()), 0, 0, prompt) for prompt in prompts]
         wave, off = _Wave(self, list(rows)), 0.0
         for step in range(5):
             left = rows if step < 3 else rows[1:2]
@@ -142,12 +170,13 @@ class _Wave:
     def __init__(self, engine: PlainEngine, rows: list[Row]) -> None:
         self.engine = engine
         self.rows = rows
+        self._model: Any = engine.model
         self._ids: Tensor | None = None
         self._given: dict[str, Any] = {}
 
     def logits(self, rows: list[Row]) -> Tensor:
         """Logits of the next token of ``rows``, (rows, vocabulary); of the wave, those that have not ended."""
-        engine, model = self.engine, self.engine.model
+        engine, model = self.engine, self._model
         if engine.way == WHOLE:
             return engine.recomputed([row.context for row in rows])
         if self._ids is None:
@@ -166,11 +195,11 @@ class _Wave:
 
     def _begun(self) -> dict[str, Any]:
         """Arguments of the pass over the prompts, padded on the left."""
-        model, length = self.engine.model, max(len(row.context) for row in self.rows)
+        model, length = self._model, max(len(row.context) for row in self.rows)
         tokens = np.stack([np.pad(row.context, (length - len(row.context), 0)) for row in self.rows])
         mask = np.stack([np.arange(length) >= length - len(row.context) for row in self.rows])
         taken = inspect.signature(model.forward).parameters
-        inputs = self.engine.inputs(tokens)
+        inputs = model_inputs(model, tokens, self.engine.images)
         self._ids = inputs.pop("input_ids", torch.zeros(tokens.shape, dtype=torch.long, device=model.device))
         self._given = {**inputs, "use_cache": True, "attention_mask": torch.from_numpy(mask).long().to(model.device)}
         if "position_ids" in taken:
@@ -190,7 +219,7 @@ class _Wave:
             return
         wanted = {id(row) for row in rows}
         places = torch.tensor([i for i, row in enumerate(self.rows) if id(row) in wanted], device=self._ids.device)
-        cache.reorder_cache(places)
+        cache.reorder_cache(cast(torch.LongTensor, places))
         self.rows, self._ids = rows, self._ids[places]
         for name in ("attention_mask", "position_ids"):
             if name in self._given:

@@ -302,8 +302,8 @@ class Run:
         """
         if self._tells_cost and "train/row_cost" in metrics:
             self._tells_cost = False
-            tokens, times = int(metrics["train/computed_tokens"]), metrics["train/row_cost"]
-            self.progress.message(f"row by row, the update computed {tokens:,} tokens, {times:.2f} times those of a tree")
+            tokens, times = f"{metrics['train/computed_tokens']:,.0f}", f"{metrics['train/row_cost']:.2f}"
+            self.progress.message(f"row by row, the update computed {tokens} tokens, {times} times those of a tree")
         self.folder.write_metrics(self.counters.iteration, metrics)
         self.trackers.log(self.counters.iteration, metrics, episodes)
 

@@ -14,11 +14,11 @@ from transformers import AutoConfig, BertLMHeadModel, Lfm2ForCausalLM, PreTraine
 from benchmarks.families import alone, built, some_tree
 from envsuite.core.errors import DataError
 from trainers.credit.critic import ValueModel
+from trainers.policy import rows
 from trainers.policy.adapter import add_adapter
 from trainers.policy.attention import checkpoint_activations, unsupported
 from trainers.policy.config import AdapterConfig
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
-from trainers.policy import rows
 from trainers.policy.model import Policy
 from trainers.policy.packing import distinct_tokens, micro_batches
 from trainers.policy.rows import by_rows, padded_rows, rows_reason, use_rows

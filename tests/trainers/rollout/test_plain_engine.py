@@ -26,7 +26,7 @@ WAY = {
 
 def _engine(model: PreTrainedModel, slots: int = 4, dtype: str = "float32") -> PlainEngine:
     config = ModelConfig(compute_dtype=dtype)  # type: ignore[arg-type]
-    engine = HFEngine.from_setup(EngineSetup(model, None, config, slots))  # type: ignore[arg-type]
+    engine = PlainEngine.from_setup(EngineSetup(model, None, config, slots))  # type: ignore[arg-type]
     assert isinstance(engine, PlainEngine)
     return engine
 
@@ -127,5 +127,5 @@ def test_attention_sinks_are_sampled_so_though_they_are_trained_in_a_tree() -> N
 def test_a_model_that_is_computed_by_rows_because_someone_asked_keeps_the_engine_with_its_own_cache() -> None:
     model = architecture("llama", VOCABULARY)
     use_rows(model, ALWAYS)
-    engine = HFEngine.from_setup(EngineSetup(model, None, ModelConfig(), 2))  # type: ignore[arg-type]
+    engine = PlainEngine.from_setup(EngineSetup(model, None, ModelConfig(), 2))  # type: ignore[arg-type]
     assert type(engine) is HFEngine

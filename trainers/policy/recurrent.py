@@ -111,7 +111,7 @@ def _along(plan: TreePlan, tensors: Sequence[Tensor], scan: Callable[..., tuple[
         after = []
         for runs in level:
             given = [tensor[runs.tokens] for tensor in padded]
-            before = None if states is None else states.index_select(0, runs.parents)
+            before: Tensor | None = None if states is None else states.index_select(0, runs.parents)
             found, last = scan(given, before, runs.tokens.shape[1])
             outputs.append(found.flatten(0, 1).index_select(0, runs.real))
             after.append(last)
@@ -119,7 +119,7 @@ def _along(plan: TreePlan, tensors: Sequence[Tensor], scan: Callable[..., tuple[
     return torch.cat(outputs).index_select(0, levels.order)[None]
 
 
-def _chunk(length: int, most: int) -> int:
+def chunk_of(length: int, most: int) -> int:
     """Chunks as long as runs are: what fills a chunk up is computed, too."""
     return min(most, max(16, 1 << (length - 1).bit_length()))
 
@@ -156,7 +156,7 @@ def _delta_rule(
         q, k, v, decay, rate = given
         found: tuple[Tensor, Tensor] = own(
             q, k, v, g=decay, beta=rate, initial_state=before, output_final_state=True,
-            chunk_size=_chunk(length, chunk_size), **more,
+            chunk_size=chunk_of(length, chunk_size), **more,
         )  # fmt: skip
         return found
 
@@ -176,7 +176,7 @@ def _state_space(
     def scan(given: Sequence[Tensor], before: Tensor | None, length: int) -> tuple[Tensor, Tensor]:
         x, step, b, c = given
         found: tuple[Tensor, Tensor] = own(
-            x, step, A, b, c, chunk_size=_chunk(length, chunk_size), initial_states=before, return_final_states=True,
+            x, step, A, b, c, chunk_size=chunk_of(length, chunk_size), initial_states=before, return_final_states=True,
             **more,
         )  # fmt: skip
         return found

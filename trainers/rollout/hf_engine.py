@@ -22,6 +22,7 @@ from envsuite.prompting.images import renumbered
 from trainers.policy.attention import attending, evaluating, narrow_windows, unsupported
 from trainers.policy.config import ComputeDtype
 from trainers.policy.precision import computing, float32_weights, rounded_weights
+from trainers.policy.recurrent import is_recurrent
 from trainers.policy.rows import ALWAYS, rows_reason, use_rows
 from trainers.policy.vision import model_inputs
 from trainers.processes.memory import free
@@ -397,7 +398,7 @@ class HFEngine(Engine):
         float32 rounding hides nothing; in the format that is sampled in, only that format's rounding may remain.
         """
         kind = type(self.model).__name__
-        reason = rows_reason(self.model)
+        reason = "it has recurrent layers" if is_recurrent(self.model) else rows_reason(self.model)
         if reason := unsupported(self.model) if reason == ALWAYS else reason:
             raise UsageError(f"keys and values of {kind} are not all that it keeps: {reason}")
         formats: tuple[ComputeDtype, ...] = ("float32", "bfloat16")

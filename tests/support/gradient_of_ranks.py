@@ -17,7 +17,7 @@ from trainers.processes.distributed import guarded, make_accelerator
 def main() -> int:
     accelerator = make_accelerator()
     for name, (objective, table, advantage, budget) in gradient_cases().items():
-        policy, optimizer = accelerator.prepare(Policy(m := model("qwen2", 61)), torch.optim.SGD(m.parameters()))
+        policy, optimizer = accelerator.prepare(Policy(m := model(sys.argv[2], 61)), torch.optim.SGD(m.parameters()))
         updater = Updater(accelerator, policy, optimizer, OptimConfig(tokens_per_microbatch=budget), objective)
         rows = share_of(name, table, accelerator.process_index, accelerator.num_processes)
         kept = np.isin(table.response.row_of, rows)

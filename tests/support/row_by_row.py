@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from trainers.policy.packing import micro_batches
+from trainers.policy.rows import by_rows
 from trainers.steps import StepTable
 
 Gradients = Mapping[str, torch.Tensor]
@@ -29,7 +30,7 @@ def batch_logprobs(
 ) -> torch.Tensor:
     """Log-probability of each response token, by micro-batches; the gradient of their weighted sum is added up."""
     found = torch.full((len(weight),), torch.nan)
-    for batch in micro_batches(table, budget, share):
+    for batch in micro_batches(table, budget, share, rows=by_rows(policy)):
         logprob, index = policy(batch).logprob, torch.from_numpy(batch.index)
         (logprob * weight[index]).sum().backward()
         found[index] = logprob.detach()

@@ -98,9 +98,10 @@ def _row_cuts(order: Ints, lengths: Ints, common: Ints, budget: int) -> Iterator
     Returns:
         Numbers of each batch, and the beginnings that they share with the one before.
     """
-    shared = np.where(common == np.concatenate([[-1], lengths[:-1]]), common, 0)
+    before = np.concatenate([[-1], lengths])[:-1]
+    shared = np.where(common == before, common, 0)
     starts = np.flatnonzero(shared == 0)
-    spans = list(zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True))
+    spans = list(zip(starts.tolist(), np.append(starts, len(order))[1:].tolist(), strict=True))
     batch: list[int] = []
     rows = 0
     # Rows of similar lengths are padded least.

@@ -107,6 +107,11 @@ def test_micro_batches_of_rows_have_each_target_once_and_are_no_larger_with_padd
     assert computed < apart if share else computed == apart, "what goes on from all of a sequence is one row with it"
 
 
+def test_no_rows_are_no_micro_batch() -> None:
+    empty = _table().take(np.zeros(0, np.int64))
+    assert list(micro_batches(empty, 100, True, rows=True)) == [] and distinct_tokens(empty, True) == 0
+
+
 def test_a_gradient_does_not_depend_on_how_rows_are_cut() -> None:
     table, found = _table(), []
     weight = torch.from_numpy(np.random.default_rng(4).normal(size=len(table.response.values)))
@@ -225,9 +230,12 @@ def _run(place: Path, way: str) -> Path:
 
 
 @pytest.mark.slow
-def test_two_processes_train_a_hybrid_as_one_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shard", ["none", "full"])
+def test_two_processes_train_a_hybrid_whole_or_sharded(tmp_path: Path, shard: str) -> None:
     save_model(tmp_path / "model", "lfm2")
-    config = write_settings(tmp_path, iterations=2, **{"evaluation.every": 0})
+    config = write_settings(tmp_path, iterations=2, **{"model.shard": shard})
     run = train("--config", str(config), program=(*BOTH, "-m", "trainers.train"), timeout=300)
     assert run.returncode == 0, run.stderr
-    assert "row by row" in (tmp_path / "runs/tiny/run.log").read_text()
+    assert "trained row by row" in (tmp_path / "runs/tiny/run.log").read_text()
+    gaps = [line["train/logprob_gap"] for line in without_times(tmp_path / "runs/tiny") if "train/loss" in line]
+    assert len(gaps) == 2 and max(gaps) < 1e-5

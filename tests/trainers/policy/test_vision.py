@@ -29,9 +29,11 @@ from trainers.policy.hidden import Fingerprint, at_prompt_ends
 from trainers.policy.loading import load_backbone, load_model, load_tokenizer
 from trainers.policy.model import Policy
 from trainers.policy.packing import micro_batches
+from trainers.policy.rows import ALWAYS, use_rows
 from trainers.policy.vision import ImageProcessing, check_vision, format_of, set_vision, vision_of
 from trainers.rollout.engine import Request, Sampling
 from trainers.rollout.hf_engine import HFEngine
+from trainers.rollout.plain_engine import PlainEngine
 from trainers.steps import Step, StepTable
 from trainers.steps.parquet import read_episodes, write_episodes
 
@@ -172,16 +174,18 @@ def gradient(model: PreTrainedModel) -> torch.Tensor:
     return found
 
 
-@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("way", ["shared", "apart", "rows"])
 @pytest.mark.parametrize("memory", ["window(2)", "full"])
-def test_log_probabilities_and_gradients_are_the_model_s_own(folder: Path, memory: str, share: bool) -> None:
+def test_log_probabilities_and_gradients_are_the_model_s_own(folder: Path, memory: str, way: str) -> None:
     model, tokenizer = loaded(folder)
+    if way == "rows":
+        use_rows(model, ALWAYS)
     steps = table(tokenizer, memory)
     own = naive(model, processing(tokenizer), steps)
     weight = torch.linspace(-1, 1, len(own))
     (own * weight).sum().backward()
     wanted = gradient(model)
-    found = batch_logprobs(Policy(model), steps, weight, 400, share)
+    found = batch_logprobs(Policy(model), steps, weight, 400, way != "apart")
     assert (found - own.detach()).abs().max() < 1e-5
     assert float((gradient(model) - wanted).norm() / wanted.norm()) < 1e-5
 
@@ -243,8 +247,7 @@ def test_the_engine_samples_what_the_model_says_with_and_without_kept_beginnings
     form = processing(tokenizer)
     asked = [prompt for memory in ("full", "window(2)") for prompt in prompts(tokenizer, memory)[0]]
     answers = []
-    for cache_tokens in (None, 0):
-        engine = HFEngine(model, cache_tokens=cache_tokens)
+    for engine in (HFEngine(model), HFEngine(model, cache_tokens=0), PlainEngine(model)):
         ended = {}
         for begin in range(0, len(asked), 4):  # the steps of an episode follow each other, some beside each other
             engine.submit([
@@ -254,11 +257,13 @@ def test_the_engine_samples_what_the_model_says_with_and_without_kept_beginnings
             while engine.pending:
                 ended.update((answer.request_id, answer) for answer in engine.poll())
         answers.append([ended[n] for n in range(len(asked))])
-    for (ids, images), kept, alone in zip(asked, *answers, strict=True):
-        assert kept.error is None and kept.token_ids.tolist() == alone.token_ids.tolist()
+    for (ids, images), kept, *others in zip(asked, *answers, strict=True):
+        assert kept.error is None
         row = StepTable.from_episodes([episode(0, shown(0, ids, images, kept.token_ids))])
         assert np.abs(naive(model, form, row).detach().numpy() - kept.logprobs).max() < 1e-4
-        assert np.abs(alone.logprobs - kept.logprobs).max() < 1e-4
+        for other in others:
+            assert kept.token_ids.tolist() == other.token_ids.tolist()
+            assert np.abs(other.logprobs - kept.logprobs).max() < 1e-4
 
 
 def test_an_update_in_the_middle_keeps_the_images_of_what_is_on_its_way(folder: Path) -> None:

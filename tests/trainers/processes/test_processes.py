@@ -25,16 +25,17 @@ from trainers.steps.parquet import read_episodes
 
 
 @pytest.mark.slow
-def test_two_processes_have_the_gradient_of_one_however_the_rows_are_spread(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["qwen2", "lfm2"])
+def test_two_processes_have_the_gradient_of_one_however_the_rows_are_spread(tmp_path: Path, name: str) -> None:
     script = str(SUPPORT / "gradient_of_ranks.py")
     for program in ((*BOTH, script), (sys.executable, script)):
-        run = train(str(tmp_path), program=program, timeout=300)
+        run = train(str(tmp_path), name, program=program, timeout=300)
         assert run.returncode == 0, run.stderr
-    for name in gradient_cases():
-        one, two = (load_file(tmp_path / f"{name}-{count}.safetensors") for count in (1, 2))
+    for case in gradient_cases():
+        one, two = (load_file(tmp_path / f"{case}-{count}.safetensors") for count in (1, 2))
         assert one.keys() == two.keys()
         flat = [torch.cat([grads[key].flatten() for key in sorted(one)]) for grads in (one, two)]
-        assert float((flat[1] - flat[0]).norm() / flat[0].norm()) < 1e-5, name
+        assert float((flat[1] - flat[0]).norm() / flat[0].norm()) < 1e-5, case
 
 
 @pytest.fixture(scope="module")

@@ -257,10 +257,10 @@ def compared(policy: Policy) -> tuple[float, float]:
         return {n: p.grad.clone() for n, p in policy.named_parameters() if p.grad is not None}
 
     policy.train()
-    wanted = torch.cat([alone(policy.model, tokens) for tokens in sequences])
-    theirs = gradients(wanted)
     found = policy(tree).logprob
     ours = gradients(found)
+    wanted = torch.cat([alone(policy.model, tokens) for tokens in sequences])
+    theirs = gradients(wanted)
     scale = max(float(g.abs().max()) for g in theirs.values())
     zero = torch.zeros(())
     off = max(float((ours.get(n, zero) - theirs.get(n, zero)).abs().max()) for n in ours.keys() | theirs.keys())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -69,9 +70,17 @@ class Policy(nn.Module):
         self.output = output_layer(self.model)
 
     def forward(self, tree: TokenTree) -> TokenStats:
-        """Log-probability and entropy of each target of ``tree``, in its order."""
+        """Log-probability and entropy of each target of ``tree``, in its order.
+
+        Raises:
+            DataError: The model's code passes no gradient on to the weights that are trained.
+        """
         if tree.part is None or len(tree) <= tree.part:
-            return self._pass(tree, 0, None)
+            stats = self._pass(tree, 0, None)
+            learns = stats.logprob.requires_grad or not torch.is_grad_enabled()
+            if not learns and any(parameter.requires_grad for parameter in self.parameters()):
+                raise DataError(f"{type(self.model).__name__} passes no gradient on to the weights that are trained")
+            return stats
         parameters = list(self.parameters())
         return walked(tree, tree.part, self._pass, next((p for p in parameters if p.requires_grad), parameters[0]))
 

@@ -51,6 +51,7 @@ _SIZES = {
         "hidden_size d_model n_embd n_embed dim embedding_size input_embedding_size dim_model attention_hidden_size", 32
     ),
     **_all("num_hidden_layers n_layer n_layers num_layers decoder_layers num_decoder_layers encoder_layers", LAYERS),
+    **_all("num_blocks num_layers_per_stack", LAYERS),
     **_all("num_attention_heads n_head n_heads num_heads decoder_attention_heads num_decoder_attention_heads", 4),
     **_all("num_key_value_heads multi_query_group_num num_kv_heads", 2),
     **_all(
@@ -62,8 +63,8 @@ _SIZES = {
     **_all("num_experts_per_tok moe_k num_experts_per_token moe_topk", 2),
     **_all("max_position_embeddings n_positions n_ctx max_seq_len context_length", 128),
     **_all("q_lora_rank kv_lora_rank o_lora_rank attention_hidden_size_lora", 16),
-    **_all("qk_nope_head_dim qk_rope_head_dim v_head_dim linear_key_head_dim linear_value_head_dim", 8),
-    **_all("rotary_dim", 4),
+    **_all("qk_nope_head_dim qk_rope_head_dim v_head_dim linear_key_head_dim linear_value_head_dim linear_head_dim", 8),
+    **_all("rotary_dim linear_num_heads zero_expert_num", 4),
     **_all("index_head_dim mamba_d_head mamba_head_dim mamba_headdim", 16),
     **_all("index_n_heads n_mamba_heads linear_num_key_heads", 2),
     **_all("linear_num_value_heads mamba_n_heads mamba_num_heads", 4),
@@ -199,7 +200,7 @@ def shrunk(name: str) -> PreTrainedConfig:
     elif kinds:
         text.layer_types = kinds * text.num_hidden_layers
     for field, value in known.items():
-        if "drop" in field and isinstance(value, float):
+        if isinstance(value, float) and ("drop" in field or "jitter" in field):  # as they are loaded
             setattr(text, field, 0.0)
         if field.endswith("token_id") and value is not None:
             setattr(text, field, VOCABULARY - 1)

@@ -301,7 +301,7 @@ def read(
 
 
 def settings_of(source: Source, key: str, name: str) -> PreTrainedConfig:
-    """The model's own configuration, without dropout.
+    """The model's own configuration, without dropout and noise.
 
     Args:
         source: Where it lies.
@@ -325,7 +325,8 @@ def settings_of(source: Source, key: str, name: str) -> PreTrainedConfig:
     except _UNREADABLE as error:
         raise _unreadable(key, name, error) from error
     for field, value in settings.to_dict().items():
-        if isinstance(value, float) and "drop" in field:  # attention_dropout, resid_pdrop, hidden_dropout_prob, …
+        # attention_dropout, resid_pdrop, hidden_dropout_prob, …; router_jitter_noise draws experts in training alone.
+        if isinstance(value, float) and ("drop" in field or "jitter" in field):
             setattr(settings, field, 0.0)
     return settings
 

@@ -23,6 +23,8 @@ from transformers import (
     Lfm2ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2Config,
@@ -60,6 +62,8 @@ def model(name: str, size: int, seed: int = 0, heads: int = 4) -> PreTrainedMode
     wide = {**shape, **ids, "initializer_range": 0.2}
     if name == "llama":
         return LlamaForCausalLM(LlamaConfig(**wide)).train(False)
+    if name == "mamba":
+        return MambaForCausalLM(MambaConfig(vocab_size=size, hidden_size=32, num_hidden_layers=2, state_size=8, **ids))
     if name == "lfm2":
         layers = {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False}
         return Lfm2ForCausalLM(Lfm2Config(**wide, **layers)).train(False)

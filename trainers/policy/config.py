@@ -54,7 +54,7 @@ class ModelConfig:
     are installed; the others need CUDA and ``compute_dtype: bfloat16``. Engines have their own."""
     rows: Literal["auto", "always"] = "auto"
     """Whether each row of a batch is computed by itself, or what rows begin with alike is computed once. ``auto``: by
-    itself only where the model cannot do the other, which recurrent layers, convolutions and ALiBi cannot."""
+    itself only where the model cannot do the other, for example for ALiBi or Mamba-1."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time."""
     shard: Sharding = "none"

@@ -1,8 +1,9 @@
 """Models that a token tree cannot compute: each path of the tree, from its root to a leaf, is a row of its own.
 
 Positions that are added to scores, and recurrent states that :mod:`trainers.policy.recurrent` does not follow, run
-along a row of tokens, where a tree has branches. Rows are padded at their ends, and need no mask: in a causal model no token sees a later one, so that padding
-changes nothing before it. A token that several rows begin with is computed in each of them, and read from the first.
+along a row of tokens, where a tree has branches. Rows are padded at their ends, and need no mask: in a causal model no
+token sees a later one, so that padding changes nothing before it. A token that several rows begin with is computed in
+each of them, and read from the first.
 """
 
 from __future__ import annotations

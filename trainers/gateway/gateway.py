@@ -281,15 +281,16 @@ class Gateway:
         """Gives the engine what has come, and the agents what it has answered; waits so many seconds at most."""
         with self.lock:
             waiting, self._waiting = self._waiting, []
-            released, self._released = self._released, []
-        for episode in released:
-            engine.release(episode)
+            going = {session.plan.episode_id for session in self._sessions.values()}  # started again, for example
+            released, self._released = [one for one in self._released if one not in going], []
         if waiting and isinstance(engine, Engine):
             engine.submit(waiting)
         elif waiting:
             with self.lock:
                 asked_for = [(one, self._asked[one.request_id][1].ask) for one in waiting]
             engine.submit([asked_in_text(one, ask) for one, ask in asked_for])
+        for episode in released:
+            engine.release(episode)
         if engine.pending:
             for completion in engine.poll(patience):
                 with self.lock:

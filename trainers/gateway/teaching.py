@@ -50,10 +50,14 @@ def in_tokens(found: ChatCompletion, prompt: Prompt, writer: Writer) -> Completi
 
 def _message(answer: Answer) -> Message:
     try:
-        calls = [(ToolCall(one.name, orjson.loads(one.arguments or "{}")), one.id) for one in answer.calls]
+        calls = [(one, orjson.loads(one.arguments or "{}")) for one in answer.calls]
     except orjson.JSONDecodeError as error:
         raise Refused(502, "teacher_failed", f"the teacher's call has no JSON for arguments: {error}") from error
-    return Message("assistant", answer.content, tuple(calls), answer.thought)
+    for one, arguments in calls:
+        if not isinstance(arguments, dict):
+            raise Refused(502, "teacher_failed", f"the teacher's call has no object for arguments: {one.arguments}")
+    called = tuple((ToolCall(one.name, arguments), one.id) for one, arguments in calls)
+    return Message("assistant", answer.content, called, answer.thought)
 
 
 class ExpertEngine(ChatEngine):
@@ -87,6 +91,8 @@ class ExpertEngine(ChatEngine):
         self._done += [self._answered(request) for request in requests]
 
     def _answered(self, request: ChatRequest) -> ChatCompletion:
+        if request.session not in self._games:
+            return ChatCompletion(request.request_id, Answer(""), "error", _OVER)
         game, expert = self._games[request.session]
         try:
             action = game.advised(expert)

@@ -91,7 +91,8 @@ def demonstrations(source: Path, env_id: str) -> Demonstrations:
     mine = [episode for episode in found if episode.env_id == env_id]
     good = [episode for episode in mine if episode.success]
     asked = tuple(one for one in good if isinstance(one, Episode) and all("gateway" in step.info for step in one.steps))
-    players = [(one.task_id, Recorded(_moves(one))) for one in good if one not in asked]
+    by_agents = set(map(id, asked))
+    players = [(one.task_id, Recorded(_moves(one))) for one in good if id(one) not in by_agents]
     if asked and players:
         raise DataError(f"demonstrations: {source} has episodes of agents and others; keep them in two folders")
     if not good:

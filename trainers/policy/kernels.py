@@ -79,7 +79,8 @@ def choose_kernel(model: PreTrainedModel, kernel: AttentionKernel) -> None:
     """
     if kernel == "flex" and torch.cuda.is_available():
         shape = model.config.get_text_config(decoder=True)
-        numbers = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
+        heads = getattr(shape, "num_attention_heads", None)
+        numbers = getattr(shape, "head_dim", None) or (shape.hidden_size // heads if heads else _LEAST)
         if numbers < _LEAST:
             raise ConfigError(
                 f"model.attention is flex, which on a GPU needs heads of {_LEAST} numbers or more, and this model's "

@@ -295,6 +295,9 @@ def read(
         how |= {"use_safetensors": True}
     try:
         model: PreTrainedModel = (kind or class_of(settings)).from_pretrained(config=settings, **source.load, **how)
+        for module in model.modules() if settings.model_type == "phimoe" else ():
+            if hasattr(module, "router_jitter_noise"):  # draws experts at random in training
+                module.train(False).train = lambda mode=True, own=module: own  # type: ignore[method-assign,misc]
     except _UNREADABLE as error:
         raise _unreadable(key, name, error) from error
     return model
@@ -325,8 +328,9 @@ def settings_of(source: Source, key: str, name: str) -> PreTrainedConfig:
     except _UNREADABLE as error:
         raise _unreadable(key, name, error) from error
     for field, value in settings.to_dict().items():
-        # attention_dropout, resid_pdrop, hidden_dropout_prob, …; router_jitter_noise draws experts in training alone.
-        if isinstance(value, float) and ("drop" in field or "jitter" in field):
+        # attention_dropout, resid_pdrop, hidden_dropout_prob, …; jitter is noise of training, but for PhiMoE's routers.
+        noise = "jitter" in field and not (settings.model_type == "phimoe" and field == "router_jitter_noise")
+        if isinstance(value, float) and ("drop" in field or noise):
             setattr(settings, field, 0.0)
     return settings
 

@@ -61,14 +61,20 @@ def is_rounded(module: nn.Module, parameter: nn.Parameter) -> bool:
 def float32_weights(model: nn.Module) -> Iterator[None]:
     """The weights that are held in bfloat16 as float32, each while its module computes, so that one copy is there."""
 
+    def own(module: nn.Module) -> Iterator[nn.Parameter]:
+        yield from module.parameters(recurse=False)
+        for child in module.children():
+            if isinstance(child, nn.Conv1d):  # recurrent layers read its weights without calling it
+                yield from child.parameters()
+
     def widen(module: nn.Module, _: object) -> None:
-        for parameter in module.parameters(recurse=False):
+        for parameter in own(module):
             if parameter.dtype == torch.bfloat16:
                 held[parameter] = parameter.data
                 parameter.data = parameter.data.float()
 
     def restore(module: nn.Module, *_: object) -> None:
-        for parameter in module.parameters(recurse=False):
+        for parameter in own(module):
             if parameter in held:
                 parameter.data = held.pop(parameter)
 

@@ -139,8 +139,9 @@ def _conv(
             found.append(parent[found[-1]])
         return [torch.from_numpy(one).to(plan.device) for one in found]
 
-    padded = F.pad(states[0].to(weight.dtype), (0, 1))
-    out = padded.new_zeros(1) if bias is None else bias[:, None]
+    exact = torch.promote_types(weight.dtype, torch.float32)  # sums are rounded once, as in the model's own function
+    padded, weight = F.pad(states[0].to(exact), (0, 1)), weight.to(exact)
+    out = padded.new_zeros(1) if bias is None else bias[:, None].to(exact)
     for back, tokens in enumerate(plan.once(("ancestors", width), ancestors)):
         out = out + weight[:, width - 1 - back, None] * padded.index_select(1, tokens)
     return (out if activation is None else ACT2FN[activation](out)).to(states.dtype)[None]
@@ -223,9 +224,18 @@ def is_recurrent(model: nn.Module) -> bool:
 
 
 def _following(own: Callable[..., Any], in_tree: Callable[..., Any]) -> Callable[..., Any]:
+    """Has ``in_tree`` take the place of ``own`` in trees.
+
+    Libraries that transformers takes where they are installed compute on a GPU alone, and not in float32: there its own
+    functions do.
+    """
+    plain = inspect.unwrap(own)
+
     @functools.wraps(own)
     def function(*args: Any, tree_plan: TreePlan | None = None, **more: Any) -> Any:
-        return own(*args, **more) if tree_plan is None else in_tree(own, tree_plan, *args, **more)
+        fast = args[0].device.type == "cuda" and args[0].dtype != torch.float32
+        used = own if fast else plain
+        return used(*args, **more) if tree_plan is None else in_tree(used, tree_plan, *args, **more)
 
     function.in_tree = in_tree  # type: ignore[attr-defined]
     return function

@@ -129,8 +129,8 @@ def _check(model: PreTrainedModel, packed: Callable[[FlatBatch], Tensor], alone:
             if rows_reason(model) is not None:
                 if (reason := differs(own_attention)) is not None:
                     raise DataError(
-                        f"{kind} computes something else in padded rows than in separate sequences ({reason}): its "
-                        "tokens see later ones; take a causal language model"
+                        f"{kind} computes something else in padded rows than in separate sequences ({reason}); "
+                        "where its tokens see later ones, take a causal language model"
                     )
                 return
         if (kernel := kernel_of(model)) != NAME:

@@ -48,7 +48,7 @@ METRICS: dict[str, str] = {
     "train/filtered": "Share of the steps that the filters left out, 0 to 1.",
     "train/tokens": "Number of response tokens trained on.",
     "train/computed_tokens": "Tokens that the update's passes computed, prompts included, each once a micro-batch.",
-    "train/row_cost": "The same, over the tokens that trees would have: of a model that is computed row by row.",
+    "train/row_cost": "Of a model computed row by row: the same, without padding, over the tokens of trees.",
     "train/idle_rows": "Share of the steps that no pass computed, as nothing in the loss depends on them, 0 to 1.",
     "train/sampled_tokens": "Response tokens sampled in this iteration; those that episodes share count once.",
     "train/tokens_total": "Number of response tokens sampled since the run began.",

@@ -52,6 +52,7 @@ class PlainEngine(HFEngine):
 
     way: str
     """One of :data:`WAYS`."""
+    _wave: _Wave | None = None
 
     @classmethod
     def from_setup(
@@ -95,6 +96,7 @@ class PlainEngine(HFEngine):
         self._wave = _Wave(self, list(wave))
 
     def _logits(self, rows: list[Row]) -> Tensor:
+        assert self._wave is not None
         return self._wave.logits(rows)
 
     def _extend(self, row: Row, token: int) -> None:
@@ -102,6 +104,10 @@ class PlainEngine(HFEngine):
 
     def _end(self, row: Row) -> None:
         return
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._wave = None
 
     def call(self, arguments: dict[str, Any]) -> Any:
         """Calls the model with its linear layers' weights in the compute format."""
@@ -144,8 +150,9 @@ class PlainEngine(HFEngine):
                 with narrow_windows(self.model, CHECK_WINDOW), float32_weights(self.model), self._working("float32"):
                     if self._off() <= (_NEAR if whole else _QUANTISED):
                         return
-            except FAILURES:
-                continue
+            except FAILURES as error:
+                if ran_out(error):
+                    raise
         self.way = WHOLE
 
     def _off(self) -> float:

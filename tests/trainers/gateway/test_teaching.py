@@ -124,11 +124,13 @@ def play(smol: Any) -> Iterator[Callable[..., Episode]]:
     managers: list[AgentManager] = []
     writer = writer_of(smol, "smollm2")
 
-    def played(agent: Play, engine: BaseEngine[Any, Any]) -> Episode:
+    def played(agent: Play, engine: BaseEngine[Any, Any], attempts: int = 1) -> Episode:
         function = FunctionAgent.__new__(FunctionAgent)
         function.place, function.function = "agent.py:play", agent
         config = AgentConfig(function="agent.py:play")
-        managers.append(AgentManager(engine, Gateway(writer, Sampling(), 0), "", function, config, [FACTORY], 1, 1))
+        managers.append(
+            AgentManager(engine, Gateway(writer, Sampling(), 0), "", function, config, [FACTORY], 1, attempts)
+        )
         task = FACTORY.make().unwrapped.tasks.ids("test")[0]  # type: ignore[attr-defined]
         (episode,) = managers[-1].run([EpisodePlan(5, 0, 0, task)], Sampling(max_tokens=200), 0)
         return episode
@@ -203,6 +205,30 @@ def test_what_the_model_cannot_write_fails_the_episode_and_says_why(play: Callab
         episode = play(agent, engine)
         engine.close()
     assert episode.error is not None and not episode.steps and "cannot write 'Well.<|im_end|>" in told[0]
+
+
+def test_an_agent_that_fails_is_started_again_with_its_expert(play: Callable[..., Episode]) -> None:
+    fails = [True]
+
+    def agent(task: Task, client: Client) -> None:
+        client.chat([{"role": "user", "content": task.text}])
+        if fails and fails.pop():
+            raise RuntimeError("once")
+        by_text(task, client)
+
+    episode = play(agent, ExpertEngine(1), attempts=3)
+    assert episode.error is None and episode.success and not fails
+
+
+@pytest.mark.parametrize("arguments", ["null", "[1]", '"x"', "3", "{"])
+def test_a_teachers_call_without_an_object_is_refused_to_the_agent(
+    arguments: str, play: Callable[..., Episode]
+) -> None:
+    with ScriptedEndpoint(lambda body: completion(None, calls=[("env_step", arguments)])) as endpoint:
+        engine = OpenAIEngine.from_setup(1, url=endpoint.url, model=NAME)
+        episode = play(by_calls, engine)
+        engine.close()
+    assert episode.error is not None and "the teacher's call has no" in episode.error
 
 
 AGENT = """

@@ -23,6 +23,7 @@ from trainers.policy.adapter import add_adapter
 from trainers.policy.attention import checkpoint_activations
 from trainers.policy.config import AdapterConfig
 from trainers.policy.model import Policy
+from trainers.policy.precision import computing
 from trainers.policy.recurrent import Levels
 from trainers.policy.rows import by_rows, use_rows
 from trainers.policy.tree import TokenSequence, TokenTree, token_tree
@@ -67,6 +68,19 @@ def test_log_probabilities_and_gradients_are_those_of_single_sequences(name: str
     (found * weight).sum().backward()
     assert float((found - wanted).detach().abs().max()) < 1e-4
     same_gradients(taken_gradients(one), gradients, 1e-4)
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize("name", ["qwen3_5_text", "lfm2", "bamba"])
+def test_an_adapter_on_weights_in_bfloat16_is_computed_in_a_tree(name: str) -> None:
+    one = built(name).to(torch.bfloat16)
+    add_adapter(one, AdapterConfig(rank=4, base="bfloat16"), "base")
+    policy = Policy(one, compute_dtype="bfloat16")
+    assert not by_rows(policy)
+    tree, sequences = some_tree()
+    with computing("bfloat16", one.device):
+        wanted = torch.cat([alone(one, tokens) for tokens in sequences])
+    assert float((policy(tree).logprob - wanted).detach().abs().mean()) < 0.05, "rounding alone"
 
 
 @pytest.fixture

@@ -124,7 +124,7 @@ def test_a_run_that_is_killed_at_any_moment_takes_each_episode_once(tmp_path: Pa
     _trained(tmp_path, **{"pool": pool, "iterations": 6})
     (tmp_path / "runs/tiny").rename(tmp_path / "runs/first")
     changes: dict[str, Any] = {"pool": {**pool, "take": {"source": "tiny"}}, "checkpoint_every": 1, "iterations": 6}
-    taken = _killed_and_resumed(tmp_path, 10, None, **changes)
+    taken = _killed_and_resumed(tmp_path, 20, None, **changes)
     with Pool(pool["folder"]) as stored:
         assert taken == sorted(map(_said, stored.episodes()))
 

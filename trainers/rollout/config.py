@@ -257,7 +257,7 @@ class RolloutConfig:
         if self.engine == "expert" and self.agent is None:
             raise ConfigError(
                 "rollout.engine expert answers the requests of an agent, and there is none; set rollout.agent, or let "
-                "envsuite eval run --player expert play"
+                "envsuite eval run ENV --policy expert play"
             )
         if self.agent is not None and (self.tree is not None or self.staleness):
             name = "rollout.tree" if self.tree is not None else "rollout.staleness"

@@ -51,11 +51,6 @@ class Levels:
     order: Tensor
     """(tokens,): where each token of the tree stands among those of all runs."""
 
-    @property
-    def padding(self) -> float:
-        """Places that are computed, in tokens of the tree."""
-        return sum(runs.tokens.numel() for level in self.levels for runs in level) / len(self.order)
-
     @classmethod
     def of(cls, tree: TokenTree, device: torch.device) -> Levels:
         """Cuts a tree."""

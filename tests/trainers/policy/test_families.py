@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.families import counts, families, known_states, measured
+from benchmarks.families import families, known_states, measured
 
-QUICK = ("llama", "gemma3_text", "lfm2", "qwen3_5_text", "bloom", "stablelm")
-
-
-def test_at_least_forty_families_are_exact_and_none_ends_in_a_traceback() -> None:
-    found = counts(known_states())
-    assert found["tree exact"] + found["rows exact"] >= 40
-    assert "broken" not in found
+QUICK = ("llama", "gemma3_text", "lfm2", "qwen3_5_text", "bamba", "bloom", "stablelm")
 
 
 @pytest.mark.parametrize(

@@ -12,23 +12,19 @@ from tiny_runs import BOTH, in_float64, model, save_model, step_table, train, tr
 from transformers import AutoConfig, BertLMHeadModel, Lfm2ForCausalLM, PreTrainedModel
 from transformers.models.lfm2 import modeling_lfm2
 
-from benchmarks.families import alone, built, some_tree
+from benchmarks.families import some_tree
 from envsuite.core.errors import DataError
 from trainers.credit.critic import ValueModel
 from trainers.policy import attention, rows
-from trainers.policy.adapter import add_adapter
-from trainers.policy.attention import checkpoint_activations, unsupported
-from trainers.policy.config import AdapterConfig
+from trainers.policy.attention import unsupported
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
 from trainers.policy.model import Policy
 from trainers.policy.packing import distinct_tokens, micro_batches
 from trainers.policy.rows import by_rows, padded_rows, rows_reason, use_rows
-from trainers.policy.tree import TokenSequence, TokenTree, token_tree
 from trainers.steps import StepTable
 from trainers.train import main
 
 SIZE = 61
-HYBRIDS = ["jamba", "mamba", "bloom", "recurrent_gemma"]
 
 
 def _both(name: str = "llama") -> tuple[PreTrainedModel, PreTrainedModel]:
@@ -125,53 +121,6 @@ def test_a_gradient_does_not_depend_on_how_rows_are_cut() -> None:
         found.append(taken_gradients(policy))
     same_gradients(found[1], found[0], 1e-10)
     same_gradients(found[2], found[0], 1e-10)
-
-
-def _adapted(one: PreTrainedModel) -> PreTrainedModel:
-    add_adapter(one, AdapterConfig(rank=4), "base")
-    torch.manual_seed(9)
-    with torch.no_grad():
-        for name, parameter in one.named_parameters():
-            if ".lora_B." in name:
-                parameter.normal_(std=0.1)
-    return one
-
-
-@pytest.mark.parametrize("kind", ["plain", "recomputed", "adapted"])
-@pytest.mark.parametrize("name", HYBRIDS)
-def test_log_probabilities_and_gradients_of_hybrids_are_those_of_single_sequences(name: str, kind: str) -> None:
-    one = built(name)
-    if kind == "adapted":
-        _adapted(one)
-    tree, sequences = some_tree()
-    weight = torch.from_numpy(np.random.default_rng(4).normal(size=len(tree.index))).float()
-    wanted = torch.cat([alone(one, tokens) for tokens in sequences])
-    (wanted * weight).sum().backward()
-    gradients = taken_gradients(one)
-    if kind == "recomputed":
-        checkpoint_activations(one)
-    policy = Policy(one).train()
-    assert by_rows(policy)
-    found = policy(tree).logprob
-    (found * weight).sum().backward()
-    assert float((found - wanted).detach().abs().max()) < 1e-5
-    same_gradients(taken_gradients(one), gradients)
-
-
-def _forest(sequences: list[np.ndarray]) -> TokenTree:
-    return token_tree([TokenSequence.of(own, np.arange(len(own) - 1), 100 * n) for n, own in enumerate(sequences)])
-
-
-@pytest.mark.parametrize("name", HYBRIDS)
-def test_other_tokens_in_a_row_change_no_other_row(name: str) -> None:
-    policy = Policy(built(name))
-    rng = np.random.default_rng(1)
-    sequences = [rng.integers(0, SIZE, length) for length in (9, 14, 6, 11)]
-    before = policy(_forest(sequences)).logprob.detach()
-    sequences[1] = rng.integers(0, SIZE, 14)
-    after = policy(_forest(sequences)).logprob.detach()
-    changed = np.flatnonzero((after - before).abs().numpy() > 1e-6)
-    assert len(changed) and set(changed.tolist()) <= set(range(8, 8 + 13)), "only those of the second row"
 
 
 def test_a_model_whose_tokens_see_later_ones_is_refused_by_name() -> None:

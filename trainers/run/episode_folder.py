@@ -20,6 +20,8 @@ from trainers.steps.parquet import read_episodes, write_episodes
 _SETTINGS = "settings.json"
 _PASSING = ("key_variable", "concurrency", "patience", "timeout", "budget", "prices")
 """Options of an engine that change no answer."""
+_AGENT = ("function", "command", "service", "test", "environment", "masking", "requests", "tokens", "seconds")
+"""Settings of an agent that change its episodes."""
 
 
 class EpisodeFolder:
@@ -95,10 +97,12 @@ def played_with(config: TrainConfig, env: EnvConfig, sampling: SamplingConfig, t
         tasks: Content hash of the task set.
     """
     options = {name: value for name, value in config.rollout.engine_options.items() if name not in _PASSING}
+    agent = config.rollout.agent
     return {
+        **({} if agent is None else {"agent": {name: vars(agent)[name] for name in _AGENT}}),
         "engine": config.rollout.engine,
         "engine_options": options,
-        "model": config.model.path if "model" not in options or config.rollout.agent is not None else None,
+        "model": config.model.path if "model" not in options or agent is not None else None,
         "env": asdict(env),
         "tasks": tasks,
         "prompt": asdict(config.prompt),

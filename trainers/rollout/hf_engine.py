@@ -92,6 +92,7 @@ class HFEngine(Engine):
         max_batch: int = 64,
         max_length: int | None = None,
         cache_tokens: int | None = None,
+        state_bytes: int | None = None,
         seed: int = 0,
         compute_dtype: ComputeDtype = "float32",
     ) -> None:
@@ -104,6 +105,8 @@ class HFEngine(Engine):
             cache_tokens: Most tokens whose keys and values are kept, those of running requests included, which have
                 theirs in any case; 0 keeps them while they are used. By default twice ``max_batch`` sequences of the
                 greatest length so far, where memory has room for them.
+            state_bytes: Most bytes of states of recurrent layers that are kept for later requests, besides those of
+                running ones; by default four states for each of ``max_batch``, where memory has room for them.
             seed: Seed of the requests that bring none.
             compute_dtype: Number format of forward passes, that of the trainer.
 
@@ -120,7 +123,9 @@ class HFEngine(Engine):
         self._seed = seed
         self._unseeded = 0
         self._vocabulary: int = model.config.get_text_config(decoder=True).vocab_size
-        self._cache = RadixCache(max_batch, cache_tokens, lambda: free(model.device))
+        self._cache = RadixCache(
+            max_batch, cache_tokens, lambda: free(model.device), states=is_recurrent(model), state_bytes=state_bytes
+        )
         self._ends: dict[int, Node] = {}
         self.prompt_tokens = PromptTokens()
         """Prompts since the last :meth:`sync`."""
@@ -133,18 +138,26 @@ class HFEngine(Engine):
 
     @classmethod
     def check_model(cls, options: Mapping[str, Any], settings: PreTrainedConfig, path: str) -> None:
-        """Refuses sequences that are longer than the model's, and a cache of less than no token."""
+        """Refuses sequences that are longer than the model's, and a cache of less than nothing."""
         tokens = options.get("cache_tokens")
         if isinstance(tokens, int) and tokens < 0:
             raise ConfigError(
                 f"rollout.engine_options: cache_tokens is {tokens}, but must be 0 or more; 0 keeps no keys and values "
                 "of requests that have ended, and without it they are kept as long as the running requests' twice"
             )
+        size = options.get("state_bytes")
+        if isinstance(size, int) and size < 0:
+            raise ConfigError(f"rollout.engine_options: state_bytes is {size}, but must be 0 or more")
         check_length("max_length", options.get("max_length"), settings, path)
 
     @classmethod
     def from_setup(
-        cls, setup: EngineSetup, *, max_length: int | None = None, cache_tokens: int | None = None
+        cls,
+        setup: EngineSetup,
+        *,
+        max_length: int | None = None,
+        cache_tokens: int | None = None,
+        state_bytes: int | None = None,
     ) -> HFEngine:
         """The engine of a run; it samples from the policy itself, or from a copy where the policy is sharded.
 
@@ -153,6 +166,8 @@ class HFEngine(Engine):
             max_length: Most tokens of prompt and response; by default what the model's positions allow.
             cache_tokens: Most tokens whose keys and values are kept; by default those of twice as many sequences as
                 there are requests at a time, where memory has room for them.
+            state_bytes: Most bytes of states of recurrent layers that are kept for later requests; by default those of
+                four states for each request at a time, where memory has room for them.
         """
         dtype = setup.config.compute_dtype
         copy = None
@@ -161,7 +176,10 @@ class HFEngine(Engine):
         model = setup.model.train(False) if copy is None else copy.model
         if copy is not None and (reason := rows_reason(setup.model)) is not None:
             use_rows(model, reason)
-        made = cls(model, max_batch=setup.slots, max_length=max_length, cache_tokens=cache_tokens, compute_dtype=dtype)
+        made = cls(
+            model, max_batch=setup.slots, max_length=max_length, cache_tokens=cache_tokens, state_bytes=state_bytes,
+            compute_dtype=dtype,
+        )  # fmt: skip
         made._copy = copy
         return made
 
@@ -366,6 +384,8 @@ class HFEngine(Engine):
         ends = {id(span.row): span.end - 1 for span in plan.spans}
         # The last token of a sequence without new ones is new in another.
         last = [ends[id(s)] if id(s) in ends else plan.place(int(s.slots[s.length - 1])) for s in sequences]
+        if cache.states is not None:
+            plan.carry(sequences, last)
         arguments = {
             **model_inputs(self.model, plan.tokens, self._images.images),
             "position_ids": self._tensor(plan.positions)[None],
@@ -376,7 +396,7 @@ class HFEngine(Engine):
         output = functional_call(self.model, self._rounded or {}, kwargs=arguments, tie_weights=False)
         cache.computed()
         for sequence in sequences:
-            sequence.ready = sequence.length
+            sequence.ready, sequence.source = sequence.length, sequence.state
         logits: Tensor = output.logits[0]
         return logits
 
@@ -398,7 +418,7 @@ class HFEngine(Engine):
         float32 rounding hides nothing; in the format that is sampled in, only that format's rounding may remain.
         """
         kind = type(self.model).__name__
-        reason = "it has recurrent layers" if is_recurrent(self.model) else rows_reason(self.model)
+        reason = rows_reason(self.model)
         if reason := unsupported(self.model) if reason == ALWAYS else reason:
             raise UsageError(f"keys and values of {kind} are not all that it keeps: {reason}")
         formats: tuple[ComputeDtype, ...] = ("float32", "bfloat16")
@@ -425,7 +445,7 @@ class HFEngine(Engine):
         """
         own_attention = self.model.config.get_text_config(decoder=True)._attn_implementation
         prompts = [(count + np.arange(count, dtype=np.int64) * 7) % self._vocabulary for count in (7, 3)]
-        cache = RadixCache(len(prompts))
+        cache = RadixCache(len(prompts), states=self._cache.states is not None)
         sequences = [cache.begin(prompt[:-1]) for prompt in prompts]
         wide = float32_weights(self.model) if compute_dtype == "float32" else nullcontext()
         with wide, self._working(compute_dtype):
@@ -435,6 +455,8 @@ class HFEngine(Engine):
             last = self._forward(sequences, cache).float()
             ours = torch.cat([torch.cat([part, own[None]]) for part, own in zip(first, last, strict=True)])
             self._cache.token_bytes = cache.token_bytes
+            if cache.states is not None and self._cache.states is not None:
+                self._cache.states.slot_bytes = cache.states.slot_bytes
             with attending(self.model, own_attention):
                 own = torch.cat([self.model(self._tensor(prompt)[None]).logits[0] for prompt in prompts]).float()
         return ours.log_softmax(-1), own.log_softmax(-1)

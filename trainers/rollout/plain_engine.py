@@ -56,7 +56,12 @@ class PlainEngine(HFEngine):
 
     @classmethod
     def from_setup(
-        cls, setup: EngineSetup, *, max_length: int | None = None, cache_tokens: int | None = None
+        cls,
+        setup: EngineSetup,
+        *,
+        max_length: int | None = None,
+        cache_tokens: int | None = None,
+        state_bytes: int | None = None,
     ) -> HFEngine:
         """The engine ``hf`` of a run: an :class:`HFEngine` where that computes what the model does, else one of these.
 
@@ -64,9 +69,10 @@ class PlainEngine(HFEngine):
             setup: The parts of the run that it is made from.
             max_length: Most tokens of prompt and response; by default what the model's positions allow.
             cache_tokens: Most tokens whose keys and values an :class:`HFEngine` keeps.
+            state_bytes: Most bytes of states of recurrent layers that an :class:`HFEngine` keeps for later requests.
         """
         try:
-            return HFEngine.from_setup(setup, max_length=max_length, cache_tokens=cache_tokens)
+            return HFEngine.from_setup(setup, max_length=max_length, cache_tokens=cache_tokens, state_bytes=state_bytes)
         except FAILURES as error:  # it is not written for every model
             if ran_out(error):
                 raise

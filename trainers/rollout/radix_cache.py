@@ -3,6 +3,10 @@
 A node is a segment of tokens with the slots of their keys and values (:mod:`trainers.rollout.kv_cache`); the sequence
 that it ends is that of all segments from the root. Nodes stay when the sequences that computed them have ended, until
 the room is needed: the leaf used longest ago goes first.
+
+A model with recurrent layers goes on from states, too (:mod:`trainers.rollout.states`), which some nodes have at their
+end: where a sequence has ended, where sequences have branched, and every :data:`EVERY` tokens. A sequence begins at the
+last of these that it shares; the tokens from there to where it branches are computed again.
 """
 
 from __future__ import annotations
@@ -16,10 +20,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trainers.rollout.kv_cache import PAGE, Ints, Pages
+from trainers.rollout.states import ZERO, States
 
 MEMORY = 0.8
 """Share of the free memory, and of that which keys and values have already, that they take at most."""
 _SPARE = 16  # a sixteenth of the bound is freed at a time
+EVERY = 512
+"""Tokens of a prompt after which states are kept."""
 
 
 @dataclass(eq=False)
@@ -39,6 +46,8 @@ class Node:
     last_used: int = 0
     planned: int = 0
     """How many tokens at its end are computed in the coming step; the others are stored."""
+    state: int = ZERO
+    """Slot of the states after its last token, if they are kept, or are in the coming step."""
 
 
 @dataclass(eq=False)
@@ -59,6 +68,10 @@ class Sequence:
     """Number of tokens that it began with: their slots belong to the tree, those of the others to the sequence."""
     node: Node
     """Where these tokens end in the tree, or after."""
+    state: int = ZERO
+    """Slot of the states after the last token that is ready, once it has been computed."""
+    source: int | None = ZERO
+    """Slot of the states that the first token to compute goes on from; ``None``: another of the step."""
 
 
 class Table:
@@ -106,12 +119,26 @@ class RadixCache:
         bound: Tokens that memory is kept for; running sequences have theirs in any case. ``None``: twice ``rows``
             sequences of the greatest length so far, or as many as there is room for, where that is less.
         free: Returns the bytes of memory that are free.
+        states: Whether the model has states besides keys and values.
+        state_bytes: Most bytes of states that are kept, besides those of running sequences. ``None``: four states for
+            each of ``rows``, or as many as there is room for, where that is less.
     """
 
-    def __init__(self, rows: int, bound: int | None = None, free: Callable[[], float] = lambda: math.inf) -> None:
+    def __init__(
+        self,
+        rows: int,
+        bound: int | None = None,
+        free: Callable[[], float] = lambda: math.inf,
+        *,
+        states: bool = False,
+        state_bytes: int | None = None,
+    ) -> None:
         self._rows = rows
         self._bound = bound
         self._free = free
+        self._state_bytes = state_bytes
+        self.states = States() if states else None
+        """States of recurrent layers, if the model has any."""
         self.token_bytes = 0.0
         """Bytes of keys and values of a token; 0 until the first are stored."""
         self.pages = Pages()
@@ -120,6 +147,11 @@ class RadixCache:
     def clear(self) -> None:
         """Forgets everything, running sequences too; what follows equals a fresh start."""
         self.pages.clear()
+        if self.states is not None:
+            self.states.clear()
+        self._kept: dict[Node, None] = {}
+        self.branches: list[tuple[int, int]] = []
+        """Slots of tokens of the coming step after which states are kept, and of the states."""
         self.table = Table(self._rows)
         self.root = Node(np.empty(0, np.int64), np.empty(0, np.int64), None, 0)
         self._numbers = itertools.count(1)
@@ -141,6 +173,17 @@ class RadixCache:
         """Tokens that there is memory for, those that are kept included: a share of it, :data:`MEMORY`."""
         return MEMORY * (self._free() + self.pages.size) / self.token_bytes if self.token_bytes else math.inf
 
+    @property
+    def state_bound(self) -> int:
+        """States that memory is kept for, besides those of running sequences; none before the size of one is known."""
+        assert self.states is not None
+        size = self.states.slot_bytes
+        if not size:
+            return 0
+        if self._state_bytes is not None:
+            return self._state_bytes // size
+        return int(min(4 * self._rows, max(0, MEMORY * (self._free() + self.states.size) / size - self._rows)))
+
     # -- running sequences -----------------------------------------------------------------------------------------
 
     def begin(self, tokens: Ints) -> Sequence:
@@ -157,19 +200,31 @@ class RadixCache:
             node.users += 1  # what has been found stays while room is made
             new = self._take(int(slots[-1]) if ready else -1, length - ready)
             node.users -= 1
-            node = self._add(node, inside, tokens[ready:], new)
-            slots = np.concatenate([slots, new])
+            slots, at = np.concatenate([slots, new]), ready
+            every = length if self.states is None else EVERY
+            for end in (*range((ready // every + 1) * every, length, every), length):
+                node = self._add(node, inside, tokens[at:end], slots[at:end])
+                self._plan(node, end - at)
+                inside, at = len(node.tokens), end
         else:
             node = self._split(node, inside) if inside < len(node.tokens) else node
-            ready -= not node.planned
-        if ready < length:
-            node.planned += length - ready
-            self._planned.append(node)
+            if not node.planned:
+                ready -= 1
+                self._plan(node, 1)
         node.users += 1
         row = self._vacant.pop()
         self.table.begin(row, slots)
         room = np.zeros(64, np.int64)
-        return Sequence(row, np.concatenate([tokens, room]), np.concatenate([slots, room]), length, ready, length, node)
+        tokens, slots = np.concatenate([tokens, room]), np.concatenate([slots, room])
+        sequence = Sequence(row, tokens, slots, length, ready, length, node)
+        if self.states is not None:
+            self._start(sequence)
+        return sequence
+
+    def _plan(self, node: Node, count: int) -> None:
+        """Plans the last tokens of a node for the coming step."""
+        node.planned += count
+        self._planned.append(node)
 
     def extend(self, sequence: Sequence, token: int) -> None:
         """Adds a token, which is planned for the coming step."""
@@ -196,7 +251,7 @@ class RadixCache:
         """Takes what was planned as stored."""
         for node in self._planned:
             node.planned = 0
-        self._planned = []
+        self._planned, self.branches = [], []
         self.token_bytes = self.pages.size / max(self.pages.count * PAGE, 1)
 
     def finish(self, sequence: Sequence) -> Node:
@@ -208,7 +263,15 @@ class RadixCache:
         self.pages.give_back(sequence.slots[len(tokens) : sequence.length])
         if len(stored) < len(tokens):
             node = self._add(node, inside, tokens[len(stored) :], own[len(stored) :])
+        elif self.states is not None and inside < len(node.tokens):
+            node = self._split(node, inside)
         self._vacant.append(sequence.row)
+        if self.states is not None:
+            if not node.state and self._has_state():
+                node.state = sequence.state
+                self._kept[node] = None
+            else:
+                self.states.give_back(sequence.state)
         self._trim()
         return node
 
@@ -249,7 +312,8 @@ class RadixCache:
 
     def _add(self, node: Node, inside: int, tokens: Ints, slots: Ints) -> Node:
         """Adds tokens after the first ``inside`` of ``node``: to a leaf that nobody uses, else as a further node."""
-        if inside == len(node.tokens) and not (node is self.root or node.children or node.users):
+        alone = self.states is None and not (node is self.root or node.children or node.users)
+        if inside == len(node.tokens) and alone:
             node.tokens, node.slots = np.concatenate([node.tokens, tokens]), np.concatenate([node.slots, slots])
             return node
         if inside < len(node.tokens):
@@ -271,6 +335,69 @@ class RadixCache:
         if upper.planned:
             self._planned.append(upper)
         return upper
+
+    # -- states ----------------------------------------------------------------------------------------------------
+
+    def _start(self, sequence: Sequence) -> None:
+        """Has a sequence begin where states are known, and keeps those where it leaves others."""
+        assert self.states is not None
+        sequence.state, sequence.source = self._new_state(), None
+        if sequence.ready == sequence.length:
+            return
+        node, position = sequence.node, sequence.length
+        while position > sequence.ready:  # past what it computes in any case
+            above = position - len(node.tokens)
+            if above < sequence.ready:
+                self._split(node, sequence.ready - above)
+            elif above > sequence.ready:
+                self._keep(node.parent)
+            position -= len(node.tokens)
+            assert node.parent is not None
+            node = node.parent
+        branch = node
+        while not (node is self.root or node.planned or node.state):
+            self._plan(node, len(node.tokens))
+            position -= len(node.tokens)
+            assert node.parent is not None
+            node = node.parent
+        sequence.ready = position
+        if not node.planned:
+            sequence.source = node.state
+            if node.state:
+                self._kept[node] = self._kept.pop(node)  # the last to go
+        self._keep(branch)
+
+    def _keep(self, node: Node | None) -> None:
+        """Keeps the states after a node that is computed in the coming step, if there is room."""
+        if node is not None and node is not self.root and not node.state and self._has_state():
+            node.state = self._new_state()
+            self._kept[node] = None
+            self.branches.append((int(node.slots[-1]), node.state))
+
+    def _new_state(self) -> int:
+        assert self.states is not None
+        return self.states.take(1 + self._rows + self.state_bound)
+
+    def _has_state(self) -> bool:
+        """Whether there is room for the states of a node; those used longest ago are forgotten for them.
+
+        A step reads all states before it stores any: those that a sequence begins with may go, too.
+        """
+        most = self.state_bound
+        going = (node for node in list(self._kept) if not node.planned)
+        while len(self._kept) >= most:
+            if (node := next(going, None)) is None:
+                return False
+            self._forget_state(node)
+        return True
+
+    def _forget_state(self, node: Node) -> None:
+        """Forgets the states after a node, if they are kept."""
+        if node.state:
+            assert self.states is not None
+            self.states.give_back(node.state)
+            node.state = ZERO
+            del self._kept[node]
 
     # -- memory ----------------------------------------------------------------------------------------------------
 
@@ -299,6 +426,7 @@ class RadixCache:
             parent = node.parent
             assert parent is not None
             self.pages.give_back(node.slots)
+            self._forget_state(node)
             del parent.children[int(node.tokens[0])]
             if parent is not self.root and not (parent.children or parent.users):
                 heapq.heappush(leaves, (parent.last_used, parent.number, parent))

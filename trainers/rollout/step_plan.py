@@ -16,6 +16,7 @@ from torch import Tensor
 from trainers.rollout.kv_cache import Ints
 from trainers.rollout.radix_cache import RadixCache
 from trainers.rollout.radix_cache import Sequence as Row
+from trainers.rollout.states import StepStates
 
 _CALL = {"cpu": 512}  # what one attention call costs besides its work, in keys of one sequence
 _CALL_ELSEWHERE = 16384  # on a GPU: a launch or two, in which it reads some ten megabytes
@@ -50,6 +51,16 @@ class Call:
     """Slots of the keys that they see: shape (keys,), all the same ones; or (tokens, keys), each its own."""
     hidden: Tensor | None
     """Which of its own keys each does not see, shape (tokens, keys); ``None``: it sees all."""
+
+
+@dataclass(frozen=True)
+class Paths:
+    """The new tokens of a pass as trees."""
+
+    parent: Ints
+    """(tokens,): the token before each; -1 where it is not of this pass."""
+    depth: Ints
+    """(tokens,): positions."""
 
 
 class StepPlan:
@@ -93,6 +104,34 @@ class StepPlan:
         """How many tokens of its sequence each sees."""
         self.longest = int(self.lengths.max())
         self._once: dict[Hashable, Any] = {}
+        self.carried: StepStates | None = None
+        """States of recurrent layers, if the model has any."""
+
+    @property
+    def tree(self) -> Paths:
+        """The new tokens as trees."""
+        return self.once("tree", self._paths)
+
+    def _paths(self) -> Paths:
+        parent = np.arange(-1, len(self.tokens) - 1)
+        for span in self.spans:
+            known = span.row.source is not None
+            parent[span.begin] = -1 if known else self.place(int(span.row.slots[span.row.ready - 1]))
+        return Paths(parent, self.positions)
+
+    def carry(self, rows: Sequence[Row], last: Sequence[int]) -> None:
+        """Has layers go on from states, and store those after the last token of each sequence and at branches.
+
+        Args:
+            rows: The sequences.
+            last: Index in the flat batch of the last token of each.
+        """
+        states, branches = self.cache.states, self.cache.branches
+        assert states is not None
+        begins = [span.row.source for span in self.spans if span.row.source is not None]
+        kept = np.array([*last, *(self.place(slot) for slot, _ in branches)])
+        slots = np.array([*(row.state for row in rows), *(state for _, state in branches)])
+        self.carried = StepStates(states, self.tensor(np.array(begins, np.int64)), kept, self.tensor(slots))
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """Returns ``make()`` of the first call with ``key``, for all layers."""

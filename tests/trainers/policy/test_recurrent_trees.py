@@ -149,8 +149,9 @@ def test_other_tokens_in_a_sequence_change_no_other_sequence(name: str) -> None:
 @given(st.lists(st.lists(st.integers(0, 1), min_size=2, max_size=12), min_size=1, max_size=8))
 def test_a_tree_is_cut_into_runs_that_go_on_from_the_ends_of_others(texts: list[list[int]]) -> None:
     tree = forest([np.array(text) for text in texts])
-    levels = Levels.of(tree, torch.device("cpu"))
-    seen, ends = [], np.zeros(0, np.int64)
+    kept = np.flatnonzero(np.arange(len(tree)) % 5 == 3)
+    levels = Levels.of(tree, torch.device("cpu"), kept)
+    seen, ends, last = [], np.zeros(0, np.int64), list[int]()
     for depth, level in enumerate(levels.levels):
         after = []
         for runs in level:
@@ -158,21 +159,24 @@ def test_a_tree_is_cut_into_runs_that_go_on_from_the_ends_of_others(texts: list[
                 own = row[row < len(tree)]
                 assert (np.diff(own) == 1).all() and (tree.parent[own[1:]] == own[:-1]).all()
                 assert tree.parent[own[0]] == (ends[parent] if depth else -1)
+                assert depth or (tree.parent[: own[0]] < 0).sum() == parent
                 after.append(own[-1])
             seen += runs.tokens.numpy().ravel()[runs.real.numpy()].tolist()
             lengths = (runs.tokens.numpy() < len(tree)).sum(1)
             assert 2 * lengths.min() >= lengths.max()
         ends = np.array(after)
+        last += after
+    assert np.array(last)[slice(None) if levels.kept is None else levels.kept.numpy()].tolist() == kept.tolist()
     assert sorted(seen) == list(range(len(tree))) and np.array(seen)[levels.order.numpy()].tolist() == sorted(seen)
     assert sum(runs.tokens.numel() for level in levels.levels for runs in level) < 2 * len(tree)
 
 
 @pytest.mark.seconds
-def test_a_hybrid_trains_in_a_tree_and_is_sampled_with_transformers_cache(tmp_path: Path) -> None:
+def test_a_hybrid_trains_in_a_tree_and_is_sampled_by_the_engine_of_all(tmp_path: Path) -> None:
     save_model(tmp_path / "model", "lfm2")
     changes = {"iterations": 2, "method": {"critic": {"kind": "model", "lr": 0.01}}}
     lines = [line for line in trained(tmp_path, recipe="ppo", **changes) if "train/loss" in line]
     log = (tmp_path / "runs/tiny/run.log").read_text()
-    assert "row by row" not in log and "samples with transformers' cache" in log
+    assert "row by row" not in log and "samples with transformers' cache" not in log
     assert len(lines) == 2 and not any("train/row_cost" in line for line in lines)
     assert all(line["train/logprob_gap"] < 1e-5 for line in lines), "engine and trainer agree"

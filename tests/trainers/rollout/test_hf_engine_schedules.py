@@ -12,7 +12,8 @@ from radix_checks import check_tree
 from tiny_models import VOCABULARY, plain_and_best_logprobs, tiny_model
 from transformers import PreTrainedModel
 
-from trainers.rollout import step_plan
+from benchmarks.families import built
+from trainers.rollout import radix_cache, step_plan
 from trainers.rollout.engine import Request, Sampling
 from trainers.rollout.hf_engine import HFEngine
 
@@ -60,14 +61,40 @@ def test_any_schedule_gives_each_prompt_its_own_greedy_continuation(
         _play(tiny_model(name), max_batch, cache_tokens, schedule)
 
 
-def _play(model: PreTrainedModel, max_batch: int, cache_tokens: int | None, schedule: list[tuple]) -> None:
-    engine = HFEngine(model, max_batch=max_batch, cache_tokens=cache_tokens)
+@settings(max_examples=30)
+@given(
+    st.sampled_from(["qwen3_5_text", "lfm2", "bamba"]),
+    st.integers(1, 6),
+    st.sampled_from([None, 0, 300]),
+    st.sampled_from([None, 0, 5000, 20_000]),
+    st.lists(actions, min_size=1, max_size=20),
+)
+def test_any_schedule_does_so_with_states_of_recurrent_layers(
+    name: str, max_batch: int, cache_tokens: int | None, state_bytes: int | None, schedule: list[tuple]
+) -> None:
+    """Keeps states every 16 tokens; takes some kilobytes for one."""
+    with mock.patch.object(radix_cache, "EVERY", 16):
+        _play(hybrid(name), max_batch, cache_tokens, schedule, state_bytes)
+
+
+@cache
+def hybrid(name: str) -> PreTrainedModel:
+    return built(name)
+
+
+def _play(
+    model: PreTrainedModel, max_batch: int, cache_tokens: int | None, schedule: list[tuple],
+    state_bytes: int | None = None,
+) -> None:  # fmt: skip
+    engine = HFEngine(model, max_batch=max_batch, cache_tokens=cache_tokens, state_bytes=state_bytes)
+    size = model.config.get_text_config().vocab_size
     asked: dict[int, Request] = {}
     context: dict[int, tuple[int, ...]] = {}
     answered: set[int] = set()
 
     def submit(prompt: tuple[int, ...], count: int, session: int | None) -> None:
-        request = Request(len(asked), prompt[:250], Sampling(temperature=0, max_tokens=count), session=session)
+        known = [token % size for token in prompt[: min(250, engine.max_length - 10)]]
+        request = Request(len(asked), known, Sampling(temperature=0, max_tokens=count), session=session)
         asked[request.request_id] = request
         engine.submit([request])
 
@@ -75,6 +102,8 @@ def _play(model: PreTrainedModel, max_batch: int, cache_tokens: int | None, sche
         done = engine.poll(timeout)
         assert done or timeout is not None or not engine.pending
         check_tree(engine._cache, [row.cached for row in engine._running])
+        if (states := engine._cache.states) is not None and state_bytes is not None:
+            assert states.size <= states.slot_bytes * max(9, 1 + max_batch) + state_bytes
         for completion in done:
             request = asked[completion.request_id]
             assert completion.request_id not in answered

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from radix_checks import check_tree, stored
 
+from trainers.rollout import radix_cache
 from trainers.rollout.kv_cache import PAGE, Pages
 from trainers.rollout.radix_cache import Node, RadixCache, Sequence
+from trainers.rollout.states import ZERO
 
 ROWS = 4
 sequences = st.lists(st.integers(0, 2), min_size=1, max_size=90)
@@ -30,13 +34,24 @@ def common(one: list[int], other: tuple[int, ...]) -> int:
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
-@settings(max_examples=150)
-@given(st.sampled_from([None, 0, 40, 64, 200]), st.lists(actions, max_size=40))
-def test_any_order_of_beginning_growing_and_ending_keeps_the_tree_whole(bound: int | None, schedule: list) -> None:
-    cache = RadixCache(ROWS, bound)
+@settings(max_examples=250)
+@given(st.sampled_from([None, 0, 40, 64, 200]), st.sampled_from([None, 0, 1, 3, 40]), st.lists(actions, max_size=40))
+def test_any_order_of_beginning_growing_and_ending_keeps_the_tree_whole(
+    bound: int | None, kept_states: int | None, schedule: list
+) -> None:
+    """And the states of recurrent layers, where there are any, with one byte for a token's and one every 16 tokens."""
+    cache = RadixCache(ROWS, bound, states=kept_states is not None, state_bytes=kept_states)
+    if cache.states is not None:
+        cache.states.slot_bytes = 1
+    with mock.patch.object(radix_cache, "EVERY", 16):
+        _play(cache, schedule)
+
+
+def _play(cache: RadixCache, schedule: list) -> None:
     running: list[Sequence] = []
     before: list[list[int]] = []
     content: dict[int, tuple[int, ...]] = {}  # what a slot was computed for: a token and all before it
+    after: dict[int, tuple[int, ...]] = {ZERO: ()}  # the tokens that the states of a slot are after
     ends = []
 
     def begin(tokens: list[int]) -> None:
@@ -46,18 +61,31 @@ def test_any_order_of_beginning_growing_and_ending_keeps_the_tree_whole(bound: i
         longest = max((common(tokens, other) for other in known), default=0)
         sequence = cache.begin(array(tokens))
         assert sequence.length == len(tokens)
-        assert sequence.ready in (longest, longest - 1)
-        assert sequence.ready == longest or longest == len(tokens), "all that is stored is found"
+        if cache.states is None:
+            assert sequence.ready in (longest, longest - 1)
+            assert sequence.ready == longest or longest == len(tokens), "all that is stored is found"
+        assert sequence.ready <= longest
         running.append(sequence)
         before.append(tokens)
 
     def step() -> None:
+        now = {int(slot) for one in running for slot in one.slots[one.ready : one.length]}
         for sequence in running:
+            if cache.states is not None and sequence.ready < sequence.length:
+                if sequence.source is None:
+                    assert int(sequence.slots[sequence.ready - 1]) in now, "it goes on from another of the step"
+                else:
+                    assert after[sequence.source] == tuple(sequence.tokens[: sequence.ready].tolist())
             for position in range(sequence.ready, sequence.length):
                 content[int(sequence.slots[position])] = tuple(sequence.tokens[: position + 1].tolist())
+        assert len({state for _, state in cache.branches}) == len(cache.branches)
+        for slot, state in cache.branches:
+            assert slot in now
+            after[state] = content[slot]
         cache.computed()
         for sequence in running:
-            sequence.ready = sequence.length
+            sequence.ready, sequence.source = sequence.length, sequence.state
+            after[sequence.state] = tuple(sequence.tokens[: sequence.length].tolist()) if sequence.state else ()
             for position in range(sequence.length):
                 wanted = tuple(sequence.tokens[: position + 1].tolist())
                 assert content[int(sequence.slots[position])] == wanted, "a slot holds another's token"

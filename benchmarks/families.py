@@ -10,16 +10,22 @@ import argparse
 import json
 import logging
 import math
+import os
+import socket
+import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from accelerate import Accelerator
 from torch import Tensor
+from torch.multiprocessing.spawn import spawn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils.logging import set_verbosity_error
@@ -30,7 +36,8 @@ from trainers.policy.attention import checkpoint_activations
 from trainers.policy.config import AdapterConfig, ModelConfig
 from trainers.policy.model import Policy
 from trainers.policy.rows import rows_reason
-from trainers.policy.tree import TokenSequence, TokenTree, token_tree
+from trainers.policy.tree import TokenSequence, TokenTree, one_token, token_tree
+from trainers.processes.distributed import data_parallel, make_accelerator
 from trainers.rollout.engine import EngineSetup, Sampling
 from trainers.rollout.plain_engine import PlainEngine
 
@@ -147,6 +154,8 @@ class Measured:
     """With LoRA on all linear layers."""
     checkpointing: str = ""
     """With recomputed activations."""
+    processes: str = ""
+    """The gradient of two processes, which have half of the sequences each, beside that of one."""
 
     @property
     def state(self) -> str:
@@ -155,14 +164,14 @@ class Measured:
             return "unbuilt" if not self.way else "refused" if self.way.startswith("refused") else "broken"
         engine = f"engine:{self.engine}" if self.sampled < NEAR else ""
         words = {"exact": max(self.logprob, self.gradient) < NEAR, engine: bool(engine), "lora": self.adapter == "yes"}
-        words["checkpointing"] = self.checkpointing == "yes"
+        words |= {"checkpointing": self.checkpointing == "yes", "processes": self.processes == "yes"}
         return " ".join([self.way, *(word for word, works in words.items() if works)])
 
     def row(self, name: str) -> str:
         """The family's row of the table."""
         cells = (
             name, self.built, self.way, self.reason, _figure(self.logprob), _figure(self.gradient), self.engine,
-            _figure(self.sampled), self.adapter, self.checkpointing,
+            _figure(self.sampled), self.adapter, self.checkpointing, self.processes,
         )  # fmt: skip
         return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
 
@@ -268,6 +277,54 @@ def compared(policy: Policy) -> tuple[float, float]:
     return float((found - wanted).abs().max()), off / scale
 
 
+def two_processes(names: Sequence[str]) -> dict[str, str]:
+    """Tries the families in two processes; those that did not come to an end are not among the answers."""
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        free.close()
+        answers = Path(folder) / "answers"
+        answers.touch()
+        spawn(_process, (port, list(names), answers), nprocs=2)  # type: ignore[no-untyped-call]
+        return dict(json.loads(line) for line in answers.read_text().splitlines())
+
+
+def _process(rank: int, port: int, names: Sequence[str], answers: Path) -> None:
+    """One of the two."""
+    of_rank = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
+    os.environ |= {name: str(value) for name, value in of_rank.items()}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "ACCELERATE_USE_CPU": "true"}
+    _quiet()
+    torch.set_num_threads(1)
+    accelerator = make_accelerator()
+    for name in names:
+        answer = _tried(partial(_together, accelerator, name))
+        if rank == 0:
+            with answers.open("a") as file:
+                file.write(json.dumps([name, answer]) + "\n")
+    torch.distributed.destroy_process_group()
+
+
+def _together(accelerator: Accelerator, name: str) -> str:
+    policy = Policy(built(name)).train()
+    tree, sequences = some_tree()
+    weight = torch.from_numpy(np.random.default_rng(6).normal(size=len(tree.index))).float()
+    (policy(tree).logprob * weight).sum().backward()
+    wanted = {n: p.grad.clone() for n, p in policy.named_parameters() if p.grad is not None}
+    policy.zero_grad()
+    starts = np.cumsum([0, *(len(tokens) - 1 for tokens in sequences)])
+    own = range(accelerator.process_index, len(sequences), 2)
+    part = token_tree([TokenSequence.of(s := sequences[i], np.arange(len(s) - 1), int(starts[i])) for i in own])
+    optimizer = torch.optim.SGD(policy.parameters())
+    together, _ = data_parallel(accelerator, policy, optimizer, lambda: policy(one_token()).logprob)
+    accelerator.backward((together(part).logprob * weight[part.index]).sum() * 2)
+    zero = torch.zeros(())
+    found = {n: p.grad for n, p in policy.named_parameters() if p.grad is not None}
+    off = max(float((found.get(n, zero) - wanted.get(n, zero)).abs().max()) for n in found.keys() | wanted.keys())
+    off /= max(float(g.abs().max()) for g in wanted.values())
+    return "yes" if off < NEAR else f"gradients off by {off:.1e}"
+
+
 def sampled(model: PreTrainedModel) -> tuple[str, float]:
     """The engine's way, and how far its log-probabilities are from the model's own."""
     engine = PlainEngine.from_setup(EngineSetup(model, None, ModelConfig(), 4))  # type: ignore[arg-type]
@@ -345,15 +402,16 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("names", nargs="*", help="families; all by default")
     parser.add_argument("--write", action="store_true", help="renew the file of states")
     asked = parser.parse_args(given)
-    warnings.filterwarnings("ignore")
-    set_verbosity_error()  # type: ignore[no-untyped-call]
-    logging.getLogger("trainers").setLevel(logging.ERROR)
+    _quiet()
     print("| family | built | trained by | why by rows | log-probabilities | gradients | engine hf | off | LoRA |"
-          " checkpointing |\n|---|---|---|---|---|---|---|---|---|---|")  # fmt: skip
+          " checkpointing | two processes |\n|---|---|---|---|---|---|---|---|---|---|---|")  # fmt: skip
     known = known_states() if STATES.exists() else {}
     changed = {}
-    for name in asked.names or sorted(families()):
+    names = asked.names or sorted(families())
+    together = two_processes([name for name in names if known.get(name) not in ("unbuilt", "refused")])
+    for name in names:
         found = measured(name)
+        found.processes = together.get(name, "") if found.way in ("tree", "rows") else ""
         print(found.row(name), flush=True)
         if known.get(name) != found.state:
             changed[name] = found.state
@@ -364,6 +422,12 @@ def main(given: Sequence[str] | None = None) -> None:
     if asked.write:
         groups = {state: " ".join(sorted(n for n in now if now[n] == state)) for state in sorted(set(now.values()))}
         STATES.write_text(json.dumps(groups, indent=2) + "\n")
+
+
+def _quiet() -> None:
+    warnings.filterwarnings("ignore")
+    set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.getLogger("trainers").setLevel(logging.ERROR)
 
 
 def counts(states: Mapping[str, str]) -> dict[str, int]:

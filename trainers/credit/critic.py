@@ -34,7 +34,7 @@ from trainers.policy.rows import by_rows
 from trainers.policy.sharding import is_sharded, rounds, spread, spreads
 from trainers.policy.stateful import Part
 from trainers.policy.tree import TokenTree, one_token
-from trainers.processes.distributed import all_gather_object
+from trainers.processes.distributed import all_gather_object, data_parallel
 from trainers.settings import ConfigError
 from trainers.steps import StepTable
 from trainers.steps.columns import STATES, SUPPLIERS, VALUES
@@ -162,11 +162,13 @@ class Critic(Provider):
             betas=optim.betas,
             weight_decay=optim.weight_decay,
         )
+        self.wrapped: nn.Module = module
         if is_sharded(module):
-            wrapped, self.optimizer = module, accelerator.prepare(optimizer)
+            self.optimizer = accelerator.prepare(optimizer)
         else:
-            wrapped, self.optimizer = accelerator.prepare(module, optimizer)
-        self.wrapped: nn.Module = wrapped
+            state = torch.zeros(1, policy.config.hidden_size, device=accelerator.device)
+            given = one_token() if isinstance(module, ValueModel) else state
+            self.wrapped, self.optimizer = data_parallel(accelerator, module, optimizer, lambda: module(given))
         self.module = module
         self._step = GuardedStep(
             accelerator, self.wrapped, self.optimizer, optim.max_grad_norm, optim.max_skipped, "critic"

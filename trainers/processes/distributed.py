@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
-from accelerate import Accelerator, InitProcessGroupKwargs, PartialState
+from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs, PartialState
 from accelerate.utils import gather_object
+from torch import Tensor, nn
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from envsuite.core.errors import EnvsuiteError, UnknownName
@@ -156,6 +157,30 @@ def make_accelerator(timeout: float = 30.0) -> Accelerator:
         hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         _PEERS = Peers(accelerator.process_index, members, store, 60.0 * timeout, hosted)
     return accelerator
+
+
+def data_parallel(
+    accelerator: Accelerator, module: nn.Module, optimizer: torch.optim.Optimizer, output: Callable[[], Tensor]
+) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A module whose gradients are averaged over the processes, and its optimiser.
+
+    Parameters that take no part in every output, as those of experts or of attention to an encoder, are waited for
+    otherwise, and gradients stay apart.
+
+    Args:
+        accelerator: The processes.
+        module: In training mode, or evaluation.
+        optimizer: That of the module's parameters.
+        output: Computes an output of the module; after it no gradients are left.
+    """
+    if accelerator.num_processes > 1:
+        module.to(accelerator.device)
+        output().sum().backward()  # type: ignore[no-untyped-call]
+        unused = any(p.requires_grad and p.grad is None for p in module.parameters())
+        module.zero_grad()
+        accelerator.ddp_handler = DistributedDataParallelKwargs(find_unused_parameters=unused)
+    wrapped: tuple[nn.Module, torch.optim.Optimizer] = accelerator.prepare(module, optimizer)
+    return wrapped
 
 
 _REFUSED = {

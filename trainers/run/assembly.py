@@ -31,11 +31,12 @@ from trainers.policy.optimizer import ShardedOptimizerState, make_optimizer
 from trainers.policy.rows import rows_reason
 from trainers.policy.sharding import each_whole, is_sharded, shard, spreads
 from trainers.policy.stateful import OptimizerState, Stateful
+from trainers.policy.tree import one_token
 from trainers.policy.update import Updater
 from trainers.pool import Pool
 from trainers.processes.activity import ACTIVITY
 from trainers.processes.cpu import keep_freed_memory
-from trainers.processes.distributed import agreed, on_main, sharing_failures
+from trainers.processes.distributed import agreed, data_parallel, on_main, sharing_failures
 from trainers.report.stats import EvalResult
 from trainers.rollout.engine import EngineSetup, longest_sequence
 from trainers.rollout.engines import start_engine
@@ -267,8 +268,7 @@ class Run:
         optimizer = make_optimizer(policy.parameters(), config.optim)
         if is_sharded(policy):
             return policy, accelerator.prepare(optimizer)
-        prepared: tuple[nn.Module, torch.optim.Optimizer] = accelerator.prepare(policy, optimizer)
-        return prepared
+        return data_parallel(accelerator, policy, optimizer, lambda: policy(one_token()).logprob)
 
     def sync(self) -> None:
         """Give the engine the policy's weights; a run that was resumed and one that went on then sample the same."""

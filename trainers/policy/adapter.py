@@ -26,7 +26,7 @@ from trainers.policy.config import AdapterConfig
 from trainers.policy.outline import as_if_on_cpu
 from trainers.policy.sharding import assign
 from trainers.policy.stateful import Mismatch, compare
-from trainers.policy.vision import class_of, takes_images
+from trainers.policy.vision import class_of, projector_layers, takes_images
 from trainers.settings import ConfigError
 
 if TYPE_CHECKING:
@@ -138,6 +138,7 @@ def _lora(model: PreTrainedModel, config: AdapterConfig, base: str, revision: st
     from peft import LoraConfig
 
     targets = linear_layers(model) if config.targets == "all-linear" else config.targets
+    projector = projector_layers(model)
     return LoraConfig(
         task_type="CAUSAL_LM",
         base_model_name_or_path=base,
@@ -145,8 +146,8 @@ def _lora(model: PreTrainedModel, config: AdapterConfig, base: str, revision: st
         r=config.rank,
         lora_alpha=config.alpha,
         lora_dropout=config.dropout,
-        target_modules=targets,
-        exclude_modules=_of_images(model) or None,
+        target_modules=[*targets, *projector],
+        exclude_modules=sorted({*_of_images(model)} - {*projector}) or None,
         # Conv1D is transformers' linear layer of GPT-2, whose weight is transposed.
         fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
     )
@@ -346,10 +347,13 @@ def merged(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
         from peft import PeftModel
     except ImportError as error:
         raise MissingExtra(f"model.path {folder} is an adapter: pip install 'envsuite[lora]'") from error
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     try:
         with _quietly():
             whole: PreTrainedModel = PeftModel.from_pretrained(model, str(folder)).merge_and_unload(safe_merge=True)
     except (OSError, ValueError, KeyError, RuntimeError, safetensors.SafetensorError) as error:
         what = f"{type(error).__name__}: {error}"
         raise DataError(f"model.path {folder}: the adapter cannot be merged ({what})") from error
-    return whole.requires_grad_(True)
+    for name, parameter in whole.named_parameters():
+        parameter.requires_grad_(name in trained)
+    return whole

@@ -63,6 +63,11 @@ class ModelConfig:
     offload: bool = False
     """With ``shard``: each process keeps its part of weights, gradients and optimiser's state in main memory (FSDP2's
     ``CPUOffloadPolicy``); layers come to the device as they compute, and the optimiser's step is made by the CPU."""
+    images: bool = False
+    """Reads a model that is otherwise read for text alone (Qwen3.5) with its vision tower, so that it takes images."""
+    train_projector: bool = False
+    """Trains a model's projection of images to embeddings, too; with ``adapter``, an adapter on its linear layers. The
+    vision tower below stays frozen, and computes each image anew in every pass."""
     adapter: AdapterConfig | None = None
     """Trains an adapter, and freezes the model; null trains the model itself (an adapter that ``path`` names is merged
     into it)."""

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from trainers.policy.rows import padded_rows, rows_reason
 from trainers.policy.tree import TokenTree
 from trainers.policy.tree_plan import TreePlan
-from trainers.policy.vision import model_inputs
+from trainers.policy.vision import model_inputs, own_positions
 from trainers.policy.walk import Past
 
 
@@ -62,11 +62,14 @@ def flatten(tree: TokenTree, model: PreTrainedModel, before: int = 0, past: Past
     if rows_reason(model) is not None:
         rows, token = padded_rows(tree)
         arguments: dict[str, Any] = {**model_inputs(model, rows, tree.images), "use_cache": False}
+        if (own := own_positions(model, rows, tree.images)) is not None:
+            arguments["position_ids"] = to_device(own, device)
         return FlatBatch(arguments, to_device(tree.place, device), to_device(token, device), rows.shape[1])
     plan = TreePlan(tree, device, before, past)
+    own = own_positions(model, tree.tokens, tree.images, tree.depth, tree.end)
     arguments = {
         **model_inputs(model, tree.tokens[before:], tree.images),
-        "position_ids": plan.depth[None, before:],
+        "position_ids": plan.depth[None, before:] if own is None else to_device(own[:, :, before:], device),
         "use_cache": False,
         "tree_plan": plan,
     }

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
+    AutoImageProcessor,
     AutoModel,
     AutoModelForCausalLM,
     AutoProcessor,
@@ -34,7 +36,7 @@ from trainers.policy.outline import InFiles, OfFirst, Outline, Weights, empty_mo
 from trainers.policy.rows import ALWAYS, use_rows
 from trainers.policy.selfcheck import check_backbone
 from trainers.policy.source import Source, find
-from trainers.policy.vision import ImageProcessing, class_of, set_format, set_vision, takes_images
+from trainers.policy.vision import ImageProcessing, choose_reading, class_of, set_format, set_vision, takes_images
 from trainers.policy.weight_files import WeightFiles
 from trainers.processes.cpu import warn_of_slow_bfloat16
 from trainers.settings import ConfigError
@@ -101,7 +103,12 @@ def _found(config: ModelConfig) -> tuple[Source, PreTrainedConfig]:
     """Where the policy's model lies, and its configuration; attention and adapter were checked."""
     check_kernel(config)
     source = find(config.path, "model.path", tokenizer=False)
-    settings = settings_of(source, "model.path", config.path)
+    settings = settings_of(source, "model.path", config.path, config.images)
+    if (config.images or config.train_projector) and (source.gguf is not None or not takes_images(settings)):
+        setting = "images" if config.images else "train_projector"
+        raise ConfigError(
+            f"model.{setting} is true, but model.path {config.path} is read as a model for text; set it to false"
+        )
     if config.adapter is not None:
         check_adapter(config.adapter, settings, config.path)
     return source, settings
@@ -177,7 +184,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
             Renderer(tokenizer)([{"role": "user", "content": "Hello."}], None)
         except UsageError as error:
             raise DataError(f"model.chat_template {config.chat_template}: {error}") from error
-    _take_images(tokenizer, source, config.path)
+    _take_images(tokenizer, source, config)
     if tokenizer.chat_template is None:
         raise DataError(
             f"model.path {config.path}: its tokenizer has no chat template; give it one by model.chat_template (a file)"
@@ -185,10 +192,10 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def _take_images(tokenizer: PreTrainedTokenizerBase, source: Source, path: str) -> None:
+def _take_images(tokenizer: PreTrainedTokenizerBase, source: Source, config: ModelConfig) -> None:
     """Makes prompts of ``tokenizer`` take images, if the model does."""
-    if source.gguf is None and takes_images(settings := settings_of(source, "model.path", path)):
-        set_format(tokenizer, _processing(source, settings, "model.path", path))
+    if source.gguf is None and takes_images(settings := settings_of(source, "model.path", config.path, config.images)):
+        set_format(tokenizer, _processing(source, settings, "model.path", config.path))
 
 
 def _processing(source: Source, settings: PreTrainedConfig, key: str, path: str) -> ImageProcessing:
@@ -198,14 +205,17 @@ def _processing(source: Source, settings: PreTrainedConfig, key: str, path: str)
         DataError: It cannot be loaded.
     """
     try:
-        processor = AutoProcessor.from_pretrained(source.folder, backend="pil")  # type: ignore[no-untyped-call]
+        processor = AutoProcessor.from_pretrained(source.folder)  # type: ignore[no-untyped-call]
+        # The same pixels whether torchvision, which processors of videos need, is installed or not.
+        pixels = AutoImageProcessor.from_pretrained(source.folder, backend="pil")  # type: ignore[no-untyped-call]
+        processor.image_processor = pixels
         return ImageProcessing(processor, int(settings.image_token_id))
     except (*_UNREADABLE, ImportError, AttributeError) as error:
         raise _unreadable(key, path, error) from error
 
 
 def load_backbone(config: ModelConfig, key: str, layers: int | None = None) -> PreTrainedModel:
-    """The model of ``config.path`` without its output layer; dropout is off.
+    """The model of ``config.path`` without its output layer; dropout is off, and how it computes images is frozen.
 
     Where an adapter is trained, it has a new one, on the model with whatever adapter ``config.path`` names merged.
 
@@ -221,8 +231,9 @@ def load_backbone(config: ModelConfig, key: str, layers: int | None = None) -> P
         ConfigError: The adapter does not fit it, or it has fewer than ``layers``.
         MissingExtra: It needs a package that is not installed.
     """
+    config = replace(config, train_projector=False)
     source = find(config.path, key, tokenizer=False)
-    settings = settings_of(source, key, config.path)
+    settings = settings_of(source, key, config.path, config.images)
     if config.adapter is not None:
         check_adapter(config.adapter, settings, config.path)
     if source.adapter is None:
@@ -303,13 +314,14 @@ def read(
     return model
 
 
-def settings_of(source: Source, key: str, name: str) -> PreTrainedConfig:
+def settings_of(source: Source, key: str, name: str, images: bool = False) -> PreTrainedConfig:
     """The model's own configuration, without dropout and noise.
 
     Args:
         source: Where it lies.
         key: The setting's key, for messages.
         name: The setting's value, for messages.
+        images: Whether a model that could also be read for text alone has its vision tower.
 
     Raises:
         DataError: It cannot be read.
@@ -332,6 +344,7 @@ def settings_of(source: Source, key: str, name: str) -> PreTrainedConfig:
         noise = "jitter" in field and not (settings.model_type == "phimoe" and field == "router_jitter_noise")
         if isinstance(value, float) and ("drop" in field or noise):
             setattr(settings, field, 0.0)
+    choose_reading(settings, images)
     return settings
 
 
@@ -350,7 +363,7 @@ def _load(
         )
     model = read(source, settings, key, config.path, kind, **how)
     if source.gguf is None and takes_images(settings):
-        set_vision(model, _processing(source, settings, key, config.path))
+        set_vision(model, _processing(source, settings, key, config.path), config.train_projector)
     return model
 
 

@@ -3,15 +3,22 @@
 An image takes some places of a prompt, whose token ids are below -1 and say which part of which image stands there
 (:mod:`envsuite.prompting.images`). So prompts are compared, merged and shared by their ids alone, as those of text are.
 Where the model computes, embeddings of the parts take the place of the ids. The tower and its projection are frozen, so
-that the same embeddings serve engine, trainer and reference, and are computed once.
+that the same embeddings serve engine, trainer and reference, and are computed once. Where the projection is trained,
+they are computed in every pass.
+
+Some models (Qwen2-VL and later) give the parts of an image rows and columns as positions, and go on after the image
+with the next number above those. Such positions of a token depend on its path alone, so that they hold in a tree, too.
+Some (Qwen3-VL) also add features of the image to the states after the first layers.
 """
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,12 +38,16 @@ from transformers import (
 
 from envsuite.core.errors import DataError, UsageError
 from envsuite.core.images import Pixels, digest
-from envsuite.prompting.images import PARTS, images_of, part_id, parts_of
+from envsuite.prompting import Renderer
+from envsuite.prompting.images import PARTS, images_of, part_id, parts_of, renumbered
 from trainers.policy.attention import attending, evaluating
 from trainers.policy.precision import computing
 
 _KEPT = 4096  # images whose embeddings are kept
 _AT_A_TIME = 32  # images in one pass of the tower
+_OF_TOKENS = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids", "moe_mm_token_type_ids")
+_PROJECTOR = re.compile(r"(^|\.)(multi_modal_projector|connector|(\w+_)?merger(_list)?)\.")
+_TEXT = "\ue000"  # stands beside an image in a conversation that shows what a template writes around it
 _TOLERANCE, _ROUNDED = 1e-3, 5e-2  # of the largest value, with weights in float32 and in others
 _FORMATS: weakref.WeakKeyDictionary[PreTrainedTokenizerBase, ImageProcessing] = weakref.WeakKeyDictionary()
 _VISIONS: weakref.WeakKeyDictionary[PreTrainedModel, Vision] = weakref.WeakKeyDictionary()
@@ -45,7 +56,18 @@ _VISIONS: weakref.WeakKeyDictionary[PreTrainedModel, Vision] = weakref.WeakKeyDi
 def takes_images(settings: PreTrainedConfig) -> bool:
     """Whether a model of this configuration takes images, and is read as one that does."""
     kind = type(settings)
-    return kind not in MODEL_FOR_CAUSAL_LM_MAPPING and kind in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    if kind not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING or kind not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        return kind in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    seeing: Any = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[kind]
+    return settings.architectures == [seeing.__name__]
+
+
+def choose_reading(settings: PreTrainedConfig, images: bool) -> None:
+    """Has a model that transformers can read with its vision tower or without be read so."""
+    kind = type(settings)
+    if kind in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and kind in MODEL_FOR_CAUSAL_LM_MAPPING:
+        read: Any = (MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING if images else MODEL_FOR_CAUSAL_LM_MAPPING)[kind]
+        settings.architectures = [read.__name__]
 
 
 def class_of(settings: PreTrainedConfig) -> Any:
@@ -65,6 +87,12 @@ class ImageProcessing:
         self.processor = processor
         self.token = token
         self._ids: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._text: str = processor.image_token  # type: ignore[attr-defined]
+        text, tokenizer = {"type": "text", "text": _TEXT}, processor.tokenizer
+        if tokenizer.chat_template is not None:  # it may write more than the image's token, such as control tokens
+            message = {"role": "user", "content": [text, {"type": "image"}, text]}
+            _, *between = (Renderer(tokenizer).attempt([message], None) or "").split(_TEXT)
+            self._text = between[0].strip() if between and self._text in between[0] else self._text
 
     def ids(self, pixels: Pixels) -> tuple[int, ...]:
         """Returns the token ids of an image in a prompt, with those of its parts below -1."""
@@ -81,10 +109,9 @@ class ImageProcessing:
         """Returns token ids and pixel values of a row of images, as the model's own ``forward`` takes them."""
         from PIL import Image
 
-        name: str = self.processor.image_token  # type: ignore[attr-defined]
         files = [Image.fromarray(image) for image in images]
         made: Any = self.processor(
-            text=[name * len(files)], images=[files], add_special_tokens=False, return_tensors="pt"
+            text=[self._text * len(files)], images=[files], add_special_tokens=False, return_tensors="pt"
         )
         return dict(made)
 
@@ -110,32 +137,45 @@ class Vision:
     """A model's embeddings of images, computed in the format of its weights.
 
     Args:
-        model: Its vision tower and projection are frozen here.
+        model: Its vision tower is frozen here, and its projection unless that is trained.
         processing: Its processor.
+        trained: Whether the projection is trained, itself or by an adapter.
 
     Raises:
-        DataError: The model does not say which of its layers are those of text.
+        DataError: The model does not say which of its layers are those of text, or which are the projection.
     """
 
-    def __init__(self, model: PreTrainedModel, processing: ImageProcessing) -> None:
+    def __init__(self, model: PreTrainedModel, processing: ImageProcessing, trained: bool = False) -> None:
         self._model = weakref.ref(model)
         self.processing = processing
+        self.trained = trained
         self._kept: OrderedDict[bytes, Tensor] = OrderedDict()
+        self._positions: dict[tuple[int, ...], NDArray[np.int64]] = {}
         decoder = model.get_decoder()  # type: ignore[no-untyped-call]
         heads = [decoder, model.get_input_embeddings(), model.get_output_embeddings()]  # type: ignore[no-untyped-call]
         if decoder is model:
             raise DataError(f"{type(model).__name__} does not say which of its layers are those of text")
         text = {id(parameter) for head in heads if head is not None for parameter in head.parameters()}
-        for parameter in model.parameters():
-            if id(parameter) not in text:
+        for name, parameter in model.named_parameters():
+            if id(parameter) not in text and not (trained and _PROJECTOR.search(name)):
                 parameter.requires_grad_(False)
+        if trained and not any(_PROJECTOR.search(name) for name, _ in model.named_parameters()):
+            raise DataError(f"{type(model).__name__} has no projector that is known; set model.train_projector: false")
+
+    def nothing(self) -> Tensor | float:
+        """Returns 0 of all weights of a projection that is trained: their gradients are there where no image is."""
+        own = [p.flatten()[0] for n, p in self._whole().named_parameters() if p.requires_grad and _PROJECTOR.search(n)]
+        return 0.0 * torch.stack(own).sum() if own else 0.0
 
     def embeddings(self, images: Sequence[Pixels]) -> list[Tensor]:
-        """Returns the embeddings of each image's parts, shape (parts, D), float32, on the model's device."""
-        model = self._model()
-        assert model is not None
+        """Returns the embeddings of each image's parts, shape (parts, D), float32, on the model's device.
+
+        Behind them, in the same rows, stand what the model adds to the states after its first layers, if it does.
+        """
+        model = self._whole()
         keys = [digest(image) for image in images]
-        found = {key: self._kept[key] for key in keys if key in self._kept and self._kept[key].device == model.device}
+        kept = self._kept if not self.trained else {}
+        found = {key: kept[key] for key in keys if key in kept and kept[key].device == model.device}
         by_shape: dict[tuple[int, ...], dict[bytes, Pixels]] = {}
         for key, image in zip(keys, images, strict=True):
             if key not in found:
@@ -146,32 +186,57 @@ class Vision:
                 some = todo[begin : begin + _AT_A_TIME]
                 made = self._made(model, [image for _, image in some])
                 found.update(zip((key for key, _ in some), made, strict=True))
-        for key in keys:
+        for key in () if self.trained else keys:
             self._kept[key] = found[key]
             self._kept.move_to_end(key)
         while len(self._kept) > _KEPT:
             self._kept.popitem(last=False)
         return [found[key] for key in keys]
 
-    @torch.no_grad()
     def _made(self, model: PreTrainedModel, images: Sequence[Pixels]) -> list[Tensor]:
         """Computes the embeddings of images of one size."""
         see: Any = model.get_image_features
         tensors = self.processing.tensors(images)
         given = {name: value.to(model.device) for name, value in _of_pixels(tensors).items()}
-        with evaluating(model), computing("float32", model.device):
-            output = see(**given).pooler_output
-        parts = [output] if isinstance(output, Tensor) else list(output)
-        made = torch.cat([part.reshape(-1, part.shape[-1]) for part in parts]).float()
+        learns = self.trained and torch.is_grad_enabled()
+        computed = computing("bfloat16" if self.trained and _rounded(model) else "float32", model.device)
+        with evaluating(model), torch.set_grad_enabled(learns), computed:
+            output = see(**given)
+        made = torch.cat([_rows(part) for part in (output.pooler_output, *output.get("deepstack_features", ()))], 1)
         wanted = int((tensors["input_ids"] == self.processing.token).sum())
         if len(made) != wanted:
             raise DataError(f"{type(model).__name__} makes {len(made)} embeddings of images of {wanted} tokens")
         return [part.clone() for part in made.chunk(len(images))]
 
+    @property
+    def positioned(self) -> bool:
+        """Whether images have positions of their own."""
+        return hasattr(self._whole().base_model, "get_rope_index")
 
-def set_vision(model: PreTrainedModel, processing: ImageProcessing) -> None:
-    """Makes ``model`` take images."""
-    _VISIONS[model] = Vision(model, processing)
+    def positions(self, image: Pixels) -> NDArray[np.int64]:
+        """Returns positions of an image's parts, and of the token after them, counted from that of the first part.
+
+        Shape (kinds of positions, parts + 1), for a model that is :attr:`positioned`.
+        """
+        if image.shape not in self._positions:
+            index: Any = self._whole().base_model.get_rope_index
+            tensors = self.processing.tensors([image])
+            alike = tensors.keys() - _of_pixels(tensors).keys()
+            tensors |= {name: torch.nn.functional.pad(tensors[name], (1, 1)) for name in alike}
+            found = index(**{**tensors, "attention_mask": None})[0][:, 0].numpy()
+            places = np.flatnonzero(tensors["input_ids"][0].numpy() == self.processing.token)
+            self._positions[image.shape] = found[:, places[0] : places[-1] + 2] - found[:, places[0] - 1, None] - 1
+        return self._positions[image.shape]
+
+    def _whole(self) -> PreTrainedModel:
+        model = self._model()
+        assert model is not None
+        return model
+
+
+def set_vision(model: PreTrainedModel, processing: ImageProcessing, trained: bool = False) -> None:
+    """Makes ``model`` take images, and freezes what computes them, but for its projection where that is trained."""
+    _VISIONS[model] = Vision(model, processing, trained)
 
 
 def vision_of(model: PreTrainedModel) -> Vision | None:
@@ -179,7 +244,14 @@ def vision_of(model: PreTrainedModel) -> Vision | None:
     return _VISIONS.get(model)
 
 
-def model_inputs(model: PreTrainedModel, tokens: NDArray[np.int64], images: Sequence[Pixels] = ()) -> dict[str, Tensor]:
+def projector_layers(model: PreTrainedModel) -> list[str]:
+    """Returns the full names of the linear layers of a projection of images that is trained."""
+    vision = vision_of(model)
+    linear = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
+    return [name for name in linear if _PROJECTOR.search(f"{name}.")] if vision is not None and vision.trained else []
+
+
+def model_inputs(model: PreTrainedModel, tokens: NDArray[np.int64], images: Sequence[Pixels] = ()) -> dict[str, Any]:
     """Returns the arguments of ``model`` for rows of tokens: their ids, or where images are among them embeddings.
 
     Args:
@@ -204,14 +276,67 @@ def model_inputs(model: PreTrainedModel, tokens: NDArray[np.int64], images: Sequ
     starts = np.cumsum([0, *map(len, made)])[np.searchsorted(numbers, image[places])]
     chosen = torch.from_numpy(starts + parts_of(tokens)[places]).to(model.device)
     own: Tensor = model.get_input_embeddings()(ids)
-    rows = torch.cat(made)[chosen].to(own.dtype)
-    whole = own.index_copy(0, torch.from_numpy(places).to(model.device), rows)
-    return {"inputs_embeds": whole.view(*shape, whole.shape[1])}
+    where, rows = torch.from_numpy(places).to(model.device), torch.cat(made)[chosen].to(own.dtype)
+    whole = own.index_copy(0, where, rows[:, : own.shape[1]])
+    if rows.shape[1] == own.shape[1]:
+        return {"inputs_embeds": whole.view(*shape, whole.shape[1])}
+    ids = ids.index_fill(0, where, vision.processing.token)
+    seen = ids == vision.processing.token  # also where the policy wrote this token, which adds nothing
+    added = own.new_zeros(len(ids), rows.shape[1] - own.shape[1]).index_copy(0, where, rows[:, own.shape[1] :])[seen]
+    layers = added.split_with_sizes([own.shape[1]] * (added.shape[1] // own.shape[1]), 1)
+    features = SimpleNamespace(pooler_output=[whole[seen]], deepstack_features=[[part] for part in layers])
+    return {"input_ids": ids.view(shape), "mm_encoder_outputs": {"image": features}}
+
+
+def own_positions(
+    model: PreTrainedModel,
+    tokens: NDArray[np.int64],
+    images: Sequence[Pixels],
+    place: NDArray[np.int64] | None = None,
+    end: NDArray[np.int64] | None = None,
+) -> NDArray[np.int64] | None:
+    """Returns the positions of tokens, shape (kinds of positions, rows, T), where images have some of their own.
+
+    Args:
+        model: The model, or its backbone.
+        tokens: Token ids, shape (T,), which is one row, or (rows, T).
+        images: Those that ids below -1 are parts of.
+        place: Number of tokens before each on its path; by default in its row.
+        end: Index after the last token whose path each is on, among those of all rows; by default the end of the row.
+    """
+    vision, image = vision_of(model), images_of(tokens).ravel()
+    places = np.flatnonzero(image >= 0)
+    if vision is None or not vision.positioned or not len(places):
+        return None
+    numbers, which = np.unique(image[places], return_inverse=True)
+    own = [vision.positions(images[number]) for number in numbers.tolist()]
+    parts = np.array([positions.shape[1] - 1 for positions in own])
+    part, begin = parts_of(tokens).ravel()[places], np.cumsum(parts + 1) - parts - 1
+    moved = np.concatenate([positions - np.arange(positions.shape[1]) for positions in own], 1)
+    number, length = np.arange(tokens.size), tokens.shape[-1]
+    end = number - number % length + length if end is None else end
+    found = np.tile(number % length if place is None else place.ravel(), (len(moved), 1))
+    found[:, places] += moved[:, begin[which] + part]
+    for last in np.flatnonzero(part == parts[which] - 1).tolist():
+        after = places[last] + 1
+        found[:, after : end[after - 1]] += moved[:, begin[which[last]] + part[last] + 1, None]
+    return found.reshape(len(found), -1, length)
+
+
+def _rows(features: Tensor | Sequence[Tensor]) -> Tensor:
+    """Returns features of images, in one tensor or one for each, as (parts of all, D), float32."""
+    several = [features] if isinstance(features, Tensor) else features
+    return torch.cat([each.reshape(-1, each.shape[-1]) for each in several]).float()
+
+
+def _rounded(model: PreTrainedModel) -> bool:
+    """Whether some weights are in another format than float32."""
+    return any(parameter.dtype != torch.float32 for parameter in model.parameters())
 
 
 def _of_pixels(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Returns what a processor makes of an image besides numbers for each token."""
-    return {name: value for name, value in tensors.items() if value.shape != tensors["input_ids"].shape}
+    return {name: value for name, value in tensors.items() if name not in _OF_TOKENS}
 
 
 def check_vision(model: PreTrainedModel) -> None:
@@ -223,23 +348,27 @@ def check_vision(model: PreTrainedModel) -> None:
     vision = vision_of(model)
     if vision is None:
         return
-    pixels = np.random.default_rng(0).integers(0, 256, (32, 48, 3), np.uint8)
-    tensors = vision.processing.tensors([pixels])
-    text = np.arange(1, 6)
-    tokens = np.concatenate([text, vision.processing.ids(pixels), text]).astype(np.int64)
+    images = list(np.random.default_rng(0).integers(0, 256, (2, 32, 48, 3), np.uint8))
+    text, ids = np.arange(1, 6), np.array(vision.processing.ids(images[0]))
+    tokens = np.concatenate([text, ids, text, renumbered(ids, [1]), text]).astype(np.int64)
     real = torch.from_numpy(np.where(tokens < 0, vision.processing.token, tokens)).to(model.device)[None]
-    given = {name: value.to(model.device) for name, value in _of_pixels(tensors).items()}
-    for name in tensors.keys() - given.keys() - {"input_ids", "attention_mask"}:  # kinds of tokens: 0 is text
-        given[name] = torch.nn.functional.pad(tensors[name], (len(text), len(text))).to(model.device)
-    rounded = any(parameter.dtype != torch.float32 for parameter in model.parameters())
+    given = {name: value.to(model.device) for name, value in _of_pixels(vision.processing.tensors(images)).items()}
+    alone = vision.processing.tensors(images[:1])
+    for name in alone.keys() - given.keys() - {"input_ids", "attention_mask"}:  # kinds of tokens: 0 is text
+        kinds = torch.nn.functional.pad(alone[name], (len(text), 0)).repeat(1, 2)
+        given[name] = torch.nn.functional.pad(kinds, (0, len(text))).to(model.device)
+    inputs: dict[str, Any] = model_inputs(model, tokens, images)
+    if (positions := own_positions(model, tokens, images)) is not None:
+        inputs["position_ids"] = torch.from_numpy(positions).to(model.device)
+    rounded = _rounded(model)
     computed = computing("bfloat16" if rounded else "float32", model.device)
     with evaluating(model), computed, attending(model, "eager"):
-        ours = model(**model_inputs(model, tokens, [pixels]), use_cache=False).logits
+        ours = model(**inputs, use_cache=False).logits
         own = model(input_ids=real, **given, use_cache=False).logits
     off = float((ours - own).abs().max() / own.abs().max())
     if not off <= (_ROUNDED if rounded else _TOLERANCE):
         raise DataError(
             f"{type(model).__name__} computes something else of an image than of its embeddings in a row (off by "
             f"{off:.2g} of the largest value in a short test): its images have positions or attention of their own; "
-            "take a model such as SmolVLM, Idefics 3 or LLaVA"
+            "take a model such as SmolVLM, LLaVA or Qwen3-VL"
         )

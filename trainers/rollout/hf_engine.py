@@ -24,7 +24,7 @@ from trainers.policy.config import ComputeDtype
 from trainers.policy.precision import computing, float32_weights, rounded_weights
 from trainers.policy.recurrent import is_recurrent
 from trainers.policy.rows import ALWAYS, rows_reason, use_rows
-from trainers.policy.vision import model_inputs
+from trainers.policy.vision import model_inputs, own_positions
 from trainers.processes.memory import free
 from trainers.rollout.engine import Completion, Engine, EngineSetup, Request, check_length, refusal
 from trainers.rollout.model_copy import ModelCopy
@@ -388,7 +388,7 @@ class HFEngine(Engine):
             plan.carry(sequences, last)
         arguments = {
             **model_inputs(self.model, plan.tokens, self._images.images),
-            "position_ids": self._tensor(plan.positions)[None],
+            "position_ids": self._tensor(self._positions_of(plan)),
             "use_cache": False,
             "logits_to_keep": 0 if every else self._tensor(np.array(last)),
             "slot_plan": plan,
@@ -399,6 +399,17 @@ class HFEngine(Engine):
             sequence.ready, sequence.source = sequence.length, sequence.state
         logits: Tensor = output.logits[0]
         return logits
+
+    def _positions_of(self, plan: StepPlan) -> NDArray[np.int64]:
+        """Returns the positions of the flat batch, with a dimension for each kind of them before its tokens."""
+        if not self._images.images:
+            return plan.positions[None]
+        rows = [span.row for span in plan.spans]
+        tokens = np.concatenate([row.tokens[: row.length] for row in rows])
+        place = np.concatenate([np.arange(row.length) for row in rows])
+        lengths = [row.length for row in rows]
+        own = own_positions(self.model, tokens, self._images.images, place, np.repeat(np.cumsum(lengths), lengths))
+        return plan.positions[None] if own is None else own[:, :, place >= np.repeat([r.ready for r in rows], lengths)]
 
     def _positions(self) -> int:
         """The longest sequence that the model's configuration provides for."""

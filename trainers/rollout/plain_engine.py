@@ -25,7 +25,7 @@ from trainers.policy.kernels import kernel_of
 from trainers.policy.precision import computing, float32_weights
 from trainers.policy.selfcheck import FAILURES, check_policy
 from trainers.policy.tree import TokenSequence, token_tree
-from trainers.policy.vision import model_inputs
+from trainers.policy.vision import model_inputs, own_positions
 from trainers.processes.memory import ran_out
 from trainers.rollout.engine import EngineSetup, Request, Sampling, longest_sequence
 from trainers.rollout.hf_engine import CHECK_WINDOW, STEP_TOKENS, HFEngine, Row
@@ -202,6 +202,7 @@ class _Wave:
             inputs = model.prepare_inputs_for_generation(self._ids, next_sequence_length=1, **self._given)
         output = engine.call(inputs)
         self._given = model._update_model_kwargs_for_generation(output, self._given)
+        self._given.pop("mm_encoder_outputs", None)
         found: Tensor = output.logits[:, -1]
         places = {id(row): place for place, row in enumerate(self.rows)}
         return found[[places[id(row)] for row in rows]]
@@ -216,7 +217,9 @@ class _Wave:
         self._ids = inputs.pop("input_ids", torch.zeros(tokens.shape, dtype=torch.long, device=model.device))
         self._given = {**inputs, "use_cache": True, "attention_mask": torch.from_numpy(mask).long().to(model.device)}
         if "position_ids" in taken:
-            self._given["position_ids"] = torch.from_numpy(np.maximum(mask.cumsum(1) - 1, 0)).to(model.device)
+            place = np.maximum(mask.cumsum(1) - 1, 0)
+            own = own_positions(model, tokens, self.engine.images, place)
+            self._given["position_ids"] = torch.from_numpy(place if own is None else own).to(model.device)
         if "logits_to_keep" in taken:
             self._given["logits_to_keep"] = 1
         model._prepare_cache_for_generation(
@@ -236,4 +239,4 @@ class _Wave:
         self.rows, self._ids = rows, self._ids[places]
         for name in ("attention_mask", "position_ids"):
             if name in self._given:
-                self._given[name] = self._given[name][places]
+                self._given[name] = self._given[name][..., places, :]

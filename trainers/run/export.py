@@ -89,7 +89,7 @@ def _checkpoint(run: Path) -> Path:
 def _write_whole(checkpoint: Path, folder: Path, dtype: str | None) -> None:
     key = "the model of"
     source = find(str(checkpoint), key)
-    settings = settings_of(source, key, str(checkpoint))
+    settings = settings_of(source, key, str(checkpoint), (checkpoint / PROCESSOR_NAME).is_file())
     model = read(source, settings, key, str(checkpoint), dtype=torch.float32)
     if source.adapter is not None:
         model = adapter.merged(model, source.adapter)

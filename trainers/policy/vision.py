@@ -304,14 +304,17 @@ def own_positions(
         place: Number of tokens before each on its path; by default in its row.
         end: Index after the last token whose path each is on, among those of all rows; by default the end of the row.
     """
-    vision, image = vision_of(model), images_of(tokens).ravel()
-    places = np.flatnonzero(image >= 0)
-    if vision is None or not vision.positioned or not len(places):
+    vision = vision_of(model)
+    if vision is None or not vision.positioned:
         return None
-    numbers, which = np.unique(image[places], return_inverse=True)
+    places = np.flatnonzero(tokens < -1)
+    if not len(places):
+        return None
+    ids = tokens.ravel()[places]
+    numbers, which = np.unique(images_of(ids), return_inverse=True)
     own = [vision.positions(images[number]) for number in numbers.tolist()]
     parts = np.array([positions.shape[1] - 1 for positions in own])
-    part, begin = parts_of(tokens).ravel()[places], np.cumsum(parts + 1) - parts - 1
+    part, begin = parts_of(ids), np.cumsum(parts + 1) - parts - 1
     moved = np.concatenate([positions - np.arange(positions.shape[1]) for positions in own], 1)
     number, length = np.arange(tokens.size), tokens.shape[-1]
     end = number - number % length + length if end is None else end

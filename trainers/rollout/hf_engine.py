@@ -404,12 +404,15 @@ class HFEngine(Engine):
         """Returns the positions of the flat batch, with a dimension for each kind of them before its tokens."""
         if not self._images.images:
             return plan.positions[None]
+        # Of the tokens that are stored, those of images alone matter.
         rows = [span.row for span in plan.spans]
-        tokens = np.concatenate([row.tokens[: row.length] for row in rows])
-        place = np.concatenate([np.arange(row.length) for row in rows])
-        lengths = [row.length for row in rows]
-        own = own_positions(self.model, tokens, self._images.images, place, np.repeat(np.cumsum(lengths), lengths))
-        return plan.positions[None] if own is None else own[:, :, place >= np.repeat([r.ready for r in rows], lengths)]
+        place = [np.flatnonzero((row.tokens[: row.length] < -1) | (np.arange(row.length) >= row.ready)) for row in rows]
+        tokens = np.concatenate([row.tokens[own] for row, own in zip(rows, place, strict=True)])
+        counts = [len(own) for own in place]
+        end = np.repeat(np.cumsum(counts), counts)
+        found = own_positions(self.model, tokens, self._images.images, np.concatenate(place), end)
+        new = np.concatenate([own >= row.ready for row, own in zip(rows, place, strict=True)])
+        return plan.positions[None] if found is None else found[:, :, new]
 
     def _positions(self) -> int:
         """The longest sequence that the model's configuration provides for."""

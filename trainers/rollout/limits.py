@@ -77,7 +77,7 @@ def check_images(
     blind = not answers_in_text(rollout.engine) and not takes_images(model_settings(model))
     wrong = {
         f"rollout.engine is {rollout.engine!r}, which takes none; set it to hf": not engine.takes_images,
-        f"model.path {model.path} takes none; take a model such as SmolVLM": blind,
+        f"model.path {model.path} takes none; take a model such as SmolVLM, or set model.images": blind,
         "prompt.truncate is left, which could cut one in two; set it to episode": prompt.truncate == "left",
         "method.replay keeps steps without them; leave it out": replays,
     }

@@ -18,7 +18,7 @@ from trainers.policy.precision import computing
 from trainers.policy.selfcheck import check_policy, output_layer
 from trainers.policy.statistics import OutputLayer, TokenStats, token_stats
 from trainers.policy.tree import TokenTree
-from trainers.policy.vision import check_vision, vision_of
+from trainers.policy.vision import check_vision
 from trainers.policy.walk import Past, walked
 
 
@@ -77,8 +77,6 @@ class Policy(nn.Module):
         """
         if tree.part is None or len(tree) <= tree.part:
             stats = self._pass(tree, 0, None)
-            if (vision := vision_of(self.model)) is not None and vision.trained:
-                stats = TokenStats(stats.logprob + vision.nothing(), stats.entropy)
             learns = stats.logprob.requires_grad or not torch.is_grad_enabled()
             if not learns and any(parameter.requires_grad for parameter in self.parameters()):
                 raise DataError(f"{type(self.model).__name__} passes no gradient on to the weights that are trained")

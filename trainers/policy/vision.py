@@ -162,11 +162,6 @@ class Vision:
         if trained and not any(_PROJECTOR.search(name) for name, _ in model.named_parameters()):
             raise DataError(f"{type(model).__name__} has no projector that is known; set model.train_projector: false")
 
-    def nothing(self) -> Tensor | float:
-        """Returns 0 of all weights of a projection that is trained: their gradients are there where no image is."""
-        own = [p.flatten()[0] for n, p in self._whole().named_parameters() if p.requires_grad and _PROJECTOR.search(n)]
-        return 0.0 * torch.stack(own).sum() if own else 0.0
-
     def embeddings(self, images: Sequence[Pixels]) -> list[Tensor]:
         """Returns the embeddings of each image's parts, shape (parts, D), float32, on the model's device.
 

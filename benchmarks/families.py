@@ -251,7 +251,7 @@ def some_tree() -> tuple[TokenTree, list[np.ndarray]]:
 
 def alone(model: PreTrainedModel, tokens: np.ndarray) -> Tensor:
     """Log-probability of each token but the first, by the model itself."""
-    ids = torch.from_numpy(tokens)
+    ids = torch.from_numpy(tokens).to(model.device)
     logits = model(ids[None], use_cache=False).logits[0, :-1].float()
     return logits.log_softmax(-1).gather(1, ids[1:, None])[:, 0]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,13 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from gpu_checks import engine_gap, kernel_sums
 from gpu_models import SIZE, gpu_model
 from tiny_runs import save_model, step_table
 
+from benchmarks.families import alone, some_tree
 from envsuite.core.errors import MissingExtra
-from trainers.policy import kernels
+from trainers.policy import kernels, recurrent
 from trainers.policy.accumulation import Batch, log_probabilities
 from trainers.policy.attention import checkpoint_activations
 from trainers.policy.config import AdapterConfig, AttentionKernel, ComputeDtype, ModelConfig, OptimConfig
@@ -25,15 +29,15 @@ from trainers.policy.loading import load_model, load_tokenizer
 from trainers.policy.loss import ObjectiveConfig
 from trainers.policy.model import Policy
 from trainers.policy.optimizer import make_optimizer
+from trainers.policy.precision import computing
+from trainers.policy.rows import by_rows
 from trainers.policy.tree import TokenSequence, token_tree
 from trainers.policy.update import Updater
-from trainers.rollout.engine import Completion, Sampling
-from trainers.rollout.hf_engine import HFEngine
-from trainers.rollout.slot_attention import EFFICIENT, Scores, additive, attend
 from trainers.settings import ConfigError
 from trainers.steps import StepTable
-from trainers.steps.table import Ragged
 
+HYBRIDS = {"qwen3_5": ("fla", "causal_conv1d"), "lfm2": ("causal_conv1d",), "bamba": ("mamba_ssm", "causal_conv1d")}
+"""Models with recurrent layers or convolutions, and the libraries that compute these where they are installed."""
 MODELS = ("llama", "qwen2", "qwen2-sliding", "gemma2", "gpt2")
 KERNELS: tuple[AttentionKernel, ...] = ("flex", "flash_attention_2", "flash_attention_3")
 OPTIM = OptimConfig(tokens_per_microbatch=200, lr=0.01)
@@ -76,7 +80,7 @@ def _close(ours: tuple[Any, torch.Tensor], own: tuple[Any, torch.Tensor], gap: f
 
 
 @pytest.mark.parametrize("share", [True, False])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [*MODELS, *HYBRIDS])
 def test_in_float32_log_probabilities_and_gradients_are_those_of_a_cpu(
     name: str, share: bool, device: torch.device
 ) -> None:
@@ -84,12 +88,36 @@ def test_in_float32_log_probabilities_and_gradients_are_those_of_a_cpu(
 
 
 @pytest.mark.parametrize("checkpointing", [True, False])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [*MODELS, *HYBRIDS])
 def test_in_bfloat16_they_are_those_of_float32_to_its_rounding(
     name: str, checkpointing: bool, device: torch.device
 ) -> None:
     ours = _computed(name, device, "bfloat16", checkpointing=checkpointing)
     _close(ours, _computed(name, CPU, "float32"), 0.02, 0.1)
+
+
+@pytest.mark.parametrize("installed", [True, False])
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_a_hybrid_in_a_tree_is_what_it_is_alone_with_and_without_the_libraries(
+    name: str, installed: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bfloat16; in float32 the libraries are never used."""
+    lacking = [library for library in HYBRIDS[name] if importlib.util.find_spec(library) is None]
+    if installed and lacking:
+        pytest.skip(f"needs {' and '.join(lacking)}")
+    model = gpu_model(name)
+    module = sys.modules[type(model).__module__]
+    for function in [] if installed else recurrent._IN_TREE.keys() & vars(module).keys():
+        monkeypatch.setattr(module, function, inspect.unwrap(vars(module)[function]))
+    policy = Policy(model.to(device), compute_dtype="bfloat16")
+    assert not by_rows(policy)
+    tree, sequences = some_tree()
+    with computing("bfloat16", device), torch.no_grad():
+        wanted = torch.cat([alone(policy.model, tokens) for tokens in sequences])
+    found = policy(tree).logprob
+    found.sum().backward()
+    assert float((found - wanted).detach().abs().mean()) <= 0.02
+    assert all(bool(p.grad.isfinite().all()) for p in policy.parameters() if p.grad is not None)
 
 
 @pytest.mark.cuda_only
@@ -146,64 +174,14 @@ def test_hidden_states_are_those_of_a_cpu(device: torch.device) -> None:
 def test_the_engines_kernel_gives_the_sums_that_merging_needs(
     shape: str, dtype: torch.dtype, device: torch.device
 ) -> None:
-    torch.manual_seed(0)
-    queries, keys = (1, 45) if shape == "one" else (37, 37) if shape == "causal" else (37, 45)
-    query, key, value = (
-        torch.randn(3, 4, length, 64, device=device, dtype=dtype) for length in (queries, keys, keys)
-    )  # fmt: skip
-    hidden = torch.ones(queries, keys, dtype=torch.bool, device=device).triu_(keys - queries + 1)[None, None]
-    mask = additive(hidden, dtype) if shape in ("masked", "one") else None
-    assert device.type in EFFICIENT
-    out, total = attend(query, key, value, mask, Scores(), causal=shape == "causal")
-    scores = query.float() @ key.float().mT * 64**-0.5
-    if shape == "causal":
-        scores = scores + additive(hidden, torch.float32)
-    elif mask is not None:
-        scores = scores + mask.float()
-    tolerance = 1e-4 if dtype == torch.float32 else 2e-2
-    torch.testing.assert_close(total, scores.logsumexp(-1), rtol=tolerance, atol=tolerance)
-    torch.testing.assert_close(out.float(), scores.softmax(-1) @ value.float(), rtol=tolerance, atol=tolerance)
-
-
-def _episodes(done: list[Completion], prompts: list[np.ndarray]) -> StepTable:
-    """Two turns of episodes as steps."""
-    rows = sorted(done, key=lambda completion: completion.request_id)
-    keys = np.full(len(rows), "s", object)
-    number = np.array([row.request_id for row in rows], np.int64)
-    return StepTable(
-        group_id=number // 2 % 2, episode_id=number // 2, t=number % 2, reward=np.zeros(len(rows)), state_key=keys,
-        valid=np.ones(len(rows), np.bool_),
-        prompt=Ragged.of([prompts[row.request_id] for row in rows], np.int64),
-        response=Ragged.of([row.token_ids for row in rows], np.int64),
-        logprob=Ragged.of([row.logprobs for row in rows], np.float32),
-    )  # fmt: skip
+    kernel_sums(shape, dtype, device)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", MODELS)
 def test_engine_and_trainer_agree(name: str, dtype: ComputeDtype, device: torch.device) -> None:
-    from trainers.rollout.engine import Request
-
-    model = gpu_model(name).to(device)
-    engine = HFEngine(model, max_batch=12, compute_dtype=dtype)
-    rng, sampling = np.random.default_rng(3), Sampling(temperature=0.7, max_tokens=9)
-    first = [rng.integers(SIZE, size=length) for length in (90, 30)]
-    prompts, done = {}, []
-    for turn in range(2):
-        for episode in range(8):
-            number = 2 * episode + turn
-            if turn:
-                before = next(c for c in done if c.request_id == number - 1)
-                prompts[number] = np.concatenate([prompts[number - 1], before.token_ids, rng.integers(SIZE, size=5)])
-            else:
-                prompts[number] = first[episode % 2]
-        engine.submit([Request(n, p, sampling, session=n // 2) for n, p in prompts.items() if n % 2 == turn])
-        while engine.pending:
-            done += engine.poll()
-    table = _episodes(done, [prompts[number] for number in range(16)])
-    policy = Policy(model, temperature=0.7, compute_dtype=dtype)
-    gap = np.abs(log_probabilities(policy, table, OPTIM) - table.logprob.values)
-    assert gap.mean() <= (1e-4 if dtype == "float32" else 0.02)
+    gap = engine_gap(gpu_model(name).to(device), dtype, OPTIM)
+    assert gap <= (1e-4 if dtype == "float32" else 0.02)
 
 
 @pytest.mark.parametrize("state", ["float32", "8bit"])

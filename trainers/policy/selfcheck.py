@@ -84,6 +84,7 @@ def _check(model: PreTrainedModel, packed: Callable[[FlatBatch], Tensor], alone:
     """Compares in float32, to tell a wrong mask from rounding; the sequences go past any sliding window."""
     tree, sequences = sample_tree(model.config.get_text_config(decoder=True).vocab_size)
     kind, own_attention = type(model).__name__, model.config.get_text_config(decoder=True)._attn_implementation
+    rows_reason(model)  # before the first pass: it keeps libraries of recurrent layers from float32, which they refuse
 
     def singly(attention: str) -> Tensor:
         with attending(model, attention):

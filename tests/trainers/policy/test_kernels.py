@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from architectures import architecture
+from pretended_cuda import varlen_attention
 from torch.nn.attention.flex_attention import create_mask
 from transformers import AttentionInterface, PreTrainedModel
 
@@ -126,34 +127,10 @@ def test_at_the_limit_of_compilations_a_row_is_refused_and_not_computed_by_a_mat
     assert len(compiled) == 2, "the mask and the attention"
 
 
-def _varlen(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, cu_seqlens_q: torch.Tensor,
-    cu_seqlens_k: torch.Tensor, max_seqlen_q: int, max_seqlen_k: int, softmax_scale: float | None, causal: bool,
-    window_size: tuple[int, int], softcap: float = 0.0,
-) -> torch.Tensor:  # fmt: skip
-    """A stand-in for FlashAttention's function, which needs a GPU: what its documentation says, one by one."""
-    assert causal and max_seqlen_q == int(cu_seqlens_q.diff().max()) and max_seqlen_k == int(cu_seqlens_k.diff().max())
-    out = []
-    ends = zip(
-        cu_seqlens_q.tolist(), cu_seqlens_q[1:].tolist(), cu_seqlens_k.tolist(), cu_seqlens_k[1:].tolist(), strict=False
-    )
-    for first, last, low, high in ends:
-        queries, keys, values = query[first:last], key[low:high], value[low:high]
-        groups = query.shape[1] // key.shape[1]
-        keys, values = keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1)
-        scores = torch.einsum("qhd,khd->hqk", queries, keys) * (softmax_scale or query.shape[-1] ** -0.5)
-        if softcap:
-            scores = (scores / softcap).tanh() * softcap
-        behind = torch.arange(last - first)[:, None] + (high - low) - (last - first) - torch.arange(high - low)
-        hidden = (behind < 0) | ((window_size[0] >= 0) & (behind > window_size[0]))
-        out.append(torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, -torch.inf).softmax(-1), values))
-    return torch.cat(out)
-
-
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("name", COMPUTED)
 def test_gathered_keys_give_the_logits_and_gradients_of_pytorchs_attention(name: str, shared: bool) -> None:
-    AttentionInterface.register("test_varlen", partial(varlen_tree_attention, varlen=lambda: _varlen))
+    AttentionInterface.register("test_varlen", partial(varlen_tree_attention, varlen=lambda: varlen_attention))
     model, tree = architecture(name, SIZE), _tree(shared)
     found = []
     for kernel in ("test_varlen", NAME):
@@ -168,7 +145,7 @@ def test_gathered_keys_give_the_logits_and_gradients_of_pytorchs_attention(name:
 
 @pytest.mark.parametrize("kernel", [NAMES["flex"], "test_varlen"])
 def test_attention_sinks_are_refused(kernel: str) -> None:
-    AttentionInterface.register("test_varlen", partial(varlen_tree_attention, varlen=lambda: _varlen))
+    AttentionInterface.register("test_varlen", partial(varlen_tree_attention, varlen=lambda: varlen_attention))
     with pytest.raises(DataError, match=r"attention sinks.*set it to sdpa"):
         _logits(architecture("gpt_oss", SIZE), _tree(True), kernel)
 
@@ -217,7 +194,7 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(monkeypa
 
 def test_flash_attention_3_is_refused_on_other_gpus_than_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("flash_attn_interface")
-    module.flash_attn_varlen_func = _varlen  # type: ignore[attr-defined]
+    module.flash_attn_varlen_func = varlen_attention  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "flash_attn_interface", module)
     _gpu(monkeypatch, (9, 0))("flash_attention_3")
     with pytest.raises(ConfigError, match="for Hopper GPUs, and this one is a GPU"):

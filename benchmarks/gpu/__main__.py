@@ -13,6 +13,7 @@ Random weights hardly ever end a response or act validly, so that a step is as l
     python -m benchmarks.gpu                              about half an hour on one GPU
     python -m benchmarks.gpu --parts step --shapes 1.5b --ways full
     python -m benchmarks.gpu --smoke                      tiny shapes, on the CPU: to see that this runs
+    python -m benchmarks.gpu --check                      ten minutes: what runs here and what does not
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpu import check
 from benchmarks.gpu.parts import Part, Size, end
 from benchmarks.gpu.report import described, markdown
 from envsuite.core.errors import EnvsuiteError
@@ -109,9 +111,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--attention", nargs="+", choices=KERNELS, default=KERNELS, help="of update (default: all)")
     parser.add_argument("--steps", type=int, default=50, help="of an episode of step (default 50)")
     parser.add_argument("--limit", type=float, default=480, help="most seconds of a part (default 480)")
-    parser.add_argument("--total", type=float, default=1740, help="no part begins after so many seconds (default 1740)")
+    parser.add_argument(
+        "--total", type=float, help="no part begins after so many seconds (default 1740, 580 with --check)"
+    )
+    parser.add_argument("--check", action="store_true", help="tests and short parts: a page of pass and fail")
     parser.add_argument("--smoke", action="store_true", help="tiny shapes, on the CPU")
     given = parser.parse_args(argv)
+    total = given.total or (580 if given.check else 1740)
+    if given.check:
+        return check.main(described(given.smoke), given.out, total, given.smoke)
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not gpus and not given.smoke:
         print("error: torch finds no CUDA here; --smoke tries this on the CPU, with tiny shapes", file=sys.stderr)
@@ -120,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     began, results = time.perf_counter(), []
     with tempfile.TemporaryDirectory(prefix="benchmarks-gpu-", dir=given.out) as folder:
         for part in planned(given, gpus):
-            left = given.total - (time.perf_counter() - began)
+            left = total - (time.perf_counter() - began)
             if left <= 0:
                 results.append(
                     {"name": part.name, "status": "not run", "message": "no time left", "part": asdict(part)}

@@ -19,6 +19,7 @@ def described(smoke: bool) -> dict[str, Any]:
     """The machine and the versions."""
     gpus = [] if smoke or not torch.cuda.is_available() else range(torch.cuda.device_count())
     packages = ("torch", "transformers", "accelerate", "peft", "flash-attn", "torchao", "bitsandbytes", "vllm")
+    packages += ("flash-linear-attention", "causal-conv1d", "mamba-ssm")
     versions = {}
     for name in packages:
         try:
@@ -36,13 +37,18 @@ def described(smoke: bool) -> dict[str, Any]:
     }
 
 
-def markdown(body: dict[str, Any]) -> str:
-    """The page."""
-    machine, results = body["machine"], body["results"]
+def heading(machine: dict[str, Any]) -> str:
+    """The machine and the versions in a line."""
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     gpus = ", ".join(f"{name} ({gib} GiB)" for name, gib in zip(machine["gpus"], machine["memory_gib"], strict=True))
     said = "**A trial on a CPU with tiny shapes: no figure here means anything.**" if machine["smoke"] else gpus
-    lines = [f"{said}; {machine['cpus']} CPU cores, Python {machine['python']}, {versions}.", ""]
+    return f"{said or 'No GPU'}; {machine['cpus']} CPU cores, Python {machine['python']}, {versions}."
+
+
+def markdown(body: dict[str, Any]) -> str:
+    """The page."""
+    results = body["results"]
+    lines = [heading(body["machine"]), ""]
     rates = [r for r in results if r["part"]["kind"] != "step"]
     if rates:
         lines += [

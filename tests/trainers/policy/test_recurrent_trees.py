@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,7 +95,9 @@ def doubled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         if module is None:
             built({"qwen3_5": "qwen3_5_text"}.get(name, name))
             module = sys.modules[f"transformers.models.{name}.modeling_{name}"]
-        source = inspect.getsource(module).replace("torch.float32", "torch.float64").replace(".float()", ".double()")
+        source = re.sub(r"torch\.float(32)?\b", "torch.float64", inspect.getsource(module)).replace(
+            ".float()", ".double()"
+        )
         exact = ModuleType(f"{module.__name__}_doubled")
         exact.__package__, exact.__file__ = module.__package__, module.__file__
         monkeypatch.setitem(sys.modules, exact.__name__, exact)

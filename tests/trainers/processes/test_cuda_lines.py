@@ -1,0 +1,272 @@
+"""Single lines that only a GPU runs, forced here; and the list of all of them on docs/gpu.md, which cannot go stale."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from pretended_cuda import GIB, moved, pretended_cuda
+from tiny_runs import model, save_model
+from torch.distributed.fsdp import CPUOffloadPolicy
+from transformers import AutoModelForCausalLM
+
+from envsuite.installation.probes import TORCH
+from envsuite.papersearch.model_selector import scorer_of
+from trainers.credit import calibration, scorers
+from trainers.imitation.training import imitate
+from trainers.policy import pace, sharding
+from trainers.processes import cpu, distributed, memory
+from trainers.processes.peers import GRACE_SECONDS
+from trainers.programs import launch
+from trainers.rollout.vllm import child, inside
+from trainers.run import random_state
+from trainers.run.asynchronous.process import beside
+from trainers.run.iteration_metrics import _memory
+
+ROOT = Path(__file__).parents[3]
+GPUS = [torch.device("cuda", index) for index in range(3)]
+
+
+# -- the list ----------------------------------------------------------------------------------------------------------
+
+
+def mentions(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """By the function it is in, each mention of CUDA in code: of torch.cuda, of the type of a device, or the word."""
+    texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+
+    def within(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            name = f"{name}.{node.name}".lstrip(".")
+        kinds = {part.value for part in ast.iter_child_nodes(node) if isinstance(part, ast.Constant)} & {"cuda", "cpu"}
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "torch.cuda":
+            yield name, f"cuda.{node.attr}"
+        elif isinstance(node, ast.Compare) and kinds and "type" in ast.unparse(node):
+            yield name, f"{'==' if isinstance(node.ops[0], ast.Eq) else '!='} {kinds.pop()}"
+        elif isinstance(node, ast.Set) and kinds:
+            yield name, f"in {kinds.pop()}"
+        elif isinstance(node, ast.Constant) and "cuda" in str(node.value) and id(node) not in texts:
+            yield name, "cuda"
+        else:
+            for part in ast.iter_child_nodes(node):
+                yield from within(part, name)
+
+    return within(tree, "")
+
+
+def _in_code() -> dict[str, set[str]]:
+    found: dict[str, set[str]] = defaultdict(set)
+    for folder in ("trainers", "envsuite"):
+        for file in (ROOT / folder).rglob("*.py"):
+            for name, what in mentions(ast.parse(file.read_text(encoding="utf-8"))):
+                found[f"{file.relative_to(ROOT)} {name}".strip()].add(what)
+    return found
+
+
+def _on_the_page() -> dict[str, tuple[set[str], str]]:
+    """The table's rows: place, what it mentions, and the cells of checks."""
+    rows = re.findall(r"^\| `((?:trainers|envsuite)/[^|]*)` \| ([^|]*) \| (.*) \|$", _PAGE, re.M)
+    return {place: (set(re.findall(r"`(.+?)`", what)), checks) for place, what, checks in rows}
+
+
+_PAGE = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
+
+
+def test_the_page_names_every_mention_of_cuda_in_code() -> None:
+    assert {place: what for place, (what, _) in _on_the_page().items()} == _in_code()
+
+
+def test_every_check_on_the_page_is_a_test_and_every_line_has_one_or_the_reason() -> None:
+    tests = {
+        f"{file.stem}::{name}"
+        for file in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)", file.read_text(encoding="utf-8"), re.M)
+    }
+    for place, (_, checks) in _on_the_page().items():
+        named = re.findall(r"`(test_\w+::\w+)`", checks)
+        assert set(named) <= tests, place
+        assert named or "none: " in checks, place
+
+
+def test_mentions_are_found_whatever_they_are_in() -> None:
+    code = '''
+"""On cuda."""
+PLACES = {"cuda"}
+class A:
+    def f(self, device):
+        """cuda"""
+        if device.type != "cpu" or torch.cuda.is_available():  # cuda
+            return f"cuda:{self}"
+'''
+    assert list(mentions(ast.parse(code))) == [
+        ("", "in cuda"), ("A.f", "!= cpu"), ("A.f", "cuda.is_available"), ("A.f", "cuda")
+    ]  # fmt: skip
+
+
+# -- the lines ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def available(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if there was a GPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+
+class Moved(Exception):
+    """A model is moved."""
+
+
+@pytest.mark.parametrize("what", ["calibrate", "scorer", "imitate", "selector"])
+@pytest.mark.usefixtures("available")
+def test_models_beside_the_policy_go_to_the_gpu(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(self: torch.nn.Module, *where: Any, **_: Any) -> None:
+        raise Moved(*where)
+
+    folder = save_model(tmp_path / "model")
+    monkeypatch.setattr(calibration, "_model_of", lambda *_: None)
+    monkeypatch.setattr(calibration, "load_steps", lambda *_: (None, None))
+    monkeypatch.setattr(calibration, "load_model", lambda _: model("qwen2", 31))
+    ways: dict[str, Callable[[], Any]] = {
+        "calibrate": lambda: calibration.calibrate(tmp_path, None, 1, [], []),
+        "scorer": lambda: scorers._load("cross_encoder", str(folder), AutoModelForCausalLM),
+        "imitate": lambda: imitate(SimpleNamespace(seed=0), model("qwen2", 31), None),  # type: ignore[arg-type]
+        "selector": lambda: scorer_of(folder),
+    }
+    monkeypatch.setattr(torch.nn.Module, "to", stop)
+    with pytest.raises(Moved, match=r"^cuda$"):
+        ways[what]()
+
+
+def test_the_pace_of_a_gpu_is_measured_when_it_has_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pretended_cuda():
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda: time.sleep(0.3))
+        assert pace._seconds(moved(model("qwen2", 31)), 8, train=True) > 0.3
+
+
+def test_free_memory_of_a_gpu_is_what_is_free_and_what_pytorch_keeps_without_use() -> None:
+    with pretended_cuda() as gpu:
+        assert memory.free(gpu) == 63 * GIB and _memory()["memory/gpu"] == 7.0
+
+
+@pytest.mark.usefixtures("available")
+def test_bfloat16_is_not_slow_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "product_speed", lambda dtype: 1e12 if dtype == "float32" else 1.0)
+    assert not cpu.bfloat16_is_slow.__wrapped__()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert cpu.bfloat16_is_slow.__wrapped__()
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+def test_accelerate_takes_gpus_and_nccl_waits_longer_than_the_processes_message(
+    gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def accelerator(cpu: bool, kwargs_handlers: list[Any]) -> SimpleNamespace:
+        given.append((cpu, kwargs_handlers[0].timeout))
+        return SimpleNamespace(num_processes=1)
+
+    given: list[tuple[bool, timedelta]] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(distributed, "Accelerator", accelerator)
+    monkeypatch.setattr(distributed, "check_world", lambda _: None)
+    distributed.make_accelerator(2.0)
+    assert given == [(not gpu, timedelta(minutes=2, seconds=2 * GRACE_SECONDS * gpu))]
+
+
+@pytest.mark.parametrize("kind", ["cuda", "cpu"])
+def test_weights_in_main_memory_are_pinned_beside_a_gpu(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(sharding, "fully_shard", lambda module, **how: given.append(how["offload_policy"]))
+    one = model("qwen2", 31)
+    sharding.shard_over(one, one, SimpleNamespace(device_type=kind), offload=True)  # type: ignore[arg-type]
+    assert {type(each) for each in given} == {CPUOffloadPolicy}
+    assert all(each.pin_memory == (kind == "cuda") for each in given)
+
+
+@pytest.mark.usefixtures("available")
+def test_several_processes_are_launched_on_several_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    words: list[str] = []
+    monkeypatch.setattr(launch, "launch", lambda given: words.extend(given) or 0)
+    assert launch.main(["--processes", "2"]) == 0
+    assert words[:5] == ["--multi_gpu", "--mixed_precision", "no", "--num_processes", "2"]
+
+
+@pytest.mark.parametrize(("visible", "own"), [(None, "1"), ("4,5", "5"), ("GPU-a,GPU-b", "GPU-b"), ("", "1")])
+def test_a_vllm_server_sees_the_gpu_of_its_process(
+    visible: str | None, own: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert "CUDA_VISIBLE_DEVICES" not in child._environment(sys.executable, torch.device("cpu"))
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert child._environment(sys.executable, GPUS[1])["CUDA_VISIBLE_DEVICES"] == own
+
+
+@pytest.mark.parametrize("device", [GPUS[1], torch.device("cpu")])
+def test_vllm_in_this_process_leaves_the_random_numbers_of_its_gpu(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def fork_rng(devices: list[torch.device]) -> Iterator[None]:
+        forked.append(devices)
+        yield
+
+    forked: list[list[torch.device]] = []
+    monkeypatch.setattr(torch.random, "fork_rng", fork_rng)
+    with inside._undisturbed(device):
+        pass
+    assert forked == [[device] if device.type == "cuda" else []]
+
+
+@pytest.mark.parametrize(
+    ("device", "count", "place"), [(GPUS[0], 3, "cuda:2"), (GPUS[1], 4, "cuda:3"), (GPUS[1], 2, "cuda:1"),
+                                   (torch.device("cuda"), 3, "cuda:2"), (torch.device("cpu"), 0, "cpu")]
+)  # fmt: skip
+def test_the_rollouts_process_is_on_the_gpu_after_those_of_the_trainers(
+    device: torch.device, count: int, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    assert beside(SimpleNamespace(device=device)) == place  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("later", [2, 1])
+@pytest.mark.usefixtures("available")
+def test_random_states_of_gpus_are_restored_where_there_are_as_many(
+    later: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states, restored = [torch.arange(16, dtype=torch.uint8), torch.full((16,), 200, dtype=torch.uint8)], []
+    monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: states)
+    monkeypatch.setattr(torch.cuda, "set_rng_state_all", restored.extend)
+    kept = json.loads(json.dumps(random_state.random_state()))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: later)
+    random_state._restore_random(kept)
+    assert len(restored) == (2 if later == 2 else 0)
+    assert all(torch.equal(one, own) for one, own in zip(restored, states, strict=False))
+
+
+def test_the_doctor_asks_torch_for_each_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stand_in = ModuleType("torch")
+    about = SimpleNamespace(name="H100", total_memory=80 * GIB, major=9, minor=0)
+    gpu = SimpleNamespace(
+        is_available=lambda: True, device_count=lambda: 2, get_device_properties=lambda index: about,
+        is_bf16_supported=lambda including_emulation: not including_emulation,
+    )  # fmt: skip
+    told = {"__version__": "2.13.0", "version": SimpleNamespace(cuda="13.0", hip=None), "cuda": gpu}
+    vars(stand_in).update(told, backends=SimpleNamespace(mps=SimpleNamespace(is_available=lambda: False)))
+    monkeypatch.setitem(sys.modules, "torch", stand_in)
+    exec(TORCH, {})
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["devices"] == [{"name": "H100", "memory": 80 * GIB, "capability": [9, 0]}] * 2 and answer["bf16"]

@@ -19,7 +19,10 @@ from typing import Any
 from benchmarks.gpu.parts import end
 from benchmarks.gpu.report import heading
 
+BAD = ("FAIL", "TIME OUT")
 _NUMBERS, _RUNS = "tests/gpu/test_gpu_numbers.py", "tests/gpu/test_gpu_runs.py"
+PYTEST = ("-m", "pytest", "-o", "addopts=", "-v", "--tb=short", "-p", "no:cacheprovider")
+"""Each test has its line when it has run; the last line counts them."""
 _SAID = re.compile(r"=* ?(\d+ (?:passed|failed|skipped|error).*?) in [\d.]+s|^(\w+ \S+ \w+ \w+: .*, \d+ s)$", re.M)
 _WHY = re.compile(r"^(?:FAILED|ERROR|E  ) .*|^\S+:\d+: \w*Error$|^\S*\w*Error: .*", re.M)
 
@@ -53,8 +56,7 @@ def checks(folder: Path, smoke: bool) -> list[Check]:
     """Those that there are, what matters most first; ``smoke`` tries them on the CPU."""
 
     def tests(name: str, file: str, chosen: str, limit: float) -> Check:
-        words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", file, "-k", chosen, *["--rehearse"] * smoke]
-        return Check(name, words, limit)
+        return Check(name, [*PYTEST, file, "-k", chosen, *["--rehearse"] * smoke], limit)
 
     def speed(part: str, limit: float) -> Check:
         shape = ["--smoke"] if smoke else ["--shapes", "1.5b"]
@@ -63,13 +65,13 @@ def checks(folder: Path, smoke: bool) -> list[Check]:
 
     engine = "engine or optimiser or adapter or hidden"
     return [
-        tests("log-probabilities and gradients", _NUMBERS, "in_float32 or in_bfloat16", 80),
+        tests("log-probabilities and gradients", _NUMBERS, "in_float32 or in_bfloat16", 70),
         tests("engine, optimiser, adapters", _NUMBERS, engine, 60),
         tests("recurrent layers and their libraries", _NUMBERS, "hybrid", 40),
-        tests("whole runs", _RUNS, "not vllm and not flex", 130),
+        tests("whole runs", _RUNS, "not vllm and not flex", 150),
         speed("update", 60),
         speed("generate", 50),
-        tests("kernels of attention", _NUMBERS, "kernels or rows_of_many", 70),
+        tests("kernels of attention", _NUMBERS, "kernels or rows_of_many", 60),
         tests("vLLM", _RUNS, "vllm", 80),
     ]
 
@@ -93,11 +95,12 @@ def checked(check: Check, folder: Path, limit: float) -> Found:
     if code is None:
         status, said = "TIME OUT", said or f"not finished after {limit:.0f} s"
     elif code == 0 and "skipped" in said and "passed" not in said:
-        reasons = [line.partition(": ")[2] for line in text.splitlines() if line.startswith("tests/gpu: ")]
+        reasons = [line.split(": ", 2)[2] for line in text.splitlines() if line.startswith("tests/gpu: ")]
         status = f"skipped: {'; '.join(reasons)}"
     else:
         status = "FAIL" if code else "pass"
-    why = [] if status == "pass" or status.startswith("skipped") else _WHY.findall(text) or text.splitlines()
+    why = (_WHY.findall(text) if code else []) or text.splitlines()
+    why = why if status in BAD else []
     return Found(check, status, time.perf_counter() - began, said, tuple(why[-12:]))
 
 
@@ -125,7 +128,7 @@ def page(machine: dict[str, Any], found: Sequence[Found]) -> str:
 def verdict(found: Sequence[Found]) -> str:
     """All in a few words."""
     passed = sum(one.status == "pass" for one in found)
-    bad = sum(one.status in ("FAIL", "TIME OUT") for one in found)
+    bad = sum(one.status in BAD for one in found)
     return f"{passed} passed, {bad} failed, {len(found) - passed - bad} skipped"
 
 
@@ -145,6 +148,6 @@ def main(machine: dict[str, Any], out: Path, total: float, smoke: bool) -> int:
         found = [Found(check, "skipped: no GPU") for check in wanted]
     (out / "gpu-check.md").write_text(page(machine, found))
     print(f"\n{page(machine, found)}")
-    if any(one.status in ("FAIL", "TIME OUT") for one in found):
+    if any(one.status in BAD for one in found):
         return 1
     return 0 if any(one.status == "pass" for one in found) else 2

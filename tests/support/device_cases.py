@@ -6,21 +6,23 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 from architectures import architecture
-from fake_gpu import DEVICE, FakeGPU, register
+from fake_gpu import DEVICE, FakeGPU, processes, register
 from tiny_runs import step_table
 from transformers import AttentionInterface
 
 from trainers.credit.critic import ValueModel
+from trainers.policy import sharding
 from trainers.policy.accumulation import Batch, log_probabilities
-from trainers.policy.adapter import add_adapter, as_reference
+from trainers.policy.adapter import add_adapter, as_reference, merged_weights
 from trainers.policy.attention import NAME, attending, checkpoint_activations
-from trainers.policy.config import AdapterConfig, OptimConfig
+from trainers.policy.config import AdapterConfig, ModelConfig, OptimConfig
 from trainers.policy.flat import flatten
 from trainers.policy.hidden import Fingerprint, at_prompt_ends
 from trainers.policy.kernels import seen_tokens, varlen_tree_attention
@@ -96,6 +98,35 @@ def adapted(gpu: FakeGPU, accelerator: Accelerator) -> None:
             log_probabilities(policy, table, OPTIM)
         updater = Updater(accelerator, policy, torch.optim.AdamW(trained, lr=0.1), OPTIM, ObjectiveConfig())
         updater.update(Batch(table, np.ones(len(table.response.values))), np.random.default_rng(0))
+
+
+def sharded(adapted: bool, offload: bool) -> Callable[[FakeGPU, Accelerator], None]:
+    """An update of a policy that two processes share, and what reads its weights and states."""
+
+    def case(gpu: FakeGPU, accelerator: Accelerator) -> None:
+        base = architecture("qwen2", SIZE)
+        if adapted:
+            add_adapter(base.to(torch.bfloat16), AdapterConfig(rank=4, base="bfloat16"), "owner/base")
+        checkpoint_activations(base)
+        table = step_table(np.random.default_rng(0), SIZE, groups=4)
+        inner = Policy(base, compute_dtype="bfloat16")
+        two: Any = SimpleNamespace(device=torch.device(DEVICE), num_processes=2)
+        config = ModelConfig(compute_dtype="bfloat16", shard="full", offload=offload)
+        with processes(2) as mesh, gpu:
+            sharding._mesh = lambda *_: mesh
+            policy = gpu.moved(inner)
+            sharding.shard(policy, config, two)
+            trained = [p for p in policy.parameters() if p.requires_grad]
+            assert all(sharding.is_offloaded(p) == offload for p in policy.parameters())  # type: ignore[arg-type]
+            updater = Updater(accelerator, policy, torch.optim.AdamW(trained, lr=0.1), OPTIM, ObjectiveConfig())
+            updater.update(Batch(table, np.ones(len(table.response.values))), np.random.default_rng(0))
+            for _, tensor in sharding.each_whole(merged_weights(policy.model)):
+                assert tensor.device.type == DEVICE
+            at_prompt_ends(
+                policy.model, table, [Fingerprint()], budget=60, share_prefix=True, compute_dtype="bfloat16"
+            )  # fmt: skip
+
+    return case
 
 
 def states(gpu: FakeGPU, accelerator: Accelerator) -> None:
@@ -179,18 +210,22 @@ CASES: dict[str, Callable[[FakeGPU, Accelerator], None]] = {
     "engine-sliding": engine("qwen2-sliding", "bfloat16", _PLAIN),
     "engine-nucleus": engine("qwen2", "bfloat16", Sampling(temperature=0.4, top_p=0.9, max_tokens=4)),
     "engine-greedy": engine("qwen2", "bfloat16", Sampling(temperature=0, max_tokens=4)),
+    "sharded": sharded(False, False),
+    "sharded-adapter": sharded(True, False),
+    "sharded-offloaded": sharded(False, True),
 }
 
 
 def mixes(accelerator: Accelerator) -> dict[str, str | None]:
     """What the fake device says to mistakes, and the format of a product under autocast."""
     kept, found = register(), {}
-    with FakeGPU():
+    with processes(2), FakeGPU():
         there, here = torch.zeros(2, 2, device=DEVICE), torch.zeros(2, 2)
         mistakes: dict[str, Callable[[], Any]] = {
             "mixed": lambda: there @ there + here,
             "numpy": lambda: there.numpy(),
             "bfloat16": lambda: there.to(torch.bfloat16).cpu().numpy(),
+            "collective": lambda: torch.distributed.all_reduce(here),
         }
         for name, mistake in mistakes.items():
             try:

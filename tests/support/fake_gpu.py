@@ -3,21 +3,29 @@
 PyTorch's fake tensors on a back end of this module's own, since a PyTorch without CUDA takes ``cuda`` for fake
 tensors in a few places only. It stands for a GPU in shapes, devices, number formats (autocast included) and in waiting:
 reading a value on the host makes it wait, which :class:`FakeGPU` counts. Its values mean nothing: a tensor read on the
-host is zeros, and a number read from one is 1. Registering the back end changes the process: use it in one of its own.
+host is zeros, and a number read from one is 1. Of several processes there is one, by PyTorch's fake process group;
+collectives take tensors on the device alone, as NCCL's do. Registering the back end changes the process: use it in one
+of its own.
 """
 
 from __future__ import annotations
 
 import traceback
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore, _create_fake_pg
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
 M = TypeVar("M", bound=nn.Module)
@@ -28,6 +36,11 @@ _LOWERED = ("linear", "mm", "addmm", "bmm", "baddbmm", "matmul", "scaled_dot_pro
 
 
 class _Module(_DummyBackendModule):
+    Stream, Event, stream = torch.cpu.Stream, torch.cpu.Event, staticmethod(torch.cpu.stream)
+
+    def current_stream(self, device: Any = None) -> torch.cpu.Stream:
+        return torch.cpu.Stream()
+
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16, torch.float16]
 
@@ -52,12 +65,25 @@ def _lowered(name: str) -> Any:
 def register() -> list[torch.library.Library]:
     """Makes the back end, with autocast; what it returns must be kept."""
     _setup_privateuseone_for_python_backend(DEVICE, backend_module=_Module())
+    dist.Backend.register_backend(DEVICE, _create_fake_pg, extended_api=True, devices=["cpu", DEVICE])
     fallback = torch.library.Library("_", "IMPL", "AutocastPrivateUse1")
     fallback.fallback(torch.library.fallthrough_kernel)
     library = torch.library.Library("aten", "IMPL", "AutocastPrivateUse1")
     for name in _LOWERED:
         library.impl(name, _lowered(name))
     return [fallback, library]
+
+
+@contextmanager
+def processes(count: int) -> Iterator[DeviceMesh]:
+    """The mesh of so many processes, of which this one is the first and the only one."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    dist.init_process_group(DEVICE, rank=0, world_size=count, store=FakeStore())
+    try:
+        yield init_device_mesh(DEVICE, (count,))
+    finally:
+        dist.destroy_process_group()
 
 
 class FakeGPU(TorchDispatchMode):
@@ -82,6 +108,11 @@ class FakeGPU(TorchDispatchMode):
         self.mode.__exit__(*error)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._pin_memory.default:  # of which fake mode knows nothing
+            return args[0]
+        if "c10d" in func.namespace:
+            tensors = [part for part in tree_leaves((args, kwargs)) if isinstance(part, Tensor)]
+            assert all(part.device.type == DEVICE for part in tensors), f"{func} of a tensor in main memory"
         if func is torch.ops.aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
             self._wait(args[0])
             return (args[0].dtype.is_floating_point and 1.0) or args[0].dtype == torch.bool or 1

@@ -14,6 +14,7 @@ WAITS = {
     "policy_loss.py:merge_metrics": "the same",
     "guard.py:__call__": "the norm of the gradient, once an optimiser step",
     "guard.py:check_weights": "the norm of the weights, once an update",
+    "sharding.py:rounds": "how many passes the processes make, once before them",
     "hidden.py:before_tokens": "the states of a micro-batch",
     "sampling.py:sample": "whether the logits of a batch are finite",
     "hf_engine.py:_step": "the tokens of a batch",
@@ -34,7 +35,7 @@ def test_everything_is_on_the_device_of_the_model(name: str, outcomes: dict[str,
     assert outcomes[name].error is None, outcomes[name].error
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [name for name in CASES if "offloaded" not in name])
 def test_the_host_waits_for_the_device_only_where_it_must(name: str, outcomes: dict[str, Outcome]) -> None:
     assert not outcomes[name].waits.keys() - WAITS.keys()
 
@@ -50,6 +51,7 @@ def test_the_fake_device_refuses_what_a_gpu_refuses() -> None:
     assert found["mixed"] is not None and "devices" in found["mixed"]
     assert found["numpy"] is not None and "on the device" in found["numpy"]
     assert found["bfloat16"] is not None and "no bfloat16" in found["bfloat16"]
+    assert found["collective"] is not None and "of a tensor in main memory" in found["collective"]
     assert found["autocast"] == "torch.bfloat16"
     (counted,) = on_ranks(transfers, 1)
     assert counted == 3

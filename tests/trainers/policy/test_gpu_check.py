@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
@@ -15,9 +16,10 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.gpu import check
 from benchmarks.gpu.__main__ import main
-from benchmarks.gpu.check import Check, Found, checks, page, run
+from benchmarks.gpu.check import PYTEST, Check, Found, checks, page, run
 from benchmarks.gpu.report import described
 
+SLOW = "import time\n\ndef test_quick():\n    pass\n\ndef test_long():\n    time.sleep(60)\n"
 TESTS = "def test_one():\n    pass\n\ndef test_two():\n    assert 1 == 2, 'no more'\n"
 SKIPS = "import pytest\n\n@pytest.mark.skip(reason='needs a friend')\ndef test_one():\n    pass\n"
 
@@ -25,7 +27,7 @@ SKIPS = "import pytest\n\n@pytest.mark.skip(reason='needs a friend')\ndef test_o
 def _tests(folder: Path, name: str, text: str) -> Check:
     file = folder / f"test_{name}.py"
     file.write_text(text)
-    return Check(name, ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder), str(file)], 30.0)
+    return Check(name, [*PYTEST, "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(folder), str(file)], 30.0)
 
 
 @pytest.mark.seconds
@@ -34,19 +36,21 @@ def test_what_passes_fails_hangs_or_is_skipped_is_on_the_page(tmp_path: Path) ->
     wanted = [
         Check("hangs", ["-c", grandchild + "time.sleep(60)"], 1.0),
         _tests(tmp_path, "fails", TESTS),
+        replace(_tests(tmp_path, "slow", SLOW), limit=6.0),
         _tests(tmp_path, "skipped", SKIPS),
         Check("breaks", ["-c", "raise ValueError('no such GPU')"], 30.0),
         Check("passes", ["-c", "print('update 1.5b full sdpa: ok, 34 s')"], 30.0),
     ]
     told: list[int] = []
     began = perf_counter()
-    found = run(wanted, tmp_path, 121.0, lambda so_far: told.append(len(so_far)))
-    assert perf_counter() - began < 60 and told == [1, 2, 3, 4, 5]
-    assert [one.status for one in found] == ["TIME OUT", "FAIL", "skipped: ", "FAIL", "pass"]
+    found = run(wanted, tmp_path, 127.0, lambda so_far: told.append(len(so_far)))
+    assert perf_counter() - began < 60 and told == [1, 2, 3, 4, 5, 6]
+    assert [one.status for one in found] == ["TIME OUT", "FAIL", "TIME OUT", "skipped: ", "FAIL", "pass"]
     assert not psutil.pid_exists(int((tmp_path / "hangs.out").read_text())), "what a check starts ends with it"
     text = page(described(True), found)
-    assert text.startswith("# 1 passed, 3 failed, 1 skipped\n") and f"torch {torch.__version__}" in text
+    assert text.startswith("# 1 passed, 4 failed, 1 skipped\n") and f"torch {torch.__version__}" in text
     assert "| passes | pass | 0 | update 1.5b full sdpa: ok, 34 s |" in text
+    assert "test_quick PASSED" in text and "test_long" in text, "how far it has come"
     assert "| 1 failed, 1 passed |" in text and "no more" in text and "ValueError: no such GPU" in text
 
 
@@ -85,4 +89,5 @@ def test_without_a_gpu_all_is_skipped_and_the_exit_status_says_so(tmp_path: Path
 def test_every_check_runs_on_a_cpu(tmp_path: Path) -> None:
     assert main(["--check", "--smoke", "--total", "3000", "--out", str(tmp_path)]) == 0
     text = (tmp_path / "gpu-check.md").read_text()
-    assert " 0 failed" in text and text.count("| pass |") >= 6
+    assert " 0 failed" in text and text.count("| pass |") == 6
+    assert text.count("| skipped: a rehearsal on the CPU leaves out ") == 2

@@ -109,6 +109,9 @@ def test_a_hybrid_in_a_tree_is_what_it_is_alone_with_and_without_the_libraries(
     module = sys.modules[type(model).__module__]
     for function in [] if installed else recurrent._IN_TREE.keys() & vars(module).keys():
         monkeypatch.setattr(module, function, inspect.unwrap(vars(module)[function]))
+    mixers = [part for part in model.modules() if any(isinstance(child, torch.nn.Conv1d) for child in part.children())]
+    if "kwargs" not in inspect.signature(type(mixers[0]).forward).parameters:
+        pytest.skip(f"this version of transformers gives the layers of {name} no plan of a tree")
     policy = Policy(model.to(device), compute_dtype="bfloat16")
     assert not by_rows(policy)
     tree, sequences = some_tree()

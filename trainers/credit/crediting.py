@@ -231,7 +231,7 @@ def gathered(accelerator: Accelerator, steps: StepTable, needs: set[str]) -> tup
     """The steps of all processes, the same in each, and where this process's rows are among them.
 
     Rows are ordered by group, episode and t, so that nothing computed from them depends on the number of processes.
-    Prompts, and columns that are not needed, stay where they are.
+    Prompts, experts, and columns that are not needed, stay where they are.
 
     Args:
         accelerator: The run's accelerator.
@@ -240,7 +240,7 @@ def gathered(accelerator: Accelerator, steps: StepTable, needs: set[str]) -> tup
     """
     rows = len(steps)
     slim = replace(
-        steps,
+        steps.without_experts(),
         prompt=Ragged(steps.prompt.values[:0], np.zeros(rows + 1, np.int64)),
         extra={name: column for name, column in steps.extra.items() if name in needs},
         token_extra={name: column for name, column in steps.token_extra.items() if name in needs},

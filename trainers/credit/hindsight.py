@@ -76,7 +76,7 @@ class HindsightPrompts:
                 "method.hindsight: the text was cut in %d of %d steps, whose prompts leave no room for it in the "
                 "model's context of %d tokens", cut, len(steps), self.longest,
             )  # fmt: skip
-        return replace(steps, prompt=Ragged.of(prompts, np.int32))
+        return replace(steps.without_experts(), prompt=Ragged.of(prompts, np.int32))
 
     def ids(self, observation: str) -> NDArray[np.int64]:
         """Returns the token ids of the text about one end; control tokens in it are ordinary text."""

@@ -78,14 +78,15 @@ class Reference(Provider):
                 self.policy.to(self.device if self.place == "device" else "cpu")
 
     def columns(self, steps: StepTable) -> StepTable:
-        """``steps`` with the token column ``ref_logprob``."""
+        """``steps`` with the token column ``ref_logprob``; a mixture's reference chooses its own experts."""
+        alone = steps.without_experts()
         if is_adapted(self.policy.model):
             with as_reference(self.policy.model):
-                scored = log_probabilities(self.policy, steps, self.optim)
+                scored = log_probabilities(self.policy, alone, self.optim)
             return steps.with_token_columns(**{REFERENCE: scored})
         if self.place == "offload":
             self.policy.to(self.device)
-        scored = log_probabilities(self.policy, steps, self.optim)
+        scored = log_probabilities(self.policy, alone, self.optim)
         if self.place == "offload":
             self.policy.to("cpu")
         return steps.with_token_columns(**{REFERENCE: scored})

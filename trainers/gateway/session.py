@@ -344,6 +344,7 @@ class Session:
             valid=valid,
             reward=float(outcome.get("reward", 0.0)),
             info={**outcome, "gateway": about},
+            experts=completion.experts,
         )
 
 

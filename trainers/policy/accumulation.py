@@ -89,6 +89,9 @@ class Tally:
     """Sum of |engine's - trainer's| log-probability in the first optimiser step ..."""
     gap_tokens: int = 0
     """... and the tokens in it."""
+    rerouted: NDArray[np.int64] = field(default_factory=lambda: np.zeros(4, np.int64))
+    """Of its tokens, how many of how many engine and trainer would send to other experts
+    (:meth:`~trainers.policy.routing.Routing.differing`)."""
     culprit: str | None = None
     """The first quantity that was not finite, and where; see :data:`trainers.policy.guard.REMEDIES`."""
 
@@ -97,7 +100,7 @@ class Tally:
 
         Losses are sums over the optimiser steps, others means.
         """
-        counts = np.array([self.computed, self.rows, self.idle, self.distinct])
+        counts = np.array([self.computed, self.rows, self.idle, self.distinct, *self.rerouted])
         own = (merge_metrics(self.losses), self.tokens, self.entropy, self.gap, self.gap_tokens, counts, self.scored)
         parts = all_gather_object(accelerator, own)
         tokens = sum(part[1] for part in parts)
@@ -112,8 +115,11 @@ class Tally:
                 found[name] = sum(value * count for value, count in values) / max(tokens, 1)
         found["entropy"] = sum(part[2] for part in parts) / max(sum(part[6] for part in parts), 1)
         found["logprob_gap"] = sum(part[3] for part in parts) / max(sum(part[4] for part in parts), 1)
-        computed, rows, idle, distinct = np.sum([part[5] for part in parts], axis=0).tolist()
+        sums = np.sum([part[5] for part in parts], axis=0).tolist()
+        computed, rows, idle, distinct, routed, rerouted, choices, others = sums
         found |= {"computed_tokens": float(computed), "idle_rows": idle / max(rows, 1)}
+        if routed:
+            found |= {"rerouted_tokens": rerouted / routed, "rerouted_choices": others / choices}
         return found | ({"row_cost": computed / distinct} if distinct else {})
 
 
@@ -196,6 +202,8 @@ class Accumulator:
                     continue
                 piece = pieces[number]
                 stats: TokenStats = self.policy(piece)
+                if first and piece.experts is not None:
+                    tally.rerouted += unwrapped.rerouted.numpy()
                 _, rows = np.unique(row_of[piece.index], return_inverse=True)
                 loss = self._loss(piece, stats, rows, columns, corrected=present or batch.old is not None)
                 self.accelerator.backward(loss.loss)

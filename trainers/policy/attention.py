@@ -28,6 +28,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from envsuite.core.errors import DataError
 from trainers.policy.precision import as_computed
 from trainers.policy.recurrent import follow_trees, is_recurrent
+from trainers.policy.routing import again
 from trainers.policy.tree_plan import Tiles, TreePlan
 
 NAME = "envsuite_tree"
@@ -228,7 +229,7 @@ def unsupported(model: PreTrainedModel) -> str | None:
 
 
 def checkpoint_activations(model: PreTrainedModel) -> None:
-    """Recompute the activations of each layer in the backward pass, with the attention of its forward pass.
+    """Recompute the activations of each layer in the backward pass, with attention and experts of its forward pass.
 
     Raises:
         DataError: The model is not made of layers that can be recomputed.
@@ -239,7 +240,15 @@ def checkpoint_activations(model: PreTrainedModel) -> None:
         )
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        return nullcontext(), attending(model, model.config.get_text_config(decoder=True)._attn_implementation)
+        attention = model.config.get_text_config(decoder=True)._attn_implementation
+        experts = again(model)
+
+        @contextmanager
+        def recomputing() -> Iterator[None]:
+            with attending(model, attention), experts:
+                yield
+
+        return nullcontext(), recomputing()
 
     # The public method, which does this, has had two names since transformers 5.17.
     model._set_gradient_checkpointing(

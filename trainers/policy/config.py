@@ -55,6 +55,10 @@ class ModelConfig:
     rows: Literal["auto", "always"] = "auto"
     """Whether each row of a batch is computed by itself, or what rows begin with alike is computed once. ``auto``: by
     itself only where the model cannot do the other, for example for ALiBi or Mamba-1."""
+    routing: Literal["own", "replay"] = "own"
+    """Experts of a mixture's tokens in the trainer: those that its routers choose (``own``), or those that each token
+    went to when the engine sampled (``replay``; Rollout Routing Replay, Ma et al. 2025), with weights from the
+    trainer's routers. Needs the engine hf."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time."""
     shard: Sharding = "none"

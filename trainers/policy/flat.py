@@ -6,6 +6,7 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -16,6 +17,7 @@ from trainers.policy.tree import TokenTree
 from trainers.policy.tree_plan import TreePlan
 from trainers.policy.vision import model_inputs, own_positions
 from trainers.policy.walk import Past
+from trainers.steps.experts import unknown
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class FlatBatch:
     """Where each token stands in the rows of the paths, one after the other; ``None``: they are one row, the tree's."""
     length: int = 0
     """Tokens of a row of a path, with padding."""
+    experts: Tensor | None = None
+    """Experts of each token that is computed, padding included, as the tree has them."""
 
     def states(self, output: Tensor) -> Tensor:
         """Returns hidden states (rows, length, D) of the tree's tokens, in their order: (tokens, D)."""
@@ -61,10 +65,16 @@ def flatten(tree: TokenTree, model: PreTrainedModel, before: int = 0, past: Past
     device = model.device
     if rows_reason(model) is not None:
         rows, token = padded_rows(tree)
-        arguments: dict[str, Any] = {**model_inputs(model, rows, tree.images), "use_cache": False}
-        if (own := own_positions(model, rows, tree.images)) is not None:
+        tokens = np.where(rows < 0, 0, tree.tokens[rows])
+        arguments: dict[str, Any] = {**model_inputs(model, tokens, tree.images), "use_cache": False}
+        if (own := own_positions(model, tokens, tree.images)) is not None:
             arguments["position_ids"] = to_device(own, device)
-        return FlatBatch(arguments, to_device(tree.place, device), to_device(token, device), rows.shape[1])
+        experts: Tensor | None = None
+        if tree.experts is not None:
+            of_rows = tree.experts[rows.ravel()]
+            of_rows[rows.ravel() < 0] = unknown(of_rows.dtype)
+            experts = to_device(of_rows, device)
+        return FlatBatch(arguments, to_device(tree.place, device), to_device(token, device), rows.shape[1], experts)
     plan = TreePlan(tree, device, before, past)
     own = own_positions(model, tree.tokens, tree.images, tree.depth, tree.end)
     arguments = {
@@ -73,7 +83,8 @@ def flatten(tree: TokenTree, model: PreTrainedModel, before: int = 0, past: Past
         "use_cache": False,
         "tree_plan": plan,
     }
-    return FlatBatch(arguments, to_device(tree.place - before, device))
+    known = None if tree.experts is None else to_device(tree.experts[before:], device)
+    return FlatBatch(arguments, to_device(tree.place - before, device), experts=known)
 
 
 def to_device(array: NDArray[Any], device: torch.device) -> Tensor:

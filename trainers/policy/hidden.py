@@ -120,6 +120,7 @@ def with_some_response(table: StepTable) -> StepTable:
 
     Only rows with a response are in a micro-batch, and states before a response do not depend on it.
     """
+    table = table.without_experts()
     empty = table.response.lengths == 0
     if not empty.any():
         return replace(table, extra={}, token_extra={})

@@ -15,7 +15,8 @@ from trainers.policy.flat import flatten, to_device
 from trainers.policy.kernels import kernel_of
 from trainers.policy.outline import is_outline
 from trainers.policy.precision import computing
-from trainers.policy.selfcheck import check_policy, output_layer
+from trainers.policy.routing import routing
+from trainers.policy.selfcheck import check_policy, check_replay, output_layer
 from trainers.policy.statistics import OutputLayer, TokenStats, token_stats
 from trainers.policy.tree import TokenTree
 from trainers.policy.vision import check_vision
@@ -42,18 +43,28 @@ class Policy(nn.Module):
         temperature: The sampler's temperature: log-probabilities, entropies and gradients are those of the distribution
             that is sampled from.
         compute_dtype: Number format of the forward pass.
+        replay: Whether tokens of a mixture go to the experts that the tree has, where it has some.
 
     Raises:
         DataError: The model's log-probabilities, packed and with shared prefixes, differ from its own.
     """
 
     def __init__(
-        self, model: PreTrainedModel, *, temperature: float = 1.0, compute_dtype: ComputeDtype = "float32"
+        self,
+        model: PreTrainedModel,
+        *,
+        temperature: float = 1.0,
+        compute_dtype: ComputeDtype = "float32",
+        replay: bool = False,
     ) -> None:
         super().__init__()
         self.model = model
         self.temperature = temperature
         self.compute_dtype: ComputeDtype = compute_dtype
+        self.replay = replay
+        self.rerouted = torch.zeros(4, dtype=torch.long)
+        """Of the last tree: how many tokens go to other experts than the tree has
+        (:meth:`~trainers.policy.routing.Routing.differing`)."""
         self.output: OutputLayer | None = None
         """Computes the logits a part of the tokens at a time; ``None`` where only the model itself can compute them."""
         if not is_outline(model):
@@ -67,6 +78,8 @@ class Policy(nn.Module):
         """
         check_policy(self.model)
         check_vision(self.model)
+        if self.replay:
+            check_replay(self.model)
         self.output = output_layer(self.model)
 
     def forward(self, tree: TokenTree) -> TokenStats:
@@ -75,6 +88,7 @@ class Policy(nn.Module):
         Raises:
             DataError: The model's code passes no gradient on to the weights that are trained.
         """
+        self.rerouted = torch.zeros_like(self.rerouted)
         if tree.part is None or len(tree) <= tree.part:
             stats = self._pass(tree, 0, None)
             learns = stats.logprob.requires_grad or not torch.is_grad_enabled()
@@ -89,8 +103,16 @@ class Policy(nn.Module):
         device = self.model.device
         flat = flatten(tree, self.model, before, past)
         target = to_device(tree.target, device)
-        with attending(self.model, kernel_of(self.model)), computing(self.compute_dtype, device):
+        with (
+            routing(self.model, flat.experts if self.replay else None) as routed,
+            attending(self.model, kernel_of(self.model)),
+            computing(self.compute_dtype, device),
+        ):
             if self.output is None:
-                return token_stats(flat.logits(self.model), target, self.temperature)
-            states = flat.states(self.model.base_model(**flat.arguments).last_hidden_state)
-            return self.output.stats(states[flat.place], target, self.temperature)
+                stats = token_stats(flat.logits(self.model), target, self.temperature)
+            else:
+                states = flat.states(self.model.base_model(**flat.arguments).last_hidden_state)
+                stats = self.output.stats(states[flat.place], target, self.temperature)
+        if flat.experts is not None:
+            self.rerouted = self.rerouted + routed.differing(self.model, flat.experts).cpu()
+        return stats

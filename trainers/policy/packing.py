@@ -16,6 +16,7 @@ from envsuite.core.errors import UsageError
 from envsuite.prompting.images import renumbered
 from trainers.policy.tree import Ints, TokenSequence, TokenTree, depth_first, laid_out
 from trainers.steps import StepTable
+from trainers.steps.experts import Parts, cut, filled
 
 _PASS = 1 / 64  # cost of a micro-batch besides its tokens, in budgets
 
@@ -31,7 +32,9 @@ def row_sequences(table: StepTable) -> tuple[list[TokenSequence], Ints]:
     _, numbers = table.pool
     sequences: list[TokenSequence] = []
     rows = np.flatnonzero(table.response.lengths)
-    for row in rows.tolist():
+    lengths = (table.prompt.lengths + table.response.lengths - 1)[rows].tolist()
+    experts = filled(table.experts[rows].tolist(), lengths)
+    for row, own in zip(rows.tolist(), experts, strict=True):
         prompt, response = table.prompt[row], table.response[row].astype(np.int64)
         if not len(prompt):
             where = f"episode {table.episode_id[row]}, step {table.t[row]}"
@@ -40,7 +43,7 @@ def row_sequences(table: StepTable) -> tuple[list[TokenSequence], Ints]:
             prompt = renumbered(prompt, numbers[row])
         place = len(prompt) - 1 + np.arange(len(response))
         tokens = np.concatenate([prompt, response[:-1]], dtype=np.int64)
-        sequences.append(TokenSequence(tokens, place, response, table.response.offsets[row] + place - place[0]))
+        sequences.append(TokenSequence(tokens, place, response, table.response.offsets[row] + place - place[0], own))
     return sequences, rows
 
 
@@ -67,6 +70,7 @@ def micro_batches(
     """
     sequences, _ = row_sequences(table)
     order, common = depth_first(sequences, share_prefix)
+    sequences = _one_choice(sequences, order, common)
     lengths = np.array([len(sequences[number].tokens) for number in order], np.int64)
     if rows:
         for part, shared in _row_cuts(order, lengths, common, budget):
@@ -81,6 +85,15 @@ def micro_batches(
     for begin, end in cuts:
         tree = laid_out(sequences, order[begin:end], common[begin:end], table.pool[0])
         yield tree if walk is None or len(tree) <= budget else replace(tree, part=budget)
+
+
+def _one_choice(sequences: list[TokenSequence], order: Ints, common: Ints) -> list[TokenSequence]:
+    """Gives a token that several sequences begin with the experts that the first of them has, in this order."""
+    found, before = list(sequences), Parts()
+    for number, shared in zip(order.tolist(), common.tolist(), strict=True):
+        before = (*cut(before, 0, shared), *cut(sequences[number].experts, shared))
+        found[number] = replace(sequences[number], experts=before)
+    return found
 
 
 def distinct_tokens(table: StepTable, share_prefix: bool) -> int:

@@ -44,12 +44,12 @@ def padded_rows(tree: TokenTree) -> tuple[Ints, Ints]:
     """Lays the paths of ``tree`` out in rows of equal length.
 
     Returns:
-        The tokens, shape (rows, length), 0 where a row is padded; and where each token of the tree stands, as an index
-        into the rows one after the other.
+        Indices of tokens of the tree, shape (rows, length), -1 where a row is padded; and where each token of the tree
+        stands, as an index into the rows one after the other.
     """
     leaves = np.flatnonzero(tree.end == np.arange(1, len(tree) + 1))
-    rows = np.zeros((len(leaves), int(tree.depth.max()) + 1), np.int64)
+    rows = np.full((len(leaves), int(tree.depth.max()) + 1), -1)
     for row, leaf in zip(rows, leaves.tolist(), strict=True):
-        row[: tree.depth[leaf] + 1] = tree.tokens[tree.path(leaf)]
+        row[: tree.depth[leaf] + 1] = tree.path(leaf)
     first = np.searchsorted(leaves, np.arange(len(tree)))  # depth first: the next leaf is below the token
     return rows, first * rows.shape[1] + tree.depth

@@ -14,6 +14,7 @@ from trainers.policy.attention import NAME, attending, evaluating, narrow_window
 from trainers.policy.flat import FlatBatch, flatten, to_device
 from trainers.policy.kernels import kernel_of
 from trainers.policy.precision import computing, float32_weights
+from trainers.policy.routing import routers, routing
 from trainers.policy.rows import rows_reason, use_rows
 from trainers.policy.statistics import OutputLayer
 from trainers.policy.tree import Ints, TokenSequence, TokenTree, token_tree
@@ -177,3 +178,36 @@ def sample_tree(vocabulary: int) -> tuple[TokenTree, list[Ints]]:
     parts = [TokenSequence.of(tokens, np.arange(len(tokens) - 1), int(start))
              for tokens, start in zip(sequences, starts[:-1], strict=True)]  # fmt: skip
     return token_tree(parts), sequences
+
+
+def check_replay(model: PreTrainedModel) -> None:
+    """Tries to set the experts of each token, as :func:`~trainers.policy.routing.routing` then can.
+
+    Raises:
+        DataError: The model has no routers, or they take no other experts than those that they choose.
+    """
+    kind, size = type(model).__name__, model.config.get_text_config(decoder=True).vocab_size
+    tokens = torch.arange(9, device=model.device)[None] % size
+    taken: list[tuple[Tensor, Tensor]] = []
+
+    def note(_: torch.nn.Module, __: object, output: tuple[Tensor, ...]) -> None:
+        taken.append((output[1], output[2]))
+
+    with evaluating(model):
+        with routing(model) as own:
+            model(tokens, use_cache=False)
+        if (experts := own.experts(model)) is None:
+            what = "has routers that do not tell their experts" if routers(model) else "is no mixture of experts"
+            raise DataError(f"model.routing is replay, but {kind} {what}; set it to own")
+        widths = torch.tensor(own.widths, device=model.device)[:, None]
+        others = (experts.long() + widths // 2) % widths
+        hooks = [router.register_forward_hook(note) for router in routers(model)]
+        try:
+            with routing(model, others.to(experts.dtype)):
+                model(tokens, use_cache=False)
+        finally:
+            for hook in hooks:
+                hook.remove()
+    same = (torch.equal(found.flatten(0, -2), others[:, number]) for number, (_, found) in enumerate(taken))
+    if not all(same) or not all(bool(weight.all()) for weight, _ in taken):
+        raise DataError(f"model.routing is replay, but the routers of {kind} keep to their own choice; set it to own")

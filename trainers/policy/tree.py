@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envsuite.core.images import Pixels
+from trainers.steps.experts import Experts, Parts, cut
 from trainers.steps.prefixes import lexicographic
 
 Ints = NDArray[np.int64]
@@ -31,6 +32,8 @@ class TokenSequence:
     """(T,): token ids."""
     index: Ints
     """(T,): the caller's number of each target."""
+    experts: Parts = ()
+    """Experts of each token, where they are known; then those of all sequences of a tree are given."""
 
     @classmethod
     def of(cls, tokens: Ints, place: Ints, first: int) -> TokenSequence:
@@ -67,6 +70,8 @@ class TokenTree:
     """(T,): the caller's number of each target; in training its position in ``table.response.values``."""
     images: Sequence[Pixels] = ()
     """The images that token ids below -1 are parts of."""
+    experts: Experts | None = None
+    """Experts that the tokens went to when they were sampled, where they are known."""
     part: int | None = None
     """Most tokens of a pass, if the tree is to be computed in several (:mod:`trainers.policy.walk`)."""
 
@@ -123,6 +128,7 @@ def laid_out(sequences: Sequence[TokenSequence], order: Ints, common: Ints, imag
     parents: list[Ints] = []
     ends: list[tuple[Ints, int]] = []
     places: dict[int, Ints] = {}
+    experts: list[Experts] = []
     path, count = np.zeros(0, np.int64), 0
     for number, shared in zip(order.tolist(), [0, *common[1:].tolist()], strict=True):
         sequence = sequences[number]
@@ -131,6 +137,7 @@ def laid_out(sequences: Sequence[TokenSequence], order: Ints, common: Ints, imag
         new = count - shared + depth
         parents.append(np.concatenate([path[shared - 1 : shared] if shared else [-1], new[:-1]])[: len(new)])
         tokens.append(sequence.tokens[shared:])
+        experts += cut(sequence.experts, shared)
         depths.append(depth)
         path = np.concatenate([path[:shared], new])
         count += len(new)
@@ -148,6 +155,7 @@ def laid_out(sequences: Sequence[TokenSequence], order: Ints, common: Ints, imag
         np.concatenate([sequences[number].target for number in given]),
         np.concatenate([sequences[number].index for number in given]),
         images,
+        np.concatenate(experts) if experts else None,
     )
 
 

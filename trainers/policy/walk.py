@@ -77,6 +77,7 @@ def tree_parts(tree: TokenTree, most: int) -> list[TreePart]:
             tree.tokens[tokens], tree.depth[tokens], place[tree.parent[tokens]],
             len(path) + np.minimum(tree.end[tokens], end) - start,
             place[tree.place[targets]], tree.target[targets], tree.index[targets], tree.images,
+            None if tree.experts is None else tree.experts[tokens],
         )  # fmt: skip
         parts.append(TreePart(part, len(path), targets, slot[path], kept, slot[start + kept]))
     return parts

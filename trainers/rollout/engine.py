@@ -15,6 +15,7 @@ from envsuite.prompting import Answer
 from envsuite.prompting.images import images_of
 from trainers.settings import ConfigError
 from trainers.settings.registry import Registry
+from trainers.steps.experts import Parts
 from trainers.steps.records import Logprobs, Tokens, Versions, as_tokens
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ class Completion:
     """Version of the weights that sampled each token. One number stands for all tokens."""
     error: str | None = None
     """Why there is no completion, e.g. a server that failed. The episode is started again; the run continues."""
+    experts: Parts = ()
+    """Of an engine that :attr:`Engine.records_experts`: those of each token of prompt and response but the last."""
 
     @property
     def count(self) -> int:
@@ -327,6 +330,9 @@ class ChatEngine(BaseEngine[ChatRequest, ChatCompletion]):
 
 class Engine(BaseEngine[Request, Completion]):
     """Continues prompts, many at a time, each at its own pace. :meth:`from_setup` gets an :class:`EngineSetup`."""
+
+    records_experts: bool = False
+    """Whether completions tell the experts of each token."""
 
     @abstractmethod
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:

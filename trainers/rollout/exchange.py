@@ -119,6 +119,7 @@ class TokenExchange(Exchange):
             "policy_version": completion.policy_version,
             "finish_reason": completion.finish_reason,
             "images": self._images,
+            "experts": completion.experts,
         }
 
     def snapshot(self) -> tuple[Any, ...]:

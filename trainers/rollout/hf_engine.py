@@ -23,6 +23,7 @@ from trainers.policy.attention import attending, evaluating, narrow_windows, uns
 from trainers.policy.config import ComputeDtype
 from trainers.policy.precision import computing, float32_weights, rounded_weights
 from trainers.policy.recurrent import is_recurrent
+from trainers.policy.routing import routing
 from trainers.policy.rows import ALWAYS, rows_reason, use_rows
 from trainers.policy.vision import model_inputs, own_positions
 from trainers.processes.memory import free
@@ -34,6 +35,7 @@ from trainers.rollout.sampling import mix, sample, uniforms
 from trainers.rollout.slot_attention import NAME
 from trainers.rollout.step_plan import StepPlan
 from trainers.settings import ConfigError
+from trainers.steps.experts import Parts
 
 STEP_TOKENS = 8192  # most prompt tokens of one forward pass; bounds the memory of activations
 CHECK_WINDOW = 4  # sliding window of the self-test, in tokens
@@ -312,12 +314,15 @@ class HFEngine(Engine):
         assert row.cached is not None
         self._cache.extend(row.cached, token)
 
-    def _end(self, row: Row) -> None:
-        """Gives back what a row that has ended held."""
+    def _end(self, row: Row) -> Parts:
+        """Gives back what a row that has ended held; returns the experts of its tokens, if they are known."""
         assert row.cached is not None
+        slots = row.cached.slots[: row.cached.length]
+        experts = self._cache.pages.experts.of(slots, len(row.request.prompt_ids)) if self.records_experts else ()
         node = self._cache.finish(row.cached)
         if row.request.session is not None:
             self._ends[row.request.session] = node
+        return experts
 
     def _advance(self, rows: list[Row], ids: list[int], logprobs: list[float]) -> None:
         """Append each row's token; finished rows leave."""
@@ -332,7 +337,7 @@ class HFEngine(Engine):
                 self._extend(row, token)
                 self._running.append(row)
                 continue
-            self._end(row)
+            experts = self._end(row)
             self._done.append(
                 Completion(
                     row.request.request_id,
@@ -340,6 +345,7 @@ class HFEngine(Engine):
                     np.array(row.logprobs, np.float32),
                     "stop" if stop else "length",
                     np.array(row.versions, np.int64),
+                    experts=experts,
                 )
             )
 
@@ -393,7 +399,12 @@ class HFEngine(Engine):
             "logits_to_keep": 0 if every else self._tensor(np.array(last)),
             "slot_plan": plan,
         }
-        output = functional_call(self.model, self._rounded or {}, kwargs=arguments, tie_weights=False)
+        with routing(self.model) as routed:
+            output = functional_call(self.model, self._rounded or {}, kwargs=arguments, tie_weights=False)
+        experts = routed.experts(self.model)
+        self.records_experts = experts is not None
+        if experts is not None:
+            cache.pages.experts.keep(plan.slots, experts.cpu().numpy())
         cache.computed()
         for sequence in sequences:
             sequence.ready, sequence.source = sequence.length, sequence.state

@@ -7,6 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trainers.rollout.slot_experts import SlotExperts
+
 PAGE = 32
 """Tokens of a page."""
 _FIRST = 8  # pages that are made at first
@@ -32,6 +34,8 @@ class Pages:
         self._given: list[int] = []  # places handed out, of each page
         self._held: list[int] = []  # and those of them that are held
         self._layers: dict[int, KeysValues] = {}
+        self.experts = SlotExperts()
+        """Experts of the tokens in the slots, where the model is a mixture."""
 
     @property
     def used(self) -> int:

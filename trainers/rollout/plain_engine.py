@@ -29,6 +29,7 @@ from trainers.policy.vision import model_inputs, own_positions
 from trainers.processes.memory import ran_out
 from trainers.rollout.engine import EngineSetup, Request, Sampling, longest_sequence
 from trainers.rollout.hf_engine import CHECK_WINDOW, STEP_TOKENS, HFEngine, Row
+from trainers.steps.experts import Parts
 from trainers.steps.records import as_tokens
 
 _LOG = logging.getLogger(__name__)
@@ -108,8 +109,8 @@ class PlainEngine(HFEngine):
     def _extend(self, row: Row, token: int) -> None:
         row.context = np.append(row.context, token)
 
-    def _end(self, row: Row) -> None:
-        return
+    def _end(self, row: Row) -> Parts:
+        return ()
 
     def _forget(self) -> None:
         super()._forget()

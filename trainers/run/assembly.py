@@ -139,7 +139,7 @@ class Run:
         check_limits(config.model.path, shape, config.prompt, rollout, budget, more)
         self.folder = RunFolder(Path(config.output) / config.name, accelerator, self.tokenizer)
         self.trackers = Trackers(config, accelerator, self.folder, self.tokenizer)
-        policy, structure = self._loaded()
+        policy, structure = self._loaded(config.model.routing == "replay")
         self.model = policy.model
         if (reason := rows_reason(self.model)) is not None:
             progress.message(f"{config.model.path} is trained row by row, not in a tree of tokens: {reason}")
@@ -173,6 +173,11 @@ class Run:
         setup = EngineSetup(self.model, self.tokenizer, config.model, self.slots, accelerator, structure)
         rollout, self.engine = start_engine(rollout, setup, progress.message)
         self.config = config = replace(config, rollout=rollout)
+        if policy.replay and not self.engine.records_experts:
+            raise ConfigError(
+                f"model.routing is replay, but the engine hf samples {config.model.path} with transformers' cache, and "
+                "does not tell its experts there; set model.routing: own"
+            )
         wrapped, optimizer = self._prepared(policy)
         self.updater = Updater(
             accelerator, wrapped, optimizer, config.optim, method.objective,
@@ -224,25 +229,25 @@ class Run:
         turns = TurnsPlayer(manager, sampling, seed, self.sync)
         return AsynchronousRollouts(*common, self.pool, turns, lambda: self.updater.steps)
 
-    def _policy(self, model: PreTrainedModel) -> Policy:
+    def _policy(self, model: PreTrainedModel, replay: bool = False) -> Policy:
         """The model as a policy whose log-probabilities are those of the distribution that is sampled from."""
-        temperature = self.config.rollout.sampling.temperature
-        return Policy(model, temperature=temperature, compute_dtype=self.config.model.compute_dtype)
+        temperature, dtype = self.config.rollout.sampling.temperature, self.config.model.compute_dtype
+        return Policy(model, temperature=temperature, compute_dtype=dtype, replay=replay)
 
-    def _loaded(self) -> tuple[Policy, PreTrainedModel | None]:
+    def _loaded(self, replay: bool) -> tuple[Policy, PreTrainedModel | None]:
         """The policy on its device, and where it is sharded its model without weights, as it was before."""
         config, accelerator = self.config, self.accelerator
         spread, keeps = spreads(config.model, accelerator), config.method.needs_reference
         if not spread:
             model = load_model(config.model)
-            policy = self._policy(model.to(accelerator.device))
+            policy = self._policy(model.to(accelerator.device), replay)
             if accelerator.device.type == "cpu":
                 keep_freed_memory()
             if keeps and is_adapted(model):
                 keep_reference(model)
             return policy, None
         outline = load_outline(config.model)
-        policy = self._policy(outline.model)
+        policy = self._policy(outline.model, replay)
         if keeps and is_adapted(outline.model):
             keep_reference(outline.model)
         structure = deepcopy(outline.model)

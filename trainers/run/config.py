@@ -113,6 +113,11 @@ class TrainConfig:
                 "optim.state: float32, or model.shard: none"
             )
         rollout = self.rollout
+        if self.model.routing == "replay" and rollout.engine != "hf":
+            raise ConfigError(
+                f"model.routing is replay, which follows the experts that the engine hf tells, but rollout.engine is "
+                f"{rollout.engine}; set rollout.engine: hf, or model.routing: own"
+            )
         if (
             rollout.staleness
             and rollout.overlap == "process"

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from envsuite.core import Action
 from envsuite.core.images import Pixels, digest
+from trainers.steps.experts import Parts
 
 Tokens = NDArray[np.int32]
 """Token ids."""
@@ -79,6 +80,9 @@ class Step:
     """The answer to them, with thought and calls in tags."""
     agent: str = ""
     """The agent whose step it is; "" in an environment of one agent."""
+    experts: Parts = ()
+    """Of a mixture: the experts that each token of prompt and response but the last went to when the response was
+    sampled; none where the engine did not tell. Files do not hold them."""
 
     def __post_init__(self) -> None:
         responses = as_tokens(self.response_ids)
@@ -92,10 +96,11 @@ class Step:
             object.__setattr__(self, name, values)
 
     def __eq__(self, other: object) -> bool:
-        """Whether every field is equal."""
+        """Whether every field but the experts is equal."""
         if not isinstance(other, Step):
             return NotImplemented
-        pairs = [(getattr(self, f.name), getattr(other, f.name)) for f in fields(self) if f.name != "images"]
+        pairs = [(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)
+                 if f.name not in ("images", "experts")]  # fmt: skip
         if list(map(digest, self.images)) != list(map(digest, other.images)):
             return False
         return all(np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b for a, b in pairs)

@@ -91,6 +91,8 @@ class StepTable:
     is not given. Most rows have one version throughout."""
     images: NDArray[np.object_] = field(default_factory=lambda: np.empty(0, object))
     """Images of each prompt, a tuple of arrays of pixels (:attr:`Step.images`); empty ones where it is not given."""
+    experts: NDArray[np.object_] = field(default_factory=lambda: np.empty(0, object))
+    """Experts of each row's tokens (:attr:`Step.experts`); none where it is not given."""
     extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """Further columns that some methods need (``action``, ``value``, ``embedding``, …), each with N rows."""
     token_extra: Mapping[str, Ragged] = field(default_factory=dict)
@@ -101,8 +103,9 @@ class StepTable:
         if not len(self.policy_version):
             zeros = np.zeros(len(self.response.values), np.int64)
             object.__setattr__(self, "policy_version", Ragged(zeros, self.response.offsets))
-        if not len(self.images):
-            object.__setattr__(self, "images", _objects([()] * n))
+        for name in ("images", "experts"):
+            if not len(getattr(self, name)):
+                object.__setattr__(self, name, _objects([()] * n))
         columns: dict[str, Any] = {
             "group_id": self.group_id,
             "episode_id": self.episode_id,
@@ -114,6 +117,7 @@ class StepTable:
             "logprob": self.logprob,
             "policy_version": self.policy_version,
             "images": self.images,
+            "experts": self.experts,
             **self.extra,
         }
         for name, column in columns.items():
@@ -187,6 +191,10 @@ class StepTable:
         added = {name: Ragged(values, self.response.offsets) for name, values in columns.items()}
         return replace(self, token_extra={**self.token_extra, **added})
 
+    def without_experts(self) -> StepTable:
+        """The same steps without the experts of their tokens, which others than the policy do not follow."""
+        return replace(self, experts=np.empty(0, object))
+
     def take(self, rows: Ints) -> StepTable:
         """The given rows, in the given order."""
         rows = np.asarray(rows, np.int64)
@@ -202,6 +210,7 @@ class StepTable:
             logprob=self.logprob.take(rows),
             policy_version=self.policy_version.take(rows),
             images=self.images[rows],
+            experts=self.experts[rows],
             extra={name: column[rows] for name, column in self.extra.items()},
             token_extra={name: column.take(rows) for name, column in self.token_extra.items()},
         )
@@ -257,6 +266,7 @@ class StepTable:
             logprob=Ragged.of((step.response_logprobs for _, step in pairs), np.float32),
             policy_version=Ragged.of((step.policy_version for _, step in pairs), np.int64),
             images=_objects([step.images for _, step in pairs]),
+            experts=_objects([step.experts for _, step in pairs]),
             extra={
                 "action": actions,
                 "step_text": texts,

@@ -1,0 +1,277 @@
+"""Mixtures: experts that the engine tells, and the trainer compares or follows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from accelerate import Accelerator
+from episodes import step, token_table
+from numpy.typing import NDArray
+from row_by_row import same_gradients, taken_gradients
+from test_update import rng
+from tiny_runs import in_float64
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from benchmarks.families import VOCABULARY, built, shrunk
+from envsuite.core.errors import DataError
+from trainers.policy.accumulation import Batch
+from trainers.policy.attention import checkpoint_activations
+from trainers.policy.config import OptimConfig
+from trainers.policy.loss import ObjectiveConfig
+from trainers.policy.model import Policy
+from trainers.policy.packing import micro_batches
+from trainers.policy.routing import routers, routing
+from trainers.policy.rows import use_rows
+from trainers.policy.selfcheck import check_replay
+from trainers.policy.update import Updater
+from trainers.rollout.engine import Sampling
+from trainers.rollout.hf_engine import HFEngine
+from trainers.rollout.plain_engine import PlainEngine
+from trainers.steps import StepTable
+from trainers.steps.experts import cut, filled
+
+FAMILIES = ("qwen3_moe", "granitemoe", "glm4_moe")
+FORCED = ("qwen3_moe", "gpt_oss", "glm4_moe")
+
+
+@pytest.fixture(params=FAMILIES)
+def model(request: pytest.FixtureRequest) -> PreTrainedModel:
+    return built(request.param)
+
+
+def _sampled(model: PreTrainedModel) -> tuple[StepTable, HFEngine]:
+    """Rows of two turns each; the second prompt goes on from the first."""
+    engine = HFEngine(model, max_batch=3)
+    some = np.random.default_rng(3)
+    start = some.integers(0, VOCABULARY, 40).tolist()
+    prompts = [[*start, *some.integers(0, VOCABULARY, 3 + n).tolist()] for n in range(5)]
+    rows: list[tuple[list[int], list[int]]] = []
+    found = []
+    for turn in range(2):
+        answers = engine.generate(prompts, Sampling(max_tokens=9), seed=turn)
+        rows += [(prompt, answer.token_ids.tolist()) for prompt, answer in zip(prompts, answers, strict=True)]
+        found += [answer.experts for answer in answers]
+        prompts = [[*prompt, *answer, 7] for prompt, answer in rows]
+    experts = np.empty(len(rows), object)
+    experts[:] = found
+    return token_table(rows, experts=experts), engine
+
+
+def _own(model: PreTrainedModel, tokens: NDArray[np.int64]) -> NDArray[np.integer[Any]]:
+    with torch.no_grad(), routing(model) as routed:
+        model(torch.from_numpy(tokens)[None].long(), use_cache=False)
+    found = routed.experts(model)
+    assert found is not None
+    return np.asarray(found)
+
+
+def _of_many(name: str) -> PreTrainedModel:
+    """A model of two layers with experts, eight in two groups if the family has these, three of which a token takes."""
+    torch.manual_seed(7)
+    config = shrunk(name)
+    more = {"n_routed_experts": 8, "num_experts": 8, "num_local_experts": 8, "num_experts_per_tok": 3}
+    for key, value in {**more, "first_k_dense_replace": 0, "n_group": 1 + (name == "glm4_moe")}.items():
+        if hasattr(config, key):
+            setattr(config, key, value)
+    made: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    return made.train(False)
+
+
+def _foreign(table: StepTable, count: int = 4, k: int = 2) -> StepTable:
+    """The table with experts that nobody would choose, the same in each row that begins with a token."""
+    experts = np.empty(len(table), object)
+    for row in range(len(table)):
+        tokens = [*table.prompt[row], *table.response[row][:-1]]
+        shift = (np.cumsum(tokens)[:, None] + np.arange(2))[:, :, None]
+        experts[row] = (((shift + np.arange(k) * (1 + shift // count % 2)) % count).astype(np.uint8),)
+    return replace(table, experts=experts)
+
+
+def _forced(name: str, logits: Tensor, given: Tensor) -> Tensor:
+    """Weights of given experts by each family's formula."""
+    if name == "gpt_oss":
+        return logits.gather(1, given).softmax(-1)
+    if name == "glm4_moe":
+        some = logits.sigmoid().gather(1, given)
+        return some / (some.sum(-1, keepdim=True) + 1e-20)
+    return logits.softmax(-1).gather(1, given)
+
+
+def _naive(model: PreTrainedModel, table: StepTable) -> Tensor:
+    """Log-probabilities of the rows, one by one, by a model whose routers are replaced."""
+    name, parts = model.config.model_type, []
+    before = [router.forward for router in routers(model)]
+    for row in range(len(table)):
+        given = torch.from_numpy(np.concatenate(table.experts[row])).long()
+        for number, router in enumerate(routers(model)):
+
+            def forward(
+                states: Tensor, router: Any = router, own: Tensor = given[:, number]
+            ) -> tuple[Tensor, Tensor, Tensor]:
+                logits = states.view(-1, states.shape[-1]) @ router.weight.T
+                logits = logits + router.bias if name == "gpt_oss" else logits
+                return logits, _forced(name, logits, own) * getattr(router, "routed_scaling_factor", 1.0), own
+
+            router.forward = forward
+        prompt, response = table.prompt[row], torch.from_numpy(table.response[row]).long()
+        ids = torch.tensor([[*prompt, *response[:-1]]])
+        logits = model(ids, use_cache=False).logits[0, len(prompt) - 1 :]
+        parts.append(logits.log_softmax(-1).gather(1, response[:, None])[:, 0])
+    for router, own in zip(routers(model), before, strict=True):
+        router.forward = own
+    return torch.cat(parts)
+
+
+def test_the_engine_tells_the_experts_that_the_model_takes(model: PreTrainedModel) -> None:
+    table, engine = _sampled(model)
+    assert engine.records_experts
+    for row in range(len(table)):
+        tokens = np.concatenate([table.prompt[row], table.response[row][:-1]])
+        told = np.concatenate(table.experts[row])
+        assert told.dtype == np.uint8 and told.shape == (len(tokens), len(routers(model)), 2)
+        np.testing.assert_array_equal(np.sort(told), np.sort(_own(model, tokens)))
+    parts = [part for parts in table.experts for part in parts]
+    kept = {id(base): base for base in (part if part.base is None else part.base for part in parts)}
+    distinct = sum(map(len, micro_batches(table, 10_000, True)))
+    assert sum(map(len, kept.values())) < 1.5 * distinct < sum(map(len, parts)), "rows share what they begin with"
+
+
+def test_the_experts_of_a_request_are_those_of_the_newest_weights() -> None:
+    model = built("qwen3_moe")
+    engine = HFEngine(model, max_batch=2)
+    prompt = list(range(20))
+    first = engine.generate([prompt], Sampling(max_tokens=4), seed=0)[0]
+    with torch.no_grad():
+        for router in routers(model):
+            router.weight.copy_(router.weight.flip(0))
+    engine.sync([], 1)
+    second = engine.generate([prompt], Sampling(max_tokens=4), seed=0)[0]
+    np.testing.assert_array_equal(np.concatenate(second.experts)[:1, 0], 3 - np.concatenate(first.experts)[:1, 0])
+
+
+@pytest.mark.parametrize("way", ["tree", "parts", "rows", "checkpointing"])
+@pytest.mark.parametrize("name", FORCED)
+def test_foreign_experts_give_what_a_model_forced_to_them_does(name: str, way: str) -> None:
+    model = _of_many(name)
+    model.set_experts_implementation("eager")  # in float64, too
+    table = _foreign(_sampled(built("qwen3_moe"))[0], 8, 3)
+    if way == "rows":
+        use_rows(model, "a test")
+    if way == "checkpointing":
+        checkpoint_activations(model)
+    policy = Policy(model, replay=True).train()
+    in_float64(policy)
+    weight = torch.from_numpy(np.random.default_rng(4).normal(size=len(table.response.values)))
+    found = torch.zeros_like(weight)
+    for tree in micro_batches(table, 60, True, rows=way == "rows"):
+        stats = policy(replace(tree, part=23) if way == "parts" else tree)
+        index = torch.from_numpy(tree.index)
+        found[index] = stats.logprob.detach().double()
+        (stats.logprob * weight[index]).sum().backward()
+        compared, tokens, choices, others = policy.rerouted.tolist()
+        assert choices == compared * len(routers(model)) and 0 < tokens <= compared and tokens <= others <= choices
+    ours = taken_gradients(policy)
+    policy.eval()
+    wanted = _naive(model, table)
+    (wanted * weight).sum().backward()
+    torch.testing.assert_close(found, wanted.detach().double(), atol=1e-6, rtol=0)
+    theirs = taken_gradients(policy)
+    same_gradients(ours, theirs)
+    assert any(name.endswith("gate.weight") or "router" in name for name in ours)
+
+
+def test_the_models_own_experts_change_nothing(model: PreTrainedModel) -> None:
+    table, _ = _sampled(model)
+    own, replayed = Policy(model), Policy(model, replay=True)
+    for tree in micro_batches(table, 10_000, True):
+        a, b = own(tree), replayed(tree)
+        assert torch.equal(a.logprob, b.logprob)
+        assert own.rerouted.tolist() == replayed.rerouted.tolist() == [len(tree), 0, len(tree) * len(routers(model)), 0]
+
+
+def test_tokens_whose_experts_are_not_known_go_where_the_model_sends_them() -> None:
+    model = built("qwen3_moe")
+    table = _foreign(_sampled(model)[0])
+    some = table.experts.copy()
+    some[:] = [parts if row == 3 else () for row, parts in enumerate(some)]
+    policy, own = Policy(model, replay=True), Policy(model)
+    (tree,) = micro_batches(replace(table, experts=some), 10_000, False)
+    plain, mixed = own(tree), policy(tree)
+    row = table.response.row_of[tree.index]
+    assert torch.equal(plain.logprob[row != 3], mixed.logprob[row != 3])
+    assert not torch.allclose(plain.logprob[row == 3], mixed.logprob[row == 3], atol=1e-3)
+    assert policy.rerouted[0] == len(np.concatenate(table.experts[3]))
+    (none,) = micro_batches(table.without_experts(), 10_000, True)
+    assert none.experts is None
+
+
+@pytest.mark.parametrize("budget", [60, 10_000])
+def test_a_token_of_several_rows_has_the_experts_of_the_first(budget: int) -> None:
+    table, _ = _sampled(built("qwen3_moe"))
+    experts = table.experts.copy()
+    experts[:] = [(np.full_like(np.concatenate(parts), row),) for row, parts in enumerate(experts)]
+    (whole,) = micro_batches(replace(table, experts=experts), 10_000, True)
+    assert whole.experts is not None
+    of_token = {tuple(whole.tokens[whole.path(n)]): int(whole.experts[n, 0, 0]) for n in range(len(whole))}
+    for tree in micro_batches(replace(table, experts=experts), budget, True):
+        assert tree.experts is not None
+        for n in range(len(tree)):
+            assert of_token[tuple(tree.tokens[tree.path(n)])] == int(tree.experts[n, 0, 0])
+    assert set(of_token.values()) == set(range(10))
+
+
+def test_parts_are_cut_and_filled() -> None:
+    parts = tuple(np.arange(n * 10, n * 10 + n, dtype=np.uint8)[:, None, None] for n in (3, 1, 4))
+    whole = np.concatenate(parts)
+    for begin in range(9):
+        for end in (None, *range(begin, 9)):
+            found = cut(parts, begin, end)
+            np.testing.assert_array_equal(np.concatenate([whole[:0], *found]), whole[begin:end])
+    assert [np.concatenate(p).ravel().tolist() for p in filled([(), parts[1:2]], [2, 1])] == [[255, 255], [10]]
+    assert filled([(), ()], [2, 1]) == [(), ()]
+
+
+def test_an_update_tells_how_many_tokens_go_elsewhere() -> None:
+    model = built("qwen3_moe")
+    table, _ = _sampled(model)
+
+    def told(table: StepTable, replay: bool) -> dict[str, float]:
+        accelerator = Accelerator(cpu=True)
+        policy = Policy(model, replay=replay)
+        updater = Updater(
+            accelerator, policy, torch.optim.SGD(policy.parameters(), 0.0), OptimConfig(lr=1e-30), ObjectiveConfig()
+        )
+        return updater.update(Batch(table, np.ones(len(table.response.values))), rng()).train
+
+    same = told(table, False)
+    assert same["rerouted_tokens"] == same["rerouted_choices"] == 0.0
+    for replay in (False, True):
+        other = told(_foreign(table), replay)
+        assert 0.0 < other["rerouted_choices"] <= other["rerouted_tokens"] <= 1.0
+    assert "rerouted_tokens" not in told(table.without_experts(), False)
+
+
+def test_steps_with_the_same_tokens_are_equal_whatever_their_experts() -> None:
+    assert step() == replace(step(), experts=(np.zeros((3, 1, 2), np.uint8),))
+
+
+@pytest.mark.parametrize("name", ["dots1", "mixtral", "qwen3_next"])
+def test_a_group_of_all_experts_is_no_choice(name: str) -> None:
+    check_replay(_of_many(name))
+
+
+@pytest.mark.parametrize("name", ["llama", "llama4_text", "jetmoe", "phimoe"])
+def test_models_that_cannot_follow_are_refused(name: str) -> None:
+    with pytest.raises(DataError, match=r"model\.routing is replay, but .*set it to own"):
+        check_replay(built(name))
+
+
+def test_the_plain_engine_tells_none() -> None:
+    engine = PlainEngine(built("qwen3_moe"), max_batch=2)
+    assert not engine.records_experts
+    assert engine.generate([[1, 2, 3]], Sampling(max_tokens=2), seed=0)[0].experts == ()

@@ -1,0 +1,148 @@
+"""Experts that the tokens of a mixture go to: noted as the model computes, or set to those that were noted before.
+
+transformers declares a mixture's routers: modules that return logits, weights and indices of each token's experts.
+Where the indices are given, the router's own code computes the weights of those experts from its own logits: what it
+takes from ``topk`` over all experts is exchanged.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from transformers import PreTrainedModel
+
+_ROUTERS: weakref.WeakKeyDictionary[PreTrainedModel, list[nn.Module]] = weakref.WeakKeyDictionary()
+_WIDTH: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
+_GIVEN: ContextVar[Tensor | None] = ContextVar("given experts", default=None)
+
+
+def routers(model: PreTrainedModel) -> list[nn.Module]:
+    """The modules that choose experts, in the order of the layers; none in a model that is no mixture."""
+    if model not in _ROUTERS:
+        kinds: set[Any] = set()
+        for part in model.modules():
+            declared = (getattr(part, "_can_record_outputs", None) or {}).get("router_logits", ())
+            for one in declared if isinstance(declared, list | tuple) else [declared]:
+                kinds.add(getattr(one, "target_class", one))
+        _ROUTERS[model] = [module for module in model.modules() if isinstance(module, tuple(kinds))]
+    return _ROUTERS[model]
+
+
+class Routing:
+    """What the routers did in a pass.
+
+    Args:
+        logits: Whether their logits are kept.
+    """
+
+    def __init__(self, logits: bool) -> None:
+        self._keeps = logits
+        self._chosen: list[Tensor] = []
+        self.logits: list[Tensor] = []
+        """(tokens, experts) of each router, with their graph, where they are kept."""
+        self.widths: list[int] = []
+        """Number of experts of each router."""
+
+    def add(self, router: nn.Module, output: Any, chosen: Tensor | None) -> None:
+        """Notes what a router returned, and what it would have chosen by itself where that is something else."""
+        if isinstance(output, tuple) and len(output) > 2 and not output[2].is_floating_point():
+            width = _WIDTH[router] = output[0].shape[-1]
+            self.widths.append(width)
+            own = output[2] if chosen is None else chosen
+            self._chosen.append(own.flatten(0, -2).to(torch.uint8 if width < 256 else torch.int16))
+            if self._keeps:
+                self.logits.append(output[0])
+
+    def experts(self, model: PreTrainedModel) -> Tensor | None:
+        """The routers' own choices, (tokens, routers, k); ``None`` where not all routers tell them alike."""
+        alike = len({(chosen.dtype, chosen.shape) for chosen in self._chosen}) == 1
+        return torch.stack(self._chosen, 1) if alike and len(self._chosen) == len(routers(model)) else None
+
+    def differing(self, model: PreTrainedModel, others: Tensor) -> Tensor:
+        """Compares the routers' own choices with ``others``, those that an engine made, where these are known.
+
+        Returns:
+            How many tokens were compared, how many of them go to other experts in any layer, and the same two counts of
+            tokens in single layers, shape (4,).
+        """
+        own = self.experts(model)
+        if own is None:
+            return torch.zeros(4, dtype=torch.long, device=others.device)
+        known = others[:, 0, 0] != torch.iinfo(others.dtype).max
+        other = (own.sort(-1).values != others.sort(-1).values).any(-1)[known]
+        counts = (known.sum(), other.any(-1).sum(), torch.tensor(other.numel(), device=other.device), other.sum())
+        return torch.stack(counts)
+
+
+class _Replay(TorchFunctionMode):
+    """Gives a router its experts, and keeps its own choice."""
+
+    def __init__(self, given: Tensor, width: int) -> None:
+        super().__init__()
+        self._given, self._unknown, self._width = given.long(), torch.iinfo(given.dtype).max, width
+        self.chosen: Tensor | None = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if func not in (torch.topk, Tensor.topk) or args[0].shape[-1] != self._width:
+            return found
+        if found.indices.numel() != self._given.numel():  # of the only group of experts
+            return found
+        self.chosen = found.indices
+        given = self._given.view(found.indices.shape)
+        taken = torch.where(given == self._unknown, found.indices, given)
+        return torch.return_types.topk((args[0].gather(-1, taken), taken))
+
+
+def _routed(
+    router: nn.Module, own: Callable[..., Any], given: Tensor | None, noted: Routing, *args: Any, **kwargs: Any
+) -> Any:
+    """Calls a router, whose ``forward`` is ``own``, with its experts given or not."""
+    if given is None:
+        output = own(*args, **kwargs)
+        noted.add(router, output, None)
+        return output
+    with _Replay(given, _WIDTH[router]) as replay:
+        output = own(*args, **kwargs)
+    noted.add(router, output, replay.chosen)
+    return output
+
+
+@contextmanager
+def routing(model: PreTrainedModel, given: Tensor | None = None, logits: bool = False) -> Iterator[Routing]:
+    """Notes what the routers of a pass choose.
+
+    Args:
+        model: A model. Where experts are given, :func:`~trainers.policy.selfcheck.check_replay` has seen it.
+        given: As :data:`~trainers.steps.experts.Experts`, a row for each token of the pass: the experts that tokens go
+            to, whatever the routers would choose.
+        logits: Whether the routers' logits are kept.
+    """
+    noted, before = Routing(logits), _GIVEN.set(given)
+    forwards = [vars(router).get("forward") for router in routers(model)]  # of a router that something has changed
+    for number, router in enumerate(routers(model)):
+        of_router = None if given is None else given[:, number]
+        vars(router)["forward"] = partial(_routed, router, router.forward, of_router, noted)
+    try:
+        yield noted
+    finally:
+        _GIVEN.reset(before)
+        for router, forward in zip(routers(model), forwards, strict=True):
+            if forward is None:
+                del vars(router)["forward"]
+            else:
+                vars(router)["forward"] = forward
+
+
+def again(model: PreTrainedModel) -> AbstractContextManager[Any]:
+    """The surrounding :func:`routing`, to be entered once more where activations are computed again."""
+    given = _GIVEN.get()
+    return nullcontext() if given is None else routing(model, given)

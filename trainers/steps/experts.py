@@ -1,0 +1,40 @@
+"""Experts that the tokens of a mixture went to: arrays that the steps of a prompt share, as parts of a sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Experts = NDArray[np.integer[Any]]
+"""(tokens, routers, k): numbers of experts, uint8 or int16; the greatest number of the format where none is known."""
+Parts = tuple[Experts, ...]
+"""The experts of a sequence's tokens, one part after the other; none where they are not known."""
+
+
+def unknown(dtype: np.dtype[Any]) -> int:
+    """The number that stands for an expert that is not known."""
+    return int(np.iinfo(dtype).max)
+
+
+def cut(parts: Parts, begin: int, end: int | None = None) -> Parts:
+    """Returns the experts of the tokens from ``begin`` to ``end``, as views."""
+    found, place = [], 0
+    for part in parts:
+        some = part[max(begin - place, 0) : None if end is None else max(end - place, 0)]
+        place += len(part)
+        if len(some):
+            found.append(some)
+    return tuple(found)
+
+
+def filled(sequences: Sequence[Parts], lengths: Sequence[int]) -> list[Parts]:
+    """Returns ``sequences``, each with unknown experts where it has none, if any has some."""
+    like = next((parts[0] for parts in sequences if parts), None)
+    if like is None:
+        return list(sequences)
+    nobody = np.array(unknown(like.dtype), like.dtype)
+    return [parts or (np.broadcast_to(nobody, (length, *like.shape[1:])),)
+            for parts, length in zip(sequences, lengths, strict=True)]  # fmt: skip

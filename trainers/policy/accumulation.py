@@ -18,8 +18,10 @@ from trainers.policy.config import OptimConfig
 from trainers.policy.loss import BatchTotals, ObjectiveConfig, token_weights
 from trainers.policy.loss.policy_loss import PolicyLoss, merge_metrics, policy_loss
 from trainers.policy.loss.selection import SELECTING, selected_tokens
+from trainers.policy.model import Policy
 from trainers.policy.packing import distinct_tokens, micro_batches
 from trainers.policy.recurrent import is_recurrent
+from trainers.policy.routing import balance_counts, routers
 from trainers.policy.rows import by_rows
 from trainers.policy.sharding import is_sharded, rounds
 from trainers.policy.statistics import TokenStats
@@ -185,8 +187,8 @@ class Accumulator:
         if self.objective.loss in SELECTING:
             columns["selected"] = self._selected(batch, seed, present)
         row_of = table.response.row_of
-        unwrapped = self.accelerator.unwrap_model(self.policy)
-        pieces = _trees(unwrapped, table, self.config, _RECOMPUTED)
+        unwrapped: Policy = self.accelerator.unwrap_model(self.policy)
+        pieces = self._balanced(unwrapped, _trees(unwrapped, table, self.config, _RECOMPUTED))
         if by_rows(unwrapped):
             tally.distinct += distinct_tokens(table, self.config.share_prefix)
         # A tree in parts exchanges nothing in its backward pass: another pass follows.
@@ -206,6 +208,9 @@ class Accumulator:
                     tally.rerouted += unwrapped.rerouted.numpy()
                 _, rows = np.unique(row_of[piece.index], return_inverse=True)
                 loss = self._loss(piece, stats, rows, columns, corrected=present or batch.old is not None)
+                if stats.balance is not None:
+                    more = {"balance_loss": stats.balance.detach()}
+                    loss = replace(loss, loss=loss.loss + stats.balance, metrics={**loss.metrics, **more})
                 self.accelerator.backward(loss.loss)
             # Neither may keep the graph of this pass, whose masks are large, while the next one is made.
             loss, stats = replace(loss, loss=loss.loss.detach()), stats.detached()
@@ -221,6 +226,17 @@ class Accumulator:
                 tally.gap_tokens += len(engine)
         tally.tokens += len(table.response.values)
         return True
+
+    def _balanced(self, policy: Policy, trees: list[TokenTree]) -> list[TokenTree]:
+        """Returns the trees with the balance loss of a mixture, where it is part of the loss; of all processes."""
+        if not policy.balance_coef:
+            return trees
+        tokens, known, *taken = np.sum(all_gather_object(self.accelerator, balance_counts(trees)), axis=0)
+        if not known:
+            return trees
+        layers = len(routers(policy.model))
+        share, scale = np.array(taken) / (known * layers), policy.balance_coef / (tokens * layers)
+        return [replace(tree, balance=scale * self.accelerator.num_processes * share) for tree in trees]
 
     def _loss(
         self,

@@ -59,6 +59,11 @@ class ModelConfig:
     """Experts of a mixture's tokens in the trainer: those that its routers choose (``own``), or those that each token
     went to when the engine sampled (``replay``; Rollout Routing Replay, Ma et al. 2025), with weights from the
     trainer's routers. Needs the engine hf."""
+    balance_coef: NotNegative | None = None
+    """Coefficient of a mixture's balance loss, which transformers adds in pretraining: number of experts times the sum
+    over them of the share of tokens that took each when the engine sampled, times its mean probability; over the tokens
+    of all rows of an optimiser step. Null: the model's ``router_aux_loss_coef`` where its configuration says
+    ``output_router_logits: true``, else 0. Needs the engine hf."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time."""
     shard: Sharding = "none"

@@ -26,6 +26,8 @@ class FlatBatch:
 
     arguments: dict[str, Any]
     """Arguments of a model's ``forward``, or of its backbone's, within :func:`attending` to its kernel."""
+    rows: Tensor
+    """In how many sequences each token is that is computed; padding, and a token that is computed again, in none."""
     place: Tensor
     """(T,): index of the token whose output predicts each target."""
     token: Tensor | None = None
@@ -74,7 +76,10 @@ def flatten(tree: TokenTree, model: PreTrainedModel, before: int = 0, past: Past
             of_rows = tree.experts[rows.ravel()]
             of_rows[rows.ravel() < 0] = unknown(of_rows.dtype)
             experts = to_device(of_rows, device)
-        return FlatBatch(arguments, to_device(tree.place, device), to_device(token, device), rows.shape[1], experts)
+        often = to_device(np.bincount(token, tree.rows, rows.size), device)
+        return FlatBatch(
+            arguments, often, to_device(tree.place, device), to_device(token, device), rows.shape[1], experts
+        )
     plan = TreePlan(tree, device, before, past)
     own = own_positions(model, tree.tokens, tree.images, tree.depth, tree.end)
     arguments = {
@@ -84,7 +89,8 @@ def flatten(tree: TokenTree, model: PreTrainedModel, before: int = 0, past: Past
         "tree_plan": plan,
     }
     known = None if tree.experts is None else to_device(tree.experts[before:], device)
-    return FlatBatch(arguments, to_device(tree.place - before, device), experts=known)
+    often = to_device(tree.rows[before:], device)
+    return FlatBatch(arguments, often, to_device(tree.place - before, device), experts=known)
 
 
 def to_device(array: NDArray[Any], device: torch.device) -> Tensor:

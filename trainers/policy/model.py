@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -15,7 +16,7 @@ from trainers.policy.flat import flatten, to_device
 from trainers.policy.kernels import kernel_of
 from trainers.policy.outline import is_outline
 from trainers.policy.precision import computing
-from trainers.policy.routing import routing
+from trainers.policy.routing import balance_of, routing
 from trainers.policy.selfcheck import check_policy, check_replay, output_layer
 from trainers.policy.statistics import OutputLayer, TokenStats, token_stats
 from trainers.policy.tree import TokenTree
@@ -44,6 +45,7 @@ class Policy(nn.Module):
             that is sampled from.
         compute_dtype: Number format of the forward pass.
         replay: Whether tokens of a mixture go to the experts that the tree has, where it has some.
+        balance_coef: As :attr:`~trainers.policy.config.ModelConfig.balance_coef`.
 
     Raises:
         DataError: The model's log-probabilities, packed and with shared prefixes, differ from its own.
@@ -56,12 +58,14 @@ class Policy(nn.Module):
         temperature: float = 1.0,
         compute_dtype: ComputeDtype = "float32",
         replay: bool = False,
+        balance_coef: float | None = 0.0,
     ) -> None:
         super().__init__()
         self.model = model
         self.temperature = temperature
         self.compute_dtype: ComputeDtype = compute_dtype
         self.replay = replay
+        self.balance_coef = balance_of(model.config) if balance_coef is None else balance_coef
         self.rerouted = torch.zeros(4, dtype=torch.long)
         """Of the last tree: how many tokens go to other experts than the tree has
         (:meth:`~trainers.policy.routing.Routing.differing`)."""
@@ -104,7 +108,7 @@ class Policy(nn.Module):
         flat = flatten(tree, self.model, before, past)
         target = to_device(tree.target, device)
         with (
-            routing(self.model, flat.experts if self.replay else None) as routed,
+            routing(self.model, flat.experts if self.replay else None, tree.balance is not None) as routed,
             attending(self.model, kernel_of(self.model)),
             computing(self.compute_dtype, device),
         ):
@@ -113,6 +117,8 @@ class Policy(nn.Module):
             else:
                 states = flat.states(self.model.base_model(**flat.arguments).last_hidden_state)
                 stats = self.output.stats(states[flat.place], target, self.temperature)
+        if tree.balance is not None:
+            stats = replace(stats, balance=routed.balance(flat.rows, to_device(tree.balance, device)))
         if flat.experts is not None:
             self.rerouted = self.rerouted + routed.differing(self.model, flat.experts).cpu()
         return stats

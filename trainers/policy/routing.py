@@ -8,16 +8,21 @@ takes from ``topk`` over all experts is exchanged.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from trainers.policy.tree import TokenTree
+from trainers.steps.experts import unknown
 
 _ROUTERS: weakref.WeakKeyDictionary[PreTrainedModel, list[nn.Module]] = weakref.WeakKeyDictionary()
 _WIDTH: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
@@ -65,6 +70,19 @@ class Routing:
         """The routers' own choices, (tokens, routers, k); ``None`` where not all routers tell them alike."""
         alike = len({(chosen.dtype, chosen.shape) for chosen in self._chosen}) == 1
         return torch.stack(self._chosen, 1) if alike and len(self._chosen) == len(routers(model)) else None
+
+    def balance(self, weight: Tensor, experts: Tensor) -> Tensor:
+        """The balance loss of the pass, a scalar with gradient.
+
+        Args:
+            weight: How often each token counts, (tokens,).
+            experts: Weight of the probability of each expert, divided by their number; more than there are experts.
+        """
+        found = []
+        for logits in self.logits:
+            wide, width = logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32)), logits.shape[-1]
+            found.append((weight.to(wide.dtype) @ wide.softmax(-1)) @ (width * experts[:width]).to(wide.dtype))
+        return torch.stack(found).sum()
 
     def differing(self, model: PreTrainedModel, others: Tensor) -> Tensor:
         """Compares the routers' own choices with ``others``, those that an engine made, where these are known.
@@ -146,3 +164,26 @@ def again(model: PreTrainedModel) -> AbstractContextManager[Any]:
     """The surrounding :func:`routing`, to be entered once more where activations are computed again."""
     given = _GIVEN.get()
     return nullcontext() if given is None else routing(model, given)
+
+
+def balance_of(settings: PreTrainedConfig) -> float:
+    """The coefficient of the balance loss that a model's configuration asks for; 0 where it asks for none."""
+    own = settings.get_text_config(decoder=True)
+    return float(getattr(own, "router_aux_loss_coef", 0.0)) if getattr(own, "output_router_logits", False) else 0.0
+
+
+def balance_counts(trees: Sequence[TokenTree]) -> NDArray[np.float64]:
+    """Tokens of all sequences, those of them whose experts are known, and how often each expert was taken.
+
+    A token counts as often as it is in a sequence; it takes experts in each layer. Shape (2 + most experts,).
+    """
+    counts = np.zeros(2 + 2**15)
+    for tree in trees:
+        counts[0] += tree.rows.sum()
+        if tree.experts is not None:
+            known = tree.experts[:, 0, 0] != unknown(tree.experts.dtype)
+            experts, rows = tree.experts[known], tree.rows[known]
+            counts[1] += rows.sum()
+            taken = np.bincount(experts.ravel(), np.repeat(rows, experts[0].size) if len(experts) else None)
+            counts[2 : 2 + len(taken)] += taken
+    return counts

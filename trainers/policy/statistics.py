@@ -24,10 +24,13 @@ class TokenStats:
     """(T,) float32, of the softmax of logits / temperature."""
     entropy: Tensor
     """(T,) float32, in nats; it has a gradient."""
+    balance: Tensor | None = None
+    """What the tokens of a mixture add to the balance loss, a scalar, where it is part of the loss."""
 
     def detached(self) -> TokenStats:
         """Returns the values without the graph that computed them."""
-        return TokenStats(self.logprob.detach(), self.entropy.detach())
+        balance = None if self.balance is None else self.balance.detach()
+        return TokenStats(self.logprob.detach(), self.entropy.detach(), balance)
 
 
 def token_stats(logits: Tensor, target: Tensor, temperature: float) -> TokenStats:

@@ -68,10 +68,14 @@ class TokenTree:
     """(T,): token ids."""
     index: Ints
     """(T,): the caller's number of each target; in training its position in ``table.response.values``."""
+    rows: Ints
+    """(N,): number of sequences that each token is in."""
     images: Sequence[Pixels] = ()
     """The images that token ids below -1 are parts of."""
     experts: Experts | None = None
     """Experts that the tokens went to when they were sampled, where they are known."""
+    balance: NDArray[np.float64] | None = None
+    """(experts,): weights of the balance loss (:mod:`trainers.policy.routing`), where it is part of the loss."""
     part: int | None = None
     """Most tokens of a pass, if the tree is to be computed in several (:mod:`trainers.policy.walk`)."""
 
@@ -129,6 +133,7 @@ def laid_out(sequences: Sequence[TokenSequence], order: Ints, common: Ints, imag
     ends: list[tuple[Ints, int]] = []
     places: dict[int, Ints] = {}
     experts: list[Experts] = []
+    last: list[int] = []
     path, count = np.zeros(0, np.int64), 0
     for number, shared in zip(order.tolist(), [0, *common[1:].tolist()], strict=True):
         sequence = sequences[number]
@@ -142,9 +147,11 @@ def laid_out(sequences: Sequence[TokenSequence], order: Ints, common: Ints, imag
         path = np.concatenate([path[:shared], new])
         count += len(new)
         places[number] = path[sequence.place]
+        last.append(int(path[-1]))
     end = np.full(count, count)
     for closed, at in ends:
         end[closed] = at
+    ended = np.concatenate([[0], np.cumsum(np.bincount(last, minlength=count))])
     given = sorted(places)
     return TokenTree(
         np.concatenate(tokens, dtype=np.int64),
@@ -154,6 +161,7 @@ def laid_out(sequences: Sequence[TokenSequence], order: Ints, common: Ints, imag
         np.concatenate([places[number] for number in given]),
         np.concatenate([sequences[number].target for number in given]),
         np.concatenate([sequences[number].index for number in given]),
+        ended[end] - ended[:-1],
         images,
         np.concatenate(experts) if experts else None,
     )

@@ -239,7 +239,7 @@ class Updater:
         merged = seen.merged(self.accelerator)
         names = (
             "approx_kl", "clip_fraction", "ratio_mean", "ratio_max", "kl", "entropy", "logprob_gap",
-            "rerouted_tokens", "rerouted_choices",
+            "rerouted_tokens", "rerouted_choices", "balance_loss",
             "engine_weight_mean", "engine_weight_max", "engine_weight_cut", "selected_fraction", "row_cost",
         )  # fmt: skip
         train = {

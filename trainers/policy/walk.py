@@ -76,8 +76,8 @@ def tree_parts(tree: TokenTree, most: int) -> list[TreePart]:
         part = TokenTree(
             tree.tokens[tokens], tree.depth[tokens], place[tree.parent[tokens]],
             len(path) + np.minimum(tree.end[tokens], end) - start,
-            place[tree.place[targets]], tree.target[targets], tree.index[targets], tree.images,
-            None if tree.experts is None else tree.experts[tokens],
+            place[tree.place[targets]], tree.target[targets], tree.index[targets], tree.rows[tokens],
+            tree.images, None if tree.experts is None else tree.experts[tokens], tree.balance,
         )  # fmt: skip
         parts.append(TreePart(part, len(path), targets, slot[path], kept, slot[start + kept]))
     return parts
@@ -99,13 +99,15 @@ def walked(tree: TokenTree, most: int, compute: Pass, anchor: Tensor) -> TokenSt
         compute: The pass. It draws no random numbers.
         anchor: Any tensor that requires a gradient, if one is wanted.
     """
-    logprob, entropy = _Walked.apply(anchor, tree_parts(tree, most), compute)  # type: ignore[no-untyped-call]
-    return TokenStats(logprob, entropy)
+    logprob, entropy, balance = _Walked.apply(  # type: ignore[no-untyped-call]
+        anchor, tree_parts(tree, most), compute
+    )
+    return TokenStats(logprob, entropy, None if tree.balance is None else balance)
 
 
 class _Walked(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, parts: list[TreePart], compute: Pass) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, anchor: Tensor, parts: list[TreePart], compute: Pass) -> tuple[Tensor, ...]:
         store, found = _Store(parts), []
         for part in parts:
             past = Past(store.read(part))
@@ -113,28 +115,35 @@ class _Walked(torch.autograd.Function):
             store.write(part, past.made)
         ctx.settings = (parts, compute, store)
         place = torch.from_numpy(np.argsort(np.concatenate([part.targets for part in parts]))).to(anchor.device)
-        return torch.cat([one.logprob for one in found])[place], torch.cat([one.entropy for one in found])[place]
+        balance = sum((one.balance for one in found if one.balance is not None), anchor.new_zeros(()))
+        return (
+            torch.cat([one.logprob for one in found])[place],
+            torch.cat([one.entropy for one in found])[place],
+            balance,
+        )
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, logprob: Tensor, entropy: Tensor) -> tuple[None, None, None]:
+    def backward(ctx: Any, logprob: Tensor, entropy: Tensor, balance: Tensor) -> tuple[None, None, None]:
         parts, compute, store = ctx.settings
         gradients = store.gradients()
         for part in reversed(parts):
             targets = torch.from_numpy(part.targets).to(logprob.device)
-            _backward(part, compute, store, gradients, logprob[targets], entropy[targets])
+            _backward(part, compute, store, gradients, (logprob[targets], entropy[targets], balance))
         return None, None, None
 
 
 def _backward(
-    part: TreePart, compute: Pass, store: _Store, gradients: _Gradients, logprob: Tensor, entropy: Tensor
+    part: TreePart, compute: Pass, store: _Store, gradients: _Gradients, of_stats: tuple[Tensor, Tensor, Tensor]
 ) -> None:
     """Adds what ``part`` gives the parameters, and the path before it; nothing of its pass is left."""
     past = Past({layer: _leaves(pair) for layer, pair in store.read(part).items()})
     try:
         with torch.enable_grad():
             stats = compute(part.tree, part.before, past)
-            roots = [(stats.logprob, logprob), (stats.entropy, entropy), *gradients.of(part, past.made)]
+            outputs = zip((stats.logprob, stats.entropy, stats.balance), of_stats, strict=True)
+            roots = [(root, given) for root, given in outputs if root is not None]
+            roots += gradients.of(part, past.made)
         torch.autograd.backward([root for root, _ in roots], [gradient for _, gradient in roots])
         gradients.add(part, past.given)
     finally:  # the graph has the plan, which has these, which have the graph: a circle that Python does not see

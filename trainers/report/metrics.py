@@ -68,6 +68,7 @@ METRICS: dict[str, str] = {
     "the engine's log-probabilities of what it sampled.",
     "train/selected_fraction": "Share of the response tokens that clip_cov left out or kl_cov penalised, 0 to 1.",
     "train/logprob_gap": "Mean absolute difference of log-probability, engine to trainer, before the update, nats.",
+    "train/balance_loss": "Balance loss of a mixture, with its coefficient (model.balance_coef).",
     "train/rerouted_tokens": "Of a mixture: share of the tokens that the trainer's routers send to other experts than "
     "the engine's did, in any layer, before the update.",
     "train/rerouted_choices": "The same of tokens in single layers.",

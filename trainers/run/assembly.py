@@ -173,6 +173,11 @@ class Run:
         setup = EngineSetup(self.model, self.tokenizer, config.model, self.slots, accelerator, structure)
         rollout, self.engine = start_engine(rollout, setup, progress.message)
         self.config = config = replace(config, rollout=rollout)
+        if policy.balance_coef and not self.engine.records_experts:
+            raise ConfigError(
+                f"model.balance_coef is {policy.balance_coef} (null takes the model's own), but the engine "
+                f"{rollout.engine} does not tell the experts of {config.model.path}; set model.balance_coef: 0"
+            )
         if policy.replay and not self.engine.records_experts:
             raise ConfigError(
                 f"model.routing is replay, but the engine hf samples {config.model.path} with transformers' cache, and "
@@ -232,7 +237,8 @@ class Run:
     def _policy(self, model: PreTrainedModel, replay: bool = False) -> Policy:
         """The model as a policy whose log-probabilities are those of the distribution that is sampled from."""
         temperature, dtype = self.config.rollout.sampling.temperature, self.config.model.compute_dtype
-        return Policy(model, temperature=temperature, compute_dtype=dtype, replay=replay)
+        coefficient = self.config.model.balance_coef
+        return Policy(model, temperature=temperature, compute_dtype=dtype, replay=replay, balance_coef=coefficient)
 
     def _loaded(self, replay: bool) -> tuple[Policy, PreTrainedModel | None]:
         """The policy on its device, and where it is sharded its model without weights, as it was before."""

@@ -19,13 +19,14 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from benchmarks.families import VOCABULARY, built, shrunk
 from envsuite.core.errors import DataError
+from trainers.policy import accumulation
 from trainers.policy.accumulation import Batch
 from trainers.policy.attention import checkpoint_activations
 from trainers.policy.config import OptimConfig
 from trainers.policy.loss import ObjectiveConfig
 from trainers.policy.model import Policy
 from trainers.policy.packing import micro_batches
-from trainers.policy.routing import routers, routing
+from trainers.policy.routing import balance_of, routers, routing
 from trainers.policy.rows import use_rows
 from trainers.policy.selfcheck import check_replay
 from trainers.policy.update import Updater
@@ -254,6 +255,74 @@ def test_an_update_tells_how_many_tokens_go_elsewhere() -> None:
         other = told(_foreign(table), replay)
         assert 0.0 < other["rerouted_choices"] <= other["rerouted_tokens"] <= 1.0
     assert "rerouted_tokens" not in told(table.without_experts(), False)
+
+
+def _balance(model: PreTrainedModel, table: StepTable) -> Tensor:
+    """transformers' loss of all rows, each by itself, in the format of the logits."""
+    logits: list[list[Tensor]] = [[] for _ in routers(model)]
+    for row in range(len(table)):
+        tokens = torch.from_numpy(np.concatenate([table.prompt[row], table.response[row][:-1]])).long()
+        with routing(model, logits=True) as routed:
+            model(tokens[None], use_cache=False)
+        for own, of_row in zip(logits, routed.logits, strict=True):
+            own.append(of_row)
+    probability = torch.cat([part for own in logits for part in own]).softmax(-1)
+    taken = torch.zeros_like(probability).scatter(1, probability.topk(2).indices, 1.0)
+    return probability.shape[1] * (taken.mean(0) * probability.mean(0)).sum()
+
+
+@pytest.mark.parametrize("way", ["tree", "parts", "rows", "checkpointing"])
+@pytest.mark.parametrize("budget", [70, 10_000])
+def test_the_balance_loss_is_that_of_all_rows_one_by_one(way: str, budget: int) -> None:
+    table, _ = _sampled(built("qwen3_moe"))
+    advantage = np.random.default_rng(5).normal(size=len(table.response.values))
+    found = {}
+    for coef in (0.0, 0.5):
+        model = built("qwen3_moe")
+        model.set_experts_implementation("eager")
+        if way == "rows":
+            use_rows(model, "a test")
+        if way == "checkpointing":
+            checkpoint_activations(model)
+        policy = in_float64(Policy(model, balance_coef=coef))
+        config = OptimConfig(lr=1e-30, tokens_per_microbatch=budget)
+        updater = Updater(
+            Accelerator(cpu=True), policy, torch.optim.SGD(policy.parameters(), 0.0), config, ObjectiveConfig()
+        )
+        if way == "parts":
+            whole = accumulation._trees(policy, table, OptimConfig(), 1.0)
+            assert len(whole) == 1
+            parts = [replace(whole[0], part=budget)]
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(accumulation, "_trees", lambda *_, parts=parts: parts)
+                found[coef] = updater.gradient(table, advantage)
+        else:
+            found[coef] = updater.gradient(table, advantage)
+        told = updater.update(Batch(table, advantage), rng()).train
+    policy.zero_grad()
+    policy.eval()
+    wanted = 0.5 * _balance(model, table)
+    assert told["balance_loss"] == pytest.approx(float(wanted), abs=1e-9)
+    assert told["loss"] == pytest.approx(told["policy_loss"] + told["balance_loss"], abs=1e-9)
+    wanted.backward()
+    theirs = {name: p.grad for name, p in policy.named_parameters() if p.grad is not None and bool(p.grad.any())}
+    ours = {name: found[0.5][name] - found[0.0][name] for name in theirs}
+    same_gradients(ours, theirs, near=1e-7)  # the model's routers compute weights in float32
+    last = [name for name in theirs if ".layers.1." in name]
+    same_gradients({name: ours[name] for name in last}, {name: theirs[name] for name in last}, near=1e-12)
+    others = [float((found[0.5][name] - found[0.0][name]).abs().max()) for name in found[0.5].keys() - theirs.keys()]
+    assert max(others) < 1e-12
+
+
+def test_the_balance_loss_is_transformers_own() -> None:
+    model = built("qwen3_moe")
+    tokens = torch.arange(30)[None] % VOCABULARY
+    output = model(tokens, labels=tokens, output_router_logits=True)
+    table = token_table([(tokens[0, :20].tolist(), [*tokens[0, 20:].tolist(), 0])])
+    torch.testing.assert_close(_balance(model, table), output.aux_loss)
+    assert balance_of(model.config) == 0.0
+    model.config.output_router_logits, model.config.router_aux_loss_coef = True, 0.25
+    assert Policy(model, balance_coef=None).balance_coef == 0.25 and Policy(model).balance_coef == 0.0
 
 
 def test_steps_with_the_same_tokens_are_equal_whatever_their_experts() -> None:

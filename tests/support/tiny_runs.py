@@ -29,6 +29,8 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 
 from trainers.imitation.vocabulary import word_tokenizer
@@ -67,6 +69,9 @@ def model(name: str, size: int, seed: int = 0, heads: int = 4) -> PreTrainedMode
     if name == "lfm2":
         layers = {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False}
         return Lfm2ForCausalLM(Lfm2Config(**wide, **layers)).train(False)
+    if name == "qwen3_moe":
+        experts = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
+        return Qwen3MoeForCausalLM(Qwen3MoeConfig(**wide, **experts)).train(False)
     if name == "qwen2":
         return Qwen2ForCausalLM(Qwen2Config(**wide, tie_word_embeddings=True)).train(False)
     return GPT2LMHeadModel(

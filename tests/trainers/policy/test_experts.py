@@ -17,6 +17,7 @@ from tiny_runs import in_float64
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from benchmarks import routing as benchmark
 from benchmarks.families import VOCABULARY, built, shrunk
 from envsuite.core.errors import DataError
 from trainers.policy import accumulation
@@ -235,6 +236,18 @@ def test_parts_are_cut_and_filled() -> None:
             np.testing.assert_array_equal(np.concatenate([whole[:0], *found]), whole[begin:end])
     assert [np.concatenate(p).ravel().tolist() for p in filled([(), parts[1:2]], [2, 1])] == [[255, 255], [10]]
     assert filled([(), ()], [2, 1]) == [(), ()]
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize("name", ["qwen3_moe", "mixtral"])
+def test_in_bfloat16_the_engines_experts_narrow_the_gap(name: str) -> None:
+    model = benchmark.made(name)
+    table = benchmark.sampled(model, "bfloat16", 1, 16).table
+    (own, counts), (replayed, _) = (
+        benchmark.compared(Policy(model, compute_dtype="bfloat16", replay=replay), table) for replay in (False, True)
+    )
+    assert 0 < counts[3] < 0.3 * counts[2]
+    assert replayed.max() < own.max() / 3 and replayed.mean() < own.mean() / 1.5
 
 
 def test_an_update_tells_how_many_tokens_go_elsewhere() -> None:

@@ -58,4 +58,4 @@ def check(config: TrainConfig, shape: PreTrainedConfig, where: Machines, name: s
             f"share evenly; make it a multiple of {where.ranks}"
         )
     if config.model.adapter is not None and config.model.adapter.base != "nf4":
-        check_adapter(config.model.adapter, shape, name)
+        check_adapter(config.model.adapter, shape, name, config.model.shard)

@@ -1,4 +1,4 @@
-"""LoRA: low-rank adapters on the linear layers of a frozen model, by peft, inside the model's own modules.
+"""LoRA: low-rank adapters on the linear layers and experts of a frozen model, by peft, inside the model's own modules.
 
 The model stays what transformers made of it, so whatever reads its configuration, its base model or its parameters by
 name works on it as before. An adapter is kept as peft writes it: ``adapter_config.json``, which names the base, and
@@ -22,7 +22,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from envsuite.core.errors import DataError, MissingExtra, nearest
-from trainers.policy.config import AdapterConfig
+from trainers.policy.config import AdapterConfig, Sharding
 from trainers.policy.outline import as_if_on_cpu
 from trainers.policy.sharding import assign
 from trainers.policy.stateful import Mismatch, compare
@@ -37,18 +37,19 @@ _TRAINED, _REFERENCE = "default", "reference"  # names of the adapters in the mo
 _PREFIX = "base_model.model."  # of every tensor in the file
 
 
-def check_adapter(config: AdapterConfig, settings: PreTrainedConfig, path: str) -> None:
+def check_adapter(config: AdapterConfig, settings: PreTrainedConfig, path: str, shard: Sharding = "none") -> None:
     """Checks that the adapter can be made, before any weight is read.
 
     Args:
         config: The adapter.
         settings: Configuration of the model that it is for.
         path: ``model.path``, for messages.
+        shard: How the model is sharded.
 
     Raises:
         MissingExtra: peft, or what ``base: nf4`` needs, is not installed.
-        ConfigError: A target is not a linear layer of the model; the message lists those that are. Or ``base: nf4``
-            without CUDA.
+        ConfigError: A target is neither a linear layer of the model nor a tensor of experts; the message lists those
+            that are. Or the adapter's other settings do not fit it, or ``base: nf4`` without CUDA.
     """
     try:
         import peft  # noqa: F401
@@ -58,11 +59,19 @@ def check_adapter(config: AdapterConfig, settings: PreTrainedConfig, path: str) 
         _check_nf4()
     if config.targets != "all-linear":
         with torch.device("meta"):
-            known = linear_layers(class_of(settings).from_config(settings))
+            model = class_of(settings).from_config(settings)
+        known, experts = linear_layers(model), expert_tensors(model)
+        tensors = sorted(set(config.targets) & set(experts))
+        if tensors and (config.dropout or config.base != "float32" or shard != "none"):
+            raise ConfigError(
+                f"model.adapter.targets: {', '.join(tensors)}: an adapter on experts in one tensor has no dropout, "
+                "a base in float32, and is not sharded; set dropout: 0.0, base: float32 and model.shard: none"
+            )
+        known += experts
         if strange := sorted(set(config.targets) - set(known)):
             near = nearest(strange[0], known)
             raise ConfigError(
-                f"model.adapter.targets: {', '.join(strange)}: not a linear layer of model.path {path} that an adapter "
+                f"model.adapter.targets: {', '.join(strange)}: not a layer of model.path {path} that an adapter "
                 f"can be put on{f' (nearest: {near[0]})' if near else ''}; there are: {', '.join(known)}"
             )
 
@@ -98,6 +107,16 @@ def linear_layers(model: PreTrainedModel) -> list[str]:
             others.add(last)
     # A name that other modules have, too, such as a number, is told apart by the module that it is in.
     return sorted({".".join(name.split(".")[-1 - (name.rpartition(".")[2] in others) :]) for name in taken})
+
+
+def expert_tensors(model: PreTrainedModel) -> list[str]:
+    """Names of the tensors of a mixture's experts that adapters can be put on, such as experts.down_proj."""
+    return sorted({
+        f"{name.rpartition('.')[2]}.{own}"
+        for name, module in model.named_modules()
+        for own, parameter in module.named_parameters(recurse=False)
+        if parameter.dim() == 3 and len(parameter) == getattr(module, "num_experts", None)
+    })  # fmt: skip
 
 
 def _computes_otherwise(layer: nn.Module) -> bool:
@@ -139,6 +158,7 @@ def _lora(model: PreTrainedModel, config: AdapterConfig, base: str, revision: st
 
     targets = linear_layers(model) if config.targets == "all-linear" else config.targets
     projector = projector_layers(model)
+    experts = expert_tensors(model)
     return LoraConfig(
         task_type="CAUSAL_LM",
         base_model_name_or_path=base,
@@ -146,7 +166,8 @@ def _lora(model: PreTrainedModel, config: AdapterConfig, base: str, revision: st
         r=config.rank,
         lora_alpha=config.alpha,
         lora_dropout=config.dropout,
-        target_modules=[*targets, *projector],
+        target_modules=[name for name in (*targets, *projector) if name not in experts],
+        target_parameters=[name for name in targets if name in experts] or None,
         exclude_modules=sorted({*_of_images(model)} - {*projector}) or None,
         # Conv1D is transformers' linear layer of GPT-2, whose weight is transposed.
         fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
@@ -216,20 +237,25 @@ def _whole_weights(model: PreTrainedModel, merged: bool) -> Iterator[tuple[str, 
     if not is_adapted(model):
         yield from model.named_parameters()
         return
-    from peft.tuners.lora import LoraLayer
+    from peft.tuners.lora import LoraLayer, ParamWrapper
     from peft.utils.integrations import dequantize_module_weight
 
-    layers = ((name, module) for name, module in model.named_modules() if isinstance(module, LoraLayer))
-    adapted: dict[str, Any] = {f"{name}.base_layer.weight": layer for name, layer in layers}
+    adapted: dict[str, Any] = {}
+    for name, layer in model.named_modules():
+        if isinstance(layer, LoraLayer):
+            inside = model.get_submodule(name).named_modules()
+            below = next(path for path, module in inside if module is layer.get_base_layer())
+            adapted[f"{name}.{below}.{getattr(layer, 'parameter_name', 'weight')}"] = layer
     for name, parameter in model.named_parameters():
         if ".lora_" in name:
             continue
         if (layer := adapted.get(name)) is not None:
             with torch.no_grad():
-                own: Tensor = dequantize_module_weight(layer.base_layer).float()
-                yield name.replace(".base_layer.", "."), own + layer.get_delta_weight(_TRAINED) if merged else own
+                whole = parameter if isinstance(layer, ParamWrapper) else dequantize_module_weight(layer.base_layer)
+                own: Tensor = whole.float()
+                yield name.replace(".base_layer", ""), own + layer.get_delta_weight(_TRAINED) if merged else own
         else:
-            yield name.replace(".base_layer.", "."), parameter
+            yield name.replace(".base_layer", ""), parameter
 
 
 def adapter_tensors(model: PreTrainedModel) -> dict[str, Tensor]:

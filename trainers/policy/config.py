@@ -29,7 +29,8 @@ class AdapterConfig:
     """Dropout of the adapters' inputs in the passes that make a gradient, and in no others: with dropout the importance
     ratio is noisy."""
     targets: Literal["all-linear"] | list[Text] = "all-linear"
-    """Names of the linear layers that are adapted, such as q_proj; ``all-linear`` is all but the output layer."""
+    """Names of the linear layers that are adapted, such as q_proj; ``all-linear`` is all but the output layer. Of a
+    mixture also tensors of all experts, such as experts.down_proj, each of which has an update of this rank."""
     base: BaseFormat = "float32"
     """Format of the frozen weights. ``bfloat16`` takes half of the memory, ``nf4`` (QLoRA, Dettmers et al. 2023; needs
     CUDA and bitsandbytes) an eighth. Both are computed in bfloat16; the adapters are float32 always."""

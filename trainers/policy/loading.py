@@ -110,7 +110,7 @@ def _found(config: ModelConfig) -> tuple[Source, PreTrainedConfig]:
             f"model.{setting} is true, but model.path {config.path} is read as a model for text; set it to false"
         )
     if config.adapter is not None:
-        check_adapter(config.adapter, settings, config.path)
+        check_adapter(config.adapter, settings, config.path, config.shard)
     return source, settings
 
 
@@ -235,7 +235,7 @@ def load_backbone(config: ModelConfig, key: str, layers: int | None = None) -> P
     source = find(config.path, key, tokenizer=False)
     settings = settings_of(source, key, config.path, config.images)
     if config.adapter is not None:
-        check_adapter(config.adapter, settings, config.path)
+        check_adapter(config.adapter, settings, config.path, config.shard)
     if source.adapter is None:
         if layers is not None:
             truncate(settings, layers, config.path)

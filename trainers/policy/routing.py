@@ -62,14 +62,15 @@ class Routing:
             width = _WIDTH[router] = output[0].shape[-1]
             self.widths.append(width)
             own = output[2] if chosen is None else chosen
-            self._chosen.append(own.flatten(0, -2).to(torch.uint8 if width < 256 else torch.int16))
+            self._chosen.append(own if own.dim() == 2 else own.flatten(0, -2))
             if self._keeps:
                 self.logits.append(output[0])
 
     def experts(self, model: PreTrainedModel) -> Tensor | None:
         """The routers' own choices, (tokens, routers, k); ``None`` where not all routers tell them alike."""
-        alike = len({(chosen.dtype, chosen.shape) for chosen in self._chosen}) == 1
-        return torch.stack(self._chosen, 1) if alike and len(self._chosen) == len(routers(model)) else None
+        if len({chosen.shape for chosen in self._chosen}) != 1 or len(self._chosen) != len(routers(model)):
+            return None
+        return torch.stack(self._chosen, 1).to(torch.uint8 if max(self.widths) < 256 else torch.int16)
 
     def balance(self, weight: Tensor, experts: Tensor) -> Tensor:
         """The balance loss of the pass, a scalar with gradient.

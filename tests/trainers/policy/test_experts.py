@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from accelerate import Accelerator
 from episodes import step, token_table
 from numpy.typing import NDArray
-from row_by_row import same_gradients, taken_gradients
+from row_by_row import batch_logprobs, row_logprobs, same_gradients, taken_gradients
 from test_update import rng
 from tiny_runs import in_float64
 from torch import Tensor
@@ -22,8 +23,20 @@ from benchmarks.families import VOCABULARY, built, shrunk
 from envsuite.core.errors import DataError
 from trainers.policy import accumulation
 from trainers.policy.accumulation import Batch
+from trainers.policy.adapter import (
+    adapter_tensors,
+    add_adapter,
+    as_reference,
+    check_adapter,
+    continue_adapter,
+    frozen_weights,
+    keep_reference,
+    merged,
+    merged_weights,
+    save_adapter,
+)
 from trainers.policy.attention import checkpoint_activations
-from trainers.policy.config import OptimConfig
+from trainers.policy.config import AdapterConfig, OptimConfig
 from trainers.policy.loss import ObjectiveConfig
 from trainers.policy.model import Policy
 from trainers.policy.packing import micro_batches
@@ -34,10 +47,12 @@ from trainers.policy.update import Updater
 from trainers.rollout.engine import Sampling
 from trainers.rollout.hf_engine import HFEngine
 from trainers.rollout.plain_engine import PlainEngine
+from trainers.settings import ConfigError
 from trainers.steps import StepTable
 from trainers.steps.experts import cut, filled
 
 FAMILIES = ("qwen3_moe", "granitemoe", "glm4_moe")
+TENSORS = ("experts.gate_up_proj", "experts.down_proj")
 FORCED = ("qwen3_moe", "gpt_oss", "glm4_moe")
 
 
@@ -325,6 +340,70 @@ def test_the_balance_loss_is_that_of_all_rows_one_by_one(way: str, budget: int) 
     same_gradients({name: ours[name] for name in last}, {name: theirs[name] for name in last}, near=1e-12)
     others = [float((found[0.5][name] - found[0.0][name]).abs().max()) for name in found[0.5].keys() - theirs.keys()]
     assert max(others) < 1e-12
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe", "gpt_oss"])
+def test_adapters_on_experts_are_what_peft_computes(name: str, tmp_path: Path) -> None:
+    model, config = built(name), AdapterConfig(rank=2, alpha=3, targets=["q_proj", *TENSORS])
+    add_adapter(model, config, "base")
+    torch.manual_seed(3)
+    for tensor in adapter_tensors(model).values():
+        tensor.normal_(std=0.2)
+    assert sum("experts" in key for key in adapter_tensors(model)) == 2 * 2 * 2
+    table = _sampled(built("qwen3_moe"))[0].without_experts()
+    weight = torch.from_numpy(np.random.default_rng(4).normal(size=len(table.response.values))).float()
+    policy = Policy(model)
+    found = batch_logprobs(policy, table, weight, 60)
+    ours = taken_gradients(policy)
+    wanted = row_logprobs(model, table)
+    (wanted * weight).sum().backward()
+    torch.testing.assert_close(found, wanted.detach(), atol=2e-5, rtol=0)
+    same_gradients(ours, taken_gradients(policy))
+    whole = built(name)
+    assert whole.load_state_dict(dict(merged_weights(model)), strict=True)
+    torch.testing.assert_close(row_logprobs(whole, table), wanted, atol=2e-5, rtol=0)
+    frozen = built(name).state_dict()
+    assert all(torch.equal(tensor, frozen[key]) for key, tensor in frozen_weights(model))
+    save_adapter(model, tmp_path)
+    torch.testing.assert_close(row_logprobs(merged(built(name), tmp_path), table), wanted, atol=2e-5, rtol=0)
+    again = built(name)
+    add_adapter(again, config, "base")
+    continue_adapter(again, tmp_path, config)
+    assert torch.equal(row_logprobs(again, table), row_logprobs(model, table))
+    keep_reference(model)
+    before = row_logprobs(model, table).detach()
+    for tensor in adapter_tensors(model).values():
+        tensor.mul_(2.0)
+    assert not torch.equal(row_logprobs(model, table), before)
+    with as_reference(model):
+        assert torch.equal(row_logprobs(model, table), before)
+
+
+def test_the_engine_samples_experts_under_an_adapter_in_bfloat16() -> None:
+    model = built("qwen3_moe")
+    add_adapter(model, AdapterConfig(rank=2, alpha=3, targets=["q_proj", *TENSORS]), "base")
+    torch.manual_seed(3)
+    for tensor in adapter_tensors(model).values():
+        tensor.normal_(std=0.2)
+    for dtype, near in (("float32", 1e-5), ("bfloat16", 0.15)):
+        engine = HFEngine(model, max_batch=3, compute_dtype=dtype)
+        prompts = [list(range(5, 25)), list(range(5, 20))]
+        answers = engine.generate(prompts, Sampling(max_tokens=9), seed=1)
+        rows = [(prompt, answer.token_ids.tolist()) for prompt, answer in zip(prompts, answers, strict=True)]
+        experts = np.empty(2, object)
+        experts[:] = [answer.experts for answer in answers]
+        (tree,) = micro_batches(token_table(rows, experts=experts), 10_000, True)
+        found = Policy(model, compute_dtype=dtype, replay=True)(tree).logprob
+        told = np.concatenate([answer.logprobs for answer in answers])[tree.index]
+        torch.testing.assert_close(found.detach(), torch.from_numpy(told), atol=near, rtol=0)
+
+
+def test_adapters_on_experts_have_no_dropout_a_base_in_float32_and_one_process() -> None:
+    settings, config = built("qwen3_moe").config, AdapterConfig(targets=[*TENSORS])
+    check_adapter(config, settings, "here")
+    for changes in ({"dropout": 0.1}, {"base": "bfloat16"}, {}):
+        with pytest.raises(ConfigError, match=r"experts\.down_proj.* set dropout: 0\.0, base: float32"):
+            check_adapter(replace(config, **changes), settings, "here", "none" if changes else "full")
 
 
 def test_the_balance_loss_is_transformers_own() -> None:

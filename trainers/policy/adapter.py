@@ -71,7 +71,7 @@ def check_adapter(config: AdapterConfig, settings: PreTrainedConfig, path: str, 
         if strange := sorted(set(config.targets) - set(known)):
             near = nearest(strange[0], known)
             raise ConfigError(
-                f"model.adapter.targets: {', '.join(strange)}: not a layer of model.path {path} that an adapter "
+                f"model.adapter.targets: {', '.join(strange)}: not a linear layer of model.path {path} that an adapter "
                 f"can be put on{f' (nearest: {near[0]})' if near else ''}; there are: {', '.join(known)}"
             )
 

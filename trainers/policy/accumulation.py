@@ -92,7 +92,7 @@ class Tally:
     gap_tokens: int = 0
     """... and the tokens in it."""
     rerouted: NDArray[np.int64] = field(default_factory=lambda: np.zeros(4, np.int64))
-    """Of its tokens, how many of how many engine and trainer would send to other experts
+    """Counts of tokens in it that engine and trainer would send to other experts
     (:meth:`~trainers.policy.routing.Routing.differing`)."""
     culprit: str | None = None
     """The first quantity that was not finite, and where; see :data:`trainers.policy.guard.REMEDIES`."""

@@ -67,7 +67,7 @@ class Policy(nn.Module):
         self.replay = replay
         self.balance_coef = balance_of(model.config) if balance_coef is None else balance_coef
         self.rerouted = torch.zeros(4, dtype=torch.long)
-        """Of the last tree: how many tokens go to other experts than the tree has
+        """Counts of tokens of the last tree that go to other experts than the tree has
         (:meth:`~trainers.policy.routing.Routing.differing`)."""
         self.output: OutputLayer | None = None
         """Computes the logits a part of the tokens at a time; ``None`` where only the model itself can compute them."""

@@ -42,7 +42,7 @@ def routers(model: PreTrainedModel) -> list[nn.Module]:
 
 
 class Routing:
-    """What the routers did in a pass.
+    """Choices of the routers in a pass.
 
     Args:
         logits: Whether their logits are kept.

@@ -25,7 +25,7 @@ class TokenStats:
     entropy: Tensor
     """(T,) float32, in nats; it has a gradient."""
     balance: Tensor | None = None
-    """What the tokens of a mixture add to the balance loss, a scalar, where it is part of the loss."""
+    """The balance loss of a mixture's tokens, a scalar, where it is part of the loss."""
 
     def detached(self) -> TokenStats:
         """Returns the values without the graph that computed them."""

@@ -88,7 +88,7 @@ class Completion:
     error: str | None = None
     """Why there is no completion, e.g. a server that failed. The episode is started again; the run continues."""
     experts: Parts = ()
-    """Of an engine that :attr:`Engine.records_experts`: those of each token of prompt and response but the last."""
+    """Experts of each token of prompt and response but the last, from an engine that :attr:`Engine.records_experts`."""
 
     @property
     def count(self) -> int:

@@ -81,8 +81,8 @@ class Step:
     agent: str = ""
     """The agent whose step it is; "" in an environment of one agent."""
     experts: Parts = ()
-    """Of a mixture: the experts that each token of prompt and response but the last went to when the response was
-    sampled; none where the engine did not tell. Files do not hold them."""
+    """Experts that each token of prompt and response but the last went to when a mixture sampled the response; none
+    where the engine did not tell. Files do not hold them."""
 
     def __post_init__(self) -> None:
         responses = as_tokens(self.response_ids)

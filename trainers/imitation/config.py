@@ -12,8 +12,12 @@ from trainers.settings import AtLeastOne, ConfigError, Count, Fraction, NotNegat
 
 @dataclass(frozen=True)
 class Architecture:
-    """A Llama transformer with tied embeddings and biases in its attention."""
+    """A transformer with tied embeddings: a Llama with biases in its attention, or another family of transformers."""
 
+    model_type: Text = "llama"
+    """The family, by transformers' name, whose configuration gets the sizes below where it has such fields."""
+    fields: dict[str, Any] = field(default_factory=dict)
+    """Further fields of the family's configuration, by transformers' names."""
     layers: AtLeastOne = 4
     width: AtLeastOne = 128
     heads: AtLeastOne = 4
@@ -23,10 +27,11 @@ class Architecture:
     feed_forward: AtLeastOne = 352
     context: AtLeastOne = 2048
     """Maximum number of tokens of a prompt and its response."""
-    look_back: list[tuple[int, int, int]] = field(
+    look_back: list[tuple[Count, Count, AtLeastOne]] = field(
         default_factory=lambda: [(0, 0, 1), (0, 1, 2), (0, 2, 3), (0, 3, 4), (1, 0, 1)]
     )
-    """(layer, head, distance): heads that initially attend ``distance`` tokens back."""
+    """(layer, head, distance): heads that initially attend ``distance`` tokens back, or, if of Qwen3.5's gated delta
+    rule, recall what earlier stood that many tokens after the present one."""
 
 
 @dataclass(frozen=True)

@@ -7,31 +7,35 @@ import math
 import random
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
 import gymnasium
 import numpy as np
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
+    CONFIG_MAPPING,
+    AutoModelForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 import envsuite  # noqa: F401  # registers the environments
 from envsuite.core import ToolEnv, UsageError
+from envsuite.core.errors import unknown
 from envsuite.core.images import Pool
 from envsuite.core.practice import Teacher
 from envsuite.prompting import Conversation
 from envsuite.prompting.images import renumbered
 from envsuite.prompting.rendering import vocabulary_of
 from envsuite.remote.making import make_player, practice_of
-from trainers.imitation.attention import look_back
+from trainers.imitation.attention import prepare_head
 from trainers.imitation.config import ImitateConfig, Play, Stage
 from trainers.imitation.demonstrations import demonstrations, transcribed
 from trainers.imitation.erring import Erring, Following
@@ -57,6 +61,7 @@ from trainers.policy.tree import TokenSequence, TokenTree, token_tree
 from trainers.policy.vision import save_tokenizer
 from trainers.processes.activity import duration
 from trainers.rollout.environments import check_prompts, make_conversation
+from trainers.settings import ConfigError
 
 _LOG = logging.getLogger(__name__)
 SAVE_EVERY = 300
@@ -67,6 +72,7 @@ TOO_LONG = 200
 """Number of overlong transcripts after which the error about them is raised."""
 POOL = 32
 """Number of batches that are drawn and sorted by length at a time."""
+_NO_MODEL = (StrictDataclassError, ValueError, TypeError, KeyError, IndexError, RuntimeError, ArithmeticError)
 
 
 class Transcripts:
@@ -159,32 +165,51 @@ class Transcripts:
         return env, conversation
 
 
-def new_model(config: ImitateConfig, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """Returns an untrained model for the vocabulary of ``tokenizer``."""
+def new_model(config: ImitateConfig, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
+    """Returns an untrained model for the vocabulary of ``tokenizer``.
+
+    Raises:
+        UnknownName: There is no such family, or its configuration has no such field.
+        ConfigError: No model can be made of these fields.
+    """
     shape = config.architecture
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=shape.width,
-            intermediate_size=shape.feed_forward,
-            num_hidden_layers=shape.layers,
-            num_attention_heads=shape.heads,
-            num_key_value_heads=shape.key_heads,
-            head_dim=shape.head_width,
-            max_position_embeddings=shape.context,
-            tie_word_embeddings=True,
-            attention_bias=True,
-            bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-    )
+    if shape.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise unknown("architecture.model_type", shape.model_type, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    kind = CONFIG_MAPPING[shape.model_type]
+    known = {one.name for one in fields(kind)} | kind.attribute_map.keys()
+    if "vocab_size" not in known:
+        raise ConfigError(f"architecture.model_type: {shape.model_type} is not for text alone; name its text model")
+    for name in shape.fields:
+        if name not in known:
+            raise unknown(f"field of {shape.model_type}", name, known)
+    given = {
+        "hidden_size": shape.width,
+        "intermediate_size": shape.feed_forward,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.key_heads,
+        "head_dim": shape.head_width,
+        "max_position_embeddings": shape.context,
+        "tie_word_embeddings": True,
+        **({"attention_bias": True} if shape.model_type == "llama" else {}),
+        **shape.fields,
+        "vocab_size": len(tokenizer),
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    try:
+        settings = kind(**{name: value for name, value in given.items() if name in known})
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(settings)  # type: ignore[no-untyped-call]
+    except _NO_MODEL as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"architecture: no {shape.model_type} can be made of these fields: {reason}") from error
     for layer, head, distance in shape.look_back:
-        look_back(model, layer, head, distance)
+        prepare_head(model, layer, head, distance)
     return model
 
 
-def started(name: str, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+def started(name: str, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
     """Loads the model in the folder ``name`` for the vocabulary of ``tokenizer``.
 
     Words of its own vocabulary keep their embeddings; those of other words are drawn with the same mean and spread.
@@ -193,18 +218,18 @@ def started(name: str, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
         DataError: There is no such folder, or it has no model or no tokenizer.
     """
     folder = find(name, "start").folder
-    model = LlamaForCausalLM.from_pretrained(folder)
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder)
     known = PreTrainedTokenizerFast.from_pretrained(folder).get_vocab()
     wanted = tokenizer.get_vocab()
     if known == wanted:
         return model
-    old = model.model.embed_tokens.weight.detach().clone()
+    old = cast(Tensor, model.get_input_embeddings().weight).detach().clone()
     new = old.mean(0) + old.std(0) * torch.randn(len(tokenizer), old.shape[1])
     for word in wanted.keys() & known.keys():
         new[wanted[word]] = old[known[word]]
     model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     with torch.no_grad():
-        model.model.embed_tokens.weight.copy_(new)
+        cast(Tensor, model.get_input_embeddings().weight).copy_(new)
     model.config.eos_token_id, model.config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
     return model
 

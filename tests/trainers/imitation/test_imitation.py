@@ -6,7 +6,8 @@ import random
 import re
 import string
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
@@ -48,6 +50,7 @@ from trainers.imitation.vocabulary import word_tokenizer
 from trainers.policy.config import AdapterConfig, ModelConfig
 from trainers.policy.loading import load_model
 from trainers.policy.model import Policy
+from trainers.policy.rows import rows_reason
 from trainers.programs.imitate import main
 from trainers.rollout.config import EnvConfig, PromptConfig, RolloutConfig
 from trainers.rollout.engine import Request, Sampling
@@ -59,6 +62,12 @@ from trainers.steps import Episode
 PARTS = word_tokenizer(["Ar of ,"], 64, Spelling(parts=("ta", "rin", "in")))
 EXPLAINED = PromptConfig(think=False, memory="full")
 TINY = ImitateConfig(architecture=Architecture(layers=2, width=32))
+HYBRID = Architecture(
+    model_type="qwen3_5_text", layers=2, width=32, head_width=16, look_back=[],
+    fields=dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads"), 2)
+    | dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), 8)
+    | {"layer_types": ["linear_attention", "full_attention"]},
+)  # fmt: skip
 KWARGS = {"source": "generated", "goals": 60, "max_distractors": 0}
 GAMES = [Play(kwargs=KWARGS)]
 BARE = replace(EXPLAINED, instructions=False, commands=False)
@@ -253,6 +262,68 @@ def test_a_head_that_looks_back_attends_to_that_token_whatever_the_tokens_are(to
 
 
 @pytest.mark.seconds
+def test_a_model_of_another_family_learns_and_goes_on_from_its_folder(tokenizer, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump({
+        "output": str(first), "max_tokens": 560, "batch": 2, "warmup": 0, "prompt": {"think": False, "memory": "full"},
+        "architecture": asdict(HYBRID), "stages": [{"steps": 2, "games": [{"kwargs": KWARGS}]}],
+    }))  # fmt: skip
+    assert main(["--config", str(file)]) == 0
+    assert main(["--config", str(file), "--start", str(first), "--output", str(second)]) == 0
+    torch.manual_seed(0)
+    models = [new_model(ImitateConfig(architecture=HYBRID), tokenizer)]
+    models += [load_model(ModelConfig(path=str(folder))) for folder in (first, second)]
+    assert all(model.config.model_type == "qwen3_5_text" and model.config.hidden_size == 32 for model in models)
+    assert all(model.get_output_embeddings().weight is model.get_input_embeddings().weight for model in models)
+    for one, other in pairwise(models):
+        still = [name for name, p in one.named_parameters() if torch.equal(p, other.get_parameter(name))]
+        assert not still, "every weight is trained"
+    assert rows_reason(models[2]) is None, "in a tree of tokens"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"model_type": "quen3_5_text"}, "unknown architecture.model_type 'quen3_5_text'. Nearest: 'qwen3_5_text'"),
+        ({"model_type": "qwen3_5"}, "qwen3_5 is not for text alone"),
+        ({"fields": {"linear_key_heads": 2}}, "unknown field of qwen3_5_text 'linear_key_heads'. Nearest: 'linear_"),
+        ({"fields": {"linear_num_key_heads": "two"}}, "expected int, got str"),
+        ({"fields": {"layer_types": ["some", "other"]}}, "`layer_types` entries must be in"),
+        ({"fields": {"linear_value_head_dim": -200}}, "no qwen3_5_text can be made of these fields"),
+        ({"look_back": [[1, 0, 1]]}, "look_back: (1, 0, 1) is neither"),
+        ({"look_back": [[0, 0, 4]]}, "look_back: (0, 0, 4) is neither"),
+        ({"look_back": [[7, 0, 1]]}, "look_back: (7, 0, 1) is neither"),
+        ({"look_back": [[0, -1, 1]]}, "architecture.look_back[0][1] is -1"),
+    ],
+)
+def test_fields_that_make_no_model_are_named_in_one_line(
+    settings: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump({"output": str(tmp_path), "architecture": asdict(HYBRID) | settings}))
+    assert main(["--config", str(file)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+@pytest.mark.parametrize("distance", [1, 2])
+def test_a_head_of_the_delta_rule_recalls_what_stood_after_the_token_before(tokenizer, distance: int) -> None:
+    torch.manual_seed(0)
+    fields = HYBRID.fields | {"linear_num_value_heads": 1, "linear_num_key_heads": 1, "linear_value_head_dim": 64}
+    shape = replace(HYBRID, width=64, fields=fields | {"linear_key_head_dim": 64})
+    blank, ready = (
+        new_model(ImitateConfig(architecture=replace(shape, look_back=heads)), tokenizer)
+        for heads in ([], [(0, 0, distance)])
+    )
+    words = torch.stack([torch.randperm(600)[:30] + 10 for _ in range(20)]).repeat(1, 2)
+    wanted = words[:, 30 + distance :]
+    for model, least, most in ((blank, 0.0, 0.05), (ready, 0.2, 1.0)):
+        likely = model(words).logits[:, 30:-distance].topk(5).indices
+        assert least <= float((likely == wanted[..., None]).any(-1).float().mean()) <= most
+
+
+@pytest.mark.seconds
 def test_the_same_seed_gives_the_same_model(tokenizer) -> None:
     config = replace(TINY, stages=[Stage(3), Stage(4, GAMES)], batch=2, prompt=BARE)
     first, second = _imitated(config, tokenizer), _imitated(config, tokenizer)
@@ -406,8 +477,9 @@ def test_the_parts_of_a_batch_add_up_to_its_loss_and_gradient(tokenizer) -> None
     assert float((found[0][1] - found[1][1]).norm() / found[0][1].norm()) < 1e-5
 
 
-def test_the_loss_is_the_cross_entropy_of_the_plain_model(tokenizer) -> None:
-    model = new_model(TINY, tokenizer)
+@pytest.mark.parametrize("architecture", [TINY.architecture, HYBRID], ids=["llama", "qwen3_5_text"])
+def test_the_loss_is_the_cross_entropy_of_the_plain_model(tokenizer, architecture: Architecture) -> None:
+    model = new_model(ImitateConfig(architecture=architecture), tokenizer)
     source = Transcripts(ImitateConfig(batch=3, max_tokens=2000, prompt=BARE), tokenizer)
     batch = next(source.batches(Stage(1, GAMES)))
     losses, own = [], []

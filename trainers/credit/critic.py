@@ -13,7 +13,7 @@ import torch
 from accelerate import Accelerator
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from trainers.credit.config import CriticConfig
 from trainers.credit.estimators.base import Per, Valued
@@ -145,7 +145,7 @@ class Critic(Provider):
         with torch.random.fork_rng(devices=[]):  # the run's other random numbers are those of a run without a critic
             torch.manual_seed(seed)
             if config.kind == "head":
-                module = ValueHead(policy.config.hidden_size, len(self.values))
+                module = ValueHead(_text(policy).hidden_size, len(self.values))
             else:
                 own = model if config.path is None else replace(model, path=config.path)
                 key = "model.path" if config.path is None else "method.critic.path"
@@ -166,9 +166,9 @@ class Critic(Provider):
         if is_sharded(module):
             self.optimizer = accelerator.prepare(optimizer)
         else:
-            state = torch.zeros(1, policy.config.hidden_size, device=accelerator.device)
-            given = one_token() if isinstance(module, ValueModel) else state
-            self.wrapped, self.optimizer = data_parallel(accelerator, module, optimizer, lambda: module(given))
+            self.wrapped, self.optimizer = data_parallel(
+                accelerator, module, optimizer, lambda: module(self._nothing())
+            )
         self.module = module
         self._step = GuardedStep(
             accelerator, self.wrapped, self.optimizer, optim.max_grad_norm, optim.max_skipped, "critic"
@@ -341,7 +341,7 @@ class Critic(Provider):
     def _nothing(self) -> Tensor | TokenTree:
         if self.config.kind != "head":
             return one_token()
-        return torch.zeros(1, self.policy.config.hidden_size, device=self._device)
+        return torch.zeros(1, _text(self.policy).hidden_size, device=self._device)
 
     @property
     def _device(self) -> torch.device:
@@ -371,8 +371,12 @@ def _with(steps: StepTable, per: Per, **columns: NDArray[Any]) -> StepTable:
     return steps.with_columns(**columns) if per == "step" else steps.with_token_columns(**columns)
 
 
+def _text(model: PreTrainedModel) -> PreTrainedConfig:
+    return model.config.get_text_config(decoder=True)
+
+
 def _same_vocabulary(critic: PreTrainedModel, policy: PreTrainedModel, path: str) -> None:
-    own, other = (int(model.config.vocab_size) for model in (critic, policy))
+    own, other = (int(_text(model).vocab_size) for model in (critic, policy))
     if own != other:
         raise ConfigError(
             f"method.critic.path {path}: has {own} tokens, the policy {other}; a critic reads the policy's tokens, so "

@@ -32,7 +32,7 @@ def prepare_head(model: PreTrainedModel, layer: int, head: int, distance: int) -
     else:
         raise ConfigError(
             f"architecture.look_back: {(layer, head, distance)} is neither a head of a Llama with biases nor of "
-            "Qwen3.5's gated delta rule with as many keys as values and a wider convolution; leave it out"
+            "Qwen3.5's gated delta rule with as many keys as values and a wider convolution; set look_back: []"
         )
 
 

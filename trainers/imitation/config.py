@@ -27,11 +27,10 @@ class Architecture:
     feed_forward: AtLeastOne = 352
     context: AtLeastOne = 2048
     """Maximum number of tokens of a prompt and its response."""
-    look_back: list[tuple[Count, Count, AtLeastOne]] = field(
-        default_factory=lambda: [(0, 0, 1), (0, 1, 2), (0, 2, 3), (0, 3, 4), (1, 0, 1)]
-    )
+    look_back: list[tuple[Count, Count, AtLeastOne]] | None = None
     """(layer, head, distance): heads that initially attend ``distance`` tokens back, or, if of Qwen3.5's gated delta
-    rule, recall what earlier stood that many tokens after the present one."""
+    rule, recall what earlier stood that many tokens after the present one; null: five heads of a Llama, none of another
+    family."""
 
 
 @dataclass(frozen=True)

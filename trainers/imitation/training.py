@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import (
     CONFIG_MAPPING,
+    AutoConfig,
     AutoModelForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -52,7 +53,7 @@ from trainers.imitation.play import (
 )
 from trainers.imitation.vocabulary import CONTROL, TAGS, word_tokenizer
 from trainers.policy.adapter import is_adapted, save_adapter
-from trainers.policy.loading import load_model, load_tokenizer
+from trainers.policy.loading import load_model, load_tokenizer, without_noise
 from trainers.policy.model import Policy
 from trainers.policy.pace import seconds_per_token
 from trainers.policy.rows import rows_reason
@@ -72,7 +73,8 @@ TOO_LONG = 200
 """Number of overlong transcripts after which the error about them is raised."""
 POOL = 32
 """Number of batches that are drawn and sorted by length at a time."""
-_NO_MODEL = (StrictDataclassError, ValueError, TypeError, KeyError, IndexError, RuntimeError, ArithmeticError)
+_NO_MODEL = (StrictDataclassError, ValueError, TypeError, LookupError, RuntimeError, ArithmeticError, AttributeError)
+_LOOK_BACK = ((0, 0, 1), (0, 1, 2), (0, 2, 3), (0, 3, 4), (1, 0, 1))
 
 
 class Transcripts:
@@ -182,6 +184,19 @@ def new_model(config: ImitateConfig, tokenizer: PreTrainedTokenizerFast) -> PreT
     for name in shape.fields:
         if name not in known:
             raise unknown(f"field of {shape.model_type}", name, known)
+    words = {
+        "vocab_size": len(tokenizer),
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    own = {kind.attribute_map.get(name, name): value for name, value in shape.fields.items()}
+    if fixed := sorted(own.keys() & {kind.attribute_map.get(name, name) for name in words}):
+        raise ConfigError(f"architecture.fields: {', '.join(fixed)} comes from the vocabulary; leave it out")
+    if shape.heads % shape.key_heads:
+        raise ConfigError(
+            f"architecture: {shape.heads} heads do not share {shape.key_heads} key_heads evenly; make heads a multiple"
+        )
     given = {
         "hidden_size": shape.width,
         "intermediate_size": shape.feed_forward,
@@ -192,19 +207,18 @@ def new_model(config: ImitateConfig, tokenizer: PreTrainedTokenizerFast) -> PreT
         "max_position_embeddings": shape.context,
         "tie_word_embeddings": True,
         **({"attention_bias": True} if shape.model_type == "llama" else {}),
-        **shape.fields,
-        "vocab_size": len(tokenizer),
-        "bos_token_id": None,
-        "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
+        **words,
     }
+    sizes = {kind.attribute_map.get(name, name): value for name, value in given.items() if name in known}
     try:
-        settings = kind(**{name: value for name, value in given.items() if name in known})
+        settings = kind(**{**sizes, **own})
+        without_noise(settings)
         model: PreTrainedModel = AutoModelForCausalLM.from_config(settings)  # type: ignore[no-untyped-call]
     except _NO_MODEL as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"architecture: no {shape.model_type} can be made of these fields: {reason}") from error
-    for layer, head, distance in shape.look_back:
+    heads = _LOOK_BACK if shape.look_back is None and shape.model_type == "llama" else shape.look_back or ()
+    for layer, head, distance in heads:
         prepare_head(model, layer, head, distance)
     return model
 
@@ -218,18 +232,22 @@ def started(name: str, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
         DataError: There is no such folder, or it has no model or no tokenizer.
     """
     folder = find(name, "start").folder
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder)
+    settings = AutoConfig.from_pretrained(folder)
+    without_noise(settings)
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, config=settings)
     known = PreTrainedTokenizerFast.from_pretrained(folder).get_vocab()
     wanted = tokenizer.get_vocab()
     if known == wanted:
         return model
-    old = cast(Tensor, model.get_input_embeddings().weight).detach().clone()
-    new = old.mean(0) + old.std(0) * torch.randn(len(tokenizer), old.shape[1])
-    for word in wanted.keys() & known.keys():
-        new[wanted[word]] = old[known[word]]
+    rows = []
+    for old in [weight.detach() for weight in _of_words(model)]:
+        rows.append(old.mean(0) + old.std(0) * torch.randn(len(tokenizer), old.shape[1]))
+        for word in wanted.keys() & known.keys():
+            rows[-1][wanted[word]] = old[known[word]]
     model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     with torch.no_grad():
-        cast(Tensor, model.get_input_embeddings().weight).copy_(new)
+        for weight, new in zip(_of_words(model), rows, strict=True):
+            weight.copy_(new)
     model.config.eos_token_id, model.config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
     return model
 
@@ -298,13 +316,22 @@ def learner(config: ImitateConfig) -> tuple[PreTrainedModel, PreTrainedTokenizer
     return (new_model(config, tokenizer) if config.start is None else started(config.start, tokenizer)), tokenizer
 
 
+def _of_words(model: PreTrainedModel) -> list[Tensor]:
+    """The matrices with a row for each word: the embeddings, and the output layer's where that has its own."""
+    own: Any = model
+    layers = [own.get_input_embeddings(), own.get_output_embeddings()]
+    return list({id(layer.weight): layer.weight for layer in layers if layer is not None}.values())
+
+
 def optimizers_of(config: ImitateConfig, model: PreTrainedModel) -> list[torch.optim.Optimizer]:
     """Returns AdamW for a model that others have trained, or its adapter; else Muon for the matrices of its layers."""
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if config.model is not None:
         return [torch.optim.AdamW(trained.values(), weight_decay=0.0)]
-    matrices = [p for name, p in trained.items() if p.ndim == 2 and "embed" not in name]
-    rest = [p for name, p in trained.items() if p.ndim != 2 or "embed" in name]
+    tables = [part.weight for part in model.modules() if isinstance(part, nn.Embedding)]
+    others = {id(weight) for weight in (*_of_words(model), *tables)}
+    matrices = [p for p in trained.values() if p.ndim == 2 and id(p) not in others]
+    rest = [p for p in trained.values() if p.ndim != 2 or id(p) in others]
     return [
         torch.optim.Muon(matrices, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
         torch.optim.AdamW(rest, betas=(0.9, 0.98), weight_decay=0.0),

@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
 def _plan(command: Command) -> int:
     config, given = command.config, command.options
     tokens = sizes(given)
-    shape = shape_of(config.model.path, given.get("model-shape"))
+    shape = shape_of(config.model.path, given.get("model-shape"), config.model.images)
     where = machines(given["gpus"])
     check(config, shape, where, given.get("model-shape", config.model.path))
     with warnings.catch_warnings():

@@ -21,20 +21,21 @@ NAMES = tuple(sorted(path.stem for path in _FOLDER.glob("*.json")))
 """Shapes that are shipped."""
 
 
-def shape_of(path: str, given: str | None) -> PreTrainedConfig:
+def shape_of(path: str, given: str | None, images: bool = False) -> PreTrainedConfig:
     """The configuration of ``model.path``, or the shape that is given in its place.
 
     Args:
         path: ``model.path``; of a name on the hub only the configuration is downloaded.
         given: The option ``--model-shape``: a file of a configuration as ``config.json`` is one, or one of
             :data:`NAMES`.
+        images: ``model.images``.
 
     Raises:
         DataError: It is missing or cannot be read.
         UnknownName: There is no such file or shape.
     """
     if given is None:
-        return settings_of(find(path, "model.path", tokenizer=False, weights=False), "model.path", path)
+        return settings_of(find(path, "model.path", tokenizer=False, weights=False), "model.path", path, images)
     file = Path(given) if given.lower() not in NAMES else _FOLDER / f"{given.lower()}.json"
     if not file.is_file():
         raise UnknownName(f"--model-shape {given}: no such file, and no shape of that name; known: {', '.join(NAMES)}")

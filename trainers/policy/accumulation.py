@@ -208,9 +208,10 @@ class Accumulator:
                     tally.rerouted += unwrapped.rerouted.numpy()
                 _, rows = np.unique(row_of[piece.index], return_inverse=True)
                 loss = self._loss(piece, stats, rows, columns, corrected=present or batch.old is not None)
-                if stats.balance is not None:
-                    more = {"balance_loss": stats.balance.detach()}
-                    loss = replace(loss, loss=loss.loss + stats.balance, metrics={**loss.metrics, **more})
+                if unwrapped.balance_coef:  # none in a step of which no row has experts
+                    balance = torch.zeros(()) if stats.balance is None else stats.balance
+                    more = {"balance_loss": balance.detach()}
+                    loss = replace(loss, loss=loss.loss + balance, metrics={**loss.metrics, **more})
                 self.accelerator.backward(loss.loss)
             # Neither may keep the graph of this pass, whose masks are large, while the next one is made.
             loss, stats = replace(loss, loss=loss.loss.detach()), stats.detached()

@@ -327,6 +327,8 @@ def continue_adapter(model: PreTrainedModel, folder: Path, config: AdapterConfig
     own = adapter_tensors(model)
     if own.keys() != tensors.keys():
         layers = sorted({name.rsplit(".", 3)[-3] for name in tensors})
+        if found.get("target_parameters"):
+            layers = sorted({*found["target_modules"], *found["target_parameters"]})
         raise ConfigError(
             f"model: path {folder} is an adapter of other layers than adapter.targets ({config.targets}) names; set "
             f"targets: [{', '.join(layers)}], {whole}"

@@ -175,7 +175,13 @@ def _evened(work: Work, ranks: int) -> Ints:
 
 
 def balanced(
-    accelerator: Accelerator, batch: Batch, parts: Ints, epoch: int, share_prefix: bool, span: float = math.inf
+    accelerator: Accelerator,
+    batch: Batch,
+    parts: Ints,
+    epoch: int,
+    share_prefix: bool,
+    span: float = math.inf,
+    experts: bool = False,
 ) -> tuple[Batch, Ints]:
     """Exchanges episodes so that every process has about as much to compute in each minibatch; all must call this.
 
@@ -186,6 +192,7 @@ def balanced(
         epoch: Epoch whose minibatches are balanced.
         share_prefix: ``OptimConfig.share_prefix``.
         span: :func:`attention_span` of the model; without, attention costs nothing.
+        experts: Whether an episode that moves takes the experts of its tokens along.
 
     Returns:
         The rows that this process is to compute, and their ``parts``. Where an episode moves, columns that no loss
@@ -206,7 +213,8 @@ def balanced(
     sent: dict[int, tuple[Batch, Ints]] = {}
     for to in np.unique(where[where != here]).tolist():
         rows = np.flatnonzero(where == to)
-        sent[to] = needed.take(rows), parts[:, rows]
+        moved = needed.take(rows)
+        sent[to] = moved if experts else replace(moved, table=moved.table.without_experts()), parts[:, rows]
     stay = np.flatnonzero(where == here)
     came = [parcels[here] for parcels in all_gather_object(accelerator, sent) if here in parcels]
     kept = [(needed.take(stay), parts[:, stay]), *came]

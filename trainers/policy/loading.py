@@ -339,13 +339,18 @@ def settings_of(source: Source, key: str, name: str, images: bool = False) -> Pr
         settings: PreTrainedConfig = AutoConfig.from_pretrained(**source.load)
     except _UNREADABLE as error:
         raise _unreadable(key, name, error) from error
+    without_noise(settings)
+    choose_reading(settings, images)
+    return settings
+
+
+def without_noise(settings: PreTrainedConfig) -> None:
+    """Switches off what is drawn at random in training: the log-probabilities of engine and trainer are to be equal."""
     for field, value in settings.to_dict().items():
         # attention_dropout, resid_pdrop, hidden_dropout_prob, …; jitter is noise of training, but for PhiMoE's routers.
         noise = "jitter" in field and not (settings.model_type == "phimoe" and field == "router_jitter_noise")
         if isinstance(value, float) and ("drop" in field or noise):
             setattr(settings, field, 0.0)
-    choose_reading(settings, images)
-    return settings
 
 
 def _load(

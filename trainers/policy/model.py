@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from envsuite.core.errors import DataError
@@ -51,6 +51,12 @@ class Policy(nn.Module):
         DataError: The model's log-probabilities, packed and with shared prefixes, differ from its own.
     """
 
+    replay: bool = False
+    balance_coef: float = 0.0
+    rerouted: Tensor
+    """Counts of tokens of the last tree that go to other experts than the tree has
+    (:meth:`~trainers.policy.routing.Routing.differing`)."""
+
     def __init__(
         self,
         model: PreTrainedModel,
@@ -66,9 +72,6 @@ class Policy(nn.Module):
         self.compute_dtype: ComputeDtype = compute_dtype
         self.replay = replay
         self.balance_coef = balance_of(model.config) if balance_coef is None else balance_coef
-        self.rerouted = torch.zeros(4, dtype=torch.long)
-        """Counts of tokens of the last tree that go to other experts than the tree has
-        (:meth:`~trainers.policy.routing.Routing.differing`)."""
         self.output: OutputLayer | None = None
         """Computes the logits a part of the tokens at a time; ``None`` where only the model itself can compute them."""
         if not is_outline(model):
@@ -92,7 +95,7 @@ class Policy(nn.Module):
         Raises:
             DataError: The model's code passes no gradient on to the weights that are trained.
         """
-        self.rerouted = torch.zeros_like(self.rerouted)
+        self.rerouted = torch.zeros(4, dtype=torch.long)
         if tree.part is None or len(tree) <= tree.part:
             stats = self._pass(tree, 0, None)
             learns = stats.logprob.requires_grad or not torch.is_grad_enabled()

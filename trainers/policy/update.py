@@ -199,7 +199,9 @@ class Updater:
 
     def _balanced(self, batch: Batch, cut: Ints, epoch: int) -> tuple[Batch, Ints]:
         share = self.config.share_prefix and not by_rows(self.policy)
-        return balanced(self.accelerator, batch, cut, epoch, share, self._span)
+        policy = self.accelerator.unwrap_model(self.policy)
+        experts = policy.replay or bool(policy.balance_coef)
+        return balanced(self.accelerator, batch, cut, epoch, share, self._span, experts)
 
     def _old(self, own: Batch, cut: Ints, parts: int) -> Floats:
         """Log-probabilities before the update of rows that teach, computed in the micro-batches of the first epoch.

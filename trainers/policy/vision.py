@@ -43,7 +43,7 @@ from envsuite.prompting.images import PARTS, images_of, part_id, parts_of, renum
 from trainers.policy.attention import attending, evaluating
 from trainers.policy.precision import computing
 
-_KEPT = 4096  # images whose embeddings are kept
+_KEPT, _KEPT_BYTES = 4096, 2**30  # most images whose embeddings are kept, and bytes of these
 _AT_A_TIME = 32  # images in one pass of the tower
 _OF_TOKENS = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids", "moe_mm_token_type_ids")
 _PROJECTOR = re.compile(r"(^|\.)(multi_modal_projector|connector|(\w+_)?merger(_list)?)\.")
@@ -184,8 +184,9 @@ class Vision:
         for key in () if self.trained else keys:
             self._kept[key] = found[key]
             self._kept.move_to_end(key)
-        while len(self._kept) > _KEPT:
-            self._kept.popitem(last=False)
+        size = sum(each.nbytes for each in self._kept.values())
+        while len(self._kept) > _KEPT or size > _KEPT_BYTES:
+            size -= self._kept.popitem(last=False)[1].nbytes
         return [found[key] for key in keys]
 
     def _made(self, model: PreTrainedModel, images: Sequence[Pixels]) -> list[Tensor]:

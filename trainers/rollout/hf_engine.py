@@ -269,13 +269,13 @@ class HFEngine(Engine):
         """Drops keys and values, to be computed again where requests are under way; and images without a request."""
         for row in reversed(self._running):
             row.cached = None
-            row.context = np.concatenate([self._known(row.request), np.array(row.token_ids, np.int64)])
             self._waiting.appendleft(row)
         self._running = []
         self._cache.clear()
         self._ends = {}
-        if not (self._waiting or self._running):
-            self._images.clear()
+        self._images.clear()
+        for row in self._waiting:
+            row.context = np.concatenate([self._known(row.request), np.array(row.token_ids, np.int64)])
 
     def state_dict(self) -> dict[str, int]:
         """Returns the position of the stream of seeds."""

@@ -173,10 +173,12 @@ class Run:
         setup = EngineSetup(self.model, self.tokenizer, config.model, self.slots, accelerator, structure)
         rollout, self.engine = start_engine(rollout, setup, progress.message)
         self.config = config = replace(config, rollout=rollout)
-        if policy.balance_coef and not self.engine.records_experts:
+        taken = config.pool is not None and config.pool.take is not None
+        if policy.balance_coef and (taken or not self.engine.records_experts):
+            reason = "pool.take is set, and a pool" if taken else f"the engine {rollout.engine}"
             raise ConfigError(
-                f"model.balance_coef is {policy.balance_coef} (null takes the model's own), but the engine "
-                f"{rollout.engine} does not tell the experts of {config.model.path}; set model.balance_coef: 0"
+                f"model.balance_coef is {policy.balance_coef} (null takes the model's own), but {reason} does not tell "
+                f"the experts of {config.model.path}; set model.balance_coef: 0"
             )
         if policy.replay and not self.engine.records_experts:
             raise ConfigError(

@@ -45,7 +45,7 @@ from trainers.imitation import training
 from trainers.imitation.attention import look_back
 from trainers.imitation.config import Architecture, ImitateConfig, Play, Stage
 from trainers.imitation.play import RESPONSE, SLIP, Game, Transcript, transcribe
-from trainers.imitation.training import Transcripts, imitate, loss_of, new_model, parts_of, started
+from trainers.imitation.training import Transcripts, imitate, loss_of, new_model, optimizers_of, parts_of, started
 from trainers.imitation.vocabulary import word_tokenizer
 from trainers.policy.config import AdapterConfig, ModelConfig
 from trainers.policy.loading import load_model
@@ -291,6 +291,9 @@ def test_a_model_of_another_family_learns_and_goes_on_from_its_folder(tokenizer,
         ({"fields": {"linear_num_key_heads": "two"}}, "expected int, got str"),
         ({"fields": {"layer_types": ["some", "other"]}}, "`layer_types` entries must be in"),
         ({"fields": {"linear_value_head_dim": -200}}, "no qwen3_5_text can be made of these fields"),
+        ({"fields": {"dtype": "float33"}}, "no qwen3_5_text can be made of these fields"),
+        ({"fields": {"vocab_size": 3}}, "architecture.fields: vocab_size comes from the vocabulary; leave it out"),
+        ({"heads": 2, "key_heads": 4}, "2 heads do not share 4 key_heads evenly"),
         ({"look_back": [[1, 0, 1]]}, "look_back: (1, 0, 1) is neither"),
         ({"look_back": [[0, 0, 4]]}, "look_back: (0, 0, 4) is neither"),
         ({"look_back": [[7, 0, 1]]}, "look_back: (7, 0, 1) is neither"),
@@ -305,6 +308,35 @@ def test_fields_that_make_no_model_are_named_in_one_line(
     assert main(["--config", str(file)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
+
+
+def test_fields_may_have_the_family_s_own_names_and_nothing_is_drawn_at_random_in_training(tokenizer) -> None:
+    shape = Architecture(model_type="gpt2", width=32, heads=2, key_heads=2, fields={"n_layer": 2})
+    config = ImitateConfig(architecture=shape)
+    model = new_model(config, tokenizer).train()
+    assert len(model.transformer.h) == 2
+    words = torch.arange(20)[None]
+    assert torch.equal(model(words).logits, model(words).logits), "no dropout"
+    muon, _ = optimizers_of(config, model)
+    tables = {id(model.transformer.wte.weight), id(model.transformer.wpe.weight)}
+    assert not tables & {id(p) for group in muon.param_groups for p in group["params"]}
+    assert new_model(ImitateConfig(architecture=replace(HYBRID, look_back=None)), tokenizer) is not None
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_model_that_is_started_from_knows_its_words_in_another_vocabulary(tied: bool, tmp_path: Path) -> None:
+    first, second = (word_tokenizer([text], 64) for text in ("a b c d", "d c x b a"))
+    shape = replace(TINY.architecture, fields={"tie_word_embeddings": tied})
+    old = new_model(ImitateConfig(architecture=shape), first).eval()
+    old.save_pretrained(tmp_path)
+    first.save_pretrained(tmp_path)
+    new = started(str(tmp_path), second).eval()
+    before, after = (
+        {word: float(model(torch.tensor([tokenizer.encode("a b")])).logits[0, -1, tokenizer.get_vocab()[word]])
+         for word in "abcd"}
+        for model, tokenizer in ((old, first), (new, second))
+    )  # fmt: skip
+    assert after == pytest.approx(before, abs=1e-5)
 
 
 @pytest.mark.parametrize("distance", [1, 2])

@@ -406,6 +406,24 @@ def test_adapters_on_experts_have_no_dropout_a_base_in_float32_and_one_process()
             check_adapter(replace(config, **changes), settings, "here", "none" if changes else "full")
 
 
+@pytest.mark.parametrize("known", [5, 1])
+def test_steps_whose_experts_are_not_known_have_no_balance_loss(known: int) -> None:
+    table, _ = _sampled(built("qwen3_moe"))
+    experts = table.experts.copy()
+    for row in range(known, len(experts)):
+        experts[row] = ()
+    table = replace(table, experts=experts)
+    advantage = np.random.default_rng(5).normal(size=len(table.response.values))
+    for seed in range(3):  # different rows in each of four minibatches
+        policy = Policy(built("qwen3_moe"), balance_coef=0.5)
+        config = OptimConfig(lr=1e-30, minibatches=4)
+        updater = Updater(
+            Accelerator(cpu=True), policy, torch.optim.SGD(policy.parameters(), 0.0), config, ObjectiveConfig()
+        )
+        told = updater.update(Batch(table, advantage), np.random.default_rng(seed)).train
+        assert told["balance_loss"] > 0.0
+
+
 def test_the_balance_loss_is_transformers_own() -> None:
     model = built("qwen3_moe")
     tokens = torch.arange(30)[None] % VOCABULARY

@@ -347,6 +347,21 @@ def test_a_trained_projector_is_sampled_from_and_saved(folder: Path, adapted: bo
     assert not projecting(again), "what is frozen stays so where an adapter is merged"
 
 
+def test_an_engine_that_always_has_requests_keeps_their_images_alone(folder: Path) -> None:
+    model, form = load_model(config_of(folder)), processing(loaded(folder)[1])
+    engine = HFEngine(model, max_batch=1)
+    images = noise((32, 48), (32, 48), (48, 32))
+    for number, image in enumerate(images):
+        ids = (5, *form.ids(image), 6)
+        engine.submit([Request(number, ids, Sampling(max_tokens=3), seed=2, images=(image,))])
+    engine.poll()
+    engine.sync(trained_weights(moved(model)), 1)
+    assert engine.pending == 2 and len(engine._images.images) == 2
+    (answer,) = [one for one in iter(engine.poll, []) for one in one if one.request_id == 2]
+    row = StepTable.from_episodes([episode(0, shown(0, ids, [image], answer.token_ids))])
+    assert np.abs(naive(model, form, row).detach().numpy() - answer.logprobs).max() < 1e-4
+
+
 @pytest.mark.parametrize("setting", ["images", "train_projector"])
 def test_settings_of_images_are_refused_for_a_model_for_text(setting: str) -> None:
     with pytest.raises(ConfigError, match=rf"model.{setting} is true, but .* model for text"):

@@ -64,6 +64,18 @@ def test_two_iterations_on_images_train_the_text_and_leave_the_tower(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["head", "model"])
+def test_a_critic_learns_from_steps_with_images(tmp_path: Path, kind: str) -> None:
+    vision_models.save("smolvlm", tmp_path / "model")
+    method = {"critic": {"kind": kind}, "filters": [], "objective": {"kl": "none"}}
+    file = settings(tmp_path, **{"iterations": 1, "evaluation.every": 0, "method": method})
+    done = tiny_runs.train("--config", str(file), "--recipe", "ppo")
+    assert done.returncode == 0, done.stderr
+    (record,) = [one for one in read_metrics(tmp_path / "runs/tiny/metrics.jsonl") if "train/grad_norm" in one]
+    assert record["train/grad_norm"] > 0.0
+
+
+@pytest.mark.slow
 def test_a_checkpoint_of_a_run_on_images_is_a_model_for_the_next(tmp_path: Path) -> None:
     vision_models.save("smolvlm", tmp_path / "model")
     done = tiny_runs.train("--config", str(settings(tmp_path)))

@@ -188,7 +188,7 @@ class Accumulator:
             columns["selected"] = self._selected(batch, seed, present)
         row_of = table.response.row_of
         unwrapped: Policy = self.accelerator.unwrap_model(self.policy)
-        pieces = self._balanced(unwrapped, _trees(unwrapped, table, self.config, _RECOMPUTED))
+        pieces = self._with_balance_loss(unwrapped, _trees(unwrapped, table, self.config, _RECOMPUTED))
         if by_rows(unwrapped):
             tally.distinct += distinct_tokens(table, self.config.share_prefix)
         # A tree in parts exchanges nothing in its backward pass: another pass follows.
@@ -228,7 +228,7 @@ class Accumulator:
         tally.tokens += len(table.response.values)
         return True
 
-    def _balanced(self, policy: Policy, trees: list[TokenTree]) -> list[TokenTree]:
+    def _with_balance_loss(self, policy: Policy, trees: list[TokenTree]) -> list[TokenTree]:
         """Returns the trees with the balance loss of a mixture, where it is part of the loss; of all processes."""
         if not policy.balance_coef:
             return trees

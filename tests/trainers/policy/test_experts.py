@@ -407,7 +407,7 @@ def test_adapters_on_experts_have_no_dropout_a_base_in_float32_and_one_process()
 
 
 @pytest.mark.parametrize("known", [5, 1])
-def test_steps_whose_experts_are_not_known_have_no_balance_loss(known: int) -> None:
+def test_a_minibatch_that_knows_no_experts_keeps_the_balance_loss_of_the_others(known: int) -> None:
     table, _ = _sampled(built("qwen3_moe"))
     experts = table.experts.copy()
     for row in range(known, len(experts)):

@@ -349,11 +349,11 @@ class RadixCache:
             above = position - len(node.tokens)
             if above < sequence.ready:
                 self._split(node, sequence.ready - above)
-            elif above > sequence.ready:
-                self._keep(node.parent)
             position -= len(node.tokens)
             assert node.parent is not None
             node = node.parent
+            if position > sequence.ready:
+                self._keep(node)
         branch = node
         while not (node is self.root or node.planned or node.state):
             self._plan(node, len(node.tokens))
@@ -367,9 +367,9 @@ class RadixCache:
                 self._kept[node] = self._kept.pop(node)  # the last to go
         self._keep(branch)
 
-    def _keep(self, node: Node | None) -> None:
+    def _keep(self, node: Node) -> None:
         """Keeps the states after a node that is computed in the coming step, if there is room."""
-        if node is not None and node is not self.root and not node.state and self._has_state():
+        if node is not self.root and not node.state and self._has_state():
             node.state = self._new_state()
             self._kept[node] = None
             self.branches.append((int(node.slots[-1]), node.state))

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from trainers.pool import Pool
 from trainers.processes.activity import ACTIVITY
 from trainers.processes.cpu import keep_freed_memory
 from trainers.processes.distributed import agreed, data_parallel, on_main, sharing_failures
+from trainers.report.events import read_events
 from trainers.report.stats import EvalResult
 from trainers.rollout.engine import EngineSetup, longest_sequence
 from trainers.rollout.engines import start_engine
@@ -363,6 +364,7 @@ class Run:
             "optimizer_steps": self.updater.steps,
             "tokens": self.counters.tokens,
             "wall_s": self.counters.seconds,
+            "events": [asdict(event) for event in read_events(self.folder.path)],
         })  # fmt: skip
 
     # -- checkpoints -------------------------------------------------------------------------------------------------

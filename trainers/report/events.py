@@ -1,0 +1,88 @@
+"""``events.jsonl``: what happened to a run besides training, one JSON object per line.
+
+A run that goes back to a checkpoint takes its metrics back, but no event: going back is one.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from envsuite.core.errors import DataError
+
+FILE = "events.jsonl"
+KINDS: dict[str, str] = {
+    "restart": "The run was started again after a loss, from its newest whole checkpoint.",
+    "alarm": "A metric left the range of healthy runs.",
+    "pause": "An alarm stopped the run, with a checkpoint.",
+    "return": "An alarm took the run back to its best checkpoint.",
+    "server": "A server joined the run, or left it.",
+}
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to a run."""
+
+    kind: str
+    """One of :data:`KINDS`."""
+    iteration: int
+    """Iterations that were finished."""
+    message: str
+    """One line for a person."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Values by their names, as JSON has them."""
+    time: str = ""
+    """When, in UTC (ISO 8601)."""
+
+
+def write_event(folder: Path, event: Event) -> None:
+    """Appends an event to the file of a run; a line that a killed process left incomplete is ended before it.
+
+    Args:
+        folder: The run's folder; made if need be.
+        event: The event; its ``time`` is that of the call.
+
+    Raises:
+        DataError: It cannot be written.
+    """
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    line = orjson.dumps({**asdict(event), "time": now}) + b"\n"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / FILE).open("a+b") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                line = line if file.read() == b"\n" else b"\n" + line
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise DataError(f"{folder / FILE}: cannot be written ({error})") from error
+
+
+def read_events(folder: Path) -> list[Event]:
+    """Returns the events of a run in their order; none where it has no file. Incomplete lines are left out.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    try:
+        lines = (folder / FILE).read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise DataError(f"{folder / FILE}: cannot be read ({error})") from error
+    found = []
+    for line in lines:
+        try:
+            found.append(Event(**orjson.loads(line)))
+        except (orjson.JSONDecodeError, TypeError):
+            continue
+    return found

@@ -15,11 +15,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
+from transformers.cache_utils import DynamicLayer, LinearAttentionLayer
 
+from envsuite.core.errors import DataError
 from trainers.planning.meter import Amounts, Meter
 from trainers.policy.adapter import add_adapter
 from trainers.policy.attention import checkpoint_activations, evaluating
@@ -28,6 +30,7 @@ from trainers.policy.model import Policy
 from trainers.policy.optimizer import make_optimizer
 from trainers.policy.outline import exchange
 from trainers.policy.precision import is_rounded
+from trainers.policy.rows import rows_reason
 from trainers.policy.sharding import local, shard_over, total_norm
 from trainers.policy.statistics import OutputLayer
 from trainers.policy.tree import TokenSequence, TokenTree, one_token, token_tree
@@ -81,6 +84,10 @@ class Sizes:
     """Bytes of a whole copy in the compute format, which an engine has of a sharded policy."""
     read: int
     """Bytes of weights that one step of generation reads in the compute format."""
+    keys: int
+    """Numbers that the keys and values of a token are, in all layers."""
+    states: int
+    """Numbers that the states of recurrent layers and convolutions after a token are."""
 
 
 @dataclass(frozen=True)
@@ -150,8 +157,9 @@ class Trial:
 
     def _run(self) -> _Parts:
         model = self._model()
-        with self._processes() as mesh, FakeTensorMode(allow_non_fake_inputs=True):
+        with self._processes() as mesh, FakeTensorMode(allow_non_fake_inputs=True), _one_group(), self._told():
             _as_fake(model)
+            keys, states = _kept(model)
             policy = _Planned(model, self.temperature, self.model.compute_dtype).train()
             whole = _whole_sizes(policy.model, self.model.compute_dtype)
             trained = sum(p.numel() for p in policy.parameters() if p.requires_grad)
@@ -172,6 +180,8 @@ class Trial:
         sizes = Sizes(
             **whole,
             trained=trained,
+            keys=keys,
+            states=states,
             weights=sum(_bytes(p, self.model.adapter, trains) for p, trains in own),
             gradients=sum(p.numel() * p.element_size() for p, trains in own if trains),
             moments=sum(_moment_bytes(p, self.optim.state) for p, trains in own if trains),
@@ -188,6 +198,16 @@ class Trial:
         if config.gradient_checkpointing:
             checkpoint_activations(model)
         return model
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise DataError(
+                f"a model of type {self.shape.model_type} cannot be planned: how much its layers compute depends on "
+                f"the values of its tensors ({error})"
+            ) from None
 
     @contextmanager
     def _processes(self) -> Iterator[DeviceMesh | None]:
@@ -298,6 +318,44 @@ def _as_fake(model: PreTrainedModel) -> None:
     for module in model.modules():
         for name, buffer in [*module.named_buffers(recurse=False)]:
             setattr(module, name, torch.empty(buffer.shape, dtype=buffer.dtype))
+
+
+@contextmanager
+def _one_group() -> Iterator[None]:
+    """Products of rows by their expert's matrix as products with one: as many, of the same shapes, in any format."""
+    own = torch._grouped_mm
+    torch._grouped_mm = lambda rows, experts, **_: rows @ experts[0]
+    try:
+        yield
+    finally:
+        torch._grouped_mm = own
+
+
+def _kept(model: PreTrainedModel) -> tuple[int, int]:
+    """Numbers that generation keeps of a token: keys and values, and states after it.
+
+    They are those of transformers' cache; of a model that is computed by rows keys and values of all layers.
+    """
+    if rows_reason(model) is not None:
+        text = model.config.get_text_config(decoder=True)
+        fields = text.to_dict()
+        heads = fields.get("num_key_value_heads") or text.num_attention_heads
+        width = fields.get("head_dim") or text.hidden_size // text.num_attention_heads
+        return 2 * text.num_hidden_layers * heads * width, 0
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        model.train(False).base_model(torch.zeros(1, 1, dtype=torch.long), past_key_values=cache, use_cache=True)
+    keys = states = 0
+    for layer in cache.layers:
+        if isinstance(layer, DynamicLayer) and layer.keys is not None and layer.values is not None:
+            keys += layer.keys.numel() + layer.values.numel()
+        if isinstance(layer, LinearAttentionLayer):
+            inputs = [state for state in layer.conv_states.values() if state is not None]
+            states += sum(
+                state.numel() // state.shape[-1] * (state.shape[-1] - 1) for state in inputs
+            )  # all but its own
+            states += sum(state.numel() for state in layer.recurrent_states.values() if state is not None)
+    return keys, states
 
 
 def _parameters(shape: PreTrainedConfig) -> int:

@@ -27,7 +27,7 @@ HOST = 20e9
 """Assumed bytes a second between devices and main memory, for the weights of vLLM servers."""
 NODE_LINK = 25e9
 """Assumed bytes a second of one process to another machine."""
-KEYS = "keys and values"
+KEYS, STATES = "keys and values", "states of recurrent layers"
 """The part of a plan's memory that the settings of the hf engine bound."""
 _PREFILL = 8192  # prompt tokens of one pass of the hf engine
 _LIBRARIES = 0.6 * GIB  # Python, torch and transformers in a process without CUDA
@@ -195,8 +195,8 @@ class Planner:
             text = self.shape.get_text_config(decoder=True)
             scoring = {name: v * min(1.0, _PREFILL / dry.scoring_tokens) for name, v in _named(dry.scoring).items()}
             logits = 3 * 4.0 * work.slots * text.vocab_size
-            cache = self.cached(config) * kept_tokens(work, options)
-            rollout = {KEYS: cache, "engine: logits": logits, **scoring}
+            cache = _token_bytes(config, dry) * kept_tokens(work, options)
+            rollout = {KEYS: cache, STATES: _kept_states(work, options, dry), "engine: logits": logits, **scoring}
             if sharded:
                 return rollout, {"engine's copy of the weights": float(dry.sizes.copied)}
             return rollout | {"engine's rounded weights": float(dry.sizes.rounded)}, {}
@@ -209,15 +209,6 @@ class Planner:
                 size = float(share or SHARE) * self.where.device.memory
             return ({"vLLM": size}, {}) if sleeps(options, self.where.on_cpu) else ({}, {"vLLM": size})
         return {}, {}
-
-    def cached(self, config: TrainConfig) -> float:
-        """Bytes of keys and values of one token."""
-        text = self.shape.get_text_config(decoder=True)
-        fields = text.to_dict()
-        heads = fields.get("num_key_value_heads") or text.num_attention_heads
-        width = fields.get("head_dim") or text.hidden_size // text.num_attention_heads
-        each = 2 if config.model.compute_dtype == "bfloat16" else 4
-        return float(2 * each * text.num_hidden_layers * heads * width)
 
     # -- time -------------------------------------------------------------------------------------------------------
 
@@ -269,8 +260,8 @@ class Planner:
         return EngineSpeed(
             dry.scoring.operations * device.overhead if config.rollout.engine == "hf" else 0.0,
             sizes.read / stream,
-            0.0,
-            self.cached(config) / stream,
+            2.0 * _state_bytes(dry) / stream,
+            _token_bytes(config, dry) / stream,
             2.0 * sizes.parameters / self._products(config),
             self._pass(config, dry.scoring) / dry.scoring_tokens,
         )
@@ -310,6 +301,22 @@ def sleeps(options: Mapping[str, Any], on_cpu: bool) -> bool:
 
 def _named(amounts: Amounts) -> dict[str, float]:
     return {name: max(size, 0.0) for name, size in amounts.kinds.items()}
+
+
+def _token_bytes(config: TrainConfig, dry: DryRun) -> float:
+    """Bytes of keys and values of one token."""
+    return (2.0 if config.model.compute_dtype == "bfloat16" else 4.0) * dry.sizes.keys
+
+
+def _state_bytes(dry: DryRun) -> float:
+    """Bytes of the states after one token, which are float32."""
+    return 4.0 * dry.sizes.states
+
+
+def _kept_states(work: Workload, options: Mapping[str, Any], dry: DryRun) -> float:
+    """Bytes of states that the hf engine keeps with these options, where memory has room for them."""
+    bound = options.get("state_bytes")
+    return work.slots * _state_bytes(dry) + (4.0 * work.slots * _state_bytes(dry) if bound is None else float(bound))
 
 
 def kept_tokens(work: Workload, options: Mapping[str, Any]) -> int:

@@ -351,9 +351,7 @@ def _kept(model: PreTrainedModel) -> tuple[int, int]:
             keys += layer.keys.numel() + layer.values.numel()
         if isinstance(layer, LinearAttentionLayer):
             inputs = [state for state in layer.conv_states.values() if state is not None]
-            states += sum(
-                state.numel() // state.shape[-1] * (state.shape[-1] - 1) for state in inputs
-            )  # all but its own
+            states += sum(state[..., 1:].numel() for state in inputs)  # the first is not needed any more
             states += sum(state.numel() for state in layer.recurrent_states.values() if state is not None)
     return keys, states
 

@@ -19,13 +19,16 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from envsuite.core.errors import EnvsuiteError, UnknownName
 from envsuite.exits import INTERRUPTED, full, is_full, leave_stdout, raised, say
+from trainers.processes import meeting
 from trainers.processes.activity import ACTIVITY
 from trainers.processes.cpu import without_subnormals
 from trainers.processes.memory import ran_out
-from trainers.processes.peers import GRACE_SECONDS, SILENT_SECONDS, Peers
+from trainers.processes.peers import GRACE_SECONDS, LATE, SILENT_SECONDS, Peers
 from trainers.settings import ConfigError
 
 T = TypeVar("T")
+Ended = Callable[[BaseException | int], None]
+"""Is told how the command of a process has ended: its status, or an error."""
 _STORE_SECONDS = 5.0
 """Seconds that the store at which the processes met may take to answer."""
 
@@ -41,7 +44,7 @@ class _Failure:
     message: str
 
 
-def guarded(command: Callable[[], int]) -> int:
+def guarded(command: Callable[[], int], ended: Ended = lambda how: None) -> int:
     """The exit status of ``command``; errors that a user can mend become a message, and all processes end together.
 
     A process whose ``command`` returns waits for the others, which may still have work to do. Subnormal numbers are
@@ -49,22 +52,33 @@ def guarded(command: Callable[[], int]) -> int:
 
     2: the configuration is wrong. 1: anything else that a user can mend, or another process has failed. 130:
     interrupted.
+
+    Args:
+        command: Returns its status.
+        ended: Called before the other processes learn of it where ``command`` has ended otherwise than with 0: with
+            its status, or with the error, which is :class:`PeerFailed` where another process is behind it.
     """
+    global _ENDED
+    _ENDED = ended
     try:
         with without_subnormals(), raised():
-            status = command()
+            if status := command():
+                ended(status)
         if _PEERS is not None:
             with ACTIVITY.exchanging():
                 PartialState().wait_for_everyone()
         return status
     except PeerFailed as error:
+        ended(error)
         _say_first(f"error: {error}")
         return 1
     except EnvsuiteError as error:
+        ended(error)
         _report(str(error))
         _say(f"error: {error}")
         return 2 if isinstance(error, ConfigError | UnknownName) else 1
     except KeyboardInterrupt:
+        ended(INTERRUPTED)
         _report("interrupted")
         say()
         return INTERRUPTED
@@ -73,11 +87,14 @@ def guarded(command: Callable[[], int]) -> int:
         return 0
     except Exception as error:
         if is_full(error):
+            ended(error)
             _report(full(error))
             _say(f"error: {full(error)}")
             return 1
-        if _PEERS is not None and _blames(error, _PEERS):
+        if _PEERS is not None and (blamed := _blames(error, _PEERS)):
+            ended(PeerFailed(blamed))
             return 1
+        ended(error)
         _report(f"{type(error).__name__}: {error}")
         if not ran_out(error):
             raise
@@ -91,13 +108,13 @@ def guarded(command: Callable[[], int]) -> int:
             torch.distributed.destroy_process_group()
 
 
-def _blames(error: Exception, peers: Peers) -> bool:
-    """Whether another process is behind an error, which one of those that are left then says."""
+def _blames(error: Exception, peers: Peers) -> str:
+    """Which other process is behind an error, which one of those that are left then says; empty if none is."""
     text = str(error).lower() if isinstance(error, RuntimeError) else ""
     if "timed out" in text or (isinstance(error, torch.distributed.DistError) and "timeout" in text):
         if late := peers.late():
             sys.stderr.write(f"error: {late}. Raise process_timeout if one may take longer for its episodes\n")
-        return True
+        return late or LATE
     # A collective operation fails with an error of its own where another process is gone. One of another machine
     # gives no further sign of life.
     gone = peers.waited_for(3.0)
@@ -105,7 +122,7 @@ def _blames(error: Exception, peers: Peers) -> bool:
         gone = peers.waited_for(2 * SILENT_SECONDS, silence=0.0)
     if gone:
         _say_first(f"error: {gone}")
-    return bool(gone)
+    return gone
 
 
 def _say(text: str) -> None:
@@ -125,6 +142,7 @@ def _report(message: str) -> None:
 
 
 _PEERS: Peers | None = None
+_ENDED: Ended = lambda how: None  # noqa: E731
 
 
 def peers() -> Peers | None:
@@ -146,7 +164,11 @@ def make_accelerator(timeout: float = 30.0) -> Accelerator:
     check_launch(os.environ)
     # Gloo raises when the time is up; NCCL aborts, so that the message of Peers has to come before.
     late = 2 * GRACE_SECONDS if torch.cuda.is_available() else 0.0
-    waits = InitProcessGroupKwargs(timeout=datetime.timedelta(minutes=timeout, seconds=late))
+    kept = meeting.in_agent(os.environ)
+    if os.environ.get("WORLD_SIZE") == "1":
+        os.environ.pop("LOCAL_RANK", None)  # alone, it computes as one that no launcher started
+    url = meeting.URL if kept else None
+    waits = InitProcessGroupKwargs(init_method=url, timeout=datetime.timedelta(minutes=timeout, seconds=late))
     # Without cpu=True, processes launched on CPU know nothing of each other.
     accelerator = Accelerator(cpu=not torch.cuda.is_available(), kwargs_handlers=[waits])
     check_world(accelerator)
@@ -154,8 +176,8 @@ def make_accelerator(timeout: float = 30.0) -> Accelerator:
         members = all_gather_object(accelerator, (socket.gethostname(), os.getpid()))
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         store = TCPStore(address, port, is_master=False, timeout=datetime.timedelta(seconds=_STORE_SECONDS))
-        hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-        _PEERS = Peers(accelerator.process_index, members, store, 60.0 * timeout, hosted)
+        own = meeting.own_part(store, "peers")
+        _PEERS = Peers(accelerator.process_index, members, own, 60.0 * timeout, not kept, lambda why: _ENDED(PeerFailed(why)))
     return accelerator
 
 

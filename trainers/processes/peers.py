@@ -13,13 +13,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import orjson
 import torch
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import Store  # type: ignore[attr-defined]
 
 from trainers.processes.activity import ACTIVITY, Doing, duration
 
@@ -27,6 +27,7 @@ GRACE_SECONDS = 10.0
 """Seconds that a process has to end by itself after it learns that another has ended."""
 SILENT_SECONDS = 6.0
 """Seconds without a sign of life, besides the time between two, after which a process counts as silent."""
+LATE = "waited for longer than process_timeout"
 _KILLED = "killed, or ended without a word"
 _STORE_ERRORS = (torch.distributed.DistError, RuntimeError)
 
@@ -58,17 +59,24 @@ class Peers:
         store: Where they meet; a connection of its own, with a short timeout.
         timeout: Seconds that a process waits for another.
         hosted: Whether the store is in the first process (otherwise it is in the launcher).
+        ended: Told why, before the thread ends this process.
     """
 
     def __init__(
-        self, rank: int, members: Sequence[tuple[str, int]], store: TCPStore, timeout: float, hosted: bool
+        self,
+        rank: int,
+        members: Sequence[tuple[str, int]],
+        store: Store,
+        timeout: float,
+        hosted: bool,
+        ended: Callable[[str], None],
     ) -> None:
         self.rank = rank
         self.members = tuple(members)
         self.timeout = timeout
         self.interval = max(1.0, len(members) / 32)
         """Seconds between two signs of life; longer with many processes, each of which reads those of all."""
-        self._store = store
+        self._store, self._end = store, ended
         self._host = 0 if hosted else None
         self._others = [other for other in range(len(members)) if other != rank]
         now = time.monotonic()
@@ -137,7 +145,7 @@ class Peers:
     def late(self) -> str:
         """Reports that this process ends because it has waited too long; returns the message, if it is to say it."""
         missing = self.missing()
-        text = f"waited for longer than process_timeout for {self.described(missing)}"
+        text = f"{LATE} for {self.described(missing)}"
         self.report(text)
         return f"{self.name(self.rank)} {text}" if self.first_alive(missing) else ""
 
@@ -195,6 +203,7 @@ class Peers:
                 continue
             if found and self._closed.wait(GRACE_SECONDS):
                 return
+            self._end(self._said(found) or f"{LATE} for {self.described(self.missing())}")
             if found and self.first_alive():
                 _say(self._said(found))
             elif not found:

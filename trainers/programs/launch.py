@@ -6,20 +6,27 @@ import contextlib
 import logging
 import os
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
+from accelerate import DistributedType
+from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import launch_command, launch_command_parser
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.run import parse_args as torchrun_words
+from torch.distributed.run import run as torchrun
 
 from envsuite.exits import INTERRUPTED, say, status_of
 from trainers.run.cli import TRAIN, parse
+from trainers.run.restarts import final
 from trainers.run.training import main as train
 from trainers.settings import ConfigError
 from trainers.settings.shipped import located
 
-PROCESSES, LAUNCH = "processes", "launch-config"
+PROCESSES, LAUNCH, RESTARTS = "processes", "launch-config", "max-restarts"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -35,10 +42,22 @@ def _main(arguments: Sequence[str]) -> int:
     processes, launch_config = command.options.get(PROCESSES, "1"), command.options.get(LAUNCH)
     if not processes.isdecimal() or int(processes) < 1:
         raise ConfigError(f"--processes {processes}: it must be a whole number of at least 1")
+    restarts = command.options.get(RESTARTS, "0")
+    if not restarts.isdecimal():
+        raise ConfigError(f"--max-restarts {restarts}: it must be a whole number of at least 0")
+    folder = Path(command.config.output) / command.config.name
     if launch_config is not None:
         options = ["--config_file", str(located(launch_config))]
-    elif int(processes) == 1:
+        if int(restarts) and load_config_from_file(options[1]).distributed_type == DistributedType.NO:
+            raise ConfigError(
+                f"--max-restarts {restarts}: accelerate starts the one process of {launch_config} without torch's agent, "
+                "which starts it again; leave --launch-config out"
+            )
+    elif int(processes) == 1 and int(restarts) == 0:
         return train(command.words)
+    elif int(processes) == 1:
+        words = ["--nproc-per-node", "1", "--max-restarts", restarts, "-m", "trainers.train", *command.words]
+        return _told(_status(lambda: torchrun(torchrun_words(words))), restarts, folder)
     elif torch.cuda.is_available():
         options = ["--multi_gpu", "--mixed_precision", "no"]
     else:
@@ -47,7 +66,15 @@ def _main(arguments: Sequence[str]) -> int:
     if launch_config is None or PROCESSES in command.options:
         options += ["--num_processes", processes]
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // int(processes)))
-    return launch([*options, "--num_cpu_threads_per_process", threads, "-m", "trainers.train", *command.words])
+    options += ["--max_restarts", restarts, "--num_cpu_threads_per_process", threads]
+    return _told(launch([*options, "-m", "trainers.train", *command.words]), restarts, folder)
+
+
+def _told(status: int, restarts: str, folder: Path) -> int:
+    """Says that a run has ended which might have gone on; one that would not has said why."""
+    if status and int(restarts) and not final(folder):
+        sys.stderr.write(f"error: {folder} was lost again after --max-restarts {restarts}; go on with --resume\n")
+    return status
 
 
 def launch(words: Sequence[str]) -> int:
@@ -60,9 +87,13 @@ def launch(words: Sequence[str]) -> int:
         The exit status of the run, as a shell gives it.
     """
     arguments = launch_command_parser().parse_args([*words])
+    return _status(lambda: launch_command(arguments))
+
+
+def _status(started: Callable[[], None]) -> int:
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the run says itself how it ended
     try:
-        launch_command(arguments)
+        started()
     except subprocess.CalledProcessError as failed:  # one process
         status = failed.returncode
     except ChildFailedError as failed:  # several

@@ -221,10 +221,17 @@ def put_back(root: Path) -> None:
             os.replace(aside, folder)
 
 
-def newest(root: Path) -> Path | None:
-    """The newest undamaged checkpoint below ``root``; damaged ones are named in a warning and passed over."""
+def newest(root: Path, since: float = 0.0) -> Path | None:
+    """The newest undamaged checkpoint below ``root``; damaged ones are named in a warning and passed over.
+
+    Args:
+        root: Folder of the run's checkpoints.
+        since: Those that were written before are passed over, too (seconds since 1970).
+    """
     put_back(root)
     for folder in sorted(root.glob("iteration-*"), reverse=True):
+        if since and (folder / MANIFEST).exists() and (folder / MANIFEST).stat().st_mtime < since:
+            continue
         try:
             verify(folder)
         except CheckpointError as error:

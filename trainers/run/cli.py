@@ -67,6 +67,8 @@ examples:
     options={
         "--processes N": "Processes that train together: GPUs of this machine, or processes on its CPU. By default 1.",
         "--launch-config FILE": "accelerate's file on how the processes are started, e.g. on several machines.",
+        "--max-restarts N": "How often the run starts again by itself, from its newest checkpoint, after a process or "
+        "a server was lost. By default 0.",
     },
 )
 EVALUATE = Program(

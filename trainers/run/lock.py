@@ -9,6 +9,7 @@ import os
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -47,13 +48,15 @@ class Holder:
 
 
 @contextlib.contextmanager
-def held(folder: Path, program: str, other: str) -> Iterator[None]:
+def held(folder: Path, program: str, other: str, patience: float = 0.0) -> Iterator[None]:
     """Holds the folder of a run, which is made if need be; a process that ends, in whatever way, gives it back.
 
     Args:
         folder: The folder.
         program: Name of the program, for the message of another one.
         other: The setting that names another folder, for that of this one, e.g. ``--name``.
+        patience: Seconds that it waits for a process that has it: one that was killed on another machine holds a lock
+            until the file server notices.
 
     Raises:
         ConfigError: Another process has it; the message says which.
@@ -61,8 +64,11 @@ def held(folder: Path, program: str, other: str) -> Iterator[None]:
     """
     own = Holder(program, os.getpid(), socket.gethostname(), f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S}")
     with contextlib.ExitStack() as stack:
+        until = time.monotonic() + patience
         try:
-            if not _locked(folder / NAME, own, stack):
+            while not (mine := _locked(folder / NAME, own, stack)) and time.monotonic() < until:
+                time.sleep(1.0)
+            if not mine:
                 name = _holder(folder / NAME) or _holder(folder / CLAIM) or "another process"
                 raise ConfigError(f"{folder} is in use by {name}; wait until that has ended, or choose another {other}")
         except OSError as error:
@@ -71,10 +77,12 @@ def held(folder: Path, program: str, other: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def held_by_main(accelerator: Accelerator, folder: Path, program: str, other: str) -> Iterator[None]:
+def held_by_main(
+    accelerator: Accelerator, folder: Path, program: str, other: str, patience: float = 0.0
+) -> Iterator[None]:
     """Lets the first process hold the folder (:func:`held`) for all of them; each process must call this."""
     with contextlib.ExitStack() as stack:
-        on_main(accelerator, lambda: stack.enter_context(held(folder, program, other)))
+        on_main(accelerator, lambda: stack.enter_context(held(folder, program, other, patience)))
         yield
 
 

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 
+class EpisodesFailed(DataError):
+    """All episodes failed: of an environment that cannot be played, or of servers that were lost."""
+
+
 @dataclass(frozen=True)
 class Rolled:
     """The rollout of one iteration in this process."""
@@ -275,11 +279,11 @@ def check_episodes(accelerator: Accelerator, episodes: Sequence[Episode], what: 
     """Warns of failed episodes of all processes, which are left out and counted.
 
     Raises:
-        DataError: All episodes failed.
+        EpisodesFailed: All did.
     """
     errors = [error for part in all_gather_object(accelerator, [e.error for e in episodes]) for error in part]
     failed = [error for error in errors if error is not None]
     if failed and accelerator.is_main_process:
         _LOG.warning("%s: %d of %d episodes failed, e.g. %s", what, len(failed), len(errors), failed[0])
     if len(failed) == len(errors):
-        raise DataError(f"{what}: all {len(errors)} episodes failed, e.g. {failed[0]}")
+        raise EpisodesFailed(f"{what}: all {len(errors)} episodes failed, e.g. {failed[0]}")

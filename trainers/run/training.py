@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from envsuite.core.errors import EnvsuiteError
 from trainers.run.config import TrainConfig
+from trainers.run.restarts import LOCK_SECONDS, Restarts, first_time
 
 if TYPE_CHECKING:
     from trainers.run.progress import Progress
@@ -29,15 +30,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         command = parse(arguments, replace(TRAIN, name="accelerate launch -m trainers.train", options={}))
     except EnvsuiteError as error:  # said before the libraries are loaded, which takes seconds
-        if os.environ.get("RANK", "0") == "0":
+        if os.environ.get("RANK", "0") == "0" and first_time(str(error)):
             sys.stderr.write(f"error: {error}\n")
         return 2
+    restarts = Restarts(Path(command.config.output) / command.config.name)
+    if (status := restarts.status()) is not None:
+        return status
     from trainers.processes.distributed import guarded
 
-    return guarded(lambda: _train(command.config, command.resume))
+    return guarded(lambda: _train(command.config, command.resume, restarts), restarts.ended)
 
 
-def _train(config: TrainConfig, resume: str | None) -> int:
+def _train(config: TrainConfig, resume: str | None, restarts: Restarts) -> int:
     from rich.console import Console
 
     from trainers.processes.distributed import make_accelerator, peers
@@ -57,7 +61,8 @@ def _train(config: TrainConfig, resume: str | None) -> int:
     folder = Path(config.output) / config.name
     log = folder / ("run.log" if main else f"run.rank{accelerator.process_index}.log")
     display = Progress(config.iterations, console=Console(quiet=not main))
-    hold = held_by_main(accelerator, folder, "trainers.train", "--name")
+    patience = LOCK_SECONDS if restarts.again else 0.0
+    hold = held_by_main(accelerator, folder, "trainers.train", "--name", patience)
     with hold, run_log(log), display as progress, Watchdog(progress, config.wait_notice, peers()):
         _LOG.info(
             "%d process(es) work together; this is number %d (pid %d)",
@@ -65,6 +70,7 @@ def _train(config: TrainConfig, resume: str | None) -> int:
         )  # fmt: skip
         progress.message(f"{config.name}: {accelerator.num_processes} process(es) on {accelerator.device}, {folder}")
         try:
+            resume = restarts.go_on(accelerator, resume, progress)
             if resume is not None and config.rollout.engine == AUTO:
                 name, options = engine_in(chosen(folder / "checkpoints", resume))
                 config = replace(config, rollout=replace(config.rollout, engine=name, engine_options=options))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ from torch.distributed.run import run as torchrun
 
 from envsuite.exits import INTERRUPTED, say, status_of
 from trainers.run.cli import TRAIN, parse
-from trainers.run.restarts import final
+from trainers.run.restarts import final_status
 from trainers.run.training import main as train
 from trainers.settings import ConfigError
 from trainers.settings.shipped import located
@@ -71,9 +72,13 @@ def _main(arguments: Sequence[str]) -> int:
 
 
 def _told(status: int, restarts: str, folder: Path) -> int:
-    """Says that a run has ended which might have gone on; one that would not has said why."""
-    if status and int(restarts) and not final(folder):
-        sys.stderr.write(f"error: {folder} was lost again after --max-restarts {restarts}; go on with --resume\n")
+    """The status of a run that has ended; says that it might have gone on, where it has not said why it cannot."""
+    if not status or not int(restarts):
+        return status
+    if (final := final_status(folder)) is not None:
+        return final
+    if status not in (INTERRUPTED, 128 + signal.SIGTERM):
+        sys.stderr.write(f"error: {folder} was lost, and --max-restarts {restarts} used up; go on with --resume\n")
     return status
 
 

@@ -39,9 +39,9 @@ KINDS: tuple[Kind, ...] = ("lost", "unsure", "final")
 SILENT = "all processes were killed, or ended without a word"
 LOCK_SECONDS = 120.0
 """Seconds that a run which is started again waits for the lock of its folder."""
-_CODE = (
-    *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, MemoryError, NameError),
-    *(NotImplementedError, RecursionError, SyntaxError, TypeError, ValueError),
+_FINAL = (
+    *(int, EnvsuiteError, ArithmeticError, AssertionError, AttributeError, ImportError, LookupError),
+    *(MemoryError, NameError, NotImplementedError, RecursionError, SyntaxError, TypeError, ValueError),
 )
 
 
@@ -60,7 +60,7 @@ def kind_of(how: BaseException | int) -> Kind:
         return "lost"
     if isinstance(how, EngineFailed | EpisodesFailed):  # of a server that was killed, or cannot do it
         return "unsure"
-    if isinstance(how, int | EnvsuiteError | _CODE) or ran_out(how) or (isinstance(how, Exception) and is_full(how)):
+    if isinstance(how, _FINAL) or ran_out(how) or (isinstance(how, Exception) and is_full(how)):
         return "final"
     return "unsure"
 
@@ -111,9 +111,7 @@ class Restarts:
             if self._first and self.watched:
                 self._file.unlink(missing_ok=True)
             return None
-        with contextlib.suppress(OSError, orjson.JSONDecodeError, TypeError):
-            return Verdict(**orjson.loads(self._file.read_bytes()))
-        return None
+        return _read(self._file)
 
     def status(self) -> int | None:
         """The status with which to end at once; ``None`` where the run is to go on."""
@@ -131,9 +129,9 @@ class Restarts:
         if kind == "unsure" and self._seen(reason):
             kind = "final"
         status = how if isinstance(how, int) else MENDABLE if isinstance(how, ConfigError | UnknownName) else 1
-        with contextlib.suppress(OSError):
-            there = self._file.exists() and Verdict(**orjson.loads(self._file.read_bytes()))
-            if not there or KINDS.index(there.kind) < KINDS.index(kind):
+        there = _read(self._file)
+        if there is None or KINDS.index(there.kind) < KINDS.index(kind):
+            with contextlib.suppress(OSError):
                 write_atomically(self._file, orjson.dumps(asdict(Verdict(kind, status, reason))))
 
     def _seen(self, reason: str) -> bool:
@@ -196,11 +194,10 @@ class Restarts:
         return 0
 
 
-def final(folder: Path) -> bool:
-    """Whether the last attempt of the run in ``folder`` has ended by an error that it would meet again."""
-    with contextlib.suppress(OSError, orjson.JSONDecodeError, TypeError):
-        return any(Verdict(**orjson.loads(file.read_bytes())).kind == "final" for file in folder.glob(".ended-*.json"))
-    return False
+def final_status(folder: Path) -> int | None:
+    """The status of the run in ``folder`` where it has ended for a reason that would end it again; else ``None``."""
+    verdicts = [verdict for file in folder.glob(".ended-*.json") if (verdict := _read(file)) is not None]
+    return next((verdict.status for verdict in verdicts if verdict.kind == "final"), None)
 
 
 def agents_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
@@ -210,13 +207,20 @@ def agents_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def first_time(text: str) -> bool:
-    """Whether no attempt on this machine has said ``text`` yet."""
+    """Whether this process is to say ``text``: no process of any attempt on this machine has said it."""
     if (own := agents_folder()) is None:
-        return True
-    file = own / "trainers-said"
-    known = file.read_text() if file.exists() else None
-    file.write_text(text)
-    return known != text
+        return os.environ.get("RANK", "0") == "0"
+    try:
+        (own / f"trainers-said-{hashlib.sha256(text.encode()).hexdigest()}").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _read(file: Path) -> Verdict | None:
+    with contextlib.suppress(OSError, orjson.JSONDecodeError, TypeError):
+        return Verdict(**orjson.loads(file.read_bytes()))
+    return None
 
 
 def _line(error: BaseException) -> str:

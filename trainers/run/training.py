@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         command = parse(arguments, replace(TRAIN, name="accelerate launch -m trainers.train", options={}))
     except EnvsuiteError as error:  # said before the libraries are loaded, which takes seconds
-        if os.environ.get("RANK", "0") == "0" and first_time(str(error)):
+        if first_time(str(error)):
             sys.stderr.write(f"error: {error}\n")
         return 2
     restarts = Restarts(Path(command.config.output) / command.config.name)

@@ -1,27 +1,25 @@
-"""``struck_ranks.py SEED MOMENTS ARGUMENTS…``: a process of a run one of whose ranks is killed in each attempt.
+"""``struck_ranks.py SEED MOMENTS ARGUMENTS…``: a process of a run that is disturbed in each attempt.
 
-``MOMENTS`` are separated by commas, one for each attempt: ``start``, ``rollout``, ``update``, ``checkpoint``; or the name
-of an exception, which is raised in an update. Later attempts are not disturbed.
+``MOMENTS`` are separated by commas, one for each attempt: ``start``, ``rollout``, ``update``, ``checkpoint``, when one
+of the ranks is killed; ``engine``, when a child that stands in for a vLLM server is; or the name of an exception, which
+is raised in an update. Later attempts are not disturbed.
 """
 
 import builtins
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 
-from trainers.policy.update import Updater
-from trainers.rollout.manager import RolloutManager
-from trainers.run import checkpoint
 from trainers.train import main
 
 seed, moments, attempt = sys.argv[1], sys.argv[2].split(","), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 rng = random.Random(f"{seed} {attempt}")
 moment = moments[attempt] if attempt < len(moments) else ""
-chosen, number, seconds = rng.randrange(int(os.environ["WORLD_SIZE"])), rng.randint(1, 3), rng.uniform(0.0, 0.2)
-mine = os.environ["RANK"] == str(chosen)
-left = {"rollout": number, "update": number, "checkpoint": 1}
+mine = os.environ["RANK"] == str(rng.randrange(int(os.environ["WORLD_SIZE"])))
+left, seconds = rng.randint(1, 3), rng.uniform(0.0, 0.2)
 
 
 def strike() -> None:
@@ -29,36 +27,51 @@ def strike() -> None:
 
 
 def comes(what: str) -> bool:
-    """Whether the process is to be struck now, at its ``number``-th call."""
-    if mine and moment == what:
-        left[what] -= 1
-    return mine and moment == what and left[what] == 0
+    """Whether it is time: at the ``left``-th call of the moment."""
+    global left
+    left -= mine and moment == what
+    return mine and moment == what and left == 0
 
 
-run, update, flushed = RolloutManager.run, Updater.update, checkpoint._flushed
+def disturb() -> None:
+    from trainers.policy.update import Updater
+    from trainers.rollout.engine import EngineFailed
+    from trainers.rollout.hf_engine import HFEngine
+    from trainers.rollout.manager import RolloutManager
+    from trainers.run import checkpoint
+
+    run, update, flushed, poll = RolloutManager.run, Updater.update, checkpoint._flushed, HFEngine.poll
+    server = subprocess.Popen(["sleep", "600"])  # a stand-in: as a vLLM server, it is a child, and is polled
+
+    def playing(self, *rest, **named):
+        if comes("rollout"):
+            threading.Timer(seconds, strike).start()
+        if comes("engine"):
+            server.kill()
+        return run(self, *rest, **named)
+
+    def updating(self, *rest, **named):
+        if comes("update"):
+            threading.Timer(seconds / 4, strike).start()
+        if mine and moment in vars(builtins):
+            raise vars(builtins)[moment]("it failed 7 times")
+        return update(self, *rest, **named)
+
+    def flushing(partial, *rest):
+        if comes("checkpoint"):
+            strike()
+        return flushed(partial, *rest)
+
+    def polling(self, *rest, **named):
+        if server.poll() is not None:
+            raise EngineFailed(f"the server: it was killed by {signal.Signals(-server.poll()).name}")
+        return poll(self, *rest, **named)
+
+    RolloutManager.run, Updater.update, checkpoint._flushed, HFEngine.poll = playing, updating, flushing, polling
 
 
-def playing(self, *rest, **named):
-    if comes("rollout"):
-        threading.Timer(seconds, strike).start()
-    return run(self, *rest, **named)
-
-
-def updating(self, *rest, **named):
-    if comes("update"):
-        threading.Timer(seconds / 4, strike).start()
-    if mine and moment in vars(builtins):
-        raise vars(builtins)[moment]("it failed 7 times")
-    return update(self, *rest, **named)
-
-
-def flushing(partial, *rest):
-    if comes("checkpoint"):
-        strike()
-    return flushed(partial, *rest)
-
-
-RolloutManager.run, Updater.update, checkpoint._flushed = playing, updating, flushing
+if moment:
+    disturb()
 if moment == "start" and mine:
-    threading.Timer(10 * seconds, strike).start()
+    threading.Timer(50 * seconds, strike).start()
 sys.exit(main(sys.argv[3:]))

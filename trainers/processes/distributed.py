@@ -177,7 +177,9 @@ def make_accelerator(timeout: float = 30.0) -> Accelerator:
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         store = TCPStore(address, port, is_master=False, timeout=datetime.timedelta(seconds=_STORE_SECONDS))
         own = meeting.own_part(store, "peers")
-        _PEERS = Peers(accelerator.process_index, members, own, 60.0 * timeout, not kept, lambda why: _ENDED(PeerFailed(why)))
+        _PEERS = Peers(
+            accelerator.process_index, members, own, 60.0 * timeout, not kept, lambda why: _ENDED(PeerFailed(why))
+        )
     return accelerator
 
 

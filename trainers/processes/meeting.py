@@ -78,7 +78,7 @@ def _text(value: bytes) -> str:
 
 
 def _rendezvous(url: str, timeout: timedelta, **_: Any) -> Iterator[tuple[Store, int, int]]:
-    """torch's interface for a way to meet: yields store, rank and number of processes once."""
+    """Yields store, rank and number of processes once, as torch asks of a way to meet."""
     global _MET
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=timeout)

@@ -51,8 +51,8 @@ def _main(arguments: Sequence[str]) -> int:
         options = ["--config_file", str(located(launch_config))]
         if int(restarts) and load_config_from_file(options[1]).distributed_type == DistributedType.NO:
             raise ConfigError(
-                f"--max-restarts {restarts}: accelerate starts the one process of {launch_config} without torch's agent, "
-                "which starts it again; leave --launch-config out"
+                f"--max-restarts {restarts}: accelerate starts the one process of {launch_config} without torch's "
+                "agent, which would start it again; leave --launch-config out"
             )
     elif int(processes) == 1 and int(restarts) == 0:
         return train(command.words)

@@ -17,8 +17,8 @@ from datetime import timedelta
 from typing import Any
 
 import orjson
-import torch
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import register_rendezvous_handler
 
 URL = "trainers://"
 """As ``init_method`` of ``torch.distributed.init_process_group``."""
@@ -51,23 +51,20 @@ def meet(store: Store, rank: int, size: int, timeout: timedelta) -> str:
         TimeoutError: Some did not come.
     """
     own, until = secrets.token_hex(8), time.monotonic() + timeout.total_seconds()
-    here, agreed = [f"{_KEY}/here/{other}" for other in range(size)], [f"{_KEY}/agreed/{k}" for k in range(size)]
+    names, whole = f"{_KEY}/names", f"{_KEY}/whole"
+    here, agreed = ([f"{_KEY}/{what}/{other}" for other in range(size)] for what in ("here", "agreed"))
     store.set(here[rank], own)
     last = b""
     while time.monotonic() < until:
-        if rank == 0 and store.check(here) and (names := orjson.dumps([*map(_text, store.multi_get(here))])) != last:
-            store.set(f"{_KEY}/names", _text(names))
-            last = names
-        if rank and store.check([f"{_KEY}/names"]):
-            names = store.get(f"{_KEY}/names")
-            if names != last and orjson.loads(names)[rank : rank + 1] == [own]:
-                last = names
-        if last:
-            store.set(agreed[rank], _text(last))
-            if rank == 0 and store.check(agreed) and {*map(bytes, store.multi_get(agreed))} == {last}:
-                store.set(f"{_KEY}/all", _text(last))
-            if store.check([f"{_KEY}/all"]) and store.get(f"{_KEY}/all") == last:
-                return hashlib.sha256(last).hexdigest()[:16]
+        if rank == 0 and store.check(here):
+            store.set(names, orjson.dumps([*map(_text, store.multi_get(here))]).decode())
+        if store.check([names]) and (told := store.get(names)) != last and orjson.loads(told)[rank:][:1] == [own]:
+            store.set(agreed[rank], _text(told))
+            last = told
+        if rank == 0 and last and store.check(agreed) and {*map(bytes, store.multi_get(agreed))} == {last}:
+            store.set(whole, _text(last))
+        if last and store.check([whole]) and store.get(whole) == last:
+            return hashlib.sha256(last).hexdigest()[:16]
         time.sleep(_POLL_SECONDS)
     missing = [other for other, key in enumerate(here) if not store.check([key])]
     raise TimeoutError(f"waited for {timeout} for the other processes to start (ranks {missing or 'unknown'})")
@@ -87,4 +84,4 @@ def _rendezvous(url: str, timeout: timedelta, **_: Any) -> Iterator[tuple[Store,
     raise RuntimeError(f"{url} is used once by a process")
 
 
-torch.distributed.register_rendezvous_handler(URL.removesuffix("://"), _rendezvous)
+register_rendezvous_handler(URL.removesuffix("://"), _rendezvous)  # type: ignore[no-untyped-call]

@@ -58,7 +58,8 @@ def _main(arguments: Sequence[str]) -> int:
         return train(command.words)
     elif int(processes) == 1:
         words = ["--nproc-per-node", "1", "--max-restarts", restarts, "-m", "trainers.train", *command.words]
-        return _told(_status(lambda: torchrun(torchrun_words(words))), restarts, folder)
+        status = _status(lambda: torchrun(torchrun_words(words)))  # type: ignore[no-untyped-call]
+        return _told(status, restarts, folder)
     elif torch.cuda.is_available():
         options = ["--multi_gpu", "--mixed_precision", "no"]
     else:

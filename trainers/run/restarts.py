@@ -51,13 +51,16 @@ def kind_of(how: BaseException | int) -> Kind:
     Args:
         how: Its status where it ended by itself (a signal asked it to stop, an alarm paused the run), else the error.
     """
+    from torch.distributed import DistError
+
     from trainers.processes.distributed import PeerFailed
     from trainers.processes.memory import ran_out
     from trainers.rollout.engine import EngineFailed
     from trainers.run.rollouts import EpisodesFailed
 
-    if isinstance(how, PeerFailed | WorkerLost | ConnectionError):  # processes, servers, connections
-        return "lost"
+    gloo = isinstance(how, RuntimeError) and "gloo" in str(how).lower()
+    if gloo or isinstance(how, PeerFailed | DistError | WorkerLost | ConnectionError | TimeoutError):
+        return "lost"  # processes, servers, connections
     if isinstance(how, EngineFailed | EpisodesFailed):  # of a server that was killed, or cannot do it
         return "unsure"
     if isinstance(how, _FINAL) or ran_out(how) or (isinstance(how, Exception) and is_full(how)):

@@ -19,6 +19,7 @@ import psutil
 import pytest
 from folders import SUPPORT
 from tiny_runs import BOOK, BOTH, ROOT, environment, summary, train, weights, without_times, write_settings
+from torch.distributed import DistStoreError  # type: ignore[attr-defined]
 from waiting import until
 
 from envsuite.core.errors import DataError, UsageError, WorkerLost
@@ -42,6 +43,8 @@ ALONE = (sys.executable, "-m", "envsuite.cli", "train", "--max-restarts", "2")
         (PeerFailed("rank 1 ended: killed"), "lost"),
         (WorkerLost("http://127.0.0.1:1 does not answer"), "lost"),
         (ConnectionResetError("by peer"), "lost"),
+        (RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer"), "lost"),
+        (DistStoreError("the store does not answer"), "lost"),
         (EngineFailed("it was killed by SIGKILL"), "unsure"),
         (EpisodesFailed("all 4 episodes failed"), "unsure"),
         (RuntimeError("an error of a device"), "unsure"),

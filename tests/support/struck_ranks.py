@@ -41,7 +41,8 @@ def disturb() -> None:
     from trainers.run import checkpoint
 
     run, update, flushed, poll = RolloutManager.run, Updater.update, checkpoint._flushed, HFEngine.poll
-    server = subprocess.Popen(["sleep", "600"])  # a stand-in: as a vLLM server, it is a child, and is polled
+    # Stands in for a vLLM server: a child that is polled.
+    server = subprocess.Popen(["sleep", "100"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def playing(self, *rest, **named):
         if comes("rollout"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -91,6 +92,8 @@ def guarded(command: Callable[[], int], ended: Ended = lambda how: None) -> int:
             _report(full(error))
             _say(f"error: {full(error)}")
             return 1
+        if _PEERS is not None:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # by which a launcher ends it, once another process is lost
         if _PEERS is not None and (blamed := _blames(error, _PEERS)):
             ended(PeerFailed(blamed))
             return 1

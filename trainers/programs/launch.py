@@ -8,7 +8,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -46,7 +48,7 @@ def _main(arguments: Sequence[str]) -> int:
     restarts = command.options.get(RESTARTS, "0")
     if not restarts.isdecimal():
         raise ConfigError(f"--max-restarts {restarts}: it must be a whole number of at least 0")
-    folder = Path(command.config.output) / command.config.name
+    told = partial(_told, int(restarts), Path(command.config.output) / command.config.name, time.time())
     if launch_config is not None:
         options = ["--config_file", str(located(launch_config))]
         if int(restarts) and load_config_from_file(options[1]).distributed_type == DistributedType.NO:
@@ -58,8 +60,7 @@ def _main(arguments: Sequence[str]) -> int:
         return train(command.words)
     elif int(processes) == 1:
         words = ["--nproc-per-node", "1", "--max-restarts", restarts, "-m", "trainers.train", *command.words]
-        status = _status(lambda: torchrun(torchrun_words(words)))  # type: ignore[no-untyped-call]
-        return _told(status, restarts, folder)
+        return told(_status(lambda: torchrun(torchrun_words(words))))  # type: ignore[no-untyped-call]
     elif torch.cuda.is_available():
         options = ["--multi_gpu", "--mixed_precision", "no"]
     else:
@@ -69,14 +70,14 @@ def _main(arguments: Sequence[str]) -> int:
         options += ["--num_processes", processes]
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // int(processes)))
     options += ["--max_restarts", restarts, "--num_cpu_threads_per_process", threads]
-    return _told(launch([*options, "-m", "trainers.train", *command.words]), restarts, folder)
+    return told(launch([*options, "-m", "trainers.train", *command.words]))
 
 
-def _told(status: int, restarts: str, folder: Path) -> int:
+def _told(restarts: int, folder: Path, since: float, status: int) -> int:
     """The status of a run that has ended; says that it might have gone on, where it has not said why it cannot."""
-    if not status or not int(restarts):
+    if not status or not restarts:
         return status
-    if (final := final_status(folder)) is not None:
+    if (final := final_status(folder, since)) is not None:
         return final
     if status not in (INTERRUPTED, 128 + signal.SIGTERM):
         sys.stderr.write(f"error: {folder} was lost, and --max-restarts {restarts} used up; go on with --resume\n")

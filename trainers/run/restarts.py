@@ -36,7 +36,7 @@ _LOG = logging.getLogger(__name__)
 Kind = Literal["lost", "unsure", "final"]
 KINDS: tuple[Kind, ...] = ("lost", "unsure", "final")
 """``lost`` is started again; ``unsure``, too, but not twice at one iteration; ``final`` is not. A later one counts."""
-SILENT = "all processes were killed, or ended without a word"
+SILENT = "a process was killed, or ended without a word"
 LOCK_SECONDS = 120.0
 """Seconds that a run which is started again waits for the lock of its folder."""
 _FINAL = (
@@ -197,10 +197,15 @@ class Restarts:
         return 0
 
 
-def final_status(folder: Path) -> int | None:
-    """The status of the run in ``folder`` where it has ended for a reason that would end it again; else ``None``."""
-    verdicts = [verdict for file in folder.glob(".ended-*.json") if (verdict := _read(file)) is not None]
-    return next((verdict.status for verdict in verdicts if verdict.kind == "final"), None)
+def final_status(folder: Path, since: float) -> int | None:
+    """The status of a run that has ended for a reason that would end it again; ``None`` where it has not.
+
+    Args:
+        folder: The run's.
+        since: When it was started (seconds since 1970).
+    """
+    verdicts = [_read(file) for file in folder.glob(".ended-*.json") if _time(file) >= since]
+    return next((verdict.status for verdict in verdicts if verdict is not None and verdict.kind == "final"), None)
 
 
 def agents_folder(environment: Mapping[str, str] = os.environ) -> Path | None:

@@ -140,9 +140,10 @@ def test_losses_at_any_moment_change_nothing(place: Path, seed: int) -> None:
     one, two = place / "runs/reference", place / "other/reference"
     assert without_times(one) == without_times(two)
     assert weights(one / "checkpoints/iteration-00008") == weights(two / "checkpoints/iteration-00008")
-    told, started = _restarts(two), [k + 1 for k, moment in enumerate(moments) if moment != "start"]
+    told = _restarts(two)
+    went_on = [k for k, moment in enumerate([*moments, ""]) if k and moment != "start"]  # one may be killed before that
     attempts = [event.facts["attempt"] for event in told]
-    assert set(attempts) >= {*started} and sorted(attempts) == attempts and attempts[-1] == 5, (moments, attempts)
+    assert {*attempts} >= {*went_on} and sorted({*attempts}) == attempts, (moments, attempts)
     assert summary(two)["events"] == [vars(event) for event in told]
     for event in told:
         assert event.facts["checkpoint_iteration"] == event.iteration and event.facts["lost_seconds"] >= 0

@@ -108,17 +108,14 @@ class Restarts:
         if mark is not None:
             mark.write_text(str(self.attempt))
 
-    def verdict(self) -> Verdict | None:
-        """The verdict on the attempt before, or before any of this launch has ended on that of an earlier one: none."""
-        if not self.again:
-            if self._first and self.watched:
-                self._file.unlink(missing_ok=True)
-            return None
-        return _read(self._file)
-
     def status(self) -> int | None:
-        """The status with which to end at once; ``None`` where the run is to go on."""
-        verdict = self.verdict()
+        """The status with which to end at once; ``None`` where the run is to go on.
+
+        The first process of a launch removes what an earlier one left.
+        """
+        if not self.again and self._first and self.watched:
+            self._file.unlink(missing_ok=True)
+        verdict = _read(self._file) if self.again else None
         if verdict is None or verdict.kind != "final" or (self.moved and verdict.status > 128):
             return None
         return verdict.status
@@ -132,10 +129,14 @@ class Restarts:
         if kind == "unsure" and self._seen(reason):
             kind = "final"
         status = how if isinstance(how, int) else MENDABLE if isinstance(how, ConfigError | UnknownName) else 1
-        there = _read(self._file)
-        if there is None or KINDS.index(there.kind) < KINDS.index(kind):
-            with contextlib.suppress(OSError):
-                write_atomically(self._file, orjson.dumps(asdict(Verdict(kind, status, reason))))
+        there, content = _read(self._file), orjson.dumps(asdict(Verdict(kind, status, reason)))
+        with contextlib.suppress(OSError):
+            if kind == "final" or (there is not None and KINDS.index(there.kind) < KINDS.index(kind)):
+                write_atomically(self._file, content)
+            elif there is None:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                with self._file.open("xb") as file:  # fails where one is there that this machine does not see yet
+                    file.write(content)
 
     def _seen(self, reason: str) -> bool:
         """Whether the run was lost before at this iteration, and said the same but for numbers."""
@@ -170,7 +171,7 @@ class Restarts:
     def _found(self, resume: str | None, attempt: int, progress: Progress) -> str | None:
         from trainers.run.checkpoint import MANIFEST, newest
 
-        verdict, reached = self.verdict(), self._reached()
+        verdict, reached = _read(self._file), self._reached()
         given = None if resume is None or resume == "auto" else Path(resume)
         # With a folder given, others beside it may be of a run that this one left there.
         found = newest(self.folder / "checkpoints", 0.0 if given is None else self._begun) or given

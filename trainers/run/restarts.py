@@ -79,7 +79,7 @@ class Verdict:
 
 
 class Restarts:
-    """What a process knows of the attempts before it, and leaves for those after it.
+    """Reads how the attempts before this process ended, and leaves how it ends for those after it.
 
     Args:
         folder: The run's.

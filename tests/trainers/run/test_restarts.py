@@ -25,6 +25,7 @@ from waiting import until
 from envsuite.core.errors import DataError, UsageError, WorkerLost
 from trainers.policy.guard import Diverged
 from trainers.processes.distributed import PeerFailed
+from trainers.programs import launch
 from trainers.report.events import Event, read_events, write_event
 from trainers.rollout.engine import EngineFailed
 from trainers.run.restarts import Restarts, kind_of
@@ -69,7 +70,7 @@ def test_which_ends_are_started_again(how: BaseException | int, kind: str) -> No
 
 
 def _attempt(folder: Path, number: int, **more: str) -> Restarts:
-    """What the first process of an attempt knows, with torch's agent in ``folder/agent``."""
+    """The first process of an attempt, with torch's agent in ``folder/agent``."""
     file = folder / f"agent/attempt_{number}/0/error.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     agents = {"TORCHELASTIC_RESTART_COUNT": str(number), "TORCHELASTIC_MAX_RESTARTS": "3", "RANK": "0"}
@@ -117,6 +118,20 @@ def test_an_unknown_error_is_not_tried_twice_at_one_iteration(tmp_path: Path) ->
         _attempt(tmp_path, 1).ended(RuntimeError(text))
         assert _attempt(tmp_path, 2).status() == status
         (run / "metrics.jsonl").write_text('{"iteration": 5}\n')
+
+
+@pytest.mark.parametrize(
+    "words, text",
+    [
+        (["--max-restarts", "often"], "a whole number"),
+        (["--max-restarts", "1", "--launch-config", "configs/accelerate/cpu1.yaml"], "leave --launch-config out"),
+    ],
+)
+def test_restarts_that_nobody_would_do_are_refused(
+    words: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert launch.main(["--config", "configs/quickstart.yaml", *words]) == 2
+    assert "--max-restarts" in (said := capsys.readouterr().err) and text in said
 
 
 def _restarts(run: Path) -> list[Event]:

@@ -23,6 +23,7 @@ from envsuite.exits import INTERRUPTED, full, is_full, leave_stdout, raised, say
 from trainers.processes import meeting
 from trainers.processes.activity import ACTIVITY
 from trainers.processes.cpu import without_subnormals
+from trainers.processes.interface import choose_interface
 from trainers.processes.memory import ran_out
 from trainers.processes.peers import GRACE_SECONDS, LATE, SILENT_SECONDS, Peers
 from trainers.settings import ConfigError
@@ -165,6 +166,7 @@ def make_accelerator(timeout: float = 30.0) -> Accelerator:
     """
     global _PEERS
     check_launch(os.environ)
+    choose_interface(os.environ)
     # Gloo raises when the time is up; NCCL aborts, so that the message of Peers has to come before.
     late = 2 * GRACE_SECONDS if torch.cuda.is_available() else 0.0
     kept = meeting.in_agent(os.environ)

@@ -17,12 +17,15 @@ import torch
 from accelerate import DistributedType
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import launch_command, launch_command_parser
+from torch.distributed import DistError
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous.api import RendezvousError
 from torch.distributed.run import parse_args as torchrun_words
 from torch.distributed.run import run as torchrun
 
 from envsuite.exits import INTERRUPTED, say, status_of
+from trainers.programs.nodes import place_of
 from trainers.run.cli import TRAIN, parse
 from trainers.run.restarts import final_status
 from trainers.run.training import main as train
@@ -48,6 +51,7 @@ def _main(arguments: Sequence[str]) -> int:
     restarts = command.options.get(RESTARTS, "0")
     if not restarts.isdecimal():
         raise ConfigError(f"--max-restarts {restarts}: it must be a whole number of at least 0")
+    place = place_of(command.options)
     told = partial(_told, int(restarts), Path(command.config.output) / command.config.name, time.time())
     if launch_config is not None:
         options = ["--config_file", str(located(launch_config))]
@@ -56,9 +60,9 @@ def _main(arguments: Sequence[str]) -> int:
                 f"--max-restarts {restarts}: accelerate starts the one process of {launch_config} without torch's "
                 "agent, which would start it again; leave --launch-config out"
             )
-    elif int(processes) == 1 and int(restarts) == 0:
+    elif int(processes) == 1 and int(restarts) == 0 and place is None:
         return train(command.words)
-    elif int(processes) == 1:
+    elif int(processes) == 1 and place is None:
         words = ["--nproc-per-node", "1", "--max-restarts", restarts, "-m", "trainers.train", *command.words]
         return told(_status(lambda: torchrun(torchrun_words(words))))  # type: ignore[no-untyped-call]
     elif torch.cuda.is_available():
@@ -67,7 +71,10 @@ def _main(arguments: Sequence[str]) -> int:
         options = ["--config_file", str(located("configs/accelerate/cpu2.yaml"))]
         os.environ["ACCELERATE_USE_CPU"] = "true"
     if launch_config is None or PROCESSES in command.options:
-        options += ["--num_processes", processes]
+        options += ["--num_processes", str(int(processes) * (1 if place is None else place.nodes))]
+    if place is not None:
+        options += place.words
+        os.environ |= place.variables
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // int(processes)))
     options += ["--max_restarts", restarts, "--num_cpu_threads_per_process", threads]
     return told(launch([*options, "-m", "trainers.train", *command.words]))
@@ -105,6 +112,9 @@ def _status(started: Callable[[], None]) -> int:
         status = failed.returncode
     except ChildFailedError as failed:  # several
         status = failed.get_first_failure()[1].exitcode
+    except (RendezvousError, DistError, ConnectionError) as lost:
+        sys.stderr.write(f"error: the nodes of this run lost each other, or did not meet: {lost}\n")
+        return 1
     except SignalException as stopped:  # several, which have ended
         return 128 + stopped.sigval
     except KeyboardInterrupt:

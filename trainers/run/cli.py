@@ -66,6 +66,10 @@ examples:
     trains=True,
     options={
         "--processes N": "Processes that train together: GPUs of this machine, or processes on its CPU. By default 1.",
+        "--nodes N": "Machines that train together, with --processes on each; this command is typed on each of them.",
+        "--node I": "Number of this machine, from 0; by default SLURM_NODEID or JOB_COMPLETION_INDEX.",
+        "--rendezvous HOST[:PORT]": "Name or address of node 0; without a port, one that follows from the job's id.",
+        "--job ID": "Name of the job, the same on all nodes; by default SLURM_JOB_ID.",
         "--launch-config FILE": "accelerate's file on how the processes are started, e.g. on several machines.",
         "--max-restarts N": "How often the run starts again by itself, from its newest checkpoint, after a process or "
         "a server was lost. By default 0.",

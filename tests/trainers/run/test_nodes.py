@@ -1,0 +1,88 @@
+"""Two nodes on this machine: their gradients, what they refuse at the start, and a link that is cut."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from nodes import Nodes, missing
+from ranks import on_ranks
+from safetensors.torch import load_file
+from sharding_cases import CASES, computed
+from tiny_runs import ROOT, save_model, write_settings
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(reason := missing()), reason=reason)]
+
+TRAIN = (sys.executable, "-m", "envsuite.cli", "train")
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    """Two nodes that share a folder with a model in it."""
+    save_model(tmp_path / "shared" / "model")
+    with Nodes(2, tmp_path / "shared") as made:
+        yield made
+
+
+def started(nodes: Nodes, folder: Path, *words: str) -> list[subprocess.Popen[str]]:
+    """``envsuite train``, typed on each node."""
+    where = ("--nodes", str(len(nodes)), "--rendezvous", nodes[0].name, "--job", "4711")
+    return [
+        node.start([*TRAIN, *where, "--node", str(number), *words], folder / f"{number}.log")
+        for number, node in enumerate(nodes)
+    ]
+
+
+def said(folder: Path) -> list[str]:
+    """What each node's launcher and processes have said."""
+    return [(folder / f"{number}.log").read_text() for number in range(2)]
+
+
+def until(reached: Callable[[], bool], seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < end, "not in time"
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_gradients_and_weights_of_two_nodes_are_those_of_one_process(
+    processes: int, nodes: Nodes, tmp_path: Path
+) -> None:
+    cases = ["float64", "float64, a copy in each process", *["float64, hybrid"] * (processes == 2)]
+    launched = [
+        node.start(
+            [
+                *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", str(processes)),
+                *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"{nodes[0].address}:29400"),
+                *("--rdzv-conf", f"is_host={number == 0}", "--local-addr", node.address),
+                *(str(ROOT / "tests/support/nodes_gradient.py"),),
+                *(str(nodes[0].shared / "found.safetensors"), *cases),
+            ],
+            tmp_path / f"{number}.log",
+            ACCELERATE_USE_CPU="true",
+        )
+        for number, node in enumerate(nodes)
+    ]
+    assert [each.wait(240) for each in launched] == [0, 0], said(tmp_path)
+    found = load_file(nodes[0].shared / "found.safetensors")
+    alone = on_ranks(computed, 1, CASES["float64"])[0]
+    for case in cases:
+        for name, expected in (("gradient", alone.gradient), ("weights", alone.weights)):
+            gap = (found[f"{case}: {name}"] - expected).abs().max().item()
+            assert gap < 1e-6, (case, name, gap)
+            print(case, name, gap)
+
+
+def test_an_output_that_one_node_alone_sees_is_refused_at_the_start(nodes: Nodes, tmp_path: Path) -> None:
+    file = write_settings(nodes[0].shared, output="/tmp/runs")
+    launched = started(nodes, tmp_path, "--config", str(file))
+    assert sorted(each.wait(120) for each in launched) == [1, 2], said(tmp_path)
+    lines = [line for text in said(tmp_path) for line in text.splitlines() if "error: " in line]
+    assert len(lines) == 1 and "output is /tmp/runs, where node" in lines[0], said(tmp_path)
+    assert "set it to a folder that all machines of the run share" in lines[0]
+    assert "Traceback" not in "".join(said(tmp_path))

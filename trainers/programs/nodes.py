@@ -1,0 +1,86 @@
+"""What ``envsuite train`` needs to be started by one command on each of several nodes."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trainers.processes.interface import address_towards
+from trainers.settings import ConfigError
+
+FIRST_PORT, PORTS = 20_000, 10_000
+"""Below those that Linux gives to connections (32768 and above)."""
+NODE_VARIABLES = ("SLURM_NODEID", "JOB_COMPLETION_INDEX")
+"""In which SLURM, and an indexed job of Kubernetes, say which node this is."""
+JOB_VARIABLES = ("SLURM_JOB_ID",)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A node's place among those of a job."""
+
+    nodes: int
+    node: int
+    host: str
+    """Name or address of node 0, as the others reach it."""
+    port: int
+    job: str
+
+    @property
+    def words(self) -> list[str]:
+        """Options of ``accelerate launch``; :attr:`variables` has what it has no options for.
+
+        The rendezvous ``c10d`` starts the processes of all nodes again when one is lost; ``static`` does not. It ranks
+        nodes itself, and warns where it is given a rank.
+        """
+        return [
+            *("--num_machines", str(self.nodes), "--machine_rank", "0"),
+            *("--main_process_ip", self.host, "--main_process_port", str(self.port)),
+            *("--rdzv_backend", "c10d", "--rdzv_conf", f"is_host={self.node == 0}"),
+        ]
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Options of ``torchrun`` in its environment.
+
+        Without a store of its own for each start, torch 2.13 hands none to a node that comes in the place of another,
+        which then waits for it until it gives up.
+        """
+        own = self.host if self.node == 0 else address_towards(self.host)  # instead of a name that may have no address
+        return {"PET_RDZV_ID": self.job, "PET_LOCAL_ADDR": own, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+
+
+def place_of(options: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> Place | None:
+    """Reads the place of this node; ``None`` where there is only one.
+
+    Args:
+        options: ``nodes``, ``node``, ``rendezvous`` and ``job``, as typed.
+        environment: Has node and job where a scheduler started this, and they are not typed.
+
+    Raises:
+        ConfigError: One is missing, or cannot be.
+    """
+    if (nodes := _number("--nodes", options.get("nodes", "1"), 1)) == 1:
+        return None
+    node = _number("--node", options.get("node") or _first(environment, NODE_VARIABLES), 0)
+    if node >= nodes:
+        raise ConfigError(f"--node {node}: --nodes {nodes} are numbered from 0 to {nodes - 1}")
+    host, _, port = options.get("rendezvous", "").partition(":")
+    job = options.get("job") or _first(environment, JOB_VARIABLES)
+    if not host or not (port or job):
+        lacks = "--job ID, or a port in --rendezvous" if host else "--rendezvous HOST, the name or address of node 0"
+        raise ConfigError(f"--nodes {nodes} needs {lacks}: the same on all nodes")
+    derived = FIRST_PORT + zlib.crc32(job.encode()) % PORTS
+    return Place(nodes, node, host, _number("port of --rendezvous", port, 1) if port else derived, job or "run")
+
+
+def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> str:
+    return next((environment[name] for name in names if environment.get(name)), "")
+
+
+def _number(name: str, text: str, least: int) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise ConfigError(f"{name} {text}: it must be a whole number of at least {least}")
+    return int(text)

@@ -1,0 +1,248 @@
+"""What a run on two nodes loses to ``SIGKILL``s over all roles: ``python -m benchmarks.losses``.
+
+Four nodes of this machine (``tests/support/nodes.py``; needs root): two that train, two with a server of environments.
+At seeded moments one of these is killed:
+
+- ``rank``: a process that trains. torch's agent starts all of them again (``--max-restarts``).
+- ``node``: a node that trains, with its agent and all that runs there; its link is cut first, so that nobody is told.
+  After ``--away`` seconds it is back, and its command is started again, as SLURM (``--requeue``) or Kubernetes do. So
+  is the other node's where that has ended, too: the rendezvous was on the node that was killed.
+- ``server``: a server of environments, also back after ``--away`` seconds.
+
+A moment is some iterations and a fraction of one after the run trains again, or, for one in four, some seconds after
+the kill before it, whatever the run is doing then. A vLLM server is none of the roles.
+
+Printed is what each kill cost: the iterations that were computed again, and the seconds until the run was further than
+before; a kill before that counts together with the next one. The weights at the end are compared with those of the same
+run undisturbed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+from nodes import Node, Nodes, missing
+from tiny_runs import BOOK, save_model, weights, write_settings
+
+from envsuite.exits import MENDABLE
+from trainers.report.events import read_events
+
+ROLES = {"rank": 8, "node": 6, "server": 6}
+"""How many of twenty kills each gets."""
+TRAINING = 2
+PORT = 8080
+
+
+@dataclass
+class Kill:
+    """One of them, and what it cost."""
+
+    role: str
+    what: str
+    at: float
+    iteration: int
+    """The last one that had been finished."""
+    doing: str
+    lost: int = 0
+    seconds: float | None = None
+    """Until the run was further than before; ``None`` where the next kill came first."""
+
+
+class Cluster:
+    """The nodes, what runs there, and what starts it again.
+
+    Args:
+        nodes: Those that train, then those with servers.
+        settings: File with the run's settings.
+        run: Its folder.
+        logs: Where everything's output goes.
+        away: Seconds until what was killed is back.
+    """
+
+    def __init__(self, nodes: Nodes, settings: Path, run: Path, logs: Path, away: float) -> None:
+        self.nodes, self.settings, self.run, self.logs, self.away = nodes, settings, run, logs, away
+        self.running = dict[str, subprocess.Popen[str]]()
+        self.back = dict[str, float]()
+        """When a node is switched on again."""
+        for node in nodes:
+            self.start(node)
+
+    def start(self, node: Node) -> None:
+        """Starts what belongs on a node, a run with ``--resume`` where there is a checkpoint."""
+        number = self.nodes.index(node)
+        if number >= TRAINING:
+            words = ["serve", "http", "TextCraft-v0", "--host", node.address, "--port", str(PORT)]
+        else:
+            words = ["train", "--config", str(self.settings), "--nodes", str(TRAINING), "--node", str(number)]
+            words += ["--rendezvous", self.nodes[0].name, "--job", "39", "--max-restarts", "100"]
+            words += ["--resume"] * any(self.run.glob("checkpoints/iteration-*"))
+        command = [sys.executable, "-m", "envsuite.cli", *words]
+        self.running[node.name] = node.start(command, self.logs / f"node{number}.log")
+
+    def tend(self) -> bool:
+        """Starts again what has ended, and is to be back by now; returns whether the run has ended by itself."""
+        for node in self.nodes:
+            if node.name in self.back:
+                if time.monotonic() < self.back[node.name]:
+                    continue
+                del self.back[node.name]
+                node.boot()
+                self.start(node)
+            elif status := self.running[node.name].poll():
+                assert status != MENDABLE, f"a setting is refused; see {self.logs}"
+                say(f"          {node.name}: its command has ended with status {status}, and is started again")
+                self.start(node)
+        return all(self.running[node.name].poll() == 0 for node in self.nodes[:TRAINING])
+
+    def iteration(self) -> int:
+        """The last iteration that the metrics have."""
+        with contextlib.suppress(FileNotFoundError):
+            return (self.run / "metrics.jsonl").read_bytes().count(b"\n")
+        return 0
+
+    def lost(self) -> int:
+        """Iterations that restarts have lost so far, as the run's events tell."""
+        return sum(event.facts["lost_iterations"] for event in read_events(self.run) if event.kind == "restart")
+
+    def strike(self, role: str, rng: random.Random) -> str | None:
+        """Kills one of a role; returns which, or ``None`` where none is there at the moment."""
+        there = [node for node in self.nodes if node.name not in self.back]
+        node = rng.choice(self.nodes[:TRAINING] if role != "server" else self.nodes[TRAINING:])
+        if node not in there:
+            return None
+        number = f"node {self.nodes.index(node)}"
+        if role == "rank":
+            ranks = [pid for pid, line in sorted(node.processes().items()) if "-m trainers.train" in line]
+            if not ranks:
+                return None
+            os.kill(rng.choice(ranks), signal.SIGKILL)
+            return f"a process on {number}"
+        node.power_off()
+        self.back[node.name] = time.monotonic() + self.away
+        return f"{number}" + " (rendezvous)" * (role == "node" and node is self.nodes[0])
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When the next kill comes: after some iterations of a run that trains again, or some seconds after the last."""
+
+    role: str
+    iterations: int
+    fraction: float
+    """Seconds later."""
+    seconds: float | None = None
+
+
+def plan(kills: int, seed: int) -> list[Moment]:
+    """The moments of all kills, in their order; the first waits for the run to train."""
+    rng = random.Random(seed)
+    share = sum(ROLES.values())
+    roles = [role for role, count in ROLES.items() for _ in range(round(kills * count / share))][:kills]
+    rng.shuffle(roles)
+    moments = []
+    for number, role in enumerate(roles):
+        early = number > 0 and rng.random() < 0.25
+        moments.append(Moment(role, rng.randint(1, 5), rng.random(), rng.uniform(0.0, 20.0) if early else None))
+    return moments
+
+
+def disturb(cluster: Cluster, moments: Sequence[Moment], rng: random.Random, most: float) -> list[Kill]:
+    """Kills at ``moments`` until the run has ended; returns what each cost.
+
+    Raises:
+        AssertionError: The run has not ended by itself after ``most`` seconds.
+    """
+    kills, pending, began, base, seen = list[Kill](), list(moments), time.monotonic(), 0, 0
+    while not cluster.tend():
+        now, reached = time.monotonic() - began, cluster.iteration()
+        assert now < most, f"the run has not ended after {most:.0f} s; see {cluster.logs}"
+        last = kills[-1] if kills else None
+        if last is not None and last.seconds is None and reached > last.iteration:
+            lost = cluster.lost()
+            last.seconds, last.lost, seen, base = now - last.at, lost - seen, lost, reached
+            say(f"{now:6.0f} s  further than before, after {last.seconds:.0f} s; computed again: {last.lost}")
+        trains = last is None or last.seconds is not None
+        if pending and (
+            (trains and reached >= base + pending[0].iterations)
+            if last is None or pending[0].seconds is None
+            else now - last.at >= pending[0].seconds
+        ):
+            time.sleep(pending[0].fraction)
+            if (struck := cluster.strike(pending[0].role, rng)) is not None:
+                now, reached = time.monotonic() - began, cluster.iteration()
+                doing = "trained" if trains else "started again"
+                far = reached if last is None or trains else max(reached, last.iteration)
+                kills.append(Kill(pending.pop(0).role, struck, now, far, doing))
+                say(f"{now:6.0f} s  kill {len(kills)}: {struck}; the run {doing}, iteration {reached}")
+        time.sleep(0.1)
+    return kills
+
+
+def table(kills: Sequence[Kill]) -> str:
+    """A row for each kill, in Markdown."""
+    rows = [
+        "| | killed | while the run | at, s | iteration | computed again | s until further |",
+        "|--:|---|---|--:|--:|--:|--:|",
+    ]
+    for number, kill in enumerate(kills, 1):
+        cost = "with the next | " if kill.seconds is None else f"{kill.lost} | {kill.seconds:.0f}"
+        rows.append(f"| {number} | {kill.what} | {kill.doing} | {kill.at:.0f} | {kill.iteration} | {cost} |")
+    return "\n".join(rows)
+
+
+def say(text: str) -> None:
+    """Prints a line at once."""
+    print(text, flush=True)
+
+
+def main() -> int:
+    """Runs undisturbed, then with kills; the status is 0 where the run ended by itself with the same weights."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--iterations", type=int, default=90)
+    parser.add_argument("--checkpoint-every", type=int, default=3)
+    parser.add_argument("--away", type=float, default=5.0, help="seconds until a node or a server is back")
+    parser.add_argument("--most", type=float, default=3600.0, help="seconds after which the run has failed to end")
+    given = parser.parse_args()
+    if reason := missing():
+        parser.error(reason)
+    shared = Path(tempfile.mkdtemp(prefix="losses-")) / "shared"
+    ends = {}
+    for name in ("undisturbed", "killed"):
+        logs = shared.parent / name
+        logs.mkdir()
+        with Nodes(TRAINING + 2, shared) as nodes:
+            save_model(shared / "model")
+            urls = [f"http://{node.address}:{PORT}" for node in nodes[TRAINING:]]
+            world = {"id": "TextCraft-v0", "kwargs": dict(BOOK), "max_episode_steps": 3, "url": urls}
+            changes = {"envs": [world], "evaluation.envs": [], "iterations": given.iterations, "name": name}
+            file = write_settings(shared, **changes, checkpoint_every=given.checkpoint_every)
+            cluster = Cluster(nodes, file, shared / "runs" / name, logs, given.away)
+            say(f"{name}: {cluster.run}, logs in {logs}")
+            began = time.monotonic()
+            moments = plan(given.kills, given.seed) if name == "killed" else []
+            kills = disturb(cluster, moments, random.Random(given.seed), given.most)
+            say(f"{name}: ended by itself after {time.monotonic() - began:.0f} s")
+            ends[name] = weights(cluster.run / "checkpoints" / f"iteration-{given.iterations:05d}")
+    again = sum(kill.lost for kill in kills)
+    same = ends["undisturbed"] == ends["killed"]
+    say(f"\n{table(kills)}\n\n{len(kills)} kills, {again} iterations of {given.iterations} computed again")
+    say(f"weights and optimiser at the end are {'bit for bit' if same else 'NOT'} those of the undisturbed run")
+    return 0 if same and len(kills) == given.kills else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -23,6 +23,7 @@ import argparse
 import contextlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,10 +32,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from nodes import Node, Nodes, missing
+from safetensors.torch import load_file
 from tiny_runs import BOOK, save_model, weights, write_settings
+from torch import Tensor
 
 from envsuite.exits import MENDABLE
 from trainers.report.events import read_events
@@ -49,12 +53,13 @@ PORT = 8080
 class Kill:
     """One of them, and what it cost."""
 
-    role: str
     what: str
+    doing: str
+    """What the run did: it trained, or recovered from the kill before."""
     at: float
+    """Seconds since the start of the run."""
     iteration: int
     """The last one that had been finished."""
-    doing: str
     lost: int = 0
     seconds: float | None = None
     """Until the run was further than before; ``None`` where the next kill came first."""
@@ -131,7 +136,9 @@ class Cluster:
             return f"a process on {number}"
         node.power_off()
         self.back[node.name] = time.monotonic() + self.away
-        return f"{number}" + " (rendezvous)" * (role == "node" and node is self.nodes[0])
+        if role == "server":
+            return f"the server on {number}"
+        return f"{number}, which has the rendezvous" if node is self.nodes[0] else number
 
 
 @dataclass(frozen=True)
@@ -173,19 +180,20 @@ def disturb(cluster: Cluster, moments: Sequence[Moment], rng: random.Random, mos
             lost = cluster.lost()
             last.seconds, last.lost, seen, base = now - last.at, lost - seen, lost, reached
             say(f"{now:6.0f} s  further than before, after {last.seconds:.0f} s; computed again: {last.lost}")
-        trains = last is None or last.seconds is not None
-        if pending and (
-            (trains and reached >= base + pending[0].iterations)
-            if last is None or pending[0].seconds is None
-            else now - last.at >= pending[0].seconds
-        ):
-            time.sleep(pending[0].fraction)
-            if (struck := cluster.strike(pending[0].role, rng)) is not None:
+        further = last is None or last.seconds is not None
+        moment = pending[0] if pending else None
+        if moment is None or last is None or moment.seconds is None:
+            due = moment is not None and further and reached >= base + moment.iterations
+        else:
+            due = now - last.at >= moment.seconds
+        if moment is not None and due:
+            time.sleep(moment.fraction)
+            if (struck := cluster.strike(moment.role, rng)) is not None:
                 now, reached = time.monotonic() - began, cluster.iteration()
-                doing = "trained" if trains else "started again"
-                far = reached if last is None or trains else max(reached, last.iteration)
-                kills.append(Kill(pending.pop(0).role, struck, now, far, doing))
-                say(f"{now:6.0f} s  kill {len(kills)}: {struck}; the run {doing}, iteration {reached}")
+                far = max(reached, last.iteration) if last is not None and not further else reached
+                kills.append(Kill(struck, "trained" if further else "recovered", now, far))
+                say(f"{now:6.0f} s  kill {len(kills)}: {struck}; the run {kills[-1].doing}, iteration {reached}")
+                del pending[0]
         time.sleep(0.1)
     return kills
 
@@ -207,20 +215,20 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Runs undisturbed, then with kills; the status is 0 where the run ended by itself with the same weights."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--iterations", type=int, default=90)
+    parser.add_argument("--iterations", type=int, default=80)
     parser.add_argument("--checkpoint-every", type=int, default=3)
     parser.add_argument("--away", type=float, default=5.0, help="seconds until a node or a server is back")
     parser.add_argument("--most", type=float, default=3600.0, help="seconds after which the run has failed to end")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     if reason := missing():
         parser.error(reason)
     shared = Path(tempfile.mkdtemp(prefix="losses-")) / "shared"
-    ends = {}
+    ends = dict[str, dict[str, Tensor]]()
     for name in ("undisturbed", "killed"):
         logs = shared.parent / name
         logs.mkdir()
@@ -228,20 +236,30 @@ def main() -> int:
             save_model(shared / "model")
             urls = [f"http://{node.address}:{PORT}" for node in nodes[TRAINING:]]
             world = {"id": "TextCraft-v0", "kwargs": dict(BOOK), "max_episode_steps": 3, "url": urls}
-            changes = {"envs": [world], "evaluation.envs": [], "iterations": given.iterations, "name": name}
-            file = write_settings(shared, **changes, checkpoint_every=given.checkpoint_every)
+            changes: dict[str, Any] = {
+                "envs": [world],
+                "evaluation.envs": [],
+                "iterations": given.iterations,
+                "name": name,
+            }
+            # A lost server changes which requests the engine answers together, and so the rounding of what it says.
+            changes |= {"optim.old_logprobs": "trainer", "rollout.deadline": 10.0}
+            file = write_settings(shared, **changes)
             cluster = Cluster(nodes, file, shared / "runs" / name, logs, given.away)
             say(f"{name}: {cluster.run}, logs in {logs}")
             began = time.monotonic()
             moments = plan(given.kills, given.seed) if name == "killed" else []
             kills = disturb(cluster, moments, random.Random(given.seed), given.most)
             say(f"{name}: ended by itself after {time.monotonic() - began:.0f} s")
-            ends[name] = weights(cluster.run / "checkpoints" / f"iteration-{given.iterations:05d}")
+            end = cluster.run / "checkpoints" / f"iteration-{given.iterations:05d}"
+            ends[name] = {key: tensor for file in weights(end) for key, tensor in load_file(end / file).items()}
+    shutil.rmtree(shared)
     again = sum(kill.lost for kill in kills)
-    same = ends["undisturbed"] == ends["killed"]
+    gap = max((tensor - ends["killed"][key]).abs().max().item() for key, tensor in ends["undisturbed"].items())
     say(f"\n{table(kills)}\n\n{len(kills)} kills, {again} iterations of {given.iterations} computed again")
-    say(f"weights and optimiser at the end are {'bit for bit' if same else 'NOT'} those of the undisturbed run")
-    return 0 if same and len(kills) == given.kills else 1
+    said = "are bit for bit those" if gap == 0 else f"differ by up to {gap:.2g} from those"
+    say(f"weights and optimiser at the end {said} of the undisturbed run")
+    return 0 if gap == 0 and len(kills) == given.kills else 1
 
 
 if __name__ == "__main__":

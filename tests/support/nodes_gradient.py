@@ -7,13 +7,14 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 from sharding_cases import CASES, computed
+from torch import Tensor
 
 from trainers.processes.distributed import guarded, make_accelerator
 
 
 def main() -> int:
     accelerator = make_accelerator()
-    found = {}
+    found = dict[str, Tensor]()
     for name in sys.argv[2:]:
         result = computed(accelerator, CASES[name])
         found |= {f"{name}: gradient": result.gradient, f"{name}: weights": result.weights}

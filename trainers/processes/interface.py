@@ -40,13 +40,14 @@ def interface_to(host: str) -> str:
         ConfigError: Nothing leads there, or several interfaces may lead out.
     """
     address = address_towards(host)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}
     found = {
         name
         for name, entries in psutil.net_if_addrs().items()
         for entry in entries
-        if name in up and entry.family in (socket.AF_INET, socket.AF_INET6)
-        if entry.address == address or (_is_loopback(address) and not _is_loopback(entry.address))
+        if name in up and entry.family == family
+        if (not _is_loopback(entry.address) if _is_loopback(address) else entry.address == address)
     }
     if len(found) != 1:
         which = f"one of {', '.join(sorted(found))}" if found else "no interface"

@@ -113,7 +113,8 @@ def _status(started: Callable[[], None]) -> int:
     except ChildFailedError as failed:  # several
         status = failed.get_first_failure()[1].exitcode
     except (RendezvousError, DistError, ConnectionError) as lost:
-        sys.stderr.write(f"error: the nodes of this run lost each other, or did not meet: {lost}\n")
+        why = str(lost.__cause__ or lost).partition("\n")[0]
+        sys.stderr.write(f"error: the nodes of this run lost each other, or did not meet ({why})\n")
         return 1
     except SignalException as stopped:  # several, which have ended
         return 128 + stopped.sigval

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nodes import Nodes, missing
@@ -14,6 +15,9 @@ from ranks import on_ranks
 from safetensors.torch import load_file
 from sharding_cases import CASES, computed
 from tiny_runs import ROOT, save_model, write_settings
+
+from benchmarks import losses
+from trainers.report.events import read_events
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(reason := missing()), reason=reason)]
 
@@ -53,7 +57,8 @@ def until(reached: Callable[[], bool], seconds: float = 120.0) -> None:
 def test_the_gradients_and_weights_of_two_nodes_are_those_of_one_process(
     processes: int, nodes: Nodes, tmp_path: Path
 ) -> None:
-    cases = ["float64", "float64, a copy in each process", *["float64, hybrid"] * (processes == 2)]
+    cases = ["float64", "float64, a copy in each process", "float32", *["float64, hybrid"] * (processes == 2)]
+    nodes[1].throttle("50mbit")
     launched = [
         node.start(
             [
@@ -70,12 +75,12 @@ def test_the_gradients_and_weights_of_two_nodes_are_those_of_one_process(
     ]
     assert [each.wait(240) for each in launched] == [0, 0], said(tmp_path)
     found = load_file(nodes[0].shared / "found.safetensors")
-    alone = on_ranks(computed, 1, CASES["float64"])[0]
+    ones = {case: on_ranks(computed, 1, CASES[case])[0] for case in ("float64", "float32")}
     for case in cases:
+        alone = ones[case.partition(",")[0]]
         for name, expected in (("gradient", alone.gradient), ("weights", alone.weights)):
             gap = (found[f"{case}: {name}"] - expected).abs().max().item()
             assert gap < 1e-6, (case, name, gap)
-            print(case, name, gap)
 
 
 def test_an_output_that_one_node_alone_sees_is_refused_at_the_start(nodes: Nodes, tmp_path: Path) -> None:
@@ -86,3 +91,39 @@ def test_an_output_that_one_node_alone_sees_is_refused_at_the_start(nodes: Nodes
     assert len(lines) == 1 and "output is /tmp/runs, where node" in lines[0], said(tmp_path)
     assert "set it to a folder that all machines of the run share" in lines[0]
     assert "Traceback" not in "".join(said(tmp_path))
+
+
+def iterations(nodes: Nodes) -> int:
+    """Lines of the metrics file."""
+    file = nodes[0].shared / "runs" / "tiny" / "metrics.jsonl"
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+@pytest.mark.parametrize("process_timeout, restarts", [(30.0, 0), (0.25, 1)], ids=["waited for", "started again"])
+def test_a_link_that_is_cut_for_half_a_minute_ends_no_run(
+    process_timeout: float, restarts: int, nodes: Nodes, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {
+        "iterations": 12,
+        "evaluation.every": 0,
+        "checkpoint_every": 2,
+        "process_timeout": process_timeout,
+    }
+    settings["model.shard"] = "full" if restarts else "none"
+    file = write_settings(nodes[0].shared, **settings)
+    launched = started(nodes, tmp_path, "--config", str(file), "--max-restarts", "5")
+    until(lambda: iterations(nodes) >= 3 or any(each.poll() is not None for each in launched))
+    nodes[1].cut()
+    time.sleep(2.0)
+    before = iterations(nodes)
+    time.sleep(28.0)
+    assert before - 2 <= iterations(nodes) <= before, "nothing is learnt by one node alone"
+    nodes[1].mend()
+    assert [each.wait(240) for each in launched] == [0, 0], said(tmp_path)
+    assert iterations(nodes) == 12
+    found = [event.kind for event in read_events(nodes[0].shared / "runs" / "tiny")]
+    assert found == ["restart"] * restarts, said(tmp_path)
+
+
+def test_kills_of_a_process_a_node_and_a_server_cost_no_run_and_change_nothing() -> None:
+    assert losses.main(["--kills", "3", "--iterations", "12", "--most", "600"]) == 0

@@ -1,0 +1,137 @@
+"""How a node of several finds its place, its port, and the interface that leads to the others."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from types import SimpleNamespace
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainers.processes import interface
+from trainers.processes.interface import VARIABLE, address_towards, choose_interface, interface_to
+from trainers.programs import launch
+from trainers.programs.nodes import FIRST_PORT, PORTS, place_of
+from trainers.settings import ConfigError
+
+TYPED = {"nodes": "2", "node": "1", "rendezvous": "127.0.0.1", "job": "77"}
+
+
+def test_one_node_has_no_place() -> None:
+    assert place_of({}, {}) is None and place_of({"nodes": "1"}, {"SLURM_NODEID": "0"}) is None
+
+
+@given(st.text(min_size=1))
+def test_the_port_follows_from_the_job_and_is_none_that_linux_gives_away(job: str) -> None:
+    one, two = (place_of({**TYPED, "node": node, "job": job}, {}) for node in "01")
+    assert one is not None and two is not None and one.port == two.port
+    assert FIRST_PORT <= one.port < FIRST_PORT + PORTS <= 32768
+
+
+def test_jobs_of_one_cluster_rarely_meet_at_one_port() -> None:
+    places = [place_of({**TYPED, "job": str(job)}, {}) for job in range(4_000_000, 4_000_100)]
+    assert len({place.port for place in places if place}) > 95
+
+
+@pytest.mark.parametrize("variable", ["SLURM_NODEID", "JOB_COMPLETION_INDEX"])
+def test_a_scheduler_says_which_node_this_is_unless_it_is_typed(variable: str) -> None:
+    scheduled = {variable: "3", "SLURM_JOB_ID": "815"}
+    place = place_of({"nodes": "4", "rendezvous": "head"}, scheduled)
+    assert place is not None and (place.node, place.job) == (3, "815")
+    typed = place_of({**TYPED, "nodes": "4"}, scheduled)
+    assert typed is not None and (typed.node, typed.job) == (1, "77") and typed.port != place.port
+
+
+def test_a_port_that_is_typed_is_taken_and_needs_no_job() -> None:
+    place = place_of({"nodes": "2", "node": "0", "rendezvous": "head:1234"}, {})
+    assert place is not None and (place.host, place.port) == ("head", 1234)
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"nodes": "0"}, "--nodes 0: it must be a whole number of at least 1"),
+        ({"node": ""}, "--node : it must be a whole number"),
+        ({"node": "2"}, "--node 2: --nodes 2 are numbered from 0 to 1"),
+        ({"rendezvous": ""}, "--rendezvous HOST"),
+        ({"rendezvous": "head:x"}, "port of --rendezvous x"),
+        ({"job": ""}, "--job ID, or a port"),
+    ],
+)
+def test_a_place_that_cannot_be_is_refused_by_its_option(changes: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        place_of({**TYPED, **changes}, {})
+
+
+def test_the_command_of_a_node_starts_the_processes_of_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    words: list[str] = []
+    monkeypatch.setattr(launch, "launch", lambda given: words.extend(given) or 0)
+    monkeypatch.setattr(launch.os, "environ", dict(launch.os.environ))
+    options = [part for name, value in TYPED.items() for part in (f"--{name}", value)]
+    assert launch.main([*options, "--processes", "3", "--seed", "4"]) == 0
+    after = dict(itertools.pairwise(words))
+    assert after["--num_processes"] == "6" and after["--num_machines"] == "2" and after["--rdzv_backend"] == "c10d"
+    assert after["--main_process_ip"] == "127.0.0.1" and after["--rdzv_conf"] == "is_host=False"
+    assert words[-3:] == ["trainers.train", "--seed", "4"]
+    assert launch.os.environ["PET_RDZV_ID"] == "77" and launch.os.environ["PET_LOCAL_ADDR"] == "127.0.0.1"
+
+
+# -- the interface -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def interfaces(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Addresses by the names of interfaces, of which ``down`` is not up; a test adds its own."""
+    found = {"lo": "127.0.0.1", "down": "10.9.9.9"}
+    monkeypatch.setattr(
+        psutil, "net_if_addrs",
+        lambda: {name: [SimpleNamespace(family=socket.AF_INET, address=value)] for name, value in found.items()},
+    )  # fmt: skip
+    monkeypatch.setattr(psutil, "net_if_stats", lambda: {name: SimpleNamespace(isup=name != "down") for name in found})
+    return found
+
+
+def test_the_interface_is_the_one_with_the_address_that_leads_there(
+    interfaces: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interfaces |= {"eth0": "10.0.0.2", "ib0": "10.1.0.2"}
+    monkeypatch.setattr(interface, "address_towards", lambda host: "10.1.0.2")
+    assert interface_to("head") == "ib0"
+
+
+def test_a_name_with_a_loopback_address_leads_to_the_one_interface_that_leads_out(interfaces: dict[str, str]) -> None:
+    interfaces["eth0"] = "10.0.0.2"
+    assert interface_to("127.0.1.1") == "eth0"
+
+
+@pytest.mark.parametrize(
+    "more, words", [({}, "no interface leads"), ({"a": "10.0.0.2", "b": "10.1.0.2"}, "one of a, b")]
+)
+def test_where_it_is_not_clear_the_variable_is_asked_for(
+    more: dict[str, str], words: str, interfaces: dict[str, str]
+) -> None:
+    interfaces |= more
+    with pytest.raises(ConfigError, match=f"{words}.*set {VARIABLE} to its name"):
+        interface_to("127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "nowhere.invalid"},
+        {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "nowhere.invalid", VARIABLE: "ib0"},
+    ],
+)
+def test_one_machine_and_a_choice_of_ones_own_are_left_alone(environment: dict[str, str]) -> None:
+    before = dict(environment)
+    choose_interface(environment)
+    assert environment == before
+
+
+def test_a_node_that_nothing_leads_to_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"finds no way to nowhere\.invalid"):
+        address_towards("nowhere.invalid")

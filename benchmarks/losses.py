@@ -41,7 +41,6 @@ from tiny_runs import BOOK, save_model, weights, write_settings
 from torch import Tensor
 
 from envsuite.exits import MENDABLE
-from trainers.report.events import read_events
 
 ROLES = {"rank": 8, "node": 6, "server": 6}
 """How many of twenty kills each gets."""
@@ -117,10 +116,6 @@ class Cluster:
             return (self.run / "metrics.jsonl").read_bytes().count(b"\n")
         return 0
 
-    def lost(self) -> int:
-        """Iterations that restarts have lost so far, as the run's events tell."""
-        return sum(event.facts["lost_iterations"] for event in read_events(self.run) if event.kind == "restart")
-
     def strike(self, role: str, rng: random.Random) -> str | None:
         """Kills one of a role; returns which, or ``None`` where none is there at the moment."""
         there = [node for node in self.nodes if node.name not in self.back]
@@ -171,14 +166,14 @@ def disturb(cluster: Cluster, moments: Sequence[Moment], rng: random.Random, mos
     Raises:
         AssertionError: The run has not ended by itself after ``most`` seconds.
     """
-    kills, pending, began, base, seen = list[Kill](), list(moments), time.monotonic(), 0, 0
+    kills, pending, began, base, low = list[Kill](), list(moments), time.monotonic(), 0, 0
     while not cluster.tend():
         now, reached = time.monotonic() - began, cluster.iteration()
         assert now < most, f"the run has not ended after {most:.0f} s; see {cluster.logs}"
         last = kills[-1] if kills else None
+        low = min(low, reached)  # a run that goes back to a checkpoint drops the later lines
         if last is not None and last.seconds is None and reached > last.iteration:
-            lost = cluster.lost()
-            last.seconds, last.lost, seen, base = now - last.at, lost - seen, lost, reached
+            last.seconds, last.lost, base = now - last.at, last.iteration - low, reached
             say(f"{now:6.0f} s  further than before, after {last.seconds:.0f} s; computed again: {last.lost}")
         further = last is None or last.seconds is not None
         moment = pending[0] if pending else None
@@ -191,6 +186,7 @@ def disturb(cluster: Cluster, moments: Sequence[Moment], rng: random.Random, mos
             if (struck := cluster.strike(moment.role, rng)) is not None:
                 now, reached = time.monotonic() - began, cluster.iteration()
                 far = max(reached, last.iteration) if last is not None and not further else reached
+                low = min(low, far) if not further else far
                 kills.append(Kill(struck, "trained" if further else "recovered", now, far))
                 say(f"{now:6.0f} s  kill {len(kills)}: {struck}; the run {kills[-1].doing}, iteration {reached}")
                 del pending[0]

@@ -238,8 +238,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "iterations": given.iterations,
                 "name": name,
             }
-            # A lost server changes which requests the engine answers together, and so the rounding of what it says; where
-            # both are lost, an episode is left out after its attempts.
+            # A lost server changes which requests the engine answers together, and so the rounding of what it says.
+            # An episode whose servers are both lost is left out after its attempts.
             changes |= {"optim.old_logprobs": "trainer", "rollout.deadline": 10.0, "rollout.attempts": 9}
             file = write_settings(shared, **changes)
             cluster = Cluster(nodes, file, shared / "runs" / name, logs, given.away)

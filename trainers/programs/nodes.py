@@ -1,4 +1,4 @@
-"""What ``envsuite train`` needs to be started by one command on each of several nodes."""
+"""``envsuite train`` on several nodes: the place of each, by which one command on each starts them together."""
 
 from __future__ import annotations
 

@@ -131,9 +131,10 @@ def parse(arguments: Sequence[str] | None = None, program: Program = TRAIN) -> C
     arguments = sys.argv[1:] if arguments is None else arguments
     options = {text: said for text, said in OPTIONS.items() if program.resumes or "--resume" not in text}
     further = [text.split()[0] for text in program.options]
+    switches = {text: "yes" for text in program.options if " " not in text}
     bare: dict[str, str | None] = {"--config": None, "--recipe": None}
     bare |= dict.fromkeys(("--print-config", "--list-recipes", "--list-configs", "--help", "--help-all"), "main")
-    bare |= dict.fromkeys(further)
+    bare |= dict.fromkeys(further) | switches
     given, words = split(arguments, {**bare, **({"--resume": "auto"} if program.resumes else {})})
     if "--help" in given or "--help-all" in given:
         asked = "all" if "--help-all" in given else given["--help"][-1]
@@ -300,6 +301,38 @@ def _list_configs() -> None:
         first = file.read_text(encoding="utf-8").partition("\n")[0]
         said = first.removeprefix("#").strip() if first.startswith("#") else ""
         sys.stdout.write(f"{name}\t{said}\t{file}\n")
+
+
+def shortened(config: TrainConfig) -> str:
+    """The settings as YAML that ``--config`` takes: the recipe, and what differs from it and from the defaults.
+
+    Raises:
+        ConfigError: A setting leaves out what the recipe has, which a file cannot say.
+    """
+    below = checked(TrainConfig, _recipe_below({}, [config.recipe]))
+    own = {"name": config.name, "recipe": config.recipe, **_own(config, below)}
+    text = yaml.safe_dump(own, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)
+    if dump(checked(TrainConfig, _recipe_below({"": own}, []))) != dump(config):
+        raise ConfigError(f"the settings leave out some of recipe {config.recipe}'s; start from another recipe")
+    return text
+
+
+def _own(value: Any, base: Any) -> Any:
+    """Returns of a plain value, or of one with settings in it, what differs from ``base``."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        below = vars(base) if type(base) is type(value) else _defaults(type(value))
+        return {key: _own(new, below[key]) for key, new in vars(value).items() if key == "id" or new != below[key]}
+    if isinstance(value, Mapping):
+        known: Mapping[str, Any] = base if isinstance(base, Mapping) else {}
+        return {key: _own(new, known.get(key)) for key, new in value.items() if key not in known or new != known[key]}
+    return [_own(item, None) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _defaults(cls: type[Any]) -> dict[str, Any]:
+    """The defaults of a class of settings; of a field that has none, a mark that equals no setting."""
+    fields = dataclasses.fields(cls)
+    made = {field.name: field.default_factory() for field in fields if callable(field.default_factory)}
+    return {field.name: made.get(field.name, field.default) for field in fields}
 
 
 def dump(config: TrainConfig) -> str:

@@ -1,0 +1,131 @@
+"""``envsuite launch --slurm | --kubernetes | --local N``: from the settings of a run to a cluster."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+
+from envsuite import __version__
+from envsuite.exits import status_of
+from trainers.programs.launching import kubernetes, slurm
+from trainers.programs.launching.job import Job, Sizes, dns_label, job_of
+from trainers.programs.launching.local import commands, free_ports, run
+from trainers.run.cli import ORDER, Command, Program, parse
+from trainers.run.config import TrainConfig
+from trainers.settings import ConfigError
+
+TARGETS = ("slurm", "kubernetes", "local")
+LAUNCH = Program(
+    "envsuite launch",
+    f"""Write the files that train on a cluster, into launch/<name>, or start the same roles here.
+{ORDER}
+examples:
+  envsuite launch --local 2 --config configs/quickstart.yaml --servers 2
+  envsuite launch --slurm --config configs/quickstart.yaml --nodes 4 --gpus-per-node 8 --servers 4 --dry-run
+  envsuite launch --kubernetes --config configs/webshop.yaml --nodes 2 --gpus-per-node 8 --servers 8
+""",
+    trains=True,
+    elsewhere=True,
+    options={
+        "--slurm": "Write a batch script for SLURM; this folder and this installation must be ones that all nodes see.",
+        "--kubernetes": "Write manifests for Kubernetes.",
+        "--local N": "Start all roles here, with N processes for each of --nodes.",
+        "--nodes N": "Nodes that train. By default 1.",
+        "--gpus-per-node N": "GPUs of each node, with a process each. By default 0: CPU only.",
+        "--processes N": "Processes of each node without GPUs. By default 1.",
+        "--servers N": "Servers of each environment. By default 0: the trainer's processes play.",
+        "--vllm N": "vLLM servers. By default 0: as rollout.engine and its options say.",
+        "--vllm-on own|shared": "Nodes of the vLLM servers: their own (the default), or those that train, whose "
+        "processes then have the other GPUs.",
+        "--max-restarts N": "How often the run is started again after a loss. By default 3.",
+        "--image NAME": "Image of all roles, for Kubernetes. By default envsuite-trainer of this version.",
+        "--dry-run": "Print the files, and do nothing.",
+    },
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command line; returns the exit status, with ``--local`` that of the trainer."""
+    return status_of(lambda: _launch(parse(arguments, LAUNCH)))
+
+
+def _launch(command: Command) -> int:
+    config, given = command.config, command.options
+    target, *others = [name for name in TARGETS if name in given] or [""]
+    if others or not target:
+        raise ConfigError("say where: with one of --slurm, --kubernetes and --local N")
+    for switch in ("slurm", "kubernetes", "dry-run"):
+        if given.get(switch, "yes") != "yes":
+            raise ConfigError(f"--{switch} {given[switch]}: it takes no value; settings are given as --name value")
+    ports: dict[str, list[int]] = {}
+    job, files, submit = _rendered(config, target, given, ports)
+    if "dry-run" in given:
+        for name, text in files.items():
+            sys.stdout.write(f"# {name}\n{text}\n")
+        return 0
+    for name, text in files.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(text, encoding="utf-8")
+    (Path(job.folder) / "logs").mkdir(exist_ok=True)
+    if target == "local":
+        return run(job, ports)
+    sys.stdout.write(f"wrote {', '.join(files)}; submit: {submit}\n")
+    return 0
+
+
+def _rendered(
+    config: TrainConfig, target: str, given: Mapping[str, str], ports: dict[str, list[int]]
+) -> tuple[Job, dict[str, str], str]:
+    """The job, its files by their paths, and the command that submits it; enters ports of servers started here."""
+    sizes, root = _sizes(given), Path.cwd()
+    if target == "kubernetes":
+        name = dns_label(config.name)
+        where = f"dns://{name}-{{}}:{kubernetes.PORT}"
+        job = job_of(config, sizes, PurePosixPath(kubernetes.ROOT), lambda role, count: where.format(role))
+        image = given.get("image", f"envsuite-trainer:{__version__}")
+        texts = kubernetes.manifests(job, f"{config.output}/{config.name}", image)
+        files = {f"{job.folder}/{file}": text for file, text in texts.items()}
+        return job, files, f"kubectl apply {' '.join(f'-f {file}' for file in files)}"
+    if "image" in given:
+        raise ConfigError(f"--image {given['image']}: only --kubernetes takes an image")
+    if target == "slurm":
+        there = f"file://{root}/launch/{config.name}"
+        job = job_of(config, sizes, PurePosixPath(root), lambda role, count: slurm.addresses(there, role))
+        file = f"{job.folder}/{slurm.FILE}"
+        script = slurm.script(job, root, Path(sys.executable).parent)
+        return job, {job.settings_file: job.settings, file: script}, f"sbatch {file}"
+
+    def here(role: str, count: int) -> list[str]:
+        ports.setdefault(role, free_ports(count))
+        return [f"http://127.0.0.1:{port}" for port in ports[role]]
+
+    job = job_of(config, sizes, PurePosixPath(root), here)
+    return job, {job.settings_file: job.settings, f"{job.folder}/commands.txt": commands(job, ports)}, ""
+
+
+def _sizes(given: Mapping[str, str]) -> Sizes:
+    """The sizes that the options name.
+
+    Raises:
+        ConfigError: One is no number, or they contradict each other.
+    """
+
+    def number(name: str, default: int, least: int) -> int:
+        word = given.get(name, str(default))
+        if not word.isdecimal() or not least <= int(word) <= 100_000:
+            raise ConfigError(f"--{name} {word}: it must be a whole number of at least {least}")
+        return int(word)
+
+    place = given.get("vllm-on", "own")
+    if place not in ("own", "shared"):
+        raise ConfigError(f"--vllm-on {place}: it is own or shared")
+    if "processes" in given and ("local" in given or "gpus-per-node" in given):
+        instead = "--local" if "local" in given else "--gpus-per-node"
+        raise ConfigError(f"--processes {given['processes']}: {instead} says how many there are; leave one out")
+    return Sizes(
+        nodes=number("nodes", 1, 1), gpus=number("gpus-per-node", 0, 0),
+        processes=number("local", 1, 1) if "local" in given else number("processes", 1, 1),
+        servers=number("servers", 0, 0), vllm=number("vllm", 0, 0), shared=place == "shared",
+        restarts=number("max-restarts", 3, 0),
+    )  # fmt: skip

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
 from trainers.rollout.config import EnvConfig
-from trainers.rollout.vllm.options import Options
-from trainers.rollout.vllm.proof import LOGPROBS_MODE, server_rank
-from trainers.rollout.vllm.starting import EXTENSION
 from trainers.run.cli import shortened
 from trainers.run.config import TrainConfig
-from trainers.settings import ConfigError
-from trainers.settings.shipped import located
 
 VLLM = "vllm"
 KEY_VARIABLE = "VLLM_API_KEY"
 READY = "trainers.programs.launching.ready"
 PAUSED = 3
 """Exit status of a run that an alarm stopped."""
-_SERVER_CORES, _VLLM_CORES = 4, 8
-_STARTED = ("python", "arguments", "memory", "sleep", "place")
-"""Settings of the engine vllm for servers that it starts itself; here they are the servers' own."""
+_CORES = 4
 
 
 @dataclass(frozen=True)
@@ -121,13 +113,11 @@ def job_of(config: TrainConfig, sizes: Sizes, root: PurePosixPath, where: Callab
         config, servers = _with_servers(config, sizes.servers, where)
     gpus = sizes.gpus
     if sizes.vllm:
-        given = _vllm_options(config, sizes.vllm)
-        vllm = _vllm(config, given, sizes, weights := str(given.get("weights_folder") or root / run / "weights"))
+        from trainers.programs.launching.vllm import with_vllm  # needs PyTorch, whose import takes seconds
+
+        config, vllm = with_vllm(config, sizes, str(root / run / "weights"), where(VLLM, sizes.vllm))
         gpus -= vllm.per_node * vllm.gpus if sizes.shared else 0
         servers.append(vllm)
-        own = {key: value for key, value in given.items() if key not in _STARTED}
-        own |= {"urls": where(VLLM, sizes.vllm), "weights_folder": weights}
-        config = replace(config, rollout=replace(config.rollout, engine_options=own))
     processes = gpus or sizes.processes
     return Job(
         name=config.name, folder=folder, settings=shortened(config), nodes=sizes.nodes, processes=processes, gpus=gpus,
@@ -161,103 +151,13 @@ def _with_servers(
             names[env_id] = f"{name}{len(names)}" if name in (*names.values(), VLLM, "trainer") else name
         return names[env_id]
 
-    evaluation = replace(config.evaluation, envs=served(config.evaluation.envs))
-    config = replace(config, envs=served(config.envs), evaluation=evaluation)
-    cores = _SERVER_CORES
-    words = f"--host $HOST --port $PORT --workers {cores}"
+    config = replace(config, envs=served(config.envs))
+    config = replace(config, evaluation=replace(config.evaluation, envs=served(config.evaluation.envs)))
+    words = f"--host $HOST --port $PORT --workers {_CORES}"
     return config, [
-        Servers(name, f"exec envsuite serve http {shlex.quote(env_id)} {words}", "/healthz", "/readyz", count, cores)
+        Servers(name, f"exec envsuite serve http {shlex.quote(env_id)} {words}", "/healthz", "/readyz", count, _CORES)
         for env_id, name in names.items()
     ]
-
-
-def _vllm_options(config: TrainConfig, count: int) -> Mapping[str, Any]:
-    """The options of the engine, where servers can be started for it.
-
-    Raises:
-        ConfigError: They cannot.
-    """
-    if config.rollout.engine != VLLM:
-        raise ConfigError(
-            f"--vllm {count}: rollout.engine is {config.rollout.engine}, which asks no vLLM server; add "
-            "--rollout.engine vllm, or leave --vllm out"
-        )
-    options = Options(**config.rollout.engine_options)
-    if options.place == "process":
-        raise ConfigError(f"--vllm {count}: rollout.engine_options.place is process, without servers; leave one out")
-    if options.urls is not None:
-        raise ConfigError(f"--vllm {count}: rollout.engine_options.urls names servers that run; leave one out")
-    return config.rollout.engine_options
-
-
-def _vllm(config: TrainConfig, given: Mapping[str, Any], sizes: Sizes, weights: str) -> Servers:
-    """The vLLM servers.
-
-    Raises:
-        ConfigError: The GPUs of the nodes do not hold them.
-    """
-    arguments = {name.replace("_", "-"): value for name, value in (given.get("arguments") or {}).items()}
-    each = 1
-    for name in ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"):
-        each *= int(arguments.get(name, 1))
-    per_node, own_nodes = _placed(sizes, each)
-    found: dict[str, Any] = {
-        "load-format": "dummy", "dtype": config.model.compute_dtype, "logprobs-mode": LOGPROBS_MODE,
-        "generation-config": "vllm", "worker-extension-cls": EXTENSION,
-    }  # fmt: skip
-    if sizes.gpus == 0:
-        found |= {"enforce-eager": True, "no-enable-chunked-prefill": True, "max-num-batched-tokens": 8192}
-    if config.model.adapter is not None:
-        found |= {"enable-lora": True, "max-loras": 1, "max-lora-rank": server_rank(config.model.adapter.rank)}
-    if given.get("memory") is not None:
-        found["gpu-memory-utilization"] = given["memory"]
-    words = list[str]()
-    for name, value in (found | arguments).items():
-        if value is not False and value is not None:
-            words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
-    folder = _asked("from trainers.rollout.vllm.starting import EXTENSION_FOLDER; print(EXTENSION_FOLDER)")
-    model = shlex.quote(config.model.path)
-    if str(located(config.model.path)) != config.model.path:  # one that is installed with the trainer
-        model = _asked("import sys; from trainers.settings.shipped import located; print(located(sys.argv[1]))", model)
-    command = (
-        f"mkdir -p {shlex.quote(weights)} && export PYTHONPATH={folder} VLLM_SERVER_DEV_MODE=1 "
-        f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 && exec {shlex.quote(given.get('python') or 'python')} -m "
-        f"vllm.entrypoints.openai.api_server --model {model} {shlex.join(words)} --host $HOST --port $PORT"
-    )
-    cores, gpus = (_VLLM_CORES, each) if sizes.gpus else (1, 0)
-    return Servers(VLLM, command, "/health", "/health", sizes.vllm, cores, gpus, per_node, own_nodes)
-
-
-def _asked(code: str, *words: str) -> str:
-    """Words of a shell for what Python says on the role's machine."""
-    return f"$({' '.join(['python -c', json.dumps(code), *words])})"
-
-
-def _placed(sizes: Sizes, each: int) -> tuple[int, int]:
-    """The vLLM servers of a node, and the number of nodes of their own.
-
-    Args:
-        sizes: How much of what.
-        each: GPUs of a server.
-
-    Raises:
-        ConfigError: The GPUs of the nodes do not hold them.
-    """
-    if sizes.gpus == 0:
-        per_node = -(-sizes.vllm // sizes.nodes)
-        return per_node, 0 if sizes.shared else -(-sizes.vllm // per_node)
-    if sizes.shared:
-        per_node, rest = divmod(sizes.vllm, sizes.nodes)
-        if rest or per_node * each >= sizes.gpus:
-            raise ConfigError(
-                f"--vllm {sizes.vllm} --vllm-on shared: {sizes.vllm} servers of {each} GPU(s) on {sizes.nodes} node(s) "
-                f"of {sizes.gpus}; a whole number on each, which leaves GPUs that train"
-            )
-        return per_node, 0
-    if each > sizes.gpus:
-        raise ConfigError(f"--vllm: a server takes {each} GPUs, and --gpus-per-node is {sizes.gpus}")
-    per_node = sizes.gpus // each
-    return per_node, -(-sizes.vllm // per_node)
 
 
 def dns_label(text: str) -> str:

@@ -9,7 +9,6 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 
 from envsuite.core.errors import EnvsuiteError
 from envsuite.exits import INTERRUPTED
@@ -52,51 +51,59 @@ def run(job: Job, ports: Mapping[str, Sequence[int]]) -> int:
     """
     logs = Path(job.folder) / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as ending:
-        started = [
-            (ending.enter_context(_Process(servers.command, logs / f"{servers.name}-{number}.log", PORT=str(port))))
-            for servers in job.servers
-            for number, port in enumerate(ports[servers.name])
-        ]
+    trainers = list[_Process]()
+    old = signal.signal(signal.SIGTERM, lambda number, frame: _pass_on(trainers))
+    try:
+        with ExitStack() as ending:
+            _start_servers(job, ports, logs, ending)
+            own = {"HEAD": "127.0.0.1", "JOB": f"local-{os.getpid()}"}
+            for node in range(job.nodes):
+                log = logs / f"trainer-{node}.log" if node else None
+                trainer = _Process(job.trainer, log, JOB_COMPLETION_INDEX=str(node), **own)
+                trainers.append(ending.enter_context(trainer))
+            return _waited(trainers)
+    finally:
+        signal.signal(signal.SIGTERM, old)
 
-        def check() -> None:
-            for process in started:
-                if (status := process.process.poll()) is not None:
-                    raise ServerEnded(f"a server ended with status {status}; {process.log} says why")
 
-        asked = [f"http://127.0.0.1:{port}{servers.ready}" for servers in job.servers for port in ports[servers.name]]
-        wait_for(asked, check=check)
-        own = {"HEAD": "127.0.0.1", "JOB": f"local-{os.getpid()}"}
-        trainers = [
-            ending.enter_context(
-                _Process(
-                    job.trainer, logs / f"trainer-{node}.log" if node else None, JOB_COMPLETION_INDEX=str(node), **own
-                )
-            )
-            for node in range(job.nodes)
-        ]
-        return _waited(trainers)
+def _start_servers(job: Job, ports: Mapping[str, Sequence[int]], logs: Path, ending: ExitStack) -> None:
+    """Starts servers, which ``ending`` ends, and waits until all take requests.
+
+    Raises:
+        ServerEnded: One has ended before.
+    """
+    places = [(one, number, port) for one in job.servers for number, port in enumerate(ports[one.name])]
+    started = [
+        ending.enter_context(_Process(one.command, logs / f"{one.name}-{number}.log", PORT=str(port)))
+        for one, number, port in places
+    ]
+
+    def check() -> None:
+        for process in started:
+            if (status := process.process.poll()) is not None:
+                raise ServerEnded(f"a server ended with status {status}; {process.log} says why")
+
+    wait_for([f"http://127.0.0.1:{port}{one.ready}" for one, _, port in places], check=check)
+
+
+def _pass_on(trainers: Sequence[_Process]) -> None:
+    """Answers SIGTERM: the trainers write a checkpoint and end; where there are none yet, this program ends."""
+    if not trainers:
+        raise SystemExit(128 + signal.SIGTERM)
+    for trainer in trainers:
+        trainer.process.terminate()
 
 
 def _waited(trainers: Sequence[_Process]) -> int:
-    """Waits for the trainers, which get the signals of this process; returns the status of the first that failed."""
-
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        for trainer in trainers:
-            trainer.process.send_signal(number)
-
-    old = signal.signal(signal.SIGTERM, pass_on)
-    stopped = 0
-    try:
-        while True:
-            try:
-                statuses = [trainer.process.wait() for trainer in trainers]
-                break
-            except KeyboardInterrupt:  # the terminal sends it to the first trainer, too, which writes a checkpoint
-                stopped = INTERRUPTED
-    finally:
-        signal.signal(signal.SIGTERM, old)
-    failed = next((status for status in statuses if status), stopped)
+    """Waits for the trainers; returns the status of the first that failed, as a shell gives it."""
+    interrupted = 0
+    while True:
+        try:
+            statuses = [trainer.process.wait() for trainer in trainers]
+            break
+        except KeyboardInterrupt:  # the terminal sends it to the first trainer, too, which writes a checkpoint
+            interrupted = INTERRUPTED
+    failed = next((status for status in statuses if status), interrupted)
     return failed if failed >= 0 else 128 - failed
 
 
@@ -105,7 +112,7 @@ class _Process:
 
     def __init__(self, command: str, log: Path | None, **variables: str) -> None:
         self.command, self.log = command, log
-        self.variables = {"HOST": "127.0.0.1", **os.environ, **variables}
+        self.variables = {**os.environ, "HOST": "127.0.0.1", **variables}
 
     def __enter__(self) -> _Process:
         """Starts it: with a file as output in a group of its own, so that it gets no Ctrl-C."""

@@ -44,7 +44,7 @@ _TRAINER = """
 srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --relative=0 --cpus-per-task={cores}{gpus} \\
     --output="$logs-trainer-%t.log" bash -c {command} &
 trainer=$!
-trap 'stopped=yes; kill -TERM $trainer' USR1
+trap 'stopped=yes; scancel --signal=TERM $SLURM_JOB_ID.{step}' USR1
 wait $trainer; status=$?
 if [ -n "$stopped" ]; then
     wait $trainer; status=$?
@@ -74,7 +74,7 @@ def script(job: Job, root: Path, programs: Path) -> str:
     return text + _TRAINER.format(
         nodes=job.nodes, cores=f"$((SLURM_CPUS_ON_NODE - {taken}))" if taken else "$SLURM_CPUS_ON_NODE",
         gpus=f" --exact --gpus-per-node={job.gpus}" if job.gpus != job.node_gpus else "",
-        command=shlex.quote(job.trainer),
+        command=shlex.quote(job.trainer), step=len(job.servers),
     )  # fmt: skip
 
 

@@ -1,0 +1,284 @@
+"""One description of a run becomes the files of a cluster; what they say, and whether their readers accept it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from envsuite import __version__, cli
+from envsuite.remote.protocol import TOKEN_VARIABLE
+from envsuite.serving.server import DRAIN_SECONDS
+from trainers.programs.launching.program import main
+from trainers.run.cli import TRAIN, dump, parse, shortened
+from trainers.run.config import TrainConfig
+from trainers.settings.shipped import shipped_configs
+from trainers.settings.words import read_file
+
+CONFIG = "configs/quickstart.yaml"
+SIZES = {
+    "one node of 8 GPUs": ["--nodes", "1", "--gpus-per-node", "8"],
+    "four nodes of 8 GPUs": ["--nodes", "4", "--gpus-per-node", "8"],
+    "four nodes of 8 GPUs, servers": ["--nodes", "4", "--gpus-per-node", "8", "--servers", "6"],
+    "vLLM on nodes of its own": ["--nodes", "2", "--gpus-per-node", "8", "--rollout.engine", "vllm", "--vllm", "12"],
+    "vLLM on the nodes that train": [
+        *("--nodes", "2", "--gpus-per-node", "8", "--rollout.engine", "vllm"),
+        *("--vllm", "4", "--vllm-on", "shared", "--servers", "2"),
+    ],
+    "CPU only": ["--nodes", "2", "--processes", "2", "--servers", "2"],
+}
+ELSEWHERE = replace(TRAIN, elsewhere=True)
+"""Reads settings whose servers and folders are another machine's."""
+sizes = pytest.mark.parametrize("words", SIZES.values(), ids=SIZES)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def files(target: str, *words: str) -> dict[str, str]:
+    """The files that a command line writes, by their names."""
+    shutil.rmtree("launch", ignore_errors=True)
+    assert main([f"--{target}", "--config", CONFIG, *words]) == 0
+    return {file.name: file.read_text("utf-8") for file in Path("launch/quickstart").iterdir() if file.is_file()}
+
+
+def objects(*words: str) -> list[dict[str, Any]]:
+    """The manifests of a job."""
+    return [one for text in files("kubernetes", *words).values() for one in yaml.safe_load_all(text)]
+
+
+def of_kind(kind: str, *words: str) -> list[dict[str, Any]]:
+    return [one for one in objects(*words) if one["kind"] == kind]
+
+
+def pods(*words: str) -> list[dict[str, Any]]:
+    return [one["spec"]["template"]["spec"] for one in objects(*words) if one["kind"] in ("Job", "StatefulSet")]
+
+
+def commands(script: str) -> list[str]:
+    """What the steps of a batch script run."""
+    return [text.replace("'\"'\"'", "'") for text in re.findall(r"bash -c '(.*)' &$", script, re.M)]
+
+
+def parsed(command: str) -> argparse.Namespace:
+    """The arguments of an ``envsuite serve http``, by its own parser."""
+    words = command.removeprefix("exec envsuite ").replace("$HOST", "0.0.0.0").replace("$PORT", "8080").split()
+    name, found, rest = cli.find(words, cli.available())
+    assert name == "serve http"
+    return cli.parsed(name, found, rest)
+
+
+@pytest.mark.seconds
+def test_settings_that_are_shortened_are_the_same_settings() -> None:
+    seen = 0
+    for name in shipped_configs():
+        if {*read_file(name)} <= TrainConfig.__dataclass_fields__.keys() and "accelerate" not in name:
+            config = parse(["--config", name, "--rollout.engine", "hf", "--rollout.engine_options", "{}"]).config
+            Path("short.yaml").write_text(text := shortened(config), "utf-8")
+            assert dump(parse(["--config", "short.yaml"]).config) == dump(config), name
+            assert len(text.splitlines()) < len(dump(config).splitlines()) / 2, name
+            seen += 1
+    assert seen > 100
+
+
+@sizes
+def test_bash_accepts_the_batch_script(words: list[str]) -> None:
+    checked = subprocess.run(["bash", "-n"], input=files("slurm", *words)["job.sbatch"], text=True, capture_output=True)
+    assert checked.returncode == 0 and not checked.stderr, checked.stderr
+
+
+@sizes
+def test_slurm_would_start_the_job(words: list[str]) -> None:
+    if shutil.which("sbatch") is None or subprocess.run(["scontrol", "ping"], capture_output=True).returncode:
+        pytest.skip("no SLURM here; docs/clusters.md says how these scripts were tried")
+    partition = os.environ.get("ENVSUITE_SLURM_GPUS", "gpu") if "--gpus-per-node" in words else None
+    files("slurm", *words)
+    where = ["--partition", partition] if partition else []
+    tried = subprocess.run(
+        ["sbatch", "--test-only", *where, "launch/quickstart/job.sbatch"], capture_output=True, text=True
+    )
+    assert tried.returncode == 0, tried.stderr
+
+
+@sizes
+def test_kubernetes_accepts_the_manifests(words: list[str]) -> None:
+    if (validate := shutil.which("kubernetes-validate")) is None:
+        pytest.skip("no kubernetes-validate here; pip install kubernetes-validate")
+    files("kubernetes", *words)
+    checked = subprocess.run(
+        [validate, "--strict", *map(str, Path("launch/quickstart").glob("*.yaml"))], capture_output=True, text=True
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert checked.stderr.count("passed") + checked.stdout.count("passed") == len(objects(*words))
+
+
+@sizes
+def test_roles_have_the_same_commands_everywhere(words: list[str]) -> None:
+    script = files("slurm", *words)["job.sbatch"]
+    there = {command.removeprefix("export PORT=$((PORT + SLURM_PROCID)); ") for command in commands(script)}
+    containers = {pod["containers"][0]["command"][2] for pod in pods(*words)}
+    assert {one.replace("/data/runs", f"{Path.cwd()}/runs") for one in containers} == there
+
+
+@sizes
+def test_the_trainer_takes_the_settings_that_are_written(words: list[str]) -> None:
+    written = files("slurm", *words)
+    command = commands(written["job.sbatch"])[-1]
+    assert command.endswith("echo --resume)") and "--config launch/quickstart/settings.yaml" in command
+    config = parse(["--config", "launch/quickstart/settings.yaml"], ELSEWHERE).config
+    assert config.iterations == 18 and len(config.envs) == 2
+    options = command.partition("$(")[0].replace("$HEAD", "there").replace("$JOB", "1").split()[3:]
+    known = {text.split()[0] for text in TRAIN.options} | {"--config"}
+    assert {option for option in options if option.startswith("--")} <= known
+
+
+def test_servers_take_their_environment_and_the_settings_name_them() -> None:
+    words = ["--nodes", "2", "--servers", "3", "--evaluation.envs", "[{id: WebShop-v0, split: dev}]"]
+    written = files("slurm", *words)
+    served = [parsed(one.partition("; ")[2]) for one in commands(written["job.sbatch"])[:-1]]
+    assert all(one.token_file is None and one.host == "0.0.0.0" for one in served)
+    assert [one.environments for one in served] == [["TextCraft-v0"], ["WebShop-v0"]]
+    config = parse(["--config", "launch/quickstart/settings.yaml"], ELSEWHERE).config
+    urls = [env.url for env in (*config.envs, *config.evaluation.envs)]
+    folder = f"file://{Path.cwd()}/launch/quickstart"
+    assert urls == [f"{folder}/textcraft.servers"] * 2 + [f"{folder}/webshop.servers"]
+    assert all(f"launch/quickstart/{name}.servers" in written["job.sbatch"] for name in ("textcraft", "webshop"))
+
+
+def test_addresses_of_servers_are_those_of_the_nodes_that_slurm_puts_them_on() -> None:
+    script = files("slurm", *SIZES["vLLM on nodes of its own"], "--servers", "3")["job.sbatch"]
+    lines = "\n".join(line for line in script.splitlines() if line.startswith(("for i", "PORT=")))
+    nodes = "nodes=(a b c d); PORT=100; mkdir -p launch/quickstart; "
+    subprocess.run(["bash", "-c", nodes + lines], check=True)
+    read = {name: Path(f"launch/quickstart/{name}.servers").read_text().split() for name in ("textcraft", "vllm")}
+    assert read["textcraft"] == ["http://a:100", "http://b:101", "http://a:102"]
+    assert read["vllm"] == [f"http://{'c' if i < 8 else 'd'}:{103 + i}" for i in range(12)]
+    assert "#SBATCH --nodes=4\n" in script and "--relative=2 --ntasks-per-node=8" in script
+
+
+def test_a_server_of_several_gpus_takes_them_from_its_node() -> None:
+    options = "{arguments: {tensor-parallel-size: 4, max-model-len: 4096}, memory: 0.8, python: there/bin/python}"
+    words = [*SIZES["vLLM on nodes of its own"][:-1], "2", "--rollout.engine_options", options]
+    script = files("slurm", *words)["job.sbatch"]
+    assert "#SBATCH --nodes=3\n" in script and "--ntasks-per-node=2" in script and "--gpus-per-task=4" in script
+    assert "exec there/bin/python -m vllm.entrypoints.openai.api_server" in script
+    assert "--gpu-memory-utilization 0.8 --tensor-parallel-size 4 --max-model-len 4096" in script
+    config = parse(["--config", "launch/quickstart/settings.yaml"], ELSEWHERE).config
+    assert config.rollout.engine_options.keys() == {"urls", "weights_folder"}
+
+
+def test_the_trainers_processes_have_the_gpus_that_vllm_leaves() -> None:
+    words = SIZES["vLLM on the nodes that train"]
+    script = files("slurm", *words)["job.sbatch"]
+    assert "--processes 6 " in script and "--exact --gpus-per-node=6" in script and "#SBATCH --nodes=2\n" in script
+    (trainer,) = of_kind("Job", *words)
+    assert trainer["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": 6}
+
+
+def test_a_dry_run_prints_the_files_and_writes_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--slurm", "--config", CONFIG, "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "# launch/quickstart/settings.yaml\nname: quickstart\n" in said and "#SBATCH --nodes=1\n" in said
+    assert not Path("launch").exists()
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        ([], "one of --slurm, --kubernetes and --local"),
+        (["--slurm", "--kubernetes"], "one of --slurm, --kubernetes and --local"),
+        (["--slurm", "yes please"], "--slurm yes please: it takes no value"),
+        (["--slurm", "--nodes", "0"], "--nodes 0: it must be a whole number of at least 1"),
+        (["--slurm", "--image", "mine:1"], "only --kubernetes takes an image"),
+        (["--local", "2", "--processes", "4"], "--local says how many"),
+        (["--slurm", "--gpus-per-node", "8", "--processes", "4"], "--gpus-per-node says how many"),
+        (["--slurm", "--vllm", "2"], "--vllm 2: rollout.engine is hf, which asks no vLLM server"),
+        (["--slurm", "--vllm", "2", "--vllm-on", "both"], "--vllm-on both: it is own or shared"),
+        (
+            ["--slurm", "--vllm", "2", "--rollout.engine", "vllm", "--rollout.engine_options.urls", "http://a:8000"],
+            "rollout.engine_options.urls names servers that run",
+        ),
+        (
+            ["--slurm", "--vllm", "2", "--rollout.engine", "vllm", "--rollout.engine_options.place", "process"],
+            "place is process",
+        ),
+        (
+            [*("--slurm", "--rollout.engine", "vllm", "--gpus-per-node", "2"), *("--vllm", "2", "--vllm-on", "shared")],
+            "leaves GPUs that train",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--config", CONFIG, *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1, error
+
+
+@sizes
+def test_pods_have_no_rights_are_bounded_and_write_to_the_volume_alone(words: list[str]) -> None:
+    for pod in pods(*words):
+        assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] == 10001
+        assert not pod["automountServiceAccountToken"] and not pod["enableServiceLinks"]
+        for container in [*pod["containers"], *pod.get("initContainers", [])]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+            }  # fmt: skip
+            assert container["image"] == f"envsuite-trainer:{__version__}"
+            variables = {one["name"]: one for one in container["env"]}
+            assert variables[TOKEN_VARIABLE]["valueFrom"]["secretKeyRef"] == {"name": "quickstart", "key": "token"}
+        (container,) = pod["containers"]
+        assert {"cpu", "memory"} <= {
+            **container["resources"].get("limits", {}),
+            **container["resources"].get("requests", {}),
+        }.keys()
+        shared = next(one["emptyDir"] for one in pod["volumes"] if one["name"] == "shm")
+        assert shared["medium"] == "Memory"
+
+
+def test_servers_are_asked_without_a_token_and_given_the_time_that_they_take_to_end() -> None:
+    (role,) = of_kind("StatefulSet", "--servers", "2")
+    pod = role["spec"]["template"]["spec"]
+    (server,) = pod["containers"]
+    probes = {server[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")}
+    assert probes == {"/healthz", "/readyz"}
+    before = int(server["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert pod["terminationGracePeriodSeconds"] >= before + DRAIN_SECONDS + 15
+    assert parsed(server["command"][2]).environments == ["TextCraft-v0"]
+    assert server["ports"][0]["containerPort"] == parsed(server["command"][2]).port
+
+
+@sizes
+def test_services_lead_to_their_pods_and_names_of_pods_are_those_that_are_asked(words: list[str]) -> None:
+    made = objects(*words)
+    roles = {one["metadata"]["name"]: one["spec"] for one in made if one["kind"] in ("Job", "StatefulSet")}
+    services = {one["metadata"]["name"]: one["spec"] for one in made if one["kind"] == "Service"}
+    for name, spec in services.items():
+        assert spec["selector"] == roles[name]["template"]["metadata"]["labels"] and spec["clusterIP"] == "None"
+        assert roles[name].get("serviceName", roles[name]["template"]["spec"].get("subdomain")) == name
+    trainer = roles["quickstart-trainer"]
+    assert trainer["completions"] == trainer["parallelism"] == int(words[words.index("--nodes") + 1])
+    variables = {one["name"]: one.get("value") for one in trainer["template"]["spec"]["containers"][0]["env"]}
+    if trainer["completions"] > 1:
+        assert variables["HEAD"] == "quickstart-trainer-0.quickstart-trainer" and "quickstart-trainer" in services
+    waits = " ".join(one["command"][2] for one in trainer["template"]["spec"].get("initContainers", []))
+    asked = re.findall(r"http://([\w-]+)-(\d+)\.([\w-]+):8080/", waits)
+    assert all(name == service and service in services for name, _, service in asked)
+    assert len(asked) == sum(spec["replicas"] for spec in roles.values() if "replicas" in spec)
+
+
+def test_a_run_that_an_alarm_stopped_or_with_wrong_settings_is_not_started_again() -> None:
+    (trainer,) = of_kind("Job")
+    rule = trainer["spec"]["podFailurePolicy"]["rules"][0]
+    assert (rule["action"], rule["onExitCodes"]["values"]) == ("FailJob", [2, 3])
+    assert trainer["spec"]["template"]["spec"]["restartPolicy"] == "Never"

@@ -1,0 +1,127 @@
+"""The roles of a run as processes of this machine: what is tested here is what is written for a cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from trainers.programs.launching.job import Job, Servers
+from trainers.programs.launching.local import ServerEnded, commands, free_ports, run
+from trainers.programs.launching.ready import NotReady, wait_for
+
+SERVER = f"exec {sys.executable} -m http.server --bind $HOST $PORT"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def job(trainer: str, *servers: str, nodes: int = 1) -> Job:
+    """A job with roles of these commands; two servers of each."""
+    roles = [Servers(f"role{number}", command, "/", "/", 2, 1) for number, command in enumerate(servers)]
+    return Job("tiny", "launch/tiny", "", trainer, nodes, 1, 0, 0, 0, roles)
+
+
+def ports(*names: str) -> dict[str, list[int]]:
+    return {name: free_ports(2) for name in names}
+
+
+def answers(port: int) -> bool:
+    try:
+        wait_for([f"http://127.0.0.1:{port}/"], 0.0)
+    except NotReady:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("status", [0, 1, 2, 3])
+def test_the_status_is_that_of_the_trainer(status: int) -> None:
+    assert run(job(f"exit {status}"), {}) == status
+    assert run(job("kill -TERM $$"), {}) == 128 + signal.SIGTERM
+
+
+def test_servers_answer_before_the_trainer_starts_and_end_after_it() -> None:
+    found = ports("role0")
+    asking = "; ".join(
+        f"{sys.executable} -c 'import urllib.request as u; u.urlopen(\"http://127.0.0.1:{port}/\")'"
+        for port in found["role0"]
+    )
+    assert run(job(f"set -e; {asking}", f"sleep 0.5; {SERVER}"), found) == 0
+    assert not any(map(answers, found["role0"]))
+    assert "GET / HTTP" in Path("launch/tiny/logs/role0-1.log").read_text()
+
+
+def test_a_server_that_ends_is_said_with_its_log_and_nothing_is_left() -> None:
+    found = ports("role0", "role1")
+    with pytest.raises(ServerEnded, match=r"status 7; launch/tiny/logs/role1-0.log says why"):
+        run(job("touch trained", SERVER, "echo no such model; exit 7"), found)
+    assert not Path("trained").exists() and not any(map(answers, found["role0"]))
+    assert Path("launch/tiny/logs/role1-0.log").read_text() == "no such model\n"
+
+
+def test_every_node_has_a_number_and_meets_at_the_same_place() -> None:
+    assert run(job("echo $JOB_COMPLETION_INDEX $HEAD $JOB > node$JOB_COMPLETION_INDEX", nodes=3), {}) == 0
+    said = [Path(f"node{number}").read_text().split() for number in range(3)]
+    assert [line[0] for line in said] == ["0", "1", "2"]
+    assert len({tuple(line[1:]) for line in said}) == 1 and said[0][1] == "127.0.0.1"
+
+
+def test_what_is_started_is_written_down() -> None:
+    written = commands(job("train", "serve $PORT", nodes=2), {"role0": [1, 2]})
+    assert written.splitlines() == [
+        "HOST=127.0.0.1 PORT=1 serve $PORT", "HOST=127.0.0.1 PORT=2 serve $PORT", "train", "train",
+    ]  # fmt: skip
+
+
+def test_a_server_that_does_not_answer_in_time_is_named() -> None:
+    (port,) = free_ports(1)
+    with pytest.raises(NotReady, match=f"http://127.0.0.1:{port}/readyz does not answer after 0.1 s"):
+        wait_for([f"http://127.0.0.1:{port}/readyz"], 0.1)
+
+
+TRAINER = "trap 'touch checkpoint; exit 143' TERM; touch started; while true; do sleep 0.1; done"
+PROGRAM = """
+import sys; sys.path.insert(0, sys.argv[1])
+from test_launch_local import SERVER, TRAINER, job, ports, run
+sys.exit(run(job(TRAINER, SERVER), ports("role0")))
+"""
+
+
+def test_sigterm_is_the_trainers_whose_status_ends_all() -> None:
+    started = subprocess.Popen([sys.executable, "-c", PROGRAM, str(Path(__file__).parent)])
+    until = time.monotonic() + 60
+    while not Path("started").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    os.kill(started.pid, signal.SIGTERM)
+    assert started.wait(30) == 143 and Path("checkpoint").exists()
+
+
+@pytest.mark.slow
+def test_the_local_form_trains_to_the_last_bit_what_envsuite_train_does(tmp_path: Path) -> None:
+    from tiny_runs import environment, save_model, weights, without_times, write_settings
+
+    save_model(tmp_path / "model")
+    records, bits = [], []
+    for name, words in {
+        "here": ["train", "--processes", "2"],
+        "launched": ["launch", "--local", "2", "--servers", "2", "--max-restarts", "0"],
+    }.items():
+        config = write_settings(tmp_path, name=name)
+        command = [sys.executable, "-m", "envsuite.cli", *words, "--config", str(config)]
+        ended = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=1200)
+        assert ended.returncode == 0, ended.stderr
+        records.append(without_times(tmp_path / "runs" / name))
+        bits.append(weights(sorted((tmp_path / "runs" / name / "checkpoints").glob("iteration-*"))[-1]))
+    assert records[0] == records[1] and bits[0] == bits[1]
+    assert len(records[0]) == 7
+    logs = {file.name for file in (tmp_path / "launch/launched/logs").iterdir()}
+    assert logs == {"textcraft-0.log", "textcraft-1.log"}
+    assert (tmp_path / "runs/launched/run.rank1.log").exists()

@@ -53,6 +53,13 @@ def files(target: str, *words: str) -> dict[str, str]:
     return {file.name: file.read_text("utf-8") for file in Path("launch/quickstart").iterdir() if file.is_file()}
 
 
+def settings() -> TrainConfig:
+    """The settings that were written, as the trainer reads them once the job has written addresses of servers."""
+    for name in ("textcraft", "webshop", "vllm"):
+        Path(f"launch/quickstart/{name}.servers").touch()
+    return parse(["--config", "launch/quickstart/settings.yaml"], ELSEWHERE).config
+
+
 def objects(*words: str) -> list[dict[str, Any]]:
     """The manifests of a job."""
     return [one for text in files("kubernetes", *words).values() for one in yaml.safe_load_all(text)]
@@ -136,7 +143,7 @@ def test_the_trainer_takes_the_settings_that_are_written(words: list[str]) -> No
     written = files("slurm", *words)
     command = commands(written["job.sbatch"])[-1]
     assert command.endswith("echo --resume)") and "--config launch/quickstart/settings.yaml" in command
-    config = parse(["--config", "launch/quickstart/settings.yaml"], ELSEWHERE).config
+    config = settings()
     assert config.iterations == 18 and len(config.envs) == 2
     options = command.partition("$(")[0].replace("$HEAD", "there").replace("$JOB", "1").split()[3:]
     known = {text.split()[0] for text in TRAIN.options} | {"--config"}
@@ -149,7 +156,7 @@ def test_servers_take_their_environment_and_the_settings_name_them() -> None:
     served = [parsed(one.partition("; ")[2]) for one in commands(written["job.sbatch"])[:-1]]
     assert all(one.token_file is None and one.host == "0.0.0.0" for one in served)
     assert [one.environments for one in served] == [["TextCraft-v0"], ["WebShop-v0"]]
-    config = parse(["--config", "launch/quickstart/settings.yaml"], ELSEWHERE).config
+    config = settings()
     urls = [env.url for env in (*config.envs, *config.evaluation.envs)]
     folder = f"file://{Path.cwd()}/launch/quickstart"
     assert urls == [f"{folder}/textcraft.servers"] * 2 + [f"{folder}/webshop.servers"]
@@ -174,7 +181,7 @@ def test_a_server_of_several_gpus_takes_them_from_its_node() -> None:
     assert "#SBATCH --nodes=3\n" in script and "--ntasks-per-node=2" in script and "--gpus-per-task=4" in script
     assert "exec there/bin/python -m vllm.entrypoints.openai.api_server" in script
     assert "--gpu-memory-utilization 0.8 --tensor-parallel-size 4 --max-model-len 4096" in script
-    config = parse(["--config", "launch/quickstart/settings.yaml"], ELSEWHERE).config
+    config = settings()
     assert config.rollout.engine_options.keys() == {"urls", "weights_folder"}
 
 

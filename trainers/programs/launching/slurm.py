@@ -41,7 +41,7 @@ srun --nodes={nodes} --ntasks={count} {placed} --cpus-per-task={cores} {gpus} --
 PORT=$((PORT + {count}))
 """
 _TRAINER = """
-srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --relative=0 --cpus-per-task={cores}{gpus} \\
+srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --relative=0 --wait=120 --cpus-per-task={cores}{gpus} \\
     --output="$logs-trainer-%t.log" bash -c {command} &
 trainer=$!
 trap 'stopped=yes; scancel --signal=TERM $SLURM_JOB_ID.{step}' USR1

@@ -16,10 +16,6 @@ DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8")
 INSTRUCTIONS = [line.strip() for line in DOCKERFILE.replace("\\\n", " ").splitlines() if line[:1].isupper()]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text(encoding="utf-8"))
 SERVERS = {name: service for name, service in COMPOSE["services"].items() if name not in ("trainer", "interpreter")}
-MANIFEST = list(yaml.safe_load_all((ROOT / "docker" / "kubernetes.yaml").read_text(encoding="utf-8")))
-STATEFUL_SET = next(document for document in MANIFEST if document["kind"] == "StatefulSet")
-POD = STATEFUL_SET["spec"]["template"]["spec"]
-(SERVER,) = POD["containers"]
 
 
 def serve(arguments: list[str]) -> argparse.Namespace:
@@ -35,10 +31,6 @@ def read(words: list[str], command: str) -> argparse.Namespace:
     name, found, rest = cli.find(words[1:], cli.available())
     assert name == command
     return cli.parsed(name, found, rest)
-
-
-def environment(container: dict[str, Any]) -> dict[str, Any]:
-    return {entry["name"]: entry for entry in container["env"]}
 
 
 def test_compose_has_a_service_for_each_environment_and_no_other() -> None:
@@ -92,7 +84,7 @@ def test_every_service_has_a_token_that_whoever_starts_it_chose(name: str) -> No
 @pytest.mark.parametrize("name", COMPOSE["services"])
 def test_images_carry_the_version_of_the_package(name: str) -> None:
     _image, _, tag = COMPOSE["services"][name]["image"].partition(":")
-    assert tag == __version__ == SERVER["image"].partition(":")[2]
+    assert tag == __version__
     target = COMPOSE["services"][name]["build"]["target"]
     assert re.search(rf"^FROM \S+ AS {target}$", DOCKERFILE, re.MULTILINE)
 
@@ -160,35 +152,3 @@ def test_what_is_copied_into_images_is_let_through_by_dockerignore() -> None:
 def test_containers_are_given_the_time_that_a_server_takes_to_end() -> None:
     for service in SERVERS.values():
         assert int(service["stop_grace_period"].removesuffix("s")) >= DRAIN_SECONDS + 15
-    before = int(SERVER["lifecycle"]["preStop"]["exec"]["command"][1])
-    assert POD["terminationGracePeriodSeconds"] >= before + DRAIN_SECONDS + 15
-
-
-def test_the_manifest_runs_the_server_as_the_image_means_it() -> None:
-    assert serve(SERVER["args"]).workers > 0
-    assert SERVER["ports"][0]["containerPort"] == serve([]).port
-    assert POD["securityContext"]["runAsUser"] == 10001
-    assert environment(SERVER)[TOKEN_VARIABLE]["valueFrom"]["secretKeyRef"]["key"] == "token"
-    assert {mount["mountPath"] for mount in SERVER["volumeMounts"]} == {"/data", "/tmp"}
-
-
-def test_the_manifest_probes_addresses_that_need_no_token() -> None:
-    probes = {SERVER[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")}
-    assert probes == {"/healthz", "/readyz"}
-
-
-def test_the_service_of_the_manifest_leads_to_its_pods() -> None:
-    service = next(document for document in MANIFEST if document["kind"] == "Service")
-    assert service["spec"]["selector"].items() <= STATEFUL_SET["spec"]["template"]["metadata"]["labels"].items()
-    assert STATEFUL_SET["spec"]["serviceName"] == service["metadata"]["name"]
-    assert service["spec"]["clusterIP"] == "None"
-
-
-def test_the_pods_of_the_manifest_have_no_rights_and_are_bounded() -> None:
-    assert SERVER["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
-    assert POD["securityContext"]["runAsNonRoot"] and not POD["automountServiceAccountToken"]
-    assert {"cpu", "memory"} <= set(SERVER["resources"]["limits"])

@@ -42,6 +42,7 @@ ELSEWHERE = {
     "git": "clones the repository",
     "docker": "needs Docker; tests/docker checks its files",
     "kubectl": "needs Kubernetes",
+    "sbatch": "needs SLURM; tests/trainers/launching submits where it is installed",
     "vf-eval": "of verifiers, no part of the extra dev; tests/examples runs it where it is installed",
     "py-spy": "of another package, attaches to a process",
     "vllm-env/bin/": "an environment with vLLM; tests/trainers/rollout runs it where ENVSUITE_VLLM_PYTHON names one",

@@ -208,6 +208,7 @@ def test_a_dry_run_prints_the_files_and_writes_none(capsys: pytest.CaptureFixtur
         (["--slurm", "yes please"], "--slurm yes please: it takes no value"),
         (["--slurm", "--nodes", "0"], "--nodes 0: it must be a whole number of at least 1"),
         (["--slurm", "--image", "mine:1"], "only --kubernetes takes an image"),
+        (["--local", "2", "--nodes", "2"], "on this machine alone"),
         (["--local", "2", "--processes", "4"], "--local says how many"),
         (["--slurm", "--gpus-per-node", "8", "--processes", "4"], "--gpus-per-node says how many"),
         (["--slurm", "--vllm", "2"], "--vllm 2: rollout.engine is hf, which asks no vLLM server"),

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from trainers.programs.launching.job import Job, Servers
 from trainers.programs.launching.local import ServerEnded, commands, free_ports, run
 from trainers.programs.launching.ready import NotReady, wait_for
+from trainers.programs.launching.roles import Job, Servers
 
 SERVER = f"exec {sys.executable} -m http.server --bind $HOST $PORT"
 
@@ -24,10 +24,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def job(trainer: str, *servers: str, nodes: int = 1) -> Job:
+def job(trainer: str, *servers: str) -> Job:
     """A job with roles of these commands; two servers of each."""
     roles = [Servers(f"role{number}", command, "/", "/", 2, 1) for number, command in enumerate(servers)]
-    return Job("tiny", "launch/tiny", "", trainer, nodes, 1, 0, 0, 0, roles)
+    return Job("tiny", "launch/tiny", "", trainer, 1, 1, 0, 0, 0, roles)
 
 
 def ports(*names: str) -> dict[str, list[int]]:
@@ -67,17 +67,10 @@ def test_a_server_that_ends_is_said_with_its_log_and_nothing_is_left() -> None:
     assert Path("launch/tiny/logs/role1-0.log").read_text() == "no such model\n"
 
 
-def test_every_node_has_a_number_and_meets_at_the_same_place() -> None:
-    assert run(job("echo $JOB_COMPLETION_INDEX $HEAD $JOB > node$JOB_COMPLETION_INDEX", nodes=3), {}) == 0
-    said = [Path(f"node{number}").read_text().split() for number in range(3)]
-    assert [line[0] for line in said] == ["0", "1", "2"]
-    assert len({tuple(line[1:]) for line in said}) == 1 and said[0][1] == "127.0.0.1"
-
-
 def test_what_is_started_is_written_down() -> None:
-    written = commands(job("train", "serve $PORT", nodes=2), {"role0": [1, 2]})
+    written = commands(job("train", "serve $PORT"), {"role0": [1, 2]})
     assert written.splitlines() == [
-        "HOST=127.0.0.1 PORT=1 serve $PORT", "HOST=127.0.0.1 PORT=2 serve $PORT", "train", "train",
+        "HOST=127.0.0.1 PORT=1 serve $PORT", "HOST=127.0.0.1 PORT=2 serve $PORT", "train",
     ]  # fmt: skip
 
 

@@ -97,7 +97,7 @@ def test_a_job_on_two_machines_with_servers_trains_what_two_processes_do(
     until = time.monotonic() + 900
     while time.monotonic() < until:
         state = done(cluster[0], f"scontrol show job {job}", tmp_path / "slurm")
-        if "JobState=RUNNING" not in state and "JobState=PENDING" not in state:
+        if not any(f"JobState={going}" in state for going in ("PENDING", "RUNNING", "COMPLETING")):
             break
         time.sleep(2.0)
     logs = {file.name: file.read_text() for file in (tmp_path / "launch/there/logs").iterdir()}

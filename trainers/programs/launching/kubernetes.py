@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from envsuite.remote.protocol import TOKEN_VARIABLE
-from trainers.programs.launching.job import KEY_VARIABLE, PAUSED, READY, VLLM, Job, Servers, dns_label
+from trainers.programs.launching.roles import KEY_VARIABLE, PAUSED, READY, VLLM, Job, Servers, dns_label
 
 FILE, VOLUME = "job.yaml", "volume.yaml"
 ROOT = "/data"

@@ -11,9 +11,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from envsuite.core.errors import EnvsuiteError
-from envsuite.exits import INTERRUPTED
-from trainers.programs.launching.job import Job
 from trainers.programs.launching.ready import wait_for
+from trainers.programs.launching.roles import Job
 
 _GRACE_SECONDS = 30.0
 """More than the 20 s that requests under way have after SIGTERM."""
@@ -33,17 +32,16 @@ def free_ports(count: int) -> list[int]:
 def commands(job: Job, ports: Mapping[str, Sequence[int]]) -> str:
     """Returns the commands of all processes, a line each."""
     servers = [f"HOST=127.0.0.1 PORT={port} {one.command}\n" for one in job.servers for port in ports[one.name]]
-    return "".join(servers) + f"{job.trainer}\n" * job.nodes
+    return "".join(servers) + f"{job.trainer}\n"
 
 
 def run(job: Job, ports: Mapping[str, Sequence[int]]) -> int:
     """Starts servers, waits for them, trains, and ends them all; returns the trainer's exit status.
 
-    The first node's trainer writes to this terminal, everything else to files in the job's folder. Ctrl-C and SIGTERM
-    are the trainers'.
+    The trainer writes to this terminal, servers to files in the job's folder. Ctrl-C and SIGTERM are the trainer's.
 
     Args:
-        job: The roles.
+        job: The roles, with one node.
         ports: Ports of the servers, by their names.
 
     Raises:
@@ -51,17 +49,13 @@ def run(job: Job, ports: Mapping[str, Sequence[int]]) -> int:
     """
     logs = Path(job.folder) / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    trainers = list[_Process]()
-    old = signal.signal(signal.SIGTERM, lambda number, frame: _pass_on(trainers))
+    trainer: list[_Process] = []
+    old = signal.signal(signal.SIGTERM, lambda number, frame: _pass_on(trainer))
     try:
         with ExitStack() as ending:
             _start_servers(job, ports, logs, ending)
-            own = {"HEAD": "127.0.0.1", "JOB": f"local-{os.getpid()}"}
-            for node in range(job.nodes):
-                log = logs / f"trainer-{node}.log" if node else None
-                trainer = _Process(job.trainer, log, JOB_COMPLETION_INDEX=str(node), **own)
-                trainers.append(ending.enter_context(trainer))
-            return _waited(trainers)
+            trainer.append(ending.enter_context(_Process(job.trainer)))
+            return _waited(trainer[0].process)
     finally:
         signal.signal(signal.SIGTERM, old)
 
@@ -86,31 +80,27 @@ def _start_servers(job: Job, ports: Mapping[str, Sequence[int]], logs: Path, end
     wait_for([f"http://127.0.0.1:{port}{one.ready}" for one, _, port in places], check=check)
 
 
-def _pass_on(trainers: Sequence[_Process]) -> None:
-    """Answers SIGTERM: the trainers write a checkpoint and end; where there are none yet, this program ends."""
-    if not trainers:
+def _pass_on(trainer: Sequence[_Process]) -> None:
+    """Answers SIGTERM: the trainer writes a checkpoint and ends; where there is none yet, this program ends."""
+    if not trainer:
         raise SystemExit(128 + signal.SIGTERM)
-    for trainer in trainers:
-        trainer.process.terminate()
+    trainer[0].process.terminate()
 
 
-def _waited(trainers: Sequence[_Process]) -> int:
-    """Waits for the trainers; returns the status of the first that failed, as a shell gives it."""
-    interrupted = 0
+def _waited(trainer: subprocess.Popen[bytes]) -> int:
+    """Waits for the trainer; returns its status, as a shell gives it."""
     while True:
         try:
-            statuses = [trainer.process.wait() for trainer in trainers]
-            break
-        except KeyboardInterrupt:  # the terminal sends it to the first trainer, too, which writes a checkpoint
-            interrupted = INTERRUPTED
-    failed = next((status for status in statuses if status), interrupted)
-    return failed if failed >= 0 else 128 - failed
+            status = trainer.wait()
+            return status if status >= 0 else 128 - status
+        except KeyboardInterrupt:  # the terminal sends it to the trainer, too, which writes a checkpoint
+            continue
 
 
 class _Process:
     """A command of a role; ends at the latest at the end of the block."""
 
-    def __init__(self, command: str, log: Path | None, **variables: str) -> None:
+    def __init__(self, command: str, log: Path | None = None, **variables: str) -> None:
         self.command, self.log = command, log
         self.variables = {**os.environ, "HOST": "127.0.0.1", **variables}
 

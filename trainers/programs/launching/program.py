@@ -9,8 +9,9 @@ from pathlib import Path, PurePosixPath
 from envsuite import __version__
 from envsuite.exits import status_of
 from trainers.programs.launching import kubernetes, slurm
-from trainers.programs.launching.job import Job, Sizes, dns_label, job_of
+from trainers.programs.launching.job import job_of
 from trainers.programs.launching.local import commands, free_ports, run
+from trainers.programs.launching.roles import Job, Sizes, dns_label
 from trainers.run.cli import ORDER, Command, Program, parse
 from trainers.run.config import TrainConfig
 from trainers.settings import ConfigError
@@ -30,7 +31,7 @@ examples:
     options={
         "--slurm": "Write a batch script for SLURM; this folder and this installation must be ones that all nodes see.",
         "--kubernetes": "Write manifests for Kubernetes.",
-        "--local N": "Start all roles here, with N processes for each of --nodes.",
+        "--local N": "Start all roles here, with N processes of the trainer.",
         "--nodes N": "Nodes that train. By default 1.",
         "--gpus-per-node N": "GPUs of each node, with a process each. By default 0: CPU only.",
         "--processes N": "Processes of each node without GPUs. By default 1.",
@@ -95,6 +96,9 @@ def _rendered(
         file = f"{job.folder}/{slurm.FILE}"
         script = slurm.script(job, root, Path(sys.executable).parent)
         return job, {job.settings_file: job.settings, file: script}, f"sbatch {file}"
+
+    if sizes.nodes > 1:
+        raise ConfigError(f"--nodes {sizes.nodes}: --local starts the roles on this machine alone; leave --nodes out")
 
     def here(role: str, count: int) -> list[str]:
         ports.setdefault(role, free_ports(count))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from envsuite.remote.protocol import TOKEN_VARIABLE
-from trainers.programs.launching.job import KEY_VARIABLE, READY, VLLM, Job, Servers
+from trainers.programs.launching.roles import KEY_VARIABLE, READY, VLLM, Job, Servers
 
 FILE = "job.sbatch"
 _HEAD = """#!/bin/bash

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from trainers.programs.launching.job import VLLM, Servers, Sizes
+from trainers.programs.launching.roles import VLLM, Servers, Sizes
 from trainers.rollout.vllm.options import Options
 from trainers.rollout.vllm.proof import LOGPROBS_MODE, server_rank
 from trainers.rollout.vllm.starting import EXTENSION

@@ -166,7 +166,7 @@ def test_servers_take_their_environment_and_the_settings_name_them() -> None:
 def test_addresses_of_servers_are_those_of_the_nodes_that_slurm_puts_them_on() -> None:
     script = files("slurm", *SIZES["vLLM on nodes of its own"], "--servers", "3")["job.sbatch"]
     lines = "\n".join(line for line in script.splitlines() if line.startswith(("for i", "PORT=")))
-    nodes = "nodes=(a b c d); PORT=100; mkdir -p launch/quickstart; "
+    nodes = "nodes=(a b c d); PORT=100; folder=launch/quickstart; "
     subprocess.run(["bash", "-c", nodes + lines], check=True)
     read = {name: Path(f"launch/quickstart/{name}.servers").read_text().split() for name in ("textcraft", "vllm")}
     assert read["textcraft"] == ["http://a:100", "http://b:101", "http://a:102"]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from trainers.programs.launching.roles import VLLM, Job, Servers, Sizes, dns_label
+from trainers.programs.launching.roles import SETTINGS, VLLM, Job, Servers, Sizes, dns_label
 from trainers.rollout.config import EnvConfig
 from trainers.run.cli import shortened
 from trainers.run.config import TrainConfig
@@ -43,7 +43,7 @@ def job_of(config: TrainConfig, sizes: Sizes, root: PurePosixPath, where: Callab
     return Job(
         name=config.name, folder=folder, settings=shortened(config), nodes=sizes.nodes, processes=processes, gpus=gpus,
         node_gpus=sizes.gpus, restarts=sizes.restarts, servers=servers,
-        trainer=_trainer(f"{folder}/settings.yaml", run, sizes, processes),
+        trainer=_trainer(f"{folder}/{SETTINGS}", run, sizes, processes),
     )  # fmt: skip
 
 

@@ -8,10 +8,10 @@ from pathlib import Path, PurePosixPath
 
 from envsuite import __version__
 from envsuite.exits import status_of
-from trainers.programs.launching import kubernetes, slurm
+from trainers.programs.launching.files import DATA, KUBERNETES, PORT, SLURM, addresses, manifests, script
 from trainers.programs.launching.job import job_of
 from trainers.programs.launching.local import commands, free_ports, run
-from trainers.programs.launching.roles import Job, Sizes, dns_label
+from trainers.programs.launching.roles import SETTINGS, Job, Sizes, dns_label
 from trainers.run.cli import ORDER, Command, Program, parse
 from trainers.run.config import TrainConfig
 from trainers.settings import ConfigError
@@ -61,42 +61,38 @@ def _launch(command: Command) -> int:
             raise ConfigError(f"--{switch} {given[switch]}: it takes no value; settings are given as --name value")
     ports: dict[str, list[int]] = {}
     job, files, submit = _rendered(config, target, given, ports)
+    folder = Path(job.folder)
     if "dry-run" in given:
-        for name, text in files.items():
-            sys.stdout.write(f"# {name}\n{text}\n")
+        files |= {"commands": commands(job, ports)} if target == "local" else {}
+        sys.stdout.write("".join(f"# {folder / name}\n{text}\n" for name, text in files.items()))
         return 0
+    (folder / "logs").mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        Path(name).write_text(text, encoding="utf-8")
-    (Path(job.folder) / "logs").mkdir(exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
     if target == "local":
         return run(job, ports)
-    sys.stdout.write(f"wrote {', '.join(files)}; submit: {submit}\n")
+    sys.stdout.write(f"wrote {', '.join(str(folder / name) for name in files)}; submit: {submit}\n")
     return 0
 
 
 def _rendered(
     config: TrainConfig, target: str, given: Mapping[str, str], ports: dict[str, list[int]]
 ) -> tuple[Job, dict[str, str], str]:
-    """The job, its files by their paths, and the command that submits it; enters ports of servers started here."""
+    """The job, its files by their names, and the command that submits it; enters ports of servers started here."""
     sizes, root = _sizes(given), Path.cwd()
     if target == "kubernetes":
-        name = dns_label(config.name)
-        where = f"dns://{name}-{{}}:{kubernetes.PORT}"
-        job = job_of(config, sizes, PurePosixPath(kubernetes.ROOT), lambda role, count: where.format(role))
+        where = f"dns://{dns_label(config.name)}-{{}}:{PORT}"
+        job = job_of(config, sizes, PurePosixPath(DATA), lambda role, count: where.format(role))
         image = given.get("image", f"envsuite-trainer:{__version__}")
-        texts = kubernetes.manifests(job, f"{config.output}/{config.name}", image)
-        files = {f"{job.folder}/{file}": text for file, text in texts.items()}
-        return job, files, f"kubectl apply {' '.join(f'-f {file}' for file in files)}"
+        submit = " ".join(f"-f {job.folder}/{file}" for file in KUBERNETES)
+        return job, manifests(job, f"{config.output}/{config.name}", image), f"kubectl apply {submit}"
     if "image" in given:
         raise ConfigError(f"--image {given['image']}: only --kubernetes takes an image")
     if target == "slurm":
-        there = f"file://{root}/launch/{config.name}"
-        job = job_of(config, sizes, PurePosixPath(root), lambda role, count: slurm.addresses(there, role))
-        file = f"{job.folder}/{slurm.FILE}"
-        script = slurm.script(job, root, Path(sys.executable).parent)
-        return job, {job.settings_file: job.settings, file: script}, f"sbatch {file}"
-
+        folder = f"file://{root}/launch/{config.name}"
+        job = job_of(config, sizes, PurePosixPath(root), lambda role, count: addresses(folder, role))
+        files = script(job, root, Path(sys.executable).parent)
+        return job, {SETTINGS: job.settings, **files}, f"sbatch {job.folder}/{SLURM[0]}"
     if sizes.nodes > 1:
         raise ConfigError(f"--nodes {sizes.nodes}: --local starts the roles on this machine alone; leave --nodes out")
 
@@ -105,7 +101,7 @@ def _rendered(
         return [f"http://127.0.0.1:{port}" for port in ports[role]]
 
     job = job_of(config, sizes, PurePosixPath(root), here)
-    return job, {job.settings_file: job.settings, f"{job.folder}/commands.txt": commands(job, ports)}, ""
+    return job, {SETTINGS: job.settings}, ""
 
 
 def _sizes(given: Mapping[str, str]) -> Sizes:

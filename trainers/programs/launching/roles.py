@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 VLLM = "vllm"
-KEY_VARIABLE = "VLLM_API_KEY"
-READY = "trainers.programs.launching.ready"
-PAUSED = 3
-"""Exit status of a run that an alarm stopped."""
+SETTINGS = "settings.yaml"
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,7 @@ class Job:
     folder: str
     """Where its files are, below the working folder."""
     settings: str
-    """Text of :attr:`settings_file`."""
+    """Text of :data:`SETTINGS`."""
     trainer: str
     """Command of each node that trains; it reads ``$HEAD``, the first node's name, and ``$JOB`` where there are
     several."""
@@ -75,11 +72,6 @@ class Job:
     """GPUs of a node."""
     restarts: int
     servers: Sequence[Servers]
-
-    @property
-    def settings_file(self) -> str:
-        """The settings of the trainer."""
-        return f"{self.folder}/settings.yaml"
 
     @property
     def all_nodes(self) -> int:

@@ -67,6 +67,17 @@ def test_a_server_that_ends_is_said_with_its_log_and_nothing_is_left() -> None:
     assert Path("launch/tiny/logs/role1-0.log").read_text() == "no such model\n"
 
 
+def test_what_a_server_has_started_ends_with_it() -> None:
+    found = ports("role0")
+    assert run(job("exit 0", f"sleep 600 & echo $! > child$PORT; {SERVER}"), found) == 0
+    for port in found["role0"]:
+        child = Path(f"/proc/{Path(f'child{port}').read_text().strip()}/stat")
+        until = time.monotonic() + 10
+        while child.exists() and child.read_text().split()[2] != "Z" and time.monotonic() < until:
+            time.sleep(0.05)
+        assert not child.exists() or child.read_text().split()[2] == "Z"
+
+
 def test_what_is_started_is_written_down() -> None:
     written = commands(job("train", "serve $PORT"), {"role0": [1, 2]})
     assert written.splitlines() == [

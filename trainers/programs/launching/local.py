@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from envsuite.core.errors import EnvsuiteError
@@ -98,14 +98,17 @@ def _waited(trainer: subprocess.Popen[bytes]) -> int:
 
 
 class _Process:
-    """A command of a role; ends at the latest at the end of the block."""
+    """A command of a role; ends at the latest at the end of the block, with all that it has started.
+
+    One with a file as output has a group of its own, so that it gets no Ctrl-C.
+    """
 
     def __init__(self, command: str, log: Path | None = None, **variables: str) -> None:
         self.command, self.log = command, log
         self.variables = {**os.environ, "HOST": "127.0.0.1", **variables}
 
     def __enter__(self) -> _Process:
-        """Starts it: with a file as output in a group of its own, so that it gets no Ctrl-C."""
+        """Starts it."""
         with ExitStack() as opened:
             file = None if self.log is None else opened.enter_context(self.log.open("ab"))
             self.process = subprocess.Popen(
@@ -115,10 +118,12 @@ class _Process:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends it, and what it has started."""
+        """Ends it."""
         self.process.terminate()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self.process.wait(_GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        self.process.kill()
+        self.process.wait()
+        if self.log is not None:
+            with suppress(ProcessLookupError):  # what its own end left of its group
+                os.killpg(self.process.pid, signal.SIGKILL)

@@ -160,7 +160,7 @@ def test_servers_take_their_environment_and_the_settings_name_them() -> None:
     urls = [env.url for env in (*config.envs, *config.evaluation.envs)]
     folder = f"file://{Path.cwd()}/launch/quickstart"
     assert urls == [f"{folder}/textcraft.servers"] * 2 + [f"{folder}/webshop.servers"]
-    assert all(f"launch/quickstart/{name}.servers" in written["job.sbatch"] for name in ("textcraft", "webshop"))
+    assert all(f'> "$folder/{name}.servers"' in written["job.sbatch"] for name in ("textcraft", "webshop"))
 
 
 def test_addresses_of_servers_are_those_of_the_nodes_that_slurm_puts_them_on() -> None:

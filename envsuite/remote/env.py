@@ -11,6 +11,7 @@ from envsuite.core.env import Identified, Observation, Outcome, StepInfo, ToolEn
 from envsuite.core.errors import UsageError
 from envsuite.core.snapshots import check_same
 from envsuite.core.tools import Action, ToolCall
+from envsuite.remote.places import Places
 from envsuite.remote.protocol import EPISODE, from_json
 from envsuite.remote.session import Described, Session, described, plain, step_of
 from envsuite.remote.transport import Unreachable
@@ -26,7 +27,8 @@ class RemoteEnv(ToolEnv):
     replayed up to its last step.
 
     Args:
-        url: Address of an ``envsuite serve http``; of several, one is chosen, and another if that does not answer.
+        url: Address of an ``envsuite serve http``, or where it is named (:class:`~envsuite.remote.places.Places`); of
+            several, one is chosen, and another if that does not answer.
         env_id: Id, as the server lists it.
         render_mode: ``"ansi"`` or ``None``.
         arguments: Arguments of the environment.
@@ -37,10 +39,7 @@ class RemoteEnv(ToolEnv):
     """
 
     def __init__(self, url: str | Sequence[str], env_id: str, render_mode: str | None = None, **arguments: Any) -> None:
-        urls = (url,) if isinstance(url, str) else tuple(url)
-        if not urls:
-            raise UsageError("url is empty; name at least one server")
-        self._session = Session(urls, env_id, plain(arguments))
+        self._session = Session(Places(url), env_id, plain(arguments))
         told = _first_description(self._session)
         self.tools, self.max_calls, self.agents = told.tools, told.max_calls, told.agents
         self._name, self._restorable = told.name, told.restorable
@@ -176,9 +175,11 @@ class RemoteEnv(ToolEnv):
 def _first_description(session: Session) -> Described:
     """Returns the description of the environment by the first server that answers."""
     silent: Unreachable | None = None
+    if not session.url:
+        session.move(session.places.some()[0])
     for url in session.in_turn():
         try:
-            return described(url, session.env_id, session.arguments, len(session.urls))
+            return described(url, session.env_id, session.arguments, session.servers)
         except Unreachable as error:
             silent = error
     assert silent is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import random
 import secrets
 import urllib.parse
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ import orjson
 from envsuite.core.errors import DataError, UsageError, WorkerLost
 from envsuite.core.tasks import TaskSet
 from envsuite.core.tools import Action, Tool, check_action
+from envsuite.remote.places import Places
 from envsuite.remote.protocol import EPISODE
 from envsuite.remote.transport import Refused, Unreachable, server
 
@@ -63,6 +65,11 @@ def described(url: str, env_id: str, arguments: Mapping[str, Any], servers: int 
         WorkerLost: The server does not answer.
     """
     return _described(url, env_id, orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS), servers)
+
+
+def described_anew(url: str, env_id: str, arguments: Mapping[str, Any]) -> Described:
+    """As :func:`described`; requested each time, as another server may have taken the place."""
+    return _described.__wrapped__(url, env_id, orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS), 1)
 
 
 @lru_cache(maxsize=64)
@@ -127,17 +134,17 @@ class Session:
     the servers, and its episode is replayed: an episode is a function of its task and its actions.
 
     Args:
-        urls: Addresses of the servers.
+        places: Where the servers are.
         env_id: The environment.
         arguments: Its arguments, as JSON values.
         horizon: Steps after which the server truncates; ``None`` for never.
     """
 
-    def __init__(
-        self, urls: Sequence[str], env_id: str, arguments: Mapping[str, Any], horizon: int | None = None
-    ) -> None:
-        self.urls, self.env_id, self.arguments, self.horizon = tuple(urls), env_id, dict(arguments), horizon
-        self._turn = next(_TURN)
+    def __init__(self, places: Places, env_id: str, arguments: Mapping[str, Any], horizon: int | None = None) -> None:
+        self.places, self.env_id, self.arguments, self.horizon = places, env_id, dict(arguments), horizon
+        turn, urls = next(_TURN), places.now()
+        self.url = urls[turn % len(urls)] if urls else ""
+        """Address of the current server; empty where there is none yet."""
         self._name: str | None = None
         self._process = os.getpid()
         self._number = 0
@@ -145,15 +152,16 @@ class Session:
         self._steps: list[dict[str, Any]] = []
         self._state_key: str | None = None
 
-    @property
-    def url(self) -> str:
-        """Address of the current server."""
-        return self.urls[self._turn % len(self.urls)]
-
     def in_turn(self) -> list[str]:
-        """Returns all servers, the current one first."""
-        first = self._turn % len(self.urls)
-        return [*self.urls[first:], *self.urls[:first]]
+        """Returns the servers that there are now, from the current one on."""
+        urls = self.places.now()
+        first = urls.index(self.url) if self.url in urls else random.randrange(len(urls) or 1)
+        return [*urls[first:], *urls[:first]]
+
+    @property
+    def servers(self) -> int:
+        """Number of servers that may answer, the current one included."""
+        return len({*self.places.now(), self.url})
 
     def reset(self, task_id: str) -> dict[str, Any]:
         """Starts an episode; returns the answer.
@@ -163,6 +171,8 @@ class Session:
             WorkerLost: No server answers.
         """
         body = {"options": {"task_id": task_id}}
+        if self.url not in self.places.now():  # it has left, or there was none yet
+            self.move(random.choice(self.places.some()))
         return self.accept("reset", body, self._sure("reset", body))
 
     def step(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -226,7 +236,7 @@ class Session:
     def move(self, url: str) -> None:
         """Moves the session to ``url``; a running episode is replayed there."""
         if url != self.url:
-            self._turn, self._name = self.urls.index(url), None
+            self.url, self._name = url, None
 
     def snapshot(self) -> dict[str, Any]:
         """Returns a token for :meth:`restore`, in any session of the same environment.
@@ -329,9 +339,11 @@ class Session:
             return self._mended(op, body, refused)
         except Unreachable as error:
             silent = error
-        for _ in self.urls[1:]:
-            self._turn += 1
-            log.warning("going on at %s", self.url)
+        if not self.places.fixed:
+            self.places.some()
+        for url in [url for url in self.in_turn() if url != self.url]:
+            self.move(url)
+            log.warning("going on at %s", url)
             try:
                 return self._mended(op, body, None)
             except Unreachable as error:
@@ -369,7 +381,7 @@ class Session:
         self.opened(self._ask("/v1/sessions", self.open_body())["session"])
 
     def _ask(self, path: str, body: object) -> Any:
-        return server(self.url).ask("POST", path, body, servers=len(self.urls))
+        return server(self.url).ask("POST", path, body, servers=self.servers)
 
     def _replay(self) -> dict[str, Any]:
         """Replays the episode in the current or a new session; returns the result of :meth:`restore`."""

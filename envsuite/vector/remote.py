@@ -14,13 +14,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envsuite.core.env import StepInfo
-from envsuite.core.errors import DataError, EnvsuiteError, UsageError
+from envsuite.core.errors import EnvsuiteError, UsageError
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.core.tools import Action, Tool
+from envsuite.remote.places import Places
 from envsuite.remote.protocol import EPISODE, from_json
-from envsuite.remote.session import CLOSE_SECONDS, Described, Session, described, plain, step_of
+from envsuite.remote.session import CLOSE_SECONDS, Session, plain, step_of
 from envsuite.remote.transport import Refused, Unreachable, server
 from envsuite.vector.base import EnvFactory, Event, Snapshot, Vector, Wait, failed
+from envsuite.vector.members import Members
 from envsuite.vector.runner import reason
 
 BATCH = 256
@@ -31,8 +33,6 @@ than microseconds, which are asked one call a request."""
 QUICK_PATIENCE = 10.0
 """Seconds that :meth:`RemoteVector.poll` waits for answers to the calls it has just sent to environments whose steps
 take microseconds, where only an overloaded or lost server needs so long."""
-DOWN_SECONDS = 30.0
-"""Seconds for which a server that did not answer gets no new episodes."""
 
 
 @dataclass
@@ -40,6 +40,7 @@ class _Seat:
     """The state of a slot for one of the environments."""
 
     session: Session
+    members: Members
     task: str = ""
     episode: dict[str, Any] | None = None
 
@@ -54,7 +55,9 @@ class _Call:
     since: float
 
     def __str__(self) -> str:
-        return f"{self.op} of slot {self.slot} ({self.seat.session.env_id} at {self.seat.session.url})"
+        return (
+            f"{self.op} of slot {self.slot} ({self.seat.session.env_id} at {self.seat.session.url or 'no server yet'})"
+        )
 
 
 @dataclass
@@ -69,12 +72,13 @@ class RemoteVector(Vector):
     """Plays episodes on one or several servers, with one session per slot.
 
     Sessions are spread evenly over the servers that answer; when a server stops answering, its episodes are replayed on
-    the others. :meth:`poll` sends the calls: those of environments whose steps take microseconds share a request, any
-    other goes alone, since the answers of a request come together, when its slowest call is done. Episodes are the same
-    as in a :class:`~envsuite.vector.local.LocalVector`.
+    the others. Servers may join and leave (:class:`~envsuite.remote.places.Places`). :meth:`poll` sends the calls:
+    those of environments whose steps take microseconds share a request, any other goes alone, since the answers of a
+    request come together, when its slowest call is done. Episodes are the same as in a
+    :class:`~envsuite.vector.local.LocalVector`.
 
     Args:
-        factories: The environments, each with the argument ``url``: one server, or several.
+        factories: The environments, each with the argument ``url``: one server, several, or where they are named.
         slots: Number of concurrent episodes.
         deadline: Seconds; a call without an answer after twice this time has failed, whatever its servers do. Their own
             deadlines end calls that hang.
@@ -93,18 +97,15 @@ class RemoteVector(Vector):
             raise UsageError(f"deadline must be positive, got {deadline}")
         self.deadline = deadline
         self.snapshots = snapshots
-        self._parts = [_parts(factory) for factory in self.factories]
-        self._descriptions = [
-            _agreed(factory, urls, arguments)
-            for factory, (urls, arguments, _) in zip(self.factories, self._parts, strict=True)
-        ]
+        self._parts = [_part(factory) for factory in self.factories]
+        self._members = [Members(part.places, part.env_id, part.arguments) for part in self._parts]
+        self._descriptions = [members.described for members in self._members]
         quick = {spec.id for spec in ENVIRONMENTS.values() if spec.inline}
         self._quick = [factory.env_id in quick for factory in self.factories]
         self._seats: dict[tuple[int, int], _Seat] = {}
         self._current: dict[int, int] = {}
         self._unsent: list[_Call] = []
         self._due: dict[int, _Call] = {}
-        self._down: dict[str, float] = {}
         self._lines: dict[str, _Line] = {}
         self._events: queue.SimpleQueue[tuple[_Call, Event]] = queue.SimpleQueue()
         self._closed = False
@@ -193,17 +194,16 @@ class RemoteVector(Vector):
         self._unsent.append(call)
 
     def _seat(self, slot: int, env: int) -> _Seat:
-        """Returns the seat of a slot, on an available server with the fewest sessions."""
-        urls, arguments, horizon = self._parts[env]
+        """Returns the seat of a slot, on an available server with the fewest sessions; nowhere while there is none."""
+        part, members = self._parts[env], self._members[env]
         if (slot, env) not in self._seats:
-            steps = self._descriptions[env].max_episode_steps if horizon is None else horizon
-            session = Session(urls, self.factories[env].env_id, arguments, None if steps == -1 else steps)
-            self._seats[slot, env] = _Seat(session)
+            steps = self._descriptions[env].max_episode_steps if part.horizon is None else part.horizon
+            session = Session(part.places, part.env_id, part.arguments, None if steps == -1 else steps)
+            self._seats[slot, env] = _Seat(session, members)
         seat = self._seats[slot, env]
-        now = time.monotonic()
         load = Counter(other.session.url for (_, kind), other in self._seats.items() if kind == env)
-        up = [url for url in urls if self._down.get(url, 0.0) <= now] or list(urls)
-        best = min(up, key=lambda url: load[url])
+        up = members.up()
+        best = min(up, key=lambda url: load[url], default="")
         if seat.session.url not in up or load[seat.session.url] > load[best] + 1:
             seat.session.move(best)
         return seat
@@ -219,8 +219,8 @@ class RemoteVector(Vector):
             if now < self._limit(call):
                 continue
             self._seats.pop((slot, call.env), None)
-            self._down[call.seat.session.url] = now + DOWN_SECONDS
             seconds = f"{2 * self.deadline:g} s"
+            call.seat.members.lost(call.seat.session.url, f"a call was not answered for {seconds}")
             found[slot] = failed(slot, f"DeadlineExceeded: {call} was not answered for {seconds}")
         return found
 
@@ -243,54 +243,37 @@ class RemoteVector(Vector):
                 if line.threads < most:
                     line.threads += 1
                     # Not a method of the vector: a thread that held it would prevent its garbage collection.
-                    arguments = (line.work, self._events, self._down, 2 * self.deadline, self.snapshots)
+                    arguments = (line.work, self._events, 2 * self.deadline, self.snapshots)
                     threading.Thread(target=_serve, args=arguments, name="envsuite-remote", daemon=True).start()
 
 
-def _parts(factory: EnvFactory) -> tuple[tuple[str, ...], dict[str, Any], int | None]:
-    """Returns servers, arguments of the environment there, and horizon."""
+@dataclass(frozen=True)
+class _Part:
+    """What there is to know of an environment before a server describes it."""
+
+    places: Places
+    env_id: str
+    arguments: dict[str, Any]
+    """Those of the environment on its server."""
+    horizon: int | None
+
+
+def _part(factory: EnvFactory) -> _Part:
     kwargs = dict(factory.kwargs)
     url, horizon = kwargs.pop("url"), kwargs.pop("max_episode_steps", None)
     kwargs.pop("render_mode", None)
-    urls = (url,) if isinstance(url, str) else tuple(dict.fromkeys(url))
-    if not urls:
-        raise UsageError(f"{factory.env_id}: url is empty; name at least one server")
-    return urls, plain(kwargs), horizon
-
-
-def _agreed(factory: EnvFactory, urls: Sequence[str], arguments: dict[str, Any]) -> Described:
-    """Returns the description of an environment, after checking that all available servers agree on it."""
-    told: dict[str, Described] = {}
-    silent: Exception | None = None
-    for url in urls:
-        try:
-            told[url] = described(url, factory.env_id, arguments, len(urls))
-        except Unreachable as error:
-            silent = error
-        except (EnvsuiteError, TypeError, ValueError) as error:
-            raise UsageError(f"{factory.env_id} cannot be made: {reason(error)}") from error
-    if not told:
-        raise UsageError(f"{factory.env_id} cannot be made: {silent}") from silent
-    (first, one), *others = told.items()
-    for url, other in others:
-        if (other.tasks.hash, other.versions, other.tools) != (one.tasks.hash, one.versions, one.tools):
-            raise DataError(
-                f"{factory.env_id} is not the same at {first} (manifest {one.tasks.hash[:8]}, {dict(one.versions)}) "
-                f"and {url} (manifest {other.tasks.hash[:8]}, {dict(other.versions)})"
-            )
-    return one
+    return _Part(Places(url), factory.env_id, plain(kwargs), horizon)
 
 
 def _serve(
     work: queue.SimpleQueue[list[_Call] | None],
     events: queue.SimpleQueue[tuple[_Call, Event]],
-    down: dict[str, float],
     seconds: float,
     snapshots: bool,
 ) -> None:
     """Makes requests until told to end."""
     while (calls := work.get()) is not None:
-        answers = [_restored(calls[0])] if calls[0].op == "restore" else _answers(calls, down, seconds)
+        answers = [_restored(calls[0])] if calls[0].op == "restore" else _answers(calls, seconds)
         for call, answer in zip(calls, answers, strict=True):
             events.put((call, _event(call, answer, snapshots)))
     work.put(None)  # for the next thread
@@ -298,29 +281,35 @@ def _serve(
 
 def _restored(call: _Call) -> dict[str, Any] | Exception:
     """Returns the answer to the call of a :meth:`RemoteVector.restore`, or the error."""
+    session = call.seat.session
     try:
-        return call.seat.session.restore(call.body["snapshot"].world)
+        if not session.url:
+            urls = call.seat.members.some()
+            session.move(urls[call.slot % len(urls)])
+        return session.restore(call.body["snapshot"].world)
     except (EnvsuiteError, TypeError, ValueError) as error:
         return error
 
 
-def _answers(calls: list[_Call], down: dict[str, float], seconds: float) -> list[dict[str, Any] | Exception]:
+def _answers(calls: list[_Call], seconds: float) -> list[dict[str, Any] | Exception]:
     """Returns the answers to ``calls`` of one server: each a body, or the error."""
-    url = calls[0].seat.session.url
+    url, members = calls[0].seat.session.url, calls[0].seat.members
     results: list[dict[str, Any] | None] = [None] * len(calls)
     try:
-        if down.get(url, 0.0) <= time.monotonic() or len(calls[0].seat.session.urls) == 1:
+        if url and (members.answers(url) or members.alone):
+            members.check(url)
             results = _batch(url, calls, seconds)
+            members.heard(url)
     except Unreachable as error:
-        down[url] = time.monotonic() + DOWN_SECONDS
-        if len(calls[0].seat.session.urls) == 1:
+        members.lost(url, str(error))
+        if members.alone:
             return [error] * len(calls)
     except Refused as refused:
         return [refused.raised()] * len(calls)
     answers: list[dict[str, Any] | Exception] = []
     for call, result in zip(calls, results, strict=True):
         try:
-            answers.append(_settled(call, result, url, down))
+            answers.append(_settled(call, result, url))
         except (EnvsuiteError, TypeError, ValueError) as error:
             answers.append(error)
         except Refused as refused:
@@ -330,7 +319,7 @@ def _answers(calls: list[_Call], down: dict[str, float], seconds: float) -> list
 
 def _batch(url: str, calls: list[_Call], seconds: float) -> list[dict[str, Any] | None]:
     """Makes one request and returns its results; first creates missing sessions by another one."""
-    there, servers = server(url), len(calls[0].seat.session.urls)
+    there, servers = server(url), calls[0].seat.session.servers
     new = [call for call in calls if call.op == "reset" and not call.seat.session.open]
     refused: dict[int, dict[str, Any]] = {}
     if new:
@@ -348,7 +337,7 @@ def _batch(url: str, calls: list[_Call], seconds: float) -> list[dict[str, Any] 
     return [answered.get(call.slot, refused.get(call.slot)) for call in calls]
 
 
-def _settled(call: _Call, result: dict[str, Any] | None, url: str, down: dict[str, float]) -> dict[str, Any]:
+def _settled(call: _Call, result: dict[str, Any] | None, url: str) -> dict[str, Any]:
     """Returns the body of one answer; repeats the call once if its session was lost.
 
     Raises:
@@ -361,16 +350,20 @@ def _settled(call: _Call, result: dict[str, Any] | None, url: str, down: dict[st
         refused = Refused(session.url, result["status"], result["body"])
         # Where there is no room now, it is asked again, patiently, alone.
         return session.mend(call.op, call.body, None if refused.kind in ("capacity", "draining") else refused)
-    others = [other for other in session.in_turn() if other != url] or [url]
+    members = call.seat.members
+    others = [other for other in members.some() if other != url] or [url]
     first = call.slot % len(others)
     silent: Unreachable | None = None
     # Those that answered when they were asked last come first.
-    for other in sorted(others[first:] + others[:first], key=lambda other: down.get(other, 0.0) > time.monotonic()):
+    for other in sorted(others[first:] + others[:first], key=lambda other: not members.answers(other)):
         session.move(other)
         try:
-            return session.mend(call.op, call.body, None)
+            members.check(other)
+            answer = session.mend(call.op, call.body, None)
+            members.heard(other)
+            return answer
         except Unreachable as error:
-            down[other] = time.monotonic() + DOWN_SECONDS
+            members.lost(other, str(error))
             silent = error
     assert silent is not None
     raise silent

@@ -12,7 +12,7 @@ from waiting import until
 from envsuite.core import ToolCall, UsageError
 from envsuite.remote import transport
 from envsuite.serving.server import Server
-from envsuite.vector import EnvFactory, Event, RemoteVector, Vector, make_vector, remote
+from envsuite.vector import EnvFactory, Event, RemoteVector, Vector, make_vector, members, remote
 
 COMMANDS = ["inventory", "get 2 oak logs", "get 1 bamboo", "craft 1 stick using 2 bamboo", "nonsense", "\x00", "\udc00"]
 ROUGH = "vector_worlds:Rough-v0"
@@ -102,7 +102,7 @@ def test_a_slow_call_holds_up_no_other_of_its_server(start: Start, tmp_path: Pat
 def test_a_call_that_is_not_answered_fails_by_twice_the_deadline_and_its_late_answer_is_no_event(
     start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(remote, "DOWN_SECONDS", 0.0)
+    monkeypatch.setattr(members, "DOWN_SECONDS", 0.0)
     running = start(ROUGH)  # its own deadline does not hold here: it has no workers
     with make_vector([EnvFactory(ROUGH, {"url": running.url})], 1) as vector:
         assert isinstance(vector, RemoteVector)
@@ -179,7 +179,7 @@ def test_a_server_that_did_not_answer_gets_no_new_episodes_until_it_had_time_to_
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "UNREACHABLE_SECONDS", 0.4)
-    monkeypatch.setattr(remote, "DOWN_SECONDS", 3.0)
+    monkeypatch.setattr(members, "DOWN_SECONDS", 3.0)
     first, second = start(), start()
     port = int(first.url.rpartition(":")[2])
     with make_vector([EnvFactory("TextCraft-v0", {"url": [first.url, second.url]})], 4) as vector:

@@ -18,7 +18,9 @@ from accelerate.utils import set_seed
 from torch import nn
 from transformers import PreTrainedModel
 
+from envsuite.core.errors import DataError
 from envsuite.prompting import Renderer
+from envsuite.remote.places import News
 from trainers.credit.crediting import Crediting, make_providers
 from trainers.credit.hindsight import HindsightPrompts
 from trainers.credit.method import Method
@@ -37,7 +39,7 @@ from trainers.pool import Pool
 from trainers.processes.activity import ACTIVITY
 from trainers.processes.cpu import keep_freed_memory
 from trainers.processes.distributed import agreed, data_parallel, on_main, sharing_failures
-from trainers.report.events import read_events
+from trainers.report.events import Event, read_events, write_event
 from trainers.report.stats import EvalResult
 from trainers.rollout.engine import EngineSetup, longest_sequence
 from trainers.rollout.engines import start_engine
@@ -211,6 +213,8 @@ class Run:
         """Parts of a checkpoint besides the policy's weights, by name."""
         self._saved: tuple[int, ...] | None = None
         self._tells_cost = True
+        self._servers: dict[tuple[str, str], bool] = {}
+        """Whether those that there was news of are here."""
         self.boundary = Boundary(self.parts, lambda: self.updater.begun, accelerator.num_processes == 1)
 
     def _rollouts(self, ends: Sequence[int]) -> Rollouts:
@@ -320,6 +324,16 @@ class Run:
             self.progress.message(f"row by row, the update computed {tokens} tokens, {times} times those of a tree")
         self.folder.write_metrics(self.counters.iteration, metrics)
         self.trackers.log(self.counters.iteration, metrics, episodes)
+
+    def note(self, news: News) -> None:
+        """Writes into the file of events that a server has joined or left; once, however many parts say so."""
+        if not self.accelerator.is_main_process or self._servers.get((news.url, news.serves)) == news.joined:
+            return
+        self._servers[news.url, news.serves] = news.joined
+        try:
+            write_event(self.folder.path, Event("server", self.counters.iteration, str(news), asdict(news)))
+        except DataError as error:
+            _LOG.warning("%s", error)
 
     def evaluate(self, name: str) -> None:
         """Measure on every environment of the evaluation, unless the run has measured these weights already."""

@@ -6,6 +6,7 @@ from contextlib import closing
 
 import numpy as np
 
+from envsuite.remote.places import listening
 from trainers.credit.crediting import Credit
 from trainers.policy.accumulation import Batch
 from trainers.policy.guard import Diverged
@@ -38,7 +39,8 @@ def train(run: Run, resume: str | None = None) -> list[EvalResult]:
     """
     with run.stop, closing(run.rollouts), closing(run.engine), closing(run.folder), run.trackers:
         run.open(resume)
-        with ActivityFile(run.folder.path if run.accelerator.is_main_process else None, run.progress, peers()):
+        file = ActivityFile(run.folder.path if run.accelerator.is_main_process else None, run.progress, peers())
+        with file, listening(run.note):
             _to_the_end(run)
     return run.counters.evaluations
 

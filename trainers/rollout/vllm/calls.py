@@ -6,11 +6,12 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from trainers.rollout.engine import Completion
 from trainers.rollout.vllm.connection import Connection
-from trainers.rollout.vllm.host import Refused
+from trainers.rollout.vllm.fleet import drop
+from trainers.rollout.vllm.host import Gone, Refused
 from trainers.rollout.vllm.rows import Row, Rows, unserved
 
 _AGAIN_SECONDS = 0.5  # a call that reached a paused server is ended by pausing it again
@@ -58,11 +59,11 @@ class Calls(Rows[Connection]):
     """Has servers complete rows; a row whose answer is cut off because the weights change goes on afterwards.
 
     Args:
-        servers: All that rows are sent to.
+        servers: All that rows are sent to, as they come and go.
         most: Rows that are on their way at a time.
     """
 
-    def __init__(self, servers: Sequence[Connection], most: int) -> None:
+    def __init__(self, servers: list[Connection], most: int) -> None:
         self._servers, self._most = servers, most
         self._gate = Gate()
         self._done: queue.SimpleQueue[Completion | Exception] = queue.SimpleQueue()
@@ -97,11 +98,12 @@ class Calls(Rows[Connection]):
     def hold(self) -> None:
         """Cuts off rows on their way, and has the servers drop what they computed."""
         self._gate.shut()
-        until = time.monotonic() + self._servers[0].patience
+        until = 0.0
         while True:
             at_once(self._servers, lambda server: server.pause())
             if self._gate.empty(_AGAIN_SECONDS):
                 return
+            until = until or time.monotonic() + max(server.patience for server in self._servers)
             if time.monotonic() > until:
                 raise self._servers[0].failed("/pause does not end the requests that are on their way")
 
@@ -129,31 +131,48 @@ class Calls(Rows[Connection]):
             with self._gate.call():
                 version = self.version
                 prompt, sampling, seed = row.remaining()
+                row.host = self._placed(row)
                 try:
                     (answer,) = row.host.ask([prompt], sampling, seed)
+                except Gone as error:
+                    drop(self._servers, row.host, error)
+                    continue
                 except Refused as error:
                     if error.status != 400:
                         raise row.host.failed(f"HTTP {error.status}: {error}") from error
                     return unserved(row.request, "error", f"{row.host.url}: {error}")
+                if row.host not in self._servers:  # found to be gone meanwhile: these may be of other weights
+                    continue
             row.add(answer, version)
             reason = "length" if answer.reason == "abort" and row.full else answer.reason
         return row.completion(reason)
 
+    def _placed(self, row: Row[Connection]) -> Connection:
+        """The server of a row, or where that is gone another one that has the weights."""
+        if row.host in self._servers:
+            return row.host
+        ready = [server for server in self._servers if server.version is not None]
+        if not ready:
+            raise row.host.failed("it is gone, and no other server has the weights")
+        return ready[row.seed % len(ready)]
 
-def at_once(servers: Sequence[Connection], work: Callable[[Connection], object]) -> None:
-    """Works with all servers at the same time; raises the first failure."""
-    failures: list[Exception] = []
+
+def at_once(servers: list[Connection], work: Callable[[Connection], object]) -> None:
+    """Works with all servers at the same time; goes on without those that are gone, and raises any other failure."""
+    failures: dict[Connection, Exception] = {}
 
     def guarded(server: Connection) -> None:
         try:
             work(server)
         except Exception as error:  # raised below
-            failures.append(error)
+            failures[server] = error
 
-    threads = [threading.Thread(target=guarded, args=(server,), daemon=True) for server in servers]
+    threads = [threading.Thread(target=guarded, args=(server,), daemon=True) for server in [*servers]]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    if failures:
-        raise failures[0]
+    for server, error in failures.items():
+        if not isinstance(error, Gone):
+            raise error
+        drop(servers, server, error)

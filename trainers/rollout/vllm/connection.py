@@ -130,6 +130,10 @@ class Connection(Host):
         if self.adapter:
             self.tell("/v1/unload_lora_adapter", {"lora_name": self.adapter})
 
+    def give_up(self) -> None:
+        """Repeats no call any more."""
+        self._closed.set()
+
     def close(self) -> None:
         """Ends waiting calls at their next attempt, and drops idle connections."""
         self._closed.set()
@@ -144,9 +148,9 @@ class Connection(Host):
                 why = str(error)
             end = end or time.monotonic() + self.patience
             if (ended := self.ended()) is not None:
-                raise self.failed(ended)
+                raise self.gone(ended)
             if self._closed.is_set() or time.monotonic() + pause > end:
-                raise self.failed(f"{verb} {path}: {why}; tried for {self.patience:.0f} s. Is it running?")
+                raise self.gone(f"{verb} {path}: {why}; tried for {self.patience:.0f} s. Is it running?")
             _LOG.warning("%s: %s %s: %s; trying again", self.url, verb, path, why)
             self._closed.wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
@@ -177,7 +181,7 @@ class Connection(Host):
         except (_Passing, Refused, LookupError, TypeError, ValueError):
             return  # it does not answer yet; the call itself tells how long that lasts
         if found != self.version:
-            raise self.failed(
+            raise self.gone(
                 f"it was restarted and has lost the weights of version {self.version}; go on with --resume, which "
                 "gives them again"
             )

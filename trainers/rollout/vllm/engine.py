@@ -6,6 +6,7 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -29,6 +30,7 @@ from trainers.rollout.vllm.child import ChildServer
 from trainers.rollout.vllm.connection import Connection
 from trainers.rollout.vllm.direct import DirectUpdate
 from trainers.rollout.vllm.files import FileUpdate
+from trainers.rollout.vllm.fleet import Fleet
 from trainers.rollout.vllm.host import Host, Refused
 from trainers.rollout.vllm.inside import Inside, Steps
 from trainers.rollout.vllm.options import Options
@@ -63,10 +65,12 @@ class VLLMEngine(Engine, Generic[H]):
     def __init__(self, setup: EngineSetup, rows: Rows[H], update: WeightUpdate[H], *, sleeps: bool) -> None:
         self.policy_version = 0
         self._rows, self._update = rows, update
-        self._hosts = tuple(update.hosts)
+        self._hosts = update.hosts
         self._vocabulary: int = setup.model.config.get_text_config(decoder=True).vocab_size
         self.max_length = min(check_host(host, setup.model, setup.config.compute_dtype) for host in self._hosts)
         """Most tokens of prompt and response."""
+        if update.fleet is not None:
+            update.fleet.longest = self.max_length
         self.background = isinstance(rows, Calls)
         self._sleeps, self._asleep = sleeps, False
         self._pending = self._unseeded = 0
@@ -125,13 +129,17 @@ class VLLMEngine(Engine, Generic[H]):
         if place == "process":
             inside = Inside(setup, share, given)
             return _made(setup, Steps(inside), DirectUpdate([inside], setup, folder), sleeps)
-        servers = [Connection(url, patience=patience, timeout=timeout) for url in options.addresses] or [
-            ChildServer(
+        servers: list[Connection] = []
+        if urls is None:
+            servers.append(ChildServer(
                 python or sys.executable, setup.model, setup.device, setup.tokenizer, setup.config.compute_dtype,
                 share, given, patience=patience, timeout=timeout,
-            )
-        ]  # fmt: skip
+            ))  # fmt: skip
         update = FileUpdate(servers, setup, own=urls is None, folder=folder)
+        if urls is not None:
+            connect = partial(Connection, patience=patience, timeout=timeout)
+            update.fleet = Fleet(servers, options.places(), setup, connect)
+            update.fleet.begin()
         return _made(setup, Calls(servers, setup.slots), update, sleeps)
 
     # -- the contract ----------------------------------------------------------------------------------------------
@@ -218,11 +226,11 @@ class VLLMEngine(Engine, Generic[H]):
 
     def _host(self, session: int | None) -> H:
         """The vLLM of a session; a new one gets that with the fewest, of those that have left none unanswered."""
-        if session in self._host_of:
-            return self._host_of[session]
-        held = [*self._host_of.values()]
+        hosts, held = [*self._hosts], [*self._host_of.values()]
+        if session is not None and (kept := self._host_of.get(session)) in hosts:
+            return kept
         self._turn += 1
-        order = [self._hosts[(self._turn + i) % len(self._hosts)] for i in range(len(self._hosts))]
+        order = [hosts[(self._turn + i) % len(hosts)] for i in range(len(hosts))]
         chosen = min(order, key=lambda host: (self._late[host], held.count(host)))
         if session is not None:
             self._host_of[session] = chosen

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from trainers.rollout.vllm.connection import Connection
 from trainers.rollout.vllm.host import Host
 from trainers.rollout.vllm.room import adapter_bytes, finding_room, whole_bytes
 from trainers.rollout.vllm.transfer import write_adapter, write_weights
-from trainers.rollout.vllm.weights import Weights, WeightUpdate
+from trainers.rollout.vllm.weights import Answers, Weights, WeightUpdate
 
 WHOLE, ADAPTER = "whole", "adapter"
 """Folders of the two kinds of weights."""
@@ -43,7 +43,7 @@ class FileUpdate(WeightUpdate[Connection]):
         folder: Folder that this machine and the servers see.
     """
 
-    def __init__(self, servers: Sequence[Connection], setup: EngineSetup, *, own: bool, folder: Path) -> None:
+    def __init__(self, servers: list[Connection], setup: EngineSetup, *, own: bool, folder: Path) -> None:
         super().__init__(servers, setup, folder)
         self.own = own
         self._sent = Sent({}, {})
@@ -57,6 +57,11 @@ class FileUpdate(WeightUpdate[Connection]):
         accelerator = self.setup.accelerator
         if self.own or accelerator is None or accelerator.is_main_process:
             at_once(self.hosts, work)
+
+    def _ask(self, version: int) -> dict[Host, Answers]:
+        found: dict[Host, Answers] = {}
+        at_once(self.hosts, lambda server: found.update({server: self._probed(server, version)}))
+        return found
 
     def _prepare(self, weights: Weights, folder: Path) -> None:
         self._sent, writes, alone = Sent({}, {}), self._writes(), self.adapter_alone
@@ -91,7 +96,7 @@ class FileUpdate(WeightUpdate[Connection]):
         self._tell(lambda server: self._loaded(server, folder, version, known))
 
     def _loaded(self, server: Host, folder: Path, version: int, sent: Sent) -> None:
-        if sent.whole:
+        if sent.whole and not (sent.adapter and server.version):  # what is below an adapter, once
             answers = server.call("envsuite_load", str(folder / WHOLE), str(version))
             self._compare(server, version, answers, sent.whole)
         if sent.adapter:

@@ -27,6 +27,10 @@ class Refused(Exception):
         self.status = status
 
 
+class Gone(EngineFailed):
+    """Raised where a vLLM does not answer any more, or has lost its weights; others can go on without it."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """The tokens that were sampled for one prompt."""
@@ -96,6 +100,10 @@ class Host(ABC):
     @abstractmethod
     def close(self) -> None:
         """Ends what was started for it."""
+
+    def gone(self, reason: str) -> Gone:
+        """The error that ends the run unless there are others."""
+        return Gone(f"{self.name}: {reason}")
 
     def failed(self, reason: str) -> EngineFailed:
         """The error that ends the run."""

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from envsuite.core.addresses import address
 from envsuite.core.errors import UsageError
+from envsuite.remote.places import Places
 from trainers.rollout.vllm.beside import share_beside
 from trainers.rollout.vllm.child import check_interpreter
 from trainers.rollout.vllm.inside import check_here
@@ -34,8 +34,8 @@ class Options:
     place: str = "server"
     """server: vLLM runs in servers, with interpreters of their own; process: in each process of the trainer."""
     urls: str | Sequence[str] | None = None
-    """Addresses of running servers, shared by all processes of the run. By default each process starts one for itself,
-    and ends it."""
+    """Addresses of running servers, shared by all processes of the run, or where they are named
+    (:class:`~envsuite.remote.places.Places`). By default each process starts one for itself, and ends it."""
     python: str | None = None
     """Interpreter that the server is started with; by default this one."""
     arguments: Mapping[str, Any] | None = None
@@ -113,17 +113,17 @@ class Options:
                     f"{_WHERE}: urls names servers that run, and {name} is for one that is started; leave one out"
                 )
         try:
-            for url in self.addresses or [""]:
-                address(url, f"{_WHERE}.urls", "http://127.0.0.1:8000, or several such", "the key is in $VLLM_API_KEY")
+            self.places()
         except UsageError as error:
             raise ConfigError(str(error)) from error
 
-    @property
-    def addresses(self) -> list[str]:
-        """The addresses; none where vLLM is to be started."""
-        if self.urls is None:
-            return []
-        return [*self.urls] if isinstance(self.urls, Sequence) and not isinstance(self.urls, str) else [self.urls]
+    def places(self) -> Places:
+        """The addresses of running servers.
+
+        Raises:
+            UsageError: They are none.
+        """
+        return Places(self.urls or "", f"{_WHERE}.urls", "the key is in $VLLM_API_KEY")
 
     def sleeps(self, device: torch.device) -> bool:
         """Whether vLLM sleeps while the model trains on ``device``.

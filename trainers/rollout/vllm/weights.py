@@ -17,6 +17,7 @@ from trainers.policy.adapter import adapter_tensors, frozen_weights, is_adapted
 from trainers.policy.sharding import each_whole, kept_whole
 from trainers.processes.distributed import agreed, all_gather_object
 from trainers.rollout.engine import EngineFailed, EngineSetup
+from trainers.rollout.vllm.fleet import Fleet
 from trainers.rollout.vllm.host import Host, Refused
 from trainers.rollout.vllm.proof import CALIBRATION, PROBE, ProbeLimit, named, probe_gap, probe_prompts, wrong_groups
 from trainers.rollout.vllm.rows import Rows
@@ -35,17 +36,19 @@ class WeightUpdate(ABC, Generic[H]):
     Where an adapter is trained, what is below it goes once, and the adapter alone with each update.
 
     Args:
-        hosts: Those that this process samples with.
+        hosts: Those that this process samples with, as they come and go.
         setup: The parts of the run.
         folder: Folder that this machine and the hosts see.
     """
 
-    def __init__(self, hosts: Sequence[H], setup: EngineSetup, folder: Path) -> None:
+    def __init__(self, hosts: list[H], setup: EngineSetup, folder: Path) -> None:
         self.hosts, self.setup, self.folder = hosts, setup, folder
         self.dtype = setup.config.compute_dtype
         self.torch_dtype: torch.dtype = getattr(torch, self.dtype)
         self.has_base = False
         """Whether the hosts have the weights below the adapter."""
+        self.fleet: Fleet | None = None
+        """Lets hosts join and leave."""
         vocabulary = setup.model.config.get_text_config(decoder=True).vocab_size
         self._probes = probe_prompts(setup.tokenizer, vocabulary)
         self._limits: dict[Host, ProbeLimit] = {}
@@ -68,15 +71,20 @@ class WeightUpdate(ABC, Generic[H]):
             EngineFailed: A host does not answer, or computes with other weights; the message names the layer groups.
         """
         name, began = f"envsuite-weights-{self._agreed(secrets.token_hex(4))}", time.monotonic()
+        leaving = [] if self.fleet is None else self.fleet.renew()
+        self.has_base = self.has_base and all(host.version is not None for host in self.hosts)
         try:
             self._together(lambda: self._prepare(weights, self.folder / name))
             if wake:  # keys and values last: while weights are loaded their memory is not taken
                 torch.cuda.empty_cache()  # what the update leaves in PyTorch's cache, vLLM cannot have
                 self._together(lambda: self._tell(lambda host: host.wake_up("weights")))
             self._together(rows.hold)
+            if self.fleet is not None:
+                self.fleet.dismiss(leaving)
             self._together(lambda: self._load(weights, self.folder / name, version))
             if wake:
                 self._together(lambda: self._tell(lambda host: host.wake_up("kv_cache")))
+            self._agree()
             rows.version = version
             for host in self.hosts:
                 host.version = str(version)
@@ -84,8 +92,9 @@ class WeightUpdate(ABC, Generic[H]):
                     host.model = host.adapter = name
             self.has_base = True
             self._together(lambda: self._tell(lambda host: host.resume()))
-            answers: list[Answers] = []
-            self._together(lambda: answers.extend(self._ask(version)))
+            answers: dict[Host, Answers] = {}
+            self._together(lambda: answers.update(self._ask(version)))
+            self._agree()
             self._together(lambda: self._compare_probe(answers, version))
             rows.go_on()
             _LOG.info("vLLM has the weights of version %d after %.2f s", version, time.monotonic() - began)
@@ -141,15 +150,22 @@ class WeightUpdate(ABC, Generic[H]):
                 "stale, loaded in part, or tied to others. Nothing was sampled with them"
             )
 
-    def _ask(self, version: int) -> list[Answers]:
-        """The answers of each host to the probe: token ids and log-probabilities."""
-        return [
-            [(answer.ids, answer.logprobs) for answer in host.ask(self._probes, PROBE, version)] for host in self.hosts
-        ]
+    def _agree(self) -> None:
+        """Goes on with the hosts that all processes have; every process must call this."""
+        if self.fleet is not None:
+            self.fleet.agree()
 
-    def _compare_probe(self, answers: Sequence[Answers], version: int) -> None:
+    def _ask(self, version: int) -> dict[Host, Answers]:
+        """The answers of each host to the probe."""
+        return {host: self._probed(host, version) for host in self.hosts}
+
+    def _probed(self, host: Host, version: int) -> Answers:
+        """The answers of a host to the probe: token ids and log-probabilities."""
+        return [(answer.ids, answer.logprobs) for answer in host.ask(self._probes, PROBE, version)]
+
+    def _compare_probe(self, answers: Mapping[Host, Answers], version: int) -> None:
         """Compares the log-probabilities of the probe in hosts and trainer, which may be sharded."""
-        gaps = [probe_gap(self.setup.model, self.dtype, self._probes, answer) for answer in answers]
+        gaps = [probe_gap(self.setup.model, self.dtype, self._probes, answers[host]) for host in self.hosts]
         for host, (gap, allowed) in zip(self.hosts, gaps, strict=True):
             _LOG.info("%s: log-probabilities of the probe differ by %s", host.name, gap)
             said = (

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from envsuite.core.errors import EnvsuiteError
 from envsuite.core.processes import Channel
+from envsuite.remote.places import News, listening
 from envsuite.vector import Wait
 from trainers.policy.adapter import trained_weights
 from trainers.policy.loading import load_model, load_tokenizer
@@ -89,7 +90,7 @@ class Beat:
     """Seconds since the process began to play in which it had nothing to play."""
 
 
-Message = Synced | Failed | Beat | Episode
+Message = Synced | Failed | Beat | News | Episode
 """Sent by the process."""
 Order = WeightsNote | list[EpisodePlan]
 """Sent to it, after a :class:`Playing`: weights to go on with, and episodes to play under them."""
@@ -103,7 +104,7 @@ def serve(channel: socket.socket) -> None:
     """
     logging.basicConfig(level=logging.WARNING, format="rollout: %(levelname)s %(name)s: %(message)s")
     line = _Line(channel)
-    with without_subnormals(), line.beating():
+    with without_subnormals(), line.beating(), listening(lambda news: line.send([news])):
         try:
             playing, *orders = line.wait()
             assert isinstance(playing, Playing)

@@ -16,6 +16,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from envsuite.core.processes import START_SECONDS, Channel, Child
+from envsuite.remote.places import News, tell
 from envsuite.vector import Wait
 from trainers.processes.activity import ACTIVITY, duration
 from trainers.rollout.engine import EngineFailed
@@ -167,6 +168,8 @@ class ProcessPlayer(Player):
             self._beat = message
         elif isinstance(message, Failed):
             raise EngineFailed(f"the rollout's process cannot go on: {message.message}")
+        elif isinstance(message, News):
+            tell(message)
         elif isinstance(message, Synced):
             self._forget_weights(message.version)
         else:

@@ -1,0 +1,136 @@
+"""The servers of an environment of a vector: which are named, which fit, which answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from envsuite.core.errors import DataError, EnvsuiteError, UsageError
+from envsuite.remote.places import News, Places, awaited, tell
+from envsuite.remote.session import Described, described, described_anew
+from envsuite.remote.transport import Unreachable
+from envsuite.vector.runner import reason
+
+DOWN_SECONDS = 30.0
+"""Seconds for which a server that did not answer gets no new episodes."""
+
+
+class Members:
+    """The servers that play one environment; may be used from several threads.
+
+    Args:
+        places: Where they are.
+        env_id: The environment.
+        arguments: Its arguments, as JSON values.
+
+    Raises:
+        UsageError: The environment cannot be made there.
+        DataError: The servers that answer do not have the same one.
+    """
+
+    def __init__(self, places: Places, env_id: str, arguments: Mapping[str, Any]) -> None:
+        self._places, self._env_id, self._arguments = places, env_id, arguments
+        told: dict[str, Described] = {}
+        silent: Exception | None = None
+        try:
+            named = places.some()
+            for one in named:
+                try:
+                    told[one] = described(one, env_id, arguments, len(named))
+                except Unreachable as error:
+                    silent = error
+        except (EnvsuiteError, TypeError, ValueError) as error:
+            raise UsageError(f"{env_id} cannot be made: {reason(error)}") from error
+        if not told:
+            raise UsageError(f"{env_id} cannot be made: {silent}") from silent
+        (self._first, self.described), *others = told.items()
+        for one, other in others:
+            self._compare(one, other)
+        self.alone = places.fixed and len(named) == 1
+        """Whether there will never be another one."""
+        self._named, self._fit, self._unfit = set(named), set(told), set[str]()
+        self._down: dict[str, float] = {}
+        """When servers that did not answer are asked again."""
+        self._since: float | None = None
+        """Since when there is none."""
+        self._lock, self._checks = threading.Lock(), threading.Lock()
+
+    def up(self) -> list[str]:
+        """Returns the servers that get new episodes: those that answer, or all where none does."""
+        named = self._present()
+        return [url for url in named if self.answers(url)] or named
+
+    def some(self) -> tuple[str, ...]:
+        """Returns the servers, at least one; waits while there is none.
+
+        Raises:
+            Unreachable: There has been none for :data:`~envsuite.remote.places.EMPTY_SECONDS`.
+        """
+        return tuple(self._present()) or awaited(self._present, str(self._places), self._since or time.monotonic())
+
+    def answers(self, url: str) -> bool:
+        """Returns whether a server answered when it was asked last, or that was long ago."""
+        return self._down.get(url, 0.0) <= time.monotonic()
+
+    def lost(self, url: str, why: str) -> None:
+        """Records that a server does not answer."""
+        with self._lock:
+            new = url in self._fit and url not in self._down
+            self._down[url] = time.monotonic() + DOWN_SECONDS
+        if new:
+            tell(News(url, self._env_id, False, why))
+
+    def heard(self, url: str) -> None:
+        """Records that a server answers."""
+        with self._lock:
+            again = url in self._down and self.answers(url)
+            if again:
+                del self._down[url]
+        if again:
+            tell(News(url, self._env_id, True, "it answers again"))
+
+    def check(self, url: str) -> None:
+        """Lets a new server join, if it describes the environment as the others do.
+
+        Raises:
+            Unreachable: It does not answer, or describes another one.
+        """
+        if url in self._fit:
+            return
+        with self._checks:
+            if url in self._fit:
+                return
+            try:
+                self._compare(url, described_anew(url, self._env_id, self._arguments))
+            except Unreachable:
+                raise
+            except (EnvsuiteError, TypeError, ValueError) as error:
+                self._unfit.add(url)
+                tell(News(url, self._env_id, False, f"it gets no episodes; {reason(error)}"))
+                raise Unreachable(f"{url} gets no episodes; {reason(error)}") from error
+            self._fit.add(url)
+        tell(News(url, self._env_id, True, f"{self._places} names it"))
+
+    def _present(self) -> list[str]:
+        """Returns the servers that are named now and not known to be unfit."""
+        named = self._places.now()
+        with self._lock:
+            left = [url for url in self._named.difference(named) if url in self._fit and url not in self._down]
+            self._fit -= set(named) - self._named  # another server may have the address now
+            self._named = set(named)
+            self._unfit &= self._named
+            found = [url for url in named if url not in self._unfit]
+            self._since = None if found else self._since or time.monotonic()
+        for url in left:
+            tell(News(url, self._env_id, False, f"{self._places} names it no more"))
+        return found
+
+    def _compare(self, url: str, other: Described) -> None:
+        one = self.described
+        if (other.tasks.hash, other.versions, other.tools) != (one.tasks.hash, one.versions, one.tools):
+            raise DataError(
+                f"{self._env_id} is not the same at {self._first} (manifest {one.tasks.hash[:8]}, "
+                f"{dict(one.versions)}) and {url} (manifest {other.tasks.hash[:8]}, {dict(other.versions)})"
+            )

@@ -16,6 +16,7 @@ import importlib.util
 import itertools
 import json
 import multiprocessing
+import os
 import socket
 import subprocess
 import sys
@@ -32,7 +33,7 @@ import orjson
 from envsuite.core import ToolCall
 from envsuite.remote import RemoteEnv
 from envsuite.remote.transport import Unreachable, server
-from envsuite.vector import EnvFactory, make_vector
+from envsuite.vector import EnvFactory, Place, make_vector
 
 COMMAND = "inventory"
 CALLS = [{"name": "env_step", "arguments": {"command": COMMAND}}]
@@ -222,10 +223,10 @@ def batch_steps(url: str, sessions: int, rounds: int) -> float:
     return sessions * rounds / (time.perf_counter() - began)
 
 
-def vector_steps(url: str, slots: int, rounds: int) -> float:
-    """Steps per second of a :class:`~envsuite.vector.RemoteVector`."""
-    factory = EnvFactory("TextCraft-v0", {"url": url, "max_episode_steps": -1})
-    with make_vector([factory], slots) as vector:
+def vector_steps(where: dict[str, Any], slots: int, rounds: int, workers: int = 0, place: Place = "process") -> float:
+    """Steps per second of :mod:`envsuite.vector`."""
+    factory = EnvFactory("TextCraft-v0", {**where, "max_episode_steps": -1})
+    with make_vector([factory], slots, workers, place=place) as vector:
         for slot in range(slots):
             vector.reset(slot, 0, seed=slot)
         taken, began = -slots, time.perf_counter()
@@ -266,10 +267,33 @@ def measure(steps: int) -> Iterator[Row]:
                     for sessions in (32, 256):
                         rate = _in_process(batch_steps, url, sessions, max(5, 10 * steps // sessions))
                         yield Row(f"batch steps, {sessions} sessions", who, rate)
-                    rate = _in_process(vector_steps, url, 256, max(5, 5 * steps // 256))
+                    rate = _in_process(vector_steps, {"url": url}, 256, max(5, 5 * steps // 256))
                     yield Row("envsuite.vector, 256 slots", who, rate)
             except Unreachable as error:
                 sys.stderr.write(f"{who}: left out, {error}\n")
+
+
+def measure_places(steps: int) -> Iterator[Row]:
+    """Rows of :mod:`envsuite.vector` with 256 slots, wherever the environments are."""
+    rounds = max(5, steps // 256)
+    yield Row("in this process", OURS, vector_steps({}, 256, rounds))
+    yield Row("2 workers", OURS, vector_steps({}, 256, rounds, 2))
+    with running(OURS) as one, running(OURS) as two:
+        yield Row("2 servers", OURS, vector_steps({"url": [one, two]}, 256, rounds))
+    if importlib.util.find_spec("ray") is None:
+        sys.stderr.write("actors: left out, Ray is not installed\n")
+        return
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        cluster.add_node(num_cpus=1)
+        os.environ["RAY_ADDRESS"] = cluster.address
+        yield Row("2 actors of Ray, on two nodes", OURS, vector_steps({}, 256, rounds, 2, "ray"))
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
 
 
 def main() -> None:
@@ -277,8 +301,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving", description=main.__doc__)
     parser.add_argument("--steps", type=int, default=20_000, help="of each row (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="one JSON object per row")
+    parser.add_argument("--places", action="store_true", help="envsuite.vector here, in workers, servers and actors")
     arguments = parser.parse_args()
-    for row in measure(arguments.steps):
+    for row in (measure_places if arguments.places else measure)(arguments.steps):
         line = {"what": row.what, "who": row.who, "steps_per_second": row.rate}
         sys.stdout.write(f"{json.dumps(line) if arguments.json else row}\n")
         sys.stdout.flush()

@@ -48,11 +48,13 @@ NEVER_IN_ENVSUITE = {
     "matplotlib",
     "sentence_transformers",
     "faiss",
+    "ray",
 }
 ONLY_WHERE_CALLED = {
     "envsuite.evaluation.plots": {"matplotlib"},
     "envsuite.papersearch.model_selector": {"torch", "transformers"},
     "envsuite.retrieval.approximate": {"faiss"},
+    "envsuite.vector.actors": {"ray"},
     "envsuite.retrieval.sentence": {"sentence_transformers"},
     "envsuite.installation.tryout": {"faiss", "matplotlib"},
 }

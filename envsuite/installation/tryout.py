@@ -174,6 +174,7 @@ STEPS: Mapping[str, Step] = {
     "serve": _served,
     "plots": _drawn,
     "bridges": _bridged,
+    "ray": _imports("ray"),
     "inspect": _imports("inspect_ai.log"),
     "reasoning-gym": _imports("reasoning_gym"),
     "textarena": _imports("textarena"),

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from envsuite.core.errors import UsageError
+from envsuite.vector.actors import ActorVector
 from envsuite.vector.base import EnvFactory, Event, Snapshot, Vector, Wait
 from envsuite.vector.local import LocalVector
 from envsuite.vector.remote import RemoteVector
 from envsuite.vector.workers import WorkerVector
 
+Place = Literal["process", "ray"]
+
 __all__ = [
+    "ActorVector",
     "EnvFactory",
     "Event",
     "LocalVector",
+    "Place",
     "RemoteVector",
     "Snapshot",
     "Vector",
@@ -24,7 +30,13 @@ __all__ = [
 
 
 def make_vector(
-    factories: Sequence[EnvFactory], slots: int, workers: int = 0, deadline: float = 60.0, snapshots: bool = False
+    factories: Sequence[EnvFactory],
+    slots: int,
+    workers: int = 0,
+    deadline: float = 60.0,
+    snapshots: bool = False,
+    place: Place = "process",
+    place_options: Mapping[str, Any] | None = None,
 ) -> Vector:
     """Makes a vector of ``slots`` episodes.
 
@@ -34,9 +46,12 @@ def make_vector(
         workers: Number of worker processes; 0 runs everything in this process.
         deadline: Limit in seconds of one call; without workers for Python code in the main thread only.
         snapshots: Answer each call with a snapshot (:attr:`Event.snapshot`), from which :meth:`Vector.restore` goes on.
+        place: The workers are processes here, or actors of Ray on the machines of its cluster.
+        place_options: Options of those (:class:`~envsuite.vector.actors.ActorVector`).
 
     Raises:
         UsageError: An environment cannot be made, or a number is out of range.
+        MissingExtra: Ray is not installed.
     """
     remote = [factory.env_id for factory in factories if "url" in factory.kwargs]
     if remote:
@@ -46,4 +61,6 @@ def make_vector(
         return RemoteVector(factories, slots, deadline, snapshots)
     if workers == 0:
         return LocalVector(factories, slots, deadline, snapshots)
+    if place == "ray":
+        return ActorVector(factories, slots, workers, deadline, snapshots, place_options)
     return WorkerVector(factories, slots, workers, deadline, snapshots)

@@ -249,7 +249,7 @@ class RemoteVector(Vector):
 
 @dataclass(frozen=True)
 class _Part:
-    """What there is to know of an environment before a server describes it."""
+    """An environment as its settings name it, before a server describes it."""
 
     places: Places
     env_id: str

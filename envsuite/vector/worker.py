@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import socket
 import time
+from collections.abc import Iterable, Iterator
 
 from envsuite.core.processes import frame, receive
 from envsuite.vector.base import EnvFactory, Event, Snapshot, failed
@@ -28,16 +29,22 @@ def serve(channel: socket.socket) -> None:
         except EOFError:
             runner.close()
             raise
-        answers: list[bytes] = []
-        flushed = time.monotonic()
-        for call in calls:
-            answers.append(_answer(runner, call))
-            if time.monotonic() - flushed > FLUSH_SECONDS:
-                channel.sendall(frame(answers))
-                answers = []
-                flushed = time.monotonic()
-        if answers:
+        for answers in answered(runner, calls):
             channel.sendall(frame(answers))
+
+
+def answered(runner: Runner, calls: Iterable[tuple[object, ...]]) -> Iterator[list[bytes]]:
+    """Yields the answers to calls, those of :data:`FLUSH_SECONDS` together."""
+    answers: list[bytes] = []
+    flushed = time.monotonic()
+    for call in calls:
+        answers.append(_answer(runner, call))
+        if time.monotonic() - flushed > FLUSH_SECONDS:
+            yield answers
+            answers = []
+            flushed = time.monotonic()
+    if answers:
+        yield answers
 
 
 def _answer(runner: Runner, call: tuple[object, ...]) -> bytes:

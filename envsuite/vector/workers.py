@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import pickle
 import selectors
+import socket
 import time
 import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 from envsuite.core.errors import UsageError
 from envsuite.core.processes import START_SECONDS, Channel, Child
@@ -35,12 +37,24 @@ class _Call:
         return f"{self.name}{of} ({self.env_id})"
 
 
+class Process(Protocol):
+    """A process that answers calls."""
+
+    socket: socket.socket
+
+    def stop(self, grace: float = 0.0) -> str:
+        """Ends it; kills it after ``grace`` seconds. Returns how it ended."""
+        ...
+
+
 class _Worker:
     """A worker process, its outstanding calls, and the time at which it began the first of them."""
 
-    def __init__(self, index: int, factories: Sequence[EnvFactory], snapshots: bool) -> None:
+    def __init__(
+        self, index: int, factories: Sequence[EnvFactory], snapshots: bool, start: Callable[[], Process]
+    ) -> None:
         self.index = index
-        self.child = Child("envsuite.vector.worker:serve")
+        self.child = start()
         self.channel = Channel(self.child.socket)
         self.calls: deque[_Call] = deque()
         self.unsent: list[bytes] = []
@@ -89,6 +103,7 @@ class WorkerVector(Vector):
         workers: Number of processes; at most the number of slots are started.
         deadline: Limit in seconds of one call, the making of its environment included.
         snapshots: Take a snapshot with each answer.
+        start: Starts a process; by default on this machine.
 
     Raises:
         UsageError: An environment cannot be made, or a number is not positive.
@@ -101,12 +116,14 @@ class WorkerVector(Vector):
         workers: int = 1,
         deadline: float = 60.0,
         snapshots: bool = False,
+        start: Callable[[], Process] | None = None,
     ) -> None:
         super().__init__(factories, slots)
         if workers < 1 or deadline <= 0:
             raise UsageError(f"workers and deadline must be positive, got {workers} and {deadline}")
         self.deadline = deadline
         self.snapshots = snapshots
+        self._start = start or partial(Child, "envsuite.vector.worker:serve")
         self._env_ids: dict[int, str] = {}
         self._lost: dict[int, str] = {}
         self._events: list[Event] = []
@@ -189,7 +206,7 @@ class WorkerVector(Vector):
         """Returns worker ``index``; starts it if it is not running."""
         worker = self._workers[index]
         if worker is None:
-            worker = self._workers[index] = _Worker(index, self.factories, self.snapshots)
+            worker = self._workers[index] = _Worker(index, self.factories, self.snapshots, self._start)
             self._selector.register(worker.channel.socket, selectors.EVENT_READ, worker)
         return worker
 

@@ -24,7 +24,8 @@ class EnvConfig:
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Further arguments of gymnasium.make: source, tasks, …"""
     url: str | list[str] | None = None
-    """Address of the `envsuite serve http` that plays it, or of several: http://127.0.0.1:8080; null plays it here."""
+    """Address of the `envsuite serve http` that plays it, or of several: http://127.0.0.1:8080; or dns://name:8080 or
+    file:///folder/servers.txt, which name servers that may join and leave; null plays it here."""
     weight: Positive = 1.0
     """Share of the tasks that come from here, relative to the other environments."""
     max_episode_steps: AtLeastOne | None = None
@@ -230,6 +231,10 @@ class RolloutConfig:
     """Episodes that run at a time, per process."""
     workers: Count = 0
     """Environment worker processes per training process; 0 runs environments in the process itself."""
+    place: Literal["process", "ray"] = "process"
+    """Where the workers are: processes here, or actors of Ray on the machines of its cluster (docs/serving.md)."""
+    place_options: dict[str, Any] = field(default_factory=dict)
+    """Options of Ray's actors, e.g. {num_cpus: 0.5, resources: {worlds: 1}}."""
     deadline: Positive = 60.0
     """Seconds that one call of an environment may take, before its episode is started again."""
     engine_deadline: Positive = 600.0
@@ -254,6 +259,11 @@ class RolloutConfig:
     """How tokens are drawn in training."""
 
     def __post_init__(self) -> None:
+        if (self.place == "ray" and not self.workers) or (self.place_options and self.place != "ray"):
+            raise ConfigError(
+                f"rollout.place is {self.place} with {self.workers} workers and options {self.place_options}; actors "
+                "of Ray need place: ray and a number of workers, and place_options are theirs alone"
+            )
         if self.engine == "expert" and self.agent is None:
             raise ConfigError(
                 "rollout.engine expert answers the requests of an agent, and there is none; set rollout.agent, or let "

@@ -301,7 +301,10 @@ def make_manager(
     spec = spec_of(prompt, tokenizer)  # what is wrong with it is said before an environment starts
     slots = min(slots, engine.most) if isinstance(engine, ChatEngine) else slots
     with ACTIVITY.waiting(f"the environments to start ({', '.join(sorted({env.id for env in envs}))})"):
-        vector = make_vector([factory(env) for env in envs], slots, rollout.workers, rollout.deadline, snapshots)
+        vector = make_vector(
+            [factory(env) for env in envs], slots, rollout.workers, rollout.deadline, snapshots,
+            rollout.place, rollout.place_options,
+        )  # fmt: skip
     return RolloutManager(
         engine,
         vector,

@@ -358,7 +358,7 @@ FREE = (
     *("name", "output", "iterations", "time_limit", "evaluation", "checkpoint_every", "keep_checkpoints"),
     *("episodes_every", "report", "process_timeout", "wait_notice", "tracking", "rollout.slots", "rollout.workers"),
     *("rollout.deadline", "rollout.engine_deadline", "rollout.attempts", "rollout.staleness", "rollout.overlap"),
-    *("envs[].url", "model.shard"),
+    *("rollout.place", "rollout.place_options", "envs[].url", "model.shard"),
 )
 """Settings that may differ between a checkpoint and the run that goes on from it."""
 ROUNDING = re.compile(

@@ -1,0 +1,54 @@
+"""News of servers become events of the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from envsuite.remote.places import News, listening, tell
+from trainers.report.events import read_events
+from trainers.run.assembly import Run
+from trainers.run.asynchronous.process import ProcessPlayer
+
+JOINS = News("http://a:1", "TextCraft-v0", True, "it is named")
+LEAVES = News("http://a:1", "TextCraft-v0", False, "it is named no more")
+
+
+def run_in(folder: Path, main: bool = True) -> Any:
+    """Stands in for a run that has finished 3 iterations."""
+    parts = {"accelerator": SimpleNamespace(is_main_process=main), "folder": SimpleNamespace(path=folder)}
+    return SimpleNamespace(**parts, counters=SimpleNamespace(iteration=3), _servers={})
+
+
+def test_each_join_and_leave_is_one_event_however_many_parts_of_the_run_tell_of_it(tmp_path: Path) -> None:
+    run = run_in(tmp_path)
+    other = News("http://a:1", "Sokoban-v0", True, "it is named")
+    with listening(lambda news: Run.note(run, news)):
+        for news in (JOINS, JOINS, other, LEAVES, LEAVES, JOINS):
+            tell(news)
+    tell(LEAVES)
+    found = read_events(tmp_path)
+    assert [event.message for event in found] == list(map(str, (JOINS, other, LEAVES, JOINS)))
+    assert {(event.kind, event.iteration) for event in found} == {("server", 3)}
+    facts = {"url": "http://a:1", "serves": "TextCraft-v0", "joined": False, "why": "it is named no more"}
+    assert found[2].facts == facts
+
+
+def test_only_the_first_process_writes_events_and_a_full_disk_ends_no_thread(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Run.note(run_in(tmp_path, main=False), JOINS)
+    assert not [*tmp_path.iterdir()]
+    (tmp_path / "file").touch()
+    Run.note(run_in(tmp_path / "file"), JOINS)
+    assert "cannot be written" in caplog.text
+
+
+def test_news_of_the_process_that_plays_are_passed_on() -> None:
+    found: list[News] = []
+    with listening(found.append):
+        ProcessPlayer._take(ProcessPlayer.__new__(ProcessPlayer), LEAVES)
+    assert found == [LEAVES]

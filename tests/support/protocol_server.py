@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,10 @@ from urllib.parse import parse_qs
 
 import torch
 from safetensors.torch import load_file
+from torch.distributed import ProcessGroupGloo, TCPStore
 from transformers import PreTrainedModel
 
+from trainers.rollout.vllm.server.envsuite_stream import address_towards, joined, received
 from trainers.rollout.vllm.server.envsuite_weights import fingerprints
 
 Answer = tuple[int, Any]
@@ -37,7 +39,7 @@ class ProtocolServer:
         self.about = {
             "protocol": "1", "version": None, "config": self.model.config.to_dict(), "dtype": dtype,
             "logprobs_mode": "processed_logprobs", "quantization": None, "cuts_prompts": False, "adapter_rank": 0,
-            "workers": 1,
+            "workers": 1, "transfer": "envsuite_gloo",
         }  # fmt: skip
         self.asked: list[dict[str, Any]] = []
         """Bodies of the requests for completions, without those of probes."""
@@ -59,6 +61,10 @@ class ProtocolServer:
         """Parts of the memory that are given back."""
         self.asleep_while_loading: list[set[str]] = []
         """The same at each update."""
+        self.parts_left = 1 << 60
+        """Tensors of an update through sockets after which the server ends it."""
+        self._group: ProcessGroupGloo | None = None
+        self._failure: str | None = "it has had no update"
         self._state = threading.Condition()
         self._paused, self._aborted = False, 0
         outer = self
@@ -121,20 +127,50 @@ class ProtocolServer:
         if path == "/wake_up":
             self.asleep -= {*parse_qs(query).get("tags", self.asleep)}
             return 200, {}
-        return self._completions(body)
+        if path == "/get_world_size":
+            return 200, {"world_size": 1}
+        if path == "/init_weight_transfer_engine":
+            self._join(**body["init_info"])
+        if path == "/start_weight_update":
+            self._failure = "its update has not come"
+        if path == "/update_weights":
+            self._receive()
+        return self._completions(body) if path == "/v1/completions" else (200, {})
 
     def _envsuite_about(self) -> dict[str, Any]:
         return self.about
 
     def _envsuite_load(self, folder: str, version: str) -> dict[str, Any]:
+        self._take(pair for file in Path(folder).glob("*.safetensors") for pair in load_file(file).items())
+        return self._held(version)
+
+    def _envsuite_taken(self, version: str) -> dict[str, Any]:
+        return self._held(version) if self._failure is None else {"error": self._failure}
+
+    def _join(self, address: str, port: int, size: int, seconds: float) -> None:
+        store = TCPStore(address, port, wait_for_workers=False)
+        self._group = joined(store, 1, size, address_towards(address, port, seconds), seconds)
+
+    def _receive(self) -> None:
+        assert self._group is not None
+        try:
+            self._take(received(self._group))
+            self._failure = None
+        except (RuntimeError, ConnectionError) as error:
+            self._group, self._failure = None, str(error)
+
+    def _take(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         assert self._paused and "weights" not in self.asleep, "weights change only while nothing is sampled"
         self.asleep_while_loading.append({*self.asleep})
-        with torch.no_grad():
-            own = dict(self.model.named_parameters())
-            for file in Path(folder).glob("*.safetensors"):
-                for name, tensor in load_file(file).items():
-                    if self.loads and name != self.corrupted:
-                        own[name].copy_(tensor)
+        own = dict(self.model.named_parameters())
+        for name, tensor in weights:
+            self.parts_left -= 1
+            if self.parts_left < 0:
+                raise ConnectionError("no memory is left")
+            if self.loads and name != self.corrupted:
+                own[name].detach().copy_(tensor)
+
+    def _held(self, version: str) -> dict[str, Any]:
         self.about["version"] = version
         held = {group: str(value) for group, value in fingerprints(self.model.named_parameters()).items()}
         return {"version": version, "fingerprints": held}

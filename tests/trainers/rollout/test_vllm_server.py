@@ -24,9 +24,11 @@ from transformers import PreTrainedModel
 from trainers.policy.adapter import adapter_tensors, add_adapter, merged_weights
 from trainers.policy.config import AdapterConfig, ModelConfig
 from trainers.rollout.engine import EngineFailed, EngineSetup, Request, Sampling
-from trainers.rollout.vllm import files
+from trainers.rollout.vllm import files, sockets
 from trainers.rollout.vllm.child import ChildServer
 from trainers.rollout.vllm.engine import VLLMEngine
+from trainers.rollout.vllm.server import envsuite_stream
+from trainers.rollout.vllm.weights import Weights
 
 PYTHON = os.environ.get("ENVSUITE_VLLM_PYTHON")
 pytestmark = [
@@ -102,6 +104,44 @@ def test_an_adapter_goes_alone_and_is_proven_like_all_weights(monkeypatch: pytes
         monkeypatch.setattr(files, "write_adapter", policies.corrupting(write))
         with pytest.raises(EngineFailed, match=r"not the trainer's in layers\.1: they are stale"):
             engine.sync(merged_weights(policy), 3)
+    finally:
+        engine.close()
+
+
+def test_weights_through_sockets_are_proven_and_a_server_killed_on_the_way_ends_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy = wide_llama(tied=True)
+    engine = VLLMEngine.from_setup(_setup(policy), python=PYTHON, transfer="gloo", weights_folder="/proc")
+    monkeypatch.setattr(envsuite_stream, "PART_BYTES", 1 << 16)
+    try:
+        for version in (1, 2):
+            change(policy, by=0.01)
+            engine.sync(policy.named_parameters(), version)
+            policies.check_sampled(engine, policy, 0.7, version)
+        (server,) = engine._hosts
+        assert isinstance(server, ChildServer)
+
+        def killing(*given: Any) -> Iterator[int]:
+            for sent, size in enumerate(envsuite_stream.send(*given)):
+                if sent == 3:
+                    os.killpg(server._process.pid, signal.SIGKILL)
+                yield size
+
+        def altering(weights: Weights, *given: Any) -> Iterator[int]:
+            altered = ((name, tensor + 1e-6 * ("layers.1.mlp.up" in name)) for name, tensor in weights)
+            return envsuite_stream.send(altered, *given)
+
+        monkeypatch.setattr(sockets, "send", altering)
+        with pytest.raises(
+            EngineFailed, match=r"version 3 its weights are not the trainer's in layers\.1: they are stale"
+        ):
+            engine.sync(policy.named_parameters(), 3)
+        monkeypatch.setattr(sockets, "send", killing)
+        began = time.monotonic()
+        with pytest.raises(EngineFailed, match=r"it was killed by SIGKILL\nThe end of"):
+            engine.sync(policy.named_parameters(), 4)
+        assert time.monotonic() - began < 30
     finally:
         engine.close()
 

@@ -37,6 +37,7 @@ from trainers.rollout.vllm.options import Options
 from trainers.rollout.vllm.proof import check_host
 from trainers.rollout.vllm.room import check_room
 from trainers.rollout.vllm.rows import Row, Rows, unserved
+from trainers.rollout.vllm.sockets import SocketUpdate
 from trainers.rollout.vllm.weights import WeightUpdate
 from trainers.settings import ConfigError
 
@@ -111,6 +112,7 @@ class VLLMEngine(Engine, Generic[H]):
         arguments: Mapping[str, Any] | None = None,
         memory: float | None = None,
         sleep: bool | None = None,
+        transfer: str = "files",
         weights_folder: str = "/dev/shm",
         patience: float = 60.0,
         timeout: float = 600.0,
@@ -119,13 +121,14 @@ class VLLMEngine(Engine, Generic[H]):
 
         The settings are those of :class:`Options`.
         """
-        options = Options(place, urls, python, arguments, memory, sleep, weights_folder, patience, timeout)
+        options = Options(place, urls, python, arguments, memory, sleep, transfer, weights_folder, patience, timeout)
         options.check_machine()
         sleeps, folder = options.sleeps(setup.device), Path(weights_folder)
-        bytes_written = DirectUpdate.bytes_written if place == "process" else FileUpdate.bytes_written
+        through: type[FileUpdate] = SocketUpdate if transfer == "gloo" else FileUpdate
+        bytes_written = DirectUpdate.bytes_written if place == "process" else through.bytes_written
         check_room(folder, bytes_written(setup))
         share = options.share(setup.model, setup.device, getattr(torch, setup.config.compute_dtype))
-        given = {"enable-sleep-mode": sleeps, **(arguments or {})}
+        given = {"enable-sleep-mode": sleeps, **through.ARGUMENTS, **(arguments or {})}
         if place == "process":
             inside = Inside(setup, share, given)
             return _made(setup, Steps(inside), DirectUpdate([inside], setup, folder), sleeps)
@@ -135,7 +138,7 @@ class VLLMEngine(Engine, Generic[H]):
                 python or sys.executable, setup.model, setup.device, setup.tokenizer, setup.config.compute_dtype,
                 share, given, patience=patience, timeout=timeout,
             ))  # fmt: skip
-        update = FileUpdate(servers, setup, own=urls is None, folder=folder)
+        update = through(servers, setup, own=urls is None, folder=folder)
         if urls is not None:
             connect = partial(Connection, patience=patience, timeout=timeout)
             update.fleet = Fleet(servers, options.places(), setup, connect)

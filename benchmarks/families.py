@@ -107,7 +107,7 @@ _WIDE: dict[str, dict[str, Any]] = {
     "lfm2": {"conv_dim": 128},
     "lfm2_moe": {"conv_dim": 128},
 }
-"""What else is so for vLLM: of all families, and of some; published configurations of LFM2 have a field of their own."""
+"""What else is so for vLLM, of all families and of some; published configurations of LFM2 have this field, too."""
 _SPECIAL: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1]},
     "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1},

@@ -104,10 +104,12 @@ _WIDTHS = frozenset(
 """Fields that are four times as wide for vLLM, whose heads have 32 dimensions on a CPU at least."""
 _WIDE: dict[str, dict[str, Any]] = {
     "": {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_head_dim": 96, "moe_intermediate_size": 128},
-    "lfm2": {"conv_dim": 128},
+    "lfm2": {"conv_dim": 128, "block_dim": 128},
     "lfm2_moe": {"conv_dim": 128},
+    "deepseek_v2": {"head_dim": 64},
+    "deepseek_v3": {"head_dim": 64},
 }
-"""What else is so for vLLM, of all families and of some; published configurations of LFM2 have this field, too."""
+"""What else is so for vLLM, of all families and of some; published configurations of LFM2 have these fields, too."""
 _SPECIAL: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1]},
     "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1},

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
-from concurrent.futures import Future, wait
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
@@ -107,25 +107,16 @@ class SocketUpdate(FileUpdate):
                 if any(answer.done() for answer in asked):
                     raise RuntimeError("a server has left the transfer")
         except RuntimeError as error:
-            self._groups.clear()  # which ends the servers' waiting, too
-            raise self._broken(asked, version, error) from error
+            wait(asked, _LAST_SECONDS, FIRST_COMPLETED)
+            left = [server for server, answer in zip(self.hosts, asked, strict=True) if answer.done()]
+            self._groups.clear()  # which ends the waiting of all others
+            for server in left:
+                server.call("envsuite_taken", version)
+            names = ", ".join(server.name for server in left or self.hosts)
+            raise EngineFailed(f"{names}: the transfer of weights broke off ({str(error).splitlines()[0]})") from error
         for answer in asked:
             answer.result()
         at_once(self.hosts, lambda server: server.once("/finish_weight_update", {}))
-
-    def _broken(self, asked: Sequence[Future[None]], version: str, error: RuntimeError) -> EngineFailed:
-        """The failure after ``error`` in a transfer, which the server says that caused it."""
-        wait(asked, _LAST_SECONDS)
-        for server, answer in zip(self.hosts, asked, strict=True):
-            if not answer.done():
-                continue
-            try:
-                answer.result()
-                server.call("envsuite_taken", version)
-            except EngineFailed as failure:
-                return failure
-        late = [server for server, answer in zip(self.hosts, asked, strict=True) if not answer.done()] or self.hosts
-        return late[0].failed(f"the transfer of weights broke off ({str(error).splitlines()[0]})")
 
     def _taken(self, server: Connection, version: int, sent: Mapping[str, int]) -> None:
         self._compare(server, version, server.call("envsuite_taken", str(version)), sent)

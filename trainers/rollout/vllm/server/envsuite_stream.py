@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 from torch.distributed import ProcessGroupGloo, TCPStore, Work  # type: ignore[attr-defined]
+from torch.nn.functional import pad
 
 PART_BYTES = 1 << 26
 """Bytes of a part; it holds whole tensors, so that one that is greater has a part of its own."""
 _ALIGNED = 8  # bytes; a view of any number format begins at a multiple
-_DEVICE = torch.device("cpu")
 
 
 def address_towards(host: str, port: int, seconds: float) -> str:
@@ -89,7 +89,7 @@ def received(group: ProcessGroupGloo) -> Iterator[tuple[str, Tensor]]:
             form = getattr(torch, dtype)
             count = torch.Size(shape).numel()
             yield name, part[at : at + count * form.itemsize].view(form).view(shape)
-            at += _padded(count * form.itemsize)
+            at += count * form.itemsize + -count * form.itemsize % _ALIGNED
 
 
 def _broadcast(tensor: Tensor, group: ProcessGroupGloo) -> Work:
@@ -99,28 +99,13 @@ def _broadcast(tensor: Tensor, group: ProcessGroupGloo) -> Work:
 def _parts(weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[list[tuple[str, str, list[int]]], Tensor]]:
     """Names, formats and shapes of the tensors of each part, and its bytes; the last one is empty."""
     names: list[tuple[str, str, list[int]]] = []
-    tensors: list[Tensor] = []
-    size = 0
+    parts: list[Tensor] = []
     for name, tensor in weights:
-        if names and size + tensor.nbytes > PART_BYTES:
-            yield names, _joined_bytes(tensors)
-            names, tensors, size = [], [], 0
+        if sum(map(len, parts)) + tensor.nbytes > PART_BYTES and names:
+            yield names, torch.cat(parts)
+            names, parts = [], []
         names.append((name, str(tensor.dtype).removeprefix("torch."), [*tensor.shape]))
-        tensors.append(tensor)
-        size += _padded(tensor.nbytes)
+        parts.append(pad(tensor.cpu().contiguous().view(-1).view(torch.uint8), (0, -tensor.nbytes % _ALIGNED)))
     if names:
-        yield names, _joined_bytes(tensors)
+        yield names, torch.cat(parts)
     yield [], torch.empty(0, dtype=torch.uint8)
-
-
-def _joined_bytes(tensors: Sequence[Tensor]) -> Tensor:
-    found = torch.zeros(sum(_padded(tensor.nbytes) for tensor in tensors), dtype=torch.uint8)
-    at = 0
-    for tensor in tensors:
-        found[at : at + tensor.nbytes] = tensor.to(_DEVICE).contiguous().view(-1).view(torch.uint8)
-        at += _padded(tensor.nbytes)
-    return found
-
-
-def _padded(size: int) -> int:
-    return -(-size // _ALIGNED) * _ALIGNED

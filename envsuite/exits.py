@@ -20,6 +20,8 @@ PACKAGES = ("envsuite", "trainers")
 """Packages whose modules are commands."""
 MENDABLE = 2
 """Exit status after an error that a user can mend."""
+PAUSED = 3
+"""Exit status of a run that an alarm paused: somebody has to look at it before it goes on."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 

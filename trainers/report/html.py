@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from envsuite.core.errors import DataError
+from trainers.report.events import read_events
 from trainers.report.graphs import pack_pictures, pictures
 from trainers.report.methods import DEFAULT, Advantages
 from trainers.report.metrics import METRICS, is_share
@@ -131,8 +132,9 @@ def page_data(run: RunData) -> dict[str, Any]:
         "state": run.state(),
         "settings": [[key, shown(value)] for key, value in flat(run.config)],
         "config": run.config_text,
-        "summary": [[key, shown(value)] for key, value in flat(run.summary) if key != "evaluations"],
+        "summary": [[key, shown(value)] for key, value in flat(run.summary) if key not in ("evaluations", "events")],
         "versions": {str(k): str(v) for k, v in (run.summary.get("versions") or {}).items()},
+        "events": [[event.iteration, event.time, event.kind, event.message] for event in read_events(run.folder)],
         "evaluations": [result.to_json() for result in run.evaluations],
         "comparisons": [
             {

@@ -34,6 +34,10 @@ METRICS: dict[str, str] = {
     "train/token_limit": "Share of the episodes that were cut at their token limit (rollout.episode_tokens), 0 to 1.",
     "train/prompt_cut": "Share of the prompts that lost their first tokens (prompt.truncate: left), 0 to 1.",
     "train/tool_calls": "Mean number of tool calls of a step; 0 where the completion does not parse.",
+    "train/repeated_actions": "Share of the steps that take the action of the step before, or one that their episode "
+    "took in the same state before, 0 to 1.",
+    "train/top_action": "Share of the parsed actions that are the most frequent one, 0 to 1.",
+    "train/top_token": "Share of the response tokens that are the most frequent one, 0 to 1.",
     "train/version_min": "Optimiser steps that the oldest weights had seen which sampled a token of the iteration.",
     "train/version_max": "The same of the newest.",
     "train/mixed_versions": "Share of the episodes whose tokens were sampled by more than one version, 0 to 1.",
@@ -154,6 +158,7 @@ METRICS: dict[str, str] = {
     "async/restarts": "Times that the rollout's process was started anew.",
     "async/update_idle": "Share of the time between two updates' groups in which the update waited for them, 0 to 1.",
     "async/rollout_idle": "Share of that time in which the rollout had no episode to go on with, or waited its turn.",
+    "alarms/standing": "Number of alarms that were raised and whose signs last (docs/watching.md).",
     "replay/<name>": "Self-imitation: the buffer, what it gives to the update, the schedules; see the page of SPEAR.",
 }
 """Every metric name and its one-line description with its unit; ``<…>`` stands for any further text."""
@@ -345,6 +350,7 @@ _GROUPS = {
     "filter": "Of the filters",
     "oracle": "Of the continuations that measure values (`method.oracle`)",
     "async": "Of asynchronous training (`rollout.staleness` above 0)",
+    "alarms": "Alarms",
     "replay": "Of the replay buffer",
 }
 

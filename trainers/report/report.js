@@ -53,6 +53,13 @@ function header() {
   for (const [name, value, rest] of facts) list.append(make("div", {}, make("dt", {}, name), make("dd", {}, value, " ", make("small", {}, rest || ""))));
 }
 
+// What happened besides training: alarms, and what was done about them.
+function events() {
+  const section = document.getElementById("events"), rows = DATA.events.map((cells) => ({ cells: cells.map((cell) => visible(String(cell))) }));
+  section.hidden = !rows.length;
+  section.querySelector("div").replaceChildren(table(["iteration", "time", "event", "what"], rows));
+}
+
 function results() {
   const place = document.getElementById("comparisons");
   place.replaceChildren();
@@ -161,6 +168,7 @@ async function episodes() {
 
 function draw() {
   header();
+  events();
   results();
   curves();
   times();

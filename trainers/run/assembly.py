@@ -55,6 +55,7 @@ from trainers.rollout.environments import (
 from trainers.rollout.limits import check_images, check_limits
 from trainers.rollout.sampler import TaskPool, TaskSampler
 from trainers.run import checkpoint
+from trainers.run.alarms import Alarms
 from trainers.run.asynchronous.child import Playing
 from trainers.run.asynchronous.player import TurnsPlayer
 from trainers.run.asynchronous.pool import GroupPool
@@ -67,6 +68,7 @@ from trainers.run.counters import Counters
 from trainers.run.evaluation import Evaluator, evaluation_slots
 from trainers.run.examples import examples_of
 from trainers.run.folder import RunFolder
+from trainers.run.happenings import Happenings
 from trainers.run.origin import prompt_settings
 from trainers.run.pooled import PooledRollouts, Store
 from trainers.run.progress import Progress
@@ -142,6 +144,8 @@ class Run:
         check_limits(config.model.path, shape, config.prompt, rollout, budget, more)
         self.folder = RunFolder(Path(config.output) / config.name, accelerator, self.tokenizer)
         self.trackers = Trackers(config, accelerator, self.folder, self.tokenizer)
+        self.tell = Happenings(self.folder.path, config.name, config.alarms.webhook, accelerator.is_main_process)
+        self.alarms = Alarms(config.alarms)
         policy, structure = self._loaded(config.model.routing == "replay")
         self.model = policy.model
         if (reason := rows_reason(self.model)) is not None:
@@ -209,6 +213,7 @@ class Run:
             **({"taken": self.rollouts} if isinstance(self.rollouts, PooledRollouts) else {}),
             "random": RandomState(accelerator),
             "counters": self.counters,
+            "alarms": self.alarms,
         }
         """Parts of a checkpoint besides the policy's weights, by name."""
         self._saved: tuple[int, ...] | None = None
@@ -309,7 +314,7 @@ class Run:
         return 0 < config.evaluation.every and iteration < config.iterations and not iteration % config.evaluation.every
 
     def record(self, metrics: Mapping[str, float], episodes: Sequence[Episode] = ()) -> None:
-        """Writes a line of metrics of this iteration, and gives it to the trackers.
+        """Tells the alarms that this iteration's metrics raise, writes a line of them, and gives it to the trackers.
 
         Args:
             metrics: Values by their names.
@@ -322,6 +327,9 @@ class Run:
             self._tells_cost = False
             tokens, times = f"{metrics['train/computed_tokens']:,.0f}", f"{metrics['train/row_cost']:.2f}"
             self.progress.message(f"row by row, the update computed {tokens} tokens, {times} times those of a tree")
+        for event in self.alarms(self.counters.iteration, metrics):
+            self.tell(event)
+        metrics = {**metrics, "alarms/standing": float(len(self.alarms.standing))}
         self.folder.write_metrics(self.counters.iteration, metrics)
         self.trackers.log(self.counters.iteration, metrics, episodes)
 
@@ -396,7 +404,7 @@ class Run:
             main = self.accelerator.is_main_process
             found = str(checkpoint.chosen(self.folder.checkpoints, resume)) if main else ""
         chosen = Path(agreed(self.accelerator, found))
-        changed = checkpoint.load(chosen, self.accelerator, self.model, self.parts, self._compared())
+        changed = checkpoint.load(chosen, self.accelerator, self.model, self.parts, self.compared())
         done = self.counters.iteration
         self.counters.metrics_lines = self.folder.mend_metrics(self.counters.metrics_lines, done)
         lines = self.folder.read_metrics()
@@ -413,24 +421,32 @@ class Run:
         if (file := prompt_file_of(self.config.prompt)) is not None:
             self.folder.write("prompt.jinja", file.source.encode())
 
-    def _compared(self) -> dict[str, Any]:
+    def compared(self) -> dict[str, Any]:
         """The settings that a checkpoint and a run that goes on from it have in common; a prompt file by its text."""
         settings: dict[str, Any] = yaml.safe_load(dump(self.config))
         return {**settings, "prompt": prompt_settings(self.config.prompt)}
 
-    def save(self) -> Path:
-        """Write a checkpoint of the present state, unless the last one is of the same; returns its folder."""
+    def save(self, anew: bool = False) -> Path:
+        """Write a checkpoint of the present state, unless the last one is of the same; returns its folder.
+
+        Args:
+            anew: Write it in any case.
+        """
         counters, root = self.counters, self.folder.checkpoints
         folder = checkpoint.folder_of(root, counters.iteration)
         present = (counters.iteration, len(counters.evaluations), self.rollouts.progress())
-        if self._saved == present:
+        if self._saved == present and not anew:
             return folder
         began = time.perf_counter()
         self.progress.stage("checkpoint")
         counters.metrics_lines = self.folder.metrics_lines
-        facts = {"iteration": counters.iteration, "config": self._compared()}
+        facts = {"iteration": counters.iteration, "config": self.compared()}
         checkpoint.save(folder, self.accelerator, self.model, self.tokenizer, self.parts, facts)
-        on_main(self.accelerator, lambda: checkpoint.prune(root, self.config.keep_checkpoints))
+        best, keep, before = self.config.alarms.goes_back, self.config.keep_checkpoints, self.alarms.since
+        on_main(
+            self.accelerator,
+            lambda: checkpoint.prune(root, keep, self.folder.best_checkpoint(before) if best else None),
+        )
         self.write_summary()
         self._saved = present
         _LOG.info("checkpoint of iteration %d written in %.1f s", counters.iteration, time.perf_counter() - began)

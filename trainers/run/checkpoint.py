@@ -40,6 +40,8 @@ FORMAT = "trainers-checkpoint/3"
 MANIFEST = "manifest.json"
 STATE = "state.json"
 MODEL = "model.safetensors"
+ADDED = {"alarms"}
+"""Parts that checkpoints of earlier versions lack: they begin anew."""
 _KEYS = {"iteration", "config", "parts"}
 
 
@@ -306,12 +308,14 @@ def load(
     with sharing_failures(accelerator):
         changed = "; ".join(_compare(state["config"], config, folder))
         for name in sorted({*parts, *state["parts"]}):
-            if name not in state["parts"]:
+            if name not in state["parts"] and name not in ADDED:
                 raise CheckpointError(f"{folder}: has no {name}; it was written by a run without one")
             if name not in parts:
                 raise CheckpointError(f"{folder}: has a {name}; this run is without one")
         _load_model(folder, model)
         for name, part in parts.items():
+            if name not in state["parts"]:
+                continue
             try:
                 tensors = WeightFiles(folder, name).mapped() if [*folder.glob(f"{name}.safetensors*")] else {}
                 part.load(with_tensors(state["parts"][name], tensors))
@@ -346,16 +350,17 @@ def _load_model(folder: Path, model: PreTrainedModel) -> None:
         assign(own[name], tensor)
 
 
-def prune(root: Path, keep: int) -> None:
-    """Remove all but the newest ``keep`` checkpoints, and what interrupted writes left."""
+def prune(root: Path, keep: int, best: Path | None = None) -> None:
+    """Remove all but the newest ``keep`` checkpoints, and ``best``, and what interrupted writes left."""
     for folder in sorted(root.glob("iteration-*"))[:-keep]:
-        shutil.rmtree(folder)
+        if folder != best:
+            shutil.rmtree(folder)
     for folder in (*root.glob(".iteration-*.partial"), *root.glob(".iteration-*.old")):
         shutil.rmtree(folder)
 
 
 FREE = (
-    *("name", "output", "iterations", "time_limit", "evaluation", "checkpoint_every", "keep_checkpoints"),
+    *("name", "output", "iterations", "time_limit", "evaluation", "checkpoint_every", "keep_checkpoints", "alarms"),
     *("episodes_every", "report", "process_timeout", "wait_notice", "tracking", "rollout.slots", "rollout.workers"),
     *("rollout.deadline", "rollout.engine_deadline", "rollout.attempts", "rollout.staleness", "rollout.overlap"),
     *("rollout.place", "rollout.place_options", "envs[].url", "model.shard"),

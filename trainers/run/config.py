@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
+from envsuite.core.errors import unknown
 from trainers.credit.config import MethodConfig
 from trainers.policy.config import ModelConfig, OptimConfig
 from trainers.pool.query import Query
 from trainers.rollout.config import EnvConfig, EvalSamplingConfig, PromptConfig, RolloutConfig
+from trainers.run.alarm_rules import RULES
 from trainers.settings import AtLeastOne, ConfigError, Count, FolderName, Positive, Seed, Text
+
+AlarmAction = Literal["warn", "pause", "return"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,53 @@ class TrackingConfig:
     """Project that the run belongs to, where the tracker has projects."""
     episodes: Count = 0
     """Episodes of the first process that are shown as text, per iteration."""
+
+
+@dataclass(frozen=True)
+class AlarmRuleConfig:
+    """What is changed of an alarm's rule."""
+
+    bound: float | None = None
+    """Its bound; by default that of the table."""
+    patience: AtLeastOne | None = None
+    """Iterations, one after the other, that its sign must last."""
+    action: AlarmAction | None = None
+    """What is done; by default alarms.action."""
+
+
+@dataclass(frozen=True)
+class AlarmConfig:
+    """Signs of a collapse that are watched (docs/watching.md)."""
+
+    action: AlarmAction = "warn"
+    """``pause``: the run also ends, with a checkpoint and status 3; ``return``: it also goes back to its best
+    checkpoint of before the sign, and goes on from there."""
+    returns: AtLeastOne = 1
+    """How often a run may go back; later alarms warn."""
+    rules: dict[str, AlarmRuleConfig] = field(default_factory=dict)
+    """Changes of rules, by their names."""
+    silent: list[str] = field(default_factory=list)
+    """Names of rules that are not watched."""
+    webhook: Text | None = None
+    """Address that each alarm is sent to as JSON, or the name of an environment variable that holds it: the settings
+    are in the report and in trackers, where a secret address should not be."""
+
+    def __post_init__(self) -> None:
+        for name in (*self.rules, *self.silent):
+            if name not in RULES:
+                raise unknown("alarm", name, RULES)
+        if both := next((name for name in self.silent if name in self.rules), None):
+            raise ConfigError(f"alarms.rules changes {both}, which alarms.silent leaves out; name it once")
+
+    def action_of(self, name: str) -> AlarmAction:
+        """Returns what is done about an alarm."""
+        own = self.rules.get(name)
+        return self.action if own is None or own.action is None else own.action
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether some alarm takes the run back."""
+        return any(self.action_of(name) == "return" for name in RULES if name not in self.silent)
 
 
 @dataclass(frozen=True)
@@ -89,6 +140,8 @@ class TrainConfig:
     """Evaluation."""
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     """Trackers of experiments."""
+    alarms: AlarmConfig = field(default_factory=AlarmConfig)
+    """Signs of a collapse."""
     pool: PoolConfig | None = None
     """Datapool that the episodes of training are stored in, or taken from."""
     checkpoint_every: AtLeastOne = 20
@@ -144,6 +197,11 @@ class TrainConfig:
             }
             if wrong := next((name for name, value in playing.items() if value), None):
                 raise ConfigError(f"pool.take trains on stored episodes, and {wrong} plays some; leave one of them out")
+        if rollout.staleness and self.alarms.goes_back:
+            raise ConfigError(
+                f"alarms.action return goes back to earlier weights, but rollout.staleness is {rollout.staleness}, and "
+                "episodes of the later ones wait for updates; set alarms.action: pause"
+            )
         if rollout.staleness and self.method.oracle is not None:
             raise ConfigError(
                 f"method.oracle continues episodes with the weights that played them, but rollout.staleness is "

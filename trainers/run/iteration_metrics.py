@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from accelerate import Accelerator
+from numpy.typing import NDArray
 
 from trainers.credit.crediting import Credit
 from trainers.credit.shapers import DIAGNOSTIC
@@ -19,9 +21,10 @@ from trainers.policy.update import Updated
 from trainers.processes.activity import ACTIVITY
 from trainers.processes.distributed import all_gather_object
 from trainers.rollout.timing import Timing
-from trainers.steps import Episode
+from trainers.steps import Episode, Step
 from trainers.steps.records import REFUSALS
 from trainers.steps.sharing import SharedTokens
+from trainers.steps.table import action_text
 
 
 @dataclass(frozen=True)
@@ -155,7 +158,7 @@ def iteration_metrics(
     given_up = {"repeated": lost.repeated, "dropped_tokens": lost.dropped_tokens, "pruned": pruned_tokens}
     tokens = {f"tokens/{name}": count for name, count in vars(SharedTokens.of(credit.table)).items()}
     sums = _sums(episodes, credit) | conduct | given_up | tokens
-    parts = all_gather_object(accelerator, (sums, dict(learnt), told, _versions(episodes)))
+    parts = all_gather_object(accelerator, (sums, dict(learnt), told, _versions(episodes), _chosen(episodes)))
     total: dict[str, float] = {name: sum(part[0][name] for part in parts) for name in parts[0][0]}
     versions = [version for part in parts for version in part[3]] or [(0, 0)]
     sound, steps, rows = max(total["sound"], 1), max(total["steps"], 1), max(total["rows"], 1)
@@ -177,6 +180,9 @@ def iteration_metrics(
         "train/token_limit": total["token_limit"] / sound,
         "train/prompt_cut": total["prompt_cut"] / steps,
         "train/tool_calls": total["calls"] / steps,
+        "train/repeated_actions": total["repeats"] / steps,
+        "train/top_action": _greatest_share([part[4][0] for part in parts]),
+        "train/top_token": _greatest_share([part[4][1] for part in parts]),
         "train/version_min": min(low for low, _ in versions),
         "train/version_max": max(high for _, high in versions),
         "train/mixed_versions": sum(low < high for low, high in versions) / sound,
@@ -260,10 +266,55 @@ def _conduct(episodes: Sequence[Episode], episode_tokens: int | None, prompt_tok
     ]
     return {
         "calls": sum(len(step.action) for step in steps if step.action is not None),
+        "repeats": sum(_repeats(episode.steps, _actions(episode.steps)) for episode in sound),
         "token_limit": sum(episode_tokens is not None and tokens >= episode_tokens for tokens in written),
         "prompt_cut": sum(prompt_tokens is not None and len(step.prompt_ids) >= prompt_tokens for step in steps),
         **{f"invalid/{reason}": refusals[reason] for reason in REFUSALS},
     }
+
+
+def _actions(steps: Sequence[Step]) -> list[int | None]:
+    """Returns a checksum of each step's action, the same in all processes; ``None`` where it did not parse."""
+    texts = (action_text(step.action) for step in steps)
+    return [None if text is None else zlib.crc32(text.encode()) for text in texts]
+
+
+def _repeats(steps: Sequence[Step], actions: Sequence[int | None]) -> int:
+    """Returns how many steps take the action of the step before, or one that was taken in the same state before."""
+    count, last = 0, None
+    taken: set[tuple[str, int]] = set()
+    for step, action in zip(steps, actions, strict=True):
+        if action is not None:
+            count += action == last or (step.state_key, action) in taken
+            taken.add((step.state_key, action))
+        last = action
+    return count
+
+
+Counted = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Different values, and how often each occurs."""
+
+
+def _chosen(episodes: Sequence[Episode]) -> tuple[Counted, Counted]:
+    """Counts the actions that parsed, by their checksums, and the response tokens."""
+    steps = [step for e in episodes if e.error is None and not e.greedy for step in e.steps]
+    actions = [action for action in _actions(steps) if action is not None]
+    tokens = [np.empty(0, np.int32), *(step.response_ids for step in steps)]
+    return _counted(np.array(actions, np.int64)), _counted(np.concatenate(tokens).astype(np.int64))
+
+
+def _counted(values: NDArray[np.int64]) -> Counted:
+    different, counts = np.unique(values, return_counts=True)
+    return different, counts.astype(np.int64)
+
+
+def _greatest_share(parts: Sequence[Counted]) -> float:
+    """Returns the share that the most frequent value has, over all processes; 0 where there is no value."""
+    different, place = np.unique(np.concatenate([values for values, _ in parts]), return_inverse=True)
+    if not len(different):
+        return 0.0
+    counts = np.bincount(place, np.concatenate([counts for _, counts in parts]))
+    return float(counts.max() / counts.sum())
 
 
 def _versions(episodes: Sequence[Episode]) -> list[tuple[int, int]]:

@@ -16,6 +16,7 @@ from trainers.processes.memory import ran_out
 from trainers.report.stats import EvalResult
 from trainers.rollout.engine import EngineFailed
 from trainers.run.activity_file import ActivityFile
+from trainers.run.answering import answer
 from trainers.run.assembly import Run
 from trainers.run.iteration_metrics import Clock, iteration_metrics
 from trainers.run.shortage import OutOfMemory, remedies, said
@@ -30,7 +31,7 @@ def train(run: Run, resume: str | None = None) -> list[EvalResult]:
         resume: ``"auto"`` or the folder of a checkpoint to go on from; ``None`` starts anew.
 
     Raises:
-        Interrupted: A signal stopped the run; a checkpoint has been written.
+        Interrupted: A signal or an alarm stopped the run; a checkpoint has been written.
         EngineFailed: The engine failed; a checkpoint has been written.
         OutOfMemory: Memory ran out; a checkpoint has been written where the state is that of the end of an iteration.
         Diverged: Numbers that are not finite stopped the run; a checkpoint has been written where the weights are good.
@@ -85,6 +86,7 @@ def _loop(run: Run) -> None:
     elif run.evaluation_is_due():
         run.evaluate(f"iteration {counters.iteration}")
     while counters.iteration < config.iterations and not run.out_of_time():
+        answer(run)
         iterate(run)
         if run.evaluation_is_due():
             run.evaluate(f"iteration {counters.iteration}")

@@ -13,6 +13,7 @@ from typing import Self, TypeVar
 
 from accelerate import Accelerator
 
+from envsuite.exits import PAUSED
 from envsuite.vector import Wait
 from trainers.processes.activity import ACTIVITY
 from trainers.processes.distributed import all_gather_object
@@ -34,6 +35,14 @@ class Interrupted(Exception):
     def __init__(self, signal_number: int, folder: Path) -> None:
         super().__init__(f"stopped by {signal.Signals(signal_number).name}; go on with --resume (checkpoint {folder})")
         self.exit_code = 128 + signal_number
+
+
+class Paused(Interrupted):
+    """An alarm paused the run; a checkpoint has been written."""
+
+    def __init__(self, message: str) -> None:
+        Exception.__init__(self, message)
+        self.exit_code = PAUSED
 
 
 class Abandoned(Exception):

@@ -23,7 +23,8 @@ _LOG = logging.getLogger("trainers.train")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status.
 
-    0: done. 1: failed. 2: the configuration is wrong. 130, 143: stopped by Ctrl-C or SIGTERM after a checkpoint.
+    0: done. 1: failed. 2: the configuration is wrong. 3: paused by an alarm. 130, 143: stopped by Ctrl-C or SIGTERM.
+    After 3, 130 and 143 there is a checkpoint.
     """
     from trainers.run.cli import TRAIN, parse
 

@@ -250,7 +250,7 @@ class StepTable:
         episodes = [episode for episode in episodes if episode.error is None and not episode.greedy]
         pairs = [(episode, step) for episode in episodes for step in episode.steps]
         keys = _objects([step.state_key for _, step in pairs])
-        actions = _objects([_action_text(step.action) for _, step in pairs])
+        actions = _objects([action_text(step.action) for _, step in pairs])
         seen = [step.info.get(MILESTONE) for _, step in pairs]
         flags = {} if None in seen else {MILESTONE: np.array(seen, np.bool_)}
         texts = _objects([text for episode in episodes for text in _step_texts(episode)])
@@ -297,7 +297,7 @@ def _concatenated(columns: Sequence[Any]) -> Any:
     return Ragged(np.concatenate([column.values for column in columns]), np.concatenate([[0], np.cumsum(lengths)]))
 
 
-def _action_text(action: Action | None) -> str | None:
+def action_text(action: Action | None) -> str | None:
     """Equal exactly where the calls are."""
     if action is None:
         return None

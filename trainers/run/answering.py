@@ -1,0 +1,69 @@
+"""Answers the alarms of a run: pauses it, or takes it back to its best checkpoint."""
+
+from __future__ import annotations
+
+from trainers.processes.distributed import agreed, sharing_failures
+from trainers.report.events import Event
+from trainers.run import checkpoint
+from trainers.run.assembly import Run
+from trainers.run.stopping import Paused
+
+_GO_ON = ("updater", "sampler", "random", "counters", "alarms", "taken")
+"""Parts that do not go back: iterations are counted on, and other tasks and tokens are drawn than the first time."""
+
+
+def answer(run: Run) -> None:
+    """Does what the settings say about the alarms that were raised; every process must call this.
+
+    Raises:
+        Paused: One pauses the run; a checkpoint has been written.
+    """
+    raised = agreed(run.accelerator, run.alarms.unanswered)
+    if not raised:
+        return
+    run.alarms.unanswered = {}
+    actions = {name: run.config.alarms.action_of(name) for name in raised}
+    if pausing := [name for name in raised if actions[name] == "pause"]:
+        _pause(run, pausing)
+    if back := [name for name in raised if actions[name] == "return"]:
+        _return(run, back, min(raised[name] for name in back))
+
+
+def _pause(run: Run, names: list[str]) -> None:
+    folder, iteration = run.save(anew=True), run.counters.iteration
+    text = (
+        f"paused after iteration {iteration} by the alarm {' and '.join(names)}; see what it says above, then go on "
+        f"with --resume (checkpoint {folder}), where it is silent while its sign lasts, or from an earlier checkpoint "
+        "under another --name"
+    )
+    run.tell(Event("pause", iteration, text, {"alarms": ", ".join(names), "checkpoint": str(folder)}))
+    run.write_summary()
+    raise Paused(text)
+
+
+def _return(run: Run, names: list[str], since: int) -> None:
+    alarms, iteration, named = run.alarms, run.counters.iteration, " and ".join(names)
+    if alarms.returns >= run.config.alarms.returns:
+        run.progress.message(f"alarm {named}: the run has gone back {alarms.returns} time(s), and goes on as it is")
+        return
+    with sharing_failures(run.accelerator):
+        found = run.folder.best_checkpoint(since) if run.accelerator.is_main_process else None
+    folder = agreed(run.accelerator, found)
+    if folder is None:
+        run.progress.message(
+            f"alarm {named}: there is no checkpoint of before iteration {since} to go back to, so the run goes on as "
+            f"it is; checkpoint_every is {run.config.checkpoint_every}"
+        )
+        return
+    kept = {name: run.parts[name].state() for name in _GO_ON if name in run.parts}
+    checkpoint.load(folder, run.accelerator, run.model, run.parts, run.compared())
+    for name, state in kept.items():
+        run.parts[name].load(state)
+    alarms.returned()
+    text = (
+        f"intervention: went back to the weights of {folder.name} after iteration {iteration}, because of the alarm "
+        f"{named}; tasks, seeds and learning rate go on from iteration {iteration}"
+    )
+    facts = {"alarms": ", ".join(names), "checkpoint": folder.name, "since": since, "returns": alarms.returns}
+    run.tell(Event("return", iteration, text, facts))
+    run.save(anew=True)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from accelerate import Accelerator
 
-from envsuite.core import ToolEnv
+from envsuite.core import ToolCall, ToolEnv
 from envsuite.prompting import make_codec
 from trainers.credit.crediting import Credit
 from trainers.credit.estimators import Advantage
@@ -19,7 +19,7 @@ from trainers.policy.update import Updated
 from trainers.processes.activity import ACTIVITY
 from trainers.report.run import PARTS
 from trainers.rollout.timing import Timing
-from trainers.run.iteration_metrics import Clock, IterationMetrics, iteration_metrics
+from trainers.run.iteration_metrics import Clock, IterationMetrics, _counted, _greatest_share, iteration_metrics
 from trainers.steps import Episode, Step, StepTable
 from trainers.steps.records import REFUSALS
 
@@ -63,6 +63,7 @@ def test_rates_are_those_of_the_episodes_that_did_not_fail_and_were_sampled() ->
         "mixed_versions": 0.0, "episodes": 5, "failed": 1, "groups": 2, "zero_variance_groups": 1 / 2, "steps": 4,
         "filtered": 1 / 5, "sampled_tokens": 16 + 5, "tokens_total": 1000 + 16 + 5,
         "advantage_mean": 1.0, "advantage_std": 2**0.5,
+        "repeated_actions": 1 / 5, "top_action": 1.0, "top_token": 5 / 16,
         "kl": 0.25, "value_loss": 0.5, "repeated": 2, "dropped_tokens": 9, "live_tokens": 21 / 30,
     }  # fmt: skip
     told = {name: value for name, value in found.values.items() if name.startswith("train/")}
@@ -106,6 +107,26 @@ def test_invalid_actions_are_told_apart_by_what_refused_them(make_env: Callable[
 
 def _call(name: str, command: Any) -> str:
     return f"<tool_call>{json.dumps({'name': name, 'arguments': {'command': command}})}</tool_call>"
+
+
+def test_an_action_repeats_the_one_before_or_one_that_was_taken_in_the_same_state() -> None:
+    def act(t: int, name: str | None, state: str) -> Step:
+        return step(t, 1, 0.0, action=None if name is None else (ToolCall(name, {"to": {"n": 1}}),), state_key=state)
+
+    acts = [("go", "a"), ("go", "b"), ("get", "a"), (None, "a"), ("go", "a"), (None, "a"), ("get", "b"), ("go", "b")]
+    played = [
+        episode(1, 1, *(act(t, name, state) for t, (name, state) in enumerate(acts))),
+        episode(2, 1, act(0, "go", "a")),
+    ]
+    found = iteration_metrics(Accelerator(cpu=True), played, _credited(played), Updated({}, {}), {}, 0).values
+    assert found["train/repeated_actions"] == 3 / 9, "steps 1, 4 and 7 of the first episode"
+    assert found["train/top_action"] == 5 / 7, "of those that parsed"
+
+
+def test_the_greatest_share_is_that_of_all_processes_together() -> None:
+    parts = [_counted(np.array(values, np.int64)) for values in ([1, 1, 2], [2, 2], [])]
+    assert _greatest_share(parts) == 3 / 5
+    assert _greatest_share(parts[2:]) == 0.0
 
 
 def test_versions_and_limits_are_told() -> None:

@@ -104,9 +104,7 @@ def test_a_server_that_joins_gets_new_episodes_and_one_that_leaves_ends_its_own(
                 noticed(vector, [server.url for server in named])
 
         assert playing(vector, change) == expected
-    assert sessions == [(6, 0), (6, 3), (6, 6)], (
-        "idle sessions are left to their server"
-    )
+    assert sessions == [(6, 0), (6, 3), (6, 6)], "idle sessions are left to their server"
     assert [(one.url, one.joined) for one in news] == [(second.url, True), (first.url, False)]
     assert f"{first.url} (TextCraft-v0) left: {file.url} names it no more" == str(news[1])
 

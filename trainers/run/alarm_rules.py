@@ -19,9 +19,9 @@ class Rule:
     beyond: Literal["above", "below"]
     bound: float
     means: str
-    """What the sign means; a sentence."""
+    """Meaning of the sign; a sentence."""
     do: str
-    """What to do about it; a sentence."""
+    """Advice; a sentence."""
     reference: Literal["", "start", "most", "least"] = ""
     """``start``: the bound is relative to the median of the run's first values; ``most``, ``least``: to the greatest
     or least value so far."""

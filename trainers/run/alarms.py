@@ -22,7 +22,7 @@ START = 3
 
 @dataclass
 class _Sign:
-    """What is known of a rule; JSON values."""
+    """State of a rule; JSON values."""
 
     lasts: int = 0
     """Number of last values, one after the other, with the sign."""
@@ -35,12 +35,12 @@ class _Sign:
 
 @dataclass
 class _Reference:
-    """What later values of a metric are compared with; JSON values."""
+    """Values of a metric that later ones are compared with; JSON values."""
 
     first: list[float]
     most: float
     least: float | None
-    """Of the values other than 0, which iterations without a signal have."""
+    """The least value other than 0, which iterations without a signal have."""
     last: float
 
     def with_value(self, value: float) -> _Reference:

@@ -50,14 +50,14 @@ class TrackingConfig:
 
 @dataclass(frozen=True)
 class AlarmRuleConfig:
-    """What is changed of an alarm's rule."""
+    """Changes of an alarm's rule."""
 
     bound: float | None = None
     """Its bound; by default that of the table."""
     patience: AtLeastOne | None = None
     """Iterations, one after the other, that its sign must last."""
     action: AlarmAction | None = None
-    """What is done; by default alarms.action."""
+    """Answer to the alarm; by default alarms.action."""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class FileUpdate(WeightUpdate[Connection]):
     """
 
     ARGUMENTS: ClassVar[Mapping[str, str]] = {}
-    """What a server is started with for it."""
+    """Arguments that a server is started with for it."""
 
     def __init__(self, servers: list[Connection], setup: EngineSetup, *, own: bool, folder: Path) -> None:
         super().__init__(servers, setup, folder)

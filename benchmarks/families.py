@@ -225,6 +225,8 @@ def shrunk(name: str, *, wide: bool = False) -> PreTrainedConfig:
     for field, value in {**sizes, **special}.items():
         if field in known or field in special or field in text.attribute_map:
             setattr(text, field, value)
+    if wide and known.get("use_sliding_window") is False:
+        text.sliding_window = None  # vLLM takes it for Qwen3-MoE, though it is switched off
     if "kv_lora_rank" in known and "num_key_value_heads" in known:
         text.num_key_value_heads = text.num_attention_heads
     if len(kinds) > 1:

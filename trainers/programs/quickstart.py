@@ -13,7 +13,7 @@ from pathlib import Path
 
 from envsuite.exits import status_of
 from trainers.policy.source import find
-from trainers.programs.launch import launch
+from trainers.programs.train import launch
 from trainers.run.cli import TRAIN, parse
 from trainers.run.lock import held
 from trainers.settings.shipped import located

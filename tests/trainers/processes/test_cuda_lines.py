@@ -29,7 +29,7 @@ from trainers.imitation.training import imitate
 from trainers.policy import pace, sharding
 from trainers.processes import cpu, distributed, memory
 from trainers.processes.peers import GRACE_SECONDS
-from trainers.programs import launch
+from trainers.programs import train
 from trainers.rollout.vllm import child, inside
 from trainers.run import random_state
 from trainers.run.asynchronous.process import beside
@@ -196,8 +196,8 @@ def test_weights_in_main_memory_are_pinned_beside_a_gpu(kind: str, monkeypatch: 
 @pytest.mark.usefixtures("available")
 def test_several_processes_are_launched_on_several_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     words: list[str] = []
-    monkeypatch.setattr(launch, "launch", lambda given: words.extend(given) or 0)
-    assert launch.main(["--processes", "2"]) == 0
+    monkeypatch.setattr(train, "launch", lambda given: words.extend(given) or 0)
+    assert train.main(["--processes", "2"]) == 0
     assert words[:5] == ["--multi_gpu", "--mixed_precision", "no", "--num_processes", "2"]
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from trainers.processes import interface
 from trainers.processes.interface import VARIABLE, address_towards, choose_interface, interface_to
-from trainers.programs import launch
+from trainers.programs import train
 from trainers.programs.nodes import FIRST_PORT, PORTS, place_of
 from trainers.settings import ConfigError
 
@@ -68,15 +68,15 @@ def test_a_place_that_cannot_be_is_refused_by_its_option(changes: dict[str, str]
 
 def test_the_command_of_a_node_starts_the_processes_of_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     words: list[str] = []
-    monkeypatch.setattr(launch, "launch", lambda given: words.extend(given) or 0)
-    monkeypatch.setattr(launch.os, "environ", dict(launch.os.environ))
+    monkeypatch.setattr(train, "launch", lambda given: words.extend(given) or 0)
+    monkeypatch.setattr(train.os, "environ", dict(train.os.environ))
     options = [part for name, value in TYPED.items() for part in (f"--{name}", value)]
-    assert launch.main([*options, "--processes", "3", "--seed", "4"]) == 0
+    assert train.main([*options, "--processes", "3", "--seed", "4"]) == 0
     after = dict(itertools.pairwise(words))
     assert after["--num_processes"] == "6" and after["--num_machines"] == "2" and after["--rdzv_backend"] == "c10d"
     assert after["--main_process_ip"] == "127.0.0.1" and after["--rdzv_conf"] == "is_host=False"
     assert words[-3:] == ["trainers.train", "--seed", "4"]
-    assert launch.os.environ["PET_RDZV_ID"] == "77" and launch.os.environ["PET_LOCAL_ADDR"] == "127.0.0.1"
+    assert train.os.environ["PET_RDZV_ID"] == "77" and train.os.environ["PET_LOCAL_ADDR"] == "127.0.0.1"
 
 
 # -- the interface -----------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from waiting import until
 from envsuite.core.errors import DataError, UsageError, WorkerLost
 from trainers.policy.guard import Diverged
 from trainers.processes.distributed import PeerFailed
-from trainers.programs import launch
+from trainers.programs.train import main as command
 from trainers.report.events import Event, read_events, write_event
 from trainers.rollout.engine import EngineFailed
 from trainers.run.restarts import Restarts, kind_of
@@ -130,7 +130,7 @@ def test_an_unknown_error_is_not_tried_twice_at_one_iteration(tmp_path: Path) ->
 def test_restarts_that_nobody_would_do_are_refused(
     words: list[str], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert launch.main(["--config", "configs/quickstart.yaml", *words]) == 2
+    assert command(["--config", "configs/quickstart.yaml", *words]) == 2
     assert "--max-restarts" in (said := capsys.readouterr().err) and text in said
 
 

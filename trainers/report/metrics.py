@@ -158,7 +158,7 @@ METRICS: dict[str, str] = {
     "async/restarts": "Times that the rollout's process was started anew.",
     "async/update_idle": "Share of the time between two updates' groups in which the update waited for them, 0 to 1.",
     "async/rollout_idle": "Share of that time in which the rollout had no episode to go on with, or waited its turn.",
-    "alarms/standing": "Number of alarms that were raised and whose signs last (docs/watching.md).",
+    "alarms/standing": "Number of alarms that were raised and whose signs last (docs/alarms.md).",
     "replay/<name>": "Self-imitation: the buffer, what it gives to the update, the schedules; see the page of SPEAR.",
 }
 """Every metric name and its one-line description with its unit; ``<…>`` stands for any further text."""

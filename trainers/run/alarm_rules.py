@@ -1,6 +1,6 @@
 """The rules of the alarms: which sign of a metric, compared with what, and what to do about it.
 
-Bounds with a reference were fitted on healthy runs by ``python -m benchmarks.alarms`` (docs/watching.md).
+Bounds with a reference were fitted on healthy runs by ``python -m benchmarks.alarms`` (docs/alarms.md).
 """
 
 from __future__ import annotations
@@ -181,6 +181,6 @@ RULES: dict[str, Rule] = {
 
 
 def documentation() -> str:
-    """Returns the table of the rules in ``docs/watching.md``."""
+    """Returns the table of the rules in ``docs/alarms.md``."""
     rows = [f"| `{name}` | {rule.sign} | {rule.patience} | {rule.means} | {rule.do} |" for name, rule in RULES.items()]
     return "\n".join(["| alarm | sign | in a row | means | do |", "|---|---|---:|---|---|", *rows])

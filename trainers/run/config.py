@@ -62,7 +62,7 @@ class AlarmRuleConfig:
 
 @dataclass(frozen=True)
 class AlarmConfig:
-    """Signs of a collapse that are watched (docs/watching.md)."""
+    """Signs of a collapse that are watched (docs/alarms.md)."""
 
     action: AlarmAction = "warn"
     """``pause``: the run also ends, with a checkpoint and status 3; ``return``: it also goes back to its best

@@ -137,7 +137,7 @@ def test_the_best_checkpoint_is_by_held_out_success_and_else_by_that_in_training
 
 
 def test_the_page_has_the_table_of_the_rules_and_each_reads_metrics_that_exist() -> None:
-    assert documentation() in (ROOT / "docs" / "watching.md").read_text(encoding="utf-8")
+    assert documentation() in (ROOT / "docs" / "alarms.md").read_text(encoding="utf-8")
     for rule in RULES.values():
         names = [rule.metric, rule.against, rule.minus, rule.per, rule.rising, rule.unless]
         assert all(is_metric(name) for name in names if name)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
+import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from envsuite.core.errors import EnvsuiteError
 from trainers.processes.interface import address_towards
 from trainers.settings import ConfigError
 
@@ -15,6 +18,12 @@ FIRST_PORT, PORTS = 20_000, 10_000
 NODE_VARIABLES = ("SLURM_NODEID", "JOB_COMPLETION_INDEX")
 """In which SLURM, and an indexed job of Kubernetes, say which node this is."""
 JOB_VARIABLES = ("SLURM_JOB_ID",)
+WAIT_SECONDS = 600.0
+"""How long a node waits for node 0 to have an address, as torch's rendezvous waits for nodes."""
+
+
+class NotThere(EnvsuiteError):
+    """Node 0 has had no address; it may come later, so that this is no wrong setting."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +57,7 @@ class Place:
         Without a store of its own for each start, torch 2.13 hands none to a node that comes in the place of another,
         which then waits for it until it gives up.
         """
-        own = self.host if self.node == 0 else address_towards(self.host)  # instead of a name that may have no address
+        own = self.host if self.node == 0 else _awaited(self.host)  # instead of a name that may have no address
         return {"PET_RDZV_ID": self.job, "PET_LOCAL_ADDR": own, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
@@ -74,6 +83,25 @@ def place_of(options: Mapping[str, str], environment: Mapping[str, str] = os.env
         raise ConfigError(f"--nodes {nodes} needs {lacks}: the same on all nodes")
     derived = FIRST_PORT + zlib.crc32(job.encode()) % PORTS
     return Place(nodes, node, host, _number("port of --rendezvous", port, 1) if port else derived, job or "run")
+
+
+def _awaited(host: str) -> str:
+    """Returns the address of this machine at which ``host`` can reach it, once it has one itself.
+
+    Raises:
+        NotThere: It has had none for :data:`WAIT_SECONDS`.
+    """
+    began, told = time.monotonic(), False
+    while True:
+        try:
+            return address_towards(host)
+        except ConfigError as error:
+            if time.monotonic() - began >= WAIT_SECONDS:
+                raise NotThere(f"{error}; waited for {WAIT_SECONDS:.0f} s") from error
+            if not told:
+                sys.stderr.write(f"waiting for node 0: {error}\n")
+                told = True
+            time.sleep(1.0)
 
 
 def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> str:

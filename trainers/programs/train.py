@@ -25,7 +25,7 @@ from torch.distributed.run import parse_args as torchrun_words
 from torch.distributed.run import run as torchrun
 
 from envsuite.exits import INTERRUPTED, say, status_of
-from trainers.programs.nodes import place_of
+from trainers.programs.nodes import NotThere, place_of
 from trainers.run.cli import TRAIN, parse
 from trainers.run.restarts import final_status
 from trainers.run.training import main as train
@@ -74,7 +74,11 @@ def _main(arguments: Sequence[str]) -> int:
         options += ["--num_processes", str(int(processes) * (1 if place is None else place.nodes))]
     if place is not None:
         options += place.words
-        os.environ |= place.variables
+        try:
+            os.environ |= place.variables
+        except NotThere as error:
+            sys.stderr.write(f"error: {error}\n")
+            return 1  # 2 would say that starting again does not help
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // int(processes)))
     options += ["--max_restarts", restarts, "--num_cpu_threads_per_process", threads]
     return told(launch([*options, "-m", "trainers.train", *command.words]))

@@ -10,28 +10,23 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
 from envsuite.core.errors import DataError
 
 FILE = "events.jsonl"
-KINDS: dict[str, str] = {
-    "restart": "The run was started again after a loss, from its newest whole checkpoint.",
-    "alarm": "A metric left the range of healthy runs.",
-    "pause": "An alarm stopped the run, with a checkpoint.",
-    "return": "An alarm took the run back to its best checkpoint.",
-    "server": "A server joined the run, or left it.",
-}
+Kind = Literal["restart", "alarm", "pause", "return", "server"]
+"""``restart``: the run was started again after a loss; ``alarm``: a metric left the range of healthy runs; ``pause``:
+an alarm stopped the run; ``return``: one took it back to its best checkpoint; ``server``: one joined it or left it."""
 
 
 @dataclass(frozen=True)
 class Event:
     """Something that happened to a run."""
 
-    kind: str
-    """One of :data:`KINDS`."""
+    kind: Kind
     iteration: int
     """Iterations that were finished."""
     message: str

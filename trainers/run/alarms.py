@@ -56,7 +56,7 @@ class Alarms:
     """
 
     def __init__(self, config: AlarmConfig) -> None:
-        self.rules = rules_of(config)
+        self._config, self.rules = config, rules_of(config)
         self.returns = 0
         """How often an alarm took the run back."""
         self.unanswered: dict[str, int] = {}
@@ -103,8 +103,12 @@ class Alarms:
 
     @property
     def since(self) -> float:
-        """Iteration in which the oldest of the present signs began, raised or not; infinite where there is none."""
-        return min((sign.since for sign in self._signs.values() if sign.lasts), default=math.inf)
+        """Iteration in which the oldest of the present signs began whose alarm takes the run back, raised or not.
+
+        Infinite where there is none.
+        """
+        back = (sign for name, sign in self._signs.items() if self._config.action_of(name) == "return")
+        return min((sign.since for sign in back if sign.lasts), default=math.inf)
 
     @property
     def _followed(self) -> set[str]:

@@ -21,12 +21,14 @@ def answer(run: Run) -> None:
     raised = agreed(run.accelerator, run.alarms.unanswered)
     if not raised:
         return
-    run.alarms.unanswered = {}
     actions = {name: run.config.alarms.action_of(name) for name in raised}
+    back = {name: since for name, since in raised.items() if actions[name] == "return"}
+    run.alarms.unanswered = back  # where the run is paused first, it goes back once it goes on
     if pausing := [name for name in raised if actions[name] == "pause"]:
         _pause(run, pausing)
-    if back := [name for name in raised if actions[name] == "return"]:
-        _return(run, back, min(raised[name] for name in back))
+    run.alarms.unanswered = {}
+    if back:
+        _return(run, [*back], min(back.values()))
 
 
 def _pause(run: Run, names: list[str]) -> None:

@@ -58,7 +58,7 @@ def kind_of(how: BaseException | int) -> Kind:
     from trainers.rollout.engine import EngineFailed
     from trainers.run.rollouts import EpisodesFailed
 
-    gloo = isinstance(how, RuntimeError) and "gloo" in str(how).lower()
+    gloo = isinstance(how, RuntimeError) and not isinstance(how, EnvsuiteError) and "gloo" in str(how).lower()
     if gloo or isinstance(how, PeerFailed | DistError | WorkerLost | ConnectionError | TimeoutError):
         return "lost"  # processes, servers, connections
     if isinstance(how, EngineFailed | EpisodesFailed):  # of a server that was killed, or cannot do it

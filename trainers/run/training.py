@@ -62,7 +62,8 @@ def _train(config: TrainConfig, resume: str | None, restarts: Restarts) -> int:
     folder = Path(config.output) / config.name
     log = folder / ("run.log" if main else f"run.rank{accelerator.process_index}.log")
     display = Progress(config.iterations, console=Console(quiet=not main))
-    patience = LOCK_SECONDS if restarts.again else 0.0
+    started_again = restarts.again or (restarts.watched and resume is not None)  # also by a scheduler, in a new agent
+    patience = LOCK_SECONDS if started_again else 0.0
     hold = held_by_main(accelerator, folder, "trainers.train", "--name", patience)
     with hold, run_log(log), display as progress, Watchdog(progress, config.wait_notice, peers()):
         _LOG.info(

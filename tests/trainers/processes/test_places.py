@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from trainers.processes import interface
 from trainers.processes.interface import VARIABLE, address_towards, choose_interface, interface_to
-from trainers.programs import train
+from trainers.programs import nodes, train
 from trainers.programs.nodes import FIRST_PORT, PORTS, place_of
 from trainers.settings import ConfigError
 
@@ -77,6 +77,32 @@ def test_the_command_of_a_node_starts_the_processes_of_all_nodes(monkeypatch: py
     assert after["--main_process_ip"] == "127.0.0.1" and after["--rdzv_conf"] == "is_host=False"
     assert words[-3:] == ["trainers.train", "--seed", "4"]
     assert train.os.environ["PET_RDZV_ID"] == "77" and train.os.environ["PET_LOCAL_ADDR"] == "127.0.0.1"
+
+
+def test_a_node_waits_for_node_0_to_have_an_address(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = iter([ConfigError("Name or service not known"), ConfigError("not yet"), "10.0.0.2"])
+
+    def towards(host: str) -> str:
+        if isinstance(one := next(found), str):
+            return one
+        raise one
+
+    monkeypatch.setattr(nodes, "address_towards", towards)
+    monkeypatch.setattr(nodes.time, "sleep", lambda seconds: None)
+    place = place_of({**TYPED, "rendezvous": "run-trainer-0.run-trainer"}, {})
+    assert place is not None and place.variables["PET_LOCAL_ADDR"] == "10.0.0.2"
+    assert capsys.readouterr().err == "waiting for node 0: Name or service not known\n"
+
+
+def test_a_node_0_that_never_comes_is_no_wrong_setting(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(nodes, "WAIT_SECONDS", 0.0)
+    options = [part for name, value in TYPED.items() if name != "rendezvous" for part in (f"--{name}", value)]
+    assert train.main([*options, "--rendezvous", "nowhere.invalid"]) == 1
+    assert "finds no way to nowhere.invalid" in capsys.readouterr().err
 
 
 # -- the interface -----------------------------------------------------------------------------------------------------

@@ -1,13 +1,15 @@
 """The file of a run's events."""
 
+from typing import get_args
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.report.events import FILE, KINDS, Event, read_events, write_event
+from trainers.report.events import FILE, Event, Kind, read_events, write_event
 
 EVENTS = st.builds(
     Event,
-    kind=st.sampled_from(sorted(KINDS)),
+    kind=st.sampled_from(get_args(Kind)),
     iteration=st.integers(0, 10**6),
     message=st.text(max_size=40),
     facts=st.dictionaries(st.text(max_size=5), st.integers(0, 9) | st.text(max_size=5), max_size=3),

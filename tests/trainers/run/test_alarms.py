@@ -20,7 +20,7 @@ from trainers.report.events import Event, read_events
 from trainers.report.metrics import is_metric
 from trainers.run.alarm_rules import RULES, Rule, documentation
 from trainers.run.alarms import START, Alarms, best_iteration
-from trainers.run.config import AlarmConfig, AlarmRuleConfig
+from trainers.run.config import AlarmConfig, AlarmRuleConfig, AlarmRuleConfig
 from trainers.run.happenings import Happenings
 from trainers.settings import ConfigError
 from trainers.train import main
@@ -82,6 +82,15 @@ def test_it_is_raised_again_only_after_its_sign_was_absent_as_long_as_it_has_to_
     assert raised(alarms, well * (rule.patience - 1) + ill) == [] and alarms.standing == [name]
     assert raised(alarms, well * rule.patience) == [] and alarms.standing == []
     assert len(raised(alarms, ill)) == 1
+
+
+def test_a_warning_that_stands_keeps_no_checkpoint_from_being_the_best_to_go_back_to() -> None:
+    warns, back = RULES["low_entropy"], RULES["gradient"]
+    alarms = Alarms(AlarmConfig(rules={"gradient": AlarmRuleConfig(action="return")}))
+    raised(alarms, [normal(warns) | normal(back)] * START + [signed(warns) | normal(back)] * warns.patience)
+    assert "low_entropy" in alarms.standing and alarms.since == math.inf
+    alarms(50, signed(warns) | signed(back))
+    assert alarms.since == 50
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -52,6 +52,8 @@ ALONE = (sys.executable, "-m", "envsuite.cli", "train", "--max-restarts", "2")
         (OSError(5, "input/output error"), "unsure"),
         (OSError(28, "No space left on device"), "final"),
         (ConfigError("rollout.tasks is 3"), "final"),
+        (ConfigError("no interface leads out; set GLOO_SOCKET_IFNAME to its name"), "final"),
+        (EngineFailed("rollout.engine_options.transfer is gloo, which it was not started for"), "unsure"),
         (DataError("config.json: missing"), "final"),
         (UsageError("step before reset"), "final"),
         (Diverged("the loss is not finite", weights_good=True), "final"),

@@ -20,7 +20,7 @@ from trainers.report.events import Event, read_events
 from trainers.report.metrics import is_metric
 from trainers.run.alarm_rules import RULES, Rule, documentation
 from trainers.run.alarms import START, Alarms, best_iteration
-from trainers.run.config import AlarmConfig, AlarmRuleConfig, AlarmRuleConfig
+from trainers.run.config import AlarmConfig, AlarmRuleConfig
 from trainers.run.happenings import Happenings
 from trainers.settings import ConfigError
 from trainers.train import main

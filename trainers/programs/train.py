@@ -33,6 +33,8 @@ from trainers.settings import ConfigError
 from trainers.settings.shipped import located
 
 PROCESSES, LAUNCH, RESTARTS = "processes", "launch-config", "max-restarts"
+_CHECKPOINT_SECONDS = 280
+"""Time of processes after SIGTERM: less than the 5 minutes that SLURM and Kubernetes give. Torch's own are 30 s."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -110,6 +112,7 @@ def launch(words: Sequence[str]) -> int:
 
 def _status(started: Callable[[], None]) -> int:
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the run says itself how it ended
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_CHECKPOINT_SECONDS))  # read when the agent starts
     try:
         started()
     except subprocess.CalledProcessError as failed:  # one process

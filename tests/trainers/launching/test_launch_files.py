@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -17,7 +19,11 @@ import yaml
 from envsuite import __version__, cli
 from envsuite.remote.protocol import TOKEN_VARIABLE
 from envsuite.serving.server import DRAIN_SECONDS
+from trainers.programs.launching.files import manifests
+from trainers.programs.launching.job import job_of
 from trainers.programs.launching.program import main
+from trainers.programs.launching.roles import Job, Sizes, dns_label
+from trainers.rollout.vllm.sockets import SocketUpdate
 from trainers.run.cli import TRAIN, dump, parse, shortened
 from trainers.run.config import TrainConfig
 from trainers.settings.shipped import shipped_configs
@@ -174,6 +180,79 @@ def test_addresses_of_servers_are_those_of_the_nodes_that_slurm_puts_them_on() -
     assert "#SBATCH --nodes=4\n" in script and "--relative=2 --ntasks-per-node=8" in script
 
 
+def test_servers_of_vllm_take_weights_in_the_way_that_the_settings_name() -> None:
+    words = SIZES["vLLM on nodes of its own"]
+    assert "--weight-transfer-config" not in files("slurm", *words)["job.sbatch"]
+    pods_of_vllm = of_kind("StatefulSet", *words, "--rollout.engine_options", "{transfer: gloo}")
+    command = pods_of_vllm[0]["spec"]["template"]["spec"]["containers"][0]["command"][2]
+    given = shlex.split(command)
+    value = given[given.index("--weight-transfer-config") + 1]
+    assert value == SocketUpdate.ARGUMENTS["weight-transfer-config"]
+
+
+@pytest.mark.parametrize("status, queued", [(143, True), (0, False), (1, False), (3, False)])
+def test_a_job_whose_time_is_up_is_queued_again_where_the_run_was_stopped(status: int, queued: bool) -> None:
+    end = files("slurm")["job.sbatch"].partition("trainer=$!\n")[2]
+    # The signal comes while the trainer runs, which then ends with the status.
+    before = (
+        "scancel() { touch cancelled; }; scontrol() { echo $*; }; SLURM_JOB_ID=7\n"
+        f"{{ sleep 0.3; kill -USR1 $$; sleep 0.3; exit {status}; }} & trainer=$!\n"
+    )
+    ended = subprocess.run(["bash", "-c", before + end], capture_output=True, text=True, timeout=30)
+    assert ended.returncode == status and Path("cancelled").exists(), ended.stderr
+    assert ended.stdout == ("requeue 7\n" if queued else "")
+
+
+@pytest.mark.parametrize("name", ["2025", "null", "1e3", "_", "A run, with a long name: of the 28th of November"])
+def test_any_name_of_a_run_gives_names_that_kubernetes_takes(name: str) -> None:
+    env = "[{id: WebShop-v0, split: dev}]"
+    made = list(
+        yaml.safe_load_all(
+            "---\n".join(manifests(renamed(name, "--servers", "2", "--evaluation.envs", env), "runs", "2025").values())
+        )
+    )
+    for one in made:
+        most = 52 if one["kind"] == "StatefulSet" else 63
+        assert re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", label := one["metadata"]["name"]) and len(label) <= most
+    texts = [word for one in made for word in named_by(one)]
+    assert len(texts) > 50 and all(isinstance(text, str) for text in texts), texts
+
+
+def renamed(name: str, *words: str) -> Job:
+    """The job of a run with a name."""
+    config = replace(parse(["--config", CONFIG, *words[2:]]).config, name=name)
+    return job_of(config, Sizes(nodes=2, servers=int(words[1])), PurePosixPath("/data"), "dns://{}-{}:80".format)
+
+
+def named_by(value: Any) -> Iterator[Any]:
+    """All names, images, labels and values of variables in a manifest."""
+    if isinstance(value, list):
+        for one in value:
+            yield from named_by(one)
+    if isinstance(value, dict):
+        yield from [value[key] for key in ("name", "image", "claimName", "serviceName", "value") if key in value]
+        for key, one in value.items():
+            yield from one.values() if key in ("labels", "matchLabels") else named_by(one)
+
+
+def test_names_of_long_servers_are_cut_with_that_of_the_run() -> None:
+    env = "[{id: PythonMath-v0, split: dev}]"
+    assert [one.name for one in renamed("a", "--servers", "2", "--evaluation.envs", env).servers][1] == "pythonmath"
+    cut = renamed("a" * 60, "--servers", "2", "--evaluation.envs", env).servers
+    assert [one.name for one in cut] == ["textcraft", "pythonmat"]
+    assert dns_label("2025") == "r-2025" and dns_label("...") == "run"
+
+
+def test_only_pods_of_the_run_reach_its_pods() -> None:
+    made = objects("--servers", "2")
+    (policy,) = [one["spec"] for one in made if one["kind"] == "NetworkPolicy"]
+    label = {"app.kubernetes.io/instance": "quickstart"}
+    assert policy["podSelector"]["matchLabels"] == label and policy["policyTypes"] == ["Ingress"]
+    assert policy["ingress"] == [{"from": [{"podSelector": {"matchLabels": label}}]}]
+    labels = [one["spec"]["template"]["metadata"]["labels"] for one in made if one["kind"] in ("Job", "StatefulSet")]
+    assert len(labels) == 2 and all(label.items() <= one.items() for one in labels)
+
+
 def test_a_server_of_several_gpus_takes_them_from_its_node() -> None:
     options = "{arguments: {tensor-parallel-size: 4, max-model-len: 4096}, memory: 0.8, python: there/bin/python}"
     words = [*SIZES["vLLM on nodes of its own"][:-1], "2", "--rollout.engine_options", options]
@@ -210,6 +289,7 @@ def test_a_dry_run_prints_the_files_and_writes_none(capsys: pytest.CaptureFixtur
         (["--slurm", "--image", "mine:1"], "only --kubernetes takes an image"),
         (["--local", "2", "--nodes", "2"], "on this machine alone"),
         (["--local", "2", "--processes", "4"], "--local says how many"),
+        (["--local", "2", "--gpus-per-node", "8"], "--gpus-per-node 8: --local says how many"),
         (["--slurm", "--gpus-per-node", "8", "--processes", "4"], "--gpus-per-node says how many"),
         (["--slurm", "--vllm", "2"], "--vllm 2: rollout.engine is hf, which asks no vLLM server"),
         (["--slurm", "--vllm", "2", "--vllm-on", "both"], "--vllm-on both: it is own or shared"),
@@ -245,6 +325,7 @@ def test_pods_have_no_rights_are_bounded_and_write_to_the_volume_alone(words: li
             assert container["image"] == f"envsuite-trainer:{__version__}"
             variables = {one["name"]: one for one in container["env"]}
             assert variables[TOKEN_VARIABLE]["valueFrom"]["secretKeyRef"] == {"name": "quickstart", "key": "token"}
+            assert container["envFrom"] == [{"secretRef": {"name": "quickstart-env", "optional": True}}]
         (container,) = pod["containers"]
         assert {"cpu", "memory"} <= {
             **container["resources"].get("limits", {}),
@@ -280,9 +361,9 @@ def test_services_lead_to_their_pods_and_names_of_pods_are_those_that_are_asked(
     if trainer["completions"] > 1:
         assert variables["HEAD"] == "quickstart-trainer-0.quickstart-trainer" and "quickstart-trainer" in services
     waits = " ".join(one["command"][2] for one in trainer["template"]["spec"].get("initContainers", []))
-    asked = re.findall(r"http://([\w-]+)-(\d+)\.([\w-]+):8080/", waits)
-    assert all(name == service and service in services for name, _, service in asked)
-    assert len(asked) == sum(spec["replicas"] for spec in roles.values() if "replicas" in spec)
+    asked = re.findall(r"http://([\w.-]+):8080/", waits)
+    assert sorted(asked) == sorted(name for name, spec in roles.items() if "replicas" in spec)
+    assert services.keys() >= {*asked}
 
 
 def test_a_run_that_an_alarm_stopped_or_with_wrong_settings_is_not_started_again() -> None:

@@ -10,10 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
+from torch.distributed.launcher.api import LaunchConfig
 
 from trainers.programs.launching.local import ServerEnded, commands, free_ports, run
 from trainers.programs.launching.ready import NotReady, wait_for
 from trainers.programs.launching.roles import Job, Servers
+from trainers.programs.train import _status
 
 SERVER = f"exec {sys.executable} -m http.server --bind $HOST $PORT"
 
@@ -81,8 +83,26 @@ def test_what_a_server_has_started_ends_with_it() -> None:
 def test_what_is_started_is_written_down() -> None:
     written = commands(job("train", "serve $PORT"), {"role0": [1, 2]})
     assert written.splitlines() == [
-        "HOST=127.0.0.1 PORT=1 serve $PORT", "HOST=127.0.0.1 PORT=2 serve $PORT", "train",
+        "( export HOST=127.0.0.1 PORT=1; serve $PORT )", "( export HOST=127.0.0.1 PORT=2; serve $PORT )", "train",
     ]  # fmt: skip
+    typed = commands(job("true", "exec echo --host $HOST --port $PORT"), {"role0": [1, 2]})
+    said = subprocess.run(["bash", "-c", typed], capture_output=True, text=True, env={"PATH": os.defpath})
+    assert said.stdout == "--host 127.0.0.1 --port 1\n--host 127.0.0.1 --port 2\n"
+
+
+def test_processes_find_the_programs_of_this_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert run(job('[ "$(command -v python)" = "$EXPECTED" ]'), {}) == 1
+    monkeypatch.setenv("EXPECTED", str(Path(sys.executable).with_name("python")))
+    assert run(job('[ "$(command -v python)" = "$EXPECTED" ]'), {}) == 0
+
+
+def test_processes_have_five_minutes_for_a_checkpoint_after_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "")  # so that its absence is restored
+    monkeypatch.delenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
+    found = list[int | None]()
+    assert _status(lambda: found.append(LaunchConfig(1, 1, 1).shutdown_timeout)) == 0
+    assert found == [280]
 
 
 def test_a_server_that_does_not_answer_in_time_is_named() -> None:

@@ -45,11 +45,8 @@ def manifests(job: Job, output: str, image: str) -> dict[str, str]:
         image: Image of all roles.
     """
     run = dns_label(job.name)
-    asked = [
-        f"http://{run}-{servers.name}-{number}.{run}-{servers.name}:{PORT}{servers.ready}"
-        for servers in job.servers
-        for number in range(servers.count)
-    ]
+    # One of each role: where a set was scaled down, a trainer that takes another's place does not wait for the others.
+    asked = [f"http://{run}-{servers.name}:{PORT}{servers.ready}" for servers in job.servers]
     values = {"run": run, "root": DATA, "port": PORT, "output": output, "image": image}
     wait = " ".join([f"exec python -m {_READY}", *asked])
     return {name: _rendered(name, json.dumps, job=job, wait=wait, **values) for name in KUBERNETES}

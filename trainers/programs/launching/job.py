@@ -14,6 +14,8 @@ from trainers.run.cli import shortened
 from trainers.run.config import TrainConfig
 
 _CORES = 4
+_SET_NAME = 52
+"""Most characters of a StatefulSet's name, run-server: Kubernetes adds 11 for a label, which takes 63."""
 
 
 def job_of(config: TrainConfig, sizes: Sizes, root: PurePosixPath, where: Callable[[str, int], Any]) -> Job:
@@ -62,13 +64,14 @@ def _with_servers(
 ) -> tuple[TrainConfig, list[Servers]]:
     """The settings with the addresses of servers for each environment that has none; and the servers."""
     names: dict[str, str] = {}
+    most = _SET_NAME - len(dns_label(config.name)) - 3  # a hyphen, and the number of one whose name is taken
 
     def served(envs: Sequence[EnvConfig]) -> list[EnvConfig]:
         return [env if env.url is not None else replace(env, url=where(named(env.id), count)) for env in envs]
 
     def named(env_id: str) -> str:
         if env_id not in names:
-            name = dns_label(env_id.rpartition(":")[2].removesuffix("-v0"))
+            name = dns_label(env_id.rpartition(":")[2].removesuffix("-v0"), most)
             names[env_id] = f"{name}{len(names)}" if name in (*names.values(), VLLM, "trainer") else name
         return names[env_id]
 

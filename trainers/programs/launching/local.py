@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -31,7 +32,9 @@ def free_ports(count: int) -> list[int]:
 
 def commands(job: Job, ports: Mapping[str, Sequence[int]]) -> str:
     """Returns the commands of all processes, a line each."""
-    servers = [f"HOST=127.0.0.1 PORT={port} {one.command}\n" for one in job.servers for port in ports[one.name]]
+    servers = [
+        f"( export HOST=127.0.0.1 PORT={port}; {one.command} )\n" for one in job.servers for port in ports[one.name]
+    ]
     return "".join(servers) + f"{job.trainer}\n"
 
 
@@ -105,7 +108,8 @@ class _Process:
 
     def __init__(self, command: str, log: Path | None = None, **variables: str) -> None:
         self.command, self.log = command, log
-        self.variables = {**os.environ, "HOST": "127.0.0.1", **variables}
+        programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+        self.variables = {**os.environ, "PATH": programs, "HOST": "127.0.0.1", **variables}
 
     def __enter__(self) -> _Process:
         """Starts it."""

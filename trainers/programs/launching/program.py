@@ -123,6 +123,8 @@ def _sizes(given: Mapping[str, str]) -> Sizes:
     if "processes" in given and ("local" in given or "gpus-per-node" in given):
         instead = "--local" if "local" in given else "--gpus-per-node"
         raise ConfigError(f"--processes {given['processes']}: {instead} says how many there are; leave one out")
+    if "local" in given and "gpus-per-node" in given:
+        raise ConfigError(f"--gpus-per-node {given['gpus-per-node']}: --local says how many processes; leave one out")
     return Sizes(
         nodes=number("nodes", 1, 1), gpus=number("gpus-per-node", 0, 0),
         processes=number("local", 1, 1) if "local" in given else number("processes", 1, 1),

@@ -79,6 +79,7 @@ class Job:
         return self.nodes + sum(servers.own_nodes for servers in self.servers)
 
 
-def dns_label(text: str) -> str:
-    """Returns a name as DNS takes it: lower case, digits and hyphens, at most 40 characters."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40].rstrip("-") or "run"
+def dns_label(text: str, most: int = 40) -> str:
+    """Returns a name as DNS takes it: lower case, digits and hyphens, from a letter on, at most ``most`` characters."""
+    label = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "run"
+    return (label if label[0].isalpha() else f"r-{label}")[:most].rstrip("-")

@@ -11,6 +11,7 @@ from typing import Any
 from trainers.programs.launching.roles import VLLM, Servers, Sizes
 from trainers.rollout.vllm.options import Options
 from trainers.rollout.vllm.proof import LOGPROBS_MODE, server_rank
+from trainers.rollout.vllm.sockets import SocketUpdate
 from trainers.rollout.vllm.starting import EXTENSION
 from trainers.run.config import TrainConfig
 from trainers.settings import ConfigError
@@ -79,6 +80,8 @@ def _servers(config: TrainConfig, given: Mapping[str, Any], sizes: Sizes, weight
         found |= {"enforce-eager": True, "no-enable-chunked-prefill": True, "max-num-batched-tokens": 8192}
     if config.model.adapter is not None:
         found |= {"enable-lora": True, "max-loras": 1, "max-lora-rank": server_rank(config.model.adapter.rank)}
+    if given.get("transfer") == "gloo":
+        found |= SocketUpdate.ARGUMENTS
     if given.get("memory") is not None:
         found["gpu-memory-utilization"] = given["memory"]
     words = list[str]()

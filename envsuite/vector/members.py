@@ -95,7 +95,7 @@ class Members:
         """Lets a new server join, if it describes the environment as the others do.
 
         Raises:
-            Unreachable: It does not answer, or describes another one.
+            Unreachable: It does not answer, describes none, or describes another one.
         """
         if url in self._fit:
             return
@@ -103,14 +103,19 @@ class Members:
             if url in self._fit:
                 return
             try:
-                self._compare(url, described_anew(url, self._env_id, self._arguments))
+                found = described_anew(url, self._env_id, self._arguments)
             except Unreachable:
                 raise
-            except (EnvsuiteError, TypeError, ValueError) as error:
+            except (EnvsuiteError, TypeError, ValueError) as error:  # it may pass, e.g. while a proxy has no server
+                raise self._none_for(url, error, new=url not in self._down) from error
+            try:
+                self._compare(url, found)
+            except DataError as error:
                 self._unfit.add(url)
-                tell(News(url, self._env_id, False, f"it gets no episodes; {reason(error)}"))
-                raise Unreachable(f"{url} gets no episodes; {reason(error)}") from error
+                raise self._none_for(url, error, new=True) from error
             self._fit.add(url)
+            with self._lock:
+                self._down.pop(url, None)
         tell(News(url, self._env_id, True, f"{self._places} names it"))
 
     def _present(self) -> list[str]:
@@ -126,6 +131,12 @@ class Members:
         for url in left:
             tell(News(url, self._env_id, False, f"{self._places} names it no more"))
         return found
+
+    def _none_for(self, url: str, error: Exception, new: bool) -> Unreachable:
+        """Tells of a new server without episodes, where that is ``new``; returns the error."""
+        if new:
+            tell(News(url, self._env_id, False, f"it gets no episodes; {reason(error)}"))
+        return Unreachable(f"{url} gets no episodes; {reason(error)}")
 
     def _compare(self, url: str, other: Described) -> None:
         one = self.described

@@ -233,7 +233,7 @@ class RemoteVector(Vector):
             groups.setdefault((call.seat.session.url, call.env), []).append(call)
         self._unsent = []
         for (url, env), calls in groups.items():
-            line = self._lines.setdefault(url, _Line())
+            line = self._line(url)
             size, most = (BATCH, REQUESTS) if self._quick[env] else (1, SLOW_REQUESTS)
             alone = [call for call in calls if call.op == "restore"]
             others = [call for call in calls if call.op != "restore"]
@@ -245,6 +245,16 @@ class RemoteVector(Vector):
                     # Not a method of the vector: a thread that held it would prevent its garbage collection.
                     arguments = (line.work, self._events, 2 * self.deadline, self.snapshots)
                     threading.Thread(target=_serve, args=arguments, name="envsuite-remote", daemon=True).start()
+
+    def _line(self, url: str) -> _Line:
+        """Returns the line of a server; before a new one is made, those that nobody needs any more end."""
+        if url not in self._lines:
+            needed = {seat.session.url for seat in self._seats.values()}
+            needed.update(*(part.places.now() for part in self._parts))
+            for old in self._lines.keys() - needed:
+                self._lines.pop(old).work.put(None)
+            self._lines[url] = _Line()
+        return self._lines[url]
 
 
 @dataclass(frozen=True)

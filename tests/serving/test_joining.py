@@ -25,6 +25,7 @@ from envsuite.core import ToolCall, UsageError
 from envsuite.remote import RemoteEnv, transport
 from envsuite.remote import places as place
 from envsuite.remote.places import News, Places, listed, listening
+from envsuite.remote.session import described_anew
 from envsuite.serving.server import Server
 from envsuite.vector import EnvFactory, Event, Vector, make_vector, members
 
@@ -238,6 +239,44 @@ def test_a_server_that_has_another_environment_gets_no_episodes(
         assert playing(vector, join) == expected
     assert second.front.sessions == 0
     assert [(one.url, one.joined) for one in news] == [(second.url, False)] and "not the same" in news[0].why
+
+
+def test_a_server_that_a_proxy_does_not_find_yet_joins_later(
+    start: Start, tmp_path: Path, news: list[News], monkeypatch: pytest.MonkeyPatch, expected: list[list[Event]]
+) -> None:
+    monkeypatch.setattr(members, "DOWN_SECONDS", 0.0)
+    first, second = start(), start()
+    file = File(tmp_path / "servers.txt", first)
+    refusals = [transport.Refused(second.url, 502, {}).raised() for _ in range(2)]
+
+    def refused(url: str, *arguments: Any) -> Any:
+        if url == second.url and refusals:
+            raise refusals.pop()
+        return described_anew(url, *arguments)
+
+    monkeypatch.setattr(members, "described_anew", refused)
+    with make_vector([EnvFactory("TextCraft-v0", {"url": file.url})], SLOTS) as vector:
+
+        def join(episode: int) -> None:
+            file.name(first, second)
+            noticed(vector, [first.url, second.url])
+
+        assert playing(vector, join) == expected
+        assert not [event for event in reset_all(vector, seed=0).values() if event.error]
+        assert not refusals and second.front.sessions == SLOTS / 2
+    told = [(one.url, one.joined) for one in news]
+    assert told == [(second.url, False), (second.url, True)] and "502" in news[0].why
+
+
+def test_threads_for_a_server_that_is_named_no_more_end(start: Start, tmp_path: Path) -> None:
+    first, second, third = start(), start(), start()
+    file = File(tmp_path / "servers.txt", first)
+    with make_vector([EnvFactory("TextCraft-v0", {"url": file.url})], 2) as vector:
+        for server in (first, second, third):
+            file.name(server)
+            noticed(vector, [server.url])
+            assert not [event for event in reset_all(vector, seed=0).values() if event.error]
+        assert [*vector._lines] == [third.url]  # type: ignore[attr-defined]
 
 
 def test_an_environment_begins_its_next_episode_at_a_server_that_is_named(start: Start, tmp_path: Path) -> None:

@@ -154,6 +154,25 @@ def test_a_server_that_joins_with_other_settings_or_does_not_answer_gets_no_requ
         assert not two.asked
 
 
+def test_a_server_that_joins_and_cannot_read_the_weights_is_left_out_and_asked_again_later(
+    policy: PreTrainedModel, make: Made, tmp_path: Path, news: list[News], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ProtocolServer(policy) as one, ProtocolServer(policy) as two:
+        file = tmp_path / "servers"
+        engine = make(urls=named(file, one))
+        named(file, one, two)
+        looked(engine, one, two)
+        monkeypatch.setattr(two, "_envsuite_load", lambda *_: {"error": "no files that it sees"}, raising=True)
+        monkeypatch.setattr(fleet, "RETRY_SECONDS", 60.0)
+        for version in (1, 2):
+            engine.sync(policy.named_parameters(), version)
+        assert [(n.url, n.joined) for n in news] == [(two.url, True), (two.url, False)]
+        assert "no files that it sees" in news[1].why
+        monkeypatch.setattr(one, "_envsuite_load", lambda *_: {"error": "no files that it sees"})
+        with pytest.raises(EngineFailed, match=f"{one.url}: envsuite_load: no files"):
+            engine.sync(policy.named_parameters(), 3)
+
+
 def test_a_list_that_is_empty_for_a_while_takes_no_server_away(
     policy: PreTrainedModel, make: Made, tmp_path: Path
 ) -> None:

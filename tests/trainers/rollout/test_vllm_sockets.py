@@ -103,6 +103,25 @@ def test_a_server_that_was_started_for_files_is_refused_with_the_argument(server
         make(server, transfer="gloo")
 
 
+@pytest.mark.parametrize("fault", ["started for files", "/init_weight_transfer_engine", "/get_world_size"])
+def test_a_server_that_cannot_join_the_transfer_is_left_out_and_says_why(
+    fault: str, policy: PreTrainedModel, make: Made, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ProtocolServer(policy) as one, ProtocolServer(policy) as two:
+        if fault == "started for files":
+            two.about["transfer"] = None
+        two.faults[fault] = [lambda: (400, {"error": {"message": "no such engine"}})]
+        engine = make(one, two, transfer="gloo")
+        assert [host.url for host in engine._hosts] == [one.url]  # type: ignore[attr-defined]
+        assert two.url in caplog.text
+        assert ("for files" in fault and "add to its arguments" in caplog.text) or "no such engine" in caplog.text
+        two.about["transfer"] = None
+        change(policy)
+        engine.sync(policy.named_parameters(), 1)
+        assert torch.equal(one.model.lm_head.weight, policy.lm_head.weight)
+        assert [*engine._update._groups] == engine._hosts  # type: ignore[attr-defined]
+
+
 def test_what_sockets_cannot_do_is_refused(policy: PreTrainedModel, server: ProtocolServer) -> None:
     setup = EngineSetup(policy, tokenizer(), ModelConfig(), 4)
     for options, said in (

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from trainers.policy.adapter import is_adapted
-from trainers.rollout.engine import EngineSetup
+from trainers.rollout.engine import EngineFailed, EngineSetup
 from trainers.rollout.vllm.calls import at_once
 from trainers.rollout.vllm.connection import Connection
-from trainers.rollout.vllm.host import Host
+from trainers.rollout.vllm.host import Gone, Host, Refused
 from trainers.rollout.vllm.room import adapter_bytes, finding_room, whole_bytes
 from trainers.rollout.vllm.transfer import write_adapter, write_weights
 from trainers.rollout.vllm.weights import Answers, Weights, WeightUpdate
@@ -97,7 +97,16 @@ class FileUpdate(WeightUpdate[Connection]):
 
     def _load(self, weights: Weights, folder: Path, version: int) -> None:
         known = self._agreed(self._sent)
-        self._tell(lambda server: self._loaded(server, folder, version, known))
+        self._tell(lambda server: self._let_in(server, folder, version, known))
+
+    def _let_in(self, server: Host, folder: Path, version: int, sent: Sent) -> None:
+        """Has a server load the weights; where it has had none yet, the others go on without it if it cannot."""
+        try:
+            self._loaded(server, folder, version, sent)
+        except (EngineFailed, Refused) as error:
+            if server.version is not None:
+                raise
+            raise Gone(str(error) if isinstance(error, EngineFailed) else f"{server.name}: {error}") from error
 
     def _loaded(self, server: Host, folder: Path, version: int, sent: Sent) -> None:
         if sent.whole and not (sent.adapter and server.version):  # what is below an adapter, once

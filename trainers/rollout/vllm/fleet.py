@@ -98,6 +98,8 @@ class Fleet:
         for url in [url for url in made if url in common]:
             self.servers.append(made[url])
             tell(News(url, "vLLM", True, "it gets the weights with this update"))
+        for url in made.keys() - common:
+            made[url].close()
         leaving = [server for server in self.servers if server.url not in named]
         if len(leaving) == len(self.servers):
             return []
@@ -123,6 +125,7 @@ class Fleet:
         """The server at ``url``, if it answers now and computes as the trainer does."""
         if time.monotonic() < self._again.get(url, 0.0):
             return None
+        self._again[url] = time.monotonic() + RETRY_SECONDS  # also where it joins, and cannot take the weights
         server, setup = self._make(url), self._setup
         patience, server.patience = server.patience, 0.0
         try:
@@ -131,7 +134,7 @@ class Fleet:
                 raise server.failed(f"it takes {longest} tokens, and the others {self.longest}")
         except (EngineFailed, ConfigError, Refused) as error:
             _LOG.warning("%s gets no requests: %s", url, error)
-            self._again[url] = time.monotonic() + RETRY_SECONDS
+            server.close()
             return None
         server.patience = patience
         return server

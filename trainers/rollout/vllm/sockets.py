@@ -18,6 +18,7 @@ from trainers.rollout.engine import EngineFailed, EngineSetup
 from trainers.rollout.vllm.calls import at_once
 from trainers.rollout.vllm.connection import Connection
 from trainers.rollout.vllm.files import FileUpdate
+from trainers.rollout.vllm.host import Refused
 from trainers.rollout.vllm.server.envsuite_stream import address_towards, joined, send
 from trainers.rollout.vllm.transfer import rounded
 from trainers.rollout.vllm.weights import Weights
@@ -66,6 +67,7 @@ class SocketUpdate(FileUpdate):
 
     def _load(self, weights: Weights, folder: Path, version: int) -> None:
         accelerator = self.setup.accelerator
+        self._groups = {server: group for server, group in self._groups.items() if server in self.hosts}
         given = iter(weights)
         try:
             if self.own or accelerator is None or accelerator.is_main_process:
@@ -78,25 +80,32 @@ class SocketUpdate(FileUpdate):
                 pass
 
     def _meet(self, server: Connection) -> None:
-        """Makes the group with a server's workers, where there is none."""
+        """Makes the group with a server's workers, where there is none.
+
+        Raises:
+            Gone: That fails; nobody but the server is concerned.
+        """
         if server in self._groups:
             return
         if server.call("envsuite_about")[0].get("transfer") != BACKEND:
-            raise server.failed(
+            raise server.gone(
                 "rollout.engine_options.transfer is gloo, which it was not started for; add to its arguments "
                 f"--weight-transfer-config '{self.ARGUMENTS['weight-transfer-config']}'"
             )
         place, seconds = urlsplit(server.url), server.patience
-        size = 1 + int(server.get("/get_world_size")["world_size"])
+        asked: Future[None] | None = None
         try:
+            size = 1 + int(server.get("/get_world_size")["world_size"])
             own = address_towards(place.hostname or "", place.port or _PORTS[place.scheme], seconds)
             store = TCPStore(own, 0, is_master=True, timeout=timedelta(seconds=seconds), wait_for_workers=False)
             info = {"address": own, "port": store.port, "size": size, "seconds": seconds}
             asked = _asked(server, "/init_weight_transfer_engine", {"init_info": info})
-            self._groups[server] = (store, joined(store, 0, size, own, seconds))
-        except (OSError, RuntimeError) as error:
-            raise server.failed(f"its workers did not meet the trainer for the transfer of weights: {error}") from error
-        asked.result()
+            group = joined(store, 0, size, own, seconds)
+            asked.result()
+        except (OSError, RuntimeError, Refused) as error:
+            why = (asked.exception() if asked is not None and asked.done() else None) or error  # its own reason first
+            raise server.gone(f"its workers did not meet the trainer for the transfer of weights: {why}") from error
+        self._groups[server] = (store, group)
 
     def _send(self, weights: Weights, version: str) -> None:
         """Sends the weights to all servers while they load them."""

@@ -165,6 +165,7 @@ class WeightUpdate(ABC, Generic[H]):
 
     def _compare_probe(self, answers: Mapping[Host, Answers], version: int) -> None:
         """Compares the log-probabilities of the probe in hosts and trainer, which may be sharded."""
+        self._limits = {host: limit for host, limit in self._limits.items() if host in answers}  # not those that left
         gaps = [probe_gap(self.setup.model, self.dtype, self._probes, answers[host]) for host in self.hosts]
         for host, (gap, allowed) in zip(self.hosts, gaps, strict=True):
             _LOG.info("%s: log-probabilities of the probe differ by %s", host.name, gap)

@@ -157,9 +157,8 @@ def test_losses_at_any_moment_change_nothing(place: Path, seed: int) -> None:
     assert without_times(one) == without_times(two)
     assert weights(one / "checkpoints/iteration-00008") == weights(two / "checkpoints/iteration-00008")
     told = _restarts(two)
-    went_on = [k for k, moment in enumerate([*moments, ""]) if k and moment != "start"]  # one may be killed before that
     attempts = [event.facts["attempt"] for event in told]
-    assert {*attempts} >= {*went_on} and sorted({*attempts}) == attempts, (moments, attempts)
+    assert sorted({*attempts}) == attempts and len(attempts) >= len(moments) - 1, (moments, attempts)
     assert summary(two)["events"] == [vars(event) for event in told]
     for event in told:
         assert event.facts["checkpoint_iteration"] == event.iteration and event.facts["lost_seconds"] >= 0

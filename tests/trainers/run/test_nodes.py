@@ -123,8 +123,8 @@ def test_a_link_that_is_cut_for_half_a_minute_ends_no_run(
     nodes[1].mend()
     assert [each.wait(600) for each in launched] == [0, 0], said(tmp_path)
     assert iterations(nodes) == 12
-    found = [event.kind for event in read_events(nodes[0].shared / "runs" / "tiny")]
-    assert found == ["restart"] * restarts, said(tmp_path)
+    events = read_events(nodes[0].shared / "runs" / "tiny")
+    assert sum(event.kind == "restart" for event in events) == restarts, said(tmp_path)
 
 
 def test_kills_of_a_process_a_node_and_a_server_cost_no_run_and_change_nothing() -> None:

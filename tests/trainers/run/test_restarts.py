@@ -159,7 +159,7 @@ def test_losses_at_any_moment_change_nothing(place: Path, seed: int) -> None:
     told = _restarts(two)
     attempts = [event.facts["attempt"] for event in told]
     assert sorted({*attempts}) == attempts and len(attempts) >= len(moments) - 1, (moments, attempts)
-    assert summary(two)["events"] == [vars(event) for event in told]
+    assert [one for one in summary(two)["events"] if one["kind"] == "restart"] == [vars(event) for event in told]
     for event in told:
         assert event.facts["checkpoint_iteration"] == event.iteration and event.facts["lost_seconds"] >= 0
         assert 0 <= event.facts["lost_iterations"] <= 2, "checkpoint_every is 2"

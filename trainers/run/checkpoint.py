@@ -40,8 +40,6 @@ FORMAT = "trainers-checkpoint/3"
 MANIFEST = "manifest.json"
 STATE = "state.json"
 MODEL = "model.safetensors"
-ADDED = {"alarms"}
-"""Parts that checkpoints of earlier versions lack: they begin anew."""
 _KEYS = {"iteration", "config", "parts"}
 
 
@@ -308,14 +306,12 @@ def load(
     with sharing_failures(accelerator):
         changed = "; ".join(_compare(state["config"], config, folder))
         for name in sorted({*parts, *state["parts"]}):
-            if name not in state["parts"] and name not in ADDED:
+            if name not in state["parts"]:
                 raise CheckpointError(f"{folder}: has no {name}; it was written by a run without one")
             if name not in parts:
                 raise CheckpointError(f"{folder}: has a {name}; this run is without one")
         _load_model(folder, model)
         for name, part in parts.items():
-            if name not in state["parts"]:
-                continue
             try:
                 tensors = WeightFiles(folder, name).mapped() if [*folder.glob(f"{name}.safetensors*")] else {}
                 part.load(with_tensors(state["parts"][name], tensors))

@@ -52,6 +52,12 @@ def folder_of(root: Path, iteration: int) -> Path:
     return root / f"iteration-{iteration:05d}"
 
 
+def iteration_of(folder: Path) -> int:
+    """Returns the iteration of a checkpoint's folder; 0 of one with another name."""
+    number = folder.name.removeprefix("iteration-")
+    return int(number) if number.isdecimal() else 0
+
+
 def save(
     folder: Path,
     accelerator: Accelerator,

@@ -23,7 +23,7 @@ from trainers.processes.activity import ACTIVITY
 from trainers.processes.distributed import agreed, on_main, sharing_failures
 from trainers.report.metrics import MetricsWriter, drop_damaged, read_metrics
 from trainers.run.alarms import best_iteration
-from trainers.run.checkpoint import CheckpointError, all_damaged, folder_of, newest
+from trainers.run.checkpoint import CheckpointError, all_damaged, folder_of, iteration_of, newest
 from trainers.settings import ConfigError
 from trainers.steps import Episode
 from trainers.steps.parquet import shard_of, write_episodes
@@ -145,7 +145,7 @@ class RunFolder:
 
     def best_checkpoint(self, before: float) -> Path | None:
         """The folder of the best checkpoint of before an iteration, for the first process; ``None``: there is none."""
-        iterations = [int(folder.name.removeprefix("iteration-")) for folder in self.checkpoints.glob("iteration-*")]
+        iterations = map(iteration_of, self.checkpoints.glob("iteration-*"))
         found = best_iteration(iterations, self.read_metrics(), before)
         return None if found is None else folder_of(self.checkpoints, found)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
 import os
 import re
 import time
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
     from trainers.run.progress import Progress
 
-_LOG = logging.getLogger(__name__)
 Kind = Literal["lost", "unsure", "final"]
 KINDS: tuple[Kind, ...] = ("lost", "unsure", "final")
 """``lost`` is started again; ``unsure``, too, but not twice at one iteration; ``final`` is not. A later one counts."""
@@ -169,13 +167,13 @@ class Restarts:
         return agreed(accelerator, found)
 
     def _found(self, resume: str | None, attempt: int, progress: Progress) -> str | None:
-        from trainers.run.checkpoint import MANIFEST, newest
+        from trainers.run.checkpoint import MANIFEST, iteration_of, newest
 
         verdict, reached = _read(self._file), self._reached()
         given = None if resume is None or resume == "auto" else Path(resume)
         # With a folder given, others beside it may be of a run that this one left there.
         found = newest(self.folder / "checkpoints", 0.0 if given is None else self._begun) or given
-        iteration = 0 if found is None else int(re.sub(r"\D", "", found.name) or 0)
+        iteration = 0 if found is None else iteration_of(found)
         since = [_time(file) for file in (self.folder / "config.yaml", *([] if found is None else [found / MANIFEST]))]
         seconds = round(max(0.0, time.time() - max(since)), 1) if max(since) else 0.0
         reason = SILENT if verdict is None else verdict.reason

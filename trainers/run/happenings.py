@@ -7,6 +7,7 @@ import os
 import threading
 import urllib.request
 from dataclasses import asdict
+from http.client import HTTPException
 from pathlib import Path
 
 import orjson
@@ -66,5 +67,7 @@ def _post(address: str, body: bytes) -> None:
     try:
         with urllib.request.urlopen(request, timeout=_SECONDS):
             return
-    except (OSError, ValueError) as error:
+    except OSError as error:
         _LOG.warning("the webhook of the alarms failed (%s)", error)
+    except (ValueError, HTTPException) as error:  # their words have the address in them
+        _LOG.warning("the webhook of the alarms failed (%s)", type(error).__name__)

@@ -198,10 +198,11 @@ def test_a_webhook_gets_each_event_once_and_its_secret_address_may_be_a_variable
         Happenings(tmp_path, "craft", "NOT_SET", writes=True)
 
 
-def test_a_webhook_that_does_not_answer_is_logged_without_its_address(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("address", ["http://127.0.0.1:9/secret", "http://127.0.0.1:x/secret", "http://a b/secret"])
+def test_a_webhook_that_does_not_answer_or_is_none_is_logged_without_its_address(
+    address: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    Happenings(tmp_path, "craft", "http://127.0.0.1:9/secret", writes=True)(Event("alarm", 1, "alarm"))
+    Happenings(tmp_path, "craft", address, writes=True)(Event("alarm", 1, "alarm"))
     _sent()
     (warning,) = [one.getMessage() for one in caplog.records if "webhook" in one.getMessage()]
     assert "secret" not in warning and len(read_events(tmp_path)) == 1

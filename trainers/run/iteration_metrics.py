@@ -157,8 +157,9 @@ def iteration_metrics(
     conduct, lost = _conduct(episodes, episode_tokens, prompt_tokens), timing or Timing()
     given_up = {"repeated": lost.repeated, "dropped_tokens": lost.dropped_tokens, "pruned": pruned_tokens}
     tokens = {f"tokens/{name}": count for name, count in vars(SharedTokens.of(credit.table)).items()}
-    sums = _sums(episodes, credit) | conduct | given_up | tokens
-    parts = all_gather_object(accelerator, (sums, dict(learnt), told, _versions(episodes), _chosen(episodes)))
+    repeats, *chosen = _chosen(episodes)
+    sums = _sums(episodes, credit) | conduct | given_up | tokens | {"repeats": repeats}
+    parts = all_gather_object(accelerator, (sums, dict(learnt), told, _versions(episodes), chosen))
     total: dict[str, float] = {name: sum(part[0][name] for part in parts) for name in parts[0][0]}
     versions = [version for part in parts for version in part[3]] or [(0, 0)]
     sound, steps, rows = max(total["sound"], 1), max(total["steps"], 1), max(total["rows"], 1)
@@ -266,7 +267,6 @@ def _conduct(episodes: Sequence[Episode], episode_tokens: int | None, prompt_tok
     ]
     return {
         "calls": sum(len(step.action) for step in steps if step.action is not None),
-        "repeats": sum(_repeats(episode.steps, _actions(episode.steps)) for episode in sound),
         "token_limit": sum(episode_tokens is not None and tokens >= episode_tokens for tokens in written),
         "prompt_cut": sum(prompt_tokens is not None and len(step.prompt_ids) >= prompt_tokens for step in steps),
         **{f"invalid/{reason}": refusals[reason] for reason in REFUSALS},
@@ -295,12 +295,16 @@ Counted = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Different values, and how often each occurs."""
 
 
-def _chosen(episodes: Sequence[Episode]) -> tuple[Counted, Counted]:
-    """Counts the actions that parsed, by their checksums, and the response tokens."""
-    steps = [step for e in episodes if e.error is None and not e.greedy for step in e.steps]
-    actions = [action for action in _actions(steps) if action is not None]
-    tokens = [np.empty(0, np.int32), *(step.response_ids for step in steps)]
-    return _counted(np.array(actions, np.int64)), _counted(np.concatenate(tokens).astype(np.int64))
+def _chosen(episodes: Sequence[Episode]) -> tuple[int, Counted, Counted]:
+    """Counts the steps that repeat an action, the actions that parsed, by their checksums, and the response tokens."""
+    repeats, actions, tokens = 0, list[int](), [np.empty(0, np.int32)]
+    for episode in episodes:
+        if episode.error is None and not episode.greedy:
+            own = _actions(episode.steps)
+            repeats += _repeats(episode.steps, own)
+            actions += [action for action in own if action is not None]
+            tokens += [step.response_ids for step in episode.steps]
+    return repeats, _counted(np.array(actions, np.int64)), _counted(np.concatenate(tokens).astype(np.int64))
 
 
 def _counted(values: NDArray[np.int64]) -> Counted:

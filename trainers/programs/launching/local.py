@@ -35,7 +35,7 @@ def commands(job: Job, ports: Mapping[str, Sequence[int]]) -> str:
     servers = [
         f"( export HOST=127.0.0.1 PORT={port}; {one.command} )\n" for one in job.servers for port in ports[one.name]
     ]
-    return "".join(servers) + f"{job.trainer}\n"
+    return "".join(servers) + f"( {job.trainer} )\n"
 
 
 def run(job: Job, ports: Mapping[str, Sequence[int]]) -> int:

@@ -28,7 +28,7 @@ HOST = 20e9
 NODE_LINK = 25e9
 """Assumed bytes a second of one process to another machine."""
 KEYS, STATES = "keys and values", "states of recurrent layers"
-"""The part of a plan's memory that the settings of the hf engine bound."""
+"""Parts of a plan's memory that the settings of the hf engine bound."""
 _PREFILL = 8192  # prompt tokens of one pass of the hf engine
 _LIBRARIES = 0.6 * GIB  # Python, torch and transformers in a process without CUDA
 

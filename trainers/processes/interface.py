@@ -26,10 +26,8 @@ def choose_interface(environment: MutableMapping[str, str]) -> None:
     Raises:
         ConfigError: Nothing leads there, or several interfaces may.
     """
-    alone = environment.get("WORLD_SIZE", "1") == environment.get(
-        "LOCAL_WORLD_SIZE", environment.get("WORLD_SIZE", "1")
-    )
-    if VARIABLE not in environment and not alone:
+    world = environment.get("WORLD_SIZE", "1")
+    if VARIABLE not in environment and environment.get("LOCAL_WORLD_SIZE", world) != world:
         environment[VARIABLE] = interface_to(environment["MASTER_ADDR"])
 
 

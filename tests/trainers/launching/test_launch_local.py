@@ -83,11 +83,13 @@ def test_what_a_server_has_started_ends_with_it() -> None:
 def test_what_is_started_is_written_down() -> None:
     written = commands(job("train", "serve $PORT"), {"role0": [1, 2]})
     assert written.splitlines() == [
-        "( export HOST=127.0.0.1 PORT=1; serve $PORT )", "( export HOST=127.0.0.1 PORT=2; serve $PORT )", "train",
+        "( export HOST=127.0.0.1 PORT=1; serve $PORT )", "( export HOST=127.0.0.1 PORT=2; serve $PORT )", "( train )",
     ]  # fmt: skip
-    typed = commands(job("true", "exec echo --host $HOST --port $PORT"), {"role0": [1, 2]})
-    said = subprocess.run(["bash", "-c", typed], capture_output=True, text=True, env={"PATH": os.defpath})
-    assert said.stdout == "--host 127.0.0.1 --port 1\n--host 127.0.0.1 --port 2\n"
+    typed = commands(job("exec true", "exec echo --host $HOST --port $PORT"), {"role0": [1, 2]})
+    said = subprocess.run(
+        ["bash", "-c", f"{typed}echo still here"], capture_output=True, text=True, env={"PATH": os.defpath}
+    )
+    assert said.stdout == "--host 127.0.0.1 --port 1\n--host 127.0.0.1 --port 2\nstill here\n"
 
 
 def test_processes_find_the_programs_of_this_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,20 +1,23 @@
 """What a run on two nodes loses to ``SIGKILL``s over all roles: ``python -m benchmarks.losses``.
 
-Four nodes of this machine (``tests/support/nodes.py``; needs root): two that train, two with a server of environments.
-At seeded moments one of these is killed:
+Nodes of this machine (``tests/support/nodes.py``; needs root): two train, three have a server of environments each, and
+with ``--vllm PYTHON``, an interpreter with vLLM that is not below ``/tmp``, two more have a vLLM server each. A file
+names the servers: the third one of environments joins after a third of the kills, and the first one leaves after two
+thirds. At seeded moments one of these is killed:
 
 - ``rank``: a process that trains. torch's agent starts all of them again (``--max-restarts``).
 - ``node``: a node that trains, with its agent and all that runs there; its link is cut first, so that nobody is told.
   After ``--away`` seconds it is back, and its command is started again, as SLURM (``--requeue``) or Kubernetes do. So
   is the other node's where that has ended, too: the rendezvous was on the node that was killed.
 - ``server``: a server of environments, also back after ``--away`` seconds.
+- ``vllm``: a vLLM server, in the same way.
 
 A moment is some iterations and a fraction of one after the run trains again, or, for one in four, some seconds after
-the kill before it, whatever the run is doing then. A vLLM server is none of the roles.
+the kill before it, whatever the run is doing then.
 
 Printed is what each kill cost: the iterations that were computed again, and the seconds until the run was further than
 before; a kill before that counts together with the next one. The weights at the end are compared with those of the same
-run undisturbed.
+run undisturbed; with vLLM they differ, since what it rounds depends on which requests it answers together.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,15 +40,23 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from nodes import Node, Nodes, missing
 from safetensors.torch import load_file
-from tiny_runs import BOOK, save_model, weights, write_settings
+from tiny_runs import BOOK, ROOT, save_model, settings, weights, without_times, write_settings
 from torch import Tensor
 
 from envsuite.exits import MENDABLE
+from envsuite.remote.places import LOOK_SECONDS
+from trainers.programs.launching.roles import Sizes
+from trainers.programs.launching.vllm import with_vllm
+from trainers.run.config import TrainConfig
+from trainers.settings import checked
 
 ROLES = {"rank": 8, "node": 6, "server": 6}
 """How many of twenty kills each gets."""
-TRAINING = 2
+ROLES_WITH_VLLM = {"rank": 6, "node": 4, "server": 4, "vllm": 6}
+TRAINING, SERVING, VLLM = 2, 3, 2
+"""Nodes of each kind, in this order."""
 PORT = 8080
+CRAFT = ROOT / "trainers" / "models" / "craft-1m"
 
 
 @dataclass
@@ -73,27 +84,57 @@ class Cluster:
         run: Its folder.
         logs: Where everything's output goes.
         away: Seconds until what was killed is back.
+        vllm: Command of a vLLM server, which reads ``$HOST`` and ``$PORT``.
     """
 
-    def __init__(self, nodes: Nodes, settings: Path, run: Path, logs: Path, away: float) -> None:
-        self.nodes, self.settings, self.run, self.logs, self.away = nodes, settings, run, logs, away
+    def __init__(self, nodes: Nodes, settings: Path, run: Path, logs: Path, away: float, vllm: str) -> None:
+        self.nodes, self.settings, self.run, self.logs, self.away, self.vllm = nodes, settings, run, logs, away, vllm
         self.running = dict[str, subprocess.Popen[str]]()
         self.back = dict[str, float]()
         """When a node is switched on again."""
-        for node in nodes:
+        self.serving = nodes[TRAINING : TRAINING + SERVING - 1]
+        """Nodes whose servers of environments the file names."""
+        self.sampling = nodes[TRAINING + SERVING :]
+        self.name_servers()
+        for node in nodes[:TRAINING] + self.serving + self.sampling:
             self.start(node)
+
+    def name_servers(self) -> None:
+        """Writes the files that name the servers."""
+        for kind, nodes in {"servers": self.serving, "samplers": self.sampling}.items():
+            file = self.settings.with_name(f"{self.run.name}.{kind}")
+            file.write_text("".join(f"http://{node.address}:{PORT}\n" for node in nodes))
+
+    def join(self) -> None:
+        """Lets the last server of environments join."""
+        node = self.nodes[TRAINING + SERVING - 1]
+        self.start(node)
+        self.serving = [*self.serving, node]
+        self.name_servers()
+
+    def leave(self) -> None:
+        """Lets the first server of environments leave: it is named no more, and soon after it is off."""
+        node, *self.serving = self.serving
+        self.name_servers()
+        time.sleep(2 * LOOK_SECONDS)
+        node.power_off()
+        self.back.pop(node.name, None)
+        del self.running[node.name]
 
     def start(self, node: Node) -> None:
         """Starts what belongs on a node, a run with ``--resume`` where there is a checkpoint."""
         number = self.nodes.index(node)
-        if number >= TRAINING:
-            words = ["serve", "http", "TextCraft-v0", "--host", node.address, "--port", str(PORT)]
+        ours = [sys.executable, "-m", "envsuite.cli"]
+        if node in self.sampling:
+            words = ["bash", "-c", self.vllm]
+        elif number >= TRAINING:
+            words = [*ours, "serve", "http", "TextCraft-v0", "--host", node.address, "--port", str(PORT)]
         else:
-            words = ["train", "--config", str(self.settings), "--nodes", str(TRAINING), "--node", str(number)]
+            words = [*ours, "train", "--config", str(self.settings), "--nodes", str(TRAINING), "--node", str(number)]
             words += ["--rendezvous", self.nodes[0].name, "--job", "39", "--max-restarts", "100"]
             words += ["--resume"] * any(self.run.glob("checkpoints/iteration-*"))
-        command = [sys.executable, "-m", "envsuite.cli", *words]
-        self.running[node.name] = node.start(command, self.logs / f"node{number}.log")
+        variables = {"HOST": node.address, "PORT": str(PORT)}
+        self.running[node.name] = node.start(words, self.logs / f"node{number}.log", **variables)
 
     def tend(self) -> bool:
         """Starts again what has ended, and is to be back by now; returns whether the run has ended by itself."""
@@ -104,7 +145,7 @@ class Cluster:
                 del self.back[node.name]
                 node.boot()
                 self.start(node)
-            elif status := self.running[node.name].poll():
+            elif node.name in self.running and (status := self.running[node.name].poll()):
                 assert status != MENDABLE, f"a setting is refused; see {self.logs}"
                 say(f"          {node.name}: its command has ended with status {status}, and is started again")
                 self.start(node)
@@ -118,9 +159,8 @@ class Cluster:
 
     def strike(self, role: str, rng: random.Random) -> str | None:
         """Kills one of a role; returns which, or ``None`` where none is there at the moment."""
-        there = [node for node in self.nodes if node.name not in self.back]
-        node = rng.choice(self.nodes[:TRAINING] if role != "server" else self.nodes[TRAINING:])
-        if node not in there:
+        node = rng.choice({"server": self.serving, "vllm": self.sampling}.get(role, self.nodes[:TRAINING]))
+        if node.name in self.back:
             return None
         number = f"node {self.nodes.index(node)}"
         if role == "rank":
@@ -131,8 +171,8 @@ class Cluster:
             return f"a process on {number}"
         node.power_off()
         self.back[node.name] = time.monotonic() + self.away
-        if role == "server":
-            return f"the server on {number}"
+        if role in ("server", "vllm"):
+            return f"the {'vLLM ' * (role == 'vllm')}server on {number}"
         return f"{number}, which has the rendezvous" if node is self.nodes[0] else number
 
 
@@ -147,11 +187,11 @@ class Moment:
     seconds: float | None = None
 
 
-def plan(kills: int, seed: int) -> list[Moment]:
+def plan(kills: int, seed: int, shares: Mapping[str, int]) -> list[Moment]:
     """The moments of all kills, in their order; the first waits for the run to train."""
     rng = random.Random(seed)
-    share = sum(ROLES.values())
-    roles = [role for role, count in ROLES.items() for _ in range(round(kills * count / share))][:kills]
+    share = sum(shares.values())
+    roles = [role for role, count in shares.items() for _ in range(round(kills * count / share))][:kills]
     rng.shuffle(roles)
     moments = []
     for number, role in enumerate(roles):
@@ -190,6 +230,12 @@ def disturb(cluster: Cluster, moments: Sequence[Moment], rng: random.Random, mos
                 kills.append(Kill(struck, "trained" if further else "recovered", now, far))
                 say(f"{now:6.0f} s  kill {len(kills)}: {struck}; the run {kills[-1].doing}, iteration {reached}")
                 del pending[0]
+                if len(kills) == len(moments) // 3:
+                    cluster.join()
+                    say("          a third server of environments joins")
+                elif len(kills) == 2 * len(moments) // 3:
+                    cluster.leave()
+                    say("          the first server of environments leaves")
         time.sleep(0.1)
     return kills
 
@@ -216,10 +262,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--iterations", type=int, default=80)
+    parser.add_argument("--iterations", type=int, default=100)
     parser.add_argument("--checkpoint-every", type=int, default=3)
     parser.add_argument("--away", type=float, default=5.0, help="seconds until a node or a server is back")
     parser.add_argument("--most", type=float, default=3600.0, help="seconds after which the run has failed to end")
+    parser.add_argument("--vllm", metavar="PYTHON", help="interpreter with vLLM, for two servers of it")
     given = parser.parse_args(arguments)
     if reason := missing():
         parser.error(reason)
@@ -228,35 +275,53 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in ("undisturbed", "killed"):
         logs = shared.parent / name
         logs.mkdir()
-        with Nodes(TRAINING + 2, shared) as nodes:
+        with Nodes(TRAINING + SERVING + VLLM * bool(given.vllm), shared) as nodes:
             save_model(shared / "model")
-            urls = [f"http://{node.address}:{PORT}" for node in nodes[TRAINING:]]
-            world = {"id": "TextCraft-v0", "kwargs": dict(BOOK), "max_episode_steps": 3, "url": urls}
+            world = {"id": "TextCraft-v0", "kwargs": dict(BOOK), "max_episode_steps": 3}
             changes: dict[str, Any] = {
-                "envs": [world],
+                "envs": [world | {"url": (shared / f"{name}.servers").as_uri()}],
                 "evaluation.envs": [],
                 "iterations": given.iterations,
+                "checkpoint_every": given.checkpoint_every,
                 "name": name,
             }
             # A lost server changes which requests the engine answers together, and so the rounding of what it says.
             # An episode whose servers are both lost is left out after its attempts.
             changes |= {"optim.old_logprobs": "trainer", "rollout.deadline": 10.0, "rollout.attempts": 9}
+            command = ""
+            if given.vllm:
+                # vLLM on a CPU wants heads of 32 dimensions
+                changes |= {"model.path": str(CRAFT), "rollout.engine": "vllm", "rollout.engine_deadline": 300.0}
+                changes["rollout.engine_options"] = {"python": given.vllm, "patience": 10.0}
+                config, role = with_vllm(
+                    checked(TrainConfig, settings(shared, **changes)),
+                    Sizes(TRAINING, vllm=VLLM), str(shared / "weights"), (shared / f"{name}.samplers").as_uri(),
+                )  # fmt: skip
+                changes["rollout.engine_options"], command = config.rollout.engine_options, role.command
             file = write_settings(shared, **changes)
-            cluster = Cluster(nodes, file, shared / "runs" / name, logs, given.away)
+            cluster = Cluster(nodes, file, shared / "runs" / name, logs, given.away, command)
             say(f"{name}: {cluster.run}, logs in {logs}")
             began = time.monotonic()
-            moments = plan(given.kills, given.seed) if name == "killed" else []
+            moments = (
+                plan(given.kills, given.seed, ROLES_WITH_VLLM if given.vllm else ROLES) if name == "killed" else []
+            )
             kills = disturb(cluster, moments, random.Random(given.seed), given.most)
             say(f"{name}: ended by itself after {time.monotonic() - began:.0f} s")
             end = cluster.run / "checkpoints" / f"iteration-{given.iterations:05d}"
             ends[name] = {key: tensor for file in weights(end) for key, tensor in load_file(end / file).items()}
-    shutil.rmtree(shared)
+    records = [without_times(shared / "runs" / name) for name in ends]
     again = sum(kill.lost for kill in kills)
     gap = max((tensor - ends["killed"][key]).abs().max().item() for key, tensor in ends["undisturbed"].items())
     say(f"\n{table(kills)}\n\n{len(kills)} kills, {again} iterations of {given.iterations} computed again")
+    differ = [(n, [key for key in one if one[key] != two.get(key)]) for n, (one, two) in
+              enumerate(zip(*records, strict=True), 1) if one != two]  # fmt: skip
+    if differ:
+        say(f"metrics differ from iteration {differ[0][0]} on: {', '.join(differ[0][1])}; both runs are in {shared}")
+    else:
+        shutil.rmtree(shared)
     said = "are bit for bit those" if gap == 0 else f"differ by up to {gap:.2g} from those"
     say(f"weights and optimiser at the end {said} of the undisturbed run")
-    return 0 if gap == 0 and len(kills) == given.kills else 1
+    return 0 if (gap == 0 or given.vllm) and len(kills) == given.kills else 1
 
 
 if __name__ == "__main__":

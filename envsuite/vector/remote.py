@@ -17,6 +17,7 @@ from envsuite.core.env import StepInfo
 from envsuite.core.errors import EnvsuiteError, UsageError
 from envsuite.core.registration import ENVIRONMENTS
 from envsuite.core.tools import Action, Tool
+from envsuite.remote import transport
 from envsuite.remote.places import Places
 from envsuite.remote.protocol import EPISODE, from_json
 from envsuite.remote.session import CLOSE_SECONDS, Session, plain, step_of
@@ -348,10 +349,10 @@ def _batch(url: str, calls: list[_Call], seconds: float) -> list[dict[str, Any] 
 
 
 def _settled(call: _Call, result: dict[str, Any] | None, url: str) -> dict[str, Any]:
-    """Returns the body of one answer; repeats the call once if its session was lost.
+    """Returns the body of one answer; repeats the call once if its session was lost, and while no server answers.
 
     Raises:
-        Unreachable: No server answers.
+        Unreachable: None has answered for :data:`~envsuite.remote.transport.UNREACHABLE_SECONDS`.
     """
     session = call.seat.session
     if result is not None and result["status"] == 200:
@@ -360,22 +361,23 @@ def _settled(call: _Call, result: dict[str, Any] | None, url: str) -> dict[str, 
         refused = Refused(session.url, result["status"], result["body"])
         # Where there is no room now, it is asked again, patiently, alone.
         return session.mend(call.op, call.body, None if refused.kind in ("capacity", "draining") else refused)
-    members = call.seat.members
-    others = [other for other in members.some() if other != url] or [url]
-    first = call.slot % len(others)
+    members, began = call.seat.members, time.monotonic()
     silent: Unreachable | None = None
-    # Those that answered when they were asked last come first.
-    for other in sorted(others[first:] + others[:first], key=lambda other: not members.answers(other)):
-        session.move(other)
-        try:
-            members.check(other)
-            answer = session.mend(call.op, call.body, None)
-            members.heard(other)
-            return answer
-        except Unreachable as error:
-            members.lost(other, str(error))
-            silent = error
-    assert silent is not None
+    while silent is None or time.monotonic() - began < transport.UNREACHABLE_SECONDS:
+        others = [other for other in members.some() if other != url or silent is not None] or [url]
+        first = call.slot % len(others)
+        # Those that answered when they were asked last come first.
+        for other in sorted(others[first:] + others[:first], key=lambda other: not members.answers(other)):
+            session.move(other)
+            try:
+                members.check(other)
+                answer = session.mend(call.op, call.body, None)
+                members.heard(other)
+                return answer
+            except Unreachable as error:
+                members.lost(other, str(error))
+                silent = error
+        time.sleep(2 * transport.JUST_NOW)  # another call may have asked them a moment ago
     raise silent
 
 

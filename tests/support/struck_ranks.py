@@ -2,7 +2,7 @@
 
 ``MOMENTS`` are separated by commas, one for each attempt: ``start``, ``rollout``, ``update``, ``checkpoint``, when one
 of the ranks is killed; ``engine``, when a child that stands in for a vLLM server is; or the name of an exception, which
-is raised in an update. Later attempts are not disturbed.
+is raised in an update. Later attempts are not disturbed. A kill is printed before: ``struck ATTEMPT MOMENT``.
 """
 
 import builtins
@@ -22,7 +22,12 @@ mine = os.environ["RANK"] == str(rng.randrange(int(os.environ["WORLD_SIZE"])))
 left, seconds = rng.randint(1, 3), rng.uniform(0.0, 0.2)
 
 
+def tell() -> None:
+    os.write(1, f"struck {attempt} {moment}\n".encode())
+
+
 def strike() -> None:
+    tell()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -48,6 +53,7 @@ def disturb() -> None:
         if comes("rollout"):
             threading.Timer(seconds, strike).start()
         if comes("engine"):
+            tell()
             server.kill()
         return run(self, *rest, **named)
 
@@ -74,5 +80,5 @@ def disturb() -> None:
 if moment:
     disturb()
 if moment == "start" and mine:
-    threading.Timer(50 * seconds, strike).start()
+    threading.Timer(20 * seconds, strike).start()
 sys.exit(main(sys.argv[3:]))

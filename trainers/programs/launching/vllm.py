@@ -10,9 +10,8 @@ from typing import Any
 
 from trainers.programs.launching.roles import VLLM, Servers, Sizes
 from trainers.rollout.vllm.options import Options
-from trainers.rollout.vllm.proof import LOGPROBS_MODE, server_rank
 from trainers.rollout.vllm.sockets import SocketUpdate
-from trainers.rollout.vllm.starting import EXTENSION
+from trainers.rollout.vllm.starting import words_for
 from trainers.run.config import TrainConfig
 from trainers.settings import ConfigError
 from trainers.settings.shipped import located
@@ -72,22 +71,12 @@ def _servers(config: TrainConfig, given: Mapping[str, Any], sizes: Sizes, weight
     for name in ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"):
         each *= int(arguments.get(name, 1))
     per_node, own_nodes = _placed(sizes, each)
-    found: dict[str, Any] = {
-        "load-format": "dummy", "dtype": config.model.compute_dtype, "logprobs-mode": LOGPROBS_MODE,
-        "generation-config": "vllm", "worker-extension-cls": EXTENSION,
-    }  # fmt: skip
-    if sizes.gpus == 0:
-        found |= {"enforce-eager": True, "no-enable-chunked-prefill": True, "max-num-batched-tokens": 8192}
-    if config.model.adapter is not None:
-        found |= {"enable-lora": True, "max-loras": 1, "max-lora-rank": server_rank(config.model.adapter.rank)}
     if given.get("transfer") == "gloo":
-        found |= SocketUpdate.ARGUMENTS
-    if given.get("memory") is not None:
-        found["gpu-memory-utilization"] = given["memory"]
-    words = list[str]()
-    for name, value in (found | arguments).items():
-        if value is not False and value is not None:
-            words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+        arguments = {**SocketUpdate.ARGUMENTS, **arguments}
+    rank = None if config.model.adapter is None else config.model.adapter.rank
+    words = words_for(
+        config.model.compute_dtype, on_cpu=sizes.gpus == 0, memory=given.get("memory"), rank=rank, given=arguments
+    )
     folder = _asked("from trainers.rollout.vllm.starting import EXTENSION_FOLDER; print(EXTENSION_FOLDER)")
     model = shlex.quote(config.model.path)
     if str(located(config.model.path)) != config.model.path:  # one that is installed with the trainer

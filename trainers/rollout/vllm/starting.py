@@ -16,7 +16,6 @@ from trainers.rollout.vllm.proof import LOGPROBS_MODE, server_rank
 EXTENSION_FOLDER = Path(__file__).with_name("server")
 """Folder for the path of the interpreter that runs vLLM."""
 EXTENSION = "envsuite_worker.TakesWeights"
-_CACHE_BYTES = 1 << 30  # of keys and values on a CPU, where vLLM's own default is nearly all memory of the machine
 
 
 def unweighted(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Path:
@@ -30,20 +29,30 @@ def unweighted(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Pa
 def arguments_for(
     model: PreTrainedModel, dtype: str, *, on_cpu: bool, memory: float | None, given: Mapping[str, Any]
 ) -> list[str]:
-    """Arguments of vLLM on the command line, for any number of prompts that the model takes.
+    """Arguments of vLLM on the command line for a policy, for any number of prompts that it takes."""
+    longest = model.config.get_text_config(decoder=True).max_position_embeddings
+    rank = adapter_config(model).r if is_adapted(model) else None
+    return words_for(dtype, on_cpu=on_cpu, memory=memory, rank=rank, longest=longest, given=given)
+
+
+def words_for(
+    dtype: str, *, on_cpu: bool, memory: float | None, rank: int | None, given: Mapping[str, Any], longest: int = 0
+) -> list[str]:
+    """Arguments of vLLM on the command line.
 
     On a CPU it compiles nothing, and takes each prompt whole: vLLM ends there at a prompt that it cuts in two, where
     the sample has a seed.
 
     Args:
-        model: The policy.
         dtype: Number format.
         on_cpu: Whether it runs on a CPU.
-        memory: Share of the device's memory that it may take; by default vLLM's.
+        memory: Share of the device's memory that it may take; by default vLLM's, and 1 GiB for keys and values on a
+            CPU, where vLLM's is nearly all memory of the machine.
+        rank: Rank of the model's adapter; ``None`` where it has none.
         given: The user's, without their ``--``, which win; ``True`` stands for one without a value.
+        longest: Most tokens of a prompt.
     """
     user = {name.replace("_", "-"): value for name, value in given.items()}
-    longest = user.get("max-model-len") or model.config.get_text_config(decoder=True).max_position_embeddings
     found: dict[str, Any] = {
         "load-format": "dummy",
         "dtype": dtype,
@@ -52,16 +61,18 @@ def arguments_for(
         "worker-extension-cls": EXTENSION,
     }
     if on_cpu:
+        longest = int(user.get("max-model-len") or longest)
         found |= {
-            "enforce-eager": True, "no-enable-chunked-prefill": True, "max-num-batched-tokens": max(8192, int(longest)),
-        }  # fmt: skip
+            "enforce-eager": True,
+            "no-enable-chunked-prefill": True,
+            "max-num-batched-tokens": max(8192, longest),
+        }
     if memory is not None:
         found["gpu-memory-utilization"] = memory  # on a CPU of the machine's memory
     elif on_cpu and "VLLM_CPU_KVCACHE_SPACE" not in os.environ and "gpu-memory-utilization" not in user:
-        found["kv-cache-memory-bytes"] = _CACHE_BYTES
-    if is_adapted(model):
-        rank = server_rank(adapter_config(model).r)
-        found |= {"enable-lora": True, "max-loras": 1, "max-cpu-loras": 1, "max-lora-rank": rank}
+        found["kv-cache-memory-bytes"] = 1 << 30
+    if rank is not None:
+        found |= {"enable-lora": True, "max-loras": 1, "max-cpu-loras": 1, "max-lora-rank": server_rank(rank)}
     words = []
     for name, value in (found | user).items():
         if value is True:

@@ -101,6 +101,7 @@ class EnvSpec:
 BUILTIN = (
     "envsuite.alfworld.spec:SPEC",
     "envsuite.textcraft.spec:SPEC",
+    "envsuite.bifurcation.spec:SPEC",
     "envsuite.sokoban.spec:SPEC",
     "envsuite.mathematics.spec:SPEC",
     "envsuite.papersearch.spec:SPEC",

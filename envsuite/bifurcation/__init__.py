@@ -1,0 +1,1 @@
+"""Bifurcation-v0: walks past forks whose difficulties are dials, and whose values are known."""

@@ -1,0 +1,11 @@
+"""Registration of the environment: what stands where, imported when it is asked for."""
+
+from envsuite.core.registration import EnvSpec
+
+SPEC = EnvSpec(
+    "Bifurcation-v0",
+    "envsuite.bifurcation.env:Bifurcation",
+    max_episode_steps=50,
+    players={"expert": "envsuite.bifurcation.expert:Expert"},
+    practice="envsuite.bifurcation.practice:practice",
+)

@@ -1,0 +1,109 @@
+"""The arms: methods, each with the two values of one setting that its paper tunes; and the settings of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.recipes_rows import scaled_spear
+from research.credit.cells import PROMPT, Cell
+from trainers.credit.recipes import recipe
+
+OBJECTIVE: Mapping[str, Any] = {
+    "ratio": "token", "aggregation": "seq-mean-token-mean", "average": "steps", "clip_low": 0.2, "clip_high": 0.2,
+    "kl": "none", "kl_coef": 0.0, "entropy_coef": 0.0,
+}  # fmt: skip
+"""The objective of all arms; with one update per rollout, ratio and clip have no effect."""
+REFERENCE, CEILING = "grpo", "exact"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A method, and what its tuning tries."""
+
+    recipe: str
+    options: tuple[Mapping[str, Any], Mapping[str, Any]]
+    """Two of the section ``method``, laid over the recipe's."""
+    estimator: str = ""
+    """One of this package's, in the place of the recipe's."""
+
+
+def _of(name: str, first: Mapping[str, Any], second: Mapping[str, Any], **more: Any) -> Arm:
+    return Arm(name, ({"options": first}, {"options": second}), **more)
+
+
+_GIGPO = [{"of": "gigpo", "options": {"step_weight": weight, "gamma": 0.95}} for weight in (1.0, 3.0)]
+ARMS: Mapping[str, Arm] = {
+    REFERENCE: _of("grpo", {"compare": {"normalise": "std"}}, {"compare": {"normalise": "mean"}}),
+    CEILING: _of("grpo", {"scale": "none"}, {"scale": "batch"}, estimator="exact"),
+    "gigpo": _of("gigpo", {"step_weight": 1.0}, {"step_weight": 3.0}),
+    "permuted": _of("grpo", *_GIGPO, estimator="permuted"),
+    "g2po": _of("g2po", {"step_weight": 1.0}, {"step_weight": 3.0}),
+    "steppo": _of("steppo", {"lam": 1.0}, {"lam": 0.95}),
+    "reinforce": _of("reinforce_pp", {"gamma": 1.0}, {"gamma": 0.99}),
+    "hgpo": _of("hgpo", {"alpha": 1.0}, {"alpha": 0.0}),
+    "bipace": _of("bipace", {"credit": "q"}, {"credit": "mean"}),
+    "scpo": Arm("gigpo+scpo", ({"shapers": {"scpo": {"alpha": 0.5}}}, {"shapers": {"scpo": {"alpha": 1.0}}})),
+    "spear": Arm("grpo+spear", ({"replay": {"mask": 0.02}}, {"replay": {"mask": 0.0}})),
+}
+MAPPED = (REFERENCE, CEILING, "gigpo", "permuted", "g2po", "steppo")
+"""The arms of the coarse map."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A run."""
+
+    stage: str
+    cell: Cell
+    arm: str
+    seed: int
+    rate: float
+    option: int
+    """Which of the arm's two settings."""
+    over: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """Its identity among the results."""
+        return f"{self.stage} {self.cell.name} {self.arm} seed {self.seed} rate {self.rate:g} option {self.option}"
+
+
+def settings(trial: Trial, output: str) -> dict[str, Any]:
+    """Returns the configuration of a run; tasks and random draws follow from cell and seed alone.
+
+    Args:
+        trial: The run.
+        output: Folder of its files.
+    """
+    cell, arm = trial.cell, ARMS[trial.arm]
+    kwargs = {**cell.kwargs, "tasks": cell.panel(trial.seed)}
+    return {
+        "name": "run", "output": output, "seed": trial.seed, "iterations": cell.iterations, "recipe": arm.recipe,
+        "model": {"path": str(cell.base)},
+        "envs": [{"id": "Bifurcation-v0", "split": "train", "kwargs": kwargs, "max_episode_steps": cell.steps}],
+        "prompt": dict(PROMPT),
+        "rollout": {
+            "tasks": cell.tasks, "group_size": cell.group, "slots": cell.tasks * cell.group,
+            "sampling": {"temperature": 1.0, "max_tokens": 5}, "engine_options": {"cache_tokens": 65536},
+        },
+        "method": _method(arm, trial.option, cell),
+        "optim": {"lr": trial.rate, "schedule": "constant", "tokens_per_microbatch": 8192},
+        "evaluation": {"envs": []}, "checkpoint_every": 1000, "episodes_every": 0, "report": False,
+    }  # fmt: skip
+
+
+def _method(arm: Arm, option: int, cell: Cell) -> dict[str, Any]:
+    """Returns the section ``method``: one objective, no penalty, lengths scaled to the run's."""
+    written, chosen = recipe(arm.recipe).method, arm.options[option]
+    shapers = {"invalid_action_penalty": {"coef": 0.0}, "scale": {"factor": 1.0}}
+    found: dict[str, Any] = {"objective": dict(OBJECTIVE), "shapers": {**shapers, **chosen.get("shapers", {})}}
+    if arm.estimator:
+        found["estimator"] = arm.estimator
+    if "options" in chosen:
+        found["options"] = chosen["options"]
+    if "replay" in chosen:
+        found["shapers"]["spear"], replay = scaled_spear(written, cell.iterations, cell.tasks)
+        found["replay"] = {**replay, **chosen["replay"]}
+    return found

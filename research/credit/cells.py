@@ -1,0 +1,123 @@
+"""The cells of the map: a world, how well its base model plays, and how it is trained."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).parent
+BASES = ROOT / "runs" / "credit" / "bases"
+PROMPT: Mapping[str, Any] = {
+    "codec": "tags", "think": False, "instructions": False, "commands": False, "memory": "window(0)",
+    "template": str(HERE / "place.jinja"),
+}  # fmt: skip
+HEADS = ((0, 0, 14), (0, 1, 15), (0, 2, 16), (0, 3, 17))
+"""Where the first layer looks back to at first: at the words that tell a place's kind."""
+SIZES: Mapping[str, Mapping[str, int]] = {
+    "small": {"layers": 2, "width": 64, "feed_forward": 128},
+    "large": {"layers": 6, "width": 160, "feed_forward": 448},
+}
+TRIES = 6
+"""Trials that each method's tuning gets: of learning rates and of a setting."""
+RATES = (4.0e-4, 8.0e-4, 1.6e-3)
+HELD_OUT = 16
+"""Walks of the split ``test`` that a policy is measured on before and after."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A world and the success of its base model, which are dials of their own."""
+
+    name: str
+    horizon: int
+    decisions: int
+    start: float
+    """Success of the base model that imitation aims at."""
+    dials: Mapping[str, Any] = field(default_factory=dict)
+    """Further options of the environment."""
+    tuned: str = ""
+    """Name of the cell whose tuning it takes; empty: its own."""
+    size: str = "small"
+    slack: int = 2
+    """Steps that an episode may have beyond the places."""
+    tasks: int = 4
+    group: int = 8
+    iterations: int = 12
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """Arguments of the environment."""
+        return {"horizon": self.horizon, "decisions": self.decisions, **self.dials}
+
+    @property
+    def steps(self) -> int:
+        """Most steps of an episode."""
+        return self.horizon + self.slack
+
+    @property
+    def errs(self) -> float:
+        """Share of mistakes of the player that the base model imitates: each fork is passed as often as any other."""
+        return float(1.0 - self.start ** (1.0 / self.decisions))
+
+    def imitation(self) -> dict[str, Any]:
+        """Returns the settings of the base model's training."""
+        shape: dict[str, Any] = {"heads": 4, "key_heads": 4, "head_width": 16, "context": 128}
+        shape["look_back"] = [*map(list, HEADS)]
+        stage: dict[str, Any] = {"steps": 400, "max_steps": self.steps, "lr": 5.0e-3, "lr_end": 3.0e-4}
+        stage["games"] = [{"kwargs": self.kwargs, "errs": round(self.errs, 6)}]
+        return {
+            "seed": 0, "env": "Bifurcation-v0", "architecture": {**shape, **SIZES[self.size]}, "prompt": dict(PROMPT),
+            "batch": 64, "stages": [stage],
+        }  # fmt: skip
+
+    @property
+    def base(self) -> Path:
+        """Folder of the base model, named by the settings of its training."""
+        text = json.dumps({**self.imitation(), "prompt": ""}, sort_keys=True)
+        return BASES / hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def panel(self, seed: int) -> list[str]:
+        """Returns the tasks of all iterations of a run."""
+        return [f"train-{(seed * self.tasks + n) % 400}" for n in range(self.tasks)]
+
+
+def _named(horizon: int, decisions: int, start: float, **more: Any) -> Cell:
+    name = f"h{horizon}-k{decisions}-p{round(100 * start)}"
+    return Cell(name, horizon, decisions, start, **more)
+
+
+TUNING = {cell.name: cell for cell in (_named(8, 3, 0.3), _named(16, 3, 0.3), _named(32, 3, 0.3))}
+"""One for each horizon; no other stage has them."""
+MAP = {
+    cell.name: cell
+    for cell in (
+        _named(horizon, decisions, start, tuned=f"h{horizon}-k3-p30")
+        for horizon in (8, 16, 32)
+        for decisions in (2, 5)
+        for start in (0.15, 0.4)
+    )
+}
+"""The coarse map."""
+
+
+def cell_of(name: str) -> Cell:
+    """Returns a cell by its name; ``NAME:OPTION=VALUE,…`` changes dials, or fields, of one.
+
+    Raises:
+        KeyError: There is none of the name.
+    """
+    name, _, changes = name.partition(":")
+    cell = {**TUNING, **MAP}[name]
+    for change in filter(None, changes.split(",")):
+        key, _, text = change.partition("=")
+        value = json.loads(text)
+        if key in ("size", "slack", "tasks", "group", "iterations", "horizon", "decisions", "start"):
+            cell = replace(cell, **{key: value})
+        else:
+            cell = replace(cell, dials={**cell.dials, key: value})
+    return replace(cell, name=f"{name}:{changes}") if changes else cell

@@ -1,0 +1,181 @@
+"""Runs, some at a time, each in a process that goes on with the next; every run that ends is a line of the results."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import orjson
+import yaml
+
+from research.credit.arms import Trial, settings
+from research.credit.cells import HELD_OUT, ROOT, Cell
+
+RESULTS = Path(__file__).with_name("results.jsonl")
+
+
+@dataclass(frozen=True)
+class Result:
+    """A run that has ended."""
+
+    key: str
+    stage: str
+    cell: str
+    arm: str
+    seed: int
+    rate: float
+    option: int
+    success: tuple[float, ...] = ()
+    """Expected success of the policy on the panel, exact, before each iteration and after the last."""
+    held_out: tuple[float, float] = (0.0, 0.0)
+    """The same on walks of the split ``test``, before the first iteration and after the last."""
+    tokens: float = 0.0
+    """Response tokens."""
+    seconds: float = 0.0
+    """CPU time."""
+    base: str = ""
+    """Name of the base model, by the settings of its training; runs are compared with those of the same."""
+    commit: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Of the first iteration: what its steps are like."""
+    error: str = ""
+    """Why it failed; empty where it did not."""
+
+    @property
+    def area(self) -> float:
+        """Area under the learning curve: mean success, without that of the base model, which all arms have."""
+        return sum(self.success[1:]) / (len(self.success) - 1)
+
+
+def read(path: Path = RESULTS) -> list[Result]:
+    """Returns all results, in the order in which they were written."""
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    return [Result(**orjson.loads(line)) for line in lines]
+
+
+def append(result: Result, path: Path) -> None:
+    """Adds a result at the end of the file."""
+    with path.open("ab") as file:
+        file.write(orjson.dumps(asdict(result)) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def imitate(cell: Cell) -> None:
+    """Trains the base model of a cell, unless it is there."""
+    if (cell.base / "config.json").exists():
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "imitate.yaml"
+        file.write_text(yaml.safe_dump({**cell.imitation(), "output": str(cell.base)}))
+        command = [sys.executable, "-m", "envsuite.cli", "imitate", "--config", str(file)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        subprocess.run(command, check=True, env=environment, cwd=ROOT, capture_output=True)
+
+
+def play(trial: Trial, commit: str) -> Result:
+    """Runs a trial in this process."""
+    began = resource.getrusage(resource.RUSAGE_SELF)
+    own: dict[str, Any] = {"key": trial.key, "stage": trial.stage, "cell": trial.cell.name, "arm": trial.arm}
+    own |= {"seed": trial.seed, "rate": trial.rate, "option": trial.option}
+    own |= {"base": trial.cell.base.name, "commit": commit}
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            found = _play(trial, folder)
+    except Exception:  # a run that fails is a result, too
+        found = {"error": traceback.format_exc()[-2000:]}
+    now = resource.getrusage(resource.RUSAGE_SELF)
+    seconds = now.ru_utime + now.ru_stime - began.ru_utime - began.ru_stime
+    return Result(**own, **found, seconds=round(seconds, 2))
+
+
+def _play(trial: Trial, folder: str) -> dict[str, Any]:
+    import gymnasium
+    from rich.console import Console
+
+    import envsuite  # noqa: F401  # registers the environments
+    from research.credit.exact import ExactCredit, Shown, Walks
+    from trainers.policy.model import Policy
+    from trainers.processes.distributed import make_accelerator
+    from trainers.report.metrics import read_metrics
+    from trainers.run.assembly import Run
+    from trainers.run.cli import parse
+    from trainers.run.config import TrainConfig
+    from trainers.run.loop import iterate
+    from trainers.run.progress import Progress
+
+    file = Path(folder) / "run.yaml"
+    file.write_text(yaml.safe_dump(settings(trial, folder)))
+    config: TrainConfig = parse(["--config", str(file)]).config
+    cell = trial.cell
+    run = Run(config, make_accelerator(config.process_timeout), Progress(cell.iterations, console=Console(quiet=True)))
+    policy = Policy(run.model, temperature=1.0, compute_dtype="float32")
+    env: Any = gymnasium.make("Bifurcation-v0", disable_env_checker=True, **cell.kwargs).unwrapped
+    panel, test = cell.panel(trial.seed), [f"test-{n}" for n in range(HELD_OUT)]
+    walks, held_out = (Walks(env, ids, cell.steps, config.prompt, run.tokenizer) for ids in (panel, test))
+    credit = ExactCredit(walks, policy, config.optim, trial.arm == "exact")
+    run.crediting.providers = (*run.crediting.providers, credit)
+    run.rollouts = Shown(run.rollouts, credit)  # type: ignore[assignment]
+    with run.stop, closing(run.rollouts), closing(run.engine), closing(run.folder), run.trackers:
+        run.open(None)
+        before = held_out.expected(held_out.values(policy, config.optim))
+        for _ in range(cell.iterations):
+            iterate(run)
+        after = held_out.expected(held_out.values(policy, config.optim))
+        success = [*credit.success, walks.expected(walks.values(policy, config.optim))]
+        records = read_metrics(run.folder.path / "metrics.jsonl")
+    kept = ("train/success", "train/valid_actions", "train/zero_variance_groups", "train/gradient_norm")
+    return {
+        "success": tuple(round(value, 5) for value in success),
+        "held_out": (round(before, 5), round(after, 5)),
+        "tokens": records[-1]["train/tokens_total"],
+        "metrics": {name: round(records[0][name], 5) for name in kept if name in records[0]},
+    }
+
+
+def _prepare() -> None:
+    import torch
+
+    logging.disable(logging.CRITICAL)
+    torch.set_num_threads(1)
+
+
+def run_all(trials: Sequence[Trial], path: Path, jobs: int, until: float) -> Iterator[Result]:
+    """Trains the base models, then runs the trials; yields each result as it comes, after it is written.
+
+    Args:
+        trials: The runs.
+        path: File of the results.
+        jobs: Runs at a time.
+        until: No run begins after this time (:func:`time.monotonic`).
+    """
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.strip()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["TRANSFORMERS_VERBOSITY"], os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "error", "1"
+    with ProcessPoolExecutor(jobs, get_context("spawn"), _prepare) as pool:
+        list(pool.map(imitate, {trial.cell.base: trial.cell for trial in trials}.values()))
+        left, running = iter(trials), set[Future[Result]]()
+        while True:
+            while len(running) < jobs and time.monotonic() < until and (trial := next(left, None)) is not None:
+                running.add(pool.submit(play, trial, commit))
+            if not running:
+                return
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                append(future.result(), path)
+                yield future.result()

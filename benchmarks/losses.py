@@ -285,9 +285,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "checkpoint_every": given.checkpoint_every,
                 "name": name,
             }
-            # A lost server changes which requests the engine answers together, and so the rounding of what it says.
-            # An episode whose servers are both lost is left out after its attempts.
-            changes |= {"optim.old_logprobs": "trainer", "rollout.deadline": 10.0, "rollout.attempts": 9}
+            # A lost server changes which requests the engine answers together, and so the rounding of what it says:
+            # nothing that is computed takes the engine's log-probabilities.
+            changes |= {"optim.old_logprobs": "trainer", "optim.correction": None}
+            # An episode whose servers are all lost is left out after its attempts.
+            changes |= {"rollout.deadline": 10.0, "rollout.attempts": 9}
             command = ""
             if given.vllm:
                 # vLLM on a CPU wants heads of 32 dimensions

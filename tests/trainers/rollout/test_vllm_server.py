@@ -18,7 +18,7 @@ import policies
 import pytest
 import torch
 from policies import PROMPTS, change, logprobs, wide_llama
-from tiny_runs import tokenizer
+from tiny_runs import tokenizer, write_settings
 from transformers import PreTrainedModel
 
 from trainers.policy.adapter import adapter_tensors, add_adapter, merged_weights
@@ -29,6 +29,7 @@ from trainers.rollout.vllm.child import ChildServer
 from trainers.rollout.vllm.engine import VLLMEngine
 from trainers.rollout.vllm.server import envsuite_stream
 from trainers.rollout.vllm.weights import Weights
+from trainers.train import main
 
 PYTHON = os.environ.get("ENVSUITE_VLLM_PYTHON")
 pytestmark = [
@@ -142,6 +143,26 @@ def test_weights_through_sockets_are_proven_and_a_server_killed_on_the_way_ends_
         assert time.monotonic() - began < 30
     finally:
         engine.close()
+
+
+def test_weights_that_stay_behind_stop_a_whole_run_with_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    first: list[tuple[str, torch.Tensor]] = []
+
+    def stale(weights: Weights, *given: Any) -> Iterator[int]:
+        if not first:
+            first.extend((name, tensor.detach().clone()) for name, tensor in weights)
+        return envsuite_stream.send(iter(first), *given)
+
+    monkeypatch.setattr(sockets, "send", stale)
+    options = {"python": PYTHON, "transfer": "gloo"}
+    changes: dict[str, Any] = {"model.path": "trainers/models/craft-1m", "rollout.engine": "vllm"}
+    config = write_settings(tmp_path, **changes, **{"rollout.engine_options": options, "evaluation.envs": []})
+    assert main(["--config", str(config)]) == 1
+    said = capfd.readouterr().err
+    assert "its weights are not the trainer's in" in said and "Go on with --resume" in said
+    assert (tmp_path / "runs/tiny/checkpoints/iteration-00001").is_dir()
 
 
 PACKED = """

@@ -3,16 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
-from research.credit.arms import ARMS, MAPPED, Trial
-from research.credit.cells import MAP, RATES, TUNING, Cell
+from research.credit.arms import ARMS, MAPPED, REFERENCE, Trial
+from research.credit.cells import MAP, RATES, TUNING, Cell, cell_of
 from research.credit.runs import Result
+from trainers.settings import AtLeastOne, checked
+from trainers.settings.words import read_file
 
-STAGES = ("tune", "map")
+STAGES = ("tune", "map", "confirm")
+REGISTERED = Path(__file__).with_name("registered.yaml")
+"""The hypotheses of stage 2, committed before its first run."""
+FIRST_SEED = 100
+"""Of stage 2."""
 TUNING_SEEDS = (900, 901, 902)
 MAP_SEEDS = tuple(range(10))
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """Something that stage 2 tests."""
+
+    name: str
+    cells: list[str]
+    """As :func:`~research.credit.cells.cell_of` takes them; of a slope, along the dial."""
+    arm: str
+    against: str = REFERENCE
+    test: Literal["different", "equivalent", "slope"] = "different"
+    expected: float = 1.0
+    """Sign of the difference, or of the slope, that is expected."""
+    margin: float = 2.0
+    """Points of area below which a difference counts as none."""
+    dial: list[float] = field(default_factory=list)
+    """Value of each cell, of a slope."""
+    deviation: float = 10.0
+    """Standard deviation of a difference over seeds in stage 1, in points."""
+
+
+@dataclass(frozen=True)
+class Registration:
+    """Everything that stage 2 tests."""
+
+    seeds: AtLeastOne = 30
+    """Runs of each arm in each cell."""
+    hypotheses: list[Hypothesis] = field(default_factory=list)
+
+
+def registration() -> Registration:
+    """Returns the registered hypotheses.
+
+    Raises:
+        ConfigError: The file is none of them.
+    """
+    return checked(Registration, read_file(str(REGISTERED)))
 
 
 def tuning() -> list[Trial]:
@@ -52,5 +99,14 @@ def trials(stage: str, results: Sequence[Result]) -> list[Trial]:
     """
     if stage == "tune":
         return tuning()
+    if stage == "confirm":
+        asked = registration()
+        seeds = range(FIRST_SEED, FIRST_SEED + asked.seeds)
+        wanted = [(name, arm) for one in asked.hypotheses for name in one.cells for arm in (one.against, one.arm)]
+        found = [
+            trial for name, arm in dict.fromkeys(wanted)
+            for trial in tuned("confirm", cell_of(name), arm, seeds, results)
+        ]  # fmt: skip
+        return sorted(found, key=lambda trial: trial.seed)
     found = [trial for cell in MAP.values() for arm in MAPPED for trial in tuned("map", cell, arm, MAP_SEEDS, results)]
     return sorted(found, key=lambda trial: trial.seed)

@@ -1,0 +1,174 @@
+"""Tables and figures of the results; nothing else makes any."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from benchmarks.tables import Table
+from envsuite.evaluation.statistics.paired import holm, paired_permutation
+from research.arena.report import LEVEL, Difference, detectable
+from research.credit.arms import ARMS, CEILING, MAPPED, REFERENCE
+from research.credit.cells import MAP, TUNING
+from research.credit.runs import Result
+from research.credit.stages import REGISTERED, Hypothesis, Registration, chosen, registration
+from trainers.report.plots import BLUE, GREY, ORANGE, figure
+
+Areas = Mapping[tuple[str, str], Mapping[int, float]]
+"""Area under the learning curve, in percent, by cell and arm, and seed."""
+
+
+def areas(results: Sequence[Result], stage: str) -> Areas:
+    """Returns the areas of a stage; a run that failed has that of a policy that never succeeds."""
+    found: dict[tuple[str, str], dict[int, float]] = {}
+    for result in results:
+        if result.stage == stage:
+            area = 0.0 if result.error else 100.0 * result.area
+            found.setdefault((result.cell, result.arm), {})[result.seed] = area
+    return found
+
+
+def difference(found: Areas, cell: str, arm: str, against: str) -> Difference:
+    """Returns the difference of two arms over the seeds that both have, in points."""
+    one, other = found.get((cell, arm), {}), found.get((cell, against), {})
+    return Difference(np.array([one[seed] - other[seed] for seed in sorted({*one} & {*other})]))
+
+
+def _points(one: Difference) -> str:
+    if len(one.pairs) < 2:
+        return ""
+    low, high = one.interval
+    return f"{one.mean:+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
+def tuning_table(results: Sequence[Result]) -> Table:
+    """Returns the rate and the setting of each arm."""
+    rows = []
+    for arm in ARMS:
+        cells = []
+        for cell in TUNING:
+            try:
+                rate, option = chosen(results, cell, arm)
+                cells.append(f"{rate:g}, {'first' if option == 0 else 'second'}")
+            except LookupError:
+                cells.append("")
+        if any(cells):
+            rows.append((arm, *cells))
+    note = "Rate and setting with the greatest area on a cell of each horizon, of eight trials with three seeds each."
+    return Table("tuning", "Chosen by tuning", note, ("arm", *TUNING), tuple(rows), "credit")
+
+
+def map_table(results: Sequence[Result]) -> Table:
+    """Returns the coarse map: GRPO's area in each cell, and what the other arms add to it."""
+    found, rows = areas(results, "map"), []
+    for cell in MAP.values():
+        reference = found.get((cell.name, REFERENCE))
+        if reference is None:
+            continue
+        first = next(r for r in results if r.stage == "map" and r.cell == cell.name and not r.error)
+        others = [_points(difference(found, cell.name, arm, REFERENCE)) for arm in MAPPED if arm != REFERENCE]
+        start, mean = f"{100 * first.held_out[0]:.0f}", f"{np.mean([*reference.values()]):.1f}"
+        rows.append((str(cell.horizon), str(cell.decisions), start, mean, *others))
+    note = (
+        "Start: success of the base model on held-out walks, percent. Area: mean success over all iterations. Others: "
+    )
+    note += "points of area above GRPO's, ten pairs of runs, 95 % interval of Student's t. A map, not a result."
+    heads = ("horizon", "decisions", "start", "grpo", *(arm for arm in MAPPED if arm != REFERENCE))
+    return Table("map", "The coarse map", note, heads, tuple(rows), "credit")
+
+
+def verdict_table(results: Sequence[Result], registered: Registration) -> Table:
+    """Returns each registered hypothesis with its difference, interval, p-value and verdict."""
+    found = areas(results, "confirm")
+    pairs = {one.name: _pairs(found, one) for one in registered.hypotheses}
+    there = [one for one in registered.hypotheses if len(pairs[one.name].pairs) > 1]
+    corrected = dict(zip((one.name for one in there), holm([_p(pairs[one.name], one) for one in there]), strict=True))
+    rows = []
+    for one in there:
+        apart, p = pairs[one.name], corrected[one.name]
+        shown = "" if one.test == "slope" else f"{detectable(one.deviation, registered.seeds, 1):.1f}"
+        told = (_points(apart), f"{p:.3f}", _verdict(apart, one, p), shown)
+        rows.append((one.name, f"{one.arm}, {one.against}: {', '.join(one.cells)}", str(len(apart.pairs)), *told))
+    note = "Points of area; exact test by exchanging names, or two one-sided t-tests where the claim is equivalence, "
+    note += "corrected by Holm. Detectable: with a chance of 80 %, by the deviation that was registered."
+    heads = ("hypothesis", "compares", "pairs", "difference", "p", "verdict", "detectable")
+    return Table("verdicts", "Registered hypotheses", note, heads, tuple(rows), "credit")
+
+
+def _pairs(found: Areas, one: Hypothesis) -> Difference:
+    """Returns the differences by seed; of a slope, the slope of the difference along the dial."""
+    each = [difference(found, cell, one.arm, one.against).pairs for cell in one.cells]
+    if one.test != "slope":
+        return Difference(np.concatenate(each))
+    if len({len(pairs) for pairs in each}) != 1:
+        return Difference(np.empty(0))
+    dial = np.array(one.dial) - np.mean(one.dial)
+    return Difference(dial @ np.array(each) / (dial @ dial))
+
+
+def _p(apart: Difference, one: Hypothesis) -> float:
+    if one.test != "equivalent":
+        return paired_permutation(apart.pairs)
+    n, error = len(apart.pairs), float(apart.pairs.std(ddof=1)) / math.sqrt(len(apart.pairs))
+    return float(stats.t.sf((one.margin - abs(apart.mean)) / max(error, 1e-12), n - 1))
+
+
+def _verdict(apart: Difference, one: Hypothesis, p: float) -> str:
+    if p >= LEVEL:
+        return "cannot be told"
+    if one.test == "equivalent":
+        return "observed"
+    return "observed" if (apart.mean > 0) == (one.expected > 0) else "the opposite"
+
+
+def cost_table(results: Sequence[Result]) -> Table:
+    """Returns runs, failures and core-hours by stage."""
+    rows = []
+    for stage in dict.fromkeys(result.stage for result in results):
+        mine = [result for result in results if result.stage == stage]
+        hours = sum(result.seconds for result in mine) / 3600
+        rows.append((stage, str(len(mine)), str(sum(bool(result.error) for result in mine)), f"{hours:.2f}"))
+    return Table("cost", "Runs", "Core-hours without the base models.", ("stage", "runs", "failed", "core-hours"),
+                 tuple(rows), "credit")  # fmt: skip
+
+
+def draw_map(results: Sequence[Result], path: Path) -> None:
+    """Draws what exact credit, and two methods, add to GRPO in each cell of the map."""
+    found, horizons = areas(results, "map"), sorted({cell.horizon for cell in MAP.values()})
+    lines = {(cell.decisions, cell.start) for cell in MAP.values()}
+    with figure(path, 9.0, 3.4, size=8) as drawn:
+        axes = drawn.subplots(1, 3, sharey=True)
+        for axis, arm in zip(axes, (CEILING, "g2po", "gigpo"), strict=True):
+            for decisions, start in sorted(lines):
+                name = f"{decisions} decisions, {start:.0%} at the start"
+                cells = [cell for cell in MAP.values() if (cell.decisions, cell.start) == (decisions, start)]
+                apart = [difference(found, cell.name, arm, REFERENCE) for cell in cells]
+                ends = np.array([one.interval for one in apart])
+                mean = np.array([one.mean for one in apart])
+                axis.errorbar(
+                    [cell.horizon for cell in cells], mean, np.abs(ends.T - mean), capsize=3, label=name,
+                    color=BLUE if decisions == 2 else ORANGE, linestyle="-" if start < 0.3 else "--",
+                )  # fmt: skip
+            axis.axhline(0.0, color=GREY, linewidth=0.8)
+            axis.set(title=arm, xlabel="places of a walk", xticks=horizons)
+        axes[0].set_ylabel("points of area above GRPO")
+        axes[0].legend(frameon=False)
+
+
+def write(results: Sequence[Result], folder: Path) -> list[Path]:
+    """Writes tables (Markdown and LaTeX) and figures of what is there; returns their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    registered = registration() if REGISTERED.exists() else Registration()
+    made = (tuning_table(results), map_table(results), verdict_table(results, registered), cost_table(results))
+    tables = [table for table in made if table.rows]
+    found = [folder / "credit.md", folder / "credit.tex"]
+    found[0].write_text("\n".join(table.markdown() for table in tables), encoding="utf-8")
+    found[1].write_text("\n".join(table.latex() for table in tables), encoding="utf-8")
+    if any(result.stage == "map" for result in results):
+        draw_map(results, folder / "map.png")
+        found.append(folder / "map.png")
+    return found

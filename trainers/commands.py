@@ -12,6 +12,7 @@ COMMANDS = {
     "imitate": Command("make a base model from the play of others", "trainers.programs.imitate:main"),
     "show-prompt": Command("show a run's prompts, and the model's own answers", "trainers.programs.show_prompt:main"),
     "plan": Command("what fits into memory, and how long an iteration takes", "trainers.planning.program:main"),
+    "diagnose": Command("what credit assignment has to deal with in an environment", "trainers.programs.diagnose:main"),
     "pool": Command("look into what agents did, judge, export and delete it", "trainers.programs.pool:main"),
     "calibrate": Command("the layer and radius by which BiPACE sees states best", "trainers.programs.calibrate:main"),
     "report": Command("pages that show, compare or follow runs", "trainers.programs.report:main"),

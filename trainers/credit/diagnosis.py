@@ -1,0 +1,362 @@
+"""Measures what credit assignment has to deal with in an environment, from groups of episodes of one policy.
+
+Everything is a pure function of a step table, indifferent to the order of its rows and to the names of its states.
+A state is what the environment's state key tells apart within a group: episodes of one task from one initial state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envsuite.core.errors import DataError
+from envsuite.evaluation.statistics import cluster_bootstrap, clustered_wilson_bounds, score_interval
+from trainers.credit.estimators.groups import (
+    ROUNDING,
+    Floats,
+    Ints,
+    all_equal,
+    episode_codes,
+    first_rows,
+    group_codes,
+    group_statistics,
+)
+from trainers.credit.estimators.returns import episode_returns, rewards_to_go
+from trainers.credit.rows import estimation_order
+from trainers.steps import StepTable
+from trainers.steps.columns import SUCCESS, TRUNCATED
+
+LEVEL = 0.2
+"""Level of the tests that decisive steps are counted by (λ of Storey 2002): half of 0.2 would find fewer of the true
+ones, twice as much would vary more."""
+DRAWS = 400
+"""Permutations of each test."""
+PROMPTS = 64
+"""Most states whose prompts, or gradients, are compared with each other."""
+
+
+How = Literal["rate", "share", "beyond", "mean"]
+"""Interval of a measure: Wilson's clustered by group, the same or a bootstrap of groups, or that bootstrap alone."""
+
+_DUE = "of the variance of returns to go in equal states: due to"
+MEASURES: dict[str, tuple[How, str]] = {
+    "success": ("rate", "of the episodes"),
+    "return": ("mean", "of an episode"),
+    "zero_variance_groups": ("rate", "of the groups: equal returns, nothing to compare"),
+    "within_variance": ("beyond", "of the variance of returns is within groups"),
+    "episode_length": ("mean", "steps"),
+    "median_length": ("mean", "steps of the median episode"),
+    "longest_episode": ("mean", "steps"),
+    "truncated": ("rate", "of the episodes: cut off before their task ended"),
+    "late_reward": ("beyond", "of all reward, by amount, comes with the last step"),
+    "repeated_states": ("share", "of the steps: another episode of the group meets the state"),
+    "singletons": ("share", "of the steps: the only one of the group in its state"),
+    "state_group_size": ("mean", "steps of a state, within a group"),
+    "cycles": ("share", "of the steps: back in a state of their own episode"),
+    "alias_step": ("beyond", f"{_DUE} the step's number"),
+    "alias_previous": ("beyond", f"{_DUE} the state before"),
+    "alias_history": ("beyond", f"{_DUE} all states before"),
+    "other_prompts": ("beyond", "of the pairs of episodes in equal states: their prompts differ"),
+    "action_variance": ("beyond", f"{_DUE} the action"),
+    "comparable": ("share", "of the steps: episodes differ there in action and return"),
+    "decisive_steps": ("mean", "of an episode, at least: the action changes the return"),
+    "decisive_share": ("beyond", "of the steps, at least"),
+    "decisive_of_success": ("mean", "decisive steps of a successful episode, at least"),
+    "decisive_place": ("mean", "of decisive steps: 0 begins the episode, 1 ends it"),
+    "prompt_overlap": ("mean", "tokens that the prompts of two states share, 0 to 1"),
+    "gradient_cosine": ("mean", "size of the cosine of two states' gradients of log π"),
+    "valid_actions": ("share", "of the steps"),
+    "response_length": ("mean", "tokens"),
+    "prompt_length": ("mean", "tokens"),
+}
+"""By name: how the interval is computed, and the meaning, which begins with the unit."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A ratio of two sums over groups of episodes: a share, or a mean."""
+
+    name: str
+    """One of :data:`MEASURES`."""
+    totals: Floats
+    """Numerator of each group, shape (groups,); shape (1,) for a measure that has no interval."""
+    counts: Floats
+    """Denominator of each."""
+
+    @property
+    def value(self) -> float | None:
+        """The ratio; ``None`` where it cannot be told."""
+        whole = float(self.counts.sum())
+        return float(self.totals.sum()) / whole if whole > 0.0 else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Bounds of 95 %; ``None`` where they cannot be told."""
+        if self.value is None or len(self.totals) < 2:
+            return None
+        how = MEASURES[self.name][0]
+        if how == "rate":
+            bounds = clustered_wilson_bounds(self.totals, self.counts)
+            return float(bounds[0]), float(bounds[1])
+        low, high = (score_interval if how == "share" else cluster_bootstrap)(self.totals, self.counts)
+        return (low, high) if np.isfinite(low) else None
+
+
+class _Visits:
+    """Columns of a step table, in an order that does not depend on its own.
+
+    Raises:
+        DataError: There is no step.
+    """
+
+    def __init__(self, steps: StepTable) -> None:
+        if not len(steps):
+            raise DataError("there is no step to measure: every episode failed, or ended before its first step")
+        self.steps = steps = steps.take(estimation_order(steps))
+        self.group, self.episode = group_codes(steps.group_id), episode_codes(steps)
+        self.key = group_codes(self.group, steps.state_key)
+        self.begins = first_rows(self.episode)
+        """First row of each episode."""
+        self.lengths = np.bincount(self.episode)
+        self.place = np.arange(len(steps)) - self.begins[self.episode]
+        self.first = first_rows(group_codes(self.episode, self.key))
+        """Rows at which an episode meets a state for the first time: those of different episodes are independent."""
+        self.returns = episode_returns(steps)
+        self.won = np.asarray(steps.extra[SUCCESS], np.bool_) if SUCCESS in steps.extra else self.returns > 0.0
+        self.to_go = rewards_to_go(steps, 1.0)
+        met = np.bincount(self.key[self.first])
+        self.repeated = met[self.key] > 1
+        """Whether another episode of the group meets the row's state."""
+
+    def sums(self, values: Any, rows: NDArray[Any] | slice = slice(None)) -> Floats:
+        """Sums of ``values`` of some rows by group, shape (groups,)."""
+        group = self.group[rows]
+        return np.asarray(np.bincount(group, np.broadcast_to(values, group.shape), self.group.max() + 1), np.float64)
+
+    @property
+    def before(self) -> Ints:
+        """Code of the state before each row's, -1 at the beginning of an episode."""
+        return np.where(self.place == 0, -1, np.roll(self.key, 1))
+
+    @property
+    def history(self) -> Ints:
+        """Code of all states before each row's, in their order."""
+        known, codes, path = dict[tuple[int, int], int](), np.zeros(len(self.key), np.int64), 0
+        for row, (place, key) in enumerate(zip(self.place.tolist(), np.roll(self.key, 1).tolist(), strict=True)):
+            path = 0 if place == 0 else known.setdefault((path, key), len(known) + 1)
+            codes[row] = path
+        return codes
+
+    @property
+    def prompts(self) -> Ints:
+        """Code of each row's prompt."""
+        texts = np.empty(len(self.key), object)
+        texts[:] = [self.steps.prompt[row].tobytes() for row in range(len(self.key))]
+        return group_codes(texts)
+
+
+def explained(values: Floats, cell: Ints, part: Ints) -> tuple[Floats, Floats]:
+    """Sums of squares between the parts of each cell beyond what chance gives, and the most that they can be.
+
+    Their ratio is the adjusted share of the variance that the parts explain (ε² of Kelley 1935): 1 where the values of
+    each part are equal. Over all ways to assign the values of a cell to its rows its mean is exactly 0. Both are 0
+    where a cell can tell nothing: it has one part, parts of one row each, or equal values.
+
+    Args:
+        values: Shape (N,).
+        cell: Codes from 0 without gaps, shape (N,).
+        part: What may explain differences within a cell, shape (N,).
+
+    Returns:
+        Two arrays of shape (cells,).
+    """
+    inside, joint = group_statistics(values, cell), group_codes(cell, part)
+    whole, size = (inside.size * inside.std**2)[first_rows(cell)], np.bincount(cell)
+    heads = cell[first_rows(joint)]
+    parts, free = np.bincount(heads), np.maximum(size - 1, 1)
+    between = np.bincount(heads, np.bincount(joint, values - inside.mean) ** 2 / np.bincount(joint))
+    known = (whole > 0.0) & (parts > 1) & (parts < size)
+    return known * (between - whole * (parts - 1) / free), known * whole * (size - parts) / free
+
+
+def beyond_chance(values: Floats, cell: Ints, part: Ints) -> Floats:
+    """Estimate of whether the values of a cell differ between its parts more than by chance, shape (cells,).
+
+    (q - λ) / (1 - λ), where q is the probability that a permutation test with ties broken at random rejects at level
+    λ: 0 in expectation where the parts are alike, and 1 where they surely differ. Summed over cells it is the number
+    of those that differ, as Storey (2002) estimates it; cells with too few values to tell make it too small.
+
+    Args:
+        values: Shape (N,).
+        cell: Codes from 0 without gaps, shape (N,).
+        part: Shape (N,).
+    """
+    joint = group_codes(cell, part)
+    heads, size = cell[first_rows(joint)], np.bincount(joint)
+    values = values - group_statistics(values, cell).mean
+
+    def between(some: Floats) -> Floats:
+        return np.asarray(np.bincount(heads, np.bincount(joint, some) ** 2 / size), np.float64)
+
+    rng, place, moved = np.random.default_rng(0), np.argsort(cell, kind="stable"), np.empty_like(values)
+    found = between(values)
+    margin = ROUNDING * np.maximum(1.0, np.bincount(cell, values**2))
+    above, alike = np.zeros(len(found)), np.ones(len(found))
+    for _ in range(DRAWS):
+        moved[place] = values[np.lexsort((rng.random(len(cell)), cell))]
+        further = between(moved) - found
+        above += further > margin
+        alike += np.abs(further) <= margin
+    rejected = np.clip((LEVEL * (DRAWS + 1) - above) / alike, 0.0, 1.0)
+    return (rejected - LEVEL) / (1.0 - LEVEL)
+
+
+def states_apart(steps: StepTable, most: int = PROMPTS) -> Ints:
+    """Rows of ``most`` different states, or fewer, with a prompt and a response, spread over the table."""
+    rows = first_rows(group_codes(steps.group_id, steps.state_key))
+    rows = rows[(steps.response.lengths[rows] > 0) & (steps.prompt.lengths[rows] > 0)]
+    return rows[np.unique(np.linspace(0, len(rows) - 1, min(most, len(rows))).round().astype(np.int64))]
+
+
+def token_overlap(steps: StepTable, rows: Ints) -> Floats:
+    """Tokens that two prompts have in common, as a share of those that either has, for each pair of ``rows``."""
+    sets = [set(steps.prompt[row].tolist()) for row in rows.tolist()]
+    pairs = [(one, other) for number, one in enumerate(sets) for other in sets[:number]]
+    return np.array([len(one & other) / len(one | other) for one, other in pairs], np.float64)
+
+
+def diagnosed(steps: StepTable) -> dict[str, Measure]:
+    """Measures the environment that episodes were played in, for the policy that played them; returns them by name.
+
+    Args:
+        steps: Groups of episodes, with the column ``action``.
+
+    Raises:
+        DataError: There is no step.
+    """
+    seen = _Visits(steps)
+    parts = (_outcomes(seen), _states(seen), _aliasing(seen), _decisions(seen), _texts(seen))
+    found = {name: Measure(name, *sums) for part in parts for name, sums in part.items()}
+    return {name: found[name] for name in MEASURES if name in found}
+
+
+def untold(measures: Mapping[str, Measure]) -> list[str]:
+    """Returns what these episodes cannot tell, why, and what would help."""
+    episodes = measures["success"].counts
+    won, flat = measures["success"].value, measures["zero_variance_groups"].value
+    count = f"{int(episodes.sum()):,}"
+    if episodes.max() < 2:
+        return [
+            "every task was played once: what equal states earn, which steps decide and how returns vary within a "
+            "group cannot be told; raise rollout.group_size"
+        ]
+    if flat == 1.0:
+        why, easier = f"{count} episodes", "easier tasks, a better model or a reward for parts of a task"
+        why = f"no episode succeeded in {count}" if won == 0.0 else f"all of {why} succeeded" if won == 1.0 else why
+        return [
+            f"{why}, and the returns of each group are equal: which steps decide, and whether equal states hide "
+            f"something, cannot be told; {'harder tasks' if won == 1.0 else easier} would show it"
+        ]
+    lines = []
+    if won == 0.0:
+        lines.append(
+            f"no episode succeeded in {count}: which steps decide success cannot be told, only which ones change what "
+            "is earned on the way"
+        )
+    if measures["comparable"].value == 0.0:
+        lines.append(
+            "no state of a group was met by episodes that acted differently and earned differently: which steps decide "
+            "cannot be told; larger groups (rollout.group_size) would show it where states repeat"
+        )
+    return lines
+
+
+Sums = dict[str, tuple[Floats, Floats]]
+
+
+def _outcomes(seen: _Visits) -> Sums:
+    steps, first, last = seen.steps, seen.begins, seen.begins + seen.lengths - 1
+    episodes, reward, heads = seen.sums(1.0, first), np.abs(steps.reward), first_rows(seen.group)
+    inside = group_statistics(seen.returns, seen.group, samples=first)
+    some = first[inside.size[first] > 1]
+    returns, groups = seen.returns[some], (inside.size[heads] > 1).sum()
+    apart = np.zeros(len(some)) if all_equal(returns) else (returns - returns.mean()) ** 2
+    free = (len(some) - 1) / max(len(some) - groups, 1)  # of all returns, by those within groups
+    found = {
+        "success": (seen.sums(seen.won[first], first), episodes),
+        "return": (seen.sums(seen.returns[first], first), episodes),
+        "zero_variance_groups": (seen.sums(inside.std[heads] == 0.0, heads), seen.sums(1.0, heads)),
+        "within_variance": (seen.sums(free * inside.std[some] ** 2, some), seen.sums(apart, some)),
+        "episode_length": (seen.sums(seen.lengths, first), episodes),
+        "median_length": (np.array([np.median(seen.lengths)]), np.ones(1)),
+        "longest_episode": (np.array([float(seen.lengths.max())]), np.ones(1)),
+        "late_reward": (seen.sums(reward[last], last), seen.sums(reward)),
+    }
+    if TRUNCATED in steps.extra:
+        found["truncated"] = (seen.sums(steps.extra[TRUNCATED][first], first), episodes)
+    return found
+
+
+def _states(seen: _Visits) -> Sums:
+    steps, again = seen.sums(1.0), np.ones(len(seen.key), np.bool_)
+    again[seen.first] = False
+    return {
+        "repeated_states": (seen.sums(seen.repeated), steps),
+        "singletons": (seen.sums(np.bincount(seen.key)[seen.key] == 1), steps),
+        "state_group_size": (steps, seen.sums(1.0, first_rows(seen.key))),
+        "cycles": (seen.sums(again), steps),
+    }
+
+
+def _aliasing(seen: _Visits) -> Sums:
+    cell, values, heads = seen.key[seen.first], seen.to_go[seen.first], first_rows(seen.key)
+    hidden = {"alias_step": seen.place, "alias_previous": seen.before, "alias_history": seen.history}
+    found: Sums = {}
+    for name, part in hidden.items():
+        beyond, most = explained(values, cell, part[seen.first])
+        found[name] = seen.sums(beyond, heads), seen.sums(most, heads)
+    prompt = group_codes(cell, seen.prompts[seen.first])
+    size, alike = np.bincount(cell), np.bincount(prompt)
+    pairs = seen.sums(size * (size - 1.0), heads)
+    same = seen.sums(alike * (alike - 1.0), seen.first[first_rows(prompt)])
+    return {**found, "other_prompts": (pairs - same, pairs)}
+
+
+def _decisions(seen: _Visits) -> Sums:
+    rows, heads = seen.first, first_rows(seen.key)
+    cell, values, episodes, steps = seen.key[rows], seen.to_go[rows], seen.sums(1.0, seen.begins), seen.sums(1.0)
+    action = group_codes(cell, seen.steps.column("action", "a diagnosis", "the rollout")[rows])
+    beyond, most = explained(values, cell, action)
+    told = (most > 0.0)[cell]
+    weight = np.zeros(len(rows))
+    if told.any():
+        some = group_codes(cell[told])
+        weight[told] = beyond_chance(values[told], some, action[told])[some]
+    decisive, won = seen.sums(weight, rows), seen.sums(seen.won[seen.begins], seen.begins)
+    place = (seen.place[rows] + 0.5) / seen.lengths[seen.episode[rows]]
+    found = {
+        "action_variance": (seen.sums(beyond, heads), seen.sums(most, heads)),
+        "comparable": (seen.sums(told, rows), steps),
+        "decisive_steps": (decisive, episodes),
+        "decisive_share": (decisive, steps),
+        "decisive_of_success": (seen.sums(weight * seen.won[rows], rows), won),
+    }
+    bounds = Measure("decisive_steps", decisive, episodes).interval
+    if bounds is not None and bounds[0] > 0.0:
+        found["decisive_place"] = np.array([weight @ place]), np.array([weight.sum()])
+    return found
+
+
+def _texts(seen: _Visits) -> Sums:
+    steps, all_steps = seen.steps, seen.sums(1.0)
+    overlap = token_overlap(steps, states_apart(steps))
+    return {
+        "prompt_overlap": (np.array([overlap.sum()]), np.array([float(len(overlap))])),
+        "valid_actions": (seen.sums(steps.valid), all_steps),
+        "response_length": (seen.sums(steps.response.lengths), all_steps),
+        "prompt_length": (seen.sums(steps.prompt.lengths), all_steps),
+    }

@@ -1,0 +1,215 @@
+"""What a diagnosis measures, in worlds whose truth is known."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import permutations
+
+import numpy as np
+import pytest
+from episodes import token_table
+from hypothesis import given
+from hypothesis import strategies as st
+from step_tables import step_tables
+
+from envsuite.core.errors import DataError
+from trainers.credit.diagnosis import (
+    LEVEL,
+    MEASURES,
+    Measure,
+    beyond_chance,
+    diagnosed,
+    explained,
+    states_apart,
+    token_overlap,
+    untold,
+)
+from trainers.steps import StepTable
+
+Row = tuple[str, str, float]
+"""State key, action, reward."""
+Play = Callable[[np.random.Generator], list[Row]]
+
+
+def played(groups: Sequence[Sequence[Sequence[Row]]], prompts: Sequence[Sequence[int]] | None = None) -> StepTable:
+    """Steps of groups of episodes; an episode whose rewards add up to more than 0 has succeeded."""
+    rows = [
+        (group, 100 * group + number, t, *row, sum(reward for _, _, reward in episode) > 0)
+        for group, episodes in enumerate(groups)
+        for number, episode in enumerate(episodes)
+        for t, row in enumerate(episode)
+    ]
+    group, episode, t, key, action, reward, won = map(list, zip(*rows, strict=True))
+    texts = prompts or [[1, 2]] * len(rows)
+    return token_table(
+        [(text, (3,)) for text in texts], group_id=np.array(group), episode_id=np.array(episode), t=np.array(t),
+        reward=np.array(reward, float), state_key=np.array(key, object),
+        extra={"action": np.array(action, object), "success": np.array(won)},
+    )  # fmt: skip
+
+
+def of_world(play: Play, groups: int, size: int, seed: int = 0) -> StepTable:
+    """Groups of episodes of a world."""
+    rng = np.random.default_rng(seed)
+    return played([[play(rng) for _ in range(size)] for _ in range(groups)])
+
+
+def corridor(length: int, decisive: Sequence[int], right: float, ends: bool, chance: float = 1.0) -> Play:
+    """A corridor in which a wrong action at a decisive place is final; the last step then pays nothing."""
+
+    def play(rng: np.random.Generator) -> list[Row]:
+        alive, rows = True, list[Row]()
+        for place in range(length):
+            action = "right" if rng.random() < right else str(rng.choice(["left", "ahead"]))
+            rows.append((f"place {place}, {alive}", action, 0.0))
+            alive = alive and (action == "right" or place not in decisive)
+            if ends and not alive:
+                break
+        key, action, _ = rows[-1]
+        rows[-1] = key, action, float(alive and rng.random() < chance)
+        return rows
+
+    return play
+
+
+def value(measures: dict[str, Measure], name: str) -> float:
+    found = measures[name].value
+    assert found is not None, name
+    return found
+
+
+@pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.parametrize(("decisive", "right"), [((4,), 0.7), ((1, 3, 6), 0.8), (range(8), 0.9)])
+def test_with_enough_episodes_the_decisive_steps_of_a_success_are_those_of_the_corridor(
+    decisive: Sequence[int], right: float, ends: bool
+) -> None:
+    found = diagnosed(of_world(corridor(8, decisive, right, ends), 24, 120))
+    assert value(found, "decisive_of_success") == pytest.approx(len(decisive), abs=0.5)
+    assert value(found, "decisive_place") == pytest.approx((np.mean(decisive) + 0.5) / 8, abs=0.1) or ends
+
+
+def test_where_no_action_matters_no_step_is_decisive() -> None:
+    found = [diagnosed(of_world(corridor(8, (), 0.6, False, chance=0.5), 16, 8, seed)) for seed in range(12)]
+    steps = [value(one, "decisive_steps") for one in found]
+    assert abs(np.mean(steps)) < 3 * np.std(steps) / np.sqrt(len(steps)) + 0.05 and np.mean(np.abs(steps)) < 0.6
+    assert abs(np.mean([value(one, "action_variance") for one in found])) < 0.02
+    inside = [(one["decisive_steps"].interval or (1.0, 0.0)) for one in found]
+    assert sum(low <= 0.0 <= high for low, high in inside) >= 9, "the interval has the truth in it"
+
+
+def test_few_episodes_find_fewer_decisive_steps_than_there_are_and_never_many_more() -> None:
+    few = [diagnosed(of_world(corridor(12, (0, 6, 11), 0.8, True), 16, 8, seed)) for seed in range(5)]
+    steps = np.array([value(one, "decisive_of_success") for one in few])
+    assert (steps > 0.8).all() and (steps < 3.0).all() and "at least" in MEASURES["decisive_of_success"][1]
+
+
+def test_decisive_steps_at_the_end_are_late() -> None:
+    early, late = (diagnosed(of_world(corridor(10, (at,), 0.6, False), 60, 16)) for at in (0, 9))
+    assert value(early, "decisive_place") == pytest.approx(0.05, abs=0.1)
+    assert value(late, "decisive_place") == pytest.approx(0.95, abs=0.1)
+
+
+def diamond(rng: np.random.Generator) -> list[Row]:
+    """Two ways to one room, in which a coin decides: the way does not matter."""
+    way = str(rng.choice(["upper", "lower"]))
+    detour = [(way, "on", 0.0)] * int(rng.integers(1, 3))
+    return [("door", way, 0.0), *detour, ("room", "on", 0.0), ("exit", "on", float(rng.random() < 0.5))]
+
+
+def wings(rng: np.random.Generator) -> list[Row]:
+    """Two halls, each before two rooms of the same names: of the right hall's 1 in 10 succeed, of the left one's 9."""
+    left = rng.random() < 0.5
+    won = float(rng.random() < (0.9 if left else 0.1))
+    rooms = [("room 0", "on", 0.0), ("room 1", "on", won)]
+    return [("door", "left" if left else "right", 0.0), ("left hall" if left else "right hall", "on", 0.0), *rooms]
+
+
+def test_where_keys_are_states_nothing_is_hidden() -> None:
+    found = [diagnosed(of_world(diamond, 8, 16, seed)) for seed in range(20)]
+    for name in ("alias_step", "alias_previous", "alias_history"):
+        values = [value(one, name) for one in found]
+        assert abs(np.mean(values)) < 3 * np.std(values) / np.sqrt(len(values)), name
+    straight = diagnosed(of_world(corridor(5, (2,), 0.7, True), 4, 8))
+    assert straight["alias_history"].value is None, "each state has one past"
+
+
+def test_equal_keys_of_different_states_are_seen_by_what_came_before() -> None:
+    found = diagnosed(of_world(wings, 16, 32))
+    assert value(found, "alias_history") == pytest.approx(0.16 / 0.25, abs=0.1), "between the wings, of all"
+    assert value(found, "alias_previous") == pytest.approx(0.16 / 0.25, abs=0.1), "the hall before the first room"
+    assert found["alias_step"].value is None, "all episodes are at the same step there"
+    low, high = found["alias_history"].interval or (0.0, 0.0)
+    assert 0.3 < low < high < 0.9
+
+
+@given(st.lists(st.sampled_from([0.0, 1.0, 2.5]), min_size=3, max_size=6), st.data())
+def test_over_all_assignments_chance_explains_nothing(values: list[float], data: st.DataObject) -> None:
+    part = np.array(data.draw(st.lists(st.integers(0, 2), min_size=len(values), max_size=len(values))))
+    cell = np.zeros(len(values), np.int64)
+    every = [explained(np.array(one), cell, part) for one in permutations(values)]
+    assert np.mean([beyond for beyond, _ in every]) == pytest.approx(0.0, abs=1e-9)
+    assert all(beyond <= most + 1e-9 for beyond, most in every)
+
+
+@pytest.mark.parametrize("values", [(0, 0, 1, 1, 1), (0, 1, 2, 3, 4), (0, 0, 0, 0, 1)])
+def test_over_all_assignments_a_test_counts_nothing(values: tuple[float, ...]) -> None:
+    every = np.array(list(permutations(values)), float)
+    cell = np.repeat(np.arange(len(every)), 5)
+    weight = beyond_chance(every.ravel(), cell, np.tile([0, 0, 1, 1, 1], len(every)))
+    assert weight.mean() == pytest.approx(0.0, abs=0.02)
+    assert weight.min() >= -LEVEL / (1 - LEVEL) - 1e-9 and weight.max() <= 1.0
+
+
+@given(step_tables())
+def test_neither_the_order_of_rows_nor_the_names_of_states_matter(steps: StepTable) -> None:
+    order = np.random.default_rng(len(steps)).permutation(len(steps))
+    names = {"a": "z", "b": "y", "c": "x"}
+    other = replace(steps, state_key=np.array([names[key] for key in steps.state_key], object)).take(order)
+    one, two = diagnosed(steps), diagnosed(other)
+    assert one.keys() == two.keys() <= MEASURES.keys()
+    for name, measure in one.items():
+        np.testing.assert_allclose(measure.totals, two[name].totals, atol=1e-9, err_msg=name)
+        np.testing.assert_allclose(measure.counts, two[name].counts, atol=1e-9, err_msg=name)
+
+
+def test_the_plain_measures_of_two_groups_by_hand() -> None:
+    first = [[("s", "a", 0.0), ("u", "a", 0.0), ("s", "b", 3.0)], [("s", "b", 1.0), ("v", "a", 0.0)]]
+    second = [[("s", "a", 0.0)], [("s", "a", 0.0)]]
+    found = diagnosed(played([first, second]))
+    expected = {
+        "success": 2 / 4, "return": 1.0, "zero_variance_groups": 1 / 2, "episode_length": 7 / 4, "median_length": 1.5,
+        "longest_episode": 3, "late_reward": 3 / 4, "repeated_states": 5 / 7, "singletons": 2 / 7,
+        "state_group_size": 7 / 4, "cycles": 1 / 7, "valid_actions": 1, "response_length": 1, "prompt_length": 2,
+        "within_variance": 2 / 6 * 3 / 2, "other_prompts": 0.0, "prompt_overlap": 1.0,
+    }  # fmt: skip
+    assert {name: value(found, name) for name in expected} == pytest.approx(expected)
+    assert found["success"].interval == pytest.approx((0.02, 0.98), abs=0.03), "Wilson's, of two tasks"
+
+
+def test_prompts_have_in_common_what_they_have() -> None:
+    steps = token_table([((1, 2), (9,)), ((1, 2), (9,)), ((2, 1, 1, 3, 4), (9,))], state_key=np.array([*"abc"], object))
+    assert token_overlap(steps, np.array([0, 1])).tolist() == [1.0]
+    assert token_overlap(steps, states_apart(steps)).tolist() == [1.0, 0.5, 0.5]
+    assert len(states_apart(steps, 2)) == 2
+    pairs = diagnosed(played([[[("s", "a", 1.0)]] * 3], [[1], [1], [2]]))["other_prompts"]
+    assert pairs.value == pytest.approx(2 / 3)
+
+
+def test_what_cannot_be_told_is_said_with_the_reason() -> None:
+    won, lost = [("s", "a", 0.0), ("t", "a", 1.0)], [("s", "b", 0.0), ("u", "a", 0.0)]
+    cases = {
+        "played once: .* raise rollout.group_size": [[won], [lost]],
+        "no episode succeeded in 4, .* which steps decide.* easier tasks": [[lost] * 2] * 2,
+        "all of 4 episodes succeeded, .* harder tasks": [[won] * 2] * 2,
+        "4 episodes, and the returns of each group are equal": [[won] * 2, [lost] * 2],
+        "no episode succeeded in 3: .* on the way": [[lost, lost, [("s", "a", -1.0)]]],
+        "acted differently and earned differently: .* larger groups": [[won, [("v", "a", 0.0)]]],
+    }
+    for said, groups in cases.items():
+        (line,) = untold(diagnosed(played(groups)))
+        assert re.search(said, line), line
+    assert not untold(diagnosed(played([[won, won, lost, lost]])))
+    with pytest.raises(DataError, match="no step to measure"):
+        diagnosed(token_table([]))

@@ -31,40 +31,41 @@ from trainers.steps import StepTable
 from trainers.steps.columns import SUCCESS, TRUNCATED
 
 LEVEL = 0.2
-"""Level of the tests that decisive steps are counted by (λ of Storey 2002): half of 0.2 would find fewer of the true
-ones, twice as much would vary more."""
+"""Level of the tests by which decisive steps are counted (λ of Storey 2002): a lower one finds fewer of them where
+episodes are few, a higher one varies more."""
 DRAWS = 400
 """Permutations of each test."""
 PROMPTS = 64
 """Most states whose prompts, or gradients, are compared with each other."""
 
 
-How = Literal["rate", "share", "beyond", "mean"]
-"""Interval of a measure: Wilson's clustered by group, the same or a bootstrap of groups, or that bootstrap alone."""
+How = Literal["rate", "share", "ratio", "explained", "mean"]
+"""Interval of a measure: Wilson's clustered by group; the same or a bootstrap of groups; else that bootstrap alone."""
 
-_DUE = "of the variance of returns to go in equal states: due to"
+_DUE = "of the variance in equal states: due to"
 MEASURES: dict[str, tuple[How, str]] = {
     "success": ("rate", "of the episodes"),
     "return": ("mean", "of an episode"),
     "zero_variance_groups": ("rate", "of the groups: equal returns, nothing to compare"),
-    "within_variance": ("beyond", "of the variance of returns is within groups"),
+    "within_variance": ("ratio", "of the variance of returns is within groups"),
     "episode_length": ("mean", "steps"),
     "median_length": ("mean", "steps of the median episode"),
     "longest_episode": ("mean", "steps"),
     "truncated": ("rate", "of the episodes: cut off before their task ended"),
-    "late_reward": ("beyond", "of all reward, by amount, comes with the last step"),
+    "late_reward": ("ratio", "of all reward, by amount, comes with the last step"),
     "repeated_states": ("share", "of the steps: another episode of the group meets the state"),
     "singletons": ("share", "of the steps: the only one of the group in its state"),
     "state_group_size": ("mean", "steps of a state, within a group"),
-    "cycles": ("share", "of the steps: back in a state of their own episode"),
-    "alias_step": ("beyond", f"{_DUE} the step's number"),
-    "alias_previous": ("beyond", f"{_DUE} the state before"),
-    "alias_history": ("beyond", f"{_DUE} all states before"),
-    "other_prompts": ("beyond", "of the pairs of episodes in equal states: their prompts differ"),
-    "action_variance": ("beyond", f"{_DUE} the action"),
+    "stays": ("share", "of the steps: in the state of the step before"),
+    "cycles": ("share", "of the steps: back in a state that their episode had left"),
+    "alias_step": ("explained", f"{_DUE} the step's number"),
+    "alias_previous": ("explained", f"{_DUE} the state before"),
+    "alias_history": ("explained", f"{_DUE} all states before"),
+    "other_prompts": ("ratio", "of pairs of episodes in equal states: their prompts differ"),
+    "action_variance": ("explained", f"{_DUE} the action"),
     "comparable": ("share", "of the steps: episodes differ there in action and return"),
     "decisive_steps": ("mean", "of an episode, at least: the action changes the return"),
-    "decisive_share": ("beyond", "of the steps, at least"),
+    "decisive_share": ("ratio", "of the steps, at least"),
     "decisive_of_success": ("mean", "decisive steps of a successful episode, at least"),
     "decisive_place": ("mean", "of decisive steps: 0 begins the episode, 1 ends it"),
     "prompt_overlap": ("mean", "tokens that the prompts of two states share, 0 to 1"),
@@ -89,9 +90,9 @@ class Measure:
 
     @property
     def value(self) -> float | None:
-        """The ratio; ``None`` where it cannot be told."""
-        whole = float(self.counts.sum())
-        return float(self.totals.sum()) / whole if whole > 0.0 else None
+        """The ratio; ``None`` where it cannot be told: what is explained needs two groups that tell of it."""
+        whole, least = float(self.counts.sum()), 2 if MEASURES[self.name][0] == "explained" else 1
+        return float(self.totals.sum()) / whole if np.count_nonzero(self.counts) >= least else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -128,35 +129,13 @@ class _Visits:
         self.returns = episode_returns(steps)
         self.won = np.asarray(steps.extra[SUCCESS], np.bool_) if SUCCESS in steps.extra else self.returns > 0.0
         self.to_go = rewards_to_go(steps, 1.0)
-        met = np.bincount(self.key[self.first])
-        self.repeated = met[self.key] > 1
-        """Whether another episode of the group meets the row's state."""
+        self.before = np.where(self.place == 0, -1, np.roll(self.key, 1))
+        """State of the step before, -1 where there is none."""
 
     def sums(self, values: Any, rows: NDArray[Any] | slice = slice(None)) -> Floats:
         """Sums of ``values`` of some rows by group, shape (groups,)."""
         group = self.group[rows]
         return np.asarray(np.bincount(group, np.broadcast_to(values, group.shape), self.group.max() + 1), np.float64)
-
-    @property
-    def before(self) -> Ints:
-        """Code of the state before each row's, -1 at the beginning of an episode."""
-        return np.where(self.place == 0, -1, np.roll(self.key, 1))
-
-    @property
-    def history(self) -> Ints:
-        """Code of all states before each row's, in their order."""
-        known, codes, path = dict[tuple[int, int], int](), np.zeros(len(self.key), np.int64), 0
-        for row, (place, key) in enumerate(zip(self.place.tolist(), np.roll(self.key, 1).tolist(), strict=True)):
-            path = 0 if place == 0 else known.setdefault((path, key), len(known) + 1)
-            codes[row] = path
-        return codes
-
-    @property
-    def prompts(self) -> Ints:
-        """Code of each row's prompt."""
-        texts = np.empty(len(self.key), object)
-        texts[:] = [self.steps.prompt[row].tobytes() for row in range(len(self.key))]
-        return group_codes(texts)
 
 
 def explained(values: Floats, cell: Ints, part: Ints) -> tuple[Floats, Floats]:
@@ -302,24 +281,30 @@ def _outcomes(seen: _Visits) -> Sums:
 
 
 def _states(seen: _Visits) -> Sums:
-    steps, again = seen.sums(1.0), np.ones(len(seen.key), np.bool_)
-    again[seen.first] = False
+    steps, key, stays = seen.sums(1.0), seen.key, seen.key == seen.before
+    back = ~stays
+    back[seen.first] = False
     return {
-        "repeated_states": (seen.sums(seen.repeated), steps),
-        "singletons": (seen.sums(np.bincount(seen.key)[seen.key] == 1), steps),
-        "state_group_size": (steps, seen.sums(1.0, first_rows(seen.key))),
-        "cycles": (seen.sums(again), steps),
+        "repeated_states": (seen.sums(np.bincount(key[seen.first])[key] > 1), steps),
+        "singletons": (seen.sums(np.bincount(key)[key] == 1), steps),
+        "state_group_size": (steps, seen.sums(1.0, first_rows(key))),
+        "stays": (seen.sums(stays), steps),
+        "cycles": (seen.sums(back), steps),
     }
 
 
 def _aliasing(seen: _Visits) -> Sums:
     cell, values, heads = seen.key[seen.first], seen.to_go[seen.first], first_rows(seen.key)
-    hidden = {"alias_step": seen.place, "alias_previous": seen.before, "alias_history": seen.history}
+    known, path, history = dict[tuple[int, int], int](), 0, np.zeros(len(seen.key), np.int64)
+    for row, before in enumerate(seen.before.tolist()):
+        path = 0 if before < 0 else known.setdefault((path, before), len(known) + 1)
+        history[row] = path
     found: Sums = {}
-    for name, part in hidden.items():
+    for name, part in (("alias_step", seen.place), ("alias_previous", seen.before), ("alias_history", history)):
         beyond, most = explained(values, cell, part[seen.first])
         found[name] = seen.sums(beyond, heads), seen.sums(most, heads)
-    prompt = group_codes(cell, seen.prompts[seen.first])
+    texts = np.array([seen.steps.prompt[row].tobytes() for row in seen.first], object)
+    prompt = group_codes(cell, texts)
     size, alike = np.bincount(cell), np.bincount(prompt)
     pairs = seen.sums(size * (size - 1.0), heads)
     same = seen.sums(alike * (alike - 1.0), seen.first[first_rows(prompt)])
@@ -332,18 +317,17 @@ def _decisions(seen: _Visits) -> Sums:
     action = group_codes(cell, seen.steps.column("action", "a diagnosis", "the rollout")[rows])
     beyond, most = explained(values, cell, action)
     told = (most > 0.0)[cell]
-    weight = np.zeros(len(rows))
-    if told.any():
-        some = group_codes(cell[told])
-        weight[told] = beyond_chance(values[told], some, action[told])[some]
+    some, weight = group_codes(cell[told]), np.zeros(len(rows))
+    weight[told] = beyond_chance(values[told], some, action[told])[some]
     decisive, won = seen.sums(weight, rows), seen.sums(seen.won[seen.begins], seen.begins)
     place = (seen.place[rows] + 0.5) / seen.lengths[seen.episode[rows]]
+    can = float(told.any())  # else nothing is known of decisive steps
     found = {
         "action_variance": (seen.sums(beyond, heads), seen.sums(most, heads)),
         "comparable": (seen.sums(told, rows), steps),
-        "decisive_steps": (decisive, episodes),
-        "decisive_share": (decisive, steps),
-        "decisive_of_success": (seen.sums(weight * seen.won[rows], rows), won),
+        "decisive_steps": (decisive, can * episodes),
+        "decisive_share": (decisive, can * steps),
+        "decisive_of_success": (seen.sums(weight * seen.won[rows], rows), can * won),
     }
     bounds = Measure("decisive_steps", decisive, episodes).interval
     if bounds is not None and bounds[0] > 0.0:

@@ -91,7 +91,7 @@ def _main(arguments: Sequence[str]) -> int:
         body = {"environment": where, **counts, "measures": as_json(measures), "untold": missing}
         write_atomically(Path(command.options["json"]), json.dumps(body, indent=1).encode())
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
-    console.print(", ".join([where, *(f"{count:,} {name}" for name, count in counts.items())]), style="bold")
+    console.print(f"{where}; " + ", ".join(f"{name}: {count:,}" for name, count in counts.items()))
     console.print(shown(measures))
     for line in missing:
         console.print(f"\n{line}")

@@ -99,10 +99,15 @@ def test_where_no_action_matters_no_step_is_decisive() -> None:
     assert sum(low <= 0.0 <= high for low, high in inside) >= 9, "the interval has the truth in it"
 
 
-def test_few_episodes_find_fewer_decisive_steps_than_there_are_and_never_many_more() -> None:
-    few = [diagnosed(of_world(corridor(12, (0, 6, 11), 0.8, True), 16, 8, seed)) for seed in range(5)]
-    steps = np.array([value(one, "decisive_of_success") for one in few])
-    assert (steps > 0.8).all() and (steps < 3.0).all() and "at least" in MEASURES["decisive_of_success"][1]
+@pytest.mark.seconds
+def test_few_episodes_find_half_of_the_decisive_steps_and_larger_groups_find_them_all() -> None:
+    world = corridor(12, (0, 6, 11), 0.8, True)
+    few, many = (
+        np.mean([value(diagnosed(of_world(world, *shape, seed)), "decisive_of_success") for seed in range(4)])
+        for shape in ((16, 8), (16, 64))
+    )
+    assert 1.2 < few < 1.8 and 2.7 < many < 3.3, "of 3; docs/diagnose.md says so"
+    assert "at least" in MEASURES["decisive_of_success"][1]
 
 
 def test_decisive_steps_at_the_end_are_late() -> None:
@@ -176,12 +181,13 @@ def test_neither_the_order_of_rows_nor_the_names_of_states_matter(steps: StepTab
 
 def test_the_plain_measures_of_two_groups_by_hand() -> None:
     first = [[("s", "a", 0.0), ("u", "a", 0.0), ("s", "b", 3.0)], [("s", "b", 1.0), ("v", "a", 0.0)]]
-    second = [[("s", "a", 0.0)], [("s", "a", 0.0)]]
+    second = [[("s", "a", 0.0), ("s", "a", 0.0)], [("s", "a", 0.0)]]
     found = diagnosed(played([first, second]))
     expected = {
-        "success": 2 / 4, "return": 1.0, "zero_variance_groups": 1 / 2, "episode_length": 7 / 4, "median_length": 1.5,
-        "longest_episode": 3, "late_reward": 3 / 4, "repeated_states": 5 / 7, "singletons": 2 / 7,
-        "state_group_size": 7 / 4, "cycles": 1 / 7, "valid_actions": 1, "response_length": 1, "prompt_length": 2,
+        "success": 2 / 4, "return": 1.0, "zero_variance_groups": 1 / 2, "episode_length": 2, "median_length": 2,
+        "longest_episode": 3, "late_reward": 3 / 4, "repeated_states": 6 / 8, "singletons": 2 / 8,
+        "state_group_size": 8 / 4, "cycles": 1 / 8, "stays": 1 / 8, "valid_actions": 1,
+        "response_length": 1, "prompt_length": 2,
         "within_variance": 2 / 6 * 3 / 2, "other_prompts": 0.0, "prompt_overlap": 1.0,
     }  # fmt: skip
     assert {name: value(found, name) for name in expected} == pytest.approx(expected)

@@ -32,7 +32,7 @@ def test_an_environment_is_named_in_place_of_those_of_the_settings(
 ) -> None:
     words = ["--config", str(write_settings(place)), "--rollout.tasks", "1", "--rollout.group_size", "2"]
     assert main(["diagnose", "corridor_world:Corridor-v0", *words]) == 0
-    assert capfd.readouterr().out.startswith("corridor_world:Corridor-v0, 2 episodes, 1 groups, 0 failed\n")
+    assert capfd.readouterr().out.startswith("corridor_world:Corridor-v0; episodes: 2, groups: 1, failed: 0\n")
     assert main(["diagnose", "Nowhere-v0", *words]) == 2
     assert "Nowhere-v0" in capfd.readouterr().err
     assert main(["diagnose", "corridor_world:Corridor-v0", *words, "--rollout.group_size", "1"]) == 2

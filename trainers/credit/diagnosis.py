@@ -258,6 +258,11 @@ Sums = dict[str, tuple[Floats, Floats]]
 
 
 def _outcomes(seen: _Visits) -> Sums:
+    """Measures of whole episodes.
+
+    ``zero_variance_groups`` is that of the metrics. ``within_variance`` is one less the adjusted share of the variance
+    of returns that the groups explain, of groups of several episodes. ``late_reward`` adds up magnitudes.
+    """
     steps, first, last = seen.steps, seen.begins, seen.begins + seen.lengths - 1
     episodes, reward, heads = seen.sums(1.0, first), np.abs(steps.reward), first_rows(seen.group)
     inside = group_statistics(seen.returns, seen.group, samples=first)
@@ -281,6 +286,7 @@ def _outcomes(seen: _Visits) -> Sums:
 
 
 def _states(seen: _Visits) -> Sums:
+    """Measures of how states repeat; groups of steps and singletons are those of GiGPO's step term."""
     steps, key, stays = seen.sums(1.0), seen.key, seen.key == seen.before
     back = ~stays
     back[seen.first] = False
@@ -294,6 +300,12 @@ def _states(seen: _Visits) -> Sums:
 
 
 def _aliasing(seen: _Visits) -> Sums:
+    """Measures of what equal keys hide.
+
+    It is the share of the variance of returns to go, at first visits to a state, that the step's number, the state
+    before or all states before explain (:func:`explained`): 0 in expectation where keys are states and the policy acts
+    by them alone. States that every episode meets with the same past are left out.
+    """
     cell, values, heads = seen.key[seen.first], seen.to_go[seen.first], first_rows(seen.key)
     known, path, history = dict[tuple[int, int], int](), 0, np.zeros(len(seen.key), np.int64)
     for row, before in enumerate(seen.before.tolist()):
@@ -312,6 +324,11 @@ def _aliasing(seen: _Visits) -> Sums:
 
 
 def _decisions(seen: _Visits) -> Sums:
+    """Measures of what actions change: the variance of returns to go that they explain, and the steps that decide.
+
+    A step is decisive where actions at its state differ in return to go by more than chance, as :func:`beyond_chance`
+    estimates; an episode's first visit to a state counts, and states where nothing can be compared count as 0.
+    """
     rows, heads = seen.first, first_rows(seen.key)
     cell, values, episodes, steps = seen.key[rows], seen.to_go[rows], seen.sums(1.0, seen.begins), seen.sums(1.0)
     action = group_codes(cell, seen.steps.column("action", "a diagnosis", "the rollout")[rows])
@@ -336,6 +353,7 @@ def _decisions(seen: _Visits) -> Sums:
 
 
 def _texts(seen: _Visits) -> Sums:
+    """Measures of prompts and responses."""
     steps, all_steps = seen.steps, seen.sums(1.0)
     overlap = token_overlap(steps, states_apart(steps))
     return {

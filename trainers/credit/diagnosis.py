@@ -14,7 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envsuite.core.errors import DataError
-from envsuite.evaluation.statistics import cluster_bootstrap, clustered_wilson_bounds, score_interval
+from envsuite.evaluation.statistics import (
+    cluster_bootstrap,
+    cluster_bootstrap_bounds,
+    clustered_wilson_bounds,
+    score_interval,
+)
 from trainers.credit.estimators.groups import (
     ROUNDING,
     Floats,
@@ -35,6 +40,8 @@ LEVEL = 0.2
 episodes are few, a higher one varies more."""
 DRAWS = 400
 """Permutations of each test."""
+SPLITS = 50
+"""Random halves of the episodes by which effective decisions are counted."""
 PROMPTS = 64
 """Most states whose prompts, or gradients, are compared with each other."""
 
@@ -67,6 +74,7 @@ MEASURES: dict[str, tuple[How, str]] = {
     "decisive_steps": ("mean", "of an episode, at least: the action changes the return"),
     "decisive_share": ("ratio", "of the steps, at least"),
     "decisive_of_success": ("mean", "decisive steps of a successful episode, at least"),
+    "effective_decisions": ("mean", "equally decisive steps would spread returns as much"),
     "decisive_place": ("mean", "of decisive steps: 0 begins the episode, 1 ends it"),
     "prompt_overlap": ("mean", "tokens that the prompts of two states share, 0 to 1"),
     "gradient_cosine": ("mean", "size of the cosine of two states' gradients of log π"),
@@ -103,8 +111,13 @@ class Measure:
         if how == "rate":
             bounds = clustered_wilson_bounds(self.totals, self.counts)
             return float(bounds[0]), float(bounds[1])
-        low, high = (score_interval if how == "share" else cluster_bootstrap)(self.totals, self.counts)
-        return (low, high) if np.isfinite(low) else None
+        if how == "share":
+            return score_interval(self.totals, self.counts)
+        some = self.counts != 0.0
+        if some.sum() < 2:
+            return None
+        low, high = cluster_bootstrap_bounds(self.totals[None, some], self.counts[None, some])
+        return float(low[0]), float(high[0])
 
 
 class _Visits:
@@ -158,8 +171,28 @@ def explained(values: Floats, cell: Ints, part: Ints) -> tuple[Floats, Floats]:
     heads = cell[first_rows(joint)]
     parts, free = np.bincount(heads), np.maximum(size - 1, 1)
     between = np.bincount(heads, np.bincount(joint, values - inside.mean) ** 2 / np.bincount(joint))
-    known = (whole > 0.0) & (parts > 1) & (parts < size)
-    return known * (between - whole * (parts - 1) / free), known * whole * (size - parts) / free
+    left = np.where((whole > 0.0) & (parts > 1), size - parts, 0)
+    return np.where(left > 0, between - whole * (parts - 1) / free, 0.0), whole * left / free
+
+
+def in_halves(values: Floats, cell: Ints, part: Ints, half: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+    """Two independent estimates of the variance between the parts of each cell, times its rows; each (cells,).
+
+    Args:
+        values: Shape (N,).
+        cell: Codes from 0 without gaps, shape (N,).
+        part: Shape (N,).
+        half: Rows of the first estimate; the others are those of the second. Shape (N,).
+    """
+    found = np.zeros((2, int(cell.max(initial=-1)) + 1))
+    for number, rows in enumerate((half, ~half)):
+        some = group_codes(cell[rows])
+        heads, size = first_rows(some), np.bincount(some)
+        beyond, most = explained(values[rows], some, part[rows])
+        whole = size * group_statistics(values[rows], some).std[heads] ** 2
+        # Without bias: beyond (n - 1) / (n - parts), where most is whole (n - parts) / (n - 1).
+        found[number, cell[rows][heads]] = np.divide(beyond * whole, most, out=np.zeros(len(size)), where=most > 0.0)
+    return found[0], found[1]
 
 
 def beyond_chance(values: Floats, cell: Ints, part: Ints) -> Floats:
@@ -338,18 +371,35 @@ def _decisions(seen: _Visits) -> Sums:
     weight[told] = beyond_chance(values[told], some, action[told])[some]
     decisive, won = seen.sums(weight, rows), seen.sums(seen.won[seen.begins], seen.begins)
     place = (seen.place[rows] + 0.5) / seen.lengths[seen.episode[rows]]
-    can = float(told.any())  # else nothing is known of decisive steps
-    found = {
+    known = float(told.any())
+    clear = decisive.sum() * ((Measure("decisive_steps", decisive, episodes).interval or (0.0,))[0] > 0.0)
+    return {
         "action_variance": (seen.sums(beyond, heads), seen.sums(most, heads)),
         "comparable": (seen.sums(told, rows), steps),
-        "decisive_steps": (decisive, can * episodes),
-        "decisive_share": (decisive, can * steps),
-        "decisive_of_success": (seen.sums(weight * seen.won[rows], rows), can * won),
+        "decisive_steps": (decisive, known * episodes),
+        "decisive_share": (decisive, known * steps),
+        "decisive_of_success": (seen.sums(weight * seen.won[rows], rows), known * won),
+        "effective_decisions": _effective(seen, action),
+        "decisive_place": (np.array([weight @ place]), np.array([clear])),
     }
-    bounds = Measure("decisive_steps", decisive, episodes).interval
-    if bounds is not None and bounds[0] > 0.0:
-        found["decisive_place"] = np.array([weight @ place]), np.array([weight.sum()])
-    return found
+
+
+def _effective(seen: _Visits, action: Ints) -> tuple[Floats, Floats]:
+    """Sums over groups whose ratio is (Σ v)² / Σ v², of the variances v that each step of an episode decides.
+
+    k steps with equal v give k. Products of estimates from two halves of a group's episodes are squares without bias.
+    Where no v is above 0 by more than chance, both are 0.
+    """
+    rows, heads, rng = seen.first, first_rows(seen.key), np.random.default_rng(0)
+    totals, counts = seen.sums(0.0), seen.sums(0.0)
+    for _ in range(SPLITS):
+        half = np.zeros(len(seen.begins), np.bool_)
+        half[np.lexsort((rng.random(len(half)), seen.group[seen.begins]))[::2]] = True
+        one, other = in_halves(seen.to_go[rows], seen.key[rows], action, half[seen.episode[rows]])
+        totals += seen.sums(one, heads) * seen.sums(other, heads)
+        counts += seen.sums(one * other, heads)
+    clear = cluster_bootstrap(counts, np.ones(len(counts)))[0] > 0.0
+    return totals * clear, counts * clear
 
 
 def _texts(seen: _Visits) -> Sums:

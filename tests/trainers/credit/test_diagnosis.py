@@ -10,7 +10,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 from episodes import token_table
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from step_tables import step_tables
 
@@ -22,6 +22,7 @@ from trainers.credit.diagnosis import (
     beyond_chance,
     diagnosed,
     explained,
+    in_halves,
     states_apart,
     token_overlap,
     untold,
@@ -80,6 +81,7 @@ def value(measures: dict[str, Measure], name: str) -> float:
     return found
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("ends", [False, True])
 @pytest.mark.parametrize(("decisive", "right"), [((4,), 0.7), ((1, 3, 6), 0.8), (range(8), 0.9)])
 def test_with_enough_episodes_the_decisive_steps_of_a_success_are_those_of_the_corridor(
@@ -95,6 +97,7 @@ def test_where_no_action_matters_no_step_is_decisive() -> None:
     steps = [value(one, "decisive_steps") for one in found]
     assert abs(np.mean(steps)) < 3 * np.std(steps) / np.sqrt(len(steps)) + 0.05 and np.mean(np.abs(steps)) < 0.6
     assert abs(np.mean([value(one, "action_variance") for one in found])) < 0.02
+    assert all(one["effective_decisions"].value is None for one in found), "nothing is clear enough to be counted"
     inside = [(one["decisive_steps"].interval or (1.0, 0.0)) for one in found]
     assert sum(low <= 0.0 <= high for low, high in inside) >= 9, "the interval has the truth in it"
 
@@ -103,11 +106,47 @@ def test_where_no_action_matters_no_step_is_decisive() -> None:
 def test_few_episodes_find_half_of_the_decisive_steps_and_larger_groups_find_them_all() -> None:
     world = corridor(12, (0, 6, 11), 0.8, True)
     few, many = (
-        np.mean([value(diagnosed(of_world(world, *shape, seed)), "decisive_of_success") for seed in range(4)])
+        np.mean([value(diagnosed(of_world(world, *shape, seed)), "decisive_of_success") for seed in range(3)])
         for shape in ((16, 8), (16, 64))
     )
     assert 1.2 < few < 1.8 and 2.7 < many < 3.3, "of 3; docs/diagnose.md says so"
     assert "at least" in MEASURES["decisive_of_success"][1]
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize(("decisive", "right"), [((4,), 0.8), ((0, 6, 11), 0.8), ((0, 2, 4, 6, 8, 10), 0.9)])
+def test_the_spread_of_returns_tells_how_many_decisions_there_are_where_a_count_does_not_yet(
+    decisive: Sequence[int], right: float
+) -> None:
+    found = [diagnosed(of_world(corridor(12, decisive, right, True), 16, 16, seed)) for seed in range(4)]
+    measures = [one["effective_decisions"] for one in found]
+    assert np.median([one.value for one in measures]) == pytest.approx(len(decisive), rel=0.3)
+    bounds = [one.interval or (0.0, 0.0) for one in measures]
+    assert sum(low - 1e-9 <= len(decisive) <= high + 1e-9 for low, high in bounds) >= 3
+    assert all(value(one, "decisive_of_success") < len(decisive) + 0.5 for one in found)
+
+
+def test_unequal_decisions_count_as_fewer() -> None:
+    def play(rng: np.random.Generator) -> list[Row]:
+        good, little = rng.random() < 0.5, rng.random() < 0.5
+        return [("door", str(good), 0.0), (f"room {good}", str(little), float(good) + 0.2 * float(little))]
+
+    found = diagnosed(of_world(play, 20, 40))
+    weights = np.array([1.0, 0.04])  # variances of the two choices
+    assert value(found, "effective_decisions") == pytest.approx(weights.sum() ** 2 / (weights**2).sum(), abs=0.03)
+    assert value(found, "decisive_steps") == pytest.approx(2.0, abs=0.1), "though each changes the return"
+
+
+@settings(max_examples=25)
+@given(st.lists(st.sampled_from([0.0, 1.0, 2.5]), min_size=6, max_size=6))
+def test_the_variance_between_parts_is_estimated_without_bias(values: list[float]) -> None:
+    cell, part = np.zeros(6, np.int64), np.array([0, 0, 1, 1, 1, 1])
+    every = [in_halves(np.array(one), cell, part, np.ones(6, np.bool_)) for one in set(permutations(values))]
+    assert np.mean([one for one, _ in every]) == pytest.approx(0.0, abs=1e-9)
+    assert all(other.tolist() == [0.0] for _, other in every), "of no rows"
+    apart = np.array([0.0, 0.0, 3.0, 3.0, 3.0, 3.0])
+    (found,), _ = in_halves(apart, cell, part, np.ones(6, np.bool_))
+    assert found == pytest.approx(6 * np.var(apart))
 
 
 def test_decisive_steps_at_the_end_are_late() -> None:
@@ -149,6 +188,7 @@ def test_equal_keys_of_different_states_are_seen_by_what_came_before() -> None:
     assert 0.3 < low < high < 0.9
 
 
+@settings(max_examples=25)
 @given(st.lists(st.sampled_from([0.0, 1.0, 2.5]), min_size=3, max_size=6), st.data())
 def test_over_all_assignments_chance_explains_nothing(values: list[float], data: st.DataObject) -> None:
     part = np.array(data.draw(st.lists(st.integers(0, 2), min_size=len(values), max_size=len(values))))
@@ -167,6 +207,7 @@ def test_over_all_assignments_a_test_counts_nothing(values: tuple[float, ...]) -
     assert weight.min() >= -LEVEL / (1 - LEVEL) - 1e-9 and weight.max() <= 1.0
 
 
+@settings(max_examples=25)
 @given(step_tables())
 def test_neither_the_order_of_rows_nor_the_names_of_states_matter(steps: StepTable) -> None:
     order = np.random.default_rng(len(steps)).permutation(len(steps))

@@ -113,11 +113,12 @@ class Measure:
             return float(bounds[0]), float(bounds[1])
         if how == "share":
             return score_interval(self.totals, self.counts)
-        some = self.counts != 0.0
+        some = (self.totals != 0.0) | (self.counts != 0.0)
         if some.sum() < 2:
             return None
-        low, high = cluster_bootstrap_bounds(self.totals[None, some], self.counts[None, some])
-        return float(low[0]), float(high[0])
+        with np.errstate(all="ignore"):  # a draw of groups that tell nothing
+            low, high = np.ravel(cluster_bootstrap_bounds(self.totals[None, some], self.counts[None, some]))
+        return (float(low), float(high)) if np.isfinite([low, high]).all() else None
 
 
 class _Visits:

@@ -126,6 +126,15 @@ def test_the_spread_of_returns_tells_how_many_decisions_there_are_where_a_count_
     assert all(value(one, "decisive_of_success") < len(decisive) + 0.5 for one in found)
 
 
+def test_a_group_whose_numerator_alone_is_known_is_in_the_interval_too() -> None:
+    measure = Measure("effective_decisions", np.array([*[1.0] * 18, 0.5, -0.1]), np.array([*[1.0] * 18, 0.0, 0.0]))
+    assert measure.value == pytest.approx(18.4 / 18)
+    low, high = measure.interval or (0.0, 0.0)
+    assert low < 18.4 / 18 < high
+    few = Measure("effective_decisions", np.array([1.0, 1.0, 0.5]), np.array([1.0, 1.0, 0.0]))
+    assert few.value == 1.25 and few.interval is None, "a draw may have the last group alone"
+
+
 def test_unequal_decisions_count_as_fewer() -> None:
     def play(rng: np.random.Generator) -> list[Row]:
         good, little = rng.random() < 0.5, rng.random() < 0.5

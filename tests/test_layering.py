@@ -21,7 +21,7 @@ LAYERS = {
         {"exits", "data", "prompting", "remote"},
         {"retrieval", "interpreter", "vector"},
         {
-            *("textcraft", "alfworld", "webshop", "sokoban", "mathematics", "papersearch", "searchqa"),
+            *("textcraft", "alfworld", "webshop", "sokoban", "mathematics", "papersearch", "searchqa", "babyai"),
             *("adapters", "serving", "evaluation"),
         },
         {"play", "installation", "cli", "testing"},

@@ -108,6 +108,7 @@ BUILTIN = (
     "envsuite.papersearch.spec:TEAM",
     "envsuite.searchqa.spec:SPEC",
     "envsuite.webshop.spec:SPEC",
+    "envsuite.babyai.spec:SPEC",
 )
 """Envsuite's own environments: where the :class:`EnvSpec` of each stands."""
 

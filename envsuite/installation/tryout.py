@@ -165,6 +165,7 @@ STEPS: Mapping[str, Step] = {
     "alfworld-reference": _imports("textworld", "alfworld"),
     "webshop": lambda _: _plays("WebShop-v0"),
     "mathematics": _same_expression,
+    "babyai": lambda _: _plays("BabyAI-v0"),
     "endpoints": _requested,
     "images": _pixels,
     "agents": _agents,

@@ -38,6 +38,8 @@ OTHERS: list[tuple[str, dict[str, Any]]] = [
     ("PaperSearchTeam-v0", {"papers": 800}),
     ("SearchQA-v0", {"source": "generated", "entities": 300, "questions": 60}),
     ("WebShop-v0", {"source": "generated", "products": 300}),
+    ("BabyAI-v0", {"source": "generated", "worlds": 20, "level": "GoToObjS4"}),
+    ("BabyAI-v0", {"view": "full", "level": "MiniBossLevel", "max_episode_steps": 200}),
 ]
 """Environments that are made otherwise than by default."""
 
@@ -63,7 +65,7 @@ def test_horizons_are_those_of_the_papers() -> None:
     horizons = {env_id: spec.max_episode_steps for env_id, spec in ENVIRONMENTS.items()}
     assert horizons == {
         "ALFWorld-v0": 50, "TextCraft-v0": 50, "Sokoban-v0": 15, "PythonMath-v0": 8,
-        "PaperSearch-v0": 5, "PaperSearchTeam-v0": 10, "SearchQA-v0": 5, "WebShop-v0": 15,
+        "PaperSearch-v0": 5, "PaperSearchTeam-v0": 10, "SearchQA-v0": 5, "WebShop-v0": 15, "BabyAI-v0": 64,
     }  # fmt: skip
 
 

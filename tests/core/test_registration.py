@@ -43,6 +43,7 @@ MADE: dict[str, tuple[str, dict[str, Any]]] = {
     "Sokoban-v0": ("level_seed", {"levels": 40}),
     "PythonMath-v0": ("problem_seed", {"problems": 40}),
     "SearchQA-v0": ("corpus_seed", {"entities": 100, "questions": 20}),
+    "BabyAI-v0": ("world_seed", {"worlds": 40}),
 }
 """The argument that determines generated tasks, and those that make a few of them."""
 

@@ -64,6 +64,7 @@ CONTENT: Mapping[str, Mapping[str, Key]] = {
     "Sokoban-v0": {"board": board(True), "walls and targets": board(False)},
     "PythonMath-v0": {"problem": words, "problem and answer": lambda task: task.identity["sha256"]},
     "SearchQA-v0": {"question": words, "question and answers": lambda task: task.identity["sha256"]},
+    "BabyAI-v0": {"world": lambda task: task.identity["world_sha256"], "seed": lambda task: task.identity["seed"]},
 }
 """What the splits of each built-in source have none in common of."""
 

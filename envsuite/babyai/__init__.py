@@ -1,0 +1,1 @@
+"""``BabyAI-v0``: the worlds of the package ``minigrid`` in text."""

@@ -1,0 +1,69 @@
+"""The teacher to imitate on BabyAI, and the words that it takes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from envsuite.babyai import text
+from envsuite.babyai.env import BabyAI
+from envsuite.babyai.expert import Expert
+from envsuite.babyai.tasks import ENV_ID
+from envsuite.babyai.world import COMMANDS
+from envsuite.core.errors import UsageError
+from envsuite.core.players import looked_into
+from envsuite.core.practice import Practice
+from envsuite.core.tools import Action, Move, ToolCall
+from envsuite.prompting.phrases import phrases
+
+if TYPE_CHECKING:
+    import gymnasium
+
+
+class Walker:
+    """Makes the expert's moves, and others now and then; goes anywhere once the expert has no plan.
+
+    Args:
+        stray: Probability that a move is any that changes something, instead of the expert's: a slip, which is context
+            for imitation and not its target.
+    """
+
+    def __init__(self, stray: float = 0.0) -> None:
+        if not 0.0 <= stray <= 1.0:
+            raise UsageError(f"stray={stray} is not a probability; give a number from 0 to 1")
+        self.stray = stray
+
+    def turns(self, env: gymnasium.Env[Any, Action], rng: random.Random) -> Iterator[Move]:
+        """Yields each move in the current episode of ``env``; the caller steps ``env`` in between."""
+        babyai, expert = looked_into(env, ENV_ID, BabyAI), Expert()
+        while True:
+            action: Action = ()
+            if rng.random() >= self.stray:
+                try:
+                    action = expert.act(env)
+                except UsageError:
+                    pass
+            slip = not action
+            yield Move("", action or (ToolCall("act", {"command": rng.choice(babyai.world.possible())}),), slip)
+
+
+def practice() -> Practice:
+    """Returns teacher and vocabulary."""
+    return Practice(Walker, texts, fresh="world_seed")
+
+
+def texts() -> list[str]:
+    """Returns the texts of BabyAI: all words of its missions and views, and every kind of sentence."""
+    things = [text.named(kind, colour, 0) for kind in (4, 5, 6, 7) for colour in range(len(text.COLOURS))]
+    missions = (
+        "go to the ball in front of you, then pick up an object behind you and open the door on your left after you "
+        "put the key next to the box on your right"
+    )
+    said = [text.task(missions), text.DONE, text.FAILED, *text.DOORS, *text.FACING, *COMMANDS, *things]
+    for view in ("agent", "full"):
+        env = BabyAI(view=view)
+        said.append(env.reset(seed=0)[0]["text"])
+        said += [env.step((ToolCall("act", {"command": command}),))[0]["text"] for command in COMMANDS[3:]]
+    said.append("You see nothing, it is a box with a key in it. Done so far: 1 step steps ahead and left right")
+    return [*said, " ".join(map(str, range(100))), *phrases(BabyAI.tools), "Invalid action"]

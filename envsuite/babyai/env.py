@@ -10,7 +10,7 @@ import numpy as np
 
 from envsuite.babyai import text
 from envsuite.babyai.tasks import ENV_ID, MOST, described, load
-from envsuite.babyai.world import COMMANDS, World, levels
+from envsuite.babyai.world import COMMANDS, LEVELS, World
 from envsuite.core.env import Observation, Outcome, StepInfo, ToolEnv
 from envsuite.core.errors import UsageError, unknown
 from envsuite.core.options import Options, option
@@ -61,8 +61,8 @@ class BabyAI(ToolEnv):
 
     def __init__(self, **given: Any) -> None:
         options = BabyAIOptions.of(given)
-        if options.level not in (known := levels()):
-            raise unknown(f"level of {ENV_ID}", options.level, known)
+        if options.level not in LEVELS:
+            raise unknown(f"level of {ENV_ID}", options.level, LEVELS)
         task_set = load(options.level, options.source, options.world_seed, options.worlds)
         self._show = VIEWS[options.view]
         super().__init__(task_set.select(options.tasks), options.split, options.render_mode)

@@ -25,10 +25,11 @@ class Milestones:
         self._reached = self._now(False)
         self.count = len(parts) + sum(_moved(part) is not None for part, *_ in parts) - len(self._reached)
 
-    def _now(self, success: bool) -> set[str]:
+    def _now(self, success: bool) -> set[tuple[str, int]]:
         world = self._env.world
-        carried = {f"carry {n}" for n, (part, *_) in enumerate(world.parts) if _carries(_moved(part), world.carrying)}
-        return carried | ({world.mission} if self._single and success else {*world.done})
+        carried = {("carried", n) for n, (part, *_) in enumerate(world.parts) if _carries(_moved(part), world.carrying)}
+        done = {0} if self._single and success else {*world.places_done()}
+        return carried | {("done", n) for n in done}
 
     def reached(self, action: Action, info: StepInfo) -> int:
         """Returns how many more milestones have been reached."""

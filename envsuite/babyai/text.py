@@ -81,7 +81,7 @@ def full(world: World) -> str:
         if thing is not None and thing.type != "wall"
     ]
     lines = [
-        f"You are at ({x}, {y}), facing {FACING[world.direction]}. You carry {of(world.carrying)}.",
+        f"You are at ({x}, {y}), facing {FACING[world.inner.agent_dir]}. You carry {of(world.carrying)}.",
         f"There is {', '.join(things) or 'nothing'}.",
         f"Free of walls: {'; '.join(_floor(world))}.",
     ]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envsuite.babyai.text import refused
-from envsuite.core.errors import MissingExtra, unknown
+from envsuite.core.errors import MissingExtra
 
 try:
     import minigrid  # noqa: F401  (registers the levels)
@@ -29,32 +29,32 @@ COMMANDS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle"
 UNSOLVABLE = ("KeyInBox", "OpenDoorsOrderN2Debug", "OpenDoorsOrderN4Debug")
 """Levels left out: the bot does not look into boxes, and the second door of some missions fails them at the first."""
 
-
-def levels() -> dict[str, str]:
-    """Returns the id that minigrid has registered for each level, by the level's name."""
-    ids = (name for name in gymnasium.registry if name.startswith("BabyAI-"))
-    named = {name.removeprefix("BabyAI-").rpartition("-")[0]: name for name in ids}
-    return {name: env_id for name, env_id in named.items() if name and name not in UNSOLVABLE}
+LEVELS = {
+    level: env_id
+    for env_id in gymnasium.registry
+    if (level := env_id.removeprefix("BabyAI-").rpartition("-")[0]) and env_id.startswith("BabyAI-")
+    if level not in UNSOLVABLE
+}
+"""Name of a level -> the id that minigrid has registered for it."""
 
 
 class World:
     """A world of a level.
 
     Args:
-        level: Name of the level, e.g. ``"GoToLocal"``.
+        level: One of :data:`LEVELS`.
         seed: The world is the one that minigrid makes from it.
-
-    Raises:
-        UnknownName: There is no such level.
     """
 
     def __init__(self, level: str, seed: int) -> None:
-        if level not in (known := levels()):
-            raise unknown("level of BabyAI-v0", level, known)
-        made: Any = gymnasium.make(known[level], disable_env_checker=True).unwrapped
+        made: Any = gymnasium.make(LEVELS[level], disable_env_checker=True).unwrapped
         made.reset(seed=seed)
         self.inner = made
         """The environment of minigrid."""
+        self.mission = str(made.mission)
+        """The mission, as minigrid words it."""
+        self.max_steps = int(made.max_steps)
+        """Steps after which minigrid truncates an episode of this world."""
         self.image: NDArray[np.uint8] = self.inner.gen_obs()["image"]
         """The field of view as minigrid encodes it, of shape (7, 7, 3): column, row, and object, colour and state."""
         self.played: list[str] = []
@@ -69,51 +69,36 @@ class World:
 
     def do(self, command: str) -> str | None:
         """Executes one of :data:`COMMANDS`; returns why it changed nothing, ``None`` if it did."""
-        reason = refused(command, self.front, self.carrying)
         before = self._mark()
         seen, self.reward, self.over, _, _ = self.inner.step(COMMANDS.index(command))
         self.image = seen["image"]
         self.played.append(command)
-        return None if self.over or self._mark() != before else reason
+        changed = self.over or self._mark() != before
+        return None if changed else refused(command, self.front, self.carrying)
 
     def _mark(self) -> tuple[object, ...]:
         """Returns what a command can change."""
         front = self.front
-        return (self.position, self.direction, self.carrying, front, front and front.encode(), self.done)
+        return self.position, self.inner.agent_dir, self.carrying, front, front and front.encode(), self.done
 
     def possible(self) -> tuple[str, ...]:
         """Returns the commands that change something in the world."""
         front, carrying = self.front, self.carrying
-        kind = "" if front is None else front.type
-        key = carrying is not None and carrying.type == "key" and front is not None and carrying.color == front.color
+        kind = front and front.type
+        key = front and carrying and (carrying.type, carrying.color) == ("key", front.color)
         able = {
-            "go forward": front is None or front.can_overlap(),
-            "pick up": front is not None and front.can_pickup() and carrying is None,
-            "drop": front is None and carrying is not None,
+            "go forward": not front or front.can_overlap(),
+            "pick up": front and front.can_pickup() and not carrying,
+            "drop": carrying and not front,
             "toggle": kind == "box" or (kind == "door" and (key or not front.is_locked)),
         }
         return tuple(command for command in COMMANDS if able.get(command, True))
-
-    @property
-    def mission(self) -> str:
-        """The mission, as minigrid words it."""
-        return str(self.inner.mission)
-
-    @property
-    def max_steps(self) -> int:
-        """Steps after which minigrid truncates an episode of this world."""
-        return int(self.inner.max_steps)
 
     @property
     def position(self) -> tuple[int, int]:
         """Column and row of the agent."""
         x, y = self.inner.agent_pos
         return int(x), int(y)
-
-    @property
-    def direction(self) -> int:
-        """The agent's direction: 0 is east, 1 south, 2 west, 3 north."""
-        return int(self.inner.agent_dir)
 
     @property
     def carrying(self) -> Any:
@@ -128,8 +113,12 @@ class World:
     @property
     def done(self) -> tuple[str, ...]:
         """The parts of a mission of several that are done, as it words them."""
-        flags = [vars(whole)[flag] for _, whole, flag in self.parts if whole is not None]
-        return tuple(text for text, flag in zip(self._texts, flags, strict=True) if flag == "success")
+        return tuple(self._texts[place] for place in self.places_done())
+
+    def places_done(self) -> list[int]:
+        """Returns the places in :attr:`parts` of those that are done; none of a mission that is one instruction."""
+        holders = [(place, whole, flag) for place, (_, whole, flag) in enumerate(self.parts) if whole is not None]
+        return [place for place, whole, flag in holders if vars(whole)[flag] == "success"]
 
     def rows(self) -> list[list[Any]]:
         """Returns the objects of minigrid, or ``None``, in the cells of each row, walls too."""

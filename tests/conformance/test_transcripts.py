@@ -20,6 +20,9 @@ TRANSCRIPTS: dict[str, tuple[str, dict[str, Any], str, list[tuple[str, str, tupl
                 "go to countertop 1", "put egg 2 in fridge 1", "take egg 2 from countertop 1", "go to microwave 1",
                 "heat egg 2 with microwave 1", "inventory", "go to fridge 1", "open fridge 1", "move egg 2 to fridge 1",
             )]),
+    "babyai": ("BabyAI-v0", {"level": "PutNextLocalS5N3"}, "PutNextLocalS5N3/1239", [
+        ("act", "command", (command,)) for command in (
+            "go forward", "go forward", "turn right", "pick up", "turn right", "go forward", "drop")]),
     "mathematics": ("PythonMath-v0", {}, "lattice-2/test#2", [
         ("python", "code", (
             "n, r = 13517, 117\ncount = sum(x*x + y*y <= n for x in range(-r, r+1) for y in range(-r, r+1))",)),
